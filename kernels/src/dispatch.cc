@@ -1,0 +1,68 @@
+// Which kernels this machine can run, best first, and which one is in force.
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "kernels.h"
+
+namespace edk {
+
+extern const Kernels kScalarKernels;
+#if defined(EDGEDEC_HAVE_AVX512VNNI)
+extern const Kernels kAvx512vnniKernels;
+#endif
+
+namespace {
+
+struct Candidate {
+  const char* isa;
+  const Kernels* kernels;
+  bool is_usable;
+};
+
+/// Best to worst. The operating system's support for the registers is part of the feature bits.
+const Candidate* candidates() {
+  static const Candidate table[] = {
+#if defined(EDGEDEC_HAVE_AVX512VNNI)
+      {"avx512vnni", &kAvx512vnniKernels,
+       __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("fma")},
+#endif
+      {"scalar", &kScalarKernels, true},
+      {nullptr, nullptr, false},
+  };
+  return table;
+}
+
+}  // namespace
+
+const Kernels* kernels_for(const char* isa) {
+  for (const Candidate* c = candidates(); c->isa; ++c)
+    if (c->is_usable && std::strcmp(c->isa, isa) == 0) return c->kernels;
+  return nullptr;
+}
+
+const char* available_isas() {
+  static const std::string names = [] {
+    std::string list;
+    for (const Candidate* c = candidates(); c->isa; ++c)
+      if (c->is_usable) list += (list.empty() ? "" : ",") + std::string(c->isa);
+    return list;
+  }();
+  return names.c_str();
+}
+
+const Kernels* active_kernels(const char** why) {
+  const char* wanted = std::getenv("EDGEDEC_ISA");
+  if (!wanted || !*wanted) {
+    const Candidate* c = candidates();
+    while (!c->is_usable) ++c;  // scalar ends the search
+    return c->kernels;
+  }
+  const Kernels* found = kernels_for(wanted);
+  if (!found && why) *why = "EDGEDEC_ISA names an instruction set that this machine or build lacks";
+  return found;
+}
+
+}  // namespace edk

@@ -1,0 +1,112 @@
+// What the operators compute, free of any runtime: plain structs in, plain buffers out.
+//
+// Batch invariance: the result for one row never depends on the number of rows, on the other rows,
+// on the thread count or on tiling, and is the same bit pattern on every ISA. Vector lanes are
+// output channels or positions; every reduction runs in one fixed order; multiply-add is fused.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace edk {
+
+constexpr int kPanel = 16;   // output channels side by side
+constexpr int kGroup = 32;   // consecutive k that share an activation scale
+constexpr int kSuper = 256;  // consecutive k that share a block header
+
+/// Runs `fn(user, i)` for every i in [0, n), on however many threads it owns.
+class Parallel {
+ public:
+  virtual ~Parallel() = default;
+  virtual void run(int64_t n, void (*fn)(void* user, int64_t i), void* user) const = 0;
+};
+
+/// A packed matrix [n, k]; `packed` holds `packed_nbytes(format, n, k)` bytes.
+struct Matrix {
+  const uint8_t* packed = nullptr;
+  const float* bias = nullptr;  // [n] or null
+  int format = 0;               // index of the format table
+  int64_t n = 0;
+};
+
+constexpr int kMaxMatrices = 3;
+
+/// out[r] = concat_i(W_i h_r + b_i) + residual[r], or silu(W_0 h_r) * (W_1 h_r) when `gate`,
+/// where h_r is x[r], or its RMS norm when `norm_weight` is given.
+struct LinearArgs {
+  const float* x = nullptr;  // [rows, k]
+  int64_t rows = 0;
+  int64_t k = 0;
+  const float* norm_weight = nullptr;  // [k] or null
+  float epsilon = 0;
+  const float* residual = nullptr;  // [rows, n_out] or null
+  Matrix matrices[kMaxMatrices];
+  int n_matrices = 0;
+  bool gate = false;
+  float* out = nullptr;  // [rows, n_out]; may be the residual itself
+};
+
+/// out[r] = row ids[r] of `table`, as float.
+struct EmbedArgs {
+  const int64_t* ids = nullptr;  // [rows], each in [0, table.n)
+  int64_t rows = 0;
+  int64_t k = 0;
+  Matrix table;
+  float* out = nullptr;  // [rows, k]
+};
+
+/// Rotates q and k, writes k and v into the caches, attends to the prefix and to ancestors.
+struct AttentionArgs {
+  const float* qkv = nullptr;          // [rows, (n_heads + 2 n_kv_heads) * head_size]
+  const int64_t* positions = nullptr;  // [rows], each in [0, n_positions)
+  const int64_t* parents = nullptr;    // [rows], each in [-1, row)
+  int64_t rows = 0;
+  int64_t past = 0;            // rows of the caches already committed
+  const float* cos = nullptr;  // [n_positions, head_size / 2]
+  const float* sin = nullptr;
+  int n_heads = 0;
+  int n_kv_heads = 0;
+  int head_size = 0;
+  int64_t capacity = 0;         // rows of one head's cache, a multiple of kPanel
+  uint16_t* k_cache = nullptr;  // [n_kv_heads, capacity / 16, head_size, 16] float16, this layer
+  uint16_t* v_cache = nullptr;  // [n_kv_heads, capacity, head_size] float16, this layer
+  float* out = nullptr;         // [rows, n_heads * head_size]
+};
+
+/// Bytes of a packed matrix, or -1 for an unknown format. See layout.h.
+int64_t packed_nbytes(int format, int64_t n, int64_t k);
+
+/// A matrix [n, k] as models/quant.py's PlainTensor states it. Unused fields are null.
+struct PlainMatrix {
+  int format = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+  const void* codes = nullptr;          // uint8, or float32 / 16-bit floats for float formats
+  const uint16_t* scale = nullptr;      // float16
+  const uint16_t* minimum = nullptr;    // float16
+  const uint8_t* sub_scale = nullptr;   // uint8 or int8
+  const uint8_t* sub_minimum = nullptr;
+};
+
+/// Writes packed_nbytes(format, n, k) bytes to `out`.
+void pack(const PlainMatrix& plain, uint8_t* out);
+
+/// The operators of one instruction set.
+struct Kernels {
+  const char* isa;
+  void (*linear)(const LinearArgs&, const Parallel&);
+  void (*embed)(const EmbedArgs&, const Parallel&);
+  void (*attention)(const AttentionArgs&, const Parallel&);
+};
+
+/// Kernels of the best usable ISA, or of EDGEDEC_ISA. Null, with `*why` set, if that ISA is
+/// unknown or absent here. Decided once.
+const Kernels* active_kernels(const char** why);
+
+/// Kernels by ISA name; null if this machine or build lacks it.
+const Kernels* kernels_for(const char* isa);
+
+/// Names of the usable ISAs, best first, as "a,b,c".
+const char* available_isas();
+
+}  // namespace edk

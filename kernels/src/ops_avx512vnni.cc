@@ -1,0 +1,10 @@
+#include "simd_avx512vnni.h"
+// The lanes come first: the operators below are written over them.
+#include "attention.h"
+#include "embed.h"
+#include "linear.h"
+
+namespace edk {
+extern const Kernels kAvx512vnniKernels;
+const Kernels kAvx512vnniKernels = {kIsa, linear, embed, attention};
+}  // namespace edk

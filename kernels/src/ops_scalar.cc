@@ -1,0 +1,10 @@
+#include "simd_scalar.h"
+// The lanes come first: the operators below are written over them.
+#include "attention.h"
+#include "embed.h"
+#include "linear.h"
+
+namespace edk {
+extern const Kernels kScalarKernels;
+const Kernels kScalarKernels = {kIsa, linear, embed, attention};
+}  // namespace edk

@@ -1,0 +1,14 @@
+// Working memory that outlives a call, per thread, so that a token allocates nothing.
+#pragma once
+
+#include <cstddef>
+
+namespace edk {
+
+enum class ScratchUse { kOperator, kTask };
+
+/// Returns at least `bytes` bytes, 64-byte aligned, valid until this thread's next call with the
+/// same use. kOperator belongs to the thread that runs the operator, kTask to whoever runs a task.
+void* scratch(ScratchUse use, size_t bytes);
+
+}  // namespace edk

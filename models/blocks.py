@@ -1,0 +1,104 @@
+"""What decoder families share, written once over the `Ops` protocol.
+
+Weight names are those of Hugging Face checkpoints without the leading ``model.``.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+from edgedec.models.config import ModelConfig
+
+T = TypeVar("T")
+
+
+class Ops(Protocol[T]):
+    """The vocabulary of a recipe. An emitter, or the NumPy reference, gives it meaning.
+
+    ``T`` is whatever stands for an activation [n_rows, features]: an array, or a graph value.
+    """
+
+    def embed(self, weight: str) -> T:
+        """Returns the embedding rows of the pass's token ids."""
+
+    def rms_norm(self, x: T, weight: str) -> T:
+        """Returns ``x / sqrt(mean(x^2) + eps) * weight``."""
+
+    def linear(self, x: T, weight: str, bias: str | None = None) -> T:
+        """Returns ``x @ W.T + b`` for W [N, K]."""
+
+    def attention(self, q: T, k: T, v: T, layer: int) -> T:
+        """Rotates q and k, appends k and v to the KV cache, returns the attended heads."""
+
+    def gate(self, gate: T, up: T) -> T:
+        """Returns ``silu(gate) * up``."""
+
+    def add(self, a: T, b: T) -> T:
+        """Returns the sum."""
+
+    def select_rows(self, x: T) -> T:
+        """Returns the rows whose logits were asked for."""
+
+    def hidden(self, x: T, layer: int) -> None:
+        """Notes ``x``, the residual stream after ``layer`` layers (0: embeddings)."""
+
+
+def attention_half(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
+    """Returns ``x`` plus the attention sub-layer."""
+    prefix = f"layers.{layer}.self_attn"
+    h = ops.rms_norm(x, f"layers.{layer}.input_layernorm.weight")
+
+    def project(name: str) -> T:
+        bias = f"{prefix}.{name}.bias" if config.has_qkv_bias else None
+        return ops.linear(h, f"{prefix}.{name}.weight", bias)
+
+    heads = ops.attention(project("q_proj"), project("k_proj"), project("v_proj"), layer)
+    return ops.add(x, ops.linear(heads, f"{prefix}.o_proj.weight"))
+
+
+def mlp_half(ops: Ops[T], layer: int, x: T) -> T:
+    """Returns ``x`` plus the gated MLP sub-layer."""
+    prefix = f"layers.{layer}.mlp"
+    h = ops.rms_norm(x, f"layers.{layer}.post_attention_layernorm.weight")
+    gate = ops.linear(h, f"{prefix}.gate_proj.weight")
+    up = ops.linear(h, f"{prefix}.up_proj.weight")
+    return ops.add(x, ops.linear(ops.gate(gate, up), f"{prefix}.down_proj.weight"))
+
+
+def decoder(ops: Ops[T], config: ModelConfig) -> T:
+    """Returns the logits of the selected rows: the recipe of every pre-norm gated decoder."""
+    x = ops.embed("embed_tokens.weight")
+    ops.hidden(x, 0)
+    for layer in range(config.n_layers):
+        x = mlp_half(ops, layer, attention_half(ops, config, layer, x))
+        ops.hidden(x, layer + 1)
+    x = ops.rms_norm(ops.select_rows(x), "norm.weight")
+    return ops.linear(x, head_weight(config))
+
+
+def head_weight(config: ModelConfig) -> str:
+    """Returns the name of the LM head's matrix; a tied head is the embedding itself."""
+    return "embed_tokens.weight" if config.is_head_tied else "lm_head.weight"
+
+
+def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Returns every weight the recipe reads, with its shape (matrices [N, K])."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    q, kv = config.n_heads * config.head_size, config.n_kv_heads * config.head_size
+    shapes: dict[str, tuple[int, ...]] = {"embed_tokens.weight": (config.vocab_size, hidden)}
+    for i in range(config.n_layers):
+        attention, mlp = f"layers.{i}.self_attn", f"layers.{i}.mlp"
+        shapes[f"layers.{i}.input_layernorm.weight"] = (hidden,)
+        for name, n in (("q_proj", q), ("k_proj", kv), ("v_proj", kv)):
+            shapes[f"{attention}.{name}.weight"] = (n, hidden)
+            if config.has_qkv_bias:
+                shapes[f"{attention}.{name}.bias"] = (n,)
+        shapes[f"{attention}.o_proj.weight"] = (hidden, q)
+        shapes[f"layers.{i}.post_attention_layernorm.weight"] = (hidden,)
+        shapes[f"{mlp}.gate_proj.weight"] = (inner, hidden)
+        shapes[f"{mlp}.up_proj.weight"] = (inner, hidden)
+        shapes[f"{mlp}.down_proj.weight"] = (hidden, inner)
+    shapes["norm.weight"] = (hidden,)
+    if not config.is_head_tied:
+        shapes["lm_head.weight"] = (config.vocab_size, hidden)
+    return shapes

@@ -1,0 +1,125 @@
+"""Family-neutral hyper-parameters of a decoder, validated once."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from edgedec.models.errors import ConfigError
+
+RopeScalingKind = Literal["none", "linear", "llama3", "factors"]
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """How rotary frequencies are stretched for contexts longer than the trained one.
+
+    kind: ``none``; ``linear`` divides every frequency by ``factor``; ``llama3`` stretches long
+    wavelengths only; ``factors`` divides frequency ``i`` by ``factors[i]`` (GGUF ``rope_freqs``).
+
+    Source: transformers ``modeling_rope_utils.py`` (linear, llama3), GGUF specification.
+    """
+
+    kind: RopeScalingKind = "none"
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_positions: int = 8192
+    factors: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Hyper-parameters of a decoder-only transformer with rotary positions and gated MLP."""
+
+    family: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    head_size: int
+    max_positions: int
+    rms_norm_eps: float
+    rope_theta: float = 10000.0
+    rope_scaling: RopeScaling = field(default_factory=RopeScaling)
+    has_qkv_bias: bool = False
+    is_head_tied: bool = False
+
+    def __post_init__(self) -> None:
+        for name in (
+            "vocab_size", "hidden_size", "intermediate_size", "n_layers",
+            "n_heads", "n_kv_heads", "head_size", "max_positions",
+        ):  # fmt: skip
+            got = getattr(self, name)
+            if not isinstance(got, int) or not 0 < got < 2**31:
+                raise ConfigError(f"{name} is {got!r}, expected a positive integer below 2**31")
+        if self.n_heads % self.n_kv_heads:
+            raise ConfigError(
+                f"n_heads {self.n_heads} is not a multiple of n_kv_heads {self.n_kv_heads}"
+            )
+        if self.head_size % 2:
+            raise ConfigError(f"head_size {self.head_size} is odd, rotary positions need it even")
+        if not (math.isfinite(self.rope_theta) and self.rope_theta > 0):
+            raise ConfigError(f"rope_theta is {self.rope_theta!r}, expected a positive number")
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> Self:
+        """Returns the config stated by ``fields``; unknown or missing keys are a ConfigError."""
+        known = {f.name for f in dataclasses.fields(cls)}
+        if unknown := sorted(set(fields) - known):
+            raise ConfigError(f"unknown model config key {unknown[0]!r}; known: {sorted(known)}")
+        values = dict(fields)
+        try:
+            if isinstance(scaling := values.get("rope_scaling"), dict):
+                factors = tuple(scaling.get("factors", ()))
+                values["rope_scaling"] = RopeScaling(**{**scaling, "factors": factors})
+            return cls(**values)
+        except TypeError as error:
+            raise ConfigError(f"model config is incomplete: {error}") from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns JSON-ready fields that ``from_dict`` reads back."""
+        return dataclasses.asdict(self)
+
+
+def rope_tables(
+    config: ModelConfig, n_positions: int
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Returns cosine and sine of every rotation angle, computed in float64.
+
+    Shapes: cos, sin [n_positions, head_size / 2] float32.
+    """
+    angles = np.outer(np.arange(n_positions, dtype=np.float64), _rope_frequencies(config))
+    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+
+
+def _rope_frequencies(config: ModelConfig) -> npt.NDArray[np.float64]:
+    d = config.head_size
+    scaling = config.rope_scaling
+    frequencies = config.rope_theta ** -(np.arange(0, d, 2, dtype=np.float64) / d)
+    if scaling.kind == "linear":
+        return frequencies / scaling.factor
+    if scaling.kind == "factors":
+        if len(scaling.factors) != d // 2:
+            raise ConfigError(f"rope factors: got {len(scaling.factors)}, expected {d // 2}")
+        return frequencies / np.asarray(scaling.factors, np.float64)
+    if scaling.kind == "llama3":
+        return _llama3_frequencies(frequencies, scaling)
+    return frequencies
+
+
+def _llama3_frequencies(
+    frequencies: npt.NDArray[np.float64], scaling: RopeScaling
+) -> npt.NDArray[np.float64]:
+    wavelengths = 2 * np.pi / frequencies
+    turns = scaling.original_max_positions / wavelengths
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    smooth = np.clip((turns - low) / (high - low), 0.0, 1.0)
+    return (1 - smooth) * frequencies / scaling.factor + smooth * frequencies

@@ -1,0 +1,36 @@
+"""Every error edgedec raises on purpose.
+
+EdgedecError
+├── ConfigError            an option or a combination of options makes no sense
+├── CheckpointError        a model file is broken, truncated or incomplete
+├── UnsupportedModelError  a healthy file of a kind we have no recipe for
+├── BundleError            a bundle is broken, foreign or unsafe
+└── SessionError           a request cannot be served (prompt too long, session closed)
+
+The kernels stand alone and raise ValueError (shapes) and RuntimeError (no usable ISA).
+Each message is one line: what was got, what was expected, what to do.
+"""
+
+
+class EdgedecError(Exception):
+    """Base of all errors a caller may want to catch."""
+
+
+class ConfigError(EdgedecError):
+    """An option or a combination of options makes no sense."""
+
+
+class CheckpointError(EdgedecError):
+    """A model file is broken, truncated or incomplete."""
+
+
+class UnsupportedModelError(EdgedecError):
+    """A healthy model file of a kind edgedec has no recipe for."""
+
+
+class BundleError(EdgedecError):
+    """A bundle is broken, foreign or unsafe."""
+
+
+class SessionError(EdgedecError):
+    """A request cannot be served."""

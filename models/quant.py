@@ -1,0 +1,139 @@
+"""Storage formats of matrices: what each one keeps, and how it reads back as float32.
+
+A *plain* tensor holds one code per weight and the scales beside it; it is what importers and
+quantisers produce and what packing consumes. The packed byte layout belongs to the kernels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+
+from edgedec.models.errors import ConfigError
+
+SUPER_GROUP = 256
+"""Weights that share one ``scale``/``minimum`` pair in the two-level formats."""
+
+
+class ScaleKind(Enum):
+    """How codes become weights. All arithmetic is float32, in the order written.
+
+    NONE: the values are floats themselves.
+    ONE: ``scale * (code - zero_point)``, one float16 scale per 32.
+    ONE_MIN: ``scale * code + minimum``, float16 scale and minimum per 32.
+    TWO_MIN: ``(scale * sub_scale) * code - (minimum * sub_minimum)``; float16 scale and minimum
+        per 256, uint8 sub_scale and sub_minimum per 32.
+    TWO: ``(scale * sub_scale) * (code - zero_point)``; float16 scale per 256, int8 sub_scale
+        per 16.
+    """
+
+    NONE = 0
+    ONE = 1
+    ONE_MIN = 2
+    TWO_MIN = 3
+    TWO = 4
+
+
+@dataclass(frozen=True)
+class QuantFormat:
+    """One row of the format table. ``bits`` counts the stored bits of one code."""
+
+    name: str
+    index: int  # number in the C interface
+    bits: int
+    kind: ScaleKind
+    zero_point: int = 0
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind is ScaleKind.NONE
+
+
+_ROWS = (
+    QuantFormat("f32", 0, 32, ScaleKind.NONE),
+    QuantFormat("f16", 1, 16, ScaleKind.NONE),
+    QuantFormat("bf16", 2, 16, ScaleKind.NONE),
+    QuantFormat("q4_0", 3, 4, ScaleKind.ONE, 8),
+    QuantFormat("q4_1", 4, 4, ScaleKind.ONE_MIN),
+    QuantFormat("q5_0", 5, 5, ScaleKind.ONE, 16),
+    QuantFormat("q5_1", 6, 5, ScaleKind.ONE_MIN),
+    QuantFormat("q8_0", 7, 8, ScaleKind.ONE, 128),
+    QuantFormat("q8_1", 8, 8, ScaleKind.ONE_MIN),
+    QuantFormat("q4_k", 9, 4, ScaleKind.TWO_MIN),
+    QuantFormat("q5_k", 10, 5, ScaleKind.TWO_MIN),
+    QuantFormat("q6_k", 11, 6, ScaleKind.TWO, 32),
+)
+FORMATS: dict[str, QuantFormat] = {row.name: row for row in _ROWS}
+
+
+def quant_format(name: str) -> QuantFormat:
+    """Returns the format called ``name``; an unknown name is a ConfigError."""
+    if name not in FORMATS:
+        raise ConfigError(f"unknown weight format {name!r}; known: {', '.join(FORMATS)}")
+    return FORMATS[name]
+
+
+@dataclass(frozen=True)
+class PlainTensor:
+    """A matrix [N, K] in one format, unpacked.
+
+    Shapes:
+        codes: [N, K]; uint8 codes, or the values (float32, float16, or bfloat16 bits as uint16).
+        scale: [N, ceil(K / 32)] or, two-level, [N, K / 256] float16.
+        minimum: like ``scale``.
+        sub_scale: [N, K / 32] uint8 (TWO_MIN) or [N, K / 16] int8 (TWO).
+        sub_minimum: [N, K / 32] uint8.
+    Fields a format does not use are empty.
+    """
+
+    format: QuantFormat
+    codes: npt.NDArray[np.generic]
+    scale: npt.NDArray[np.float16] = field(default_factory=lambda: np.zeros((0, 0), np.float16))
+    minimum: npt.NDArray[np.float16] = field(default_factory=lambda: np.zeros((0, 0), np.float16))
+    sub_scale: npt.NDArray[np.generic] = field(default_factory=lambda: np.zeros((0, 0), np.uint8))
+    sub_minimum: npt.NDArray[np.uint8] = field(default_factory=lambda: np.zeros((0, 0), np.uint8))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        n, k = self.codes.shape
+        return n, k
+
+    def dequantize(self) -> npt.NDArray[np.float32]:
+        """Returns the weights [N, K] float32, rounded as `ScaleKind` states."""
+        if self.format.is_float:
+            return _floats(self.format, self.codes)
+        k = self.shape[1]
+        code = self.codes.astype(np.float32)
+        zero = np.float32(self.format.zero_point)
+        match self.format.kind:
+            case ScaleKind.ONE:
+                return _spread(self.scale.astype(np.float32), 32, k) * (code - zero)
+            case ScaleKind.ONE_MIN:
+                scale = _spread(self.scale.astype(np.float32), 32, k)
+                return scale * code + _spread(self.minimum.astype(np.float32), 32, k)
+            case ScaleKind.TWO_MIN:
+                scale = self._two_level(self.scale, self.sub_scale, 8)
+                minimum = self._two_level(self.minimum, self.sub_minimum, 8)
+                return _spread(scale, 32, k) * code - _spread(minimum, 32, k)
+            case _:
+                scale = self._two_level(self.scale, self.sub_scale, 16)
+                return _spread(scale, 16, k) * (code - zero)
+
+    @staticmethod
+    def _two_level(
+        outer: npt.NDArray[np.float16], inner: npt.NDArray[np.generic], n_inner: int
+    ) -> npt.NDArray[np.float32]:
+        return np.repeat(outer.astype(np.float32), n_inner, axis=1) * inner.astype(np.float32)
+
+
+def _spread(per_group: npt.NDArray[np.float32], group: int, k: int) -> npt.NDArray[np.float32]:
+    return np.repeat(per_group, group, axis=1)[:, :k]
+
+
+def _floats(fmt: QuantFormat, values: npt.NDArray[np.generic]) -> npt.NDArray[np.float32]:
+    if fmt.name == "bf16":
+        return (values.astype(np.uint32) << 16).view(np.float32)
+    return values.astype(np.float32)
