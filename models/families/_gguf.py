@@ -1,0 +1,123 @@
+"""What GGUF headers of decoders share: keys, and names of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from edgedec.models.config import ModelConfig, RopeScaling
+from edgedec.models.errors import CheckpointError, UnsupportedModelError
+from edgedec.models.families._fields import Fields
+
+EMBEDDING, HEAD, ROPE_FACTORS = "token_embd.weight", "output.weight", "rope_freqs.weight"
+
+
+@dataclass(frozen=True)
+class GgufFacts:
+    """What a family may read of a GGUF file.
+
+    fields: metadata with full keys such as ``llama.block_count``.
+    shapes: shape of every tensor, outermost dimension first.
+    rope_factors: values of ``rope_freqs.weight``, empty without it.
+    """
+
+    fields: Fields
+    shapes: Mapping[str, tuple[int, ...]]
+    rope_factors: tuple[float, ...] = ()
+
+
+def gguf_decoder(facts: GgufFacts, family: str, has_qkv_bias: bool) -> ModelConfig:
+    """Returns the config of a pre-norm gated decoder from the GGUF keys of ``family``."""
+    fields = facts.fields
+    fields.refuse(f"{family}.expert_count", 0)
+    hidden_size = fields.integer(f"{family}.embedding_length")
+    n_heads = fields.integer(f"{family}.attention.head_count")
+    head_size = fields.integer(
+        f"{family}.attention.key_length",
+        fields.integer(f"{family}.rope.dimension_count", hidden_size // max(n_heads, 1)),
+    )
+    fields.refuse(f"{family}.attention.value_length", head_size)
+    fields.refuse(f"{family}.rope.dimension_count", head_size)
+    max_positions = fields.integer(f"{family}.context_length")
+    _refuse_short_window(fields, f"{family}.attention.sliding_window", max_positions)
+    if EMBEDDING not in facts.shapes:
+        raise CheckpointError(f"missing tensor {EMBEDDING}; the file is incomplete")
+    return ModelConfig(
+        family=family,
+        vocab_size=facts.shapes[EMBEDDING][0],
+        hidden_size=hidden_size,
+        intermediate_size=fields.integer(f"{family}.feed_forward_length"),
+        n_layers=fields.integer(f"{family}.block_count"),
+        n_heads=n_heads,
+        n_kv_heads=fields.integer(f"{family}.attention.head_count_kv", n_heads),
+        head_size=head_size,
+        max_positions=max_positions,
+        rms_norm_eps=fields.number(f"{family}.attention.layer_norm_rms_epsilon"),
+        rope_theta=fields.number(f"{family}.rope.freq_base", 10000.0),
+        rope_scaling=_rope_scaling(facts, family, head_size),
+        has_qkv_bias=has_qkv_bias,
+        is_head_tied=HEAD not in facts.shapes,
+    )
+
+
+def _refuse_short_window(fields: Fields, key: str, max_positions: int) -> None:
+    window = fields.integer(key, 0)
+    if 0 < window < max_positions:
+        raise UnsupportedModelError(
+            f"{fields.origin}: {key} is {window}; attention windows shorter than the context of "
+            f"{max_positions} are not supported"
+        )
+
+
+def _rope_scaling(facts: GgufFacts, family: str, head_size: int) -> RopeScaling:
+    fields = facts.fields
+    if factors := facts.rope_factors:
+        if len(factors) != head_size // 2 or not all(0 < f < 1e6 for f in factors):
+            raise CheckpointError(
+                f"{fields.origin}: {ROPE_FACTORS} holds {len(factors)} values, expected "
+                f"{head_size // 2} positive ones"
+            )
+        return RopeScaling("factors", factors=factors)
+    kind = fields.text(f"{family}.rope.scaling.type", "")
+    factor = fields.number(f"{family}.rope.scaling.factor", 0.0)
+    if not kind:
+        # Files older than the type key state a linear factor alone.
+        factor = factor or fields.number(f"{family}.rope.scale_linear", 0.0)
+        kind = "linear" if factor not in (0.0, 1.0) else "none"
+    if kind == "none":
+        return RopeScaling()
+    if kind == "linear" and factor > 0:
+        return RopeScaling("linear", factor=factor)
+    raise UnsupportedModelError(
+        f"{fields.origin}: RoPE scaling {kind[:60]!r} with factor {factor} is not supported; "
+        f"known: none, linear with a positive factor, {ROPE_FACTORS}"
+    )
+
+
+_LAYER_NAMES = {
+    "input_layernorm.weight": "attn_norm.weight",
+    "self_attn.q_proj.weight": "attn_q.weight",
+    "self_attn.k_proj.weight": "attn_k.weight",
+    "self_attn.v_proj.weight": "attn_v.weight",
+    "self_attn.q_proj.bias": "attn_q.bias",
+    "self_attn.k_proj.bias": "attn_k.bias",
+    "self_attn.v_proj.bias": "attn_v.bias",
+    "self_attn.o_proj.weight": "attn_output.weight",
+    "post_attention_layernorm.weight": "ffn_norm.weight",
+    "mlp.gate_proj.weight": "ffn_gate.weight",
+    "mlp.up_proj.weight": "ffn_up.weight",
+    "mlp.down_proj.weight": "ffn_down.weight",
+}
+_MODEL_NAMES = {
+    "embed_tokens.weight": EMBEDDING,
+    "norm.weight": "output_norm.weight",
+    "lm_head.weight": HEAD,
+}
+
+
+def gguf_name(name: str) -> str:
+    """Returns the GGUF name of our weight ``name``."""
+    if name in _MODEL_NAMES:
+        return _MODEL_NAMES[name]
+    _, layer, rest = name.split(".", 2)
+    return f"blk.{layer}.{_LAYER_NAMES[rest]}"
