@@ -1,0 +1,79 @@
+"""Checkpoint: a model as it was published, and `open_checkpoint`, which finds its reader."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from edgedec.models.errors import CheckpointError
+from edgedec.models.weights import WeightSource
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """Ids with a meaning of their own.
+
+    bos_id: token that opens a text, None if the model has none.
+    eos_ids: tokens that end a text or a turn.
+    add_bos: whether a prompt without template begins with ``bos_id``.
+    """
+
+    bos_id: int | None
+    eos_ids: tuple[int, ...]
+    add_bos: bool
+
+
+class Checkpoint(WeightSource, Protocol):
+    """Weights with everything else a bundle needs from a published model."""
+
+    @property
+    def name(self) -> str:
+        """The model's name, from its file, folder or hub id."""
+
+    @property
+    def licence(self) -> str | None:
+        """The licence the publisher states."""
+
+    @property
+    def special(self) -> SpecialTokens:
+        """The tokens that begin and end texts."""
+
+    def tokenizer_json(self) -> str:
+        """Returns the tokenizer in the format of the ``tokenizers`` library."""
+
+    def chat_template(self) -> str | None:
+        """Returns the Jinja template of conversations."""
+
+
+def open_checkpoint(source: str) -> Checkpoint:
+    """Returns the checkpoint that ``source`` names.
+
+    Args:
+        source: a GGUF file, a Hugging Face directory, a catalogue name, or a hub id ``org/name``.
+
+    Raises:
+        CheckpointError: there is no such model, or its files are broken.
+        UnsupportedModelError: the files are healthy, but there is no recipe for them.
+    """
+    # Readers import this module for its types, so they are imported here.
+    from edgedec.export.catalogue import CATALOGUE, find_installed
+    from edgedec.export.gguf import GgufCheckpoint
+    from edgedec.export.hub import fetch_snapshot
+    from edgedec.export.safetensors_dir import HuggingFaceCheckpoint
+
+    path = Path(source)
+    if path.is_dir():
+        return HuggingFaceCheckpoint(path)
+    if path.is_file():
+        return GgufCheckpoint(path)
+    if source.lower() in CATALOGUE:
+        return GgufCheckpoint(find_installed(source.lower()))
+    is_hub_id = re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", source)
+    if is_hub_id and path.suffix not in (".gguf", ".safetensors"):
+        return HuggingFaceCheckpoint(fetch_snapshot(source), name=source.split("/")[1])
+    raise CheckpointError(
+        f"no model {source!r}: expected a .gguf file, a Hugging Face directory, a hub id such as "
+        f"org/name, or one of: {', '.join(sorted(CATALOGUE))}"
+    )

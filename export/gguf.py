@@ -1,0 +1,122 @@
+"""GGUF files as checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from edgedec.export.checkpoint import SpecialTokens
+from edgedec.export.gguf_header import GgufHeader, TensorRecord, read_header
+from edgedec.export.mapped_file import MappedFile
+from edgedec.export.tokenizer import build_tokenizer, read_special
+from edgedec.models.errors import CheckpointError, ConfigError, UnsupportedModelError
+from edgedec.models.families import ROPE_FACTORS, Fields, GgufFacts, find_family
+from edgedec.models.quant import PlainTensor, QuantFormat
+from edgedec.models.weights import check_layers, check_weights
+
+MAX_ROPE_FACTORS = 1 << 16
+
+
+class GgufCheckpoint:
+    """A GGUF file, mapped. Nothing but its header is read until rows are asked for."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens and checks the file.
+
+        Raises:
+            CheckpointError: the file is broken or incomplete.
+            UnsupportedModelError: its family, a tensor type or the like has no reader.
+        """
+        self.name = path.stem
+        self._file = MappedFile(path)
+        header = read_header(self._file)
+        self._metadata, self._tensors = header.metadata, header.tensors
+        self._fields = Fields(self._metadata, path.name)
+        _refuse_parts(self._fields)
+        family = find_family(self._fields.text("general.architecture"))
+        shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
+        try:
+            facts = GgufFacts(self._fields, shapes, self._rope_factors(header))
+            self.config = family.read_gguf(facts)
+            check_layers(self.config, len(shapes))
+            self._map = family.map_gguf(self.config)
+            check_weights(self.config, self._map, shapes, frozenset({ROPE_FACTORS}))
+        except (ConfigError, CheckpointError) as error:
+            raise CheckpointError(_prefixed(path, error)) from None
+        except UnsupportedModelError as error:
+            raise UnsupportedModelError(_prefixed(path, error)) from None
+
+    @property
+    def licence(self) -> str | None:
+        """The licence the metadata states."""
+        return self._fields.text("general.license", "") or None
+
+    @property
+    def special(self) -> SpecialTokens:
+        """The tokens that begin and end texts."""
+        return read_special(self._fields, self.config.vocab_size)
+
+    def tokenizer_json(self) -> str:
+        """Returns the tokenizer in the format of the ``tokenizers`` library."""
+        return build_tokenizer(self._fields, self.config.vocab_size)
+
+    def chat_template(self) -> str | None:
+        """Returns the Jinja template of conversations."""
+        return self._fields.text("tokenizer.chat_template", "") or None
+
+    def format(self, name: str) -> QuantFormat:
+        """Returns the storage format of the matrix ``name``."""
+        return self._tensors[self._map[name].name].type.format
+
+    def rows(self, name: str, start: int, stop: int) -> PlainTensor:
+        """Returns rows [start, stop) of the matrix ``name``, rotary halves apart."""
+        tensor = self._tensors[self._map[name].name]
+        order = self._map[name].row_order(tensor.shape[0])
+        rows = self._bytes(tensor)
+        assert 0 <= start <= stop <= len(rows)
+        return tensor.type.plain(rows[start:stop] if order is None else rows[order[start:stop]])
+
+    def vector(self, name: str) -> npt.NDArray[np.float32]:
+        """Returns the norm weight or bias ``name``."""
+        tensor = self._tensors[self._map[name].name]
+        values = tensor.type.plain(self._bytes(tensor)).dequantize()[0]
+        order = self._map[name].row_order(len(values))
+        return np.array(values if order is None else values[order], np.float32)
+
+    def release(self) -> None:
+        """Drops mapped pages of what was read."""
+        self._file.release()
+
+    def _bytes(self, tensor: TensorRecord) -> npt.NDArray[np.uint8]:
+        n_rows = tensor.shape[0] if len(tensor.shape) > 1 else 1
+        return self._file.view(tensor.offset, tensor.n_bytes).reshape(n_rows, -1)
+
+    def _rope_factors(self, header: GgufHeader) -> tuple[float, ...]:
+        tensor = header.tensors.get(ROPE_FACTORS)
+        if tensor is None:
+            return ()
+        if len(tensor.shape) != 1 or tensor.shape[0] > MAX_ROPE_FACTORS:
+            raise CheckpointError(
+                f"{ROPE_FACTORS} has shape {list(tensor.shape)}, expected one row"
+            )
+        return tuple(tensor.type.plain(self._bytes(tensor)).dequantize()[0].tolist())
+
+
+def _refuse_parts(fields: Fields) -> None:
+    n_parts = fields.integer("split.count", 1)
+    if n_parts > 1:
+        raise UnsupportedModelError(
+            f"{fields.origin}: is one of {n_parts} parts; join them with llama-gguf-split --merge"
+        )
+    if fields.text("general.type", "model") != "model":
+        raise UnsupportedModelError(
+            f"{fields.origin}: general.type is {fields.text('general.type')[:40]!r}, "
+            f"expected 'model'"
+        )
+
+
+def _prefixed(path: Path, error: Exception) -> str:
+    text = str(error)
+    return text if text.startswith(path.name) else f"{path.name}: {text}"

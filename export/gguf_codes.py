@@ -1,0 +1,167 @@
+"""GGUF tensor types: block bytes to plain codes, equal after dequantisation to the last bit.
+
+Source: ggml-org/llama.cpp ``ggml/src/ggml-common.h`` (block layouts, MIT).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat
+
+Bytes = npt.NDArray[np.uint8]
+Halves = npt.NDArray[np.float16]
+Decoder = Callable[[QuantFormat, Bytes], PlainTensor]
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """One GGUF tensor type. A row is a sequence of blocks.
+
+    n_weights, n_bytes: weights and bytes in one block.
+    """
+
+    name: str
+    format: QuantFormat
+    n_weights: int
+    n_bytes: int
+    decode: Decoder
+
+    def plain(self, rows: Bytes) -> PlainTensor:
+        """Returns the codes of ``rows`` [N, bytes of a row]."""
+        return self.decode(self.format, rows)
+
+
+def _floats(dtype: type[np.generic]) -> Decoder:
+    def decode(fmt: QuantFormat, rows: Bytes) -> PlainTensor:
+        return PlainTensor(fmt, np.ascontiguousarray(rows).view(np.dtype(dtype).newbyteorder("<")))
+
+    return decode
+
+
+def _fields(rows: Bytes, *widths: int) -> tuple[Bytes, ...]:
+    """Splits every block [N, n_blocks, sum(widths)] into byte fields of these widths."""
+    blocks = rows.reshape(len(rows), -1, sum(widths))
+    stops = np.cumsum(widths)
+    return tuple(blocks[:, :, stop - n : stop] for n, stop in zip(widths, stops, strict=True))
+
+
+def _half(field: Bytes) -> Halves:
+    """Returns one float16 per block [N, n_blocks]."""
+    return np.ascontiguousarray(field).view("<f2")[:, :, 0]
+
+
+def _nibbles(packed: Bytes) -> Bytes:
+    """Returns low nibbles, then high nibbles, along the last axis."""
+    return np.concatenate([packed & 0x0F, packed >> 4], axis=-1)
+
+
+def _fifth_bits(field: Bytes) -> Bytes:
+    """Returns the 32 bits of every block, each as 0 or 16."""
+    return np.unpackbits(field, axis=-1, bitorder="little") << np.uint8(4)
+
+
+def _codes(blocks: Bytes) -> Bytes:
+    return blocks.reshape(len(blocks), -1)
+
+
+def _q4_0(fmt: QuantFormat, rows: Bytes) -> PlainTensor:
+    scale, low = _fields(rows, 2, 16)
+    return PlainTensor(fmt, _codes(_nibbles(low)), _half(scale))
+
+
+def _q4_1(fmt: QuantFormat, rows: Bytes) -> PlainTensor:
+    scale, minimum, low = _fields(rows, 2, 2, 16)
+    return PlainTensor(fmt, _codes(_nibbles(low)), _half(scale), _half(minimum))
+
+
+def _q5_0(fmt: QuantFormat, rows: Bytes) -> PlainTensor:
+    scale, high, low = _fields(rows, 2, 4, 16)
+    return PlainTensor(fmt, _codes(_nibbles(low) | _fifth_bits(high)), _half(scale))
+
+
+def _q5_1(fmt: QuantFormat, rows: Bytes) -> PlainTensor:
+    scale, minimum, high, low = _fields(rows, 2, 2, 4, 16)
+    codes = _codes(_nibbles(low) | _fifth_bits(high))
+    return PlainTensor(fmt, codes, _half(scale), _half(minimum))
+
+
+def _q8_0(fmt: QuantFormat, rows: Bytes) -> PlainTensor:
+    scale, signed = _fields(rows, 2, 32)
+    return PlainTensor(fmt, _codes(signed ^ 0x80), _half(scale))
+
+
+def _sub_scales(packed: Bytes) -> tuple[Bytes, Bytes]:
+    """Returns 6-bit scales and minima [N, 8 * n_blocks] of 12 packed bytes per block.
+
+    Bytes 0-3 hold scales 0-3 and, in their two top bits, those of scales 4-7; bytes 4-7 do the
+    same for minima; bytes 8-11 hold the low nibbles of scales 4-7 and minima 4-7.
+    """
+    scales, minima, both = packed[:, :, :4], packed[:, :, 4:8], packed[:, :, 8:]
+    scale = np.concatenate([scales & 0x3F, both & 0x0F | (scales >> 2) & 0x30], axis=-1)
+    minimum = np.concatenate([minima & 0x3F, both >> 4 | (minima >> 2) & 0x30], axis=-1)
+    return _codes(scale), _codes(minimum)
+
+
+def _k_nibbles(packed: Bytes) -> Bytes:
+    """Returns nibbles [N, n_blocks, 8, 32]: each 32 bytes hold two groups."""
+    n, n_blocks, _ = packed.shape
+    return _nibbles(packed.reshape(n, n_blocks, 4, 32)).reshape(n, n_blocks, 8, 32)
+
+
+def _q4_k(fmt: QuantFormat, rows: Bytes) -> PlainTensor:
+    scale, minimum, packed, low = _fields(rows, 2, 2, 12, 128)
+    sub_scale, sub_minimum = _sub_scales(packed)
+    codes = _codes(_k_nibbles(low))
+    return PlainTensor(fmt, codes, _half(scale), _half(minimum), sub_scale, sub_minimum)
+
+
+def _q5_k(fmt: QuantFormat, rows: Bytes) -> PlainTensor:
+    scale, minimum, packed, high, low = _fields(rows, 2, 2, 12, 32, 128)
+    sub_scale, sub_minimum = _sub_scales(packed)
+    shifts = np.arange(8, dtype=np.uint8)[:, None]
+    fifth = (high[:, :, None, :] >> shifts & 1) << np.uint8(4)
+    codes = _codes(_k_nibbles(low) | fifth)
+    return PlainTensor(fmt, codes, _half(scale), _half(minimum), sub_scale, sub_minimum)
+
+
+def _q6_k(fmt: QuantFormat, rows: Bytes) -> PlainTensor:
+    low, high, sub_scale, scale = _fields(rows, 128, 64, 16, 2)
+    n, n_blocks, _ = low.shape
+    # Each 64 low bytes hold two runs of 64 weights; each 32 high bytes hold four runs of 32.
+    nibbles = _nibbles(low.reshape(n, n_blocks, 2, 64)).reshape(n, n_blocks, 8, 32)
+    shifts = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
+    top = (high.reshape(n, n_blocks, 2, 1, 32) >> shifts & 3).reshape(n, n_blocks, 8, 32)
+    inner = np.ascontiguousarray(sub_scale).view(np.int8).reshape(n, -1)
+    return PlainTensor(fmt, _codes(nibbles | top << np.uint8(4)), _half(scale), sub_scale=inner)
+
+
+def _row(name: str, n_weights: int, n_bytes: int, decode: Decoder) -> TensorType:
+    return TensorType(name, FORMATS[name.lower()], n_weights, n_bytes, decode)
+
+
+TENSOR_TYPES: dict[int, TensorType] = {
+    0: _row("F32", 1, 4, _floats(np.float32)),
+    1: _row("F16", 1, 2, _floats(np.float16)),
+    2: _row("Q4_0", 32, 18, _q4_0),
+    3: _row("Q4_1", 32, 20, _q4_1),
+    6: _row("Q5_0", 32, 22, _q5_0),
+    7: _row("Q5_1", 32, 24, _q5_1),
+    8: _row("Q8_0", 32, 34, _q8_0),
+    12: _row("Q4_K", 256, 144, _q4_k),
+    13: _row("Q5_K", 256, 176, _q5_k),
+    14: _row("Q6_K", 256, 210, _q6_k),
+    30: _row("BF16", 1, 2, _floats(np.uint16)),
+}
+"""Every tensor type that can be read, by its number in the file."""
+
+UNREAD_TYPES: dict[int, str] = {
+    9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS",
+    19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16",
+    26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
+}  # fmt: skip
+"""Names of types that exist but have no reader, for error messages."""

@@ -1,0 +1,208 @@
+"""Hugging Face directories as checkpoints: config.json, safetensors, tokenizer.json."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+
+from edgedec.export.checkpoint import SpecialTokens
+from edgedec.export.safetensors_file import StoredTensor, read_tensors
+from edgedec.models.errors import CheckpointError, ConfigError, EdgedecError
+from edgedec.models.families import Fields, find_family
+from edgedec.models.quant import PlainTensor, QuantFormat
+from edgedec.models.weights import check_layers, check_weights
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+def read_model_type(folder: Path) -> str:
+    """Returns the family a Hugging Face directory states, reading only its config.json."""
+    return _read_fields(folder, "config.json").text("model_type")
+
+
+class HuggingFaceCheckpoint:
+    """A Hugging Face directory, its safetensors mapped."""
+
+    def __init__(self, folder: Path, name: str | None = None) -> None:
+        """Opens and checks the directory.
+
+        Raises:
+            CheckpointError: a file is missing or broken.
+            UnsupportedModelError: its family or a tensor type has no reader.
+        """
+        self.name = name or folder.resolve().name
+        self._folder = folder
+        self._fields = _read_fields(folder, "config.json")
+        family = find_family(self._fields.text("model_type"))
+        self._tensors = _read_all_tensors(folder)
+        shapes = {stored: tensor.shape for stored, tensor in self._tensors.items()}
+        ignorable = {stored for stored in shapes if stored.endswith("rotary_emb.inv_freq")}
+        try:
+            fields = _with_tie(self._fields, "lm_head.weight" in shapes)
+            self.config = family.read_hf(fields)
+            check_layers(self.config, len(shapes))
+            self._map = family.map_hf(self.config)
+            if self.config.is_head_tied:
+                ignorable.add("lm_head.weight")
+            check_weights(self.config, self._map, shapes, frozenset(ignorable))
+        except ConfigError as error:
+            raise CheckpointError(f"{self.name}: {error}") from None
+        except EdgedecError as error:
+            raise type(error)(f"{self.name}: {error}") from None
+
+    @property
+    def licence(self) -> str | None:
+        """The licence in the model card's front matter."""
+        card = self._folder / "README.md"
+        if not card.is_file():
+            return None
+        head = card.read_text(encoding="utf-8", errors="replace")[:4096]
+        found = re.search(r"^license:\s*([\w.+-]+)\s*$", head, re.MULTILINE)
+        return found.group(1) if found else None
+
+    @property
+    def special(self) -> SpecialTokens:
+        """The tokens that begin and end texts."""
+        tokenizer = _read_tokenizer(self._folder)
+        stated = _read_fields(self._folder, "tokenizer_config.json", is_optional=True)
+        generation = _read_fields(self._folder, "generation_config.json", is_optional=True)
+
+        def token_ids(kind: str) -> tuple[int, ...]:
+            for fields in (generation, self._fields):
+                if ids := _ids(fields, f"{kind}_token_id", self.config.vocab_size):
+                    return ids
+            text = _token_text(stated.get(f"{kind}_token"))
+            found = tokenizer.token_to_id(text) if text else None
+            return () if found is None else (found,)
+
+        bos_id = next(iter(token_ids("bos")), None)
+        opening = tokenizer.encode("a").ids[:1]
+        return SpecialTokens(bos_id, token_ids("eos"), bos_id is not None and opening == [bos_id])
+
+    def tokenizer_json(self) -> str:
+        """Returns the directory's own tokenizer.json."""
+        _read_tokenizer(self._folder)
+        return (self._folder / "tokenizer.json").read_text(encoding="utf-8")
+
+    def chat_template(self) -> str | None:
+        """Returns the Jinja template of conversations, from wherever the directory keeps it."""
+        single = self._folder / "chat_template.jinja"
+        if single.is_file():
+            return _read_text(single)
+        for name in ("chat_template.json", "tokenizer_config.json"):
+            template = _read_fields(self._folder, name, is_optional=True).get("chat_template")
+            if isinstance(template, list):
+                named = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
+                template = named.get("default")
+            if isinstance(template, str) and template:
+                return template
+        return None
+
+    def format(self, name: str) -> QuantFormat:
+        """Returns the storage format of the matrix ``name``."""
+        return self._tensors[self._map[name].name].format
+
+    def rows(self, name: str, start: int, stop: int) -> PlainTensor:
+        """Returns rows [start, stop) of the matrix ``name``."""
+        tensor = self._tensors[self._map[name].name]
+        assert 0 <= start <= stop <= tensor.shape[0]
+        return PlainTensor(tensor.format, tensor.values()[start:stop])
+
+    def vector(self, name: str) -> npt.NDArray[np.float32]:
+        """Returns the norm weight or bias ``name``."""
+        tensor = self._tensors[self._map[name].name]
+        return np.array(PlainTensor(tensor.format, tensor.values()).dequantize(), np.float32)
+
+    def release(self) -> None:
+        """Drops mapped pages of what was read."""
+        for file in {id(t.file): t.file for t in self._tensors.values()}.values():
+            file.release()
+
+
+def _with_tie(fields: Fields, has_head: bool) -> Fields:
+    """Returns ``fields`` where an unstated tie is read from the absence of a head."""
+    if fields.get("tie_word_embeddings") is not None:
+        return fields
+    return Fields({**fields.values, "tie_word_embeddings": not has_head}, fields.origin)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise CheckpointError(f"{path.name}: is not UTF-8 text; fetch it again") from None
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _read_fields(folder: Path, name: str, is_optional: bool = False) -> Fields:
+    path = folder / name
+    if not path.is_file():
+        if is_optional:
+            return Fields({}, name)
+        raise CheckpointError(
+            f"{folder}: has no {name}; expected a Hugging Face directory (config.json, "
+            f"*.safetensors, tokenizer.json) or a .gguf file"
+        )
+    try:
+        values: Any = json.loads(_read_text(path))
+    except (ValueError, RecursionError):
+        raise CheckpointError(f"{path}: is not JSON; fetch it again") from None
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{path}: is not a table; fetch it again")
+    return Fields(values, name)
+
+
+def _read_all_tensors(folder: Path) -> dict[str, StoredTensor]:
+    if (folder / INDEX).is_file():
+        names = _read_fields(folder, INDEX).table("weight_map").values
+        files = sorted({file for file in names.values() if isinstance(file, str)})
+        if bad := next((file for file in files if Path(file).name != file), None):
+            raise CheckpointError(f"{INDEX}: file name {bad[:60]!r} leaves the directory")
+    elif (folder / SINGLE).is_file():
+        files = [SINGLE]
+    else:
+        raise CheckpointError(f"{folder}: has neither {SINGLE} nor {INDEX}; fetch it again")
+    tensors: dict[str, StoredTensor] = {}
+    for file in files:
+        if not (folder / file).is_file():
+            raise CheckpointError(f"{folder}: {INDEX} names {file}, which is missing; fetch it")
+        tensors.update(read_tensors(folder / file))
+    return tensors
+
+
+def _read_tokenizer(folder: Path) -> Tokenizer:
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise CheckpointError(
+            f"{folder}: has no tokenizer.json; write one with transformers: "
+            f"AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        )
+    try:
+        return Tokenizer.from_str(_read_text(path))
+    except EdgedecError:
+        raise
+    except Exception as error:  # the library raises bare Exception
+        reason = (str(error).splitlines() or [""])[0][:160]
+        raise CheckpointError(f"{path}: is no tokenizer: {reason}") from None
+
+
+def _ids(fields: Fields, key: str, vocab_size: int) -> tuple[int, ...]:
+    value = fields.get(key)
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(type(i) is int and 0 <= i < vocab_size for i in ids):
+        raise CheckpointError(
+            f"{fields.origin}: {key} is {str(value)[:60]!r}, expected ids below {vocab_size}"
+        )
+    return tuple(ids)
+
+
+def _token_text(value: Any) -> str | None:
+    text = value.get("content") if isinstance(value, dict) else value
+    return text if isinstance(text, str) else None
