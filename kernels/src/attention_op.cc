@@ -1,0 +1,102 @@
+#include "attention_op.h"
+
+namespace edk {
+namespace {
+
+enum { kQkv, kPositions, kParents, kPast, kCos, kSin, kKCache, kVCache };
+constexpr int64_t kMaxHeads = 1 << 16;
+constexpr int64_t kMaxHeadSize = 1 << 12;
+
+/// Fails unless low(i) <= values[i] < high(i) for all i in [0, n).
+template <class Bound>
+void expect_range(const char* name, const int64_t* values, int64_t n, int64_t low, Bound high) {
+  for (int64_t i = 0; i < n; ++i) {
+    if (values[i] >= low && values[i] < high(i)) continue;
+    fail("%s[%lld] is %lld, expected %lld to %lld", name, static_cast<long long>(i),
+         static_cast<long long>(values[i]), static_cast<long long>(low),
+         static_cast<long long>(high(i) - 1));
+  }
+}
+
+}  // namespace
+
+AttentionOp::AttentionOp(const Node& node)
+    : layer_(node.integer("layer", 0, INT32_MAX)), cos_(node.constant(kCos)),
+      sin_(node.constant(kSin)) {
+  args_.n_heads = static_cast<int>(node.integer("n_heads", 1, kMaxHeads));
+  args_.n_kv_heads = static_cast<int>(node.integer("n_kv_heads", 1, kMaxHeads));
+  args_.head_size = static_cast<int>(node.integer("head_size", 2, kMaxHeadSize));
+  if (args_.n_heads % args_.n_kv_heads != 0) {
+    fail("n_heads %d is not a multiple of n_kv_heads %d", args_.n_heads, args_.n_kv_heads);
+  }
+  if (args_.head_size % 2 != 0) fail("head_size %d is odd, expected even", args_.head_size);
+  for (size_t port : {kKCache, kVCache}) {
+    if (node.constant(port).is_present()) {
+      fail("%s is a constant, expected an input: it is written in place", kPorts[port].name);
+    }
+  }
+}
+
+void AttentionOp::compute(const Kernels& kernels, const Call& call) const {
+  AttentionArgs args = args_;
+  set_pass(args, call);
+  set_tables(args, call);
+  set_kv_cache(args, call);
+  const int64_t dims[] = {1, args.rows, int64_t{args.n_heads} * args.head_size};
+  args.out = call.output(dims, 3);
+  if (args.rows > 0) kernels.attention(args, call);
+}
+
+void AttentionOp::set_pass(AttentionArgs& args, const Call& call) const {
+  const Tensor qkv = call.input(kQkv), positions = call.input(kPositions);
+  const Tensor parents = call.input(kParents), past = call.input(kPast);
+  const int64_t heads = int64_t{args.n_heads} + 2 * int64_t{args.n_kv_heads};
+  qkv.expect_shape("qkv", {1, -1, heads * args.head_size});
+  args.rows = qkv.dims[1];
+  positions.expect_shape("position_ids", {1, args.rows});
+  parents.expect_shape("parents", {1, args.rows});
+  past.expect_shape("past_length", {1});
+  args.qkv = qkv.as<const float>();
+  args.positions = positions.as<const int64_t>();
+  args.parents = parents.as<const int64_t>();
+  args.past = *past.as<const int64_t>();
+  expect_range("parents", args.parents, args.rows, -1, [](int64_t i) { return i; });
+}
+
+void AttentionOp::set_tables(AttentionArgs& args, const Call& call) const {
+  const Tensor cos = cos_.is_present() ? cos_ : call.input(kCos);
+  const Tensor sin = sin_.is_present() ? sin_ : call.input(kSin);
+  cos.expect_shape("cos", {-1, args.head_size / 2});
+  sin.expect_shape("sin", {cos.dims[0], args.head_size / 2});
+  args.cos = cos.as<const float>();
+  args.sin = sin.as<const float>();
+  const int64_t n_positions = cos.dims[0];
+  expect_range("position_ids", args.positions, args.rows, 0,
+               [n_positions](int64_t) { return n_positions; });
+}
+
+void AttentionOp::set_kv_cache(AttentionArgs& args, const Call& call) const {
+  const Tensor k = call.input(kKCache), v = call.input(kVCache);
+  v.expect_shape("v_cache", {-1, args.n_kv_heads, -1, args.head_size});
+  args.capacity = v.dims[2];
+  if (layer_ >= v.dims[0]) {
+    fail("layer is %lld, but the KV cache has %lld layers", static_cast<long long>(layer_),
+         static_cast<long long>(v.dims[0]));
+  }
+  if (args.capacity % kPanel != 0) {
+    fail("the KV cache has %lld rows, expected a multiple of %d",
+         static_cast<long long>(args.capacity), kPanel);
+  }
+  k.expect_shape("k_cache", {v.dims[0], args.n_kv_heads, args.capacity / kPanel, args.head_size,
+                             kPanel});
+  if (args.past < 0 || args.past > args.capacity - args.rows) {
+    fail("past_length %lld + %lld rows do not fit the KV cache of %lld rows",
+         static_cast<long long>(args.past), static_cast<long long>(args.rows),
+         static_cast<long long>(args.capacity));
+  }
+  const int64_t offset = layer_ * args.n_kv_heads * args.capacity * args.head_size;
+  args.k_cache = k.as<uint16_t>() + offset;
+  args.v_cache = v.as<uint16_t>() + offset;
+}
+
+}  // namespace edk

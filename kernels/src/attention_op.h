@@ -1,0 +1,36 @@
+#pragma once
+
+#include "ort_support.h"
+
+namespace edk {
+
+/// Attention over the committed prefix and the ancestors within the pass; see AttentionArgs.
+/// k_cache [L, Hkv, C/16, d, 16] and v_cache [L, Hkv, C, d] are written in place. Attributes:
+/// layer, n_heads, n_kv_heads, head_size.
+class AttentionOp {
+ public:
+  static constexpr const char* kName = "Attention";
+  static constexpr Port kPorts[] = {
+      {"qkv", kOrtFloat, kOrtRequired},       // [1, T, (H + 2 Hkv) * d]
+      {"position_ids", kOrtInt64, kOrtRequired},  // [1, T]
+      {"parents", kOrtInt64, kOrtRequired},       // [1, T]
+      {"past_length", kOrtInt64, kOrtRequired},   // [1]
+      {"cos", kOrtFloat, kOrtRequired},           // [positions, d / 2]
+      {"sin", kOrtFloat, kOrtRequired},           // [positions, d / 2]
+      {"k_cache", kOrtFloat16, kOrtRequired},     {"v_cache", kOrtFloat16, kOrtRequired},
+  };
+
+  explicit AttentionOp(const Node& node);
+  void compute(const Kernels& kernels, const Call& call) const;
+
+ private:
+  void set_pass(AttentionArgs& args, const Call& call) const;
+  void set_tables(AttentionArgs& args, const Call& call) const;
+  void set_kv_cache(AttentionArgs& args, const Call& call) const;
+
+  AttentionArgs args_;  // the attributes
+  int64_t layer_;
+  Tensor cos_, sin_;  // present if constant
+};
+
+}  // namespace edk

@@ -1,0 +1,87 @@
+// What Python's ctypes calls: the kernels without a runtime around them.
+//
+// The caller (kernels/cpu.py) checks shapes. Functions that compute return 1, or 0 if the
+// instruction set is not usable here.
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "kernels.h"
+
+#define EDGEDEC_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace edk {
+namespace {
+
+/// Threads made for each call and joined after it: simple, and slow to start.
+class PlainThreads : public Parallel {
+ public:
+  explicit PlainThreads(int n_threads) : n_threads_(n_threads) {}
+
+  void run(int64_t n, void (*fn)(void* user, int64_t i), void* user) const override {
+    std::atomic<int64_t> next{0};
+    const auto work = [&] {
+      for (int64_t i; (i = next.fetch_add(1)) < n;) fn(user, i);
+    };
+    std::vector<std::thread> helpers;
+    for (int t = 1; t < n_threads_ && t < n; ++t) helpers.emplace_back(work);
+    work();
+    for (std::thread& helper : helpers) helper.join();
+  }
+
+ private:
+  int n_threads_;
+};
+
+const Kernels* find_kernels(const char* isa) {
+  const char* why = nullptr;
+  return isa != nullptr ? kernels_for(isa) : active_kernels(&why);
+}
+
+}  // namespace
+}  // namespace edk
+
+/// Writes the sizes of the structs passed by pointer: LinearArgs, EmbedArgs, AttentionArgs,
+/// PlainMatrix. A door built for other sizes must not call this library.
+EDGEDEC_EXPORT void edgedec_struct_bytes(int64_t out[4]) {
+  out[0] = sizeof(edk::LinearArgs);
+  out[1] = sizeof(edk::EmbedArgs);
+  out[2] = sizeof(edk::AttentionArgs);
+  out[3] = sizeof(edk::PlainMatrix);
+}
+
+/// Names of the usable instruction sets, best first, as "a,b,c".
+EDGEDEC_EXPORT const char* edgedec_available_isas() { return edk::available_isas(); }
+
+/// Name of the instruction set in use; null, with `*why` set, if there is none.
+EDGEDEC_EXPORT const char* edgedec_active_isa(const char** why) {
+  const edk::Kernels* kernels = edk::active_kernels(why);
+  return kernels != nullptr ? kernels->isa : nullptr;
+}
+
+EDGEDEC_EXPORT int64_t edgedec_packed_nbytes(int format, int64_t n, int64_t k) {
+  return edk::packed_nbytes(format, n, k);
+}
+
+EDGEDEC_EXPORT void edgedec_pack(const edk::PlainMatrix* plain, uint8_t* out) {
+  edk::pack(*plain, out);
+}
+
+EDGEDEC_EXPORT int edgedec_linear(const char* isa, const edk::LinearArgs* args, int n_threads) {
+  const edk::Kernels* kernels = edk::find_kernels(isa);
+  if (kernels != nullptr) kernels->linear(*args, edk::PlainThreads(n_threads));
+  return kernels != nullptr;
+}
+
+EDGEDEC_EXPORT int edgedec_embed(const char* isa, const edk::EmbedArgs* args, int n_threads) {
+  const edk::Kernels* kernels = edk::find_kernels(isa);
+  if (kernels != nullptr) kernels->embed(*args, edk::PlainThreads(n_threads));
+  return kernels != nullptr;
+}
+
+EDGEDEC_EXPORT int edgedec_attention(const char* isa, const edk::AttentionArgs* args,
+                                     int n_threads) {
+  const edk::Kernels* kernels = edk::find_kernels(isa);
+  if (kernels != nullptr) kernels->attention(*args, edk::PlainThreads(n_threads));
+  return kernels != nullptr;
+}

@@ -1,0 +1,29 @@
+#include "matrix_input.h"
+
+#include "layout.h"
+
+namespace edk {
+
+Matrix matrix_attributes(int64_t format, int64_t n, int64_t k) {
+  if (format < 0 || format >= kNumFormats) {
+    fail("format is %lld, expected 0 to %d", static_cast<long long>(format), kNumFormats - 1);
+  }
+  if (n < 1 || n > kMaxN) fail("n is %lld, expected 1 to 2^31", static_cast<long long>(n));
+  const ScaleKind kind = kFormats[format].kind;
+  if ((kind == ScaleKind::kTwo || kind == ScaleKind::kTwoMin) && k % kSuper != 0) {
+    fail("k is %lld, format %lld expects a multiple of %d", static_cast<long long>(k),
+         static_cast<long long>(format), kSuper);
+  }
+  Matrix matrix;
+  matrix.format = static_cast<int>(format);
+  matrix.n = n;
+  return matrix;
+}
+
+void set_packed(Matrix& matrix, int64_t k, const Tensor& packed, const char* name) {
+  if (!packed.is_present()) fail("input %s is missing", name);
+  packed.expect_shape(name, {packed_nbytes(matrix.format, matrix.n, k)});
+  matrix.packed = packed.as<const uint8_t>();
+}
+
+}  // namespace edk

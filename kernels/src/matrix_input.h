@@ -1,0 +1,17 @@
+#pragma once
+
+#include "ort_support.h"
+
+namespace edk {
+
+// Bounds that keep every byte count far inside 64 bits.
+constexpr int64_t kMaxN = int64_t{1} << 31;
+constexpr int64_t kMaxK = int64_t{1} << 24;
+
+/// A matrix without its weights; fails on a format that does not exist or does not fit `k`.
+Matrix matrix_attributes(int64_t format, int64_t n, int64_t k);
+
+/// Points `matrix` at `packed`; fails if its byte count is not that of the matrix.
+void set_packed(Matrix& matrix, int64_t k, const Tensor& packed, const char* name);
+
+}  // namespace edk
