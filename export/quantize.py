@@ -1,0 +1,303 @@
+"""Float checkpoints as quantised ones, and what that costs per tensor.
+
+Scales are searched for the least squared error of each group of 32: for a few trial scales the
+codes are rounded, the best scale for those codes follows in closed form, and the codes are rounded
+again with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from edgedec.export.checkpoint import Checkpoint, SpecialTokens
+from edgedec.models.blocks import weight_shapes
+from edgedec.models.config import ModelConfig
+from edgedec.models.errors import CheckpointError, ConfigError
+from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat, ScaleKind
+from edgedec.models.weights import WeightSource, float_rows
+
+Floats = npt.NDArray[np.float32]
+
+GROUP = 32
+SCHEMES: dict[str, str | None] = {
+    "keep": None,
+    "int8": "q8_0",
+    "int4": "q4_0",
+    "int8-min": "q8_1",
+    "int4-min": "q4_1",
+}
+"""Scheme -> storage format of matrices; None keeps what the checkpoint has."""
+
+EIGHT_BITS = {"q4_0": "q8_0", "q4_1": "q8_1"}
+"""Format of embedding and LM head under a 4-bit scheme: every token passes through both, and
+their errors reach the logits without a layer that could absorb them."""
+
+_CHUNK_GROUPS = 4096
+"""Groups searched at once, so that they and their trial codes stay in the L2 data store."""
+
+_CHUNK_WEIGHTS = 1 << 22
+"""Weights read at once while errors are measured."""
+
+_SYMMETRIC_TRIALS = (7.0, 7.4, 7.7, 8.0, 8.3, 8.6)
+_RANGE_TRIALS = (14.0, 14.5, 15.0, 15.5, 16.0)
+"""Codes spanned by the extreme value of a group (4 bits), respectively by its range."""
+
+
+class Quantized:
+    """A checkpoint whose float matrices are quantised as they are read.
+
+    Matrices the checkpoint has quantised already, and all vectors, stay as they are.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, scheme: str) -> None:
+        """Checks that the scheme fits the checkpoint.
+
+        Raises:
+            ConfigError: unknown scheme, or a checkpoint without float matrices.
+        """
+        if scheme not in SCHEMES:
+            raise ConfigError(f"unknown quantization {scheme!r}; known: {', '.join(SCHEMES)}")
+        self._checkpoint = checkpoint
+        self._format_name = SCHEMES[scheme]
+        if self._format_name and not any(
+            checkpoint.format(name).is_float for name in matrices(checkpoint.config)
+        ):
+            raise ConfigError(
+                f"{checkpoint.name} is quantised already and {scheme} would only lose more; "
+                f"use keep, or start from the float checkpoint"
+            )
+
+    @property
+    def config(self) -> ModelConfig:
+        """The hyper-parameters of the checkpoint."""
+        return self._checkpoint.config
+
+    @property
+    def name(self) -> str:
+        """The name of the checkpoint."""
+        return self._checkpoint.name
+
+    @property
+    def licence(self) -> str | None:
+        """The licence of the checkpoint."""
+        return self._checkpoint.licence
+
+    @property
+    def special(self) -> SpecialTokens:
+        """The special tokens of the checkpoint."""
+        return self._checkpoint.special
+
+    def tokenizer_json(self) -> str:
+        """Returns the checkpoint's tokenizer."""
+        return self._checkpoint.tokenizer_json()
+
+    def chat_template(self) -> str | None:
+        """Returns the checkpoint's chat template."""
+        return self._checkpoint.chat_template()
+
+    def format(self, name: str) -> QuantFormat:
+        """Returns the storage format of the matrix ``name`` after quantisation."""
+        stored = self._checkpoint.format(name)
+        if self._format_name is None or not stored.is_float:
+            return stored
+        if name in ("embed_tokens.weight", "lm_head.weight"):
+            return FORMATS[EIGHT_BITS.get(self._format_name, self._format_name)]
+        return FORMATS[self._format_name]
+
+    def rows(self, name: str, start: int, stop: int) -> PlainTensor:
+        """Returns rows [start, stop) of the matrix ``name``, quantised.
+
+        Raises:
+            CheckpointError: the rows hold infinities or NaN.
+        """
+        stored, fmt = self._checkpoint.rows(name, start, stop), self.format(name)
+        if stored.format == fmt:
+            return stored
+        values = stored.dequantize()
+        if not np.isfinite(values).all():
+            raise CheckpointError(
+                f"{self.name}: tensor {name} holds infinite or undefined values; fetch it again"
+            )
+        return quantize_rows(values, fmt)
+
+    def vector(self, name: str) -> Floats:
+        """Returns the norm weight or bias ``name``."""
+        return self._checkpoint.vector(name)
+
+    def release(self) -> None:
+        """Drops mapped pages of what was read."""
+        self._checkpoint.release()
+
+
+def matrices(config: ModelConfig) -> dict[str, tuple[int, int]]:
+    """Returns every matrix the recipe reads, with its shape [N, K]."""
+    shapes = weight_shapes(config).items()
+    return {name: (shape[0], shape[1]) for name, shape in shapes if len(shape) == 2}
+
+
+def quantize_rows(values: Floats, fmt: QuantFormat) -> PlainTensor:
+    """Returns finite ``values`` [N, K] in a format with one scale per group of 32.
+
+    Raises:
+        ConfigError: the format is of another kind.
+    """
+    searches = {ScaleKind.ONE: _search_symmetric, ScaleKind.ONE_MIN: _search_range}
+    if fmt.kind not in searches:
+        raise ConfigError(f"cannot quantise to {fmt.name}; choose q8_0, q8_1, q4_0 or q4_1")
+    n, k = values.shape
+    # A last partial group repeats its last value, which leaves its range as it is.
+    padded = np.pad(values, ((0, 0), (0, -k % GROUP)), mode="edge")
+    groups = np.ascontiguousarray(padded, np.float32).reshape(-1, GROUP)
+    codes = np.empty(groups.shape, np.uint8)
+    scales = np.empty((2, len(groups)), np.float16)
+    for start in range(0, len(groups), _CHUNK_GROUPS):
+        part = slice(start, start + _CHUNK_GROUPS)
+        codes[part], scales[:, part] = searches[fmt.kind](groups[part], fmt)
+    scale, minimum = scales.reshape(2, n, -1)
+    codes = np.ascontiguousarray(codes.reshape(n, -1)[:, :k])
+    if fmt.kind is ScaleKind.ONE:
+        return PlainTensor(fmt, codes, scale)
+    return PlainTensor(fmt, codes, scale, minimum)
+
+
+def _search_symmetric(x: Floats, fmt: QuantFormat) -> tuple[npt.NDArray[np.uint8], Floats]:
+    """Returns codes of the groups ``x`` [G, 32] and (scale, 0) [2, G]."""
+    zero = fmt.zero_point
+    low, high = x.min(axis=1), x.max(axis=1)
+    extreme = np.where(-low > high, low, high)
+    scale = np.abs(extreme) / (zero - 1) if fmt.bits == 8 else _best_symmetric(x, extreme, zero)
+    scale = _as_half(scale)
+    codes = _round(x * _inverse(scale)[:, None], -zero, zero - 1) + zero
+    return codes.astype(np.uint8), np.stack([scale, np.zeros_like(scale)])
+
+
+def _best_symmetric(x: Floats, extreme: Floats, zero: int) -> Floats:
+    best, gain = np.zeros_like(extreme), np.zeros_like(extreme)
+    for span in _SYMMETRIC_TRIALS:
+        # The extreme value takes the negative end, which has one code more.
+        codes = _round(x * (-span * _inverse(extreme))[:, None], -zero, zero - 1)
+        product, square = _dot(x, codes), _dot(codes, codes)
+        scale = product * _inverse(square)
+        is_better = scale * product > gain
+        best = np.where(is_better, scale, best)
+        gain = np.where(is_better, scale * product, gain)
+    return best
+
+
+def _search_range(x: Floats, fmt: QuantFormat) -> tuple[npt.NDArray[np.uint8], Floats]:
+    """Returns codes of the groups ``x`` [G, 32] and (scale, minimum) [2, G]."""
+    top = 2**fmt.bits - 1
+    low = x.min(axis=1)
+    width = x.max(axis=1) - low
+    if fmt.bits == 8:
+        scale, minimum = width / np.float32(top), low
+    else:
+        scale, minimum = _best_range(x, low, width, top)
+    scale, minimum = _as_half(scale), _as_half(minimum)
+    codes = _round((x - minimum[:, None]) * _inverse(scale)[:, None], 0, top)
+    return codes.astype(np.uint8), np.stack([scale, minimum])
+
+
+def _best_range(x: Floats, low: Floats, width: Floats, top: int) -> tuple[Floats, Floats]:
+    best_scale, best_minimum, loss = np.zeros_like(low), low, np.full_like(low, np.inf)
+    above = x - low[:, None]  # distances from the lowest value, so that sums do not cancel
+    total = above.sum(axis=1)
+    for span in _RANGE_TRIALS:
+        codes = _round(above * (span * _inverse(width))[:, None], 0, top)
+        count, square, product = codes.sum(axis=1), _dot(codes, codes), _dot(above, codes)
+        scale = (GROUP * product - total * count) * _inverse(GROUP * square - count * count)
+        offset = (total - scale * count) / GROUP
+        trial = -scale * product - offset * total  # squared error, less what all trials share
+        is_better = trial < loss
+        best_scale = np.where(is_better, scale, best_scale)
+        best_minimum = np.where(is_better, low + offset, best_minimum)
+        loss = np.where(is_better, trial, loss)
+    return best_scale, best_minimum
+
+
+def _as_half(values: Floats) -> Floats:
+    """Returns ``values`` rounded to float16, which is how they are stored."""
+    limit = np.finfo(np.float16).max
+    return np.clip(values, -limit, limit).astype(np.float16).astype(np.float32)
+
+
+def _round(values: Floats, low: int, high: int) -> Floats:
+    np.rint(values, out=values)
+    return np.clip(values, low, high, out=values)
+
+
+def _inverse(values: Floats) -> Floats:
+    """Returns 1 / values, and 0 where that is not a finite float32."""
+    with np.errstate(divide="ignore", over="ignore"):
+        inverse = 1 / values
+    return np.where(np.isfinite(inverse), inverse, np.float32(0))
+
+
+def _dot(a: Floats, b: Floats) -> Floats:
+    result: Floats = np.einsum("gi,gi->g", a, b)
+    return result
+
+
+@dataclass(frozen=True)
+class TensorError:
+    """What quantisation changed in one matrix.
+
+    relative_rms: root mean square of the differences over that of the weights.
+    max_abs: largest difference.
+    """
+
+    name: str
+    format: str
+    relative_rms: float
+    max_abs: float
+
+
+def measure_errors(
+    original: WeightSource,
+    quantized: WeightSource,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> tuple[TensorError, ...]:
+    """Returns the error of every matrix whose format changed, the worst first.
+
+    Args:
+        on_progress: receives the weights compared so far, and how many there are.
+    """
+    changed = {
+        name: shape
+        for name, shape in matrices(original.config).items()
+        if original.format(name) != quantized.format(name)
+    }
+    n_total = sum(n * k for n, k in changed.values())
+    errors: list[TensorError] = []
+    n_done = 0
+    for name, (n, k) in changed.items():
+        errors.append(_measure(original, quantized, name, (n, k)))
+        original.release()
+        n_done += n * k
+        if on_progress:
+            on_progress(n_done, n_total)
+    return tuple(sorted(errors, key=lambda error: -error.relative_rms))
+
+
+def _measure(
+    original: WeightSource, quantized: WeightSource, name: str, shape: tuple[int, int]
+) -> TensorError:
+    square_error, square, max_abs = 0.0, 0.0, 0.0
+    for start, stop in _row_chunks(*shape):
+        values = float_rows(original, name, start, stop)
+        difference = float_rows(quantized, name, start, stop) - values
+        square_error += float(np.vdot(difference, difference))
+        square += float(np.vdot(values, values))
+        max_abs = max(max_abs, float(np.abs(difference).max()))
+    relative_rms = (square_error / square) ** 0.5 if square else 0.0
+    return TensorError(name, quantized.format(name).name, relative_rms, max_abs)
+
+
+def _row_chunks(n: int, k: int) -> Iterator[tuple[int, int]]:
+    step = max(1, _CHUNK_WEIGHTS // k)
+    for start in range(0, n, step):
+        yield start, min(start + step, n)
