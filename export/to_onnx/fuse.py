@@ -1,0 +1,37 @@
+"""The fused graph: the portable graph after every pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import onnx
+
+from edgedec.export.to_onnx.passes import pipeline
+from edgedec.models.config import ModelConfig
+from edgedec.models.quant import QuantFormat
+
+Dump = Callable[[str, onnx.ModelProto], None]
+
+
+def fuse(
+    model: onnx.ModelProto,
+    config: ModelConfig,
+    formats: Mapping[str, QuantFormat],
+    dump: Dump | None = None,
+) -> onnx.ModelProto:
+    """Returns the fused graph of the portable graph ``model``, which is left as it is.
+
+    Args:
+        formats: storage format of every matrix, by weight name.
+        dump: called with a file stem (``00_portable``, ``01_pack_matrices``, ...) and the graph
+            at that stage; the graph is edited further afterwards.
+    """
+    fused = onnx.ModelProto()
+    fused.CopyFrom(model)
+    if dump:
+        dump("00_portable", fused)
+    for index, (name, run) in enumerate(pipeline(config, formats), start=1):
+        run(fused)
+        if dump:
+            dump(f"{index:02}_{name}", fused)
+    return fused

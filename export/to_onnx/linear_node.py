@@ -1,0 +1,85 @@
+"""The `edgedec.Linear` node as a value: read one, change fields, write it back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import onnx
+from onnx import helper
+
+from edgedec.export.to_onnx.graph import GraphEditor, attributes
+
+DOMAIN = "edgedec"
+MAX_MATRICES = 3
+
+
+@dataclass(frozen=True)
+class LinearMatrix:
+    """One packed matrix [n, k] of a Linear. ``bias`` may be empty."""
+
+    weight: str
+    format: int
+    n: int
+    bias: str = ""
+
+
+@dataclass(frozen=True)
+class LinearNode:
+    """``concat_i(W_i norm(x) + b_i) + residual``, or ``silu(W_0 h) * (W_1 h)``.
+
+    Empty names mean absent inputs.
+    """
+
+    output: str
+    x: str
+    k: int
+    matrices: tuple[LinearMatrix, ...]
+    norm_weight: str = ""
+    epsilon: float = 0.0
+    residual: str = ""
+    is_gated: bool = False
+
+    @property
+    def n_out(self) -> int:
+        return self.matrices[0].n if self.is_gated else sum(m.n for m in self.matrices)
+
+    @classmethod
+    def read(cls, node: onnx.NodeProto) -> Self:
+        """Returns what ``node`` says."""
+        a = attributes(node)
+        inputs = [*node.input, ""]  # the last bias may be left out
+        pairs = list(zip(inputs[3::2], inputs[4::2], strict=False))
+        matrices = tuple(
+            LinearMatrix(weight, fmt, n, bias)
+            for (weight, bias), fmt, n in zip(pairs, a["formats"], a["ns"], strict=True)
+        )
+        return cls(
+            node.output[0], inputs[0], a["k"], matrices, inputs[1], a["epsilon"], inputs[2],
+            bool(a["gate"]),
+        )  # fmt: skip
+
+    def write(self) -> onnx.NodeProto:
+        """Returns the node."""
+        inputs = [self.x, self.norm_weight, self.residual]
+        for matrix in self.matrices:
+            inputs += [matrix.weight, matrix.bias]
+        while not inputs[-1]:
+            inputs.pop()
+        return helper.make_node(
+            "Linear",
+            inputs,
+            [self.output],
+            name="+".join(m.weight.removesuffix(".weight") for m in self.matrices),
+            domain=DOMAIN,
+            formats=[m.format for m in self.matrices],
+            ns=[m.n for m in self.matrices],
+            k=self.k,
+            epsilon=self.epsilon,
+            gate=int(self.is_gated),
+        )
+
+
+def linear_nodes(editor: GraphEditor) -> list[tuple[onnx.NodeProto, LinearNode]]:
+    """Returns every Linear of the graph, with what it says."""
+    return [(node, LinearNode.read(node)) for node in editor.nodes("Linear")]

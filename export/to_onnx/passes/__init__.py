@@ -1,0 +1,40 @@
+"""From the portable to the fused graph: one pass per file, applied in the order of `pipeline`.
+
+Every pass edits the model in place and leaves a valid graph that computes the same logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import onnx
+
+from edgedec.export.to_onnx.passes.fold_bias import fold_bias
+from edgedec.export.to_onnx.passes.fold_norm import fold_norm
+from edgedec.export.to_onnx.passes.fold_residual import fold_residual
+from edgedec.export.to_onnx.passes.fuse_attention import fuse_attention
+from edgedec.export.to_onnx.passes.fuse_gate import fuse_gate
+from edgedec.export.to_onnx.passes.merge_projections import merge_projections
+from edgedec.export.to_onnx.passes.pack_matrices import pack_matrices
+from edgedec.export.to_onnx.passes.remove_unused import remove_unused
+from edgedec.models.config import ModelConfig
+from edgedec.models.quant import QuantFormat
+
+Pass = Callable[[onnx.ModelProto], None]
+
+
+def pipeline(
+    config: ModelConfig, formats: Mapping[str, QuantFormat]
+) -> tuple[tuple[str, Pass], ...]:
+    """Returns the passes in order, named."""
+    return (
+        ("pack_matrices", partial(pack_matrices, formats=formats)),
+        ("fold_bias", fold_bias),
+        ("merge_projections", merge_projections),
+        ("fold_norm", fold_norm),
+        ("fuse_gate", fuse_gate),
+        ("fuse_attention", partial(fuse_attention, config=config)),
+        ("fold_residual", fold_residual),
+        ("remove_unused", remove_unused),
+    )

@@ -1,0 +1,75 @@
+"""Attention reads and writes KV caches that stay where they are."""
+
+from __future__ import annotations
+
+import onnx
+from onnx import TensorProto, helper
+
+from edgedec.export.to_onnx.graph import GraphEditor, attributes
+from edgedec.export.to_onnx.linear_node import DOMAIN
+from edgedec.models.config import ModelConfig
+
+PANEL = 16
+"""Positions side by side in the key cache."""
+
+
+def fuse_attention(model: onnx.ModelProto, config: ModelConfig) -> None:
+    """Replaces rotation, attention and the KV cache in and out of every layer.
+
+    Before:
+        q, k, v = Split(qkv)
+        Attention(Rotary(q), Rotary(k), v, attention_bias, past_key, past_value)
+            -> y, present_key, present_value
+    After:
+        Attention(qkv, position_ids, parents, past_length, cos, sin, k_cache, v_cache) -> y
+        where all layers share k_cache f16 [L, n_kv_heads, capacity / 16, head_size, 16] and
+        v_cache f16 [L, n_kv_heads, capacity, head_size], written in place.
+    """
+    editor = GraphEditor(model)
+    for attend in editor.nodes("Attention"):
+        _fuse_layer(editor, attend, config)
+    editor.finish()
+    _replace_interface(model, config)
+
+
+def _fuse_layer(editor: GraphEditor, attend: onnx.NodeProto, config: ModelConfig) -> None:
+    rotations = [editor.producer(value, "RotaryEmbedding") for value in attend.input[:2]]
+    q, k = [node for node in rotations if node is not None]
+    split = editor.producer(attend.input[2], "Split")
+    assert split is not None
+    assert list(split.output) == [q.input[0], k.input[0], attend.input[2]]
+    _, cos, sin, position_ids = q.input
+    layer = int(attend.input[4].split(".")[1])  # past_key_values.{layer}.key
+    heads = attributes(attend)
+    fused = helper.make_node(
+        "Attention",
+        [split.input[0], position_ids, "parents", "past_length", cos, sin, "k_cache", "v_cache"],
+        [attend.output[0]],
+        name=attend.name,
+        domain=DOMAIN,
+        layer=layer,
+        n_heads=heads["q_num_heads"],
+        n_kv_heads=heads["kv_num_heads"],
+        head_size=config.head_size,
+    )
+    editor.replace([split, q, k, attend], [fused])
+
+
+def _replace_interface(model: onnx.ModelProto, config: ModelConfig) -> None:
+    graph = model.graph
+    kept = [v for v in graph.input if v.name in ("input_ids", "position_ids", "logit_rows")]
+    heads = (config.n_layers, config.n_kv_heads)
+    added = [
+        helper.make_tensor_value_info("parents", TensorProto.INT64, (1, "T")),
+        helper.make_tensor_value_info("past_length", TensorProto.INT64, (1,)),
+        helper.make_tensor_value_info(
+            "k_cache", TensorProto.FLOAT16, (*heads, "capacity/16", config.head_size, PANEL)
+        ),
+        helper.make_tensor_value_info(
+            "v_cache", TensorProto.FLOAT16, (*heads, "capacity", config.head_size)
+        ),
+    ]
+    outputs = [v for v in graph.output if not v.name.startswith("present.")]
+    del graph.input[:], graph.output[:]
+    graph.input.extend([*kept, *added])
+    graph.output.extend(outputs)

@@ -1,0 +1,47 @@
+"""Projections of one input become one node."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import onnx
+from onnx import TensorProto, helper
+
+from edgedec.export.to_onnx.graph import GraphEditor
+from edgedec.export.to_onnx.linear_node import MAX_MATRICES, LinearNode, linear_nodes
+
+
+def merge_projections(model: onnx.ModelProto) -> None:
+    """Merges plain Linears that read the same value (q, k, v; gate, up).
+
+    Before:
+        Linear(x, -, -, Wq, bq);  Linear(x, -, -, Wk, bk);  Linear(x, -, -, Wv, bv)
+    After:
+        Split(Linear(x, -, -, Wq, bq, Wk, bk, Wv, bv), [Nq, Nk, Nv])
+    """
+    editor = GraphEditor(model)
+    groups: dict[str, list[tuple[onnx.NodeProto, LinearNode]]] = {}
+    for node, linear in linear_nodes(editor):
+        if not linear.residual and not linear.norm_weight:
+            groups.setdefault(linear.x, []).append((node, linear))
+    for group in groups.values():
+        if 1 < len(group) <= MAX_MATRICES:
+            _merge(editor, [node for node, _ in group], [linear for _, linear in group])
+    editor.finish()
+
+
+def _merge(editor: GraphEditor, nodes: list[onnx.NodeProto], linears: list[LinearNode]) -> None:
+    matrices = tuple(matrix for linear in linears for matrix in linear.matrices)
+    joined = replace(linears[0], output=f"{linears[0].output}.joined", matrices=matrices)
+    sizes = helper.make_tensor(
+        f"{joined.output}.sizes", TensorProto.INT64, [len(linears)], [m.n_out for m in linears]
+    )
+    editor.graph.initializer.append(sizes)
+    split = helper.make_node(
+        "Split",
+        [joined.output, sizes.name],
+        [linear.output for linear in linears],
+        name=f"{joined.output}.split",
+        axis=-1,
+    )
+    editor.replace(nodes, [joined.write(), split])

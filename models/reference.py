@@ -1,0 +1,206 @@
+"""The decoder in NumPy: slow, obvious, and the truth for every other implementation.
+
+Matrices are streamed from the weight source in row chunks, so memory stays small whatever the
+model's size. Nothing is approximated: the KV cache keeps the computing type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from edgedec.models.blocks import Ops, decoder, weight_shapes
+from edgedec.models.config import rope_tables
+from edgedec.models.weights import WeightSource, float_rows
+
+Array: TypeAlias = npt.NDArray[Any]  # of the computing type, float32 or float64
+CHUNK_ROWS = 8192
+
+
+@dataclass(frozen=True)
+class ReferenceRows:
+    """What one pass returns.
+
+    Shapes:
+        logits: [n_rows asked for, V].
+        hidden: by layer, [T, hidden_size]; layer 0 is the embeddings.
+    """
+
+    logits: Array
+    hidden: dict[int, Array] = field(default_factory=dict)
+
+
+class ReferenceModel:
+    """A model with its KV cache. Rows of a pass stay until `commit` or `truncate` drops them."""
+
+    def __init__(
+        self, source: WeightSource, dtype: type[np.float32] | type[np.float64] = np.float32
+    ) -> None:
+        self._source = source
+        self._dtype = dtype
+        config = source.config
+        empty = np.zeros((0, config.n_kv_heads, config.head_size), dtype)
+        self._keys: list[Array] = [empty] * config.n_layers
+        self._values: list[Array] = [empty] * config.n_layers
+        self._n_committed = 0
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of the committed prefix."""
+        return self._n_committed
+
+    def forward(
+        self,
+        tokens: Sequence[int],
+        parents: Sequence[int] | None = None,
+        logit_rows: Sequence[int] | None = None,
+    ) -> ReferenceRows:
+        """Returns logits and hidden states of ``tokens`` after the committed prefix.
+
+        Args:
+            tokens: one id per row.
+            parents: index of each row's parent within the pass, -1 for the end of the prefix; a
+                chain when None. Rows attend to the prefix, their ancestors and themselves.
+            logit_rows: rows whose logits are wanted; all when None.
+        """
+        self.truncate(self._n_committed)
+        n = len(tokens)
+        parents = range(-1, n - 1) if parents is None else parents
+        rows = list(range(n) if logit_rows is None else logit_rows)
+        ops = ReferenceOps(self, self._source, np.asarray(tokens), parents, rows, self._dtype)
+        logits = decoder(ops, self._source.config)
+        return ReferenceRows(logits, ops.hidden_states)
+
+    def commit(self, path: Sequence[int] | int) -> None:
+        """Keeps the rows ``path`` of the last pass (or its first ``path`` rows) as the prefix."""
+        path = range(path) if isinstance(path, int) else path
+        kept = [*range(self._n_committed), *(self._n_committed + row for row in path)]
+        self._keys = [keys[kept] for keys in self._keys]
+        self._values = [values[kept] for values in self._values]
+        self._n_committed = len(kept)
+
+    def truncate(self, n_tokens: int) -> None:
+        """Drops everything after the first ``n_tokens`` tokens."""
+        assert n_tokens <= self._n_committed
+        self._keys = [keys[:n_tokens] for keys in self._keys]
+        self._values = [values[:n_tokens] for values in self._values]
+        self._n_committed = n_tokens
+
+    def append(self, layer: int, keys: Array, values: Array) -> tuple[Array, Array]:
+        """Returns all keys and values of ``layer`` after appending those of this pass.
+
+        Shapes: [rows, n_kv_heads, head_size].
+        """
+        self._keys[layer] = np.concatenate([self._keys[layer], keys])
+        self._values[layer] = np.concatenate([self._values[layer], values])
+        return self._keys[layer], self._values[layer]
+
+
+class ReferenceOps(Ops[Array]):
+    """`Ops` over arrays [T, features], for one pass."""
+
+    def __init__(
+        self,
+        model: ReferenceModel,
+        source: WeightSource,
+        tokens: npt.NDArray[np.integer],
+        parents: Sequence[int],
+        logit_rows: list[int],
+        dtype: type[np.float32] | type[np.float64],
+    ) -> None:
+        self._model = model
+        self._source = source
+        self._config = source.config
+        self._shapes = weight_shapes(source.config)
+        self._tokens = tokens
+        self._logit_rows = logit_rows
+        self._dtype = dtype
+        self._mask, depths = tree_mask(parents, model.n_tokens)
+        positions = model.n_tokens + depths
+        cos, sin = rope_tables(self._config, int(positions.max(initial=0)) + 1)
+        self._cos = cos[positions, None, :].astype(dtype)
+        self._sin = sin[positions, None, :].astype(dtype)
+        self.hidden_states: dict[int, Array] = {}
+
+    def embed(self, weight: str) -> Array:
+        rows = [float_rows(self._source, weight, int(i), int(i) + 1) for i in self._tokens]
+        return np.concatenate(rows).astype(self._dtype)
+
+    def rms_norm(self, x: Array, weight: str) -> Array:
+        mean_square = np.mean(x * x, axis=-1, keepdims=True)
+        scale = 1 / np.sqrt(mean_square + self._dtype(self._config.rms_norm_eps))
+        return x * scale * self._source.vector(weight).astype(self._dtype)
+
+    def linear(self, x: Array, weight: str, bias: str | None = None) -> Array:
+        n = self._shapes[weight][0]
+        parts = []
+        for start in range(0, n, CHUNK_ROWS):
+            rows = float_rows(self._source, weight, start, min(start + CHUNK_ROWS, n))
+            parts.append(x @ rows.astype(self._dtype, copy=False).T)
+        self._source.release()
+        y = np.concatenate(parts, axis=-1)
+        return y if bias is None else y + self._source.vector(bias).astype(self._dtype)
+
+    def attention(self, q: Array, k: Array, v: Array, layer: int) -> Array:
+        c = self._config
+        queries = self._rotate(q.reshape(-1, c.n_heads, c.head_size))
+        keys, values = self._model.append(
+            layer,
+            self._rotate(k.reshape(-1, c.n_kv_heads, c.head_size)),
+            v.reshape(-1, c.n_kv_heads, c.head_size),
+        )
+        group = c.n_heads // c.n_kv_heads
+        heads = [
+            self._attend(queries[:, h], keys[:, h // group], values[:, h // group])
+            for h in range(c.n_heads)
+        ]
+        return np.concatenate(heads, axis=-1)
+
+    def gate(self, gate: Array, up: Array) -> Array:
+        return gate / (1 + np.exp(-gate)) * up
+
+    def add(self, a: Array, b: Array) -> Array:
+        return a + b
+
+    def select_rows(self, x: Array) -> Array:
+        return x[self._logit_rows]
+
+    def hidden(self, x: Array, layer: int) -> None:
+        self.hidden_states[layer] = x
+
+    def _rotate(self, x: Array) -> Array:
+        """Rotates channel i with channel i + head_size / 2."""
+        low, high = np.split(x, 2, axis=-1)
+        rotated = (low * self._cos - high * self._sin, high * self._cos + low * self._sin)
+        return np.concatenate(rotated, axis=-1)
+
+    def _attend(self, q: Array, k: Array, v: Array) -> Array:
+        scores = q @ k.T / np.sqrt(self._dtype(self._config.head_size))
+        scores = np.where(self._mask, scores, self._dtype(-np.inf))
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        attended: Array = weights @ v / weights.sum(axis=-1, keepdims=True)
+        return attended
+
+
+def tree_mask(
+    parents: Sequence[int], n_past: int
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
+    """Returns which rows may be attended to, and each row's depth below the prefix.
+
+    Shapes: mask [T, n_past + T] bool; depths [T] int64, 0 for children of the prefix.
+    """
+    n = len(parents)
+    mask = np.zeros((n, n_past + n), np.bool_)
+    depths = np.zeros(n, np.int64)
+    mask[:, :n_past] = True
+    for row, parent in enumerate(parents):
+        assert -1 <= parent < row
+        if parent >= 0:
+            mask[row] = mask[parent]
+            depths[row] = depths[parent] + 1
+        mask[row, n_past + row] = True
+    return mask, depths
