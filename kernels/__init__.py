@@ -1,0 +1,35 @@
+"""The compute of edgedec: packed matrices and the three operators, on the best instruction set.
+
+Applications reach the operators through ONNX Runtime (`library_path`); the functions here call
+them directly, for packing at export and for tests. Wrong shapes are a ValueError; a missing
+library, or an ``EDGEDEC_ISA`` that cannot be used, a RuntimeError.
+"""
+
+from edgedec.kernels.cpu import (
+    PANEL,
+    PackedMatrix,
+    active_isa,
+    attention,
+    available_isas,
+    embed,
+    linear,
+    pack,
+    packed_nbytes,
+    unpack_rows,
+)
+from edgedec.kernels.library import has_library, library_path
+
+__all__ = [
+    "PANEL",
+    "PackedMatrix",
+    "active_isa",
+    "attention",
+    "available_isas",
+    "embed",
+    "has_library",
+    "library_path",
+    "linear",
+    "pack",
+    "packed_nbytes",
+    "unpack_rows",
+]

@@ -1,0 +1,144 @@
+"""Finds and opens the compiled kernels, and states their C interface."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from ctypes import POINTER, c_bool, c_char_p, c_float, c_int, c_int64, c_void_p
+from pathlib import Path
+
+_NAMES = ("libedgedec_kernels.so", "libedgedec_kernels.dylib", "libedgedec_kernels.dll")
+_REBUILD = "install edgedec again (pip install .) with a C++ compiler present"
+
+
+class MatrixArgs(ctypes.Structure):
+    """``Matrix`` of src/kernels.h."""
+
+    _fields_ = (("packed", c_void_p), ("bias", c_void_p), ("format", c_int), ("n", c_int64))
+
+
+class LinearArgs(ctypes.Structure):
+    """``LinearArgs`` of src/kernels.h."""
+
+    _fields_ = (
+        ("x", c_void_p),
+        ("rows", c_int64),
+        ("k", c_int64),
+        ("norm_weight", c_void_p),
+        ("epsilon", c_float),
+        ("residual", c_void_p),
+        ("matrices", MatrixArgs * 3),
+        ("n_matrices", c_int),
+        ("gate", c_bool),
+        ("out", c_void_p),
+    )
+
+
+class EmbedArgs(ctypes.Structure):
+    """``EmbedArgs`` of src/kernels.h."""
+
+    _fields_ = (
+        ("ids", c_void_p),
+        ("rows", c_int64),
+        ("k", c_int64),
+        ("table", MatrixArgs),
+        ("out", c_void_p),
+    )
+
+
+class AttentionArgs(ctypes.Structure):
+    """``AttentionArgs`` of src/kernels.h."""
+
+    _fields_ = (
+        ("qkv", c_void_p),
+        ("positions", c_void_p),
+        ("parents", c_void_p),
+        ("rows", c_int64),
+        ("past", c_int64),
+        ("cos", c_void_p),
+        ("sin", c_void_p),
+        ("n_heads", c_int),
+        ("n_kv_heads", c_int),
+        ("head_size", c_int),
+        ("capacity", c_int64),
+        ("k_cache", c_void_p),
+        ("v_cache", c_void_p),
+        ("out", c_void_p),
+    )
+
+
+class PlainArgs(ctypes.Structure):
+    """``PlainMatrix`` of src/kernels.h."""
+
+    _fields_ = (
+        ("format", c_int),
+        ("n", c_int64),
+        ("k", c_int64),
+        ("codes", c_void_p),
+        ("scale", c_void_p),
+        ("minimum", c_void_p),
+        ("sub_scale", c_void_p),
+        ("sub_minimum", c_void_p),
+    )
+
+
+_STRUCTS = (LinearArgs, EmbedArgs, AttentionArgs, PlainArgs)
+
+
+def library_path() -> Path:
+    """Returns where the compiled kernels are; RuntimeError if they were not built.
+
+    In an editable installation they lie beside the installed package, not beside this file, so
+    every folder of the package is searched.
+    """
+    import edgedec.kernels
+
+    for folder in edgedec.kernels.__path__:
+        for name in _NAMES:
+            if (path := Path(folder) / name).is_file():
+                return path
+    raise RuntimeError(f"the compiled kernels ({_NAMES[0]}) are missing: {_REBUILD}")
+
+
+def has_library() -> bool:
+    """Returns whether the compiled kernels were built."""
+    try:
+        library_path()
+    except RuntimeError:
+        return False
+    return True
+
+
+@functools.cache
+def open_library() -> ctypes.CDLL:
+    """Returns the opened library; RuntimeError if it is missing or from another version."""
+    path = library_path()
+    try:
+        library = ctypes.CDLL(str(path))
+        _declare(library)
+    except (OSError, AttributeError) as error:
+        raise RuntimeError(f"cannot use {path.name}: {error}; {_REBUILD}") from None
+    sizes = (c_int64 * len(_STRUCTS))()
+    library.edgedec_struct_bytes(sizes)
+    if list(sizes) != [ctypes.sizeof(struct) for struct in _STRUCTS]:
+        raise RuntimeError(f"{path.name} is from another version of edgedec: {_REBUILD}")
+    return library
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    library.edgedec_struct_bytes.argtypes = (POINTER(c_int64),)
+    library.edgedec_struct_bytes.restype = None
+    library.edgedec_available_isas.argtypes = ()
+    library.edgedec_available_isas.restype = c_char_p
+    library.edgedec_active_isa.argtypes = (POINTER(c_char_p),)
+    library.edgedec_active_isa.restype = c_char_p
+    library.edgedec_packed_nbytes.argtypes = (c_int, c_int64, c_int64)
+    library.edgedec_packed_nbytes.restype = c_int64
+    library.edgedec_pack.argtypes = (POINTER(PlainArgs), c_void_p)
+    library.edgedec_pack.restype = None
+    for name, struct in (
+        ("linear", LinearArgs), ("embed", EmbedArgs), ("attention", AttentionArgs),
+    ):  # fmt: skip
+        function = getattr(library, f"edgedec_{name}")
+        function.argtypes = (c_char_p, POINTER(struct), c_int)
+        function.restype = c_int
