@@ -11,6 +11,12 @@ extern const Kernels kScalarKernels;
 #if defined(EDGEDEC_HAVE_AVX512VNNI)
 extern const Kernels kAvx512vnniKernels;
 #endif
+#if defined(EDGEDEC_HAVE_AVXVNNI)
+extern const Kernels kAvxvnniKernels;
+#endif
+#if defined(EDGEDEC_HAVE_AVX2)
+extern const Kernels kAvx2Kernels;
+#endif
 
 namespace {
 
@@ -20,6 +26,13 @@ struct Candidate {
   bool is_usable;
 };
 
+#if defined(EDGEDEC_HAVE_AVX2)
+bool has_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("f16c");
+}
+#endif
+
 /// Best to worst. The operating system's support for the registers is part of the feature bits.
 const Candidate* candidates() {
   static const Candidate table[] = {
@@ -28,6 +41,12 @@ const Candidate* candidates() {
        __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("fma")},
+#endif
+#if defined(EDGEDEC_HAVE_AVXVNNI)
+      {"avxvnni", &kAvxvnniKernels, has_avx2() && __builtin_cpu_supports("avxvnni")},
+#endif
+#if defined(EDGEDEC_HAVE_AVX2)
+      {"avx2", &kAvx2Kernels, has_avx2()},
 #endif
       {"scalar", &kScalarKernels, true},
       {nullptr, nullptr, false},

@@ -1,10 +1,10 @@
 // Matrix products of a few to many rows with packed weights. Included after one simd_*.h.
 //
 // One task is one panel: its weights are read once from memory, each group is unpacked once per
-// tile of up to 8 rows, and everything a tile accumulates stays in registers.
+// tile of up to kTileRows rows, and everything a tile accumulates stays in registers.
 #pragma once
 
-#include <type_traits>
+#include <utility>
 
 #include "elementary.h"
 #include "rows.h"
@@ -12,7 +12,6 @@
 namespace edk {
 namespace {
 
-constexpr int kTileRows = 8;
 constexpr int64_t kPrefetchBytes = 2560;  // ahead of the group in work; measured flat from 2 to 4 kB
 constexpr int64_t kSerialRows = 2;        // fewer rows are prepared faster than threads are woken
 
@@ -82,32 +81,34 @@ inline GroupScales group_scales(const Floats outer[2], const uint8_t* own) {
 }
 
 /// Integer dot product of quads [First, Last) with one row's codes, from `start`.
-template <int First, int Last>
+template <int Bits, int First, int Last>
 inline Ints dot_quads(Ints start, const GroupCodes& weights, const int8_t* codes) {
   Ints other = zero_ints();  // a second chain hides latency; integer sums do not care
 #pragma GCC unroll 8
   for (int j = First; j < Last; j += 2) {
-    start = dot_quad(start, weights.quad[j], codes + 4 * j);
-    other = dot_quad(other, weights.quad[j + 1], codes + 4 * j + 4);
+    start = dot_quad<Bits>(start, weights.quad[j], codes + 4 * j);
+    other = dot_quad<Bits>(other, weights.quad[j + 1], codes + 4 * j + 4);
   }
   return add(start, other);
 }
 
-template <ScaleKind Kind>
+template <int F>
 inline Floats add_group(Floats sum, const Operand& op, const GroupCodes& weights,
                         const GroupScales& scales, int64_t row, int64_t g) {
+  constexpr ScaleKind kKind = kFormats[F].kind;
+  constexpr int kBits = kFormats[F].bits;
   const Rows& rows = *op.rows;
   const int8_t* codes = rows.codes + row * rows.padded_k + g * kGroup;
   const int64_t at = row * rows.groups + g;
   const Floats row_scale = set1(rows.scale[at]);
-  if constexpr (Kind == ScaleKind::kTwo) {
-    const Floats low = to_floats(dot_quads<0, 4>(set1(op.offset[2 * at]), weights, codes));
-    const Floats high = to_floats(dot_quads<4, 8>(set1(op.offset[2 * at + 1]), weights, codes));
+  if constexpr (kKind == ScaleKind::kTwo) {
+    const Floats low = to_floats(dot_quads<kBits, 0, 4>(set1(op.offset[2 * at]), weights, codes));
+    const Floats high = to_floats(dot_quads<kBits, 4, 8>(set1(op.offset[2 * at + 1]), weights, codes));
     return fma(fma(high, scales.scale[1], mul(low, scales.scale[0])), row_scale, sum);
   } else {
-    constexpr bool kHasMinimum = Kind != ScaleKind::kOne;
+    constexpr bool kHasMinimum = kKind != ScaleKind::kOne;
     const Ints start = kHasMinimum ? zero_ints() : set1(op.offset[2 * at]);
-    const Floats dot = to_floats(dot_quads<0, 8>(start, weights, codes));
+    const Floats dot = to_floats(dot_quads<kBits, 0, 8>(start, weights, codes));
     sum = fma(dot, mul(scales.scale[0], row_scale), sum);
     return kHasMinimum ? fma(scales.minimum, set1(rows.sum[at]), sum) : sum;
   }
@@ -138,7 +139,7 @@ void quantised_tile(const Operand& op, const uint8_t* panel, int64_t first, Floa
       const GroupScales scales = group_scales<kKind>(outer, own);
 #pragma GCC unroll 8
       for (int r = 0; r < M; ++r)
-        sum[r] = add_group<kKind>(sum[r], op, weights, scales, first + r, block + g);
+        sum[r] = add_group<F>(sum[r], op, weights, scales, first + r, block + g);
       own += group_scales_bytes(F);
       codes += group_bytes(F);
     }
@@ -182,12 +183,15 @@ inline void tile_of_format(const Operand& op, const uint8_t* panel, int64_t firs
 
 using Tile = void (*)(const Operand&, const uint8_t*, int64_t, Floats*);
 
-template <int F>
-constexpr Tile tile_of_rows(int64_t m) {
-  constexpr Tile table[kTileRows] = {
-      tile_of_format<F, 1>, tile_of_format<F, 2>, tile_of_format<F, 3>, tile_of_format<F, 4>,
-      tile_of_format<F, 5>, tile_of_format<F, 6>, tile_of_format<F, 7>, tile_of_format<F, 8>};
+template <int F, int... Index>
+inline Tile tile_from(int64_t m, std::integer_sequence<int, Index...>) {
+  static constexpr Tile table[] = {tile_of_format<F, Index + 1>...};
   return table[m - 1];
+}
+
+template <int F>
+inline Tile tile_of_rows(int64_t m) {
+  return tile_from<F>(m, std::make_integer_sequence<int, kTileRows>());
 }
 
 inline Tile find_tile(int format, int64_t m) {

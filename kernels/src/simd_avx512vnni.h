@@ -15,6 +15,7 @@ namespace edk {
 namespace {
 
 constexpr const char* kIsa = "avx512vnni";
+constexpr int kTileRows = 8;  // rows whose sums are held at once
 
 using Floats = __m512;
 using Bytes = __m512i;
@@ -114,6 +115,7 @@ template <int Bit>
 inline Bytes with_bits45(Bytes low, Bytes high) {
   return or_masked(low, shift_bits<Bit, 4>(high), 0x30);
 }
+template <int Bits>
 inline Ints dot_quad(Ints sum, Bytes unsigned_bytes, const int8_t* quad) {
   int32_t four;
   std::memcpy(&four, quad, 4);

@@ -11,6 +11,7 @@ namespace edk {
 namespace {
 
 constexpr const char* kIsa = "scalar";
+constexpr int kTileRows = 4;  // rows whose sums are held at once
 
 struct Floats {
   float lane[16];
@@ -173,7 +174,9 @@ inline Bytes with_bits45(Bytes low, Bytes high) {
     low.lane[i] = static_cast<uint8_t>(low.lane[i] | (((high.lane[i] >> Bit) & 3) << 4));
   return low;
 }
-/// Adds to each lane the dot product of its four unsigned bytes with the signed quad at `quad`.
+/// Adds to each lane the dot product of its four unsigned bytes, of `Bits` bits each, with the signed
+/// quad at `quad`.
+template <int Bits>
 inline Ints dot_quad(Ints sum, Bytes unsigned_bytes, const int8_t* quad) {
   for (int i = 0; i < 16; ++i)
     for (int t = 0; t < 4; ++t) sum.lane[i] += unsigned_bytes.lane[4 * i + t] * quad[t];

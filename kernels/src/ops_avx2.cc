@@ -1,0 +1,10 @@
+#include "simd_avx2.h"
+// The lanes come first: the operators below are written over them.
+#include "attention.h"
+#include "embed.h"
+#include "linear.h"
+
+namespace edk {
+extern const Kernels kAvx2Kernels;
+const Kernels kAvx2Kernels = {kIsa, linear, embed, attention};
+}  // namespace edk
