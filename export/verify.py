@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
-from edgedec.kernels import PANEL, library_path
+from edgedec.kernels import PANEL, has_library, library_path
 from edgedec.models.config import ModelConfig
 from edgedec.models.reference import ReferenceModel, tree_mask
 from edgedec.models.weights import WeightSource
@@ -74,7 +74,7 @@ class FusedRunner:
     """Runs a fused graph."""
 
     def __init__(self, graph: Path, config: ModelConfig, capacity: int) -> None:
-        self._session = open_session(graph, needs_kernels=True)
+        self._session = open_session(graph)
         panels = -(-capacity // PANEL)
         heads, d = (config.n_layers, config.n_kv_heads), config.head_size
         self._k_cache = np.zeros((*heads, panels, d, PANEL), np.float16)
@@ -97,7 +97,7 @@ class PortableRunner:
     """Runs a portable graph."""
 
     def __init__(self, graph: Path, config: ModelConfig) -> None:
-        self._session = open_session(graph, needs_kernels=False)
+        self._session = open_session(graph)
         empty = np.zeros((1, config.n_kv_heads, 0, config.head_size), np.float32)
         self._kv_cache = {
             f"past_key_values.{i}.{part}": empty
@@ -117,12 +117,12 @@ class PortableRunner:
         return rows
 
 
-def open_session(graph: Path, needs_kernels: bool) -> ort.InferenceSession:
+def open_session(graph: Path) -> ort.InferenceSession:
     """Returns a session that reads weights from the mapped file, not from copies of its own."""
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.add_session_config_entry("session.disable_prepacking", "1")
-    if needs_kernels:
+    if has_library():
         options.register_custom_ops_library(str(library_path()))
     return ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
 

@@ -133,7 +133,8 @@ class ReferenceOps(Ops[Array]):
     def rms_norm(self, x: Array, weight: str) -> Array:
         mean_square = np.mean(x * x, axis=-1, keepdims=True)
         scale = 1 / np.sqrt(mean_square + self._dtype(self._config.rms_norm_eps))
-        return x * scale * self._source.vector(weight).astype(self._dtype)
+        normed: Array = x * scale * self._source.vector(weight).astype(self._dtype)
+        return normed
 
     def linear(self, x: Array, weight: str, bias: str | None = None) -> Array:
         n = self._shapes[weight][0]
@@ -161,7 +162,8 @@ class ReferenceOps(Ops[Array]):
         return np.concatenate(heads, axis=-1)
 
     def gate(self, gate: Array, up: Array) -> Array:
-        return gate / (1 + np.exp(-gate)) * up
+        gated: Array = gate / (1 + np.exp(-gate)) * up
+        return gated
 
     def add(self, a: Array, b: Array) -> Array:
         return a + b

@@ -52,7 +52,7 @@ class LinearNode:
         pairs = list(zip(inputs[3::2], inputs[4::2], strict=False))
         matrices = tuple(
             LinearMatrix(weight, fmt, n, bias)
-            for (weight, bias), fmt, n in zip(pairs, a["formats"], a["ns"], strict=True)
+            for (weight, bias), fmt, n in zip(pairs, a["formats"], a["n"], strict=True)
         )
         return cls(
             node.output[0], inputs[0], a["k"], matrices, inputs[1], a["epsilon"], inputs[2],
@@ -73,7 +73,7 @@ class LinearNode:
             name="+".join(m.weight.removesuffix(".weight") for m in self.matrices),
             domain=DOMAIN,
             formats=[m.format for m in self.matrices],
-            ns=[m.n for m in self.matrices],
+            n=[m.n for m in self.matrices],
             k=self.k,
             epsilon=self.epsilon,
             gate=int(self.is_gated),
