@@ -1,0 +1,23 @@
+"""Sessions over what a bundle holds: one module per kind of graph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edgedec.models.manifest import ModelEntry
+from edgedec.runtime.session import ModelSession
+
+
+def open_session(folder: Path, entry: ModelEntry, threads: int, context: int) -> ModelSession:
+    """Returns a session over the model ``entry`` of the bundle at ``folder``.
+
+    Raises:
+        BundleError: ONNX Runtime refuses the graph, or the kernels it needs are not built.
+    """
+    if entry.graph_kind == "fused":
+        from edgedec.runtime.backends.fused import FusedSession
+
+        return FusedSession(folder / entry.graph, entry.config, threads, context)
+    from edgedec.runtime.backends.portable import PortableSession
+
+    return PortableSession(folder / entry.graph, entry.config, threads, context)

@@ -1,0 +1,175 @@
+"""Sessions over fused graphs: edgedec's own operators, KV cache written in place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+from onnxruntime import OrtValue
+
+from edgedec import kernels
+from edgedec.models.config import ModelConfig
+from edgedec.models.errors import BundleError, SessionError
+from edgedec.runtime.backends.ort import one_line, open_graph
+from edgedec.runtime.kv_cache import PanelKVCache
+from edgedec.runtime.session import Float32, Rows, TokenLedger, TokenTree
+
+_MAX_BINDINGS = 32
+
+
+class FusedSession:
+    """A `ModelSession` over a fused graph.
+
+    Every input and output is bound once per shape of pass, to arrays that stay where they are: a
+    decode step writes four numbers and runs.
+    """
+
+    def __init__(self, graph: Path, config: ModelConfig, threads: int, context: int) -> None:
+        if not kernels.has_library():
+            raise BundleError(
+                f"{graph} needs edgedec's kernels, which this installation lacks: reinstall "
+                "edgedec with a C++ compiler present, or export with a portable graph"
+            )
+        self._session: onnxruntime.InferenceSession | None = open_graph(
+            graph, threads, kernels.library_path()
+        )
+        self._config = config
+        self._ledger = TokenLedger(context)
+        self._kv_cache = PanelKVCache(config, context)
+        self._kv_values = {
+            "k_cache": OrtValue.ortvalue_from_numpy(self._kv_cache.keys),
+            "v_cache": OrtValue.ortvalue_from_numpy(self._kv_cache.values),
+        }
+        self._bindings: dict[tuple[int, int, tuple[int, ...]], _Binding] = {}
+        self._logits = np.empty((0, config.vocab_size), np.float32)
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """The committed tokens."""
+        return self._ledger.tokens
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self._ledger.tokens)
+
+    @property
+    def context(self) -> int:
+        return self._ledger.context
+
+    @property
+    def vocab_size(self) -> int:
+        return self._config.vocab_size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of KV cache that committed tokens occupy."""
+        return self.n_tokens * self._kv_cache.row_nbytes
+
+    def forward(
+        self, tree: TokenTree, logit_rows: Sequence[int], hidden_layers: Sequence[int] = ()
+    ) -> Rows:
+        """Returns the asked rows. They are overwritten by the next pass of the same shape."""
+        session = self._session
+        if session is None:
+            raise SessionError("the session is closed: load the bundle again")
+        self._ledger.check_room(tree)
+        binding = self._bound(session, len(tree.tokens), len(logit_rows), tuple(hidden_layers))
+        binding.fill(tree, len(self._ledger.tokens), logit_rows)
+        self._ledger.pending = None
+        try:
+            session.run_with_iobinding(binding.io)
+        except Exception as error:
+            raise SessionError(f"ONNX Runtime could not run the model: {one_line(error)}") from None
+        self._ledger.pending = tree
+        return binding.rows
+
+    def commit(self, path: Sequence[int]) -> None:
+        """Keeps the rows of ``path``, moved together behind the committed ones."""
+        tree = self._ledger.check_path(path)
+        if path and path[-1] != len(path) - 1:  # a way down is rising, so it skips some row
+            self._kv_cache.compact(len(self._ledger.tokens), path)
+        self._ledger.accept(tree, path)
+
+    def truncate(self, n_tokens: int) -> None:
+        """Forgets every committed token after the first ``n_tokens``."""
+        self._ledger.check_truncate(n_tokens)
+        self._ledger.truncate(n_tokens)
+
+    def close(self) -> None:
+        """Releases the model and its KV cache."""
+        self._session = None
+        self._bindings.clear()
+        self._ledger.truncate(0)
+
+    def _bound(
+        self,
+        session: onnxruntime.InferenceSession,
+        n_tokens: int,
+        n_rows: int,
+        hidden_layers: tuple[int, ...],
+    ) -> _Binding:
+        key = (n_tokens, n_rows, hidden_layers)
+        binding = self._bindings.get(key)
+        if binding is not None:
+            return binding
+        if n_rows > len(self._logits) or len(self._bindings) >= _MAX_BINDINGS:
+            self._bindings.clear()  # they hold the old, smaller array
+        if n_rows > len(self._logits):
+            self._logits = np.empty((n_rows, self._config.vocab_size), np.float32)
+        width = self._config.hidden_size
+        hidden = {i: np.empty((n_tokens, width), np.float32) for i in hidden_layers}
+        binding = _Binding(session, n_tokens, self._logits[:n_rows], hidden, self._kv_values)
+        self._bindings[key] = binding
+        return binding
+
+
+class _Binding:
+    """Arrays of one shape of pass, bound to the graph's inputs and outputs."""
+
+    def __init__(
+        self,
+        session: onnxruntime.InferenceSession,
+        n_tokens: int,
+        logits: Float32,
+        hidden: dict[int, Float32],
+        kv_values: dict[str, OrtValue],
+    ) -> None:
+        self.rows = Rows(logits, hidden)
+        self._ids = np.zeros((1, n_tokens), np.int64)
+        self._positions = np.zeros((1, n_tokens), np.int64)
+        self._parents = np.zeros((1, n_tokens), np.int64)
+        self._past_length = np.zeros(1, np.int64)
+        self._logit_rows = np.zeros(len(logits), np.int64)
+        inputs = {
+            "input_ids": self._ids,
+            "position_ids": self._positions,
+            "parents": self._parents,
+            "past_length": self._past_length,
+            "logit_rows": self._logit_rows,
+        }
+        outputs = {"logits": logits, **{f"hidden.{i}": rows for i, rows in hidden.items()}}
+        self.io = session.io_binding()
+        for name, array in inputs.items():
+            self.io.bind_ortvalue_input(name, OrtValue.ortvalue_from_numpy(array))
+        for name, value in kv_values.items():
+            self.io.bind_ortvalue_input(name, value)
+        for name, array in outputs.items():
+            value = OrtValue.ortvalue_from_numpy(array[np.newaxis])  # the graph's batch axis
+            self.io.bind_ortvalue_output(name, value)
+
+    def fill(self, tree: TokenTree, n_past: int, logit_rows: Sequence[int]) -> None:
+        """Writes the inputs of a pass over ``tree`` after ``n_past`` committed tokens."""
+        self._past_length[0] = n_past
+        if len(tree.tokens) == 1:
+            self._ids[0, 0] = tree.tokens[0]
+            self._positions[0, 0] = n_past
+            self._parents[0, 0] = -1
+        else:
+            self._ids[0] = tree.tokens
+            self._positions[0] = tree.depths
+            self._positions += n_past
+            self._parents[0] = tree.parents
+        if logit_rows:
+            self._logit_rows[:] = logit_rows

@@ -1,0 +1,45 @@
+"""What the ONNX Runtime backends share: options, loading, and errors in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnxruntime
+
+from edgedec.models.errors import BundleError
+
+_SEVERITY_ERROR = 3
+
+
+def open_graph(
+    graph: Path, threads: int, custom_ops: Path | None = None
+) -> onnxruntime.InferenceSession:
+    """Returns an ONNX Runtime session over ``graph`` on the CPU.
+
+    custom_ops: library of the operators of a fused graph. Such a graph is final: ONNX Runtime's
+        own rewriting is left off, which keeps weights where they are mapped.
+
+    Raises:
+        BundleError: The graph or its weights are refused.
+    """
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    options.log_severity_level = _SEVERITY_ERROR
+    try:
+        if custom_ops is not None:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+            options.register_custom_ops_library(str(custom_ops))
+        return onnxruntime.InferenceSession(str(graph), options, ["CPUExecutionProvider"])
+    except Exception as error:  # its exceptions share no base of their own
+        raise BundleError(
+            f"ONNX Runtime refuses {graph} ({one_line(error)}); check it with "
+            "`edgedec inspect --verify`, or export the model again"
+        ) from None
+
+
+def one_line(error: Exception) -> str:
+    """Returns the message of ``error`` on one line of bounded length."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else f"{text[:297]}..."

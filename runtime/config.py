@@ -1,0 +1,185 @@
+"""What a request may ask for, validated before any model runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from edgedec.models.errors import ConfigError
+
+GREEDY_BELOW = 1e-5
+"""Temperatures under this take the likeliest token."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingConfig:
+    """How a logits row becomes a token. The defaults are greedy.
+
+    The steps run in this order: logit_bias, repetition_penalty, frequency_penalty and
+    presence_penalty, temperature, top_k, top_p, min_p. Each truncation renormalises what the one
+    before it left.
+
+    temperature: below 1e-5 is greedy: the likeliest token, the lowest id of equals.
+    top_k: tokens kept; 0 keeps all. Of equals at the boundary the lowest ids stay.
+    top_p: keeps the likeliest tokens up to this mass, including the one that reaches it.
+    min_p: keeps tokens at least this likely relative to the likeliest.
+    repetition_penalty: divides positive and multiplies negative logits of every token in the
+        prompt or the output.
+    presence_penalty: subtracted from the logits of tokens in the output (not of the prompt's).
+    frequency_penalty: subtracted once per occurrence in the output (the prompt does not count).
+    logit_bias: token id -> added to its logit; -inf forbids it.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_number("temperature", self.temperature, 0.0, math.inf, "0 is greedy")
+        _check_count("top_k", self.top_k, 0, "0 keeps every token")
+        _check_number("top_p", self.top_p, 0.0, 1.0, "1 keeps every token")
+        if self.top_p == 0:
+            raise ConfigError("top_p is 0, expected above 0; for greedy use temperature 0")
+        _check_number("min_p", self.min_p, 0.0, 1.0, "0 keeps every token")
+        _check_number("repetition_penalty", self.repetition_penalty, 0.0, math.inf, "1 is none")
+        if self.repetition_penalty == 0:
+            raise ConfigError("repetition_penalty is 0, expected above 0; 1 is none")
+        for name in ("presence_penalty", "frequency_penalty"):
+            _check_number(name, getattr(self, name), -math.inf, math.inf, "0 is none")
+        for token, bias in self.logit_bias.items():
+            _check_count("a token of logit_bias", token, 0, "token ids are meant")
+            if not _is_number(bias) or math.isnan(bias) or bias == math.inf:
+                raise ConfigError(
+                    f"logit_bias of token {token} is {bias!r}, expected a number or -inf"
+                )
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature < GREEDY_BELOW
+
+    @property
+    def has_penalties(self) -> bool:
+        return (
+            self.repetition_penalty != 1.0
+            or self.presence_penalty != 0.0
+            or self.frequency_penalty != 0.0
+        )
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """Returns the config stated by ``fields``; unknown keys are a ConfigError."""
+        _refuse_unknown(cls, fields)
+        values = dict(fields)
+        if isinstance(bias := values.get("logit_bias"), Mapping):
+            values["logit_bias"] = {_token_key(key): value for key, value in bias.items()}
+        return cls(**values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationConfig:
+    """One request: how much, how sampled, when to stop.
+
+    max_new_tokens: most tokens emitted.
+    seed: the same seed and prompt give the same text.
+    stop: texts that end the output; a stop text itself is not emitted.
+    stop_token_ids: tokens that end the output besides the model's own.
+    ignore_eos: the model's own stop tokens do not end the output (for measuring).
+    """
+
+    max_new_tokens: int = 256
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        _check_count("max_new_tokens", self.max_new_tokens, 1, "ask for at least one token")
+        if not isinstance(self.sampling, SamplingConfig):
+            raise ConfigError(f"sampling is {self.sampling!r}, expected a SamplingConfig")
+        _check_count("seed", self.seed, 0, "any whole number will do")
+        if isinstance(self.stop, str):
+            raise ConfigError(f"stop is the text {self.stop!r}, expected several: ({self.stop!r},)")
+        object.__setattr__(self, "stop", tuple(self.stop))
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        for text in self.stop:
+            if not isinstance(text, str) or not text:
+                raise ConfigError(f"a stop text is {text!r}, expected a non-empty string")
+        for token in self.stop_token_ids:
+            _check_count("a stop token id", token, 0, "token ids are meant")
+        if not isinstance(self.ignore_eos, bool):
+            raise ConfigError(f"ignore_eos is {self.ignore_eos!r}, expected true or false")
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """Returns the config stated by ``fields``; unknown keys are a ConfigError."""
+        _refuse_unknown(cls, fields)
+        values = dict(fields)
+        if isinstance(sampling := values.get("sampling"), Mapping):
+            values["sampling"] = SamplingConfig.from_dict(sampling)
+        return cls(**values)
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Raises a ConfigError if a token id here is none of a model with ``vocab_size``."""
+        named = {"logit_bias": self.sampling.logit_bias, "stop_token_ids": self.stop_token_ids}
+        for name, tokens in named.items():
+            if (largest := max(tokens, default=0)) >= vocab_size:
+                raise ConfigError(
+                    f"{name} names token {largest}, expected 0 to {vocab_size - 1}, the ids of "
+                    "this model's vocabulary"
+                )
+
+    @classmethod
+    def from_bundle(cls, fields: Mapping[str, Any]) -> Self:
+        """Returns the request a bundle's ``generation_config.json`` recommends.
+
+        That file keeps the names of Hugging Face, whose other keys are none of our business.
+        Sampling is recommended only where ``do_sample`` is true.
+        """
+        known = {f.name for f in dataclasses.fields(SamplingConfig)} - {"logit_bias"}
+        sampling = {name: value for name, value in fields.items() if name in known and value}
+        if fields.get("do_sample") is not True:
+            sampling = {k: v for k, v in sampling.items() if k.endswith("_penalty")}
+        elif "temperature" not in fields:
+            sampling["temperature"] = 1.0
+        return cls(sampling=SamplingConfig(**sampling))
+
+
+def _refuse_unknown(cls: type[Any], fields: Mapping[str, Any]) -> None:
+    known = sorted(f.name for f in dataclasses.fields(cls))
+    if unknown := sorted(set(fields) - set(known)):
+        raise ConfigError(f"unknown {cls.__name__} key {unknown[0]!r}; known: {', '.join(known)}")
+
+
+def _token_key(key: Any) -> Any:
+    """JSON objects have text keys; a token id in one is meant as a number."""
+    return int(key) if isinstance(key, str) and key.isdecimal() else key
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _check_number(name: str, value: Any, low: float, high: float, hint: str) -> None:
+    inside = _is_number(value) and math.isfinite(value) and low <= value <= high
+    if not inside:
+        if low == -math.inf:
+            expected = "a finite number"
+        elif high == math.inf:
+            expected = f"a finite number of at least {low:g}"
+        else:
+            expected = f"a number from {low:g} to {high:g}"
+        raise ConfigError(f"{name} is {value!r}, expected {expected}; {hint}")
+
+
+def _check_count(name: str, value: Any, low: int, hint: str) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < low:
+        raise ConfigError(f"{name} is {value!r}, expected a whole number of at least {low}; {hint}")

@@ -1,0 +1,1 @@
+"""Decoding methods: how the next tokens are found."""

@@ -1,0 +1,289 @@
+"""The class users meet: a loaded bundle that turns prompts into text."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from edgedec.models.errors import BundleError, ConfigError, SessionError
+from edgedec.models.manifest import BundleManifest, ModelEntry, read_manifest
+from edgedec.runtime.backends import open_session
+from edgedec.runtime.chat_template import ChatTemplate
+from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.conversation import Conversation
+from edgedec.runtime.decoding.plain import Plain
+from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
+from edgedec.runtime.generation import OnDone, Request, Stream
+from edgedec.runtime.machine import physical_cores
+from edgedec.runtime.prefill import Progress, check_fits
+from edgedec.runtime.prompt import Prompt, PromptEncoder
+from edgedec.runtime.result import GenerationResult
+from edgedec.runtime.sampling import History
+from edgedec.runtime.session import ModelSession
+from edgedec.runtime.stats import DecodeStats
+from edgedec.runtime.text_stream import TextStream
+from edgedec.runtime.tokenizer import Codec, Tokenizer
+
+TOKENIZER_NAME = "tokenizer.json"
+TEMPLATE_NAME = "chat_template.jinja"
+GENERATION_CONFIG_NAME = "generation_config.json"
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """The parts an engine is made of.
+
+    stop_token_ids: tokens with which the model itself ends an output.
+    defaults: the request used when the caller states none.
+    """
+
+    session: ModelSession
+    tokenizer: Codec
+    encoder: PromptEncoder
+    stop_token_ids: tuple[int, ...] = ()
+    defaults: GenerationConfig = field(default_factory=GenerationConfig)
+    load_ms: float = 0.0
+
+
+class Engine:
+    """A loaded bundle. It serves one request at a time and reuses the KV cache between them."""
+
+    def __init__(self, model: LoadedModel, strategy: DecodingStrategy | None = None) -> None:
+        self._model: LoadedModel | None = model
+        self._strategy = strategy or Plain()
+        self._stream: Stream | None = None
+        self.defaults = model.defaults
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def session(self) -> ModelSession:
+        """The target model's session."""
+        return self._open_model.session
+
+    @property
+    def tokenizer(self) -> Codec:
+        return self._open_model.tokenizer
+
+    @property
+    def has_chat_template(self) -> bool:
+        return self._open_model.encoder.has_template
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """Tokens with which the model itself ends an output."""
+        return self._open_model.stop_token_ids
+
+    @property
+    def load_ms(self) -> float:
+        """Time it took to load the bundle."""
+        return self._open_model.load_ms
+
+    def generate(
+        self,
+        prompt: Prompt,
+        config: GenerationConfig | None = None,
+        on_progress: Progress | None = None,
+    ) -> GenerationResult:
+        """Returns the whole output; arguments as for `stream`."""
+        stream = self.stream(prompt, config, on_progress)
+        for _ in stream:
+            pass
+        return stream.result
+
+    def stream(
+        self,
+        prompt: Prompt,
+        config: GenerationConfig | None = None,
+        on_progress: Progress | None = None,
+    ) -> Stream:
+        """Returns the output as it appears. An unfinished earlier stream is stopped.
+
+        Args:
+            prompt: Plain text, chat messages (``role`` and ``content``), or token ids.
+            config: The request; the bundle's recommendation when None.
+            on_progress: Called with ("prefill", tokens done, tokens in all) during prefill.
+
+        Raises:
+            SessionError: The prompt is empty, longer than the context, or the engine is closed.
+        """
+        return self.open_stream(prompt, config, on_progress)
+
+    def open_stream(
+        self,
+        prompt: Prompt,
+        config: GenerationConfig | None,
+        on_progress: Progress | None,
+        on_done: OnDone | None = None,
+    ) -> Stream:
+        """Returns a `stream` that also reports its result to ``on_done``."""
+        started_s = time.perf_counter()
+        model = self._open_model
+        self.finish_stream()
+        config = config or self.defaults
+        config.check_vocabulary(model.session.vocab_size)
+        tokens = model.encoder.encode(prompt)
+        check_fits(tokens, model.session)
+        own_stops = () if config.ignore_eos else model.stop_token_ids
+        request = Request(
+            config=config,
+            strategy=self._strategy,
+            stop_token_ids=frozenset(own_stops) | frozenset(config.stop_token_ids),
+            started_s=started_s,
+            load_ms=model.load_ms,
+            on_progress=on_progress,
+        )
+        state = DecodeState(model.session, tokens, config.sampling, History(tokens), DecodeStats())
+        text = TextStream(model.tokenizer.detokenizer(), config.stop)
+        self._stream = Stream(request, state, text, on_done)
+        return self._stream
+
+    def finish_stream(self) -> None:
+        """Stops the stream in progress, if any.
+
+        Raises:
+            SessionError: Another thread is computing it right now.
+        """
+        if self._stream is None or self._stream.is_finished:
+            return
+        if self._stream.is_running:
+            raise SessionError(
+                "the engine is busy with another stream: finish it, or stop() it and wait"
+            )
+        self._stream.stop()
+
+    def conversation(
+        self, system: str | None = None, config: GenerationConfig | None = None
+    ) -> Conversation:
+        """Returns an empty conversation.
+
+        Raises:
+            SessionError: The bundle has no chat template.
+        """
+        if not self.has_chat_template:
+            raise SessionError(
+                "this bundle has no chat template: use generate or stream with plain text"
+            )
+        return Conversation(self.open_stream, self.finish_stream, system, config)
+
+    def close(self) -> None:
+        """Releases the model. Closing twice is fine."""
+        if self._model is not None:
+            self.finish_stream()
+            self._model.session.close()
+            self._model = None
+
+    @property
+    def _open_model(self) -> LoadedModel:
+        if self._model is None:
+            raise SessionError("the engine is closed: load the bundle again")
+        return self._model
+
+
+def load(
+    path: str | Path,
+    threads: int | None = None,
+    context: int | None = None,
+    on_progress: Progress | None = None,
+) -> Engine:
+    """Returns an engine over the bundle at ``path``.
+
+    Args:
+        threads: Threads of the kernels; the machine's physical cores when None.
+        context: Most tokens of prompt and output together; the bundle's own when None.
+        on_progress: Called with ("load", steps done, steps in all).
+
+    Raises:
+        ConfigError: ``threads`` or ``context`` makes no sense.
+        BundleError: The bundle is broken, foreign or unsafe.
+    """
+    started_s = time.perf_counter()
+    report = on_progress or (lambda phase, done, total: None)
+    _check_positive("threads", threads)
+    _check_positive("context", context)
+    folder = Path(path)
+    report("load", 0, 3)
+    manifest = read_manifest(folder)
+    entry = manifest.models["target"]
+    context = _chosen_context(context, entry)
+    if TOKENIZER_NAME not in manifest.files:
+        raise BundleError(f"the manifest of {folder} lists no {TOKENIZER_NAME}: export it again")
+    report("load", 1, 3)
+    tokenizer = Tokenizer.load(folder / TOKENIZER_NAME)
+    report("load", 2, 3)
+    session = open_session(folder, entry, threads or physical_cores(), context)
+    report("load", 3, 3)
+    return Engine(
+        LoadedModel(
+            session=session,
+            tokenizer=tokenizer,
+            encoder=_prompt_encoder(folder, manifest, tokenizer),
+            stop_token_ids=manifest.stop_token_ids,
+            defaults=_defaults(folder, manifest),
+            load_ms=1000 * (time.perf_counter() - started_s),
+        )
+    )
+
+
+def _check_positive(name: str, value: int | None) -> None:
+    if value is None:
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{name} is {value!r}, expected a whole number of at least 1")
+
+
+def _chosen_context(context: int | None, entry: ModelEntry) -> int:
+    if context is not None and context > entry.context:
+        raise ConfigError(
+            f"context is {context}, the bundle was exported for {entry.context}: ask for less, or "
+            "export with a larger context"
+        )
+    return context or entry.context
+
+
+def _prompt_encoder(folder: Path, manifest: BundleManifest, tokenizer: Tokenizer) -> PromptEncoder:
+    template = None
+    if TEMPLATE_NAME in manifest.files:
+        eos = manifest.stop_token_ids[0] if manifest.stop_token_ids else None
+        variables = {
+            "bos_token": tokenizer.token(manifest.bos_token_id),
+            "eos_token": tokenizer.token(eos),
+        }
+        source = _read_text(folder / TEMPLATE_NAME)
+        try:
+            template = ChatTemplate(source, variables)
+        except SessionError as error:
+            raise BundleError(f"{folder / TEMPLATE_NAME}: {error}") from None
+    bos = manifest.bos_token_id if manifest.add_bos else None
+    return PromptEncoder(tokenizer, template, bos)
+
+
+def _defaults(folder: Path, manifest: BundleManifest) -> GenerationConfig:
+    if GENERATION_CONFIG_NAME not in manifest.files:
+        return GenerationConfig()
+    path = folder / GENERATION_CONFIG_NAME
+    try:
+        fields: Any = json.loads(_read_text(path))
+        return GenerationConfig.from_bundle(fields if isinstance(fields, dict) else {})
+    except (ValueError, ConfigError) as error:
+        raise BundleError(f"{path}: {error}; mend it or export the model again") from None
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise BundleError(f"cannot read {path}: {error}; copy the bundle again") from None

@@ -1,0 +1,45 @@
+"""What the runtime asks the operating system: cores to use, memory used."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+_CPU = Path("/sys/devices/system/cpu")
+
+
+def physical_cores() -> int:
+    """Returns the cores this process may run on, counting hyper-threads of a core once."""
+    if hasattr(os, "sched_getaffinity"):
+        allowed = sorted(os.sched_getaffinity(0))
+    else:
+        allowed = list(range(os.cpu_count() or 1))
+    cores = {_siblings(cpu) for cpu in allowed}
+    return max(1, len(cores))
+
+
+def _siblings(cpu: int) -> str:
+    try:
+        return (_CPU / f"cpu{cpu}/topology/thread_siblings_list").read_text().strip()
+    except OSError:
+        return str(cpu)
+
+
+def peak_rss_mb() -> float:
+    """Returns the most memory this process has had resident. Units: 10**6 bytes.
+
+    Linux's ``VmHWM`` is preferred: ``ru_maxrss`` starts at the parent's size after a fork.
+    """
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024 / 1e6
+    except OSError:
+        pass
+    if sys.platform == "win32":
+        return 0.0
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak * (1 if sys.platform == "darwin" else 1024) / 1e6

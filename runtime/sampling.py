@@ -1,0 +1,193 @@
+"""From a logits row to a token, in pure functions that plain and speculative decoding share.
+
+The order of the steps is part of the interface; `SamplingConfig` states it. The draw is
+Gumbel-max with the counter-based noise of `runtime.noise`: the token is the argmax of
+``log p + g``, which has exactly the law p, and depends on the row, the seed and the position only.
+
+Source: Gumbel-max trick (Maddison, Tarlow and Minka, 2014, section 2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgedec.models.errors import SessionError
+from edgedec.runtime.config import SamplingConfig
+from edgedec.runtime.noise import MAX_GUMBEL, Noise, bits_above, gumbel_of
+
+Float64 = npt.NDArray[np.float64]
+Ids = npt.NDArray[np.int64]
+Values = npt.NDArray[Any]  # a logits row: float32 as it came, float64 once edited
+
+_HEAD = 1024  # likeliest tokens looked at before a whole row is sorted or given noise
+
+
+class History:
+    """Which tokens penalties see. `add` and `remove` let a verifier walk a tree of drafts."""
+
+    def __init__(self, prompt: Iterable[int] = ()) -> None:
+        self._prompt = frozenset(prompt)
+        self._emitted: Counter[int] = Counter()
+
+    def add(self, token: int) -> None:
+        """Counts one more occurrence of ``token`` in the output."""
+        self._emitted[token] += 1
+
+    def remove(self, token: int) -> None:
+        """Takes back one `add` of ``token``."""
+        self._emitted[token] -= 1
+        if not self._emitted[token]:
+            del self._emitted[token]
+
+    def seen(self) -> Ids:
+        """Returns the distinct tokens of prompt and output."""
+        return np.fromiter(self._prompt | self._emitted.keys(), np.int64)
+
+    def emitted(self) -> tuple[Ids, Float64]:
+        """Returns the distinct tokens of the output and how often each occurred."""
+        ids = np.fromiter(self._emitted, np.int64)
+        return ids, np.fromiter(self._emitted.values(), np.float64)
+
+
+@dataclass(frozen=True)
+class Survivors:
+    """The tokens a draw may give, in rising order of id.
+
+    Shapes:
+        ids: [N] int64.
+        scores: [N] float64 finite log-probabilities, up to a constant.
+    """
+
+    ids: Ids
+    scores: Float64
+
+    def probs(self) -> Float64:
+        """Returns the probability of each survivor. Shapes: [N] float64."""
+        weights = np.exp(self.scores - self.scores.max())
+        return np.asarray(weights / weights.sum())
+
+
+def pick(row: Values, config: SamplingConfig, history: History, noise: Noise, position: int) -> int:
+    """Returns the token for ``position`` that ``row`` and the seed's noise determine.
+
+    Shapes: row [V] float32 or float64.
+    """
+    values = edit(row, config, history)
+    if config.is_greedy:
+        return greedy(values)
+    return draw(truncate(values, config), noise, position)
+
+
+def greedy(values: Values) -> int:
+    """Returns the id of the largest logit, the lowest one of equals. Shapes: values [V]."""
+    best = int(values.argmax())
+    if not math.isfinite(values[best]):
+        raise SessionError(
+            f"the largest logit is {values[best]}, expected a number; the model's weights or the "
+            "logit_bias leave no token to choose"
+        )
+    return best
+
+
+def edit(row: Values, config: SamplingConfig, history: History) -> Values:
+    """Returns ``row`` after bias and penalties; the row itself when there are none.
+
+    Shapes: row [V] -> [V] float64 when edited.
+    """
+    if not (config.logit_bias or config.has_penalties):
+        return row
+    values = row.astype(np.float64)
+    for token, bias in config.logit_bias.items():
+        values[token] += bias
+    if config.repetition_penalty != 1.0:
+        seen = history.seen()
+        penalty = config.repetition_penalty
+        values[seen] = np.where(values[seen] < 0, values[seen] * penalty, values[seen] / penalty)
+    if config.frequency_penalty or config.presence_penalty:
+        ids, counts = history.emitted()
+        values[ids] -= config.frequency_penalty * counts + config.presence_penalty
+    return values
+
+
+def truncate(values: Values, config: SamplingConfig) -> Survivors:
+    """Returns what temperature, top-k, top-p and min-p leave of edited logits.
+
+    Shapes: values [V].
+    """
+    largest = float(values[greedy(values)])
+    is_cut = 0 < config.top_k < len(values)
+    ids = top_k(values, config.top_k) if is_cut else np.arange(len(values))
+    scores = (values[ids].astype(np.float64) - largest) / config.temperature
+    if not np.isfinite(scores[scores.argmin()]):
+        ids, scores = _keep(ids, scores, np.isfinite(scores))
+    if config.top_p < 1.0:
+        ids, scores = _keep(ids, scores, top_p(scores, config.top_p))
+    if config.min_p > 0.0:
+        ids, scores = _keep(ids, scores, scores >= math.log(config.min_p))
+    return Survivors(ids, scores)
+
+
+def top_k(values: Values, k: int) -> Ids:
+    """Returns the ids of the ``k`` largest values in rising order; of equals the lowest ids.
+
+    Shapes: values [V], 0 < k <= V -> [k] int64.
+    """
+    threshold = np.partition(values, len(values) - k)[len(values) - k]
+    at_least = np.flatnonzero(values >= threshold)
+    n_excess = len(at_least) - k
+    if n_excess == 0:
+        return at_least
+    equals = np.flatnonzero(values[at_least] == threshold)
+    return np.delete(at_least, equals[len(equals) - n_excess :])
+
+
+def top_p(scores: Float64, mass: float) -> Ids:
+    """Returns indices of the fewest likeliest scores that reach ``mass``, in rising order.
+
+    Shapes: scores [N] float64, largest 0 -> [n] int64.
+    """
+    weights = np.exp(scores)
+    wanted = mass * weights.sum()
+    # The mass nearly always sits in a short head; only a flat row needs the whole sort.
+    head = top_k(scores, _HEAD) if len(scores) > 2 * _HEAD else np.arange(len(scores))
+    if weights[head].sum() < wanted:
+        head = np.arange(len(scores))
+    order = head[np.argsort(-scores[head], kind="stable")]
+    n_kept = int(np.searchsorted(np.cumsum(weights[order]), wanted)) + 1
+    return np.sort(order[:n_kept])
+
+
+def draw(survivors: Survivors, noise: Noise, position: int) -> int:
+    """Returns the token of the largest ``score + Gumbel noise``, the lowest id of equals."""
+    ids, scores = survivors.ids, survivors.scores
+    if len(ids) > 2 * _HEAD:
+        ids, scores = _contenders(ids, scores, noise, position)
+    return int(ids[np.argmax(scores + noise.gumbel(position, ids))])
+
+
+def _contenders(ids: Ids, scores: Float64, noise: Noise, position: int) -> tuple[Ids, Float64]:
+    """Returns the survivors that can still win once the likeliest have their noise.
+
+    Two logarithms per token of a large vocabulary cost more than the rest of the draw. A token
+    outside the head needs noise above ``best - score``, which its bits alone refute.
+    """
+    head = top_k(scores, _HEAD)
+    best = float((scores[head] + noise.gumbel(position, ids[head])).max()) - 1e-9
+    ids, scores = _keep(ids, scores, scores > best - MAX_GUMBEL)
+    tail_score = float(np.partition(scores, -min(_HEAD, len(scores)))[-min(_HEAD, len(scores))])
+    bits = noise.bits(position, ids)
+    keep = (bits >= np.uint64(bits_above(best - tail_score))) | (scores > tail_score)
+    ids, scores, bits = ids[keep], scores[keep], bits[keep]
+    possible = scores + gumbel_of(bits) >= best
+    return _keep(ids, scores, possible)
+
+
+def _keep(ids: Ids, scores: Float64, chosen: npt.NDArray[Any]) -> tuple[Ids, Float64]:
+    return ids[chosen], scores[chosen]

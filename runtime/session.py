@@ -1,0 +1,171 @@
+"""One loaded model with its KV cache and position: the contract every backend meets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from edgedec.models.errors import SessionError
+
+Float32 = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class TokenTree:
+    """Tokens of one pass and what each hangs on. A chain is the special case.
+
+    tokens: token ids, parents before children.
+    parents: index within this pass of each token's parent; -1 hangs on the committed prefix.
+    """
+
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.tokens:
+            raise SessionError("a pass needs at least one token, got none")
+        if len(self.parents) != len(self.tokens):
+            raise SessionError(
+                f"token tree has {len(self.tokens)} tokens and {len(self.parents)} parents, "
+                "expected as many of each"
+            )
+        for i, parent in enumerate(self.parents):
+            if not -1 <= parent < i:
+                raise SessionError(f"parent of token {i} is {parent}, expected -1 to {i - 1}")
+
+    @classmethod
+    def chain(cls, tokens: Sequence[int]) -> Self:
+        """Returns the tree in which every token follows the one before it."""
+        return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)))
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @cached_property
+    def depths(self) -> tuple[int, ...]:
+        """Distance of each token from the committed prefix, 0 for its first followers."""
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(depths[parent] + 1 if parent >= 0 else 0)
+        return tuple(depths)
+
+    @cached_property
+    def is_chain(self) -> bool:
+        return self.parents == tuple(range(-1, len(self.tokens) - 1))
+
+    def ancestry(self) -> npt.NDArray[np.bool_]:
+        """Returns ``a[i, j]``: token j is token i or one of its ancestors.
+
+        Shapes: [T, T] bool.
+        """
+        mask = np.eye(len(self), dtype=np.bool_)
+        for i, parent in enumerate(self.parents):
+            if parent >= 0:
+                mask[i] |= mask[parent]
+        return mask
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a pass returns. The arrays may be reused by the session's next pass.
+
+    Shapes:
+        logits: [R, V] float32, one row per asked row.
+        hidden: layer -> [T, hidden_size] float32, the residual stream after that many layers.
+    """
+
+    logits: Float32
+    hidden: dict[int, Float32] = field(default_factory=dict)
+
+
+class ModelSession(Protocol):
+    """A model, its KV cache and its position. One request at a time."""
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """The committed tokens: exactly those whose rows are in the KV cache."""
+
+    @property
+    def n_tokens(self) -> int:
+        """Number of committed tokens."""
+
+    @property
+    def context(self) -> int:
+        """Most tokens the KV cache holds."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Width of a logits row."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of KV cache that committed tokens occupy."""
+
+    def forward(
+        self, tree: TokenTree, logit_rows: Sequence[int], hidden_layers: Sequence[int] = ()
+    ) -> Rows:
+        """Returns the asked rows of a pass over ``tree``, which commits nothing."""
+
+    def commit(self, path: Sequence[int]) -> None:
+        """Keeps the rows of the last pass named by ``path`` (root first), drops the others."""
+
+    def truncate(self, n_tokens: int) -> None:
+        """Forgets every committed token after the first ``n_tokens``."""
+
+    def close(self) -> None:
+        """Releases the model; further passes are a SessionError."""
+
+
+class TokenLedger:
+    """Which tokens are committed and which pass awaits its commit. Shared by the backends."""
+
+    def __init__(self, context: int) -> None:
+        self.context = context
+        self.tokens: list[int] = []
+        self.pending: TokenTree | None = None
+
+    def check_room(self, tree: TokenTree) -> None:
+        """Raises a SessionError unless the KV cache has a row for every token of ``tree``."""
+        needed = len(self.tokens) + len(tree.tokens)
+        if needed > self.context:
+            raise SessionError(
+                f"a pass of {len(tree)} tokens after {len(self.tokens)} needs {needed} positions, "
+                f"the context has {self.context}; load with a larger context or shorten the text"
+            )
+
+    def check_path(self, path: Sequence[int]) -> TokenTree:
+        """Returns the pending tree when ``path`` is a way down through it from the prefix."""
+        tree = self.pending
+        if tree is None:
+            raise SessionError("commit needs a pass that was not committed yet; call forward first")
+        previous = -1
+        for i in path:
+            if not 0 <= i < len(tree) or tree.parents[i] != previous:
+                raise SessionError(
+                    f"path {list(path)} is no way down the tree of the last pass: token {i} "
+                    f"does not hang on {previous}"
+                )
+            previous = i
+        return tree
+
+    def accept(self, tree: TokenTree, path: Sequence[int]) -> None:
+        """Records the tokens of ``path`` as committed, in one step no interrupt can split."""
+        self.pending = None
+        self.tokens.extend([tree.tokens[i] for i in path])
+
+    def check_truncate(self, n_tokens: int) -> None:
+        """Raises a SessionError unless ``n_tokens`` is a length the session has passed."""
+        if not 0 <= n_tokens <= len(self.tokens):
+            raise SessionError(
+                f"truncate to {n_tokens} tokens, expected 0 to {len(self.tokens)} (those committed)"
+            )
+
+    def truncate(self, n_tokens: int) -> None:
+        """Forgets the tokens after the first ``n_tokens`` and any pending pass."""
+        self.pending = None
+        del self.tokens[n_tokens:]

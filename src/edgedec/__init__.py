@@ -1,0 +1,48 @@
+"""Language models on this machine: load a bundle, generate text.
+
+import edgedec
+
+with edgedec.load("smollm2.edgedec") as engine:
+    print(engine.generate([{"role": "user", "content": "Why is the sky blue?"}]).text)
+"""
+
+from importlib.metadata import version
+
+from edgedec.models.errors import (
+    BundleError,
+    CheckpointError,
+    ConfigError,
+    EdgedecError,
+    SessionError,
+    UnsupportedModelError,
+)
+from edgedec.runtime import (
+    Conversation,
+    DecodeStats,
+    Engine,
+    GenerationConfig,
+    GenerationResult,
+    SamplingConfig,
+    Stream,
+    load,
+)
+
+__version__ = version("edgedec")
+
+__all__ = [
+    "BundleError",
+    "CheckpointError",
+    "ConfigError",
+    "Conversation",
+    "DecodeStats",
+    "EdgedecError",
+    "Engine",
+    "GenerationConfig",
+    "GenerationResult",
+    "SamplingConfig",
+    "SessionError",
+    "Stream",
+    "UnsupportedModelError",
+    "__version__",
+    "load",
+]
