@@ -5,6 +5,7 @@ Source: ggml-org/llama.cpp ``ggml/src/ggml-common.h`` (block layouts, MIT).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -45,7 +46,8 @@ def _floats(dtype: type[np.generic]) -> Decoder:
 
 def _fields(rows: Bytes, *widths: int) -> tuple[Bytes, ...]:
     """Splits every block [N, n_blocks, sum(widths)] into byte fields of these widths."""
-    blocks = rows.reshape(len(rows), -1, sum(widths))
+    n, n_bytes = rows.shape
+    blocks = rows.reshape(n, n_bytes // sum(widths), sum(widths))
     stops = np.cumsum(widths)
     return tuple(blocks[:, :, stop - n : stop] for n, stop in zip(widths, stops, strict=True))
 
@@ -66,7 +68,7 @@ def _fifth_bits(field: Bytes) -> Bytes:
 
 
 def _codes(blocks: Bytes) -> Bytes:
-    return blocks.reshape(len(blocks), -1)
+    return blocks.reshape(len(blocks), math.prod(blocks.shape[1:]))
 
 
 def _q4_0(fmt: QuantFormat, rows: Bytes) -> PlainTensor:
@@ -136,7 +138,7 @@ def _q6_k(fmt: QuantFormat, rows: Bytes) -> PlainTensor:
     nibbles = _nibbles(low.reshape(n, n_blocks, 2, 64)).reshape(n, n_blocks, 8, 32)
     shifts = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
     top = (high.reshape(n, n_blocks, 2, 1, 32) >> shifts & 3).reshape(n, n_blocks, 8, 32)
-    inner = np.ascontiguousarray(sub_scale).view(np.int8).reshape(n, -1)
+    inner = np.ascontiguousarray(_codes(sub_scale)).view(np.int8)
     return PlainTensor(fmt, _codes(nibbles | top << np.uint8(4)), _half(scale), sub_scale=inner)
 
 

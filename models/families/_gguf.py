@@ -32,10 +32,7 @@ def gguf_decoder(facts: GgufFacts, family: str, has_qkv_bias: bool) -> ModelConf
     fields.refuse(f"{family}.expert_count", 0)
     hidden_size = fields.integer(f"{family}.embedding_length")
     n_heads = fields.integer(f"{family}.attention.head_count")
-    head_size = fields.integer(
-        f"{family}.attention.key_length",
-        fields.integer(f"{family}.rope.dimension_count", hidden_size // max(n_heads, 1)),
-    )
+    head_size = fields.integer(f"{family}.attention.key_length", hidden_size // max(n_heads, 1))
     fields.refuse(f"{family}.attention.value_length", head_size)
     fields.refuse(f"{family}.rope.dimension_count", head_size)
     max_positions = fields.integer(f"{family}.context_length")

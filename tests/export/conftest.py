@@ -1,0 +1,194 @@
+"""Tiny checkpoints, written by the libraries of those who made the formats."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+gguf = pytest.importorskip("gguf", reason="needs the dev extra")
+
+VOCAB, HIDDEN, INNER, LAYERS, HEADS, KV_HEADS, HEAD_SIZE = 300, 256, 512, 2, 4, 2, 64
+SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+
+
+def byte_tokens() -> list[str]:
+    """Returns the 256 characters that stand for bytes in byte-level BPE."""
+    from transformers.models.gpt2.tokenization_gpt2 import bytes_to_unicode
+
+    return list(bytes_to_unicode().values())
+
+
+def tiny_vocabulary() -> tuple[list[str], list[int], list[str]]:
+    """Returns tokens, token types and merges."""
+    merges = ["h e", "l l", "he ll", "Ġ w", "1 2", "Ġ Ġ"]
+    merged = [merge.replace(" ", "") for merge in merges]
+    tokens = [*SPECIALS, "<tool>", *byte_tokens(), *merged]
+    kinds = [3, 3, 3, 4] + [1] * (len(tokens) - 4)
+    padding = [f"[PAD{i}]" for i in range(len(tokens), VOCAB - 8)]
+    return tokens + padding, kinds + [5] * len(padding), merges
+
+
+def tiny_weights(seed: int = 0, is_tied: bool = False, has_bias: bool = False) -> dict[str, Any]:
+    """Returns float32 weights by GGUF name."""
+    q, kv = HEADS * HEAD_SIZE, KV_HEADS * HEAD_SIZE
+    shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (VOCAB, HIDDEN)}
+    for i in range(LAYERS):
+        shapes |= {
+            f"blk.{i}.attn_norm.weight": (HIDDEN,),
+            f"blk.{i}.attn_q.weight": (q, HIDDEN),
+            f"blk.{i}.attn_k.weight": (kv, HIDDEN),
+            f"blk.{i}.attn_v.weight": (kv, HIDDEN),
+            f"blk.{i}.attn_output.weight": (HIDDEN, q),
+            f"blk.{i}.ffn_norm.weight": (HIDDEN,),
+            f"blk.{i}.ffn_gate.weight": (INNER, HIDDEN),
+            f"blk.{i}.ffn_up.weight": (INNER, HIDDEN),
+            f"blk.{i}.ffn_down.weight": (HIDDEN, INNER),
+        }
+        if has_bias:
+            shapes |= {
+                f"blk.{i}.attn_{p}.bias": (n,) for p, n in zip("qkv", (q, kv, kv), strict=True)
+            }
+    shapes["output_norm.weight"] = (HIDDEN,)
+    if not is_tied:
+        shapes["output.weight"] = (VOCAB, HIDDEN)
+    rng = np.random.default_rng(seed)
+    return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def quantize_blocks(values: npt.NDArray[np.float32], type_name: str) -> npt.NDArray[Any]:
+    """Returns ``values`` in a GGUF type; K-quants, which `gguf` only reads, get random codes."""
+    kind = gguf.GGMLQuantizationType[type_name]
+    if not type_name.endswith("_K"):
+        return gguf.quants.quantize(values, kind)
+    n_weights, n_bytes = gguf.GGML_QUANT_SIZES[kind]
+    n_blocks = values.shape[-1] // n_weights
+    rng = np.random.default_rng(values.size)
+    blocks = rng.integers(0, 256, (values.shape[0], n_blocks, n_bytes), dtype=np.uint8)
+    scale = rng.uniform(-0.01, 0.01, (values.shape[0], n_blocks, 2)).astype(np.float16)
+    scale_bytes = scale.view(np.uint8)
+    if type_name == "Q6_K":
+        blocks[:, :, -2:] = scale_bytes[:, :, :2]
+    else:
+        blocks[:, :, :4] = scale_bytes
+    return blocks.reshape(values.shape[0], -1)
+
+
+GgufMaker = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def make_gguf(tmp_path_factory: pytest.TempPathFactory) -> GgufMaker:
+    """Returns a writer of tiny GGUF files.
+
+    Keywords of the writer: ``family``; ``type_name`` of matrices; ``weights`` by GGUF name (None
+    leaves one out); ``metadata`` to add, replace or, with None, leave out.
+    """
+
+    def make(
+        family: str = "llama",
+        type_name: str = "F32",
+        weights: dict[str, Any] | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> Path:
+        path = tmp_path_factory.mktemp("gguf") / f"tiny-{family}.gguf"
+        writer = gguf.GGUFWriter(path, family)
+        for key, value in {**tiny_metadata(family), **(metadata or {})}.items():
+            if value is not None:
+                add_value(writer, key, value)
+        default = tiny_weights(has_bias=family == "qwen2")
+        for name, value in {**default, **(weights or {})}.items():
+            if value is None:
+                continue
+            if value.ndim < 2 or type_name == "F32" or value.dtype != np.float32:
+                writer.add_tensor(name, value)
+            else:
+                kind = gguf.GGMLQuantizationType[type_name]
+                writer.add_tensor(name, quantize_blocks(value, type_name), raw_dtype=kind)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return path
+
+    return make
+
+
+def tiny_metadata(family: str) -> dict[str, Any]:
+    """Returns metadata of the tiny model; integers become uint32, floats float32."""
+    tokens, kinds, merges = tiny_vocabulary()
+    return {
+        "general.license": "apache-2.0",
+        f"{family}.block_count": LAYERS,
+        f"{family}.context_length": 512,
+        f"{family}.embedding_length": HIDDEN,
+        f"{family}.feed_forward_length": INNER,
+        f"{family}.attention.head_count": HEADS,
+        f"{family}.attention.head_count_kv": KV_HEADS,
+        f"{family}.attention.layer_norm_rms_epsilon": 1e-5,
+        f"{family}.rope.freq_base": 10000.0,
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "smollm" if family == "llama" else "qwen2",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": kinds,
+        "tokenizer.ggml.merges": merges,
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.chat_template": "{{ messages }}",
+    }
+
+
+def add_value(writer: Any, key: str, value: Any) -> None:
+    if isinstance(value, bool):
+        writer.add_bool(key, value)
+    elif isinstance(value, int):
+        writer.add_uint32(key, value)
+    elif isinstance(value, float):
+        writer.add_float32(key, value)
+    elif isinstance(value, str):
+        writer.add_string(key, value)
+    else:
+        writer.add_array(key, value)
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Any:
+    """Returns this module: sizes and makers of the tiny model."""
+    import sys
+
+    return sys.modules[__name__]
+
+
+def model_file(name: str) -> Path | None:
+    """Returns a real GGUF file, if it is on this machine."""
+    folder = os.environ.get("EDGEDEC_MODELS", Path.home() / ".cache" / "edgedec" / "models")
+    path = Path(folder) / name
+    return path if path.is_file() else None
+
+
+@pytest.fixture(scope="session")
+def smollm2_file() -> Path:
+    """Returns the SmolLM2 file; skips where neither file nor package is there."""
+    from edgedec.export.catalogue import find_installed
+    from edgedec.models.errors import CheckpointError
+
+    if path := model_file("SmolLM2-135M-Instruct.Q4_1.gguf"):
+        return path
+    try:
+        return find_installed("smollm2-135m-instruct")
+    except CheckpointError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def qwen_file() -> Path:
+    """Returns the smaller Qwen2.5-Coder file; skips where it is not there."""
+    path = model_file("Qwen2.5-Coder-0.5B-Instruct.Q4_K_M.gguf")
+    if path is None:
+        pytest.skip("Qwen2.5-Coder-0.5B-Instruct.Q4_K_M.gguf is not on this machine")
+    return path
