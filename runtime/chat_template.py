@@ -12,8 +12,9 @@ from types import FrameType
 from typing import Any
 
 import jinja2
+from jinja2.exceptions import SecurityError
 from jinja2.ext import loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from edgedec.models.errors import SessionError
 

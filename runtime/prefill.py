@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
-
-import numpy.typing as npt
 
 from edgedec.models.errors import SessionError
-from edgedec.runtime.session import ModelSession, TokenTree
+from edgedec.runtime.session import Float32, ModelSession, TokenTree
 from edgedec.runtime.stats import DecodeStats
 
 PREFILL_CHUNK = 128
@@ -50,7 +47,7 @@ def prefill(
     stats: DecodeStats,
     is_cancelled: Callable[[], bool] = lambda: False,
     on_progress: Progress | None = None,
-) -> npt.NDArray[Any] | None:
+) -> Float32 | None:
     """Returns the logits after ``prompt`` [V] float32, or None when cancelled between chunks."""
     stats.n_reused_tokens = reuse_prefix(session, prompt)
     n_prompt = len(prompt)
@@ -64,5 +61,6 @@ def prefill(
         if on_progress is not None:
             on_progress("prefill", start + len(chunk), n_prompt)
         if is_last:
-            return rows.logits[0]
+            row: Float32 = rows.logits[0]
+            return row
     return None

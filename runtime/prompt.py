@@ -39,11 +39,11 @@ class PromptEncoder:
         """
         if isinstance(prompt, str):
             return self._encode_text(prompt)
-        items = list(prompt)
+        items: list[Any] = list(prompt)
         if items and all(isinstance(item, Mapping) for item in items):
             return self._encode_messages(items)
         if items and all(isinstance(i, int) and not isinstance(i, bool) for i in items):
-            return [int(i) for i in items if not isinstance(i, Mapping)]
+            return items
         raise SessionError(
             f"the prompt is {_shown(prompt)}, expected text, chat messages (mappings with role and "
             "content) or token ids, at least one"

@@ -149,14 +149,14 @@ class _Binding:
             "past_length": self._past_length,
             "logit_rows": self._logit_rows,
         }
-        outputs = {"logits": logits, **{f"hidden.{i}": rows for i, rows in hidden.items()}}
+        outputs = {"logits": logits, **{f"hidden.{i}": array for i, array in hidden.items()}}
         self.io = session.io_binding()
         for name, array in inputs.items():
             self.io.bind_ortvalue_input(name, OrtValue.ortvalue_from_numpy(array))
         for name, value in kv_values.items():
             self.io.bind_ortvalue_input(name, value)
-        for name, array in outputs.items():
-            value = OrtValue.ortvalue_from_numpy(array[np.newaxis])  # the graph's batch axis
+        for name, rows in outputs.items():
+            value = OrtValue.ortvalue_from_numpy(rows[np.newaxis])  # the graph's batch axis
             self.io.bind_ortvalue_output(name, value)
 
     def fill(self, tree: TokenTree, n_past: int, logit_rows: Sequence[int]) -> None:
