@@ -1,0 +1,27 @@
+"""Graphs written to a folder, ready to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from edgedec.export.to_onnx.weights_file import write_weights
+
+
+@pytest.fixture
+def write_graph(tmp_path: Path) -> Callable[[onnx.ModelProto, Any], Path]:
+    """Returns a function that writes graph and weights and returns the graph's path."""
+
+    def write(model: onnx.ModelProto, source: Any) -> Path:
+        folder = tmp_path / f"graph_{len(list(tmp_path.iterdir()))}"
+        folder.mkdir()
+        write_weights(model, source, folder)
+        onnx.save(model, folder / "model.onnx")
+        onnx.checker.check_model(str(folder / "model.onnx"), full_check=True)
+        return folder / "model.onnx"
+
+    return write

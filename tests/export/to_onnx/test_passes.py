@@ -1,0 +1,154 @@
+"""Every stage between the portable and the fused graph: loadable, and the same logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from edgedec.export.quantize import Quantized
+from edgedec.export.to_onnx.emit import emit_portable
+from edgedec.export.to_onnx.fuse import fuse
+from edgedec.export.to_onnx.graph import op_counts
+from edgedec.export.to_onnx.linear_node import LinearNode
+from edgedec.export.to_onnx.passes import pipeline
+from edgedec.export.verify import FusedRunner, PortableRunner, compare_logits
+from edgedec.kernels import has_library
+from edgedec.models.blocks import weight_shapes
+from edgedec.models.reference import ReferenceModel
+
+TOKENS = [3, 80, 7, 7, 41, 0, 12, 66, 5]
+CONTEXT = 64
+FAMILIES = [
+    pytest.param({}, id="llama"),
+    pytest.param({"family": "qwen2", "has_qkv_bias": True, "is_head_tied": True}, id="qwen2_tied"),
+]
+
+pytestmark = [
+    pytest.mark.parity,
+    pytest.mark.skipif(not has_library(), reason="the kernel library is not built"),
+]
+
+
+def formats_of(source: Any) -> dict[str, Any]:
+    shapes = weight_shapes(source.config)
+    return {name: source.format(name) for name, shape in shapes.items() if len(shape) == 2}
+
+
+def fused_graph(source: Any, hidden_layers: tuple[int, ...] = ()) -> onnx.ModelProto:
+    portable = emit_portable(source.config, CONTEXT, hidden_layers)
+    return fuse(portable, source.config, formats_of(source))
+
+
+def stages(source: Any, hidden_layers: tuple[int, ...] = ()) -> dict[str, onnx.ModelProto]:
+    found = {}
+
+    def keep(stem: str, model: onnx.ModelProto) -> None:
+        found[stem] = onnx.ModelProto()
+        found[stem].CopyFrom(model)
+
+    portable = emit_portable(source.config, CONTEXT, hidden_layers)
+    fuse(portable, source.config, formats_of(source), keep)
+    return found
+
+
+def runner_of(model: onnx.ModelProto, path: Any, source: Any) -> Any:
+    if any(value.name == "k_cache" for value in model.graph.input):
+        return FusedRunner(path, source.config, CONTEXT)
+    return PortableRunner(path, source.config)
+
+
+@pytest.mark.parametrize("fields", FAMILIES)
+def test_every_stage_computes_the_same(
+    make_source: Any, write_graph: Any, fields: dict[str, Any]
+) -> None:
+    source = make_source(**fields)
+    expected = ReferenceModel(source).forward(TOKENS).logits
+    for stem, model in stages(source, hidden_layers=(1, 3)).items():
+        runner = runner_of(model, write_graph(model, source), source)
+        is_fused = isinstance(runner, FusedRunner)
+        logits = runner.run(TOKENS, range(-1, len(TOKENS) - 1))
+        # The fused KV cache is float16: 11 bits of every key and value.
+        np.testing.assert_allclose(logits, expected, atol=1e-2 if is_fused else 1e-5, err_msg=stem)
+
+
+def test_stages_are_named_after_the_passes(make_source: Any) -> None:
+    source = make_source()
+    names = [name for name, _ in pipeline(source.config, formats_of(source))]
+    expected = ["00_portable", *(f"{i:02}_{name}" for i, name in enumerate(names, start=1))]
+    assert list(stages(source)) == expected
+
+
+@pytest.mark.parametrize("fields", FAMILIES)
+def test_fused_operators_per_layer(make_source: Any, fields: dict[str, Any]) -> None:
+    source = make_source(**fields)
+    model = fused_graph(source)
+    n_layers = source.config.n_layers
+    assert op_counts(model) == {
+        "Embed": 1, "Linear": 4 * n_layers + 1, "Attention": n_layers, "Gather": 1,
+    }  # fmt: skip
+    linears = [LinearNode.read(node) for node in model.graph.node if node.op_type == "Linear"]
+    by_weight = {linear.matrices[0].weight: linear for linear in linears}
+    for i in range(n_layers):
+        qkv = by_weight[f"layers.{i}.self_attn.q_proj.weight"]
+        o = by_weight[f"layers.{i}.self_attn.o_proj.weight"]
+        gate = by_weight[f"layers.{i}.mlp.gate_proj.weight"]
+        down = by_weight[f"layers.{i}.mlp.down_proj.weight"]
+        assert [len(part.matrices) for part in (qkv, o, gate, down)] == [3, 1, 2, 1]
+        assert qkv.norm_weight == f"layers.{i}.input_layernorm.weight"
+        assert gate.norm_weight == f"layers.{i}.post_attention_layernorm.weight"
+        assert [m.bias != "" for m in qkv.matrices] == [source.config.has_qkv_bias] * 3
+        assert gate.is_gated
+        assert (o.residual, down.residual) == (qkv.x, gate.x)
+        assert gate.x == o.output
+
+
+def test_tied_head_is_one_tensor(make_source: Any) -> None:
+    model = fused_graph(make_source(is_head_tied=True))
+    names = [tensor.name for tensor in model.graph.initializer]
+    assert len(names) == len(set(names))
+    assert "lm_head.weight" not in names
+    readers = [node.op_type for node in model.graph.node if "embed_tokens.weight" in node.input]
+    assert sorted(readers) == ["Embed", "Linear"]
+
+
+def test_portable_graph_is_left_as_it_is(make_source: Any) -> None:
+    source = make_source()
+    portable = emit_portable(source.config, CONTEXT)
+    before = portable.SerializeToString(deterministic=True)
+    fuse(portable, source.config, formats_of(source))
+    assert portable.SerializeToString(deterministic=True) == before
+
+
+def test_fused_interface(make_source: Any) -> None:
+    model = fused_graph(make_source(), hidden_layers=(0, 3))
+    assert [value.name for value in model.graph.input] == [
+        "input_ids", "position_ids", "logit_rows", "parents", "past_length", "k_cache", "v_cache",
+    ]  # fmt: skip
+    assert sorted(value.name for value in model.graph.output) == ["hidden.0", "hidden.3", "logits"]
+
+
+def test_fused_rows_of_trees_and_continuations_are_bit_identical(
+    make_source: Any, write_graph: Any
+) -> None:
+    source = make_source()
+    runner = FusedRunner(write_graph(fused_graph(source), source), source.config, CONTEXT)
+    whole = runner.run(TOKENS, range(-1, len(TOKENS) - 1))
+    for start in range(1, len(TOKENS)):
+        alone = runner.run(TOKENS[start : start + 1], [-1], n_past=start)
+        np.testing.assert_array_equal(alone[0], whole[start])
+    tree = runner.run([1, TOKENS[4], 2, TOKENS[5]], [-1, -1, 1, 1], n_past=4)
+    np.testing.assert_array_equal(tree[[1, 3]], whole[4:6])
+
+
+@pytest.mark.parametrize("scheme", ["int8", "int8-min", "int4", "int4-min"])
+def test_quantised_weights(make_source: Any, write_graph: Any, scheme: str) -> None:
+    source = Quantized(make_source(hidden_size=64, head_size=16, is_head_tied=True), scheme)
+    runner = FusedRunner(write_graph(fused_graph(source), source), source.config, CONTEXT)
+    logits = runner.run(TOKENS, range(-1, len(TOKENS) - 1))
+    found = compare_logits(logits, ReferenceModel(source).forward(TOKENS).logits)
+    # Activations are rounded to 8 bits; the weights are the same on both sides.
+    assert found["kl_nats"] < 2e-3
+    assert found["max_abs_error"] < 0.15 * found["logit_std"]
