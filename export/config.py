@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgedec.export.quantize import SCHEMES
 from edgedec.models.errors import ConfigError
 from edgedec.targets import device_target
-
-QUANTIZATIONS = ("keep", "int8", "int4", "int8-min", "int4-min")
 
 
 @dataclass(frozen=True)
@@ -33,8 +32,8 @@ class ExportConfig:
     is_overwrite_allowed: bool = False
 
     def __post_init__(self) -> None:
-        if self.quantization not in QUANTIZATIONS:
-            known = ", ".join(QUANTIZATIONS)
+        if self.quantization not in SCHEMES:
+            known = ", ".join(SCHEMES)
             raise ConfigError(f"unknown quantization {self.quantization!r}; known: {known}")
         device_target(self.device_target)
         if self.context is not None and self.context < 1:

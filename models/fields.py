@@ -25,8 +25,9 @@ class Fields:
 
     def fail(self, key: str | None, got: object, expected: str) -> NoReturn:
         where = self.where if key is None else f"{self.where}.{key}"
+        where = "".join(c if c.isprintable() else "?" for c in where[:200])
         raise BundleError(
-            f"{where[:200]} is {shown(got)}, expected {expected}: export the model again"
+            f"{where} is {shown(got)}, expected {expected}: export the model again"
         )
 
     def only(self, known: set[str]) -> None:

@@ -1,0 +1,94 @@
+"""The `edgedec` program: picks a verb, and turns whatever goes wrong into an exit code.
+
+Exit codes: 0 success, 1 failure (one line on standard error), 2 usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, NoReturn
+
+import typer
+from rich.logging import RichHandler
+
+from edgedec import __version__
+from edgedec.apps.chat import chat
+from edgedec.apps.doctor import doctor
+from edgedec.apps.export_bundle import export
+from edgedec.apps.generate import run
+from edgedec.apps.inspect_bundle import inspect
+from edgedec.apps.terminal import err, print_error, silence_stdout
+from edgedec.models.errors import ConfigError, EdgedecError
+
+app = typer.Typer(
+    name="edgedec",
+    help="Run language models on this machine.",
+    epilog="Begin with: edgedec export smollm2-135m-instruct -o smollm2.edgedec",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for verb in (export, run, chat, inspect, doctor):
+    app.command()(verb)
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        sys.stdout.write(f"edgedec {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    _start_logging()
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Runs the program and exits. ``arguments`` default to those of the process."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        app(args=given, prog_name="edgedec")
+    except EdgedecError as error:
+        _fail(error, given)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        silence_stdout()
+        sys.exit(1)
+    except MemoryError as error:
+        _fail(EdgedecError(f"out of memory ({error}): use a smaller --context"), given)
+    except Exception as error:
+        _fail(
+            EdgedecError(f"unexpected {type(error).__name__}: {error} (--debug shows more)"), given
+        )
+    sys.exit(0)
+
+
+def _fail(error: EdgedecError, arguments: list[str]) -> NoReturn:
+    if "--debug" in arguments:
+        traceback.print_exc()
+    print_error(error)
+    sys.exit(1)
+
+
+def _start_logging() -> None:
+    name = os.environ.get("EDGEDEC_LOG", "warning").upper()
+    level = logging.getLevelNamesMapping().get(name)
+    if level is None:
+        known = ", ".join(level.lower() for level in logging.getLevelNamesMapping())
+        raise ConfigError(f"EDGEDEC_LOG is {name.lower()!r}, expected one of {known}")
+    handler = RichHandler(console=err, show_path=False)
+    logging.basicConfig(level=level, handlers=[handler], format="%(message)s")

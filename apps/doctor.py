@@ -1,0 +1,156 @@
+"""`edgedec doctor`: what this machine is, what edgedec uses of it, and what is missing."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+from typing import Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from edgedec import __version__, kernels
+from edgedec.apps import options
+from edgedec.apps.machine import Requirement, extras, memory_bytes, read_cpu, version
+from edgedec.apps.terminal import bytes_text, out, print_json
+from edgedec.runtime.machine import physical_cores
+
+
+def doctor(json: options.Json = False, debug: options.Debug = False) -> None:
+    """Show what this machine is, what edgedec will use, and what is missing.
+
+    Exits with 1 when something that `edgedec run` needs is missing.
+
+    Examples:
+
+      edgedec doctor
+
+      edgedec doctor --json
+    """
+    report = examine()
+    if json:
+        print_json(report)
+    else:
+        _show(report)
+    if report["problems"]:
+        raise typer.Exit(1)
+
+
+def examine() -> dict[str, Any]:
+    """Returns the report, JSON-ready."""
+    problems: list[str] = []
+    cpu = read_cpu()
+    total, available = memory_bytes()
+    return {
+        "edgedec_version": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu": {**dataclasses.asdict(cpu), "n_physical_usable": physical_cores()},
+        "memory": {"total_bytes": total, "available_bytes": available},
+        "onnxruntime": _examine_onnxruntime(problems),
+        "kernels": _examine_kernels(problems),
+        "uses": {"threads": physical_cores(), "backend": "fused graph with edgedec's kernels"},
+        "extras": {name: _extra(packages) for name, packages in extras().items()},
+        "problems": problems,
+    }
+
+
+def _examine_onnxruntime(problems: list[str]) -> dict[str, Any]:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        problems.append(f"onnxruntime does not import ({error}): pip install onnxruntime")
+        return {"version": version("onnxruntime"), "providers": []}
+    return {
+        "version": onnxruntime.__version__,
+        "providers": list(onnxruntime.get_available_providers()),
+    }
+
+
+def _examine_kernels(problems: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "library": None,
+        "available_isas": [],
+        "active_isa": None,
+        "EDGEDEC_ISA": os.environ.get("EDGEDEC_ISA"),
+    }
+    if not kernels.has_library():
+        problems.append(
+            "the kernel library is not built: run `pip install --no-build-isolation -e .` in the "
+            "checkout, or `make run`"
+        )
+        return found
+    found["library"] = str(kernels.library_path())
+    try:
+        found["available_isas"] = list(kernels.available_isas())
+        found["active_isa"] = kernels.active_isa()
+    except (RuntimeError, ValueError, OSError) as error:
+        problems.append(f"the kernels cannot be used: {error}")
+    return found
+
+
+def _extra(packages: tuple[Requirement, ...]) -> dict[str, Any]:
+    missing = [p for p in packages if p.installed is None]
+    wanted = " ".join(f"'{p.name}{p.bounds}'" for p in missing)
+    return {
+        "is_complete": not missing,
+        "packages": {p.name: p.installed for p in packages},
+        "missing": [p.name for p in missing],
+        "install": f"pip install {wanted}" if missing else None,
+    }
+
+
+def _show(report: dict[str, Any]) -> None:
+    out.print(_machine_table(report))
+    out.print(_extras_table(report["extras"]))
+    for name, extra in report["extras"].items():
+        if extra["install"]:
+            out.print(f"extra [bold]{escape(name)}[/]:", end=" ")
+            out.print(extra["install"], markup=False, soft_wrap=True)
+    for problem in report["problems"]:
+        out.print("[bold red]problem:[/]", end=" ")
+        out.print(problem, markup=False, soft_wrap=True)
+    if not report["problems"]:
+        out.print("[green]ready to run bundles[/]")
+
+
+def _machine_table(report: dict[str, Any]) -> Table:
+    cpu, memory, found = report["cpu"], report["memory"], report["kernels"]
+    free = memory["available_bytes"]
+    cores = (
+        f"{cpu['n_physical_usable']} physical and {cpu['n_usable']} logical usable "
+        f"of {cpu['n_logical']}"
+    )
+    rows = {
+        "edgedec": f"{report['edgedec_version']}, Python {report['python']}",
+        "system": report["platform"],
+        "processor": f"{cpu['model']} ({cpu['architecture']})",
+        "cores": cores,
+        "instructions": " ".join(cpu["flags"]) or "unknown",
+        "memory": bytes_text(memory["total_bytes"])
+        + (f", {bytes_text(free)} available" if free is not None else ""),
+        "onnxruntime": f"{report['onnxruntime']['version'] or 'missing'}: "
+        + ", ".join(report["onnxruntime"]["providers"]),
+        "kernel library": found["library"] or "missing",
+        "kernels": f"{found['active_isa'] or 'none'} (available: "
+        f"{', '.join(found['available_isas']) or 'none'})",
+        "threads": f"{report['uses']['threads']} by default",
+    }
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in rows.items():
+        table.add_row(f"[bold]{name}[/]", escape(value))
+    return table
+
+
+def _extras_table(found: dict[str, Any]) -> Table:
+    table = Table("extra", "status", "packages", box=None, padding=(0, 2, 0, 0))
+    for name, extra in found.items():
+        status = "[green]present[/]" if extra["is_complete"] else "[yellow]missing[/]"
+        packages = ", ".join(
+            f"{package} {installed}" if installed else f"[yellow]{package} missing[/]"
+            for package, installed in extra["packages"].items()
+        )
+        table.add_row(escape(name), status, packages)
+    return table

@@ -1,0 +1,137 @@
+"""`edgedec export`: from a checkpoint to a bundle."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from edgedec.apps import options
+from edgedec.apps.machine import extras
+from edgedec.apps.progress import ProgressBars, bytes_amount
+from edgedec.apps.terminal import bytes_text, err, out, print_json
+from edgedec.models.errors import ConfigError
+
+if TYPE_CHECKING:
+    from edgedec.export.pipeline import ExportReport
+
+_N_SHOWN_TENSORS = 8
+
+
+class Quantization(StrEnum):
+    """What becomes of the weights."""
+
+    KEEP = "keep"
+    INT8 = "int8"
+    INT4 = "int4"
+    INT8_MIN = "int8-min"
+    INT4_MIN = "int4-min"
+
+
+def export(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="GGUF file, Hugging Face directory, hub id such as org/name, or catalogue name "
+            "such as smollm2-135m-instruct.",
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", metavar="BUNDLE", help="Directory to make."),
+    ],
+    quant: Annotated[
+        Quantization,
+        typer.Option(
+            help="keep: the checkpoint's own values; int8, int4: groups of 32 with a scale; "
+            "int8-min, int4-min: with a minimum, too."
+        ),
+    ] = Quantization.KEEP,
+    target: Annotated[
+        str,
+        typer.Option(help="cpu: edgedec's kernels; portable: plain ONNX with float32 weights."),
+    ] = "cpu",
+    context: Annotated[
+        int | None,
+        typer.Option(min=1, help="Most positions; as many as trained by default."),
+    ] = None,
+    hidden_layers: Annotated[
+        str, typer.Option(metavar="3,7,11", help="Layers whose hidden states the graph returns.")
+    ] = "",
+    dump_passes: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write the graph after each pass there."),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace an existing bundle, in one step at the end.")
+    ] = False,
+    json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Turn a model file into a bundle that `edgedec run` maps into memory.
+
+    The bundle appears whole or not at all, even if the export is killed.
+
+    Examples:
+
+      edgedec export smollm2-135m-instruct -o smollm2.edgedec
+
+      edgedec export model.gguf -o model.edgedec --context 4096
+
+      edgedec export path/to/hf-model -o model.edgedec --quant int4
+    """
+    layers = options.parse_layers(hidden_layers)
+    try:
+        from edgedec.export import pipeline
+        from edgedec.export.config import ExportConfig
+    except ImportError as error:
+        if (error.name or "").startswith("edgedec"):
+            raise
+        missing = " ".join(f"'{p.name}{p.bounds}'" for p in extras()["export"] if not p.installed)
+        raise ConfigError(f"export needs {error.name}: pip install {missing}") from error
+    config = ExportConfig(
+        source=source,
+        destination=output,
+        quantization=quant.value,
+        device_target=target,
+        context=context,
+        hidden_layers=layers,
+        dump_passes=dump_passes,
+        is_overwrite_allowed=force,
+    )
+    with ProgressBars(bytes_amount, has_lines=True) as bars:
+        done = pipeline.export(config, bars.report)
+    if json:
+        print_json(done.to_dict())
+    else:
+        _show(done)
+
+
+def _show(done: ExportReport) -> None:
+    found = done.manifest.verification
+    seconds = sum(done.phase_ms.values()) / 1e3
+    out.print(f"[bold]{escape(str(done.bundle))}[/]  {bytes_text(done.n_bytes)}, {seconds:.1f} s")
+    if done.tensors:
+        out.print(_tensor_table(done))
+    if "kl_nats" in found:
+        err.print(
+            f"verified against the float32 reference: KL {found['kl_nats']:.2g} nats, the same "
+            f"first choice on {found['top1_agreement']:.0%} of {found['n_tokens']} tokens"
+        )
+
+
+def _tensor_table(done: ExportReport) -> Table:
+    shown = done.tensors[:_N_SHOWN_TENSORS]
+    table = Table("tensor (worst first)", box=None, padding=(0, 2, 0, 0))
+    table.add_column("format")
+    table.add_column("relative error", justify="right")
+    for tensor in shown:
+        table.add_row(escape(tensor.name), tensor.format, f"{tensor.relative_rms:.2%}")
+    if left := len(done.tensors) - len(shown):
+        table.add_row(f"... and {left} more (--json lists all)")
+    return table

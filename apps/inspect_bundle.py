@@ -1,0 +1,111 @@
+"""`edgedec inspect`: what a bundle holds, and whether it is whole."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from edgedec.apps import options
+from edgedec.apps.progress import ProgressBars, bytes_amount
+from edgedec.apps.terminal import bytes_text, out, print_json
+from edgedec.models.manifest import BundleManifest, ModelEntry, damaged_files, read_manifest
+
+
+def inspect(
+    bundle: options.Bundle,
+    verify: bool = typer.Option(
+        False, "--verify", help="Check the hash of every file; damaged ones are named."
+    ),
+    json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Show what a bundle holds; with --verify, whether every byte is as exported.
+
+    Examples:
+
+      edgedec inspect smollm2.edgedec
+
+      edgedec inspect smollm2.edgedec --verify --json
+    """
+    # With --verify a damaged small file is a finding, not an error that hides the others.
+    manifest = read_manifest(bundle, are_hashes_checked=not verify)
+    damaged: list[str] | None = None
+    if verify:
+        total = sum(entry.n_bytes for entry in manifest.files.values())
+        done = 0
+        with ProgressBars(bytes_amount) as bars:
+
+            def on_progress(path: str, n_bytes: int) -> None:
+                nonlocal done
+                done += n_bytes
+                bars.report("verify", done, total)
+
+            damaged = damaged_files(bundle, manifest, on_progress)
+    if json:
+        print_json({"bundle": str(bundle), **manifest.to_dict(), "damaged_files": damaged})
+    else:
+        _show(manifest, damaged)
+    if damaged:
+        raise typer.Exit(1)
+
+
+def _show(manifest: BundleManifest, damaged: list[str] | None) -> None:
+    total = sum(entry.n_bytes for entry in manifest.files.values())
+    out.print(f"[bold]{escape(manifest.name)}[/]  {bytes_text(total)}")
+    facts = {
+        "licence": manifest.licence or "not stated",
+        "device target": manifest.device_target,
+        "quantization": manifest.quantization,
+        "written by": f"edgedec {manifest.edgedec_version}, schema {manifest.schema_version}",
+        "stop tokens": ", ".join(map(str, manifest.stop_token_ids)) or "none",
+    }
+    facts |= {f"verified: {key}": str(value) for key, value in manifest.verification.items()}
+    out.print(_facts(facts))
+    for role, model in manifest.models.items():
+        out.print(f"\n[bold]{escape(role)}[/]")
+        out.print(_facts(_model_facts(model)))
+    out.print()
+    out.print(_files_table(manifest, damaged))
+    if damaged:
+        names = ", ".join(damaged)
+        out.print("[bold red]damaged:[/]", end=" ")
+        out.print(f"{names}; copy the bundle again or export the model again", markup=False)
+    elif damaged is not None:
+        out.print("[green]every file is as exported[/]")
+
+
+def _model_facts(model: ModelEntry) -> dict[str, str]:
+    config = model.config
+    formats = Counter(model.tensor_formats.values())
+    return {
+        "graph": f"{model.graph_kind}, {model.graph}",
+        "family": config.family,
+        "layers": f"{config.n_layers} x {config.hidden_size}, MLP {config.intermediate_size}",
+        "heads": f"{config.n_heads}, {config.n_kv_heads} for keys and values, "
+        f"size {config.head_size}",
+        "vocabulary": f"{config.vocab_size}, head {'tied' if config.is_head_tied else 'apart'}",
+        "context": f"{model.context} of {config.max_positions} trained",
+        "matrices": ", ".join(f"{n} {name}" for name, n in formats.most_common()),
+        "hidden states": ", ".join(map(str, model.hidden_layers)) or "none",
+    }
+
+
+def _facts(facts: dict[str, str]) -> Table:
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in facts.items():
+        table.add_row(f"[dim]{escape(name)}[/]", escape(value))
+    return table
+
+
+def _files_table(manifest: BundleManifest, damaged: list[str] | None) -> Table:
+    table = Table("file", box=None, padding=(0, 2, 0, 0))
+    table.add_column("size", justify="right")
+    table.add_column("SHA-256")
+    for path, entry in manifest.files.items():
+        row: list[Any] = [escape(path), bytes_text(entry.n_bytes), entry.sha256[:16]]
+        table.add_row(*row, style="red" if damaged and path in damaged else None)
+    return table

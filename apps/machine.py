@@ -1,0 +1,125 @@
+"""What this machine is, and what edgedec finds installed on it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+# Flags worth knowing for quantised matrix kernels, as /proc/cpuinfo spells them.
+_NOTABLE_FLAGS = (
+    "sse4_2", "avx", "f16c", "fma", "avx2", "avx_vnni", "avx512f", "avx512bw", "avx512vl",
+    "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16",
+    "asimd", "asimdhp", "asimddp", "i8mm", "bf16", "sve", "sve2",
+)  # fmt: skip
+_DEPENDENCY = re.compile(
+    r"""^(?P<name>[\w.-]+)(\[(?P<nested>[^\]]*)\])?\s*\(?(?P<bounds>[^;)]*)\)?
+        \s*(;.*extra\s*==\s*['"](?P<extra>[^'"]+)['"])?""",
+    re.VERBOSE,
+)
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """n_usable: logical cores this process may run on."""
+
+    model: str
+    architecture: str
+    n_logical: int
+    n_usable: int
+    flags: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """One package of an extra; ``installed`` is its version, or None."""
+
+    name: str
+    bounds: str
+    installed: str | None
+
+
+def read_cpu() -> Cpu:
+    """Returns what the operating system says of the processor."""
+    info = _cpuinfo()
+    flags = set((info.get("flags") or info.get("Features") or "").split())
+    n_logical = os.cpu_count() or 1
+    affinity = getattr(os, "sched_getaffinity", None)
+    return Cpu(
+        model=info.get("model name") or _sysctl("machdep.cpu.brand_string") or "unknown",
+        architecture=platform.machine(),
+        n_logical=n_logical,
+        n_usable=len(affinity(0)) if affinity else n_logical,
+        flags=tuple(flag for flag in _NOTABLE_FLAGS if flag in flags),
+    )
+
+
+def memory_bytes() -> tuple[int, int | None]:
+    """Returns installed and, where it is known, available memory."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", _text(Path("/proc/meminfo")), re.MULTILINE)
+    return total, int(found[1]) * 1024 if found else None
+
+
+def extras() -> dict[str, tuple[Requirement, ...]]:
+    """Returns the packages of every extra that edgedec's metadata names.
+
+    An extra made of other extras lists their packages, too.
+    """
+    rows = [
+        row.groupdict()
+        for line in metadata.requires("edgedec") or []
+        if (row := _DEPENDENCY.match(line)) and row["extra"]
+    ]
+    found: dict[str, tuple[Requirement, ...]] = {}
+
+    def expand(extra: str) -> dict[str, str]:
+        packages: dict[str, str] = {}
+        for row in rows:
+            if row["extra"] != extra:
+                continue
+            if row["name"] == "edgedec":
+                for nested in row["nested"].split(","):
+                    packages |= expand(nested.strip())
+            else:
+                packages[row["name"]] = row["bounds"].strip()
+        return packages
+
+    for extra in dict.fromkeys(row["extra"] for row in rows):
+        found[extra] = tuple(
+            Requirement(name, bounds, version(name)) for name, bounds in expand(extra).items()
+        )
+    return found
+
+
+def version(package: str) -> str | None:
+    """Returns the installed version of ``package``, or None."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _cpuinfo() -> dict[str, str]:
+    first = _text(Path("/proc/cpuinfo")).partition("\n\n")[0]
+    pairs = (line.partition(":") for line in first.splitlines())
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _sysctl(name: str) -> str:
+    if sys.platform != "darwin":
+        return ""
+    run = subprocess.run(["sysctl", "-n", name], capture_output=True, text=True, check=False)
+    return run.stdout.strip()
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,97 @@
+"""Bars for long work, on standard error."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+from edgedec.apps.terminal import bytes_text, err, note
+
+Amount = Callable[[int, int], str]
+"""How a phase's progress reads in words."""
+
+_REDRAW_S = 0.05
+
+
+class ProgressBars:
+    """One bar per phase, gone once closed.
+
+    Where there is no terminal to draw on there is nothing to see; with ``has_lines``, one plain
+    line per phase.
+    """
+
+    def __init__(self, amount: Amount, has_lines: bool = False) -> None:
+        self._amount = amount
+        self._has_lines = has_lines
+        self._tasks: dict[str, TaskID] = {}
+        self._phases: set[str] = set()
+        self._drawn_s = 0.0
+        self._progress = Progress(
+            SpinnerColumn(finished_text="[green]✓[/]"),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            TextColumn("{task.fields[amount]}"),
+            TimeElapsedColumn(),
+            console=err,
+            transient=True,
+            disable=not err.is_terminal,
+        )
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Clears the bars away. Closing twice is fine."""
+        self._progress.stop()
+
+    def report(self, phase: str, done: int, total: int) -> None:
+        """Shows how much of ``phase`` is done, of how much (0: unknown)."""
+        if self._progress.disable:
+            if self._has_lines and phase not in self._phases:
+                note(f"{phase} ...")
+            self._phases.add(phase)
+            return
+        is_new = phase not in self._tasks
+        if is_new:
+            for earlier in self._tasks.values():
+                self._progress.update(earlier, total=1, completed=1)
+            self._tasks[phase] = self._progress.add_task(phase, total=None, amount="")
+        now_s = time.monotonic()
+        if is_new or done >= total or now_s - self._drawn_s > _REDRAW_S:
+            self._drawn_s = now_s
+            self._progress.update(
+                self._tasks[phase],
+                completed=done,
+                total=total or None,
+                amount=self._amount(done, total) if total else "",
+            )
+
+
+def bytes_amount(done: int, total: int) -> str:
+    """Returns how far an export is: ``12.0 MB of 98.1 MB``."""
+    return f"{bytes_text(done)} of {bytes_text(total)}"
+
+
+def count_amount(done: int, total: int) -> str:
+    """Returns how far a load or a prefill is: ``256 of 1024``."""
+    return f"{done} of {total}"

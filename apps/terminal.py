@@ -1,0 +1,105 @@
+"""What every verb says to people and to programs.
+
+Results go to standard output; progress, logs and errors to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+
+# Both look up sys.stdout and sys.stderr at each use, so they follow redirections.
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """Prints the one JSON document of a verb on standard output."""
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def print_error(error: BaseException) -> None:
+    """Prints an error as one line."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    err.print("error:", style="bold red", end=" ")
+    err.print(text, markup=False, soft_wrap=True)
+
+
+def note(text: str) -> None:
+    """Prints a remark for the person at the terminal on standard error."""
+    err.print(text, style="dim", markup=False, soft_wrap=True)
+
+
+def visible(text: str) -> str:
+    """Returns ``text`` without the control characters that would steer a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" or ord(c) > 0x9F else "�" for c in text)
+
+
+class TextWriter:
+    """Writes generated text to standard output as it appears."""
+
+    def __init__(self) -> None:
+        stdout = sys.stdout
+        if hasattr(stdout, "reconfigure"):
+            stdout.reconfigure(errors="replace")
+        self._is_terminal = stdout.isatty()
+        self._ends_line = True
+
+    def write(self, piece: str) -> None:
+        if piece:
+            sys.stdout.write(visible(piece) if self._is_terminal else piece)
+            sys.stdout.flush()
+            self._ends_line = piece.endswith("\n")
+
+    def end_line(self) -> None:
+        if not self._ends_line:
+            self.write("\n")
+
+
+@contextmanager
+def stops_on_interrupt(stop: Callable[[], None]) -> Iterator[Callable[[], bool]]:
+    """Turns the first Ctrl-C into a call of ``stop``; a second one interrupts as usual.
+
+    Yields a function that says whether there was a Ctrl-C.
+    """
+    is_interrupted = False
+
+    def on_interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal is_interrupted
+        if is_interrupted:
+            raise KeyboardInterrupt
+        is_interrupted = True
+        stop()
+
+    previous = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield lambda: is_interrupted
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def bytes_text(n_bytes: int) -> str:
+    """Returns a size for a person: ``98.1 MB``."""
+    size = float(n_bytes)
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.2f} GB"
+
+
+def silence_stdout() -> None:
+    """Points standard output nowhere after its reader went away, so that exit stays quiet."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

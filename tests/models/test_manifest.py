@@ -1,0 +1,298 @@
+"""A manifest is believed only as far as it was checked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from edgedec.models.config import ModelConfig
+from edgedec.models.errors import BundleError
+from edgedec.models.manifest import (
+    BundleManifest,
+    FileEntry,
+    ModelEntry,
+    damaged_files,
+    file_sha256,
+    read_manifest,
+)
+
+pytestmark = pytest.mark.robustness
+
+GRAPH, WEIGHTS = "target/model.onnx", "target/weights.bin"
+
+
+def make_manifest(folder: Path) -> BundleManifest:
+    """Writes a small whole bundle into ``folder`` and returns its manifest."""
+    (folder / "target").mkdir(parents=True)
+    (folder / GRAPH).write_bytes(b"graph")
+    (folder / WEIGHTS).write_bytes(bytes(range(256)) * 16)
+    (folder / "tokenizer.json").write_text("{}")
+    paths = (GRAPH, WEIGHTS, "tokenizer.json")
+    manifest = BundleManifest(
+        schema_version=1,
+        name="tiny",
+        licence=None,
+        edgedec_version="0.1.0",
+        device_target="cpu",
+        quantization="keep",
+        models={
+            "target": ModelEntry(
+                graph=GRAPH,
+                graph_kind="fused",
+                weights=(WEIGHTS,),
+                config=ModelConfig("llama", 10, 8, 16, 2, 2, 1, 4, 64, 1e-5),
+                context=64,
+                hidden_layers=(1,),
+                tensor_formats={"embed_tokens.weight": "q4_1"},
+            )
+        },
+        files={p: FileEntry((folder / p).stat().st_size, file_sha256(folder / p)) for p in paths},
+        stop_token_ids=(2,),
+        bos_token_id=1,
+        add_bos=False,
+        defaults={"method": "plain"},
+        verification={"max_abs_error": 0.25},
+    )
+    (folder / "manifest.json").write_text(json.dumps(manifest.to_dict()))
+    return manifest
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    folder = tmp_path / "tiny.edgedec"
+    make_manifest(folder)
+    return folder
+
+
+def rewrite(bundle: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Applies ``change`` to the fields of the manifest in place."""
+    fields = json.loads((bundle / "manifest.json").read_text())
+    change(fields)
+    (bundle / "manifest.json").write_text(json.dumps(fields))
+
+
+def refusal(bundle: Path) -> str:
+    """Returns the one-line message with which the bundle is refused."""
+    with pytest.raises(BundleError) as caught:
+        read_manifest(bundle)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 1000
+    return message
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    manifest = make_manifest(tmp_path / "b")
+    assert read_manifest(tmp_path / "b") == manifest
+    assert BundleManifest.from_dict(manifest.to_dict()) == manifest
+    assert damaged_files(tmp_path / "b", manifest) == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../secret", "target/../../secret", "/etc/passwd", "target//x", "./x", "target/.", "",
+        "a\\b", "c:x", "a\nb", "a\0b", "manifest.json",
+    ],
+)  # fmt: skip
+def test_paths_stay_inside(bundle: Path, path: str) -> None:
+    rewrite(bundle, lambda f: f["files"].update({path: {"n_bytes": 1, "sha256": "0" * 64}}))
+    assert "relative path" in refusal(bundle)
+
+
+@pytest.mark.parametrize("name", [GRAPH, WEIGHTS, "tokenizer.json", "manifest.json"])
+def test_link_out_of_the_bundle(bundle: Path, tmp_path: Path, name: str) -> None:
+    outside = tmp_path / "outside"
+    (bundle / name).rename(outside)
+    (bundle / name).symlink_to(outside)
+    assert "link" in refusal(bundle)
+
+
+def test_linked_directory_out_of_the_bundle(bundle: Path, tmp_path: Path) -> None:
+    (bundle / "target").rename(tmp_path / "elsewhere")
+    (bundle / "target").symlink_to(tmp_path / "elsewhere")
+    assert "link" in refusal(bundle)
+
+
+def test_links_in_a_circle(bundle: Path) -> None:
+    (bundle / GRAPH).unlink()
+    (bundle / GRAPH).symlink_to(bundle / GRAPH)
+    refusal(bundle)
+
+
+def test_link_inside_the_bundle_is_fine(bundle: Path) -> None:
+    (bundle / WEIGHTS).rename(bundle / "weights")
+    (bundle / WEIGHTS).symlink_to(bundle / "weights")
+    read_manifest(bundle)
+
+
+def test_unknown_schema_version(bundle: Path) -> None:
+    rewrite(bundle, lambda f: f.update(schema_version=7, novelty={}))
+    message = refusal(bundle)
+    assert "7" in message
+    assert "this edgedec reads 1" in message
+
+
+@pytest.mark.parametrize("n_bytes", [-1, -(2**70), 2**70, 1.5, "5", True, None, [5]])
+def test_sizes_are_counts(bundle: Path, n_bytes: object) -> None:
+    rewrite(bundle, lambda f: f["files"][GRAPH].update(n_bytes=n_bytes))
+    assert "n_bytes" in refusal(bundle)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("schema_version",), "1"),
+        (("name",), 3),
+        (("name",), None),
+        (("licence",), 3),
+        (("models",), []),
+        (("models",), {}),
+        (("models", "target", "graph"), "nowhere.onnx"),
+        (("models", "target", "graph_kind"), "pickle"),
+        (("models", "target", "weights"), WEIGHTS),
+        (("models", "target", "weights"), ["other.bin"]),
+        (("models", "target", "config"), None),
+        (("models", "target", "config", "n_layers"), 0),
+        (("models", "target", "config", "n_kv_heads"), 3),
+        (("models", "target", "config", "n_kv_heads"), True),
+        (("models", "target", "config", "rms_norm_eps"), "small"),
+        (("models", "target", "config", "rope_theta"), -1.0),
+        (("models", "target", "config", "has_qkv_bias"), 1),
+        (("models", "target", "config", "rope_scaling"), "linear"),
+        (("models", "target", "config", "rope_scaling", "kind"), "yarn"),
+        (("models", "target", "config", "rope_scaling", "factors"), [1, "2"]),
+        (("models", "target", "context"), 0),
+        (("models", "target", "hidden_layers"), [3]),
+        (("models", "target", "tensor_formats"), {"x": "q9_9"}),
+        (("files", GRAPH), []),
+        (("files", GRAPH, "sha256"), "F" * 64),
+        (("files", GRAPH, "sha256"), "0" * 63),
+        (("stop_token_ids",), [-1]),
+        (("stop_token_ids",), [10]),
+        (("stop_token_ids",), 2),
+        (("bos_token_id",), 10),
+        (("add_bos",), 0),
+        (("defaults",), []),
+        (("verification",), None),
+    ],
+)
+def test_wrong_values_are_named(bundle: Path, place: tuple[str, ...], value: object) -> None:
+    def change(fields: dict[str, Any]) -> None:
+        for key in place[:-1]:
+            fields = fields[key]
+        fields[place[-1]] = value
+
+    rewrite(bundle, change)
+    message = refusal(bundle)
+    assert place[-1] in message or place[1] in message
+
+
+def test_every_key_is_needed_and_no_other(bundle: Path) -> None:
+    whole = json.loads((bundle / "manifest.json").read_text())
+    for key in whole:
+        (bundle / "manifest.json").write_text(json.dumps({**whole, key + "_": 1}))
+        refusal(bundle)
+        (bundle / "manifest.json").write_text(json.dumps({k: whole[k] for k in whole if k != key}))
+        assert key in refusal(bundle)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "{", "[]", "null", "3", "\ufeff{}", '{"schema_version": NaN}', "[" * 100_000,
+        '{"schema_version": ' + "9" * 5000 + "}",
+    ],
+)  # fmt: skip
+def test_no_json_object(bundle: Path, text: str) -> None:
+    (bundle / "manifest.json").write_text(text, encoding="utf-8")
+    refusal(bundle)
+
+
+def test_not_utf8(bundle: Path) -> None:
+    (bundle / "manifest.json").write_bytes(b'{"name": "\xff"}')
+    assert "not JSON" in refusal(bundle)
+
+
+def test_no_bundle(tmp_path: Path) -> None:
+    assert "expected a bundle" in refusal(tmp_path / "nothing")
+    assert "manifest.json" in refusal(tmp_path)
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    assert "edgedec export" in refusal(tmp_path / "model.gguf")
+
+
+def test_missing_truncated_or_irregular_file(bundle: Path) -> None:
+    weights = bundle / WEIGHTS
+    weights.write_bytes(weights.read_bytes()[:-1])
+    message = refusal(bundle)
+    assert WEIGHTS in message
+    assert "4095" in message
+    assert "4096" in message
+    weights.unlink()
+    assert "missing" in refusal(bundle)
+    weights.mkdir()
+    assert "regular file" in refusal(bundle)
+
+
+def test_flipped_byte_is_named(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = bytearray((bundle / WEIGHTS).read_bytes())
+    data[1234] ^= 1
+    (bundle / WEIGHTS).write_bytes(data)
+    assert WEIGHTS in refusal(bundle)
+    monkeypatch.setattr("edgedec.models.manifest.SMALL_FILE_BYTES", 100)
+    manifest = read_manifest(bundle)  # large files are not read at load ...
+    assert damaged_files(bundle, manifest) == [WEIGHTS]  # ... but this finds the damage
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_mangled_manifests_raise_nothing_but_bundle_errors(
+    bundle: Path, data: st.DataObject
+) -> None:
+    fields = json.loads((bundle / "manifest.json").read_text())
+    node: Any = fields
+    while True:
+        key = data.draw(st.sampled_from(sorted(node)) if node else st.just("x"))
+        deeper = isinstance(node.get(key), dict) and data.draw(st.booleans())
+        if not deeper:
+            break
+        node = node[key]
+    if data.draw(st.booleans()):
+        node[key] = data.draw(json_values)
+    else:
+        node[data.draw(st.text(max_size=12))] = node.pop(key, None)
+    with suppress(BundleError):
+        BundleManifest.from_dict(fields)
+
+
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_mangled_bytes_raise_nothing_but_bundle_errors(bundle: Path, data: st.DataObject) -> None:
+    raw = bytearray((bundle / "manifest.json").read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    mangled = bundle.parent / "mangled.edgedec"
+    mangled.mkdir(exist_ok=True)
+    (mangled / "manifest.json").write_bytes(raw)
+    with pytest.raises(BundleError):  # its files are missing, whatever else survived
+        read_manifest(mangled)

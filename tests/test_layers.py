@@ -1,0 +1,75 @@
+"""Who may import whom, read from the source of every file."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+ALLOWED = {
+    "kernels": {"kernels"},
+    "models": {"models"},
+    "targets": {"targets", "models"},
+    "export": {"export", "models", "targets", "kernels"},
+    "runtime": {"runtime", "models", "targets", "kernels"},
+    "apps": {"apps", "runtime", "export", "models", "targets", "kernels", "src"},
+    "src": {"runtime", "models", "src"},
+}
+"""Folder -> folders it may import. ``src`` is the front door, `edgedec` itself."""
+
+THIRD_PARTY = {
+    "kernels": {"numpy"},
+    "models": {"numpy"},
+    "targets": set(),
+    "runtime": {"numpy", "onnxruntime", "tokenizers", "jinja2", "platformdirs"},
+    "src": set(),
+    "apps": {"numpy", "onnxruntime", "typer", "rich", "platformdirs"},
+}
+"""What an installation without extras offers. ``export`` may use its extra, too."""
+
+FILES = [(folder, path) for folder in ALLOWED for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Yields the dotted name of everything a file imports, at any depth."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            # `from edgedec import kernels` imports a folder, or a name of the front door.
+            for alias in node.names:
+                yield (
+                    f"{node.module}.{alias.name}" if node.module == "edgedec" else node.module or ""
+                )
+
+
+@pytest.mark.parametrize(
+    ("folder", "path"), FILES, ids=[str(path.relative_to(ROOT)) for _, path in FILES]
+)
+def test_imports(folder: str, path: Path) -> None:
+    for name in imported(path):
+        top, _, rest = name.partition(".")
+        if top == "edgedec":
+            part = rest.partition(".")[0]
+            used = part if part in ALLOWED else "src"
+            assert used in ALLOWED[folder], f"{folder} must not import {name}"
+        elif top not in sys.stdlib_module_names:
+            assert top not in ALLOWED, f"import edgedec.{name}, not {name}"
+            known = THIRD_PARTY.get(folder)
+            assert known is None or top in known, f"{folder} must not need {top}"
+
+
+def test_every_folder_was_read() -> None:
+    assert {folder for folder, _ in FILES} == set(ALLOWED)
+    assert len(FILES) > 20
+
+
+@pytest.mark.parametrize("path", [path for _, path in FILES], ids=lambda p: p.stem)
+def test_files_stay_short(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
