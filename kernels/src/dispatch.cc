@@ -5,6 +5,11 @@
 
 #include "kernels.h"
 
+#if defined(EDGEDEC_HAVE_NEONDOT)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 namespace edk {
 
 extern const Kernels kScalarKernels;
@@ -16,6 +21,12 @@ extern const Kernels kAvxvnniKernels;
 #endif
 #if defined(EDGEDEC_HAVE_AVX2)
 extern const Kernels kAvx2Kernels;
+#endif
+#if defined(EDGEDEC_HAVE_NEONI8MM)
+extern const Kernels kNeoni8mmKernels;
+#endif
+#if defined(EDGEDEC_HAVE_NEONDOT)
+extern const Kernels kNeondotKernels;
 #endif
 
 namespace {
@@ -33,6 +44,12 @@ bool has_avx2() {
 }
 #endif
 
+#if defined(EDGEDEC_HAVE_NEONDOT)
+bool has_neon(unsigned long first, unsigned long second) {
+  return (getauxval(AT_HWCAP) & first) == first && (getauxval(AT_HWCAP2) & second) == second;
+}
+#endif
+
 /// Best to worst. The operating system's support for the registers is part of the feature bits.
 const Candidate* candidates() {
   static const Candidate table[] = {
@@ -47,6 +64,12 @@ const Candidate* candidates() {
 #endif
 #if defined(EDGEDEC_HAVE_AVX2)
       {"avx2", &kAvx2Kernels, has_avx2()},
+#endif
+#if defined(EDGEDEC_HAVE_NEONI8MM)
+      {"neoni8mm", &kNeoni8mmKernels, has_neon(HWCAP_ASIMDDP, HWCAP2_I8MM)},
+#endif
+#if defined(EDGEDEC_HAVE_NEONDOT)
+      {"neondot", &kNeondotKernels, has_neon(HWCAP_ASIMDDP, 0)},
 #endif
       {"scalar", &kScalarKernels, true},
       {nullptr, nullptr, false},

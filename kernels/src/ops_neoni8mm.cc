@@ -1,0 +1,10 @@
+#include "simd_neon.h"
+// The lanes come first: the operators below are written over them.
+#include "attention.h"
+#include "embed.h"
+#include "linear.h"
+
+namespace edk {
+extern const Kernels kNeoni8mmKernels;
+const Kernels kNeoni8mmKernels = {kIsa, linear, embed, attention};
+}  // namespace edk

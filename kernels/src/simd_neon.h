@@ -1,0 +1,244 @@
+// Sixteen lanes in four NEON registers, channels 0-3 to 12-15; dot products by DOTPROD, or by I8MM's
+// mixed-sign form where the flags allow. Each function means what simd_scalar.h says.
+#pragma once
+
+#include <arm_neon.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "half.h"
+
+#if !defined(__ARM_FEATURE_DOTPROD)
+#error "built without the flags of this ISA"
+#endif
+
+namespace edk {
+namespace {
+
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+constexpr const char* kIsa = "neoni8mm";
+#else
+constexpr const char* kIsa = "neondot";
+#endif
+constexpr int kTileRows = 4;  // rows whose sums are held at once
+
+struct Floats {
+  float32x4_t part[4];
+};
+struct Ints {
+  int32x4_t part[4];
+};
+struct Bytes {
+  uint8x16_t part[4];
+};
+
+template <class Fn>
+inline Floats each(Fn fn) {
+  return {{fn(0), fn(1), fn(2), fn(3)}};
+}
+
+/// Copies the first `n` of 16 elements; the others are zero.
+template <class T>
+struct Some {
+  T lane[16] = {};
+  Some(const T* p, int64_t n) {
+    for (int64_t i = 0; i < n && i < 16; ++i) lane[i] = p[i];
+  }
+};
+
+inline Floats set1(float x) {
+  return each([=](int) { return vdupq_n_f32(x); });
+}
+inline Floats load(const float* p) {
+  return each([=](int i) { return vld1q_f32(p + 4 * i); });
+}
+inline Floats load_n(const float* p, int64_t n) {
+  return n >= 16 ? load(p) : load(Some<float>(p, n).lane);
+}
+inline Floats load_half(const uint16_t* p) {
+  return each([=](int i) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + 4 * i))); });
+}
+inline Floats load_half_n(const uint16_t* p, int64_t n) {
+  return n >= 16 ? load_half(p) : load_half(Some<uint16_t>(p, n).lane);
+}
+inline Floats load_bfloat(const uint16_t* p) {
+  return each([=](int i) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p + 4 * i), 16)); });
+}
+inline Floats load_u8(const uint8_t* p) {
+  const uint8x16_t bytes = vld1q_u8(p);
+  const uint16x8_t low = vmovl_u8(vget_low_u8(bytes)), high = vmovl_u8(vget_high_u8(bytes));
+  return {{vcvtq_f32_u32(vmovl_u16(vget_low_u16(low))), vcvtq_f32_u32(vmovl_u16(vget_high_u16(low))),
+           vcvtq_f32_u32(vmovl_u16(vget_low_u16(high))),
+           vcvtq_f32_u32(vmovl_u16(vget_high_u16(high)))}};
+}
+inline Floats load_i8(const uint8_t* p) {
+  const int8x16_t bytes = vreinterpretq_s8_u8(vld1q_u8(p));
+  const int16x8_t low = vmovl_s8(vget_low_s8(bytes)), high = vmovl_s8(vget_high_s8(bytes));
+  return {{vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(low))),
+           vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))),
+           vcvtq_f32_s32(vmovl_s16(vget_high_s16(high)))}};
+}
+inline void store(float* p, Floats a) {
+  for (int i = 0; i < 4; ++i) vst1q_f32(p + 4 * i, a.part[i]);
+}
+inline void store_n(float* p, Floats a, int64_t n) {
+  if (n >= 16) return store(p, a);
+  float all[16];
+  store(all, a);
+  for (int64_t i = 0; i < n; ++i) p[i] = all[i];
+}
+inline void store_half_n(uint16_t* p, Floats a, int64_t n) {
+  uint16_t all[16];
+  for (int i = 0; i < 4; ++i) vst1_u16(all + 4 * i, vreinterpret_u16_f16(vcvt_f16_f32(a.part[i])));
+  for (int64_t i = 0; i < n && i < 16; ++i) p[i] = all[i];
+}
+inline void store_i8(int8_t* p, Ints a) {
+  const int16x8_t low = vcombine_s16(vmovn_s32(a.part[0]), vmovn_s32(a.part[1]));
+  const int16x8_t high = vcombine_s16(vmovn_s32(a.part[2]), vmovn_s32(a.part[3]));
+  vst1q_s8(p, vcombine_s8(vmovn_s16(low), vmovn_s16(high)));
+}
+
+inline Floats add(Floats a, Floats b) {
+  return each([&](int i) { return vaddq_f32(a.part[i], b.part[i]); });
+}
+inline Floats sub(Floats a, Floats b) {
+  return each([&](int i) { return vsubq_f32(a.part[i], b.part[i]); });
+}
+inline Floats mul(Floats a, Floats b) {
+  return each([&](int i) { return vmulq_f32(a.part[i], b.part[i]); });
+}
+inline Floats div(Floats a, Floats b) {
+  return each([&](int i) { return vdivq_f32(a.part[i], b.part[i]); });
+}
+inline Floats fma(Floats a, Floats b, Floats c) {
+  return each([&](int i) { return vfmaq_f32(c.part[i], a.part[i], b.part[i]); });
+}
+/// A comparison and a choice rather than FMAX, which treats NaN and signed zeros otherwise.
+inline Floats max(Floats a, Floats b) {
+  return each([&](int i) { return vbslq_f32(vcgtq_f32(a.part[i], b.part[i]), a.part[i], b.part[i]); });
+}
+inline Floats min(Floats a, Floats b) {
+  return each([&](int i) { return vbslq_f32(vcltq_f32(a.part[i], b.part[i]), a.part[i], b.part[i]); });
+}
+inline Floats abs(Floats a) {
+  return each([&](int i) { return vabsq_f32(a.part[i]); });
+}
+inline Floats round(Floats a) {
+  return each([&](int i) { return vrndnq_f32(a.part[i]); });
+}
+inline Floats first_n(Floats a, Floats b, int64_t n) {
+  const int32_t index[4] = {0, 1, 2, 3};
+  const int32_t limit = static_cast<int32_t>(n > 16 ? 16 : n);
+  return each([&](int i) {
+    const uint32x4_t mask = vcltq_s32(vld1q_s32(index), vdupq_n_s32(limit - 4 * i));
+    return vbslq_f32(mask, a.part[i], b.part[i]);
+  });
+}
+inline Floats power_of_two(Floats a) {
+  return each([&](int i) {
+    const int32x4_t biased = vaddq_s32(vcvtq_s32_f32(a.part[i]), vdupq_n_s32(127));
+    return vreinterpretq_f32_s32(vshlq_n_s32(biased, 23));
+  });
+}
+
+inline float reduce_add(Floats a) {
+  const float32x4_t low = vaddq_f32(a.part[0], a.part[2]), high = vaddq_f32(a.part[1], a.part[3]);
+  const float32x4_t by4 = vaddq_f32(low, high);
+  const float32x2_t by2 = vadd_f32(vget_low_f32(by4), vget_high_f32(by4));
+  return vget_lane_f32(by2, 0) + vget_lane_f32(by2, 1);
+}
+inline float reduce_max(Floats a) {
+  float lane[16];
+  store(lane, a);
+  float out = lane[0];
+  for (int i = 1; i < 16; ++i) out = lane[i] > out ? lane[i] : out;
+  return out;
+}
+
+inline Ints set1(int32_t x) {
+  const int32x4_t v = vdupq_n_s32(x);
+  return {{v, v, v, v}};
+}
+inline Ints zero_ints() { return set1(int32_t{0}); }
+inline Ints to_ints(Floats a) {
+  Ints out;
+  for (int i = 0; i < 4; ++i) out.part[i] = vcvtq_s32_f32(a.part[i]);
+  return out;
+}
+inline Floats to_floats(Ints a) {
+  return each([&](int i) { return vcvtq_f32_s32(a.part[i]); });
+}
+inline Ints add(Ints a, Ints b) {
+  for (int i = 0; i < 4; ++i) a.part[i] = vaddq_s32(a.part[i], b.part[i]);
+  return a;
+}
+inline int32_t reduce_add(Ints a) {
+  return vaddvq_s32(
+      vaddq_s32(vaddq_s32(a.part[0], a.part[1]), vaddq_s32(a.part[2], a.part[3])));
+}
+
+inline Bytes load_bytes(const uint8_t* p) {
+  return {{vld1q_u8(p), vld1q_u8(p + 16), vld1q_u8(p + 32), vld1q_u8(p + 48)}};
+}
+inline Bytes low_nibbles(Bytes a) {
+  for (uint8x16_t& x : a.part) x = vandq_u8(x, vdupq_n_u8(15));
+  return a;
+}
+inline Bytes high_nibbles(Bytes a) {
+  for (uint8x16_t& x : a.part) x = vshrq_n_u8(x, 4);
+  return a;
+}
+/// Moves bit `From` of every byte to bit `To`.
+template <int From, int To>
+inline uint8x16_t shift_bits(uint8x16_t a) {
+  if constexpr (From < To) return vshlq_n_u8(a, To - From);
+  if constexpr (From > To) return vshrq_n_u8(a, From - To);
+  return a;
+}
+template <int Bit>
+inline Bytes with_masked(Bytes low, Bytes high, uint8_t mask) {
+  for (int i = 0; i < 4; ++i)
+    low.part[i] =
+        vorrq_u8(low.part[i], vandq_u8(shift_bits<Bit, 4>(high.part[i]), vdupq_n_u8(mask)));
+  return low;
+}
+template <int Bit>
+inline Bytes with_bit4(Bytes low, Bytes high) {
+  return with_masked<Bit>(low, high, 0x10);
+}
+template <int Bit>
+inline Bytes with_bits45(Bytes low, Bytes high) {
+  return with_masked<Bit>(low, high, 0x30);
+}
+
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+template <int Bits>
+inline int32x4_t dot_4(int32x4_t sum, uint8x16_t weights, int8x16_t quad) {
+  return vusdotq_s32(sum, weights, quad);
+}
+#else
+/// DOTPROD wants equal signs: codes below 128 are signed bytes already; an 8-bit code is
+/// (code - 128) + 64 + 64, each of which is.
+template <int Bits>
+inline int32x4_t dot_4(int32x4_t sum, uint8x16_t weights, int8x16_t quad) {
+  if constexpr (Bits < 8) return vdotq_s32(sum, vreinterpretq_s8_u8(weights), quad);
+  const int8x16_t sixty_four = vdupq_n_s8(64);
+  sum = vdotq_s32(sum, vreinterpretq_s8_u8(veorq_u8(weights, vdupq_n_u8(128))), quad);
+  return vdotq_s32(vdotq_s32(sum, sixty_four, quad), sixty_four, quad);
+}
+#endif
+
+template <int Bits>
+inline Ints dot_quad(Ints sum, Bytes unsigned_bytes, const int8_t* quad) {
+  int32_t four;
+  std::memcpy(&four, quad, 4);
+  const int8x16_t q = vreinterpretq_s8_s32(vdupq_n_s32(four));
+  for (int i = 0; i < 4; ++i) sum.part[i] = dot_4<Bits>(sum.part[i], unsigned_bytes.part[i], q);
+  return sum;
+}
+
+inline void prefetch(const void* p) { __builtin_prefetch(p); }
+
+}  // namespace
+}  // namespace edk
