@@ -20,7 +20,7 @@ from edgedec.export.mapped_file import MappedFile
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 
 MAX_STRING_BYTES = 1 << 24
-MAX_STRINGS = 1 << 24
+MAX_STRINGS = 1 << 22
 MAX_NAME_BYTES = 256
 MAX_DIMENSIONS = 4
 MIN_PAIR_BYTES = 8 + 4 + 1

@@ -66,7 +66,8 @@ class Fields:
     def refuse(self, key: str, *harmless: Any) -> None:
         """Raises UnsupportedModelError unless ``key`` is absent or one of ``harmless``."""
         value = self.values.get(key)
-        if value is not None and value not in harmless:
+        is_plain = isinstance(value, bool | int | float | str)
+        if value is not None and not (is_plain and value in harmless):
             raise UnsupportedModelError(
                 f"{self.origin}: {key} is {_short(value)}, only {_either(harmless)} is supported"
             )
@@ -84,7 +85,10 @@ class Fields:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    """Returns ``value`` as one line of at most 60 characters."""
+    if hasattr(value, "__len__") and not isinstance(value, str):
+        return f"a {type(value).__name__} of {len(value)}"
+    text = repr(value[:60] if isinstance(value, str) else value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
