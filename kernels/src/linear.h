@@ -107,7 +107,7 @@ inline Floats add_group(Floats sum, const Operand& op, const GroupCodes& weights
     return fma(fma(high, scales.scale[1], mul(low, scales.scale[0])), row_scale, sum);
   } else {
     constexpr bool kHasMinimum = kKind != ScaleKind::kOne;
-    const Ints start = kHasMinimum ? zero_ints() : set1(op.offset[2 * at]);
+    const Ints start = kHasMinimum ? zero_ints() : set1(op.offset[2 * at] + op.offset[2 * at + 1]);
     const Floats dot = to_floats(dot_quads<kBits, 0, 8>(start, weights, codes));
     sum = fma(dot, mul(scales.scale[0], row_scale), sum);
     return kHasMinimum ? fma(scales.minimum, set1(rows.sum[at]), sum) : sum;
