@@ -1,16 +1,22 @@
-"""Tiny random models shared by the tests: no download, the same weights every time."""
+"""What the tests share: tiny random models, and SmolLM2 with its bundle."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from edgedec.export.catalogue import find_installed
+from edgedec.export.config import ExportConfig
+from edgedec.export.pipeline import export
 from edgedec.models.blocks import weight_shapes
 from edgedec.models.config import ModelConfig
+from edgedec.models.errors import CheckpointError
 from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat
 
 TINY = ModelConfig(
@@ -65,3 +71,29 @@ def make_source() -> Callable[..., MemorySource]:
         return MemorySource(ModelConfig.from_dict({**TINY.to_dict(), **fields}), seed)
 
     return make
+
+
+def model_file(name: str) -> Path | None:
+    """Returns a real model's file, if it is where development models are kept."""
+    folder = os.environ.get("EDGEDEC_MODELS")
+    path = (Path(folder) if folder else Path.home() / ".cache/edgedec/models") / name
+    return path if path.is_file() else None
+
+
+@pytest.fixture(scope="session")
+def smollm2_gguf() -> Path:
+    """SmolLM2-135M-Instruct, Q4_1: from the models folder, or from its package."""
+    if (path := model_file("SmolLM2-135M-Instruct.Q4_1.gguf")) is not None:
+        return path
+    try:
+        return find_installed("smollm2-135m-instruct")
+    except CheckpointError as error:
+        pytest.skip(f"SmolLM2 is not here: {error}")
+
+
+@pytest.fixture(scope="session")
+def smollm2_bundle(smollm2_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """SmolLM2 exported once per test session, weights kept as they are. Do not write into it."""
+    bundle = tmp_path_factory.mktemp("bundles") / "smollm2.edgedec"
+    export(ExportConfig(source=str(smollm2_gguf), destination=bundle))
+    return bundle
