@@ -80,16 +80,16 @@ inline GroupScales group_scales(const Floats outer[2], const uint8_t* own) {
   return out;
 }
 
-/// Integer dot product of quads [First, Last) with one row's codes, from `start`.
+/// Integer dot product of quads [First, Last) with one row's codes, plus `even` and `odd`: two
+/// chains hide latency, and integer sums do not care.
 template <int Bits, int First, int Last>
-inline Ints dot_quads(Ints start, const GroupCodes& weights, const int8_t* codes) {
-  Ints other = zero_ints();  // a second chain hides latency; integer sums do not care
+inline Floats dot_quads(Ints even, Ints odd, const GroupCodes& weights, const int8_t* codes) {
 #pragma GCC unroll 8
   for (int j = First; j < Last; j += 2) {
-    start = dot_quad<Bits>(start, weights.quad[j], codes + 4 * j);
-    other = dot_quad<Bits>(other, weights.quad[j + 1], codes + 4 * j + 4);
+    even = dot_quad<Bits>(even, weights.quad[j], codes + 4 * j);
+    odd = dot_quad<Bits>(odd, weights.quad[j + 1], codes + 4 * j + 4);
   }
-  return add(start, other);
+  return to_floats(add(even, odd));
 }
 
 template <int F>
@@ -101,17 +101,20 @@ inline Floats add_group(Floats sum, const Operand& op, const GroupCodes& weights
   const int8_t* codes = rows.codes + row * rows.padded_k + g * kGroup;
   const int64_t at = row * rows.groups + g;
   const Floats row_scale = set1(rows.scale[at]);
-  if constexpr (kKind == ScaleKind::kTwo) {
-    const Floats low = to_floats(dot_quads<kBits, 0, 4>(set1(op.offset[2 * at]), weights, codes));
-    const Floats high = to_floats(dot_quads<kBits, 4, 8>(set1(op.offset[2 * at + 1]), weights, codes));
-    return fma(fma(high, scales.scale[1], mul(low, scales.scale[0])), row_scale, sum);
-  } else {
-    constexpr bool kHasMinimum = kKind != ScaleKind::kOne;
-    const Ints start = kHasMinimum ? zero_ints() : set1(op.offset[2 * at] + op.offset[2 * at + 1]);
-    const Floats dot = to_floats(dot_quads<kBits, 0, 8>(start, weights, codes));
+  const Ints none = zero_ints();
+  if constexpr (kKind == ScaleKind::kOneMin || kKind == ScaleKind::kTwoMin) {
+    const Floats dot = dot_quads<kBits, 0, 8>(none, none, weights, codes);
     sum = fma(dot, mul(scales.scale[0], row_scale), sum);
-    return kHasMinimum ? fma(scales.minimum, set1(rows.sum[at]), sum) : sum;
+    return fma(scales.minimum, set1(rows.sum[at]), sum);
   }
+  const Ints low_offset = set1(op.offset[2 * at]), high_offset = set1(op.offset[2 * at + 1]);
+  if constexpr (kKind == ScaleKind::kTwo) {
+    const Floats low = dot_quads<kBits, 0, 4>(low_offset, none, weights, codes);
+    const Floats high = dot_quads<kBits, 4, 8>(high_offset, none, weights, codes);
+    return fma(fma(high, scales.scale[1], mul(low, scales.scale[0])), row_scale, sum);
+  }
+  const Floats dot = dot_quads<kBits, 0, 8>(low_offset, high_offset, weights, codes);
+  return fma(dot, mul(scales.scale[0], row_scale), sum);
 }
 
 /// Products of one panel with rows [first, first + M).
