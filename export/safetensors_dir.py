@@ -73,17 +73,22 @@ class HuggingFaceCheckpoint:
         stated = _read_fields(self._folder, "tokenizer_config.json", is_optional=True)
         generation = _read_fields(self._folder, "generation_config.json", is_optional=True)
 
-        def token_ids(kind: str) -> tuple[int, ...]:
+        def stated_ids(kind: str) -> tuple[int, ...]:
             for fields in (generation, self._fields):
                 if ids := _ids(fields, f"{kind}_token_id", self.config.vocab_size):
                     return ids
+            return ()
+
+        def named_ids(kind: str) -> tuple[int, ...]:
             text = _token_text(stated.get(f"{kind}_token"))
             found = tokenizer.token_to_id(text) if text else None
             return () if found is None else (found,)
 
-        bos_id = next(iter(token_ids("bos")), None)
+        bos_id = next(iter(stated_ids("bos") + named_ids("bos")), None)
+        # Fine-tuned models often name the end of a turn in one of the files only.
+        eos_ids = tuple(dict.fromkeys(stated_ids("eos") + named_ids("eos")))
         opening = tokenizer.encode("a").ids[:1]
-        return SpecialTokens(bos_id, token_ids("eos"), bos_id is not None and opening == [bos_id])
+        return SpecialTokens(bos_id, eos_ids, bos_id is not None and opening == [bos_id])
 
     def tokenizer_json(self) -> str:
         """Returns the directory's own tokenizer.json."""
