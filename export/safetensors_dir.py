@@ -26,35 +26,18 @@ def read_model_type(folder: Path) -> str:
     return _read_fields(folder, "config.json").text("model_type")
 
 
-class HuggingFaceCheckpoint:
-    """A Hugging Face directory, its safetensors mapped."""
+class HuggingFaceTexts:
+    """What a Hugging Face directory states besides its weights; any family will do."""
 
     def __init__(self, folder: Path, name: str | None = None) -> None:
-        """Opens and checks the directory.
+        """Reads config.json.
 
         Raises:
-            CheckpointError: a file is missing or broken.
-            UnsupportedModelError: its family or a tensor type has no reader.
+            CheckpointError: it is missing or broken.
         """
         self.name = name or folder.resolve().name
         self._folder = folder
         self._fields = _read_fields(folder, "config.json")
-        family = find_family(self._fields.text("model_type"))
-        self._tensors = _read_all_tensors(folder)
-        shapes = {stored: tensor.shape for stored, tensor in self._tensors.items()}
-        ignorable = {stored for stored in shapes if stored.endswith("rotary_emb.inv_freq")}
-        try:
-            fields = _with_tie(self._fields, "lm_head.weight" in shapes)
-            self.config = family.read_hf(fields)
-            check_layers(self.config, len(shapes))
-            self._map = family.map_hf(self.config)
-            if self.config.is_head_tied:
-                ignorable.add("lm_head.weight")
-            check_weights(self.config, self._map, shapes, frozenset(ignorable))
-        except ConfigError as error:
-            raise CheckpointError(f"{self.name}: {error}") from None
-        except EdgedecError as error:
-            raise type(error)(f"{self.name}: {error}") from None
 
     @property
     def licence(self) -> str | None:
@@ -75,7 +58,7 @@ class HuggingFaceCheckpoint:
 
         def stated_ids(kind: str) -> tuple[int, ...]:
             for fields in (generation, self._fields):
-                if ids := _ids(fields, f"{kind}_token_id", self.config.vocab_size):
+                if ids := _ids(fields, f"{kind}_token_id", self._fields.integer("vocab_size")):
                     return ids
             return ()
 
@@ -108,6 +91,35 @@ class HuggingFaceCheckpoint:
             if isinstance(template, str) and template:
                 return template
         return None
+
+
+class HuggingFaceCheckpoint(HuggingFaceTexts):
+    """A Hugging Face directory of a family we have a recipe for, its safetensors mapped."""
+
+    def __init__(self, folder: Path, name: str | None = None) -> None:
+        """Opens and checks the directory.
+
+        Raises:
+            CheckpointError: a file is missing or broken.
+            UnsupportedModelError: its family or a tensor type has no reader.
+        """
+        super().__init__(folder, name)
+        family = find_family(self._fields.text("model_type"))
+        self._tensors = _read_all_tensors(folder)
+        shapes = {stored: tensor.shape for stored, tensor in self._tensors.items()}
+        ignorable = {stored for stored in shapes if stored.endswith("rotary_emb.inv_freq")}
+        try:
+            fields = _with_tie(self._fields, "lm_head.weight" in shapes)
+            self.config = family.read_hf(fields)
+            check_layers(self.config, len(shapes))
+            self._map = family.map_hf(self.config)
+            if self.config.is_head_tied:
+                ignorable.add("lm_head.weight")
+            check_weights(self.config, self._map, shapes, frozenset(ignorable))
+        except ConfigError as error:
+            raise CheckpointError(f"{self.name}: {error}") from None
+        except EdgedecError as error:
+            raise type(error)(f"{self.name}: {error}") from None
 
     def format(self, name: str) -> QuantFormat:
         """Returns the storage format of the matrix ``name``."""
