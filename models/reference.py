@@ -18,7 +18,8 @@ from edgedec.models.config import rope_tables
 from edgedec.models.weights import WeightSource, float_rows
 
 Array: TypeAlias = npt.NDArray[Any]  # of the computing type, float32 or float64
-CHUNK_ROWS = 8192
+CHUNK_ROWS = 256
+"""Rows of a matrix read at a time: few enough that dequantising stays in the CPU's caches."""
 
 
 @dataclass(frozen=True)
