@@ -39,7 +39,7 @@ class PromptEncoder:
         """
         if isinstance(prompt, str):
             return self._encode_text(prompt)
-        items: list[Any] = list(prompt)
+        items: list[Any] = list(prompt) if isinstance(prompt, Sequence) else []
         if items and all(isinstance(item, Mapping) for item in items):
             return self._encode_messages(items)
         if items and all(isinstance(i, int) and not isinstance(i, bool) for i in items):

@@ -83,6 +83,11 @@ class Tokenizer:
             ) from None
 
     @property
+    def vocab_size(self) -> int:
+        """Number of tokens, special ones included."""
+        return int(self._backend.get_vocab_size())
+
+    @property
     def special_texts(self) -> tuple[str, ...]:
         """The texts of the special tokens."""
         return tuple(self._special)

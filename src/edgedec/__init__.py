@@ -6,7 +6,7 @@ with edgedec.load("smollm2.edgedec") as engine:
     print(engine.generate([{"role": "user", "content": "Why is the sky blue?"}]).text)
 """
 
-from importlib.metadata import version
+from importlib import metadata
 
 from edgedec.models.errors import (
     BundleError,
@@ -27,7 +27,7 @@ from edgedec.runtime import (
     load,
 )
 
-__version__ = version("edgedec")
+__version__ = metadata.version("edgedec")
 
 __all__ = [
     "BundleError",
