@@ -64,7 +64,7 @@ def open_checkpoint(source: str) -> Checkpoint:
     from edgedec.export.safetensors_dir import HuggingFaceCheckpoint
 
     path = Path(source)
-    if path.is_dir():
+    if source and path.is_dir():
         return HuggingFaceCheckpoint(path)
     if path.is_file():
         return GgufCheckpoint(path)
