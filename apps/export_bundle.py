@@ -13,11 +13,11 @@ from rich.table import Table
 from edgedec.apps import options
 from edgedec.apps.machine import extras
 from edgedec.apps.progress import ProgressBars, bytes_amount
-from edgedec.apps.terminal import bytes_text, err, out, print_json
+from edgedec.apps.terminal import bytes_text, note, out, print_json
 from edgedec.models.errors import ConfigError
 
 if TYPE_CHECKING:
-    from edgedec.export.pipeline import ExportReport
+    from edgedec.export.draft import ExportReport
 
 _N_SHOWN_TENSORS = 8
 
@@ -119,7 +119,7 @@ def _show(done: ExportReport) -> None:
     if done.tensors:
         out.print(_tensor_table(done))
     if "kl_nats" in found:
-        err.print(
+        note(
             f"verified against the float32 reference: KL {found['kl_nats']:.2g} nats, the same "
             f"first choice on {found['top1_agreement']:.0%} of {found['n_tokens']} tokens"
         )

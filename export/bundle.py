@@ -109,7 +109,8 @@ def _writing_to(destination: Path) -> Iterator[None]:
                 "choose another path with -o"
             ) from error
         reason = error.strerror or str(error)
-        raise BundleError(f"cannot write {destination}: {reason}; nothing was written") from error
+        place = error.filename or destination
+        raise BundleError(f"cannot write {place}: {reason}; no bundle was written") from error
 
 
 @contextmanager

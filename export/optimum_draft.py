@@ -1,0 +1,76 @@
+"""Models without a recipe: which may go through optimum-onnx, and what such a bundle states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgedec.export.config import ExportConfig
+from edgedec.export.draft import MODEL_FOLDER, Draft
+from edgedec.export.hub import fetch_snapshot
+from edgedec.export.optimum_fallback import check_optimum, export_with_optimum
+from edgedec.export.safetensors_dir import HuggingFaceTexts, read_model_type
+from edgedec.models.errors import ConfigError
+from edgedec.models.families import known_families
+from edgedec.models.manifest import ModelEntry
+
+
+@dataclass(kw_only=True)
+class OptimumDraft(Draft):
+    """The draft of a Hugging Face directory whose family has no recipe."""
+
+    published: RecipelessModel
+
+
+class RecipelessModel(HuggingFaceTexts):
+    """A Hugging Face directory of any family."""
+
+    def __init__(self, folder: Path, family: str, name: str | None) -> None:
+        super().__init__(folder, name)
+        self.folder = folder
+        self.family = family
+
+
+def find_recipeless(config: ExportConfig) -> RecipelessModel | None:
+    """Returns the model ``config`` names, if it is a directory of a family without recipe.
+
+    Raises:
+        ConfigError: The export asks for what such a graph cannot give.
+        UnsupportedModelError: optimum-onnx is not installed.
+    """
+    folder = Path(config.source)
+    name: str | None = None
+    if not folder.exists() and "/" in config.source:  # opened before, so it is a hub id
+        folder, name = fetch_snapshot(config.source), config.source.split("/")[1]
+    if not folder.is_dir() or (family := read_model_type(folder)) in known_families():
+        return None
+    check_optimum(family)
+    if config.quantization != "keep" or config.hidden_layers or config.dump_passes:
+        raise ConfigError(
+            f"model family {family} has no recipe and goes through optimum, whose graph keeps "
+            "float32 weights and no hidden states: leave out --quant, --hidden-layers and "
+            "--dump-passes"
+        )
+    return RecipelessModel(folder, family, name)
+
+
+def emit_with_optimum(draft: OptimumDraft) -> None:
+    """The whole graph, with float32 weights, made and verified by optimum and transformers."""
+    model = draft.published
+    written = export_with_optimum(model.folder, model.family, draft.model_folder)
+    longest = written.config.max_positions
+    if (draft.config.context or 0) > longest:
+        raise ConfigError(
+            f"context {draft.config.context} is more than the {longest} positions {model.name} "
+            "was trained for; ask for fewer"
+        )
+    draft.verification = written.verification
+    draft.entry = ModelEntry(
+        graph=f"{MODEL_FOLDER}/{written.graph}",
+        graph_kind="optimum",
+        weights=tuple(f"{MODEL_FOLDER}/{name}" for name in written.weights),
+        config=written.config,
+        context=draft.config.context or longest,
+        hidden_layers=(),
+        tensor_formats={},
+    )
