@@ -67,12 +67,6 @@ def _fifth_bits(field: Bytes) -> Bytes:
     return np.unpackbits(field, axis=-1, bitorder="little") << np.uint8(4)
 
 
-def _join(low: Bytes, high: Bytes) -> Bytes:
-    """Returns the bits of both."""
-    joined: Bytes = np.bitwise_or(low, high)
-    return joined
-
-
 def _codes(blocks: Bytes) -> Bytes:
     return blocks.reshape(len(blocks), math.prod(blocks.shape[1:]))
 
@@ -89,18 +83,18 @@ def _q4_1(fmt: QuantFormat, rows: Bytes) -> PlainTensor:
 
 def _q5_0(fmt: QuantFormat, rows: Bytes) -> PlainTensor:
     scale, high, low = _fields(rows, 2, 4, 16)
-    return PlainTensor(fmt, _codes(_join(_nibbles(low), _fifth_bits(high))), _half(scale))
+    return PlainTensor(fmt, _codes(_nibbles(low) | _fifth_bits(high)), _half(scale))
 
 
 def _q5_1(fmt: QuantFormat, rows: Bytes) -> PlainTensor:
     scale, minimum, high, low = _fields(rows, 2, 2, 4, 16)
-    codes = _codes(_join(_nibbles(low), _fifth_bits(high)))
+    codes = _codes(_nibbles(low) | _fifth_bits(high))
     return PlainTensor(fmt, codes, _half(scale), _half(minimum))
 
 
 def _q8_0(fmt: QuantFormat, rows: Bytes) -> PlainTensor:
     scale, signed = _fields(rows, 2, 32)
-    return PlainTensor(fmt, _codes(signed ^ 0x80), _half(scale))
+    return PlainTensor(fmt, _codes(signed ^ np.uint8(0x80)), _half(scale))
 
 
 def _sub_scales(packed: Bytes) -> tuple[Bytes, Bytes]:
@@ -132,8 +126,8 @@ def _q5_k(fmt: QuantFormat, rows: Bytes) -> PlainTensor:
     scale, minimum, packed, high, low = _fields(rows, 2, 2, 12, 32, 128)
     sub_scale, sub_minimum = _sub_scales(packed)
     shifts = np.arange(8, dtype=np.uint8)[:, None]
-    fifth = (high[:, :, None, :] >> shifts & 1) << np.uint8(4)
-    codes = _codes(_join(_k_nibbles(low), fifth))
+    fifth = (high[:, :, None, :] >> shifts & np.uint8(1)) << np.uint8(4)
+    codes = _codes(_k_nibbles(low) | fifth)
     return PlainTensor(fmt, codes, _half(scale), _half(minimum), sub_scale, sub_minimum)
 
 
@@ -143,11 +137,10 @@ def _q6_k(fmt: QuantFormat, rows: Bytes) -> PlainTensor:
     # Each 64 low bytes hold two runs of 64 weights; each 32 high bytes hold four runs of 32.
     nibbles = _nibbles(low.reshape(n, n_blocks, 2, 64)).reshape(n, n_blocks, 8, 32)
     shifts = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
-    top = (high.reshape(n, n_blocks, 2, 1, 32) >> shifts & 3).reshape(n, n_blocks, 8, 32)
+    pairs = high.reshape(n, n_blocks, 2, 1, 32) >> shifts & np.uint8(3)
+    top = pairs.reshape(n, n_blocks, 8, 32) << np.uint8(4)
     inner = np.ascontiguousarray(_codes(sub_scale)).view(np.int8)
-    return PlainTensor(
-        fmt, _codes(_join(nibbles, top << np.uint8(4))), _half(scale), sub_scale=inner
-    )
+    return PlainTensor(fmt, _codes(nibbles | top), _half(scale), sub_scale=inner)
 
 
 def _row(name: str, n_weights: int, n_bytes: int, decode: Decoder) -> TensorType:
