@@ -66,6 +66,10 @@ class SamplingConfig:
         return self.temperature < GREEDY_BELOW
 
     @property
+    def is_truncating(self) -> bool:
+        return self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
+
+    @property
     def has_penalties(self) -> bool:
         return (
             self.repetition_penalty != 1.0

@@ -6,75 +6,96 @@ that shows the sampler the same rows emits the same text, whatever it drafts in 
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import numpy.typing as npt
 
 Ids = npt.NDArray[np.int64]
-Bits = npt.NDArray[np.uint64]
+Bits = npt.NDArray[np.uint32]
 Float64 = npt.NDArray[np.float64]
-
-_WORD = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15
-_MIX_1 = 0xBF58476D1CE4E5B9
-_MIX_2 = 0x94D049BB133111EB
-_UNIT = 2.0**-52
 
 MAX_GUMBEL = 36.8
 """No value is larger: the largest uniform is ``1 - 2**-53``, whose Gumbel value is 36.74."""
+
+_WORD = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
 
 
 class Noise:
     """Gumbel noise for the draws of one seed.
 
-    Source: splitmix64 (Steele, Lea and Flood, 2014), its counter being the token id and its
-    key the mixed seed and position.
+    A value is made of 52 random bits: 32 coarse ones, enough to refute most tokens of a large
+    vocabulary, and 20 fine ones that only the few contenders are asked for.
+
+    Source: keys by splitmix64 (Steele, Lea and Flood, 2014); ids mixed by lowbias32 (Wellons,
+    hash-prospector, public domain) with the second half of the key added between its rounds.
     """
 
     def __init__(self, seed: int) -> None:
-        self._key = _mix_int((seed & _WORD) + _GOLDEN)
-
-    def bits(self, position: int, ids: Ids) -> Bits:
-        """Returns 52 random bits per token id.
-
-        Shapes: ids [N] int64 -> [N] uint64.
-        """
-        key = _mix_int(self._key ^ _mix_int(position * _GOLDEN + 1))
-        x = ids.astype(np.uint64)
-        shifted = np.empty_like(x)
-        x *= np.uint64(_GOLDEN)
-        x += np.uint64(key)
-        for shift, factor in ((30, _MIX_1), (27, _MIX_2)):
-            np.right_shift(x, np.uint64(shift), out=shifted)
-            x ^= shifted
-            x *= np.uint64(factor)
-        np.right_shift(x, np.uint64(31), out=shifted)
-        x ^= shifted
-        x >>= np.uint64(12)
-        return x
+        self._key = _mix((seed & _WORD) + _GOLDEN)
 
     def gumbel(self, position: int, ids: Ids) -> Float64:
         """Returns one standard Gumbel value per token id.
 
         Shapes: ids [N] int64 -> [N] float64, all finite.
         """
-        return gumbel_of(self.bits(position, ids))
+        words = ids.astype(np.uint32)
+        key = self._key_of(position)
+        return gumbel_of(_hash(words, key), _hash(words, _mix(key + _GOLDEN)) >> np.uint32(12))
+
+    def ids_above(self, position: int, n_ids: int, gumbel: float) -> Ids:
+        """Returns the ids below ``n_ids`` that may have a value of ``gumbel`` or more.
+
+        Every id with such a value is among them, and few others are.
+        """
+        coarse = _hash(_all_words(n_ids), self._key_of(position))
+        return np.flatnonzero(coarse >= np.uint32(coarse_above(gumbel)))
+
+    def _key_of(self, position: int) -> int:
+        return _mix(self._key ^ _mix(position * _GOLDEN + 1))
 
 
-def gumbel_of(bits: Bits) -> Float64:
-    """Returns ``-log(-log(u))`` of the uniforms that 52 random bits stand for."""
-    # Half a step keeps u off 0 and 1; with 52 bits the sum is exact.
-    uniform = (bits.astype(np.float64) + 0.5) * _UNIT
+def gumbel_of(coarse: Bits, fine: Bits) -> Float64:
+    """Returns ``-log(-log(u))`` of the uniforms that 32 coarse and 20 fine bits stand for."""
+    # Half a step keeps u off 0 and 1; 52 bits and the half are exact in float64.
+    uniform = (coarse * 2.0**20 + fine + 0.5) * 2.0**-52
     return -np.log(-np.log(uniform))
 
 
-def bits_above(gumbel: float) -> int:
-    """Returns a bound under the bits of every Gumbel value above ``gumbel``."""
-    uniform = np.exp(-np.exp(-gumbel))
-    return max(0, int(uniform / _UNIT) - 2)
+def coarse_above(gumbel: float) -> int:
+    """Returns a bound under the coarse bits of every Gumbel value from ``gumbel`` up."""
+    uniform = float(np.exp(-np.exp(-gumbel)))
+    return min(2**32 - 2, max(0, int(uniform * 2.0**32) - 1))
 
 
-def _mix_int(x: int) -> int:
+@lru_cache(maxsize=4)
+def _all_words(n_ids: int) -> Bits:
+    words = np.arange(n_ids, dtype=np.uint32)
+    words.flags.writeable = False
+    return words
+
+
+def _hash(words: Bits, key: int) -> Bits:
+    """Returns 32 random bits for each word under a key of 64."""
+    x = words * np.uint32(0x9E3779B1)
+    x += np.uint32(key & 0xFFFFFFFF)
+    shifted = x >> np.uint32(16)
+    x ^= shifted
+    x *= np.uint32(0x21F0AAAD)
+    x += np.uint32(key >> 32)
+    for factor in (0xD35A2D97, 0x2C1B3C6D):
+        np.right_shift(x, np.uint32(15), out=shifted)
+        x ^= shifted
+        x *= np.uint32(factor)
+    np.right_shift(x, np.uint32(16), out=shifted)
+    x ^= shifted
+    return x
+
+
+def _mix(x: int) -> int:
+    """Returns splitmix64's output for the state ``x``."""
     x &= _WORD
-    x = ((x ^ (x >> 30)) * _MIX_1) & _WORD
-    x = ((x ^ (x >> 27)) * _MIX_2) & _WORD
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _WORD
     return x ^ (x >> 31)

@@ -20,13 +20,14 @@ import numpy.typing as npt
 
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config import SamplingConfig
-from edgedec.runtime.noise import MAX_GUMBEL, Noise, bits_above, gumbel_of
+from edgedec.runtime.noise import Noise
 
 Float64 = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
 Values = npt.NDArray[Any]  # a logits row: float32 as it came, float64 once edited
 
-_HEAD = 1024  # likeliest tokens looked at before a whole row is sorted or given noise
+_HEAD = 1024  # likeliest tokens looked at before a whole row is sorted
+_HEAD_SCORE = 5.0  # log-probability under the best at which coarse noise decides who matters
 
 
 class History:
@@ -82,6 +83,8 @@ def pick(row: Values, config: SamplingConfig, history: History, noise: Noise, po
     values = edit(row, config, history)
     if config.is_greedy:
         return greedy(values)
+    if not config.is_truncating:
+        return draw_whole(values, config.temperature, noise, position)
     return draw(truncate(values, config), noise, position)
 
 
@@ -121,17 +124,22 @@ def truncate(values: Values, config: SamplingConfig) -> Survivors:
 
     Shapes: values [V].
     """
-    largest = float(values[greedy(values)])
-    is_cut = 0 < config.top_k < len(values)
-    ids = top_k(values, config.top_k) if is_cut else np.arange(len(values))
-    scores = (values[ids].astype(np.float64) - largest) / config.temperature
-    if not np.isfinite(scores[scores.argmin()]):
-        ids, scores = _keep(ids, scores, np.isfinite(scores))
+    largest, temperature = float(values[greedy(values)]), config.temperature
+    total: float | None = None  # weight of the whole row, where only its head is looked at
+    if 0 < config.top_k < len(values):
+        ids = top_k(values, config.top_k)
+    elif config.top_p < 1.0 and len(values) > 2 * _HEAD:
+        ids, total = _head(values, largest, config)
+    elif config.min_p > 0.0:  # loosely here, exactly below
+        ids = np.flatnonzero(values > largest + 1.01 * temperature * math.log(config.min_p) - 0.01)
+    else:
+        ids = np.flatnonzero(values > -np.inf)
+    scores = (values[ids].astype(np.float64) - largest) / temperature
     if config.top_p < 1.0:
-        ids, scores = _keep(ids, scores, top_p(scores, config.top_p))
+        ids, scores = _keep(ids, scores, top_p(scores, config.top_p, total))
     if config.min_p > 0.0:
         ids, scores = _keep(ids, scores, scores >= math.log(config.min_p))
-    return Survivors(ids, scores)
+    return Survivors(*_keep(ids, scores, np.isfinite(scores)))
 
 
 def top_k(values: Values, k: int) -> Ids:
@@ -148,45 +156,61 @@ def top_k(values: Values, k: int) -> Ids:
     return np.delete(at_least, equals[len(equals) - n_excess :])
 
 
-def top_p(scores: Float64, mass: float) -> Ids:
+def top_p(scores: Float64, mass: float, total: float | None = None) -> Ids:
     """Returns indices of the fewest likeliest scores that reach ``mass``, in rising order.
 
-    Shapes: scores [N] float64, largest 0 -> [n] int64.
+    total: weight (sum of exponentials) that ``mass`` is a part of; that of ``scores`` when None.
+
+    Shapes: scores [N] float64 -> [n] int64; equal scores are taken in order.
     """
-    weights = np.exp(scores)
-    wanted = mass * weights.sum()
-    # The mass nearly always sits in a short head; only a flat row needs the whole sort.
-    head = top_k(scores, _HEAD) if len(scores) > 2 * _HEAD else np.arange(len(scores))
-    if weights[head].sum() < wanted:
-        head = np.arange(len(scores))
-    order = head[np.argsort(-scores[head], kind="stable")]
-    n_kept = int(np.searchsorted(np.cumsum(weights[order]), wanted)) + 1
-    return np.sort(order[:n_kept])
+    order = np.argsort(-scores, kind="stable")
+    reached = np.cumsum(np.exp(scores[order]))
+    wanted = mass * (reached[-1] if total is None else total)
+    return np.sort(order[: int(np.searchsorted(reached, wanted)) + 1])
+
+
+def _head(values: Values, largest: float, config: SamplingConfig) -> tuple[Ids, float]:
+    """Returns the likeliest ids that surely hold the mass of top-p, and the row's weight.
+
+    The mass nearly always sits in a short head; only a flat row needs the whole sort.
+    """
+    weights = values.astype(np.float64)
+    weights -= largest
+    weights /= config.temperature
+    np.exp(weights, out=weights)
+    total = float(weights.sum())
+    ids = top_k(values, _HEAD)
+    if weights[ids].sum() * (1 - 1e-9) < config.top_p * total:
+        ids = np.flatnonzero(values > -np.inf)
+    return ids, total
 
 
 def draw(survivors: Survivors, noise: Noise, position: int) -> int:
     """Returns the token of the largest ``score + Gumbel noise``, the lowest id of equals."""
-    ids, scores = survivors.ids, survivors.scores
-    if len(ids) > 2 * _HEAD:
-        ids, scores = _contenders(ids, scores, noise, position)
-    return int(ids[np.argmax(scores + noise.gumbel(position, ids))])
+    ids = survivors.ids
+    return int(ids[np.argmax(survivors.scores + noise.gumbel(position, ids))])
 
 
-def _contenders(ids: Ids, scores: Float64, noise: Noise, position: int) -> tuple[Ids, Float64]:
-    """Returns the survivors that can still win once the likeliest have their noise.
+def draw_whole(values: Values, temperature: float, noise: Noise, position: int) -> int:
+    """Returns what `draw` would of a row that nothing truncates, without noise for every token.
 
-    Two logarithms per token of a large vocabulary cost more than the rest of the draw. A token
-    outside the head needs noise above ``best - score``, which its bits alone refute.
+    Two logarithms per token of a large vocabulary cost more than all the rest. A token outside
+    the head needs noise above ``best - score``, which its coarse bits alone refute.
+
+    Shapes: values [V].
     """
-    head = top_k(scores, _HEAD)
-    best = float((scores[head] + noise.gumbel(position, ids[head])).max()) - 1e-9
-    ids, scores = _keep(ids, scores, scores > best - MAX_GUMBEL)
-    tail_score = float(np.partition(scores, -min(_HEAD, len(scores)))[-min(_HEAD, len(scores))])
-    bits = noise.bits(position, ids)
-    keep = (bits >= np.uint64(bits_above(best - tail_score))) | (scores > tail_score)
-    ids, scores, bits = ids[keep], scores[keep], bits[keep]
-    possible = scores + gumbel_of(bits) >= best
-    return _keep(ids, scores, possible)
+    largest = float(values[greedy(values)])
+    head = np.flatnonzero(values > largest - _HEAD_SCORE * temperature)
+
+    def noisy(ids: Ids) -> Float64:
+        scores = (values[ids].astype(np.float64) - largest) / temperature
+        return np.asarray(scores + noise.gumbel(position, ids))
+
+    best = float(noisy(head).max())
+    # A hair under, for the rounding of the head's own boundary.
+    others = noise.ids_above(position, len(values), best + _HEAD_SCORE - 1e-6)
+    contenders = np.union1d(head, others)
+    return int(contenders[np.argmax(noisy(contenders))])
 
 
 def _keep(ids: Ids, scores: Float64, chosen: npt.NDArray[Any]) -> tuple[Ids, Float64]:

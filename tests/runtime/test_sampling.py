@@ -11,7 +11,17 @@ import pytest
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.noise import Noise
-from edgedec.runtime.sampling import History, Survivors, draw, edit, greedy, pick, top_k, truncate
+from edgedec.runtime.sampling import (
+    History,
+    Survivors,
+    draw,
+    draw_whole,
+    edit,
+    greedy,
+    pick,
+    top_k,
+    truncate,
+)
 
 Float64 = npt.NDArray[np.float64]
 NOISE = Noise(0)
@@ -164,13 +174,15 @@ def test_draw_has_the_law_of_the_scores(seed: int) -> None:
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.5, 3.0, 12.0])
-def test_pruned_draw_equals_whole_draw(spread: float) -> None:
+@pytest.mark.parametrize("temperature", [0.2, 1.0, 5.0])
+def test_whole_draw_equals_noise_for_every_token(spread: float, temperature: float) -> None:
     rng = np.random.default_rng(3)
-    ids = np.arange(30_000)
-    for position in range(40):
-        scores = spread * rng.standard_normal(len(ids))
-        whole = int(np.argmax(scores + NOISE.gumbel(position, ids)))
-        assert draw(Survivors(ids, scores), NOISE, position) == whole
+    config = SamplingConfig(temperature=temperature)
+    for position in range(25):
+        values = (spread * rng.standard_normal(20_000)).astype(np.float32)
+        values[rng.integers(0, 20_000, 50)] = -np.inf
+        expected = draw(truncate(values, config), NOISE, position)
+        assert draw_whole(values, temperature, NOISE, position) == expected
 
 
 def test_draw_does_not_depend_on_how_the_row_is_truncated_below_the_winner() -> None:
