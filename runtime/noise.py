@@ -60,7 +60,7 @@ def gumbel_of(coarse: Bits, fine: Bits) -> Float64:
     """Returns ``-log(-log(u))`` of the uniforms that 32 coarse and 20 fine bits stand for."""
     # Half a step keeps u off 0 and 1; 52 bits and the half are exact in float64.
     uniform = (coarse * 2.0**20 + fine + 0.5) * 2.0**-52
-    return -np.log(-np.log(uniform))
+    return np.asarray(-np.log(-np.log(uniform)))
 
 
 def coarse_above(gumbel: float) -> int:
