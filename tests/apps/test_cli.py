@@ -1,0 +1,92 @@
+"""The front door: help, usage errors, exit codes, logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgedec import __version__
+from edgedec.apps import inspect_bundle
+
+Cli = Callable[..., Any]
+VERBS = ("export", "run", "chat", "inspect", "doctor")
+
+
+def test_help_names_every_verb_and_shows_examples(cli: Cli) -> None:
+    done = cli("--help")
+    assert done.exit_code == 0
+    for verb in VERBS:
+        assert verb in done.out
+        page = cli(verb, "--help")
+        assert page.exit_code == 0
+        assert f"edgedec {verb}" in page.out.split("Examples", 1)[1]
+
+
+def test_version(cli: Cli) -> None:
+    done = cli("--version")
+    assert (done.exit_code, done.out) == (0, f"edgedec {__version__}\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["run"],
+        ["run", "b"],
+        ["run", "b", "text", "--prompt-file", "f"],
+        ["run", "b", "text", "--top-p", "2"],
+        ["run", "b", "text", "--temperature", "-1"],
+        ["run", "b", "text", "-n", "0"],
+        ["run", "b", "text", "--seed", "x"],
+        ["run", "b", "text", "--logit-bias", "5"],
+        ["run", "b", "text", "--logit-bias", "a=1"],
+        ["run", "b", "text", "--unknown"],
+        ["export", "model.gguf"],
+        ["export", "model.gguf", "-o", "b", "--quant", "int3"],
+        ["export", "model.gguf", "-o", "b", "--hidden-layers", "3;4"],
+        ["export", "model.gguf", "-o", "b", "--context", "0"],
+        ["inspect"],
+    ],
+)
+def test_wrong_command_lines_exit_with_2(cli: Cli, arguments: list[str]) -> None:
+    done = cli(*arguments)
+    assert done.exit_code == 2
+    assert done.out == ""
+    assert "Traceback" not in done.err
+
+
+def test_failures_exit_with_1_and_one_line(cli: Cli, tmp_path: Path) -> None:
+    done = cli("run", tmp_path / "nothing", "hello")
+    assert done.exit_code == 1
+    assert "expected a bundle directory" in done.error
+    done = cli("export", "x", "-o", tmp_path / "b", "--target", "toaster")
+    assert "unknown device target 'toaster'; known: cpu, portable" in done.error
+
+
+def test_debug_shows_the_traceback(cli: Cli, tmp_path: Path) -> None:
+    done = cli("inspect", tmp_path, "--debug")
+    assert done.exit_code == 1
+    assert "Traceback" in done.err
+    assert done.err.splitlines()[-1].startswith("error: ")
+
+
+def test_what_nobody_foresaw_is_one_line_too(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise ZeroDivisionError("by design")
+
+    monkeypatch.setattr(inspect_bundle, "read_manifest", fail)
+    done = cli("inspect", tmp_path)
+    assert done.exit_code == 1
+    assert "unexpected ZeroDivisionError: by design" in done.error
+
+
+def test_log_level(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGEDEC_LOG", "loud")
+    done = cli("doctor")
+    assert done.exit_code == 1
+    assert "EDGEDEC_LOG is 'loud'" in done.error

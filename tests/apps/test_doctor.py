@@ -1,0 +1,69 @@
+"""What doctor finds, and what it says of what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any
+
+import pytest
+
+from edgedec import kernels
+from edgedec.apps import machine
+
+Cli = Callable[..., Any]
+
+
+def test_json(cli: Cli) -> None:
+    done = cli("doctor", "--json")
+    assert done.exit_code == 0
+    report = done.json
+    assert report["cpu"]["n_usable"] >= 1
+    assert report["memory"]["total_bytes"] > 2**30
+    assert "CPUExecutionProvider" in report["onnxruntime"]["providers"]
+    assert report["kernels"]["active_isa"] in report["kernels"]["available_isas"]
+    assert report["kernels"]["library"] == str(kernels.library_path())
+    assert {"export", "optimum", "dev"} <= set(report["extras"])
+    assert report["extras"]["export"]["packages"]["onnx"] == metadata.version("onnx")
+    assert report["problems"] == []
+
+
+def test_text(cli: Cli) -> None:
+    done = cli("doctor")
+    assert done.exit_code == 0
+    for word in ("processor", "memory", "onnxruntime", "kernels", "export", "ready"):
+        assert word in done.out
+
+
+def test_a_missing_package_is_named_with_its_command(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "version", lambda name: None if name == "onnx" else "1.0")
+    done = cli("doctor", "--json")
+    assert done.exit_code == 0
+    export = done.json["extras"]["export"]
+    assert (export["is_complete"], export["missing"]) == (False, ["onnx"])
+    assert export["install"].startswith("pip install 'onnx>=")
+    assert export["install"] in cli("doctor").out
+
+
+def test_a_missing_library_is_a_problem(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "has_library", lambda: False)
+    done = cli("doctor")
+    assert done.exit_code == 1
+    assert "problem: the kernel library is not built" in done.out
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "bounds", "extra"),
+    [
+        ('onnx>=1.19; extra == "export"', "onnx", ">=1.19", "export"),
+        ("x<5,>=4.57; extra == 'dev'", "x", "<5,>=4.57", "dev"),
+        ('edgedec[export,optimum]; extra == "dev"', "edgedec", "", "dev"),
+        ("numpy>=2.1", "numpy", ">=2.1", None),
+    ],
+)
+def test_requirement_lines(line: str, name: str, bounds: str, extra: str | None) -> None:
+    row = machine._DEPENDENCY.match(line)
+    assert row is not None
+    assert (row["name"], row["bounds"].strip(), row["extra"]) == (name, bounds, extra)
