@@ -1,0 +1,1 @@
+"""Checkpoint to bundle, ahead of time: `pipeline.export(config.ExportConfig(...))`."""
