@@ -123,7 +123,9 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         sizes = [abs(v) if isinstance(v, int) else len(v) for v in (left, right) if _sized(v)]
-        if any(size > _MAX_OPERAND for size in sizes) or (operator == "**" and max(sizes) > 64):
+        if any(size > _MAX_OPERAND for size in sizes) or (
+            operator == "**" and max(sizes, default=0) > 64
+        ):
             raise SecurityError(f"operand of {operator!r} is too large")
         return super().call_binop(context, operator, left, right)
 

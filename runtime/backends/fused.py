@@ -11,7 +11,7 @@ from onnxruntime import OrtValue
 
 from edgedec import kernels
 from edgedec.models.config import ModelConfig
-from edgedec.models.errors import BundleError, SessionError
+from edgedec.models.errors import BundleError, ConfigError, SessionError
 from edgedec.runtime.backends.ort import one_line, open_graph
 from edgedec.runtime.kv_cache import PanelKVCache
 from edgedec.runtime.session import Float32, Rows, TokenLedger, TokenTree
@@ -32,6 +32,10 @@ class FusedSession:
                 f"{graph} needs edgedec's kernels, which this installation lacks: reinstall "
                 "edgedec with a C++ compiler present, or export with a portable graph"
             )
+        try:
+            kernels.active_isa()
+        except RuntimeError as error:  # EDGEDEC_ISA, most likely
+            raise ConfigError(str(error)) from None
         self._session: onnxruntime.InferenceSession | None = open_graph(
             graph, threads, kernels.library_path()
         )

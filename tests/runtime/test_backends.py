@@ -16,7 +16,7 @@ from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.blocks import weight_shapes
-from edgedec.models.errors import BundleError, SessionError
+from edgedec.models.errors import BundleError, ConfigError, SessionError
 from edgedec.models.reference import ReferenceModel
 from edgedec.runtime.backends.fused import FusedSession
 from edgedec.runtime.backends.portable import PortableSession
@@ -216,4 +216,14 @@ def test_missing_kernels_say_what_to_do(
 ) -> None:
     monkeypatch.setattr(kernels, "has_library", lambda: False)
     with pytest.raises(BundleError, match="lacks: reinstall"):
+        FusedSession(tmp_path / "model.onnx", source.config, 1, 32)
+
+
+def test_unusable_isa_is_named(
+    tmp_path: Path, source: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not kernels.has_library():
+        pytest.skip("the kernel library is not built")
+    monkeypatch.setenv("EDGEDEC_ISA", "abacus")
+    with pytest.raises(ConfigError, match=r"^EDGEDEC_ISA names [^\n]*$"):
         FusedSession(tmp_path / "model.onnx", source.config, 1, 32)

@@ -138,6 +138,11 @@ def test_broken_templates_fail_in_one_line(source: str, reason: str) -> None:
     assert reason in str(caught.value)
 
 
+def test_arithmetic_works() -> None:
+    rendered = ChatTemplate("{{ '=' * 3 }}{{ 2 ** 3 }}{{ 2.0 ** 2.0 }}").render([])
+    assert rendered == "===84.0"
+
+
 def test_syntax_error_is_found_at_once() -> None:
     with pytest.raises(SessionError, match="chat template failed"):
         ChatTemplate("{% if %}")
