@@ -27,9 +27,6 @@ class Codec(Protocol):
     def special_texts(self) -> tuple[str, ...]:
         """The texts of the special tokens."""
 
-    def token(self, token_id: int | None) -> str:
-        """Returns the text that stands for ``token_id`` in the vocabulary, empty for none."""
-
     def encode_rendered(self, text: str, restore: Mapping[int, str]) -> list[int]:
         """Returns the ids of a rendered chat template whose user texts `Guard` has guarded."""
 
