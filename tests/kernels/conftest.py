@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +13,10 @@ import pytest
 from edgedec import kernels
 from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat, ScaleKind
 
-ALL_ISAS = ("scalar", "avx2", "avxvnni", "avx512vnni")
+IS_ARM = platform.machine().lower() in ("aarch64", "arm64")
+ALL_ISAS = (
+    ("scalar", "neondot", "neoni8mm") if IS_ARM else ("scalar", "avx2", "avxvnni", "avx512vnni")
+)
 Array = npt.NDArray[Any]
 
 
@@ -36,7 +40,7 @@ def all_isas() -> tuple[str, ...]:
 
 @pytest.fixture(params=ALL_ISAS)
 def isa(request: pytest.FixtureRequest) -> str:
-    """Each instruction set; those this machine or build lacks are visibly skipped."""
+    """Each instruction set; those this machine lacks are visibly skipped."""
     name: str = request.param
     if name not in kernels.available_isas():
         pytest.skip(f"no {name} here")
@@ -121,7 +125,7 @@ def make_matrix(rng: np.random.Generator) -> Callable[..., kernels.PackedMatrix]
 
 
 class Guards:
-    """Copies arrays between canaries, four bytes past any alignment."""
+    """Copies arrays between canaries, aligned to an element but never to a vector."""
 
     _CANARY = 0xA5
     _MARGIN = 192
@@ -132,7 +136,8 @@ class Guards:
     def copy(self, array: Array) -> Array:
         """Returns an equal array with canaries before and after it."""
         whole = np.full(2 * self._MARGIN + array.nbytes + 64, self._CANARY, np.uint8)
-        start = self._MARGIN + (4 - (whole.ctypes.data + self._MARGIN)) % 64
+        past = max(4, array.itemsize)
+        start = self._MARGIN + (past - (whole.ctypes.data + self._MARGIN)) % 64
         stop = start + array.nbytes
         self._kept.append((whole, start, stop))
         inside = whole[start:stop].view(array.dtype).reshape(array.shape)
