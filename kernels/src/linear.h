@@ -15,11 +15,28 @@ namespace {
 constexpr int64_t kPrefetchBytes = 2560;  // ahead of the group in work; measured flat from 2 to 4 kB
 constexpr int64_t kSerialRows = 2;        // fewer rows are prepared faster than threads are woken
 
-/// A packed matrix, the rows it meets and, for each row and half group, what its zero point costs.
+// A tile's sums must never have their address taken, or they leave the registers.
+#define EDK_INLINE __attribute__((always_inline)) inline
+
+/// A packed matrix, the rows it meets and, twice per place, what its zero point costs.
 struct Operand {
   const Matrix* matrix;
   const Rows* rows;
-  const int32_t* offset;  // [rows, 2 groups]: -zero_point * half_sum, or null without zero point
+  const int32_t* offset;  // -zero_point * half_sum, or null without zero point
+};
+
+/// One group of a tile of rows: row r of the tile is at offset r of every array.
+struct TileGroup {
+  const int8_t* codes;
+  const float* scale;
+  const float* sum;
+  const int32_t* offset;
+
+  TileGroup(const Operand& op, int64_t place)
+      : codes(op.rows->codes + place * kGroup),
+        scale(op.rows->scale + place),
+        sum(op.rows->sum + place),
+        offset(op.offset + 2 * place) {}
 };
 
 /// The eight quads of one group as unsigned bytes.
@@ -83,7 +100,7 @@ inline GroupScales group_scales(const Floats outer[2], const uint8_t* own) {
 /// Integer dot product of quads [First, Last) with one row's codes, plus `even` and `odd`: two
 /// chains hide latency, and integer sums do not care.
 template <int Bits, int First, int Last>
-inline Floats dot_quads(Ints even, Ints odd, const GroupCodes& weights, const int8_t* codes) {
+EDK_INLINE Floats dot_quads(Ints even, Ints odd, const GroupCodes& weights, const int8_t* codes) {
 #pragma GCC unroll 8
   for (int j = First; j < Last; j += 2) {
     even = dot_quad<Bits>(even, weights.quad[j], codes + 4 * j);
@@ -92,29 +109,47 @@ inline Floats dot_quads(Ints even, Ints odd, const GroupCodes& weights, const in
   return to_floats(add(even, odd));
 }
 
+/// Adds the products of one group of weights with row r of a tile.
 template <int F>
-inline Floats add_group(Floats sum, const Operand& op, const GroupCodes& weights,
-                        const GroupScales& scales, int64_t row, int64_t g) {
+EDK_INLINE Floats add_group(Floats sum, const GroupCodes& weights, const GroupScales& scales,
+                            const TileGroup& tile, int r) {
   constexpr ScaleKind kKind = kFormats[F].kind;
   constexpr int kBits = kFormats[F].bits;
-  const Rows& rows = *op.rows;
-  const int8_t* codes = rows.codes + row * rows.padded_k + g * kGroup;
-  const int64_t at = row * rows.groups + g;
-  const Floats row_scale = set1(rows.scale[at]);
+  const int8_t* codes = tile.codes + r * kGroup;
+  const Floats row_scale = set1(tile.scale[r]);
   const Ints none = zero_ints();
   if constexpr (kKind == ScaleKind::kOneMin || kKind == ScaleKind::kTwoMin) {
     const Floats dot = dot_quads<kBits, 0, 8>(none, none, weights, codes);
     sum = fma(dot, mul(scales.scale[0], row_scale), sum);
-    return fma(scales.minimum, set1(rows.sum[at]), sum);
+    return fma(scales.minimum, set1(tile.sum[r]), sum);
+  } else {
+    const Ints first = set1(tile.offset[2 * r]), second = set1(tile.offset[2 * r + 1]);
+    if constexpr (kKind == ScaleKind::kTwo) {
+      const Floats low = dot_quads<kBits, 0, 4>(first, none, weights, codes);
+      const Floats high = dot_quads<kBits, 4, 8>(second, none, weights, codes);
+      return fma(fma(high, scales.scale[1], mul(low, scales.scale[0])), row_scale, sum);
+    }
+    const Floats dot = dot_quads<kBits, 0, 8>(first, second, weights, codes);
+    return fma(dot, mul(scales.scale[0], row_scale), sum);
   }
-  const Ints low_offset = set1(op.offset[2 * at]), high_offset = set1(op.offset[2 * at + 1]);
-  if constexpr (kKind == ScaleKind::kTwo) {
-    const Floats low = dot_quads<kBits, 0, 4>(low_offset, none, weights, codes);
-    const Floats high = dot_quads<kBits, 4, 8>(high_offset, none, weights, codes);
-    return fma(fma(high, scales.scale[1], mul(low, scales.scale[0])), row_scale, sum);
-  }
-  const Floats dot = dot_quads<kBits, 0, 8>(low_offset, high_offset, weights, codes);
-  return fma(dot, mul(scales.scale[0], row_scale), sum);
+}
+
+/// Adds one group to the sums of M rows from `place`: the coarse plane of all, then the fine plane
+/// of those that have one. One look tells whether any does.
+template <int F, int M>
+EDK_INLINE void add_groups(Floats* sum, const Operand& op, const GroupCodes& weights,
+                           const GroupScales& scales, int64_t place) {
+  const TileGroup coarse(op, place);
+#pragma GCC unroll 8
+  for (int r = 0; r < M; ++r) sum[r] = add_group<F>(sum[r], weights, scales, coarse, r);
+  const uint8_t* is_fine = op.rows->is_fine + place;
+  uint8_t any_fine = 0;
+  for (int r = 0; r < M; ++r) any_fine |= is_fine[r];
+  if (__builtin_expect(!any_fine, 1)) return;
+  const TileGroup fine(op, place + op.rows->plane);
+#pragma GCC unroll 8
+  for (int r = 0; r < M; ++r)
+    if (is_fine[r]) sum[r] = add_group<F>(sum[r], weights, scales, fine, r);
 }
 
 /// Products of one panel with rows [first, first + M).
@@ -140,9 +175,7 @@ void quantised_tile(const Operand& op, const uint8_t* panel, int64_t first, Floa
         prefetch(codes + kPrefetchBytes + line);
       const GroupCodes weights = unpack<kFormats[F].bits>(codes);
       const GroupScales scales = group_scales<kKind>(outer, own);
-#pragma GCC unroll 8
-      for (int r = 0; r < M; ++r)
-        sum[r] = add_group<F>(sum[r], op, weights, scales, first + r, block + g);
+      add_groups<F, M>(sum, op, weights, scales, op.rows->place(first, block + g));
       own += group_scales_bytes(F);
       codes += group_bytes(F);
     }
@@ -279,15 +312,23 @@ void linear_task(void* user, int64_t task) {
   }
 }
 
+/// Fills the offsets of matrix `i` for group `g` of row `r`.
+inline void set_offsets(const LinearPlan& plan, int i, int64_t r, int64_t g) {
+  const int32_t zero = kFormats[plan.args->matrices[i].format].zero_point;
+  const int64_t coarse = plan.rows.place(r, g);
+  const int planes = plan.rows.is_fine[coarse] ? 2 : 1;
+  for (int p = 0; p < planes; ++p)
+    for (int h = 0; h < 2; ++h) {
+      const int64_t at = 2 * (coarse + p * plan.rows.plane) + h;
+      plan.offsets[i][at] = -zero * plan.rows.half_sum[at];
+    }
+}
+
 void prepare_task(void* user, int64_t r) {
   const LinearPlan& plan = *static_cast<const LinearPlan*>(user);
   prepare_row(*plan.args, plan.rows, r);
-  for (int i = 0; i < plan.args->n_matrices; ++i) {
-    const int32_t zero = kFormats[plan.args->matrices[i].format].zero_point;
-    const int64_t begin = 2 * plan.rows.groups * r;
-    for (int64_t h = 0; plan.offsets[i] && h < 2 * plan.rows.groups; ++h)
-      plan.offsets[i][begin + h] = -zero * plan.rows.half_sum[begin + h];
-  }
+  for (int i = 0; i < plan.args->n_matrices; ++i)
+    for (int64_t g = 0; plan.offsets[i] && g < plan.rows.groups; ++g) set_offsets(plan, i, r, g);
 }
 
 /// Cuts the operator's scratch into consecutive 64-byte aligned arrays; with a null base it sizes.
@@ -316,18 +357,19 @@ int64_t carve(LinearPlan* plan, uint8_t* base) {
   Rows& rows = plan->rows;
   rows.k = args.k;
   rows.groups = ceil_div(args.k, kGroup);
-  rows.padded_k = rows.groups * kGroup;
+  rows.plane = ceil_div(args.rows, kTileRows) * kTileRows * rows.groups;
   Carver carver(base);
   if (has_float) rows.normed = carver.take<float>(args.rows * args.k);
   if (has_quantised) {
-    rows.codes = carver.take<int8_t>(args.rows * rows.padded_k);
-    rows.scale = carver.take<float>(args.rows * rows.groups);
-    rows.sum = carver.take<float>(args.rows * rows.groups);
-    rows.half_sum = carver.take<int32_t>(args.rows * rows.groups * 2);
+    rows.codes = carver.take<int8_t>(2 * rows.plane * kGroup);
+    rows.is_fine = carver.take<uint8_t>(rows.plane);
+    rows.scale = carver.take<float>(2 * rows.plane);
+    rows.sum = carver.take<float>(2 * rows.plane);
+    rows.half_sum = carver.take<int32_t>(4 * rows.plane);
   }
   for (int i = 0; i < args.n_matrices; ++i) {
     const bool has_zero = kFormats[args.matrices[i].format].zero_point != 0;
-    plan->offsets[i] = has_zero ? carver.take<int32_t>(args.rows * rows.groups * 2) : nullptr;
+    plan->offsets[i] = has_zero ? carver.take<int32_t>(4 * rows.plane) : nullptr;
   }
   return carver.used();
 }

@@ -1,5 +1,10 @@
-// Activation rows as the dot products read them: normed, then quantised to int8 by groups of 32.
+// Activation rows as the dot products read them: normed, then quantised by groups of 32.
 // Included after one simd_*.h.
+//
+// A group's codes have 8 bits, unless its scale is far above the row's average: then its rounding
+// errors would outweigh those of all others (outlier features are like that), so what rounding left
+// over is quantised again into a second, fine plane. Halves the error of SmolLM2's logits for a
+// second dot product in one group of twelve.
 #pragma once
 
 #include <cmath>
@@ -10,16 +15,28 @@
 namespace edk {
 namespace {
 
+constexpr float kFineThreshold = 2.0f;  // times the row's mean scale
+constexpr float kFineSteps = 254.0f;    // steps of the fine plane in one step of the coarse one
+
 /// All rows of one pass. A row's numbers depend on that row alone.
+///
+/// Rows lie in tiles of kTileRows, and a tile lies group by group, so that a dot product reads every
+/// array at one address and constant offsets: `place(r, g)`. The fine plane lies `plane` places
+/// after the coarse one, in the same order.
 struct Rows {
-  int64_t k = 0;         // columns of the weights
-  int64_t padded_k = 0;  // k rounded up to a whole group; codes past k are zero
+  int64_t k = 0;  // columns of the weights
   int64_t groups = 0;
-  float* normed = nullptr;      // [rows, k], only when a float format reads it
-  int8_t* codes = nullptr;      // [rows, padded_k]
-  float* scale = nullptr;       // [rows, groups]: amax / 127
-  float* sum = nullptr;         // [rows, groups]: scale * (sum of codes)
-  int32_t* half_sum = nullptr;  // [rows, 2 groups]: sum of codes over 16
+  int64_t plane = 0;            // places of one plane
+  float* normed = nullptr;      // [rows, k] in plain order, only when a float format reads it
+  int8_t* codes = nullptr;      // 32 per place; those past k are zero
+  uint8_t* is_fine = nullptr;   // per place of the coarse plane: its fine place is set
+  float* scale = nullptr;       // per place
+  float* sum = nullptr;         // per place: scale * (sum of codes)
+  int32_t* half_sum = nullptr;  // 2 per place: sum of codes over 16
+
+  int64_t place(int64_t r, int64_t g) const {
+    return (r / kTileRows * groups + g) * kTileRows + r % kTileRows;
+  }
 };
 
 inline float rms_inverse(const float* x, int64_t k, float epsilon) {
@@ -44,31 +61,80 @@ struct GroupValues {
   }
 };
 
-inline void quantise_group(const GroupValues& values, const Rows& rows, int64_t r, int64_t g) {
-  const float largest = reduce_max(max(abs(values.half[0]), abs(values.half[1])));
-  const float inverse = largest > 0 ? 127.0f / largest : 0.0f;
-  const float scale = largest / 127.0f;
-  int32_t total = 0;
-  for (int h = 0; h < 2; ++h) {
-    const Ints codes = to_ints(round(mul(values.half[h], set1(inverse))));
-    store_i8(rows.codes + r * rows.padded_k + g * kGroup + 16 * h, codes);
-    const int32_t sum = reduce_add(codes);
-    rows.half_sum[(r * rows.groups + g) * 2 + h] = sum;
-    total += sum;
+/// Writes the codes at `place` for values given in steps of `scale`; returns what rounding left.
+struct Quantised {
+  Floats rest[2];
+
+  Quantised(const Floats steps[2], float scale, const Rows& rows, int64_t place) {
+    int32_t total = 0;
+    for (int h = 0; h < 2; ++h) {
+      const Floats code = round(steps[h]);
+      rest[h] = sub(steps[h], code);
+      store_i8(rows.codes + place * kGroup + 16 * h, to_ints(code));
+      const int32_t sum = reduce_add(to_ints(code));
+      rows.half_sum[2 * place + h] = sum;
+      total += sum;
+    }
+    rows.scale[place] = scale;
+    rows.sum[place] = scale * static_cast<float>(total);
   }
-  rows.scale[r * rows.groups + g] = scale;
-  rows.sum[r * rows.groups + g] = scale * static_cast<float>(total);
+};
+
+inline void quantise_group(const GroupValues& values, float scale, float fine_above,
+                           const Rows& rows, int64_t place) {
+  const Floats inverse = set1(scale > 0 ? 1.0f / scale : 0.0f);
+  const Floats steps[2] = {mul(values.half[0], inverse), mul(values.half[1], inverse)};
+  const Quantised coarse(steps, scale, rows, place);
+  rows.is_fine[place] = scale > fine_above;
+  if (!rows.is_fine[place]) return;
+  const Floats finer = set1(kFineSteps);
+  const Floats rest[2] = {mul(coarse.rest[0], finer), mul(coarse.rest[1], finer)};
+  Quantised(rest, scale / kFineSteps, rows, place + rows.plane);
+}
+
+/// One row's values, group by group; norming is cheap enough to do again in a second pass.
+class RowReader {
+ public:
+  RowReader(const LinearArgs& args, int64_t r)
+      : x_(args.x + r * args.k),
+        weight_(args.norm_weight),
+        k_(args.k),
+        inverse_(weight_ ? rms_inverse(x_, k_, args.epsilon) : 1.0f) {}
+
+  GroupValues group(int64_t g) const {
+    const int64_t at = g * kGroup;
+    return GroupValues(x_ + at, weight_ ? weight_ + at : nullptr, inverse_, size(g));
+  }
+  int64_t size(int64_t g) const { return k_ - g * kGroup < kGroup ? k_ - g * kGroup : kGroup; }
+
+ private:
+  const float* x_;
+  const float* weight_;
+  int64_t k_;
+  float inverse_;
+};
+
+inline void quantise_row(const RowReader& reader, const Rows& rows, int64_t r) {
+  double total = 0;
+  for (int64_t g = 0; g < rows.groups; ++g) {
+    const GroupValues values = reader.group(g);
+    const float scale = reduce_max(max(abs(values.half[0]), abs(values.half[1]))) / 127.0f;
+    rows.scale[rows.place(r, g)] = scale;
+    total += static_cast<double>(scale);
+  }
+  const float mean = static_cast<float>(total / static_cast<double>(rows.groups));
+  for (int64_t g = 0; g < rows.groups; ++g)
+    quantise_group(reader.group(g), rows.scale[rows.place(r, g)], kFineThreshold * mean, rows,
+                   rows.place(r, g));
 }
 
 inline void prepare_row(const LinearArgs& args, const Rows& rows, int64_t r) {
-  const float* x = args.x + r * args.k;
-  const float inverse = args.norm_weight ? rms_inverse(x, args.k, args.epsilon) : 1.0f;
-  for (int64_t g = 0; g < rows.groups; ++g) {
-    const int64_t at = g * kGroup, n = args.k - at < kGroup ? args.k - at : kGroup;
-    const GroupValues values(x + at, args.norm_weight ? args.norm_weight + at : nullptr, inverse, n);
-    if (rows.codes) quantise_group(values, rows, r, g);
-    for (int h = 0; rows.normed && h < 2; ++h)
-      store_n(rows.normed + r * args.k + at + 16 * h, values.half[h], n - 16 * h > 0 ? n - 16 * h : 0);
+  const RowReader reader(args, r);
+  if (rows.codes) quantise_row(reader, rows, r);
+  for (int64_t g = 0; rows.normed && g < rows.groups; ++g) {
+    const GroupValues values = reader.group(g);
+    for (int64_t h = 0; 16 * h < reader.size(g); ++h)
+      store_n(rows.normed + r * args.k + g * kGroup + 16 * h, values.half[h], reader.size(g) - 16 * h);
   }
 }
 
