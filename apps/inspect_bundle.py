@@ -63,7 +63,7 @@ def _show(manifest: BundleManifest, damaged: list[str] | None) -> None:
         "written by": f"edgedec {manifest.edgedec_version}, schema {manifest.schema_version}",
         "stop tokens": ", ".join(map(str, manifest.stop_token_ids)) or "none",
     }
-    facts |= {f"verified: {key}": str(value) for key, value in manifest.verification.items()}
+    facts |= {f"verified: {key}": _short(value) for key, value in manifest.verification.items()}
     out.print(_facts(facts))
     for role, model in manifest.models.items():
         out.print(f"\n[bold]{escape(role)}[/]")
@@ -92,6 +92,10 @@ def _model_facts(model: ModelEntry) -> dict[str, str]:
         "matrices": ", ".join(f"{n} {name}" for name, n in formats.most_common()),
         "hidden states": ", ".join(map(str, model.hidden_layers)) or "none",
     }
+
+
+def _short(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _facts(facts: dict[str, str]) -> Table:

@@ -26,9 +26,7 @@ class Fields:
     def fail(self, key: str | None, got: object, expected: str) -> NoReturn:
         where = self.where if key is None else f"{self.where}.{key}"
         where = "".join(c if c.isprintable() else "?" for c in where[:200])
-        raise BundleError(
-            f"{where} is {shown(got)}, expected {expected}: export the model again"
-        )
+        raise BundleError(f"{where} is {shown(got)}, expected {expected}: export the model again")
 
     def only(self, known: set[str]) -> None:
         if unknown := sorted(str(key) for key in set(self.values) - known):
