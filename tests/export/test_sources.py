@@ -59,7 +59,10 @@ def test_catalogue_says_how_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 @pytest.mark.parametrize("source", ["nothing", "a/b/c", "", "./absent", "org/model.gguf", "../x"])
-def test_unknown_sources_say_what_is_known(source: str) -> None:
+def test_unknown_sources_say_what_is_known(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # relative sources mean files of an empty folder
     with pytest.raises(CheckpointError, match=r"expected a \.gguf file.*smollm2") as caught:
         open_checkpoint(source)
     assert len(str(caught.value).splitlines()) == 1
