@@ -227,7 +227,7 @@ def test_killed_exports_leave_nothing_or_a_whole_bundle(smollm2_gguf: Path, tmp_
     code = (
         "import sys; from pathlib import Path; from edgedec.export.config import ExportConfig; "
         "from edgedec.export import pipeline; "
-        "pipeline.verify_graph = lambda *a: {'kl_nats': 0.0}; "
+        "pipeline.verify_graph = lambda *a: {'mean_abs_error': 0.0, 'logit_std': 1.0}; "
         "print('ready', flush=True); "
         "pipeline.export(ExportConfig(source=sys.argv[1], destination=Path(sys.argv[2]), "
         "is_overwrite_allowed=True), lambda p, d, t: print(p, flush=True) if not t else None)"
