@@ -107,4 +107,8 @@ def _read_line() -> str | None:
     try:
         return input("> ").strip()
     except EOFError:
+        note("")
         return None
+    except KeyboardInterrupt:
+        note("")
+        raise

@@ -110,8 +110,9 @@ def summary(result: GenerationResult) -> str:
     parts = [
         f"{result.n_prompt_tokens} prompt tokens{reused}",
         f"{result.n_new_tokens} new tokens ({result.finish_reason})",
-        f"first after {result.ttft_ms:.0f} ms",
     ]
+    if result.n_new_tokens:
+        parts.append(f"first after {result.ttft_ms:.0f} ms")
     if result.tokens_per_s:
         parts.append(f"then {result.tokens_per_s:.1f} tokens/s")
     return " · ".join(parts)

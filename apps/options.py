@@ -21,10 +21,11 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 
 MaxNewTokens = Annotated[
     int | None,
-    typer.Option("--max-new-tokens", "-n", min=1, help="Most new tokens."),
+    typer.Option("--max-new-tokens", "-n", min=1, help="Most new tokens; 256 by default."),
 ]
 Temperature = Annotated[
-    float | None, typer.Option(min=0.0, help="Randomness; 0 always takes the most likely token.")
+    float | None,
+    typer.Option(min=0.0, help="Randomness; 0 takes the likeliest token."),
 ]
 TopK = Annotated[int | None, typer.Option(min=0, help="Sample among the K likeliest; 0 is off.")]
 TopP = Annotated[
