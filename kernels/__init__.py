@@ -18,6 +18,7 @@ from edgedec.kernels.cpu import (
     unpack_rows,
 )
 from edgedec.kernels.library import has_library, library_path
+from edgedec.kernels.limits import multiply_rate, read_rate
 
 __all__ = [
     "PANEL",
@@ -29,7 +30,9 @@ __all__ = [
     "has_library",
     "library_path",
     "linear",
+    "multiply_rate",
     "pack",
     "packed_nbytes",
+    "read_rate",
     "unpack_rows",
 ]

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels.h"
+#include "limits.h"
 
 #define EDGEDEC_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -84,4 +85,16 @@ EDGEDEC_EXPORT int edgedec_attention(const char* isa, const edk::AttentionArgs* 
   const edk::Kernels* kernels = edk::find_kernels(isa);
   if (kernels != nullptr) kernels->attention(*args, edk::PlainThreads(n_threads));
   return kernels != nullptr;
+}
+
+/// Bytes per second read from `data` [n_bytes]; see limits.h.
+EDGEDEC_EXPORT double edgedec_read_rate(const uint8_t* data, int64_t n_bytes, int n_threads,
+                                        double seconds) {
+  return edk::read_rate(data, n_bytes, n_threads, seconds);
+}
+
+/// Multiply-accumulates of bytes per second; 0 if the instruction set is not usable here.
+EDGEDEC_EXPORT double edgedec_multiply_rate(const char* isa, int n_threads, double seconds) {
+  const edk::Kernels* kernels = edk::find_kernels(isa);
+  return kernels != nullptr ? edk::multiply_rate(*kernels, n_threads, seconds) : 0;
 }

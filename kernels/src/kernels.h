@@ -97,6 +97,8 @@ struct Kernels {
   void (*linear)(const LinearArgs&, const Parallel&);
   void (*embed)(const EmbedArgs&, const Parallel&);
   void (*attention)(const AttentionArgs&, const Parallel&);
+  /// Does `n_rounds` of dot products for measuring; returns how many multiply-accumulates that is.
+  int64_t (*multiply)(int64_t n_rounds, int32_t* sum);
 };
 
 /// Kernels of the best usable ISA, or of EDGEDEC_ISA. Null, with `*why` set, if that ISA is

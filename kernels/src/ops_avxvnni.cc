@@ -3,8 +3,9 @@
 #include "attention.h"
 #include "embed.h"
 #include "linear.h"
+#include "multiply.h"
 
 namespace edk {
 extern const Kernels kAvxvnniKernels;
-const Kernels kAvxvnniKernels = {kIsa, linear, embed, attention};
+const Kernels kAvxvnniKernels = {kIsa, linear, embed, attention, multiply};
 }  // namespace edk

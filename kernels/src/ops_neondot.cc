@@ -3,8 +3,9 @@
 #include "attention.h"
 #include "embed.h"
 #include "linear.h"
+#include "multiply.h"
 
 namespace edk {
 extern const Kernels kNeondotKernels;
-const Kernels kNeondotKernels = {kIsa, linear, embed, attention};
+const Kernels kNeondotKernels = {kIsa, linear, embed, attention, multiply};
 }  // namespace edk

@@ -3,8 +3,9 @@
 #include "attention.h"
 #include "embed.h"
 #include "linear.h"
+#include "multiply.h"
 
 namespace edk {
 extern const Kernels kNeoni8mmKernels;
-const Kernels kNeoni8mmKernels = {kIsa, linear, embed, attention};
+const Kernels kNeoni8mmKernels = {kIsa, linear, embed, attention, multiply};
 }  // namespace edk
