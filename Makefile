@@ -41,9 +41,9 @@ $(BUNDLE)/manifest.json: $(MADE)/installed $(MADE)/model $(EXPORTER)
 	@touch $@
 
 $(MADE)/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	  echo "edgedec needs Python 3.11 or newer; '$(PYTHON)' is" \
-	    "$$($(PYTHON) --version 2>&1 || true). Name another: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "edgedec needs Python 3.11 or newer, which '$(PYTHON)' is not." \
+	    "Name another: make PYTHON=python3.12" >&2; exit 1; }
 	@command -v c++ g++ clang++ >/dev/null || { \
 	  echo "edgedec needs a C++17 compiler: install g++ or clang" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
