@@ -16,6 +16,7 @@ namespace edk {
 namespace {
 
 constexpr float kFineThreshold = 2.0f;  // times the row's mean scale
+constexpr float kSmallestScale = 1.17549435e-38f;  // below it, 1 / scale may be infinite
 constexpr float kFineSteps = 254.0f;    // steps of the fine plane in one step of the coarse one
 
 /// All rows of one pass. A row's numbers depend on that row alone.
@@ -62,13 +63,14 @@ struct GroupValues {
 };
 
 /// Writes the codes at `place` for values given in steps of `scale`; returns what rounding left.
+/// Steps that are no number become some code: the row's scale spoils its results anyway.
 struct Quantised {
   Floats rest[2];
 
   Quantised(const Floats steps[2], float scale, const Rows& rows, int64_t place) {
     int32_t total = 0;
     for (int h = 0; h < 2; ++h) {
-      const Floats code = round(steps[h]);
+      const Floats code = max(min(round(steps[h]), set1(127.0f)), set1(-127.0f));
       rest[h] = sub(steps[h], code);
       store_i8(rows.codes + place * kGroup + 16 * h, to_ints(code));
       const int32_t sum = reduce_add(to_ints(code));
@@ -82,7 +84,7 @@ struct Quantised {
 
 inline void quantise_group(const GroupValues& values, float scale, float fine_above,
                            const Rows& rows, int64_t place) {
-  const Floats inverse = set1(scale > 0 ? 1.0f / scale : 0.0f);
+  const Floats inverse = set1(scale >= kSmallestScale ? 1.0f / scale : 0.0f);
   const Floats steps[2] = {mul(values.half[0], inverse), mul(values.half[1], inverse)};
   const Quantised coarse(steps, scale, rows, place);
   rows.is_fine[place] = scale > fine_above;
