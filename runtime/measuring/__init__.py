@@ -1,0 +1,1 @@
+"""Measuring: interleaved repetitions, their statistics, and what disturbed them."""

@@ -1,0 +1,167 @@
+"""Energy the machine used, where it tells: RAPL counters, Tegra's sensors, a draining battery."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+_POWERCAP = Path("/sys/class/powercap")
+_POWER_SUPPLY = Path("/sys/class/power_supply")
+_TEGRA_POWER = re.compile(r"\b(?:VDD_IN|POM_5V_IN|VIN_SYS_5V0|SYS5V)\s+(\d+)(?:mW)?/")
+
+
+class EnergyMeter(Protocol):
+    """Tells the energy used between `start` and `stop`."""
+
+    @property
+    def name(self) -> str:
+        """What is measured, and by what."""
+
+    def start(self) -> None:
+        """Begins a measurement."""
+
+    def stop(self) -> float | None:
+        """Returns the energy used since `start`. Units: joules."""
+
+    def close(self) -> None:
+        """Ends whatever the meter keeps running."""
+
+
+def find_meter(
+    powercap: Path = _POWERCAP, power_supply: Path = _POWER_SUPPLY
+) -> EnergyMeter | None:
+    """Returns the best meter of this machine, or None if it tells nothing."""
+    counters = tuple(
+        zone / "energy_uj"
+        for zone in sorted(powercap.glob("intel-rapl:*"))
+        if zone.name.count(":") == 1 and _read_number(zone / "energy_uj") is not None
+    )
+    if counters:
+        return RaplMeter(counters)
+    if program := shutil.which("tegrastats"):
+        return TegraMeter([program, "--interval", "100"])
+    for battery in sorted(power_supply.glob("*")):
+        if battery_watts(battery) is not None:
+            return BatteryMeter(battery)
+    return None
+
+
+class RaplMeter:
+    """Running Average Power Limit counters of all CPU packages. They wrap around."""
+
+    name = "RAPL, CPU packages"
+
+    def __init__(self, counters: tuple[Path, ...]) -> None:
+        self._counters = counters
+        self._before: list[int | None] = []
+
+    def start(self) -> None:
+        self._before = [_read_number(counter) for counter in self._counters]
+
+    def stop(self) -> float | None:
+        total = 0
+        for counter, before in zip(self._counters, self._before, strict=True):
+            after = _read_number(counter)
+            if before is None or after is None:
+                return None
+            if after < before:
+                after += _read_number(counter.with_name("max_energy_range_uj")) or 0
+            total += after - before
+        return 1e-6 * total
+
+    def close(self) -> None:
+        """Nothing keeps running."""
+
+
+class BatteryMeter:
+    """Power drawn from a battery, before and after, times the time between."""
+
+    name = "battery, whole machine"
+
+    def __init__(self, battery: Path, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._battery = battery
+        self._clock = clock
+        self._started_s = 0.0
+        self._watts: float | None = None
+
+    def start(self) -> None:
+        self._watts = battery_watts(self._battery)
+        self._started_s = self._clock()
+
+    def stop(self) -> float | None:
+        elapsed_s = self._clock() - self._started_s
+        watts = battery_watts(self._battery)
+        if self._watts is None or watts is None:
+            return None
+        return elapsed_s * (self._watts + watts) / 2
+
+    def close(self) -> None:
+        """Nothing keeps running."""
+
+
+class TegraMeter:
+    """Mean power that tegrastats reports between `start` and `stop`, times the time between."""
+
+    name = "tegrastats, whole board"
+
+    def __init__(self, command: list[str], clock: Callable[[], float] = time.perf_counter) -> None:
+        self._command = command
+        self._clock = clock
+        self._started_s = 0.0
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        self.close()
+        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
+        self._started_s = self._clock()
+
+    def stop(self) -> float | None:
+        if self._process is None:
+            return None
+        elapsed_s = self._clock() - self._started_s
+        self._process.terminate()
+        text, _ = self._process.communicate()
+        self._process = None
+        watts = tegra_watts(text)
+        return None if watts is None else elapsed_s * watts
+
+    def close(self) -> None:
+        """Ends tegrastats."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.communicate()
+            self._process = None
+
+
+def tegra_watts(text: str) -> float | None:
+    """Returns the mean power of the whole board in what tegrastats wrote, if it tells."""
+    milliwatts = [int(found) for found in _TEGRA_POWER.findall(text)]
+    return 1e-3 * sum(milliwatts) / len(milliwatts) if milliwatts else None
+
+
+def battery_watts(battery: Path) -> float | None:
+    """Returns what a battery delivers right now, or None unless it is draining and tells."""
+    try:
+        if (battery / "status").read_text().strip() != "Discharging":
+            return None
+    except OSError:
+        return None
+    if (microwatts := _read_number(battery / "power_now")) is not None:
+        return 1e-6 * abs(microwatts)
+    microamperes = _read_number(battery / "current_now")
+    microvolts = _read_number(battery / "voltage_now")
+    if microamperes is None or microvolts is None:
+        return None
+    return 1e-12 * abs(microamperes) * microvolts
+
+
+def _read_number(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
