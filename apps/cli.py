@@ -16,6 +16,7 @@ import typer
 from rich.logging import RichHandler
 
 from edgedec import __version__
+from edgedec.apps.bench import bench
 from edgedec.apps.chat import chat
 from edgedec.apps.doctor import doctor
 from edgedec.apps.export_bundle import export
@@ -34,7 +35,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (export, run, chat, inspect, doctor):
+for verb in (export, run, chat, bench, inspect, doctor):
     app.command()(verb)
 
 

@@ -1,0 +1,69 @@
+"""What a pass must do at least, and how long this machine needs for that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgedec import kernels
+from edgedec.apps.bench_jobs import Test
+from edgedec.models.blocks import weight_shapes
+from edgedec.models.manifest import ModelEntry
+from edgedec.models.quant import FORMATS
+
+_HALF_BYTES = 2
+
+
+@dataclass(frozen=True)
+class Work:
+    """Bytes a pass reads once, and multiply-accumulates per row.
+
+    layer_macs: of the layers, for each row. head_macs: of the LM head, for each row with logits.
+    kv_bytes: of the KV cache, for each token already in it.
+    """
+
+    weight_bytes: int
+    layer_macs: int
+    head_macs: int
+    kv_bytes: int
+
+    def of(self, test: Test) -> tuple[int, int]:
+        """Returns the bytes and multiply-accumulates of a prefill, a decode step or a verify."""
+        rows = 1 if test.kind == "tg" else test.n
+        logit_rows = test.n if test.kind == "verify" else 1
+        n_bytes = self.weight_bytes + test.depth * self.kv_bytes
+        return n_bytes, rows * self.layer_macs + logit_rows * self.head_macs
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The least time a test can take. limit: ``read`` or ``int8``, whichever is slower."""
+
+    seconds: float
+    limit: str
+
+
+def read_work(entry: ModelEntry) -> Work | None:
+    """Returns the work of a model, or None unless its weights are packed for our kernels."""
+    if entry.graph_kind != "fused":
+        return None
+    config = entry.config
+    head = "embed_tokens.weight" if config.is_head_tied else "lm_head.weight"
+    n_bytes, layer_macs, head_macs = 0, 0, 0
+    for name, shape in weight_shapes(config).items():
+        if len(shape) != 2 or (name == "embed_tokens.weight" and name != head):
+            continue
+        n, k = shape
+        n_bytes += kernels.packed_nbytes(FORMATS[entry.tensor_formats[name]].index, n, k)
+        if name == head:
+            head_macs = n * k
+        else:
+            layer_macs += n * k
+    kv_bytes = 2 * _HALF_BYTES * config.n_layers * config.n_kv_heads * config.head_size
+    return Work(n_bytes, layer_macs, head_macs, kv_bytes)
+
+
+def bound(work: Work, test: Test, read_gb_s: float, int8_gmac_s: float) -> Bound:
+    """Returns the least time ``test`` can take on a machine with these limits."""
+    n_bytes, macs = work.of(test)
+    read_s, multiply_s = 1e-9 * n_bytes / read_gb_s, 1e-9 * macs / int8_gmac_s
+    return Bound(read_s, "read") if read_s >= multiply_s else Bound(multiply_s, "int8")

@@ -1,0 +1,69 @@
+"""edgedec itself, through the session and the strategy that `edgedec run` decodes with."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from edgedec.runtime.config import SamplingConfig
+from edgedec.runtime.decoding.plain import Plain
+from edgedec.runtime.decoding.strategy import DecodeState
+from edgedec.runtime.engine import Engine, load
+from edgedec.runtime.noise import Noise
+from edgedec.runtime.prefill import prefill
+from edgedec.runtime.sampling import History
+from edgedec.runtime.session import TokenTree
+from edgedec.runtime.stats import DecodeStats
+
+
+class Model:
+    """A loaded bundle and the tokens to feed it."""
+
+    def __init__(self, engine: Engine, spec: dict[str, Any]) -> None:
+        self._session = engine.session
+        self._engine = engine  # owns the session
+        self._ids: list[int] = spec["ids"]
+        self.facts = {"through": "edgedec.runtime", "threads": spec["threads"]}
+
+    def prefill(self, depth: int, n: int) -> float | None:
+        """Returns the seconds for n tokens after depth others, with logits of the last."""
+        self._fill(depth)
+        started_s = time.perf_counter()
+        prefill(self._session, self._ids[: depth + n], DecodeStats())
+        return time.perf_counter() - started_s
+
+    def decode(self, depth: int, n: int) -> float | None:
+        """Returns the seconds for n greedy tokens."""
+        self._fill(depth)
+        tokens = self._ids[: depth + 1]
+        sampling = SamplingConfig(temperature=0.0)
+        state = DecodeState(self._session, tokens, sampling, History(tokens), DecodeStats())
+        strategy, noise = Plain(), Noise(0)
+        started_s = time.perf_counter()
+        for _ in range(n):
+            for token in strategy.step(state, noise).tokens:
+                state.append(token)
+        return time.perf_counter() - started_s
+
+    def verify(self, depth: int, m: int) -> float | None:
+        """Returns the seconds for a pass over m tokens with the logits of every row."""
+        self._fill(depth)
+        tree = TokenTree.chain(self._ids[depth : depth + m])
+        rows = range(m)
+        started_s = time.perf_counter()
+        self._session.forward(tree, rows)
+        return time.perf_counter() - started_s
+
+    def _fill(self, depth: int) -> None:
+        """Makes the first ``depth`` tokens, and no more, the contents of the KV cache."""
+        session = self._session
+        if list(session.tokens[:depth]) == self._ids[:depth]:
+            session.truncate(depth)
+        elif depth:
+            prefill(session, self._ids[:depth], DecodeStats())
+
+
+def open_model(spec: dict[str, Any]) -> Model:
+    """Returns the bundle at ``path``, loaded."""
+    engine = load(spec["path"], threads=spec["threads"], context=spec["context"])
+    return Model(engine, spec)

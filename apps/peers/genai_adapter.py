@@ -1,0 +1,78 @@
+"""onnxruntime-genai, through its generator. It loads model folders of its own, not GGUF files."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime_genai as og
+
+
+class Model:
+    """A model folder with one generator, rewound between measurements."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        path = Path(spec["path"])
+        if not (path / "genai_config.json").is_file():
+            raise ValueError(
+                f"onnxruntime-genai loads folders with a genai_config.json, not {path.name}: make "
+                "one with `python -m onnxruntime_genai.models.builder -p int4 -e cpu` and name it "
+                "with --peer-model onnxruntime-genai=FOLDER"
+            )
+        options = {"intra_op_num_threads": spec["threads"]}
+        config = og.Config(str(path))
+        config.overlay(json.dumps({"model": {"decoder": {"session_options": options}}}))
+        self._model = og.Model(config)
+        self._ids: list[int] = spec["ids"]
+        parameters = og.GeneratorParams(self._model)
+        parameters.set_search_options(do_sample=False, max_length=spec["context"], min_length=0)
+        self._generator = og.Generator(self._model, parameters)
+        self._n_past = 0
+        self.facts = {
+            "through": f"onnxruntime-genai {og.__version__}, Generator",
+            "format": f"folder {path.name}",
+            "threads": spec["threads"],
+        }
+
+    def prefill(self, depth: int, n: int) -> float | None:
+        """Returns the seconds for n tokens after depth others."""
+        self._fill(depth)
+        return self._feed(self._ids[depth : depth + n])
+
+    def decode(self, depth: int, n: int) -> float | None:
+        """Returns the seconds for n greedy tokens, each chosen and then computed."""
+        self._fill(depth)
+        self._feed(self._ids[depth : depth + 1])
+        self._generator.generate_next_token()
+        started_s = time.perf_counter()
+        for _ in range(n):
+            self._generator.generate_next_token()
+        self._n_past += n
+        return time.perf_counter() - started_s
+
+    def verify(self, depth: int, m: int) -> float | None:
+        """Returns the seconds for a pass over m tokens, whose graph yields logits of every row."""
+        self._fill(depth)
+        return self._feed(self._ids[depth : depth + m])
+
+    def _fill(self, depth: int) -> None:
+        if self._n_past < depth:
+            self._generator.rewind_to(0)
+            self._feed(self._ids[:depth])
+        self._generator.rewind_to(depth)
+        self._n_past = depth
+
+    def _feed(self, ids: list[int]) -> float:
+        tokens = np.array([ids], np.int32)
+        started_s = time.perf_counter()
+        self._generator.append_tokens(tokens)
+        self._n_past += len(ids)
+        return time.perf_counter() - started_s
+
+
+def open_model(spec: dict[str, Any]) -> Model:
+    """Returns the model folder at ``path``, loaded."""
+    return Model(spec)

@@ -1,0 +1,100 @@
+"""Serves one runtime to `edgedec bench`: a request per line of JSON in, an answer per line out.
+
+Run as `python worker.py ADAPTER.py`. An adapter defines `open_model(spec)`, which returns an object
+with the dict `facts` (what was loaded), and three methods that return seconds, or None if the
+runtime cannot do it: `prefill(depth, n)` for n tokens after depth others; `decode(depth, n)` for n
+greedy tokens, one at a time; `verify(depth, m)` for a pass over m tokens with logits of every row.
+Works under any Python from 3.10 on, with nothing but the runtime installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+_MIN_PASSES = 3
+
+
+def main(adapter: Path) -> None:
+    """Answers requests until standard input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C ends
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # whatever a runtime prints must not end up among the answers
+    model: Any = None
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            if request["op"] == "open":
+                started_s = time.perf_counter()
+                model = _load_adapter(adapter).open_model(request["spec"])
+                opened_s = time.perf_counter() - started_s
+                model.decode(0, 1)
+                answer: dict[str, Any] = {"facts": model.facts, "load_s": opened_s}
+            elif request["op"] == "run":
+                answer = _run(model, request)
+            else:
+                answer = {"peak_rss_mb": _peak_rss_mb()}
+        except Exception as error:
+            text = " ".join(str(error).split())
+            answer = {"error": f"{type(error).__name__}: {text}"}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+def _run(model: Any, request: dict[str, Any]) -> dict[str, Any]:
+    """Returns seconds per unit of work and what the whole run took of the CPU."""
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    method, depth, n = getattr(model, request["kind"]), request["depth"], request["n"]
+    if request["kind"] == "verify":
+        seconds = _repeat(lambda: method(depth, n), request["min_s"])
+    else:
+        seconds = method(depth, n)
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "seconds": seconds,
+        "cpu_s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+        "n_involuntary": after.ru_nivcsw - before.ru_nivcsw,
+    }
+
+
+def _repeat(run: Any, min_s: float) -> float | None:
+    """Returns the median seconds of as many passes as fill ``min_s``."""
+    passes: list[float] = []
+    while len(passes) < _MIN_PASSES or sum(passes) < min_s:
+        seconds = run()
+        if seconds is None:
+            return None
+        passes.append(seconds)
+    return sorted(passes)[len(passes) // 2]
+
+
+def _load_adapter(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _peak_rss_mb() -> float:
+    """Returns the most memory this process had resident. Units: 10**6 bytes."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024 / 1e6
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak * (1 if sys.platform == "darwin" else 1024) / 1e6
+
+
+if __name__ == "__main__":
+    sys.path.pop(0)  # this folder: its files are no modules of the runtime's Python
+    main(Path(sys.argv[1]))

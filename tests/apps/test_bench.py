@@ -1,0 +1,243 @@
+"""`edgedec bench` on SmolLM2 with tiny sizes: the shape of what it prints, never how fast it is."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgedec import kernels
+from edgedec.apps import bench as bench_verb
+from edgedec.apps.bench_jobs import Test as BenchTest
+from edgedec.apps.bench_jobs import last_cache_bytes, make_tests, read_buffer_bytes
+from edgedec.apps.bench_work import Work, bound
+from edgedec.apps.peers import EDGEDEC, PEERS, Runtime
+from edgedec.apps.peers.client import PeerError, Worker
+from edgedec.runtime.measuring.loop import Bounds
+
+pytestmark = pytest.mark.e2e
+
+TINY = ("-p", 8, "-n", 2, "-m", "1,2", "-t", 2, "-r", 2, "--allow-noise")
+
+
+@pytest.fixture(autouse=True)
+def _library() -> None:
+    if not kernels.has_library():
+        pytest.skip("the compiled kernels are missing")
+
+
+@pytest.fixture(scope="module")
+def document(smollm2_bundle: Path) -> dict[str, Any]:
+    """The JSON document of one run at two depths."""
+    import subprocess
+
+    arguments = ["bench", str(smollm2_bundle), *map(str, TINY), "-d", "0,16", "-o", "json"]
+    done = subprocess.run(
+        [sys.executable, "-c", "from edgedec.apps.cli import main; main()", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_json_has_a_row_for_every_test(document: dict[str, Any]) -> None:
+    names = [row["test"] for row in document["rows"]]
+    assert names == [
+        "pp8", "tg2", "verify1", "verify2",
+        "pp8 @ d16", "tg2 @ d16", "verify1 @ d16", "verify2 @ d16",
+    ]  # fmt: skip
+    for row in document["rows"]:
+        assert row["runtime"] == "edgedec"
+        assert row["tokens_per_s"]["mean"] > 0
+        assert row["ms"]["std"] >= 0
+        assert row["fraction_of_limit"] > 0
+        assert row["bound_by"] in ("read", "int8")
+        assert row["m"] == (row["n"] if row["kind"] == "verify" else None)
+
+
+def test_ratios_are_those_of_medians(document: dict[str, Any]) -> None:
+    rows = {row["test"]: row for row in document["rows"]}
+    for suffix in ("", " @ d16"):
+        one, two = rows[f"verify1{suffix}"], rows[f"verify2{suffix}"]
+        assert one["ratio"] == 1.0
+        assert two["ratio"] == pytest.approx(two["ms"]["median"] / one["ms"]["median"])
+    assert rows["pp8"]["ratio"] is None
+
+
+def test_json_says_what_ran_where(document: dict[str, Any]) -> None:
+    assert document["limits"]["read_gb_s"] > 0
+    assert document["limits"]["int8_gmac_s"] > 0
+    assert document["limits"]["isa"] == kernels.active_isa()
+    assert document["threads"] == 2
+    assert document["weight_bytes"] > 5e7
+    assert document["device"]["n_usable"] >= 1
+    assert document["build"]["edgedec"]
+    (own,) = document["runtimes"]
+    assert own["runtime"] == "edgedec"
+    assert own["first_token_ms"] > own["load_ms"] > 0
+    assert own["peak_rss_mb"] > 20
+    assert document["missing"] == []
+    assert document["noise"]["bounds"] == {"lost_share": 0.05, "spread": 0.1}
+
+
+def test_markdown_has_the_fields_rows(cli: Callable[..., Any], smollm2_bundle: Path) -> None:
+    done = cli("bench", smollm2_bundle, *TINY)
+    assert done.exit_code == 0
+    tables = [line for line in done.out.splitlines() if line.startswith("|")]
+    assert any("| pp8 " in line and " ± " in line for line in tables)
+    assert any("| tg2 " in line for line in tables)
+    assert any("| verify2 " in line for line in tables)
+    assert len({line.count("|") for line in tables}) <= 3
+    assert "limits measured in this run: read" in done.out
+
+
+def test_csv_and_jsonl_hold_the_same_rows(cli: Callable[..., Any], smollm2_bundle: Path) -> None:
+    tiny = ("-p", 0, "-n", 2, "-m", 0, "-r", 1, "--allow-noise")
+    lines = cli("bench", smollm2_bundle, *tiny, "-o", "jsonl").out.splitlines()
+    (record,) = map(json.loads, lines)
+    assert record["test"] == "tg2"
+    assert record["tokens_per_s_mean"] > 0
+    text = cli("bench", smollm2_bundle, *tiny, "-o", "csv").out
+    (row,) = csv.DictReader(io.StringIO(text))
+    assert list(row) == list(record)
+    assert float(row["ms_median"]) > 0
+
+
+def test_a_missing_peer_is_named_and_the_run_goes_on(
+    cli: Callable[..., Any], smollm2_bundle: Path, smollm2_gguf: Path, tmp_path: Path
+) -> None:
+    bare = tmp_path / "python"  # a Python with nothing installed
+    bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "$@"\n')
+    bare.chmod(0o755)
+    done = cli(
+        "bench", smollm2_bundle, "-p", 0, "-n", 2, "-m", 0, "-r", 1, "--allow-noise", "-o", "json",
+        "--against", "openvino,onnxruntime-genai", "--model", smollm2_gguf,
+        "--peer-python", bare, "--peer-python", "openvino=/nowhere/python",
+    )  # fmt: skip
+    assert done.exit_code == 0
+    reasons = {peer["runtime"]: peer["reason"] for peer in done.json["missing"]}
+    assert "pip install onnxruntime-genai" in reasons["onnxruntime-genai"]
+    assert "cannot start /nowhere/python" in reasons["openvino"]
+    assert [row["runtime"] for row in done.json["rows"]] == ["edgedec"]
+
+
+def test_a_peer_that_dies_does_not_take_the_run_along(
+    cli: Callable[..., Any],
+    smollm2_bundle: Path,
+    smollm2_gguf: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    adapter = tmp_path / "mortal_adapter.py"
+    adapter.write_text(
+        "import os, sys\n"
+        "class Model:\n"
+        "    facts = {'through': 'a test', 'format': 'none', 'threads': 1}\n"
+        "    n = 0\n"
+        "    def decode(self, depth, n):\n"
+        "        self.n += 1\n"
+        "        if self.n > 2:\n"
+        "            print('out of luck', file=sys.stderr)\n"
+        "            os._exit(7)\n"
+        "        return 0.01\n"
+        "def open_model(spec):\n"
+        "    print('this belongs nowhere near the answers')\n"
+        "    return Model()\n"
+    )
+    monkeypatch.setitem(PEERS, "llama.cpp", Runtime("llama.cpp", str(adapter), ("nothing",)))
+    done = cli(
+        "bench", smollm2_bundle, "-p", 0, "-n", 2, "-m", 0, "-r", 2, "--allow-noise", "-o", "json",
+        "--against", "llama.cpp", "--model", smollm2_gguf,
+    )  # fmt: skip
+    assert done.exit_code == 0
+    (dead,) = done.json["missing"]
+    assert dead["reason"] == "its process ended with code 7: out of luck"
+    assert [row["runtime"] for row in done.json["rows"]] == ["edgedec"]
+
+
+def test_a_disturbed_run_is_refused(
+    cli: Callable[..., Any], smollm2_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = bench_verb.Plan
+
+    def strict(**fields: Any) -> Any:
+        return plan(**{**fields, "bounds": Bounds(spread=-1.0), "extra_repetitions": 0})
+
+    monkeypatch.setattr(bench_verb, "Plan", strict)
+    done = cli("bench", smollm2_bundle, "-p", 0, "-n", 2, "-m", 0, "-r", 1)
+    assert done.exit_code == 1
+    assert done.error.startswith("error: the run was disturbed: ")
+    assert "--allow-noise" in done.error
+    marked = cli("bench", smollm2_bundle, "-p", 0, "-n", 2, "-m", 0, "-r", 1, "--allow-noise")
+    assert "(noisy)" in marked.out
+
+
+def test_plot(cli: Callable[..., Any], smollm2_bundle: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "speed.png"
+    assert cli("bench", smollm2_bundle, *TINY, "--plot", picture).exit_code == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("-p", 0, "-n", 0, "-m", 0), "nothing to measure"),
+        (("-p", 99999), "need 99999 positions"),
+        (("--against", "gpt"), "--against got 'gpt'"),
+        (("--against", "llama.cpp"), "name one with --model"),
+        (("--against", "llama.cpp", "--model", "/no/such.gguf"), "there is no model at"),
+        (("--peer-model", "abc"), "--peer-model got 'abc'"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_failures_in_one_line(
+    cli: Callable[..., Any], smollm2_bundle: Path, arguments: tuple[object, ...], words: str
+) -> None:
+    done = cli("bench", smollm2_bundle, *arguments)
+    assert done.exit_code == 1
+    assert words in done.error
+
+
+def test_bad_lists_are_usage_errors(cli: Callable[..., Any], smollm2_bundle: Path) -> None:
+    for text in ("1,x", "-3", ""):
+        assert cli("bench", smollm2_bundle, f"--rows={text}").exit_code == 2
+
+
+def test_a_worker_reports_a_broken_bundle(tmp_path: Path) -> None:
+    spec = {"path": str(tmp_path), "threads": 1, "context": 8, "ids": [1, 2]}
+    with pytest.raises(PeerError, match=r"manifest\.json"):
+        Worker(EDGEDEC, sys.executable, spec)
+
+
+def test_tests_cover_every_depth() -> None:
+    found = make_tests((512,), (128,), (0, 1), (0, 64))
+    assert [test.name for test in found] == [
+        "pp512", "tg128", "verify1", "pp512 @ d64", "tg128 @ d64", "verify1 @ d64",
+    ]  # fmt: skip
+    assert [test.n_positions for test in found[:3]] == [512, 129, 1]
+
+
+def test_bounds_follow_the_slower_limit() -> None:
+    work = Work(weight_bytes=1000, layer_macs=1500, head_macs=500, kv_bytes=10)
+    assert work.of(BenchTest("tg", 128)) == (1000, 2000)
+    assert work.of(BenchTest("verify", 4, depth=3)) == (1030, 8000)
+    assert work.of(BenchTest("pp", 4)) == (1000, 6500)
+    one = bound(work, BenchTest("verify", 1), read_gb_s=1.0, int8_gmac_s=4.0)
+    assert (one.limit, one.seconds) == ("read", pytest.approx(1e-6))
+    many = bound(work, BenchTest("verify", 8), read_gb_s=1.0, int8_gmac_s=4.0)
+    assert (many.limit, many.seconds) == ("int8", pytest.approx(4e-6))
+
+
+def test_the_read_buffer_exceeds_the_caches() -> None:
+    assert read_buffer_bytes() % 4096 == 0
+    assert read_buffer_bytes() > last_cache_bytes()
