@@ -28,7 +28,9 @@ class Model:
         self._model = og.Model(config)
         self._ids: list[int] = spec["ids"]
         parameters = og.GeneratorParams(self._model)
-        parameters.set_search_options(do_sample=False, max_length=spec["context"], min_length=0)
+        # No end token may be chosen: a generator that is done would answer at once, for nothing.
+        length = spec["context"] + 8
+        parameters.set_search_options(do_sample=False, max_length=length, min_length=length)
         self._generator = og.Generator(self._model, parameters)
         self._n_past = 0
         self.facts = {
