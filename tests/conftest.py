@@ -81,14 +81,26 @@ def model_file(name: str) -> Path | None:
 
 
 @pytest.fixture(scope="session")
-def smollm2_gguf() -> Path:
+def find_model() -> Callable[[str], Path]:
+    """Returns a finder of real model files by name; it skips the test where one is missing."""
+
+    def find(name: str) -> Path:
+        if (path := model_file(name)) is not None:
+            return path
+        if not name.startswith("SmolLM2"):
+            pytest.skip(f"{name} is not in EDGEDEC_MODELS nor in ~/.cache/edgedec/models")
+        try:
+            return find_installed("smollm2-135m-instruct")
+        except CheckpointError as error:
+            pytest.skip(f"SmolLM2 is not here: {error}")
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def smollm2_gguf(find_model: Callable[[str], Path]) -> Path:
     """SmolLM2-135M-Instruct, Q4_1: from the models folder, or from its package."""
-    if (path := model_file("SmolLM2-135M-Instruct.Q4_1.gguf")) is not None:
-        return path
-    try:
-        return find_installed("smollm2-135m-instruct")
-    except CheckpointError as error:
-        pytest.skip(f"SmolLM2 is not here: {error}")
+    return find_model("SmolLM2-135M-Instruct.Q4_1.gguf")
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,7 @@
-"""Another implementation's word on a GGUF file: transformers, dequantised weights, float32."""
+"""Another implementation's word on a GGUF file: transformers, dequantised weights, float32.
+
+Token ids come from the caller: transformers ignores the pre-tokenizer that a GGUF file names.
+"""
 
 from __future__ import annotations
 
@@ -91,3 +94,8 @@ def session_nll(session: ModelSession, token_ids: list[int], chunk: int = 128) -
         total += summed_nll(rows.logits, token_ids[start + 1 : start + 1 + len(tokens)])
         session.commit(range(len(tokens)))
     return total
+
+
+def reference_nll(model: Any, token_ids: list[int]) -> float:
+    """Returns the summed NLL of ``token_ids[1:]`` under the reference."""
+    return summed_nll(reference_logits(model, token_ids)[:-1], token_ids[1:])
