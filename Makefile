@@ -1,6 +1,7 @@
 # make run    sets everything up, exports SmolLM2-135M-Instruct, writes text and shows the speed
 # make test   sets everything up, then checks style and types and runs every test
 # make test-pair  the tests that need the Qwen2.5-Coder files
+# make test-arm   the kernels and `edgedec run` on emulated ARM processors
 # make check  style and types only         make clean  removes what this file made
 #
 # Stamps in .venv/made make the second time quick; the C++ library is rebuilt when kernels/ changes.
@@ -21,7 +22,7 @@ KERNELS := kernels/CMakeLists.txt $(wildcard kernels/src/*)
 EXPORTER := $(shell find export models targets kernels -name '*.py')
 PACKAGES := models targets export kernels runtime apps
 
-.PHONY: run test test-pair check clean
+.PHONY: run test test-pair test-arm check clean
 
 run: $(BUNDLE)/manifest.json
 	$(BIN)/edgedec run $(BUNDLE) "$(PROMPT)" --max-new-tokens 96
@@ -32,6 +33,12 @@ test: check $(MADE)/model
 # The Qwen2.5-Coder GGUF files, 1.6 GB, are the user's to bring (EDGEDEC_MODELS names their folder).
 test-pair: $(MADE)/dev
 	$(BIN)/python -m pytest -m pair -s
+
+# Needs Debian packages, which it names if they are missing.
+test-arm: $(MADE)/dev $(MADE)/model
+	tools/arm/build.sh $(BIN)/python
+	tools/arm/python -m pytest -p no:cacheprovider tests/kernels
+	$(BIN)/python -m pytest -m arm tests/arm
 
 check: $(MADE)/dev build/typing/edgedec
 	$(BIN)/ruff check .
