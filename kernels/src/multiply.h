@@ -31,8 +31,9 @@ int64_t multiply(int64_t n_rounds, int32_t* sum) {
       sums[c] = dot_quad<4>(sums[c], weights, quad + 4 * c);
     }
   }
-  *sum = 0;
-  for (const Ints& chain : sums) *sum += reduce_add(chain);
+  uint32_t all = 0;  // unsigned, since it wraps
+  for (const Ints& chain : sums) all += static_cast<uint32_t>(reduce_add(chain));
+  *sum = static_cast<int32_t>(all);
   return n_rounds * kRepeats * kChains * 4 * kPanel;
 }
 
