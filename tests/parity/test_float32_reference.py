@@ -47,9 +47,9 @@ class Case:
 
 
 FILES = {
-    "SmolLM2-135M-Instruct.Q4_1.gguf": 10,
-    "Qwen2.5-Coder-0.5B-Instruct.Q4_K_M.gguf": 10,
-    "Qwen2.5-Coder-1.5B-Instruct.Q4_K_M.gguf": 10,
+    "SmolLM2-135M-Instruct.Q4_1.gguf": 11,
+    "Qwen2.5-Coder-0.5B-Instruct.Q4_K_M.gguf": 13,
+    "Qwen2.5-Coder-1.5B-Instruct.Q4_K_M.gguf": 12,
 }
 
 
