@@ -18,6 +18,7 @@ PANEL = 16
 _SUPER = 256
 _MAX_N = 2**31
 _MAX_K = 2**24
+_ALIGNMENT = 4  # bytes; packed matrices hold 16-bit scales and 32-bit floats
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
@@ -72,6 +73,8 @@ class PackedMatrix:
     def __post_init__(self) -> None:
         want = packed_nbytes(self.format, self.n, self.k)
         _expect("packed matrix", self.data, np.uint8, (want,))
+        if rest := self.data.ctypes.data % _ALIGNMENT:
+            raise ValueError(f"packed matrix: got address % {_ALIGNMENT} = {rest}, expected 0")
         if self.bias is not None:
             _expect("bias", self.bias, np.float32, (self.n,))
 
@@ -126,7 +129,7 @@ def pack(
     out: Bytes = np.empty(packed_nbytes(fmt, n, k), np.uint8)
     if plain.scale_group and (largest := int(codes.max())) >> plain.bits:
         raise ValueError(f"codes reach {largest}, expected below {1 << plain.bits}")
-    codes = np.ascontiguousarray(codes)
+    codes = np.require(codes, requirements=("C", "A"))
     args = library.PlainArgs(fmt, n, k, _pointer("codes", codes, plain.codes, (n, k)))
     fields = []  # alive until the call
     for name, field, dtype, group in (
@@ -138,7 +141,7 @@ def pack(
         if group and dtype is not None:
             if field is None:
                 raise ValueError(f"format {fmt} expects {name}")
-            fields.append(np.ascontiguousarray(field))
+            fields.append(np.require(field, requirements=("C", "A")))
             setattr(args, name, _pointer(name, fields[-1], dtype, (n, -(-k // group))))
         elif field is not None and field.size:
             raise ValueError(f"format {fmt} has no {name}")
@@ -284,6 +287,8 @@ def _expect(name: str, array: Array, dtype: type[np.generic], shape: tuple[int, 
         )
     if not array.flags.c_contiguous:
         raise ValueError(f"{name}: got a strided view, expected a contiguous array")
+    if not array.flags.aligned:
+        raise ValueError(f"{name}: got elements at odd addresses, expected an aligned array")
 
 
 def _expect_range(name: str, values: Integers, low: int, high: int | Integers) -> None:

@@ -24,6 +24,9 @@ void set_packed(Matrix& matrix, int64_t k, const Tensor& packed, const char* nam
   if (!packed.is_present()) fail("input %s is missing", name);
   packed.expect_shape(name, {packed_nbytes(matrix.format, matrix.n, k)});
   matrix.packed = packed.as<const uint8_t>();
+  if (reinterpret_cast<uintptr_t>(matrix.packed) % kPackedAlignment != 0) {
+    fail("%s lies at an odd address, expected a multiple of %d", name, kPackedAlignment);
+  }
 }
 
 }  // namespace edk

@@ -8,10 +8,13 @@ namespace edk {
 constexpr int64_t kMaxN = int64_t{1} << 31;
 constexpr int64_t kMaxK = int64_t{1} << 24;
 
+constexpr int kPackedAlignment = 4;  // bytes; a panel holds 16-bit scales or 32-bit floats
+
 /// A matrix without its weights; fails on a format that does not exist or does not fit `k`.
 Matrix matrix_attributes(int64_t format, int64_t n, int64_t k);
 
-/// Points `matrix` at `packed`; fails if its byte count is not that of the matrix.
+/// Points `matrix` at `packed`; fails if its byte count is not that of the matrix, or its
+/// address odd.
 void set_packed(Matrix& matrix, int64_t k, const Tensor& packed, const char* name);
 
 }  // namespace edk

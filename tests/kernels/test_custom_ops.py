@@ -216,6 +216,13 @@ def test_embed_table_size(embed_node, are_constant):
     refuses(embed_node, f"table has shape [{size - 1}], expected [{size}]")
 
 
+def test_embed_table_at_an_odd_address(embed_node):
+    embed_node.feed_constants()
+    raw = np.concatenate([np.zeros(1, np.uint8), embed_node.feeds["table"]])
+    embed_node.feeds["table"] = raw[1:]
+    refuses(embed_node, "table lies at an odd address, expected a multiple of 4")
+
+
 def test_embed_rank(embed_node):
     embed_node.feeds["ids"] = np.zeros((1,) * 8, np.int64)
     refuses(embed_node, "ids has rank 8, expected at most 7")

@@ -150,6 +150,19 @@ def test_packed_matrix_refuses(matrix):
         dataclasses.replace(matrix, bias=f32(19))
 
 
+def at_odd_address(array):
+    raw = np.zeros(array.nbytes + 1, np.uint8)
+    raw[1:] = array.view(np.uint8).reshape(-1)
+    return raw[1:].view(array.dtype).reshape(array.shape)
+
+
+def test_odd_addresses_are_refused(matrix):
+    with pytest.raises(ValueError, match=r"packed matrix: got address % 4 = \d, expected 0"):
+        dataclasses.replace(matrix, data=at_odd_address(matrix.data))
+    with pytest.raises(ValueError, match="x: got elements at odd addresses"):
+        kernels.linear(at_odd_address(f32(1, 64)), [matrix])
+
+
 @pytest.mark.parametrize(
     ("x", "options", "text"),
     [
