@@ -1,6 +1,7 @@
 # make run    sets everything up, exports SmolLM2-135M-Instruct, writes text and shows the speed
 # make test   sets everything up, then checks style and types and runs every test
 # make test-pair  the tests that need the Qwen2.5-Coder files
+# make test-sanitize  the kernels' tests under address and undefined-behaviour sanitizers
 # make test-arm   the kernels and `edgedec run` on emulated ARM processors
 # make check  style and types only         make clean  removes what this file made
 #
@@ -22,7 +23,7 @@ KERNELS := kernels/CMakeLists.txt $(wildcard kernels/src/*)
 EXPORTER := $(shell find export models targets kernels -name '*.py')
 PACKAGES := models targets export kernels runtime apps
 
-.PHONY: run test test-pair test-arm check clean
+.PHONY: run test test-pair test-sanitize test-arm check clean
 
 run: $(BUNDLE)/manifest.json
 	$(BIN)/edgedec run $(BUNDLE) "$(PROMPT)" --max-new-tokens 96
@@ -33,6 +34,9 @@ test: check $(MADE)/model
 # The Qwen2.5-Coder GGUF files, 1.6 GB, are the user's to bring (EDGEDEC_MODELS names their folder).
 test-pair: $(MADE)/dev
 	$(BIN)/python -m pytest -m pair -s
+
+test-sanitize: $(MADE)/dev
+	tools/sanitize/run.sh $(BIN)/python
 
 # Needs Debian packages, which it names if they are missing.
 test-arm: $(MADE)/dev $(MADE)/model

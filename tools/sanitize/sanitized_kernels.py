@@ -1,0 +1,24 @@
+"""Pytest plug-in: tests use the library in build/sanitize and try many more random matrices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from edgedec import kernels
+
+FOLDER = Path(__file__).resolve().parents[2] / "build/sanitize"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    kernels.__path__.insert(0, str(FOLDER))  # where `library_path` looks first
+    if kernels.library_path().parent != FOLDER:
+        raise pytest.UsageError("no library in build/sanitize: run make test-sanitize")
+    settings.register_profile("sanitize", max_examples=2000, database=None)
+    settings.load_profile("sanitize")
+
+
+def pytest_report_header() -> str:
+    return f"sanitized kernels: {kernels.library_path()}, {', '.join(kernels.available_isas())}"
