@@ -2,30 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.generation import Stream
+from edgedec.runtime.generation import OnDone, Stream
+from edgedec.runtime.prefill import Progress
+from edgedec.runtime.prompt import Prompt
 from edgedec.runtime.result import GenerationResult
+from edgedec.runtime.tokenizer import Codec
 
-OpenStream = Callable[..., Stream]
-"""`Engine.open_stream`."""
+
+class Host(Protocol):
+    """What a conversation asks of its engine."""
+
+    @property
+    def tokenizer(self) -> Codec:
+        """The model's tokenizer."""
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Returns the ids of a prompt."""
+
+    def open_stream(
+        self,
+        prompt: Prompt,
+        config: GenerationConfig | None,
+        on_progress: Progress | None,
+        on_done: OnDone | None = None,
+    ) -> Stream:
+        """Returns the output as it appears."""
+
+    def finish_stream(self) -> None:
+        """Stops the stream in progress, if any."""
 
 
 class Conversation:
     """Turns of one chat. Made by `Engine.conversation`."""
 
-    def __init__(
-        self,
-        open_stream: OpenStream,
-        finish_stream: Callable[[], None],
-        system: str | None,
-        config: GenerationConfig | None,
-    ) -> None:
-        self._open_stream = open_stream
-        self._finish_stream = finish_stream
+    def __init__(self, host: Host, system: str | None, config: GenerationConfig | None) -> None:
+        self._host = host
         self._config = config
+        self._cached: tuple[list[int], tuple[int, ...]] = ([], ())  # latest prompt and answer
         self._messages: list[dict[str, Any]] = []
         if system is not None:
             self._messages.append({"role": "system", "content": system})
@@ -39,7 +56,7 @@ class Conversation:
         self,
         text: str,
         config: GenerationConfig | None = None,
-        on_progress: Callable[[str, int, int], None] | None = None,
+        on_progress: Progress | None = None,
     ) -> Stream:
         """Returns the answer to ``text`` as it appears.
 
@@ -49,11 +66,37 @@ class Conversation:
         Raises:
             SessionError: The conversation is longer than the context.
         """
-        self._finish_stream()
+        self._host.finish_stream()
         messages = [*self._messages, {"role": "user", "content": text}]
+        ids = keep_generated(self._host.encode(messages), *self._cached, self._host.tokenizer)
 
         def on_done(result: GenerationResult, is_dropped: bool) -> None:
             if not is_dropped:
                 self._messages = [*messages, {"role": "assistant", "content": result.text}]
+                self._cached = ids, result.token_ids
 
-        return self._open_stream(messages, config or self._config, on_progress, on_done)
+        return self._host.open_stream(ids, config or self._config, on_progress, on_done)
+
+
+def keep_generated(
+    ids: list[int], prompt: Sequence[int], answer: Sequence[int], codec: Codec
+) -> list[int]:
+    """Returns ``ids`` with the answer spelt by the tokens the model chose, if it says the same.
+
+    A model need not spell a text as the tokenizer would; encoded again, the answer would part from
+    the KV cache at its first such word.
+
+    Args:
+        ids: The conversation so far, encoded from its text.
+        prompt: The ids that ``answer`` followed.
+        answer: The generated ids, the token that ended them included.
+    """
+    if not answer or ids[: len(prompt)] != list(prompt):
+        return ids
+    text = codec.decode(answer)
+    end = len(prompt) + len(codec.encode(text))
+    if codec.decode(ids[len(prompt) : end]) != text:
+        return ids
+    if ids[end : end + 1] == list(answer[-1:]):
+        answer = answer[:-1]
+    return [*prompt, *answer, *ids[end:]]

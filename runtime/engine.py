@@ -18,7 +18,7 @@ from edgedec.runtime.conversation import Conversation
 from edgedec.runtime.decoding.plain import Plain
 from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
 from edgedec.runtime.generation import OnDone, Request, Stream
-from edgedec.runtime.machine import physical_cores
+from edgedec.runtime.machine import physical_cores, processors
 from edgedec.runtime.prefill import Progress, check_fits
 from edgedec.runtime.prompt import Prompt, PromptEncoder
 from edgedec.runtime.result import GenerationResult
@@ -122,6 +122,10 @@ class Engine:
         """
         return self.open_stream(prompt, config, on_progress)
 
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Returns the ids of ``prompt``."""
+        return self._open_model.encoder.encode(prompt)
+
     def open_stream(
         self,
         prompt: Prompt,
@@ -135,7 +139,7 @@ class Engine:
         self.finish_stream()
         config = config or self.defaults
         config.check_vocabulary(model.session.vocab_size)
-        tokens = model.encoder.encode(prompt)
+        tokens = self.encode(prompt)
         check_fits(tokens, model.session)
         own_stops = () if config.ignore_eos else model.stop_token_ids
         request = Request(
@@ -177,7 +181,7 @@ class Engine:
             raise SessionError(
                 "this bundle has no chat template: use generate or stream with plain text"
             )
-        return Conversation(self.open_stream, self.finish_stream, system, config)
+        return Conversation(self, system, config)
 
     def close(self) -> None:
         """Releases the model. Closing twice is fine."""
@@ -213,6 +217,10 @@ def load(
     started_s = time.perf_counter()
     report = on_progress or (lambda phase, done, total: None)
     _check_positive("threads", threads)
+    if threads is not None and threads > processors():
+        raise ConfigError(
+            f"threads is {threads}, expected at most {processors()}, this machine's processors"
+        )
     _check_positive("context", context)
     folder = Path(path)
     report("load", 0, 3)

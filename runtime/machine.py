@@ -19,6 +19,11 @@ def physical_cores() -> int:
     return max(1, len(cores))
 
 
+def processors() -> int:
+    """Returns the processors of this machine, hyper-threads counted."""
+    return os.cpu_count() or 1
+
+
 def _siblings(cpu: int) -> str:
     try:
         return (_CPU / f"cpu{cpu}/topology/thread_siblings_list").read_text().strip()

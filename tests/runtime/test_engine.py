@@ -11,6 +11,7 @@ import pytest
 
 from edgedec.models.errors import ConfigError, SessionError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
+from edgedec.runtime.conversation import keep_generated
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.prefill import PREFILL_CHUNK
 from edgedec.runtime.tokenizer import Tokenizer
@@ -228,6 +229,22 @@ def test_conversation_reuses_its_turns(make_engine: MakeEngine, tokenizer: Token
         list(conversation.messages[:4]), GenerationConfig(max_new_tokens=1)
     )
     assert whole.n_prompt_tokens == second.result.n_prompt_tokens
+
+
+def test_generated_spelling_is_kept(tokenizer: Tokenizer) -> None:
+    prompt = tokenizer.encode("fox")
+    canonical = tokenizer.encode("lazy dog")
+    letters = [token for letter in "lazy dog" for token in tokenizer.encode(letter)]
+    assert letters != canonical
+    end, rest = 2, tokenizer.encode("the lines")
+    encoded = [*prompt, *canonical, end, *rest]
+    kept = [*prompt, *letters, end, *rest]
+    assert keep_generated(encoded, prompt, [*letters, end], tokenizer) == kept
+    assert keep_generated(encoded, prompt, letters, tokenizer) == kept
+    other = tokenizer.encode("over the")
+    for answer in ([*other, end], [*letters, *other], []):
+        assert keep_generated(encoded, prompt, answer, tokenizer) == encoded
+    assert keep_generated(encoded, rest, letters, tokenizer) == encoded
 
 
 def test_conversation_stop_and_cancel(make_engine: MakeEngine, tokenizer: Tokenizer) -> None:
