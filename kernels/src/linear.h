@@ -12,7 +12,7 @@
 namespace edk {
 namespace {
 
-constexpr int64_t kPrefetchBytes = 2560;  // ahead of the group in work; measured flat from 2 to 4 kB
+constexpr int64_t kPrefetchBytes = 2560;  // ahead of the group in work, some nine 4-bit groups
 constexpr int64_t kSerialRows = 2;        // fewer rows are prepared faster than threads are woken
 
 // A tile's sums must never have their address taken, or they leave the registers.
