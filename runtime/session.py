@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.models.errors import SessionError
+from edgedec.runtime.row_stats import RowStats
 
 Float32 = npt.NDArray[np.float32]
 
@@ -70,17 +71,28 @@ class TokenTree:
         return mask
 
 
-@dataclass(frozen=True)
+@dataclass
 class Rows:
     """What a pass returns. The arrays may be reused by the session's next pass.
 
+    row_stats: of the asked rows, where the graph computes them.
+
     Shapes:
-        logits: [R, V] float32, one row per asked row.
+        logits: [R, V] float32, one row per asked row; [0, V] when the pass was asked for
+            statistics alone.
         hidden: layer -> [T, hidden_size] float32, the residual stream after that many layers.
     """
 
     logits: Float32
     hidden: dict[int, Float32] = field(default_factory=dict)
+    row_stats: RowStats | None = None
+
+    @property
+    def stats(self) -> RowStats:
+        """Statistics of the asked rows."""
+        if self.row_stats is None:
+            self.row_stats = RowStats.of(self.logits)
+        return self.row_stats
 
 
 class ModelSession(Protocol):
@@ -107,9 +119,22 @@ class ModelSession(Protocol):
         """Bytes of KV cache that committed tokens occupy."""
 
     def forward(
-        self, tree: TokenTree, logit_rows: Sequence[int], hidden_layers: Sequence[int] = ()
+        self,
+        tree: TokenTree,
+        logit_rows: Sequence[int],
+        hidden_layers: Sequence[int] = (),
+        *,
+        n_known: int = 0,
+        with_logits: bool = True,
     ) -> Rows:
-        """Returns the asked rows of a pass over ``tree``, which commits nothing."""
+        """Returns the asked rows of a pass over ``tree``, which commits nothing.
+
+        Args:
+            logit_rows: Indices into ``tree``, none below ``n_known``.
+            n_known: Tokens that ``tree`` begins with and the pending pass computed already; a
+                tree grows level by level that way, and only its new tokens cost time.
+            with_logits: Whether `Rows.logits` is wanted; statistics always are.
+        """
 
     def commit(self, path: Sequence[int]) -> None:
         """Keeps the rows of the last pass named by ``path`` (root first), drops the others."""
@@ -137,6 +162,18 @@ class TokenLedger:
                 f"a pass of {len(tree)} tokens after {len(self.tokens)} needs {needed} positions, "
                 f"the context has {self.context}; load with a larger context or shorten the text"
             )
+
+    def check_known(self, tree: TokenTree, n_known: int) -> None:
+        """Raises a SessionError unless the pending pass computed the first tokens of ``tree``."""
+        if n_known == 0:
+            return
+        known, tree_start = self.pending, (tree.tokens[:n_known], tree.parents[:n_known])
+        if known is None or (known.tokens[:n_known], known.parents[:n_known]) != tree_start:
+            raise SessionError(
+                f"the first {n_known} tokens of the pass are not those of the pass before it"
+            )
+        if not 0 < n_known < len(tree):
+            raise SessionError(f"n_known is {n_known}, expected 0 to {len(tree) - 1}")
 
     def check_path(self, path: Sequence[int]) -> TokenTree:
         """Returns the pending tree when ``path`` is a way down through it from the prefix."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import onnxruntime
@@ -14,7 +16,7 @@ from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, ConfigError, SessionError
 from edgedec.runtime.backends.ort import one_line, open_graph
 from edgedec.runtime.kv_cache import PanelKVCache
-from edgedec.runtime.session import Float32, Rows, TokenLedger, TokenTree
+from edgedec.runtime.session import Rows, TokenLedger, TokenTree
 
 _MAX_BINDINGS = 32
 
@@ -46,7 +48,7 @@ class FusedSession:
             "k_cache": OrtValue.ortvalue_from_numpy(self._kv_cache.keys),
             "v_cache": OrtValue.ortvalue_from_numpy(self._kv_cache.values),
         }
-        self._bindings: dict[tuple[int, int, tuple[int, ...]], _Binding] = {}
+        self._bindings: dict[_PassShape, _Binding] = {}
         self._logits = np.empty((0, config.vocab_size), np.float32)
 
     @property
@@ -72,14 +74,22 @@ class FusedSession:
         return self.n_tokens * self._kv_cache.row_nbytes
 
     def forward(
-        self, tree: TokenTree, logit_rows: Sequence[int], hidden_layers: Sequence[int] = ()
+        self,
+        tree: TokenTree,
+        logit_rows: Sequence[int],
+        hidden_layers: Sequence[int] = (),
+        *,
+        n_known: int = 0,
+        with_logits: bool = True,
     ) -> Rows:
         """Returns the asked rows. They are overwritten by the next pass of the same shape."""
         session = self._session
         if session is None:
             raise SessionError("the session is closed: load the bundle again")
         self._ledger.check_room(tree)
-        binding = self._bound(session, len(tree.tokens), len(logit_rows), tuple(hidden_layers))
+        self._ledger.check_known(tree, n_known)
+        shape = _PassShape(len(tree.tokens), n_known, len(logit_rows), tuple(hidden_layers))
+        binding = self._bound(session, shape)
         binding.fill(tree, len(self._ledger.tokens), logit_rows)
         self._ledger.pending = None
         try:
@@ -87,7 +97,7 @@ class FusedSession:
         except Exception as error:
             raise SessionError(f"ONNX Runtime could not run the model: {one_line(error)}") from None
         self._ledger.pending = tree
-        return binding.rows
+        return replace(binding.rows, row_stats=None)
 
     def commit(self, path: Sequence[int]) -> None:
         """Keeps the rows of ``path``, moved together behind the committed ones."""
@@ -107,26 +117,30 @@ class FusedSession:
         self._bindings.clear()
         self._ledger.truncate(0)
 
-    def _bound(
-        self,
-        session: onnxruntime.InferenceSession,
-        n_tokens: int,
-        n_rows: int,
-        hidden_layers: tuple[int, ...],
-    ) -> _Binding:
-        key = (n_tokens, n_rows, hidden_layers)
-        binding = self._bindings.get(key)
+    def _bound(self, session: onnxruntime.InferenceSession, shape: _PassShape) -> _Binding:
+        binding = self._bindings.get(shape)
         if binding is not None:
             return binding
-        if n_rows > len(self._logits) or len(self._bindings) >= _MAX_BINDINGS:
+        if shape.n_rows > len(self._logits) or len(self._bindings) >= _MAX_BINDINGS:
             self._bindings.clear()  # they hold the old, smaller array
-        if n_rows > len(self._logits):
-            self._logits = np.empty((n_rows, self._config.vocab_size), np.float32)
+        if shape.n_rows > len(self._logits):
+            self._logits = np.empty((shape.n_rows, self._config.vocab_size), np.float32)
         width = self._config.hidden_size
-        hidden = {i: np.empty((n_tokens, width), np.float32) for i in hidden_layers}
-        binding = _Binding(session, n_tokens, self._logits[:n_rows], hidden, self._kv_values)
-        self._bindings[key] = binding
+        n_new = shape.n_tokens - shape.n_known
+        hidden = {i: np.empty((n_new, width), np.float32) for i in shape.hidden_layers}
+        rows = Rows(self._logits[: shape.n_rows], hidden)
+        binding = _Binding(session, shape, rows, self._kv_values)
+        self._bindings[shape] = binding
         return binding
+
+
+class _PassShape(NamedTuple):
+    """What decides the sizes of a pass's arrays."""
+
+    n_tokens: int
+    n_known: int
+    n_rows: int
+    hidden_layers: tuple[int, ...]
 
 
 class _Binding:
@@ -135,17 +149,18 @@ class _Binding:
     def __init__(
         self,
         session: onnxruntime.InferenceSession,
-        n_tokens: int,
-        logits: Float32,
-        hidden: dict[int, Float32],
+        shape: _PassShape,
+        rows: Rows,
         kv_values: dict[str, OrtValue],
     ) -> None:
-        self.rows = Rows(logits, hidden)
-        self._ids = np.zeros((1, n_tokens), np.int64)
-        self._positions = np.zeros((1, n_tokens), np.int64)
-        self._parents = np.zeros((1, n_tokens), np.int64)
+        self.rows = rows
+        self._n_known = shape.n_known
+        n_new = shape.n_tokens - shape.n_known
+        self._ids = np.zeros((1, n_new), np.int64)
+        self._positions = np.zeros((1, n_new), np.int64)
+        self._parents = np.zeros((1, shape.n_tokens), np.int64)
         self._past_length = np.zeros(1, np.int64)
-        self._logit_rows = np.zeros(len(logits), np.int64)
+        self._logit_rows = np.zeros(shape.n_rows, np.int64)
         inputs = {
             "input_ids": self._ids,
             "position_ids": self._positions,
@@ -153,14 +168,15 @@ class _Binding:
             "past_length": self._past_length,
             "logit_rows": self._logit_rows,
         }
-        outputs = {"logits": logits, **{f"hidden.{i}": array for i, array in hidden.items()}}
+        hidden = {f"hidden.{i}": array for i, array in rows.hidden.items()}
+        outputs = {"logits": rows.logits, **hidden}
         self.io = session.io_binding()
         for name, array in inputs.items():
             self.io.bind_ortvalue_input(name, OrtValue.ortvalue_from_numpy(array))
         for name, value in kv_values.items():
             self.io.bind_ortvalue_input(name, value)
-        for name, rows in outputs.items():
-            value = OrtValue.ortvalue_from_numpy(rows[np.newaxis])  # the graph's batch axis
+        for name, array in outputs.items():
+            value = OrtValue.ortvalue_from_numpy(array[np.newaxis])  # the graph's batch axis
             self.io.bind_ortvalue_output(name, value)
 
     def fill(self, tree: TokenTree, n_past: int, logit_rows: Sequence[int]) -> None:
@@ -171,9 +187,10 @@ class _Binding:
             self._positions[0, 0] = n_past
             self._parents[0, 0] = -1
         else:
-            self._ids[0] = tree.tokens
-            self._positions[0] = tree.depths
+            self._ids[0] = tree.tokens[self._n_known :]
+            self._positions[0] = tree.depths[self._n_known :]
             self._positions += n_past
             self._parents[0] = tree.parents
         if logit_rows:
             self._logit_rows[:] = logit_rows
+            self._logit_rows -= self._n_known

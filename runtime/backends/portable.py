@@ -71,19 +71,27 @@ class PortableSession:
         return sum(rows[:, :, : self.n_tokens].nbytes for rows in self._past.values())
 
     def forward(
-        self, tree: TokenTree, logit_rows: Sequence[int], hidden_layers: Sequence[int] = ()
+        self,
+        tree: TokenTree,
+        logit_rows: Sequence[int],
+        hidden_layers: Sequence[int] = (),
+        *,
+        n_known: int = 0,
+        with_logits: bool = True,
     ) -> Rows:
         """Returns the asked rows, in arrays of their own."""
         session = self._session
         if session is None:
             raise SessionError("the session is closed: load the bundle again")
         self._ledger.check_room(tree)
+        self._ledger.check_known(tree, n_known)
         self._ledger.pending = None
+        logit_rows = [row - n_known for row in logit_rows]
         presents = {name: name.replace("past_key_values", "present") for name in self._past}
         hidden = [f"hidden.{layer}" for layer in hidden_layers]
         outputs = ["logits", *hidden, *presents.values()]
         try:
-            values = session.run(outputs, self._inputs(tree, logit_rows))
+            values = session.run(outputs, self._inputs(tree, n_known, logit_rows))
         except Exception as error:
             raise SessionError(f"ONNX Runtime could not run the model: {one_line(error)}") from None
         results = dict(zip(outputs, values, strict=True))
@@ -115,18 +123,22 @@ class PortableSession:
         self._past, self._present = {}, {}
         self._ledger.truncate(0)
 
-    def _inputs(self, tree: TokenTree, logit_rows: Sequence[int]) -> dict[str, npt.NDArray[Any]]:
+    def _inputs(
+        self, tree: TokenTree, n_known: int, logit_rows: Sequence[int]
+    ) -> dict[str, npt.NDArray[Any]]:
         n_past, n_tokens = self.n_tokens, len(tree)
+        source = self._present if n_known else self._past
         inputs: dict[str, npt.NDArray[Any]] = {
-            name: np.ascontiguousarray(rows[:, :, :n_past]) for name, rows in self._past.items()
+            name: np.ascontiguousarray(rows[:, :, : n_past + n_known])
+            for name, rows in source.items()
         }
-        inputs["input_ids"] = np.array([tree.tokens], np.int64)
+        inputs["input_ids"] = np.array([tree.tokens[n_known:]], np.int64)
         if "position_ids" in self._input_names:
-            inputs["position_ids"] = n_past + np.array([tree.depths], np.int64)
+            inputs["position_ids"] = n_past + np.array([tree.depths[n_known:]], np.int64)
         if "logit_rows" in self._input_names:
             inputs["logit_rows"] = np.array(logit_rows, np.int64)
         if "attention_bias" in self._input_names:
-            inputs["attention_bias"] = _attention_bias(tree, n_past)
+            inputs["attention_bias"] = _attention_bias(tree, n_past)[:, :, n_known:]
         elif not tree.is_chain:
             raise SessionError(
                 "this bundle's graph cannot run a tree of drafts: use a chain, or export with "

@@ -67,13 +67,20 @@ class ToySession:
         return 8 * self.n_tokens
 
     def forward(
-        self, tree: TokenTree, logit_rows: Sequence[int], hidden_layers: Sequence[int] = ()
+        self,
+        tree: TokenTree,
+        logit_rows: Sequence[int],
+        hidden_layers: Sequence[int] = (),
+        *,
+        n_known: int = 0,
+        with_logits: bool = True,
     ) -> Rows:
         if self.is_closed:
             raise SessionError("closed")
         self._ledger.check_room(tree)
+        self._ledger.check_known(tree, n_known)
         self.before_pass()
-        self.n_rows += len(tree)
+        self.n_rows += len(tree) - n_known
         self.n_passes += 1
         self._ledger.pending = tree
         rows = [self._rule(self._prefix(tree, i)) for i in logit_rows]

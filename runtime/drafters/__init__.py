@@ -1,0 +1,1 @@
+"""Drafting methods, one per file, and their contract."""

@@ -1,0 +1,59 @@
+"""What decoding needs to know of a logits row without looking at all of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+N_TOP = 8
+"""Likeliest tokens that the statistics list."""
+
+
+@dataclass(frozen=True)
+class RowStats:
+    """Statistics of raw logits rows: before temperature, penalties and masks.
+
+    Shapes, for R rows:
+        argmax: [R] int64, the lowest id of equals.
+        log_sum_exp: [R] float32.
+        entropy: [R] float32. Units: nats.
+        top_ids: [R, 8] int64, likeliest first, of equals the lowest id first; -1 where the
+            vocabulary is smaller.
+        top_logits: [R, 8] float32; -inf where there is no such token.
+    """
+
+    argmax: npt.NDArray[np.int64]
+    log_sum_exp: npt.NDArray[np.float32]
+    entropy: npt.NDArray[np.float32]
+    top_ids: npt.NDArray[np.int64]
+    top_logits: npt.NDArray[np.float32]
+
+    @classmethod
+    def of(cls, logits: npt.NDArray[Any]) -> Self:
+        """Returns the statistics of ``logits`` [R, V], for graphs that lack the operator."""
+        rows = logits.astype(np.float64)
+        n_rows, n_ids = rows.shape
+        largest = rows.max(axis=1, keepdims=True, initial=-np.inf)
+        weights = np.exp(rows - largest)
+        total = weights.sum(axis=1)
+        log_sum_exp = largest[:, 0] + np.log(total)
+        mean = np.where(weights > 0, weights * rows, 0.0).sum(axis=1) / total
+        ids = np.argsort(-rows, axis=1, kind="stable")[:, :N_TOP]
+        top_ids = np.full((n_rows, N_TOP), -1, np.int64)
+        top_logits = np.full((n_rows, N_TOP), -np.inf, np.float32)
+        top_ids[:, : min(n_ids, N_TOP)] = ids
+        top_logits[:, : min(n_ids, N_TOP)] = np.take_along_axis(rows, ids, axis=1)
+        return cls(
+            argmax=top_ids[:, 0].copy(),
+            log_sum_exp=log_sum_exp.astype(np.float32),
+            entropy=(log_sum_exp - mean).astype(np.float32),
+            top_ids=top_ids,
+            top_logits=top_logits,
+        )
+
+    def top_probs(self) -> npt.NDArray[np.float32]:
+        """Returns the probabilities of ``top_ids`` at temperature 1. Shapes: [R, 8] float32."""
+        return np.asarray(np.exp(self.top_logits - self.log_sum_exp[:, np.newaxis]))
