@@ -100,5 +100,5 @@ def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         shapes[f"{mlp}.down_proj.weight"] = (hidden, inner)
     shapes["norm.weight"] = (hidden,)
     if not config.is_head_tied:
-        shapes["lm_head.weight"] = (config.vocab_size, hidden)
+        shapes["lm_head.weight"] = (config.n_logits, hidden)
     return shapes

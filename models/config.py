@@ -35,7 +35,11 @@ class RopeScaling:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Hyper-parameters of a decoder-only transformer with rotary positions and gated MLP."""
+    """Hyper-parameters of a decoder-only transformer with rotary positions and gated MLP.
+
+    trimmed_head_size: rows of an LM head, apart from the embedding, that knows only some of the
+        tokens; 0 when it knows all.
+    """
 
     family: str
     vocab_size: int
@@ -51,6 +55,7 @@ class ModelConfig:
     rope_scaling: RopeScaling = field(default_factory=RopeScaling)
     has_qkv_bias: bool = False
     is_head_tied: bool = False
+    trimmed_head_size: int = 0
 
     def __post_init__(self) -> None:
         for name in (
@@ -68,6 +73,18 @@ class ModelConfig:
             raise ConfigError(f"head_size {self.head_size} is odd, rotary positions need it even")
         if not (math.isfinite(self.rope_theta) and self.rope_theta > 0):
             raise ConfigError(f"rope_theta is {self.rope_theta!r}, expected a positive number")
+        if not 0 <= self.trimmed_head_size < self.vocab_size:
+            raise ConfigError(
+                f"trimmed_head_size is {self.trimmed_head_size}, expected 0 (whole head) to "
+                f"{self.vocab_size - 1}"
+            )
+        if self.trimmed_head_size and self.is_head_tied:
+            raise ConfigError("a trimmed head is a matrix of its own, it cannot be tied")
+
+    @property
+    def n_logits(self) -> int:
+        """Width of a logits row."""
+        return self.trimmed_head_size or self.vocab_size
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Self:

@@ -40,6 +40,10 @@ class Fields:
     def optional(self, key: str, read: Callable[[str], V]) -> V | None:
         return None if self.get(key) is None else read(key)
 
+    def younger(self, key: str, read: Callable[[str], V]) -> V | None:
+        """Returns None where a key that came after the first bundles is absent or null."""
+        return self.optional(key, read) if key in self.values else None
+
     def text(self, key: str) -> str:
         value = self.get(key)
         return value if isinstance(value, str) else self.fail(key, value, "text")

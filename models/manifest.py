@@ -43,7 +43,9 @@ class ModelEntry:
     """One model of the bundle. ``graph`` and ``weights`` are keys of `BundleManifest.files`.
 
     context: most positions the graph serves. hidden_layers: layers whose hidden states it can
-    return. tensor_formats: storage format of every matrix, by weight name.
+    return. tensor_formats: storage format of every matrix, by weight name. head_ids: file of the
+    token ids that the rows of a trimmed head stand for. name, licence: as published, where they
+    are not the bundle's own.
     """
 
     graph: str
@@ -53,6 +55,9 @@ class ModelEntry:
     context: int
     hidden_layers: tuple[int, ...]
     tensor_formats: dict[str, str]
+    head_ids: str | None = None
+    name: str | None = None
+    licence: str | None = None
 
 
 @dataclass(frozen=True)
@@ -254,12 +259,30 @@ def _check_hash(folder: Path, path: str, entry: FileEntry) -> None:
 
 def _check_references(manifest: BundleManifest) -> None:
     for role, model in manifest.models.items():
-        for path in (model.graph, *model.weights):
+        head_ids = () if model.head_ids is None else (model.head_ids,)
+        for path in (model.graph, *model.weights, *head_ids):
             if path not in manifest.files:
                 raise BundleError(
                     f"manifest.models.{role} refers to {shown(path)}, which manifest.files "
                     "does not list: export the model again"
                 )
+        _check_head_ids(role, model, manifest.files)
+
+
+def _check_head_ids(role: str, model: ModelEntry, files: Mapping[str, FileEntry]) -> None:
+    """Raises unless a trimmed head, which only a draft model may have, has a file of its size."""
+    size = model.config.trimmed_head_size
+    if bool(size) != (model.head_ids is not None) or (size and role != "draft"):
+        raise BundleError(
+            f"manifest.models.{role} states a trimmed head of {size} tokens and head_ids "
+            f"{shown(model.head_ids)}, expected both, in a draft model, or neither: export the "
+            "model again"
+        )
+    if model.head_ids is not None and files[model.head_ids].n_bytes != 4 * size:
+        raise BundleError(
+            f"{model.head_ids} is {files[model.head_ids].n_bytes} bytes, expected {4 * size} for "
+            f"{size} token ids: export the model again"
+        )
 
 
 def _read_file_entry(path: str, fields: Fields) -> FileEntry:
@@ -294,6 +317,9 @@ def _read_model(fields: Fields) -> ModelEntry:
         context=fields.count("context", least=1),
         hidden_layers=fields.counts("hidden_layers", most=config.n_layers),
         tensor_formats=dict(formats),
+        head_ids=fields.younger("head_ids", fields.text),
+        name=fields.younger("name", fields.text),
+        licence=fields.younger("licence", fields.text),
     )
 
 
@@ -310,6 +336,8 @@ def _read_config(fields: Fields) -> ModelConfig:
     for field in dataclasses.fields(ModelConfig):
         if field.type == "str":
             fields.text(field.name)
+        elif field.name == "trimmed_head_size":
+            fields.younger(field.name, fields.count)
         elif field.type == "int":
             fields.count(field.name, least=1)
         elif field.type == "float":

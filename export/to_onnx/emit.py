@@ -44,7 +44,7 @@ def emit_portable(
         if not 0 <= layer <= config.n_layers:
             raise ConfigError(f"hidden layer {layer}: expected 0 to {config.n_layers}")
     emitter = PortableEmitter(config, context, frozenset(hidden_layers))
-    emitter.name_output(decoder(emitter, config), "logits", (1, "R", config.vocab_size))
+    emitter.name_output(decoder(emitter, config), "logits", (1, "R", config.n_logits))
     return emitter.model()
 
 

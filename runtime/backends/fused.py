@@ -49,7 +49,7 @@ class FusedSession:
             "v_cache": OrtValue.ortvalue_from_numpy(self._kv_cache.values),
         }
         self._bindings: dict[_PassShape, _Binding] = {}
-        self._logits = np.empty((0, config.vocab_size), np.float32)
+        self._logits = np.empty((0, config.n_logits), np.float32)
 
     @property
     def tokens(self) -> Sequence[int]:
@@ -66,7 +66,7 @@ class FusedSession:
 
     @property
     def vocab_size(self) -> int:
-        return self._config.vocab_size
+        return self._config.n_logits
 
     @property
     def nbytes(self) -> int:
@@ -124,7 +124,7 @@ class FusedSession:
         if shape.n_rows > len(self._logits) or len(self._bindings) >= _MAX_BINDINGS:
             self._bindings.clear()  # they hold the old, smaller array
         if shape.n_rows > len(self._logits):
-            self._logits = np.empty((shape.n_rows, self._config.vocab_size), np.float32)
+            self._logits = np.empty((shape.n_rows, self._config.n_logits), np.float32)
         width = self._config.hidden_size
         n_new = shape.n_tokens - shape.n_known
         hidden = {i: np.empty((n_new, width), np.float32) for i in shape.hidden_layers}

@@ -63,7 +63,7 @@ class PortableSession:
 
     @property
     def vocab_size(self) -> int:
-        return self._config.vocab_size
+        return self._config.n_logits
 
     @property
     def nbytes(self) -> int:
