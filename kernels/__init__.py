@@ -1,4 +1,4 @@
-"""The compute of edgedec: packed matrices and the three operators, on the best instruction set.
+"""The compute of edgedec: packed matrices and the operators, on the best instruction set.
 
 Applications reach the operators through ONNX Runtime (`library_path`); the functions here call
 them directly, for packing at export and for tests. Wrong shapes are a ValueError; a missing
@@ -15,6 +15,7 @@ from edgedec.kernels.cpu import (
     linear,
     pack,
     packed_nbytes,
+    row_stats,
     unpack_rows,
 )
 from edgedec.kernels.library import has_library, library_path
@@ -34,5 +35,6 @@ __all__ = [
     "pack",
     "packed_nbytes",
     "read_rate",
+    "row_stats",
     "unpack_rows",
 ]

@@ -15,6 +15,9 @@ from edgedec.kernels import library
 PANEL = 16
 """Output channels side by side in a packed matrix; packing may start at any multiple of it."""
 
+N_TOP = 8
+"""Largest logits that `row_stats` lists."""
+
 _SUPER = 256
 _MAX_N = 2**31
 _MAX_K = 2**24
@@ -273,6 +276,30 @@ def _plain_format(fmt: int) -> _Plain:
     if not 0 <= fmt < len(_FORMATS):
         raise ValueError(f"weight format is {fmt}, expected 0 to {len(_FORMATS) - 1}")
     return _FORMATS[fmt]
+def row_stats(
+    logits: Floats, *, isa: str | None = None, n_threads: int = 1
+) -> tuple[Integers, Floats, Floats, Integers, Floats]:
+    """Returns argmax, log-sum-exp, entropy, and ids and logits of the 8 largest, of each row.
+
+    NaN counts as the largest logit; the sums of a row whose largest is not finite are NaN.
+
+    Shapes: logits [rows, V]; argmax [rows] int64, log-sum-exp and entropy (nats) [rows] float32,
+        ids [rows, 8] int64 and logits [rows, 8] float32, -1 and -inf past the V-th.
+    """
+    _expect("logits", logits, np.float32, (-1, -1))
+    rows, n_ids = logits.shape
+    if n_ids < 1:
+        raise ValueError(f"logits have shape {list(logits.shape)}, expected at least one id")
+    argmax, log_sum_exp = np.empty(rows, np.int64), np.empty(rows, np.float32)
+    entropy, top_ids = np.empty(rows, np.float32), np.empty((rows, N_TOP), np.int64)
+    top_logits = np.empty((rows, N_TOP), np.float32)
+    results = (argmax, log_sum_exp, entropy, top_ids, top_logits)
+    pointers = (array.ctypes.data for array in results)
+    args = library.RowStatsArgs(logits.ctypes.data, rows, n_ids, *pointers)
+    _run("row_stats", args, isa, n_threads)
+    return results
+
+
 
 
 def _expect(name: str, array: Array, dtype: type[np.generic], shape: tuple[int, ...]) -> None:

@@ -82,7 +82,22 @@ class PlainArgs(ctypes.Structure):
     )
 
 
-_STRUCTS = (LinearArgs, EmbedArgs, AttentionArgs, PlainArgs)
+class RowStatsArgs(ctypes.Structure):
+    """``RowStatsArgs`` of src/kernels.h."""
+
+    _fields_ = (
+        ("logits", c_void_p),
+        ("rows", c_int64),
+        ("n_ids", c_int64),
+        ("argmax", c_void_p),
+        ("log_sum_exp", c_void_p),
+        ("entropy", c_void_p),
+        ("top_ids", c_void_p),
+        ("top_logits", c_void_p),
+    )
+
+
+_STRUCTS = (LinearArgs, EmbedArgs, AttentionArgs, PlainArgs, RowStatsArgs)
 
 
 def library_path() -> Path:
@@ -139,6 +154,7 @@ def _declare(library: ctypes.CDLL) -> None:
     for name, struct in (
         ("linear", LinearArgs), ("embed", EmbedArgs), ("attention", AttentionArgs),
     ):  # fmt: skip
+        ("row_stats", RowStatsArgs),
         function = getattr(library, f"edgedec_{name}")
         function.argtypes = (c_char_p, POINTER(struct), c_int)
         function.restype = c_int

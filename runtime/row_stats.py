@@ -16,6 +16,8 @@ N_TOP = 8
 class RowStats:
     """Statistics of raw logits rows: before temperature, penalties and masks.
 
+    NaN counts as the largest logit. Where the largest is not finite, the sums are NaN.
+
     Shapes, for R rows:
         argmax: [R] int64, the lowest id of equals.
         log_sum_exp: [R] float32.
@@ -37,19 +39,20 @@ class RowStats:
         rows = logits.astype(np.float64)
         n_rows, n_ids = rows.shape
         largest = rows.max(axis=1, keepdims=True, initial=-np.inf)
-        weights = np.exp(rows - largest)
-        total = weights.sum(axis=1)
-        log_sum_exp = largest[:, 0] + np.log(total)
-        mean = np.where(weights > 0, weights * rows, 0.0).sum(axis=1) / total
-        ids = np.argsort(-rows, axis=1, kind="stable")[:, :N_TOP]
+        with np.errstate(invalid="ignore"):  # rows without a finite largest logit become NaN
+            shifted = rows - largest
+            weights = np.exp(shifted)
+            total = weights.sum(axis=1)
+            mean = np.where(weights > 0, weights * shifted, weights).sum(axis=1) / total
+        ids = np.lexsort((-rows, ~np.isnan(rows)), axis=1)[:, :N_TOP]
         top_ids = np.full((n_rows, N_TOP), -1, np.int64)
         top_logits = np.full((n_rows, N_TOP), -np.inf, np.float32)
         top_ids[:, : min(n_ids, N_TOP)] = ids
         top_logits[:, : min(n_ids, N_TOP)] = np.take_along_axis(rows, ids, axis=1)
         return cls(
             argmax=top_ids[:, 0].copy(),
-            log_sum_exp=log_sum_exp.astype(np.float32),
-            entropy=(log_sum_exp - mean).astype(np.float32),
+            log_sum_exp=(largest[:, 0] + np.log(total)).astype(np.float32),
+            entropy=(np.log(total) - mean).astype(np.float32),
             top_ids=top_ids,
             top_logits=top_logits,
         )

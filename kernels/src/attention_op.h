@@ -19,6 +19,7 @@ class AttentionOp {
       {"sin", kOrtFloat, kOrtRequired},           // [positions, d / 2]
       {"k_cache", kOrtFloat16, kOrtRequired},     {"v_cache", kOrtFloat16, kOrtRequired},
   };
+  static constexpr int kOutputs[] = {kOrtFloat};
 
   explicit AttentionOp(const Node& node);
   void compute(const Kernels& kernels, const Call& call) const;

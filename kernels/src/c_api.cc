@@ -43,12 +43,13 @@ const Kernels* find_kernels(const char* isa) {
 }  // namespace edk
 
 /// Writes the sizes of the structs passed by pointer: LinearArgs, EmbedArgs, AttentionArgs,
-/// PlainMatrix. A door built for other sizes must not call this library.
-EDGEDEC_EXPORT void edgedec_struct_bytes(int64_t out[4]) {
+/// PlainMatrix, RowStatsArgs. A door built for other sizes must not call this library.
+EDGEDEC_EXPORT void edgedec_struct_bytes(int64_t out[5]) {
   out[0] = sizeof(edk::LinearArgs);
   out[1] = sizeof(edk::EmbedArgs);
   out[2] = sizeof(edk::AttentionArgs);
   out[3] = sizeof(edk::PlainMatrix);
+  out[4] = sizeof(edk::RowStatsArgs);
 }
 
 /// Names of the usable instruction sets, best first, as "a,b,c".
@@ -84,6 +85,13 @@ EDGEDEC_EXPORT int edgedec_attention(const char* isa, const edk::AttentionArgs* 
                                      int n_threads) {
   const edk::Kernels* kernels = edk::find_kernels(isa);
   if (kernels != nullptr) kernels->attention(*args, edk::PlainThreads(n_threads));
+  return kernels != nullptr;
+}
+
+EDGEDEC_EXPORT int edgedec_row_stats(const char* isa, const edk::RowStatsArgs* args,
+                                     int n_threads) {
+  const edk::Kernels* kernels = edk::find_kernels(isa);
+  if (kernels != nullptr) kernels->row_stats(*args, edk::PlainThreads(n_threads));
   return kernels != nullptr;
 }
 

@@ -1,4 +1,4 @@
-// The operators Embed, Linear and Attention of domain "edgedec", for ONNX Runtime.
+// The operators Embed, Linear, Attention and RowStats of domain "edgedec", for ONNX Runtime.
 //
 // Whatever a graph or a caller gets wrong becomes an OrtStatus with a text. Constant inputs are
 // checked once, when the kernel is made; everything else on each call, before memory is touched.
@@ -13,6 +13,7 @@
 #include "embed_op.h"
 #include "linear_op.h"
 #include "ort_support.h"
+#include "row_stats_op.h"
 
 namespace edk {
 namespace {
@@ -75,8 +76,8 @@ const OrtCustomOp* describe() {
     d.get_execution_provider = [](const OrtCustomOp*) -> const char* { return nullptr; };
     d.get_input_type = [](const OrtCustomOp*, size_t i) { return Op::kPorts[i].element; };
     d.get_input_type_count = [](const OrtCustomOp*) { return std::size(Op::kPorts); };
-    d.get_output_type = [](const OrtCustomOp*, size_t) -> int { return kOrtFloat; };
-    d.get_output_type_count = [](const OrtCustomOp*) -> size_t { return 1; };
+    d.get_output_type = [](const OrtCustomOp*, size_t i) -> int { return Op::kOutputs[i]; };
+    d.get_output_type_count = [](const OrtCustomOp*) { return std::size(Op::kOutputs); };
     d.get_input_characteristic = [](const OrtCustomOp*, size_t i) { return Op::kPorts[i].presence; };
     d.get_output_characteristic = [](const OrtCustomOp*, size_t) -> int { return kOrtRequired; };
     d.get_input_memory_type = [](const OrtCustomOp*, size_t) { return kOrtMemoryDefault; };
@@ -92,7 +93,8 @@ const OrtCustomOp* describe() {
 
 OrtStatus* make_domain(const OrtFunctions& ort, OrtCustomOpDomain** domain) {
   OrtStatus* status = ort.create_custom_op_domain("edgedec", domain);
-  for (const OrtCustomOp* op : {describe<EmbedOp>(), describe<LinearOp>(), describe<AttentionOp>()}) {
+  for (const OrtCustomOp* op : {describe<EmbedOp>(), describe<LinearOp>(), describe<AttentionOp>(),
+                                describe<RowStatsOp>()}) {
     if (status == nullptr) status = ort.custom_op_domain_add(*domain, op);
   }
   return status;

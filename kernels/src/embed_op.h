@@ -13,6 +13,7 @@ class EmbedOp {
       {"ids", kOrtInt64, kOrtRequired},
       {"table", kOrtUint8, kOrtRequired},
   };
+  static constexpr int kOutputs[] = {kOrtFloat};
 
   explicit EmbedOp(const Node& node);
   void compute(const Kernels& kernels, const Call& call) const;

@@ -77,6 +77,21 @@ struct AttentionArgs {
 int64_t packed_nbytes(int format, int64_t n, int64_t k);
 
 /// A matrix [n, k] as models/quant.py's PlainTensor states it. Unused fields are null.
+constexpr int kTop = 8;  // largest logits listed
+
+/// Statistics of logits rows. NaN counts as the largest; sums of a row whose largest logit is not
+/// finite are NaN.
+struct RowStatsArgs {
+  const float* logits = nullptr;  // [rows, n_ids], n_ids at least 1
+  int64_t rows = 0;
+  int64_t n_ids = 0;
+  int64_t* argmax = nullptr;     // [rows], the lowest id of equals
+  float* log_sum_exp = nullptr;  // [rows]
+  float* entropy = nullptr;      // [rows], in nats
+  int64_t* top_ids = nullptr;    // [rows, kTop], falling logits, -1 past n_ids
+  float* top_logits = nullptr;   // [rows, kTop], -infinity past n_ids
+};
+
 struct PlainMatrix {
   int format = 0;
   int64_t n = 0;
@@ -101,6 +116,7 @@ struct Kernels {
   int64_t (*multiply)(int64_t n_rounds, int32_t* sum);
 };
 
+  void (*row_stats)(const RowStatsArgs&, const Parallel&);
 /// Kernels of the best usable ISA, or of EDGEDEC_ISA. Null, with `*why` set, if that ISA is
 /// unknown or absent here. Decided once.
 const Kernels* active_kernels(const char** why);

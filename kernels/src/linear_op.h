@@ -17,6 +17,7 @@ class LinearOp {
       {"b1", kOrtFloat, kOrtOptional},          {"w2", kOrtUint8, kOrtOptional},
       {"b2", kOrtFloat, kOrtOptional},
   };
+  static constexpr int kOutputs[] = {kOrtFloat};
 
   explicit LinearOp(const Node& node);
   void compute(const Kernels& kernels, const Call& call) const;

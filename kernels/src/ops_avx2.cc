@@ -4,8 +4,9 @@
 #include "embed.h"
 #include "linear.h"
 #include "multiply.h"
+#include "row_stats.h"
 
 namespace edk {
 extern const Kernels kAvx2Kernels;
-const Kernels kAvx2Kernels = {kIsa, linear, embed, attention, multiply};
+const Kernels kAvx2Kernels = {kIsa, linear, embed, attention, row_stats, multiply};
 }  // namespace edk

@@ -4,8 +4,9 @@
 #include "embed.h"
 #include "linear.h"
 #include "multiply.h"
+#include "row_stats.h"
 
 namespace edk {
 extern const Kernels kScalarKernels;
-const Kernels kScalarKernels = {kIsa, linear, embed, attention, multiply};
+const Kernels kScalarKernels = {kIsa, linear, embed, attention, row_stats, multiply};
 }  // namespace edk

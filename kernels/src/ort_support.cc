@@ -121,13 +121,13 @@ Tensor Call::input(size_t index) const {
   return read_tensor(ort_, value);
 }
 
-float* Call::output(const int64_t* dims, int rank) const {
+void* Call::output_data(size_t index, const int64_t* dims, int rank) const {
   OrtValue* value = nullptr;
   void* data = nullptr;
-  check(ort_, ort_.get_output(context_, 0, dims, static_cast<size_t>(rank), &value),
-        "allocate the output");
-  check(ort_, ort_.get_tensor_mutable_data(value, &data), "give access to the output");
-  return static_cast<float*>(data);
+  check(ort_, ort_.get_output(context_, index, dims, static_cast<size_t>(rank), &value),
+        "allocate an output");
+  check(ort_, ort_.get_tensor_mutable_data(value, &data), "give access to an output");
+  return data;
 }
 
 void Call::run(int64_t n, void (*fn)(void* user, int64_t i), void* user) const {

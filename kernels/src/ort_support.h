@@ -72,12 +72,17 @@ class Call : public Parallel {
   /// Input `index`; absent if the node leaves it out.
   Tensor input(size_t index) const;
 
-  /// Memory of output 0 in the given shape.
-  float* output(const int64_t* dims, int rank) const;
+  /// Memory of output `index` in the given shape.
+  template <class T = float>
+  T* output(const int64_t* dims, int rank, size_t index = 0) const {
+    return static_cast<T*>(output_data(index, dims, rank));
+  }
 
   void run(int64_t n, void (*fn)(void* user, int64_t i), void* user) const override;
 
  private:
+  void* output_data(size_t index, const int64_t* dims, int rank) const;
+
   const OrtFunctions& ort_;
   OrtKernelContext* context_;
 };

@@ -123,6 +123,11 @@ inline Floats round(Floats a) {
   constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
   return {{_mm256_round_ps(a.half[0], kNearest), _mm256_round_ps(a.half[1], kNearest)}};
 }
+inline bool any_above(Floats a, Floats b) {
+  const __m256 low = _mm256_cmp_ps(a.half[0], b.half[0], _CMP_NLE_UQ);
+  const __m256 high = _mm256_cmp_ps(a.half[1], b.half[1], _CMP_NLE_UQ);
+  return _mm256_movemask_ps(_mm256_or_ps(low, high)) != 0;
+}
 inline Floats first_n(Floats a, Floats b, int64_t n) {
   return {{_mm256_blendv_ps(b.half[0], a.half[0], _mm256_castsi256_ps(first_lanes(n))),
            _mm256_blendv_ps(b.half[1], a.half[1], _mm256_castsi256_ps(first_lanes(n - 8)))}};

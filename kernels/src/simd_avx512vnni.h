@@ -67,6 +67,9 @@ inline Floats abs(Floats a) { return _mm512_abs_ps(a); }
 inline Floats round(Floats a) {
   return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
+inline bool any_above(Floats a, Floats b) {
+  return _mm512_cmp_ps_mask(a, b, _CMP_NLE_UQ) != 0;
+}
 inline Floats first_n(Floats a, Floats b, int64_t n) {
   return _mm512_mask_blend_ps(first_lanes(n), b, a);
 }

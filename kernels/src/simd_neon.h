@@ -127,6 +127,11 @@ inline Floats abs(Floats a) {
 inline Floats round(Floats a) {
   return each([&](int i) { return vrndnq_f32(a.part[i]); });
 }
+inline bool any_above(Floats a, Floats b) {
+  uint32x4_t all_below = vdupq_n_u32(0xffffffffu);
+  for (int i = 0; i < 4; ++i) all_below = vandq_u32(all_below, vcleq_f32(a.part[i], b.part[i]));
+  return vminvq_u32(all_below) == 0;
+}
 inline Floats first_n(Floats a, Floats b, int64_t n) {
   const int32_t index[4] = {0, 1, 2, 3};
   const int32_t limit = static_cast<int32_t>(n > 16 ? 16 : n);

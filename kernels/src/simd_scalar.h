@@ -95,6 +95,12 @@ inline Floats abs(Floats a) {
 inline Floats round(Floats a) {
   return each([&](int i) { return std::nearbyint(a.lane[i]); });
 }
+/// Says whether some lane of `a` is above that of `b`; one that is no number counts as above.
+inline bool any_above(Floats a, Floats b) {
+  bool out = false;
+  for (int i = 0; i < 16; ++i) out |= !(a.lane[i] <= b.lane[i]);
+  return out;
+}
 /// Takes lanes [0, n) of `a`, the others of `b`.
 inline Floats first_n(Floats a, Floats b, int64_t n) {
   return each([&](int i) { return i < n ? a.lane[i] : b.lane[i]; });
