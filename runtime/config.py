@@ -18,9 +18,9 @@ GREEDY_BELOW = 1e-5
 class SamplingConfig:
     """How a logits row becomes a token. The defaults are greedy.
 
-    The steps run in this order: logit_bias, repetition_penalty, frequency_penalty and
-    presence_penalty, temperature, top_k, top_p, min_p. Each truncation renormalises what the one
-    before it left.
+    The steps run in this order: the mask of a grammar, logit_bias, repetition_penalty,
+    frequency_penalty and presence_penalty, temperature, top_k, top_p, min_p. Each truncation
+    renormalises what the one before it left.
 
     temperature: below 1e-5 is greedy: the likeliest token, the lowest id of equals.
     top_k: tokens kept; 0 keeps all. Of equals at the boundary the lowest ids stay.

@@ -22,9 +22,7 @@ from edgedec.runtime.machine import physical_cores, processors
 from edgedec.runtime.prefill import Progress, check_fits
 from edgedec.runtime.prompt import Prompt, PromptEncoder
 from edgedec.runtime.result import GenerationResult
-from edgedec.runtime.sampling import History
 from edgedec.runtime.session import ModelSession
-from edgedec.runtime.stats import DecodeStats
 from edgedec.runtime.text_stream import TextStream
 from edgedec.runtime.tokenizer import Codec, Tokenizer
 
@@ -143,14 +141,13 @@ class Engine:
         check_fits(tokens, model.session)
         own_stops = () if config.ignore_eos else model.stop_token_ids
         request = Request(
-            config=config,
             strategy=self._strategy,
-            stop_token_ids=frozenset(own_stops) | frozenset(config.stop_token_ids),
             started_s=started_s,
             load_ms=model.load_ms,
             on_progress=on_progress,
         )
-        state = DecodeState(model.session, tokens, config.sampling, History(tokens), DecodeStats())
+        stops = frozenset(own_stops) | frozenset(config.stop_token_ids)
+        state = DecodeState.start(model.session, tokens, config, stops)
         text = TextStream(model.tokenizer.detokenizer(), config.stop)
         self._stream = Stream(request, state, text, on_done)
         return self._stream
@@ -187,6 +184,7 @@ class Engine:
         """Releases the model. Closing twice is fine."""
         if self._model is not None:
             self.finish_stream()
+            self._strategy.close()
             self._model.session.close()
             self._model = None
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from edgedec.models.errors import SessionError
-from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
+from edgedec.runtime.decoding.strategy import TARGET, DecodeState, DecodingStrategy
 from edgedec.runtime.machine import peak_rss_mb
 from edgedec.runtime.noise import Noise
 from edgedec.runtime.prefill import Progress, prefill
@@ -20,14 +20,11 @@ from edgedec.runtime.text_stream import TextStream
 class Request:
     """What a stream needs to know besides its state.
 
-    stop_token_ids: tokens that end this output.
     started_s: `time.perf_counter` when the caller asked.
     load_ms: passed on to the result.
     """
 
-    config: GenerationConfig
     strategy: DecodingStrategy
-    stop_token_ids: frozenset[int]
     started_s: float
     load_ms: float
     on_progress: Progress | None = None
@@ -38,7 +35,7 @@ OnDone = Callable[[GenerationResult, bool], None]
 
 
 class Stream(Iterator[str]):
-    """An output as it appears: iterate it for pieces of text.
+    """An output as it appears: iterate it, or its `pieces`, for pieces of text.
 
     `stop` and `cancel` may be called at any time, from any thread; they take effect before the
     next token, or the next chunk of the prompt. An interrupt or error inside the iteration ends
@@ -52,9 +49,11 @@ class Stream(Iterator[str]):
         self._state = state
         self._text = text
         self._on_done = on_done
-        self._noise = Noise(request.config.seed)
-        self._n_prompt = len(state.tokens)
+        self._noise = Noise(state.config.seed)
+        self._found: deque[tuple[int, str]] = deque()  # tokens of the last step, not yet emitted
+        self._origins: list[str] = []
         self._is_prefilled = False  # or was begun
+        self._has_begun = False
         self._is_running = False
         self._is_stopping = False
         self._is_dropped = False
@@ -75,6 +74,11 @@ class Stream(Iterator[str]):
             if piece:
                 return piece
         raise StopIteration
+
+    @property
+    def pieces(self) -> Iterator[tuple[str, str]]:
+        """The pieces of text, each with the origin of the token that completed it."""
+        return ((piece, self._origins[-1] if self._origins else TARGET) for piece in self)
 
     @property
     def is_running(self) -> bool:
@@ -133,38 +137,46 @@ class Stream(Iterator[str]):
         return piece + held
 
     def _step(self) -> str:
-        state = self._state
+        """Returns the text the next token adds; empty when prefill was cancelled."""
+        if not self._found and not self._find_tokens():
+            return ""
+        token, origin = self._found.popleft()
+        self._state.append(token)
+        self._origins.append(origin)
+        return self._accept(token)
+
+    def _find_tokens(self) -> bool:
+        """Runs a step, after prefill if that is still to do; False when cancelled in there."""
+        state, strategy = self._state, self._request.strategy
         if not self._is_prefilled:
             self._is_prefilled = True
-            state.row = prefill(
+            state.rows = prefill(
                 state.session,
                 state.tokens,
                 state.stats,
                 lambda: self._is_stopping,
                 self._request.on_progress,
+                state.needs_logits,
             )
-            if state.row is None:
-                return ""
-        piece = ""
-        for token in self._request.strategy.step(state, self._noise).tokens:
-            state.append(token)
-            piece += self._accept(token)
-            if self._finish_reason is not None:
-                break
-        return piece
+            if state.rows is None:
+                return False
+            self._has_begun = True
+            strategy.begin(state)
+        result = strategy.step(state, self._noise)
+        self._found.extend(zip(result.tokens, result.origins, strict=True))
+        return True
 
     def _accept(self, token: int) -> str:
         """Returns the text ``token`` adds; notes the reason when it is the last one."""
-        n_new = len(self._state.tokens) - self._n_prompt
-        if n_new == 1:
+        if len(self._origins) == 1:
             self._ttft_s = self._busy_s + time.perf_counter() - self._started_s
-        if token in self._request.stop_token_ids:
+        if token in self._state.stop_token_ids:
             self._finish_reason = "stop"
             return ""
         piece = self._text.push(token)
         if self._text.is_stopped:
             self._finish_reason = "stop"
-        elif n_new >= self._request.config.max_new_tokens:
+        elif len(self._origins) >= self._state.config.max_new_tokens:
             self._finish_reason = "length"
         elif len(self._state.tokens) > self._state.session.context:
             self._finish_reason = "context"
@@ -173,6 +185,10 @@ class Stream(Iterator[str]):
     def _finish(self, reason: FinishReason) -> str:
         """Returns the text held back until now; makes the result and tells the owner."""
         rest = self._text.flush()
+        self._state.stats.discard(len(self._found))
+        self._found.clear()
+        if self._has_begun:
+            self._request.strategy.end(self._state)
         if self._is_dropped and self._is_prefilled:
             n_kept = min(self._state.stats.n_reused_tokens, self._state.session.n_tokens)
             self._state.session.truncate(n_kept)
@@ -182,13 +198,15 @@ class Stream(Iterator[str]):
         return rest
 
     def _make_result(self, reason: FinishReason) -> GenerationResult:
-        strategy, token_ids = self._request.strategy, self._state.tokens[self._n_prompt :]
+        strategy, n_prompt = self._request.strategy, self._state.n_prompt
+        token_ids = self._state.tokens[n_prompt:]
         decode_ms = 1000 * (self._busy_s - self._ttft_s)
         return GenerationResult(
             text=self._text.text,
             token_ids=tuple(token_ids),
+            origins=tuple(self._origins),
             finish_reason=reason,
-            n_prompt_tokens=self._n_prompt,
+            n_prompt_tokens=n_prompt,
             load_ms=self._request.load_ms,
             ttft_ms=1000 * self._ttft_s,
             tpot_ms=decode_ms / (len(token_ids) - 1) if len(token_ids) > 1 else 0.0,

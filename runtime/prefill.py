@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from edgedec.models.errors import SessionError
-from edgedec.runtime.session import Float32, ModelSession, TokenTree
+from edgedec.runtime.session import ModelSession, Rows, TokenTree
 from edgedec.runtime.stats import DecodeStats
 
 PREFILL_CHUNK = 128
@@ -47,20 +47,24 @@ def prefill(
     stats: DecodeStats,
     is_cancelled: Callable[[], bool] = lambda: False,
     on_progress: Progress | None = None,
-) -> Float32 | None:
-    """Returns the logits after ``prompt`` [V] float32, or None when cancelled between chunks."""
+    with_logits: bool = True,
+) -> Rows | None:
+    """Returns the row after ``prompt``, or None when cancelled between chunks.
+
+    with_logits: whether the row's logits are wanted; its statistics always are.
+    """
     stats.n_reused_tokens = reuse_prefix(session, prompt)
     n_prompt = len(prompt)
     while not is_cancelled():
         start = session.n_tokens
         chunk = prompt[start : start + PREFILL_CHUNK]
         is_last = start + len(chunk) == n_prompt
-        rows = session.forward(TokenTree.chain(chunk), (len(chunk) - 1,) if is_last else ())
+        asked = (len(chunk) - 1,) if is_last else ()
+        rows = session.forward(TokenTree.chain(chunk), asked, with_logits=with_logits)
         session.commit(range(len(chunk)))
         stats.n_prefill_tokens += len(chunk)
         if on_progress is not None:
             on_progress("prefill", start + len(chunk), n_prompt)
         if is_last:
-            row: Float32 = rows.logits[0]
-            return row
+            return rows
     return None

@@ -17,6 +17,7 @@ class GenerationResult:
 
     text: without stop text and special tokens.
     token_ids: every token emitted, a final stop token included.
+    origins: for each token the drafter that proposed it, or "target".
     load_ms: time to load the bundle, before this generation.
     ttft_ms: from the request to its first token.
     tpot_ms: mean time of each later token, (total - ttft) / (n - 1); 0 for a single token.
@@ -27,6 +28,7 @@ class GenerationResult:
 
     text: str
     token_ids: tuple[int, ...]
+    origins: tuple[str, ...]
     finish_reason: FinishReason
     n_prompt_tokens: int
     load_ms: float
@@ -51,6 +53,7 @@ class GenerationResult:
         return {
             "text": self.text,
             "token_ids": list(self.token_ids),
+            "origins": list(self.origins),
             "finish_reason": self.finish_reason,
             "n_prompt_tokens": self.n_prompt_tokens,
             "n_new_tokens": self.n_new_tokens,

@@ -1,6 +1,7 @@
 """From a logits row to a token, in pure functions that plain and speculative decoding share.
 
-The order of the steps is part of the interface; `SamplingConfig` states it. The draw is
+The order of the steps is part of the interface: what a grammar forbids goes first, then the order
+that `SamplingConfig` states. The draw is
 Gumbel-max with the counter-based noise of `runtime.noise`: the token is the argmax of
 ``log p + g``, which has exactly the law p, and depends on the row, the seed and the position only.
 
@@ -80,7 +81,14 @@ def pick(row: Values, config: SamplingConfig, history: History, noise: Noise, po
 
     Shapes: row [V] float32 or float64.
     """
-    values = edit(row, config, history)
+    return choose(edit(row, config, history), config, noise, position)
+
+
+def choose(values: Values, config: SamplingConfig, noise: Noise, position: int) -> int:
+    """Returns the token for ``position`` that edited logits and the seed's noise determine.
+
+    Shapes: values [V].
+    """
     if config.is_greedy:
         return greedy(values)
     if not config.is_truncating:
@@ -93,20 +101,29 @@ def greedy(values: Values) -> int:
     best = int(values.argmax())
     if not math.isfinite(values[best]):
         raise SessionError(
-            f"the largest logit is {values[best]}, expected a number; the model's weights or the "
-            "logit_bias leave no token to choose"
+            f"the largest logit is {values[best]}, expected a number; the model's weights, the "
+            "logit_bias or the grammar leave no token to choose"
         )
     return best
 
 
-def edit(row: Values, config: SamplingConfig, history: History) -> Values:
-    """Returns ``row`` after bias and penalties; the row itself when there are none.
+def edit(
+    row: Values,
+    config: SamplingConfig,
+    history: History,
+    allowed: npt.NDArray[np.bool_] | None = None,
+) -> Values:
+    """Returns ``row`` after grammar mask, bias and penalties; the row itself without any.
 
-    Shapes: row [V] -> [V] float64 when edited.
+    allowed: the tokens a grammar leaves; all when None.
+
+    Shapes: row [V], allowed [V] -> [V] float64 when edited.
     """
-    if not (config.logit_bias or config.has_penalties):
+    if allowed is None and not (config.logit_bias or config.has_penalties):
         return row
     values = row.astype(np.float64)
+    if allowed is not None:
+        values[~allowed] = -np.inf
     for token, bias in config.logit_bias.items():
         values[token] += bias
     if config.repetition_penalty != 1.0:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from edgedec.runtime.config import SamplingConfig
+from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.decoding.plain import Plain
 from edgedec.runtime.decoding.strategy import DecodeState
 from edgedec.runtime.engine import Engine, load
 from edgedec.runtime.noise import Noise
 from edgedec.runtime.prefill import prefill
-from edgedec.runtime.sampling import History
 from edgedec.runtime.session import TokenTree
 from edgedec.runtime.stats import DecodeStats
 
@@ -36,8 +35,7 @@ class Model:
         """Returns the seconds for n greedy tokens."""
         self._fill(depth)
         tokens = self._ids[: depth + 1]
-        sampling = SamplingConfig(temperature=0.0)
-        state = DecodeState(self._session, tokens, sampling, History(tokens), DecodeStats())
+        state = DecodeState.start(self._session, tokens, GenerationConfig(max_new_tokens=n))
         strategy, noise = Plain(), Noise(0)
         started_s = time.perf_counter()
         for _ in range(n):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from edgedec.runtime.decoding.strategy import DecodeState, StepResult
+from edgedec.runtime.decoding.strategy import TARGET, DecodeState, StepResult
 from edgedec.runtime.noise import Noise
 from edgedec.runtime.session import TokenTree
 
 _ONLY_ROW = (0,)
+_ORIGINS = (TARGET,)
 
 
 class Plain:
@@ -15,12 +16,22 @@ class Plain:
     name = "plain"
     is_lossless = True
 
+    def begin(self, state: DecodeState) -> None:
+        """Nothing to prepare."""
+
     def step(self, state: DecodeState, noise: Noise) -> StepResult:
         """Returns the next token."""
-        row = state.take_row()
-        if row is None:
-            row = state.session.forward(TokenTree((state.tokens[-1],), (-1,)), _ONLY_ROW).logits[0]
+        rows = state.take_rows()
+        if rows is None:
+            anchor = TokenTree((state.tokens[-1],), (-1,))
+            rows = state.session.forward(anchor, _ONLY_ROW, with_logits=state.needs_logits)
             state.session.commit(_ONLY_ROW)
             state.stats.n_passes += 1
             state.stats.n_pass_tokens += 1
-        return StepResult((state.pick(row, noise),))
+        return StepResult((state.pick_from(rows, 0, noise),), _ORIGINS)
+
+    def end(self, state: DecodeState) -> None:
+        """Nothing to rewind: only emitted tokens are committed."""
+
+    def close(self) -> None:
+        """Holds nothing."""

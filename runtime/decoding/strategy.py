@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self
 
+import numpy as np
 import numpy.typing as npt
 
-from edgedec.runtime.config import SamplingConfig
+from edgedec.models.errors import SessionError
+from edgedec.runtime.config import GenerationConfig, SamplingConfig
+from edgedec.runtime.decoding.token_mask import Allowed, TokenMask
 from edgedec.runtime.noise import Noise
-from edgedec.runtime.sampling import History, pick
-from edgedec.runtime.session import ModelSession
+from edgedec.runtime.sampling import History, Survivors, choose, edit, greedy, truncate
+from edgedec.runtime.session import ModelSession, Rows
 from edgedec.runtime.stats import DecodeStats
 
-Row = npt.NDArray[Any]
+TARGET = "target"
+"""Origin of tokens that no drafter proposed."""
 
 
 @dataclass
@@ -22,40 +29,143 @@ class DecodeState:
 
     tokens: the prompt and everything emitted. All but the last few are in the KV cache of
         ``session``, which alone knows how many.
-    row: logits after the prompt, until the first step consumes them. Shapes: [V] float32.
+    mask: the grammar the output has to follow.
+    rows: of the pass that ended prefill, until the first step consumes them; row 0 is meant.
+    n_prompt: how many of ``tokens`` are the prompt.
     """
 
     session: ModelSession
     tokens: list[int]
-    sampling: SamplingConfig
+    config: GenerationConfig
     history: History
     stats: DecodeStats
-    row: Row | None = None
+    stop_token_ids: frozenset[int] = frozenset()
+    mask: TokenMask | None = None
+    rows: Rows | None = None
+    n_prompt: int = field(init=False)
 
-    def take_row(self) -> Row | None:
-        """Returns the logits that prefill left, once."""
-        row, self.row = self.row, None
-        return row
+    def __post_init__(self) -> None:
+        self.n_prompt = len(self.tokens)
 
-    def pick(self, row: Row, noise: Noise) -> int:
-        """Returns the next token that ``row`` and the request determine. Shapes: row [V]."""
-        return pick(row, self.sampling, self.history, noise, len(self.tokens))
+    @classmethod
+    def start(
+        cls,
+        session: ModelSession,
+        prompt: Sequence[int],
+        config: GenerationConfig,
+        stop_token_ids: frozenset[int] = frozenset(),
+        mask: TokenMask | None = None,
+    ) -> Self:
+        """Returns the state of an output that is to follow ``prompt``."""
+        if mask is not None:
+            mask.begin(prompt)
+        history = History(prompt)
+        return cls(session, list(prompt), config, history, DecodeStats(), stop_token_ids, mask)
+
+    @property
+    def sampling(self) -> SamplingConfig:
+        return self.config.sampling
+
+    @property
+    def n_left(self) -> int:
+        """Tokens that may still be emitted: by the request, and by the room in the context."""
+        n_asked = self.n_prompt + self.config.max_new_tokens
+        return min(n_asked, self.session.context + 1) - len(self.tokens)
+
+    @property
+    def is_edited(self) -> bool:
+        """Something comes between the model's logits and the choice: bias, penalties, a mask."""
+        sampling = self.sampling
+        return bool(sampling.logit_bias) or sampling.has_penalties or self.mask is not None
+
+    @property
+    def needs_logits(self) -> bool:
+        """Whether rows must have logits; their statistics are enough otherwise."""
+        return self.is_edited or not self.sampling.is_greedy
+
+    def take_rows(self) -> Rows | None:
+        """Returns the rows that prefill left, once."""
+        rows, self.rows = self.rows, None
+        return rows
+
+    def pick_from(self, rows: Rows, index: int, noise: Noise, path: Sequence[int] = ()) -> int:
+        """Returns the token that plain decoding would emit after ``tokens`` and ``path``.
+
+        Args:
+            index: Which of ``rows`` is the one after ``path``.
+            path: Drafted tokens, taken to be emitted.
+        """
+        if not self.needs_logits and rows.row_stats is not None:
+            return _likeliest(rows, index)
+        values = self._edited(rows, index, path)
+        return choose(values, self.sampling, noise, len(self.tokens) + len(path))
+
+    def survivors_from(self, rows: Rows, index: int, path: Sequence[int] = ()) -> Survivors:
+        """Returns the tokens plain decoding may emit after ``tokens`` and ``path``, with scores.
+
+        Arguments as for `pick_from`.
+        """
+        if not self.needs_logits and rows.row_stats is not None:
+            return _only(_likeliest(rows, index))
+        values = self._edited(rows, index, path)
+        return _only(greedy(values)) if self.sampling.is_greedy else truncate(values, self.sampling)
+
+    def allowed_after(self, path: Sequence[int]) -> Allowed | None:
+        """Returns what the mask allows after ``tokens`` and ``path``; None allows all."""
+        if self.mask is None or (path and path[-1] in self.stop_token_ids):
+            return None
+        return self.mask.row_after(path)
 
     def append(self, token: int) -> None:
         """Records an emitted token."""
         self.tokens.append(token)
         self.history.add(token)
+        if self.mask is not None:
+            self.mask.accept(token)
+
+    def _edited(self, rows: Rows, index: int, path: Sequence[int]) -> npt.NDArray[Any]:
+        row: npt.NDArray[Any] = rows.logits[index]
+        if not self.is_edited:
+            return row
+        with self._replayed(path):
+            return edit(row, self.sampling, self.history, self.allowed_after(path))
+
+    @contextmanager
+    def _replayed(self, path: Sequence[int]) -> Iterator[None]:
+        """The history as it would be had ``path`` been emitted."""
+        for token in path:
+            self.history.add(token)
+        yield
+        for token in path:
+            self.history.remove(token)
+
+
+def _likeliest(rows: Rows, index: int) -> int:
+    if not math.isfinite(rows.stats.log_sum_exp[index]):
+        raise SessionError(
+            f"the logits sum up to {rows.stats.log_sum_exp[index]}, expected a number; the "
+            "model's weights are broken: export it again"
+        )
+    return int(rows.stats.argmax[index])
+
+
+def _only(token: int) -> Survivors:
+    return Survivors(np.array([token], np.int64), np.zeros(1))
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step emits: at least one token, each already the target model's choice."""
+    """What a step emits: at least one token, each already the target model's choice.
+
+    origins: for each token the name of the drafter that proposed it, or "target".
+    """
 
     tokens: tuple[int, ...]
+    origins: tuple[str, ...]
 
 
 class DecodingStrategy(Protocol):
-    """A way to get the next tokens. Steps only commit tokens that are in ``state.tokens``."""
+    """A way to get the next tokens."""
 
     @property
     def name(self) -> str:
@@ -63,7 +173,24 @@ class DecodingStrategy(Protocol):
 
     @property
     def is_lossless(self) -> bool:
-        """The tokens are exactly those of plain decoding."""
+        """The tokens are those of plain decoding, or follow the same distribution."""
+
+    def begin(self, state: DecodeState) -> None:
+        """A stream starts; its prompt has been prefilled."""
 
     def step(self, state: DecodeState, noise: Noise) -> StepResult:
-        """Returns the next tokens; the caller appends those it emits to ``state``."""
+        """Returns the next tokens; the caller appends those it emits to ``state``.
+
+        The KV cache may then hold tokens that the caller did not emit, until `end`. A step
+        follows another only after all tokens of the first were emitted.
+        """
+
+    def end(self, state: DecodeState) -> None:
+        """The stream ended with exactly ``state.tokens``.
+
+        Every session is rewound so that its tokens are a prefix of them. Called once for each
+        `begin`, however the stream ended.
+        """
+
+    def close(self) -> None:
+        """Releases whatever the method holds besides the target model."""

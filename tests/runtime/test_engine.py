@@ -91,9 +91,9 @@ def test_json_has_the_documented_keys(make_engine: MakeEngine) -> None:
         make_engine(load_ms=4.0).generate("fox", GenerationConfig(max_new_tokens=3)).to_dict()
     )
     assert list(document) == [
-        "text", "token_ids", "finish_reason", "n_prompt_tokens", "n_new_tokens", "load_ms",
-        "ttft_ms", "tpot_ms", "tokens_per_s", "peak_rss_mb", "method", "lossless", "stats",
-        "switch",
+        "text", "token_ids", "origins", "finish_reason", "n_prompt_tokens", "n_new_tokens",
+        "load_ms", "ttft_ms", "tpot_ms", "tokens_per_s", "peak_rss_mb", "method", "lossless",
+        "stats", "switch",
     ]  # fmt: skip
     assert document["method"] == "plain"
     assert document["lossless"] is True
