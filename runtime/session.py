@@ -78,8 +78,8 @@ class Rows:
     row_stats: of the asked rows, where the graph computes them.
 
     Shapes:
-        logits: [R, V] float32, one row per asked row; [0, V] when the pass was asked for
-            statistics alone.
+        logits: [R, V] float32, one row per asked row; [0, V] when statistics alone were asked
+            for and the graph computes them.
         hidden: layer -> [T, hidden_size] float32, the residual stream after that many layers.
     """
 
@@ -133,7 +133,8 @@ class ModelSession(Protocol):
             logit_rows: Indices into ``tree``, none below ``n_known``.
             n_known: Tokens that ``tree`` begins with and the pending pass computed already; a
                 tree grows level by level that way, and only its new tokens cost time.
-            with_logits: Whether `Rows.logits` is wanted; statistics always are.
+            with_logits: Whether `Rows.logits` is wanted; statistics always are. Rows of logits
+                that nobody wants are not copied.
         """
 
     def commit(self, path: Sequence[int]) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import onnxruntime
 from onnxruntime import OrtValue
 
@@ -16,9 +17,10 @@ from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, ConfigError, SessionError
 from edgedec.runtime.backends.ort import one_line, open_graph
 from edgedec.runtime.kv_cache import PanelKVCache
+from edgedec.runtime.row_stats import N_TOP, RowStats
 from edgedec.runtime.session import Rows, TokenLedger, TokenTree
 
-_MAX_BINDINGS = 32
+_MAX_BINDINGS = 128
 
 
 class FusedSession:
@@ -49,6 +51,8 @@ class FusedSession:
             "v_cache": OrtValue.ortvalue_from_numpy(self._kv_cache.values),
         }
         self._bindings: dict[_PassShape, _Binding] = {}
+        outputs = {value.name for value in self._session.get_outputs()}
+        self._has_stats = "stats.argmax" in outputs
         self._logits = np.empty((0, config.n_logits), np.float32)
 
     @property
@@ -88,7 +92,10 @@ class FusedSession:
             raise SessionError("the session is closed: load the bundle again")
         self._ledger.check_room(tree)
         self._ledger.check_known(tree, n_known)
-        shape = _PassShape(len(tree.tokens), n_known, len(logit_rows), tuple(hidden_layers))
+        has_logits = with_logits or not self._has_stats
+        shape = _PassShape(
+            len(tree.tokens), n_known, len(logit_rows), has_logits, tuple(hidden_layers)
+        )
         binding = self._bound(session, shape)
         binding.fill(tree, len(self._ledger.tokens), logit_rows)
         self._ledger.pending = None
@@ -97,7 +104,7 @@ class FusedSession:
         except Exception as error:
             raise SessionError(f"ONNX Runtime could not run the model: {one_line(error)}") from None
         self._ledger.pending = tree
-        return replace(binding.rows, row_stats=None)
+        return replace(binding.rows)
 
     def commit(self, path: Sequence[int]) -> None:
         """Keeps the rows of ``path``, moved together behind the committed ones."""
@@ -121,14 +128,16 @@ class FusedSession:
         binding = self._bindings.get(shape)
         if binding is not None:
             return binding
-        if shape.n_rows > len(self._logits) or len(self._bindings) >= _MAX_BINDINGS:
+        n_copied = shape.n_rows if shape.has_logits else 0
+        if n_copied > len(self._logits) or len(self._bindings) >= _MAX_BINDINGS:
             self._bindings.clear()  # they hold the old, smaller array
-        if shape.n_rows > len(self._logits):
-            self._logits = np.empty((shape.n_rows, self._config.n_logits), np.float32)
+        if n_copied > len(self._logits):
+            self._logits = np.empty((n_copied, self._config.n_logits), np.float32)
         width = self._config.hidden_size
         n_new = shape.n_tokens - shape.n_known
         hidden = {i: np.empty((n_new, width), np.float32) for i in shape.hidden_layers}
-        rows = Rows(self._logits[: shape.n_rows], hidden)
+        stats = _empty_stats(shape.n_rows) if self._has_stats else None
+        rows = Rows(self._logits[:n_copied], hidden, stats)
         binding = _Binding(session, shape, rows, self._kv_values)
         self._bindings[shape] = binding
         return binding
@@ -140,6 +149,7 @@ class _PassShape(NamedTuple):
     n_tokens: int
     n_known: int
     n_rows: int
+    has_logits: bool
     hidden_layers: tuple[int, ...]
 
 
@@ -161,23 +171,28 @@ class _Binding:
         self._parents = np.zeros((1, shape.n_tokens), np.int64)
         self._past_length = np.zeros(1, np.int64)
         self._logit_rows = np.zeros(shape.n_rows, np.int64)
-        inputs = {
+        inputs: dict[str, npt.NDArray[Any]] = {
             "input_ids": self._ids,
             "position_ids": self._positions,
             "parents": self._parents,
             "past_length": self._past_length,
             "logit_rows": self._logit_rows,
         }
-        hidden = {f"hidden.{i}": array for i, array in rows.hidden.items()}
-        outputs = {"logits": rows.logits, **hidden}
+        # The graph's rows have a batch axis, its statistics do not.
+        outputs: dict[str, npt.NDArray[Any]] = {
+            f"hidden.{i}": array[np.newaxis] for i, array in rows.hidden.items()
+        }
+        if shape.has_logits:
+            outputs["logits"] = rows.logits[np.newaxis]
+        if rows.row_stats is not None:
+            outputs |= {f"stats.{name}": array for name, array in vars(rows.row_stats).items()}
         self.io = session.io_binding()
         for name, array in inputs.items():
             self.io.bind_ortvalue_input(name, OrtValue.ortvalue_from_numpy(array))
         for name, value in kv_values.items():
             self.io.bind_ortvalue_input(name, value)
         for name, array in outputs.items():
-            value = OrtValue.ortvalue_from_numpy(array[np.newaxis])  # the graph's batch axis
-            self.io.bind_ortvalue_output(name, value)
+            self.io.bind_ortvalue_output(name, OrtValue.ortvalue_from_numpy(array))
 
     def fill(self, tree: TokenTree, n_past: int, logit_rows: Sequence[int]) -> None:
         """Writes the inputs of a pass over ``tree`` after ``n_past`` committed tokens."""
@@ -194,3 +209,13 @@ class _Binding:
         if logit_rows:
             self._logit_rows[:] = logit_rows
             self._logit_rows -= self._n_known
+
+
+def _empty_stats(n_rows: int) -> RowStats:
+    return RowStats(
+        argmax=np.empty(n_rows, np.int64),
+        log_sum_exp=np.empty(n_rows, np.float32),
+        entropy=np.empty(n_rows, np.float32),
+        top_ids=np.empty((n_rows, N_TOP), np.int64),
+        top_logits=np.empty((n_rows, N_TOP), np.float32),
+    )

@@ -20,6 +20,7 @@ from edgedec.models.errors import BundleError, ConfigError, SessionError
 from edgedec.models.reference import ReferenceModel
 from edgedec.runtime.backends.fused import FusedSession
 from edgedec.runtime.backends.portable import PortableSession
+from edgedec.runtime.row_stats import RowStats
 from edgedec.runtime.session import ModelSession, TokenTree
 
 pytestmark = pytest.mark.parity
@@ -138,6 +139,39 @@ def test_rows_asked_for(make_session: MakeSession) -> None:
     some = session.forward(chain, (7, 2)).logits.copy()
     np.testing.assert_array_equal(some, whole[[7, 2]])
     assert session.forward(chain, ()).logits.shape == (0, 83)
+
+
+def expect_stats(stats: RowStats, logits: npt.NDArray[Any]) -> None:
+    expected = RowStats.of(logits)
+    np.testing.assert_array_equal(stats.argmax, logits.argmax(axis=1))
+    np.testing.assert_array_equal(stats.top_ids, expected.top_ids)
+    np.testing.assert_array_equal(stats.top_logits, expected.top_logits)
+    np.testing.assert_allclose(stats.log_sum_exp, expected.log_sum_exp, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(stats.entropy, expected.entropy, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [(), (5,), (0, 2, 3), (0, 1, 2, 3, 4, 5)], ids=str)
+def test_row_stats(make_session: MakeSession, rows: tuple[int, ...]) -> None:
+    session = make_session(threads=2)
+    feed(session, TOKENS[:6])
+    found = session.forward(TREE, rows)
+    expect_stats(found.stats, found.logits)
+    assert found.stats.top_ids.shape == (len(rows), 8)
+
+
+def test_rows_without_logits(make_session: MakeSession) -> None:
+    session = make_session()
+    feed(session, TOKENS[:6])
+    found = session.forward(TREE, (1, 4))
+    logits, before = found.logits, found.logits.copy()
+    expected = RowStats(*(array.copy() for array in vars(found.stats).values()))
+    session.forward(TokenTree.chain([9, 9]), (0, 1), with_logits=False)
+    np.testing.assert_array_equal(logits, before)  # nothing was copied there
+    found = session.forward(TREE, (1, 4), with_logits=False)
+    for name, array in vars(found.stats).items():
+        np.testing.assert_array_equal(array, getattr(expected, name))
+    if isinstance(session, FusedSession):
+        assert found.logits.shape == (0, 83)
 
 
 def test_hidden_states(make_session: MakeSession, source: Any) -> None:

@@ -10,6 +10,7 @@ from functools import partial
 
 import onnx
 
+from edgedec.export.to_onnx.passes.add_row_stats import add_row_stats
 from edgedec.export.to_onnx.passes.fold_bias import fold_bias
 from edgedec.export.to_onnx.passes.fold_norm import fold_norm
 from edgedec.export.to_onnx.passes.fold_residual import fold_residual
@@ -36,5 +37,6 @@ def pipeline(
         ("fuse_gate", fuse_gate),
         ("fuse_attention", partial(fuse_attention, config=config)),
         ("fold_residual", fold_residual),
+        ("add_row_stats", add_row_stats),
         ("remove_unused", remove_unused),
     )

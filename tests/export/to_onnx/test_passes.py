@@ -88,6 +88,7 @@ def test_fused_operators_per_layer(make_source: Any, fields: dict[str, Any]) -> 
     n_layers = source.config.n_layers
     assert op_counts(model) == {
         "Embed": 1, "Linear": 4 * n_layers + 1, "Attention": n_layers, "Gather": 1,
+        "RowStats": 1,
     }  # fmt: skip
     linears = [LinearNode.read(node) for node in model.graph.node if node.op_type == "Linear"]
     by_weight = {linear.matrices[0].weight: linear for linear in linears}
@@ -127,7 +128,10 @@ def test_fused_interface(make_source: Any) -> None:
     assert [value.name for value in model.graph.input] == [
         "input_ids", "position_ids", "logit_rows", "parents", "past_length", "k_cache", "v_cache",
     ]  # fmt: skip
-    assert sorted(value.name for value in model.graph.output) == ["hidden.0", "hidden.3", "logits"]
+    assert sorted(value.name for value in model.graph.output) == [
+        "hidden.0", "hidden.3", "logits", "stats.argmax", "stats.entropy", "stats.log_sum_exp",
+        "stats.top_ids", "stats.top_logits",
+    ]  # fmt: skip
 
 
 def test_fused_rows_of_trees_and_continuations_are_bit_identical(
