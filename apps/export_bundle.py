@@ -17,7 +17,8 @@ from edgedec.apps.terminal import bytes_text, note, out, print_json
 from edgedec.models.errors import ConfigError
 
 if TYPE_CHECKING:
-    from edgedec.export.draft import ExportReport
+    from edgedec.export.quantize import TensorError
+    from edgedec.export.unfinished import ExportReport
 
 _N_SHOWN_TENSORS = 8
 
@@ -67,6 +68,28 @@ def export(
         Path | None,
         typer.Option(metavar="DIR", help="Write the graph after each pass there."),
     ] = None,
+    draft: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Smaller model to draft for MODEL, in the same bundle."),
+    ] = None,
+    draft_quantization: Annotated[
+        Quantization,
+        typer.Option(help="As --quant, for matrices of the draft model that have more bits."),
+    ] = Quantization.INT4,
+    draft_vocabulary: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|all",
+            help="Tokens the draft model can propose; 16384 of larger vocabularies by default.",
+        ),
+    ] = None,
+    draft_corpus: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Text or code, a file or folder, whose most frequent tokens those shall be.",
+        ),
+    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Replace an existing bundle, in one step at the end.")
     ] = False,
@@ -84,11 +107,16 @@ def export(
       edgedec export model.gguf -o model.edgedec --context 4096
 
       edgedec export path/to/hf-model -o model.edgedec --quant int4
+
+      edgedec export large.gguf --draft small.gguf --draft-corpus src/ -o pair.edgedec
     """
     layers = options.parse_layers(hidden_layers)
+    head_size = _parse_vocabulary(draft_vocabulary)
+    if draft is None and (draft_vocabulary or draft_corpus):
+        raise ConfigError("--draft-vocabulary and --draft-corpus need --draft MODEL")
     try:
         from edgedec.export import pipeline
-        from edgedec.export.config import ExportConfig
+        from edgedec.export.config import DraftModelConfig, ExportConfig
     except ImportError as error:
         if (error.name or "").startswith("edgedec"):
             raise
@@ -103,6 +131,9 @@ def export(
         hidden_layers=layers,
         dump_passes=dump_passes,
         is_overwrite_allowed=force,
+        draft=None
+        if draft is None
+        else DraftModelConfig(draft, draft_quantization.value, head_size, draft_corpus),
     )
     with ProgressBars(bytes_amount, has_lines=True) as bars:
         done = pipeline.export(config, bars.report)
@@ -116,22 +147,38 @@ def _show(done: ExportReport) -> None:
     found = done.manifest.verification
     seconds = sum(done.phase_ms.values()) / 1e3
     out.print(f"[bold]{escape(str(done.bundle))}[/]  {bytes_text(done.n_bytes)}, {seconds:.1f} s")
-    if done.tensors:
-        out.print(_tensor_table(done))
-    if "kl_nats" in found:
-        note(
-            f"verified against the float32 reference: KL {found['kl_nats']:.2g} nats, the same "
-            f"first choice on {found['top1_agreement']:.0%} of {found['n_tokens']} tokens"
+    for role, tensors in done.tensors.items():
+        if tensors:
+            out.print(_tensor_table(role, tensors))
+    for role, result in (("target", found), ("draft", found.get("draft", {}))):
+        if "kl_nats" in result:
+            note(
+                f"{role} verified against the float32 reference: KL {result['kl_nats']:.2g} nats, "
+                f"the same first choice on {result['top1_agreement']:.0%} of "
+                f"{result['n_tokens']} tokens"
+            )
+
+
+def _parse_vocabulary(text: str | None) -> int | None:
+    """Returns the tokens written as a number, 0 for ``all``; anything else is a usage error."""
+    if text is None:
+        return None
+    if text == "all":
+        return 0
+    if not text.isdecimal() or int(text) == 0:
+        raise typer.BadParameter(
+            f"got {text!r}, expected a number of tokens or all", param_hint="--draft-vocabulary"
         )
+    return int(text)
 
 
-def _tensor_table(done: ExportReport) -> Table:
-    shown = done.tensors[:_N_SHOWN_TENSORS]
-    table = Table("tensor (worst first)", box=None, padding=(0, 2, 0, 0))
+def _tensor_table(role: str, tensors: tuple[TensorError, ...]) -> Table:
+    shown = tensors[:_N_SHOWN_TENSORS]
+    table = Table(f"{role} tensor (worst first)", box=None, padding=(0, 2, 0, 0))
     table.add_column("format")
     table.add_column("relative error", justify="right")
     for tensor in shown:
         table.add_row(escape(tensor.name), tensor.format, f"{tensor.relative_rms:.2%}")
-    if left := len(done.tensors) - len(shown):
+    if left := len(tensors) - len(shown):
         table.add_row(f"... and {left} more (--json lists all)")
     return table

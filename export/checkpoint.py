@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
+from edgedec.models.config import ModelConfig
 from edgedec.models.errors import CheckpointError
+from edgedec.models.quant import PlainTensor, QuantFormat
 from edgedec.models.weights import WeightSource
 
 
@@ -45,6 +50,57 @@ class Checkpoint(WeightSource, Protocol):
 
     def chat_template(self) -> str | None:
         """Returns the Jinja template of conversations."""
+
+
+class EditedCheckpoint:
+    """A checkpoint that others edit by overriding; by itself it is the one it wraps."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+
+    @property
+    def config(self) -> ModelConfig:
+        """The hyper-parameters."""
+        return self._checkpoint.config
+
+    @property
+    def name(self) -> str:
+        """The name of the checkpoint."""
+        return self._checkpoint.name
+
+    @property
+    def licence(self) -> str | None:
+        """The licence of the checkpoint."""
+        return self._checkpoint.licence
+
+    @property
+    def special(self) -> SpecialTokens:
+        """The special tokens of the checkpoint."""
+        return self._checkpoint.special
+
+    def tokenizer_json(self) -> str:
+        """Returns the checkpoint's tokenizer."""
+        return self._checkpoint.tokenizer_json()
+
+    def chat_template(self) -> str | None:
+        """Returns the checkpoint's chat template."""
+        return self._checkpoint.chat_template()
+
+    def format(self, name: str) -> QuantFormat:
+        """Returns the storage format of the matrix ``name``."""
+        return self._checkpoint.format(name)
+
+    def rows(self, name: str, start: int, stop: int) -> PlainTensor:
+        """Returns rows [start, stop) of the matrix ``name``."""
+        return self._checkpoint.rows(name, start, stop)
+
+    def vector(self, name: str) -> npt.NDArray[np.float32]:
+        """Returns the norm weight or bias ``name``."""
+        return self._checkpoint.vector(name)
+
+    def release(self) -> None:
+        """Drops mapped pages of what was read."""
+        self._checkpoint.release()
 
 
 def open_checkpoint(source: str) -> Checkpoint:

@@ -9,6 +9,38 @@ from edgedec.export.quantize import SCHEMES
 from edgedec.models.errors import ConfigError
 from edgedec.targets import device_target
 
+DRAFT_HEAD_SIZE = 16384
+"""Tokens that a draft model's trimmed head knows unless told otherwise."""
+
+
+@dataclass(frozen=True)
+class DraftModelConfig:
+    """The draft model of a bundle.
+
+    source: as of `ExportConfig`. quantization: ``keep``, or a scheme for every matrix that has
+    more bits. head_size: tokens its LM head knows, 0 for all; None trims large vocabularies to
+    `DRAFT_HEAD_SIZE`. corpus: text or code, a file or a folder, whose most frequent tokens the
+    trimmed head knows; None takes those the tokenizer ranks first.
+    """
+
+    source: str
+    quantization: str = "int4"
+    head_size: int | None = None
+    corpus: Path | None = None
+
+    def __post_init__(self) -> None:
+        _check_scheme(self.quantization)
+        if self.head_size is not None and self.head_size < 0:
+            raise ConfigError(f"draft head size is {self.head_size}, expected 0 (all) or more")
+        if self.corpus is not None and not self.corpus.exists():
+            raise ConfigError(f"there is no {self.corpus}: name a file or folder of text or code")
+
+    def chosen_head_size(self, vocab_size: int) -> int:
+        """Returns how many tokens the head of a model with ``vocab_size`` shall know, 0 for all."""
+        if self.head_size is None:
+            return DRAFT_HEAD_SIZE if vocab_size > 2 * DRAFT_HEAD_SIZE else 0
+        return self.head_size if self.head_size < vocab_size else 0
+
 
 @dataclass(frozen=True)
 class ExportConfig:
@@ -19,7 +51,7 @@ class ExportConfig:
     symmetric or with a minimum. context: most positions of the graph (None: as many as the model
     was trained for). hidden_layers: layers whose hidden states the graph returns. dump_passes:
     folder that receives the graph after each pass. is_overwrite_allowed: an existing bundle at
-    ``destination`` may be replaced.
+    ``destination`` may be replaced. draft: the draft model, if the bundle shall have one.
     """
 
     source: str
@@ -30,13 +62,17 @@ class ExportConfig:
     hidden_layers: tuple[int, ...] = ()
     dump_passes: Path | None = None
     is_overwrite_allowed: bool = False
+    draft: DraftModelConfig | None = None
 
     def __post_init__(self) -> None:
-        if self.quantization not in SCHEMES:
-            known = ", ".join(SCHEMES)
-            raise ConfigError(f"unknown quantization {self.quantization!r}; known: {known}")
+        _check_scheme(self.quantization)
         device_target(self.device_target)
         if self.context is not None and self.context < 1:
             raise ConfigError(f"context is {self.context}, expected at least 1 position")
         if any(layer < 0 for layer in self.hidden_layers):
             raise ConfigError(f"hidden layers are {self.hidden_layers}, expected 0 or more")
+
+
+def _check_scheme(name: str) -> None:
+    if name not in SCHEMES:
+        raise ConfigError(f"unknown quantization {name!r}; known: {', '.join(SCHEMES)}")

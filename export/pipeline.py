@@ -1,144 +1,76 @@
-"""From a checkpoint to a bundle: the ordered phases."""
+"""From checkpoints to a bundle: the ordered phases."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import onnx
-
 from edgedec.export.bundle import bundle_folder, check_destination
-from edgedec.export.checkpoint import Checkpoint, open_checkpoint
+from edgedec.export.checkpoint import open_checkpoint
 from edgedec.export.config import ExportConfig
-from edgedec.export.draft import GRAPH_NAME, MODEL_FOLDER, Draft, ExportReport, read, seal
-from edgedec.export.optimum_draft import OptimumDraft, emit_with_optimum, find_recipeless
-from edgedec.export.quantize import Quantized, matrices, measure_errors
-from edgedec.export.to_onnx.emit import emit_portable
-from edgedec.export.to_onnx.fuse import fuse
-from edgedec.export.to_onnx.graph import WEIGHTS_FILE
-from edgedec.export.to_onnx.weights_file import write_weights
-from edgedec.export.verify import verify_graph
-from edgedec.models.errors import ConfigError, UnsupportedModelError
-from edgedec.models.manifest import ModelEntry
-from edgedec.models.quant import FORMATS, QuantFormat
-from edgedec.targets import DeviceTarget, device_target
+from edgedec.export.optimum_model import OptimumModel, emit_with_optimum, find_recipeless
+from edgedec.export.recipe_model import (
+    RecipeModel,
+    configure,
+    emit,
+    fuse_graph,
+    pack,
+    quantise,
+    trim_head,
+    verify,
+)
+from edgedec.export.unfinished import (
+    DRAFT,
+    TARGET,
+    ExportReport,
+    UnfinishedModel,
+    read_draft,
+    read_target,
+    seal,
+)
+from edgedec.models.errors import UnsupportedModelError
+from edgedec.models.manifest import BundleManifest
 
 OnProgress = Callable[[str, int, int], None]
 """Phase, bytes done in it, bytes in all (0: unknown)."""
 
 Phases = tuple[tuple[str, Callable[[Any], None]], ...]
-"""Names, and functions that each fill in their part of a draft."""
+"""Names, and functions that each fill in their part of a model."""
 
-MAX_RELATIVE_ERROR = 0.3
-"""Mean error of logits over their spread. 8-bit activations cost some hundredths; a graph that
-computes something else comes to one."""
-
-
-@dataclass(kw_only=True)
-class RecipeDraft(Draft):
-    """The draft of a model whose family has a recipe. formats: of every matrix."""
-
-    source: Checkpoint
-    context: int = 0
-    formats: dict[str, QuantFormat] = field(default_factory=dict)
-    graph: onnx.ModelProto = field(default_factory=onnx.ModelProto)
-
-
-def configure(draft: RecipeDraft) -> None:
-    """How long and how deep the graph is."""
-    model, wanted = draft.source.config, draft.config
-    draft.context = wanted.context or model.max_positions
-    if draft.context > model.max_positions:
-        raise ConfigError(
-            f"context {draft.context} is more than the {model.max_positions} positions "
-            f"{draft.source.name} was trained for; ask for fewer"
-        )
-    if wanted.hidden_layers and wanted.hidden_layers[-1] > model.n_layers:
-        raise ConfigError(
-            f"hidden layer {wanted.hidden_layers[-1]} does not exist, {draft.source.name} has "
-            f"layers 0 (embeddings) to {model.n_layers}"
-        )
-
-
-def quantise(draft: RecipeDraft) -> None:
-    """The format of every matrix, and what quantising costs each."""
-    if draft.config.quantization != "keep":
-        original = draft.source
-        draft.source = Quantized(original, draft.config.quantization)
-        draft.tensors = measure_errors(original, draft.source, draft.report)
-    device = _device(draft)
-    for name in matrices(draft.source.config):
-        own = draft.source.format(name)
-        draft.formats[name] = own if device.keeps(own.name) else FORMATS["f32"]
-
-
-def emit(draft: RecipeDraft) -> None:
-    """The portable graph of the family's recipe."""
-    config, layers = draft.source.config, draft.config.hidden_layers
-    draft.graph = emit_portable(config, draft.context, layers)
-    draft.entry = ModelEntry(
-        graph=f"{MODEL_FOLDER}/{GRAPH_NAME}",
-        graph_kind=_device(draft).graph_kind,
-        weights=(f"{MODEL_FOLDER}/{WEIGHTS_FILE}",),
-        config=config,
-        context=draft.context,
-        hidden_layers=layers,
-        tensor_formats={name: fmt.name for name, fmt in draft.formats.items()},
-    )
-
-
-def fuse_graph(draft: RecipeDraft) -> None:
-    """The fused graph, where the device runs one."""
-    if _device(draft).graph_kind == "fused":
-        dump = None if draft.config.dump_passes is None else _dump_into(draft.config.dump_passes)
-        draft.graph = fuse(draft.graph, draft.source.config, draft.formats, dump)
-
-
-def pack(draft: RecipeDraft) -> None:
-    """Weights in the device's layout, then the graph that refers to them."""
-    on_progress = draft.report
-    write_weights(
-        draft.graph, draft.source, draft.model_folder, lambda done, n, _: on_progress(done, n)
-    )
-    onnx.save(draft.graph, draft.model_folder / GRAPH_NAME)
-
-
-def verify(draft: RecipeDraft) -> None:
-    """Logits of the written graph against the reference."""
-    kind = _device(draft).graph_kind
-    assert kind != "optimum"
-    found = verify_graph(draft.model_folder / GRAPH_NAME, kind, draft.source)
-    error, spread = found["mean_abs_error"], found["logit_std"]
-    if not error <= MAX_RELATIVE_ERROR * spread:  # also true of NaN
-        raise UnsupportedModelError(
-            f"the logits of {draft.source.name} are {error:.3g} from the reference, expected at "
-            f"most {MAX_RELATIVE_ERROR} of their spread {spread:.3g}: its weights are broken, or "
-            f"it is no plain {draft.source.config.family}; nothing was written"
-        )
-    draft.verification = found
-
+FIRST_PHASES: Phases = (("read", read_target), ("configure", configure))
+"""What finds most mistakes of the caller; these run for every model before the others."""
 
 PHASES: Phases = (
-    ("read", read),
-    ("configure", configure),
     ("quantise", quantise),
     ("emit", emit),
     ("fuse", fuse_graph),
     ("pack", pack),
     ("verify", verify),
-    ("seal", seal),
 )
 
-OPTIMUM_PHASES: Phases = (
-    ("read", read),
-    ("emit with optimum", emit_with_optimum),
-    ("seal", seal),
+FIRST_DRAFT_PHASES: Phases = (
+    ("read draft", read_draft),
+    ("configure draft", configure),
+    ("trim head of draft", trim_head),
 )
+
+DRAFT_PHASES: Phases = tuple((f"{name} draft", run) for name, run in PHASES)
+
+OPTIMUM_PHASES: Phases = (("emit with optimum", emit_with_optimum),)
 """For families without a recipe: optimum writes the whole graph and verifies it."""
+
+
+@dataclass(frozen=True)
+class _Making:
+    """How one model is made: in which object, by which phases."""
+
+    make: Callable[..., UnfinishedModel]
+    first: Phases
+    then: Phases
 
 
 def export(config: ExportConfig, on_progress: OnProgress | None = None) -> ExportReport:
@@ -146,47 +78,84 @@ def export(config: ExportConfig, on_progress: OnProgress | None = None) -> Expor
 
     Raises:
         ConfigError: The options do not fit the model.
-        CheckpointError: The source is missing or broken.
-        UnsupportedModelError: There is no recipe for the source, and optimum cannot help.
+        CheckpointError: A source is missing or broken.
+        UnsupportedModelError: There is no recipe for a source, and optimum cannot help.
         BundleError: The destination cannot be written; whatever was there is untouched.
     """
     check_destination(config.destination, config.is_overwrite_allowed)
-    make_draft, phases = _open(config)
+    makings = _open(config)
     with bundle_folder(config.destination, config.is_overwrite_allowed) as folder:
-        draft = make_draft(folder=folder)
-        phase_ms = _run(phases, draft, on_progress or (lambda phase, done, total: None))
-    assert draft.manifest is not None
-    return ExportReport(config.destination, draft.manifest, draft.tensors, phase_ms)
+        models = {role: making.make(bundle_folder=folder) for role, making in makings.items()}
+        run = _Run(on_progress or (lambda phase, done, total: None))
+        for role, model in models.items():
+            run.phases(makings[role].first, model)
+        for role, model in models.items():
+            run.phases(makings[role].then, model)
+        manifest = run.seal(models)
+    tensors = {role: model.tensors for role, model in models.items()}
+    return ExportReport(config.destination, manifest, tensors, run.phase_ms)
 
 
-def _open(config: ExportConfig) -> tuple[Callable[..., Draft], Phases]:
-    """Returns a maker of the draft in a folder, and the phases it goes through."""
+def _open(config: ExportConfig) -> dict[str, _Making]:
+    """Returns how the model of each role is made."""
+    makings = {TARGET: _open_target(config)}
+    if config.draft is not None:
+        source = open_checkpoint(config.draft.source)
+        make = partial(
+            RecipeModel,
+            role=DRAFT,
+            config=config,
+            published=source,
+            source=source,
+            quantization=config.draft.quantization,
+        )
+        makings[DRAFT] = _Making(make, FIRST_DRAFT_PHASES, DRAFT_PHASES)
+    return makings
+
+
+def _open_target(config: ExportConfig) -> _Making:
     try:
         source = open_checkpoint(config.source)
     except UnsupportedModelError:
         recipeless = find_recipeless(config)
         if recipeless is None:
             raise
-        return partial(OptimumDraft, config=config, published=recipeless), OPTIMUM_PHASES
-    return partial(RecipeDraft, config=config, published=source, source=source), PHASES
+        make_optimum = partial(OptimumModel, role=TARGET, config=config, published=recipeless)
+        return _Making(make_optimum, FIRST_PHASES[:1], OPTIMUM_PHASES)
+    make = partial(
+        RecipeModel,
+        role=TARGET,
+        config=config,
+        published=source,
+        source=source,
+        quantization=config.quantization,
+        hidden_layers=config.hidden_layers,
+    )
+    return _Making(make, FIRST_PHASES, PHASES)
 
 
-def _run(phases: Phases, draft: Draft, on_progress: OnProgress) -> dict[str, float]:
-    """Runs the phases in order and returns how long each took. Units: milliseconds."""
-    phase_ms = {}
-    for name, run in phases:
-        draft.report = partial(on_progress, name)
-        draft.report(0, 0)
+class _Run:
+    """Runs phases and notes how long each took."""
+
+    def __init__(self, on_progress: OnProgress) -> None:
+        self._on_progress = on_progress
+        self.phase_ms: dict[str, float] = {}
+
+    def phases(self, phases: Phases, model: UnfinishedModel) -> None:
+        """Runs the phases of one model in order."""
+        for name, run in phases:
+            with self._timed(name) as model.report:
+                run(model)
+
+    def seal(self, models: dict[str, UnfinishedModel]) -> BundleManifest:
+        """Returns the manifest of the finished folder."""
+        with self._timed("seal") as report:
+            return seal(models, report)
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[Callable[[int, int], None]]:
+        report = partial(self._on_progress, name)
+        report(0, 0)
         start = time.perf_counter()
-        run(draft)
-        phase_ms[name] = round((time.perf_counter() - start) * 1e3, 1)
-    return phase_ms
-
-
-def _device(draft: Draft) -> DeviceTarget:
-    return device_target(draft.config.device_target)
-
-
-def _dump_into(folder: Path) -> Callable[[str, onnx.ModelProto], None]:
-    folder.mkdir(parents=True, exist_ok=True)
-    return lambda stem, graph: onnx.save(graph, folder / f"{stem}.onnx")
+        yield report
+        self.phase_ms[name] = round((time.perf_counter() - start) * 1e3, 1)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.export.checkpoint import Checkpoint, SpecialTokens
+from edgedec.export.checkpoint import Checkpoint, EditedCheckpoint
 from edgedec.models.blocks import weight_shapes
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import CheckpointError, ConfigError
@@ -47,66 +47,41 @@ _RANGE_TRIALS = (14.0, 14.5, 15.0, 15.5, 16.0)
 """Codes spanned by the extreme value of a group (4 bits), respectively by its range."""
 
 
-class Quantized:
-    """A checkpoint whose float matrices are quantised as they are read.
+class Quantized(EditedCheckpoint):
+    """A checkpoint whose matrices are quantised as they are read.
 
-    Matrices the checkpoint has quantised already, and all vectors, stay as they are.
+    Vectors, and matrices the checkpoint has quantised already, stay as they are; a draft model's
+    are quantised once more where they have more bits than the scheme.
     """
 
-    def __init__(self, checkpoint: Checkpoint, scheme: str) -> None:
+    def __init__(self, checkpoint: Checkpoint, scheme: str, is_draft: bool = False) -> None:
         """Checks that the scheme fits the checkpoint.
 
         Raises:
             ConfigError: unknown scheme, or a checkpoint without float matrices.
         """
+        super().__init__(checkpoint)
         if scheme not in SCHEMES:
             raise ConfigError(f"unknown quantization {scheme!r}; known: {', '.join(SCHEMES)}")
-        self._checkpoint = checkpoint
         self._format_name = SCHEMES[scheme]
-        if self._format_name and not any(
-            checkpoint.format(name).is_float for name in matrices(checkpoint.config)
-        ):
+        self._is_draft = is_draft
+        has_floats = any(checkpoint.format(name).is_float for name in matrices(checkpoint.config))
+        if self._format_name and not has_floats and not is_draft:
             raise ConfigError(
                 f"{checkpoint.name} is quantised already and {scheme} would only lose more; "
                 f"use keep, or start from the float checkpoint"
             )
 
-    @property
-    def config(self) -> ModelConfig:
-        """The hyper-parameters of the checkpoint."""
-        return self._checkpoint.config
-
-    @property
-    def name(self) -> str:
-        """The name of the checkpoint."""
-        return self._checkpoint.name
-
-    @property
-    def licence(self) -> str | None:
-        """The licence of the checkpoint."""
-        return self._checkpoint.licence
-
-    @property
-    def special(self) -> SpecialTokens:
-        """The special tokens of the checkpoint."""
-        return self._checkpoint.special
-
-    def tokenizer_json(self) -> str:
-        """Returns the checkpoint's tokenizer."""
-        return self._checkpoint.tokenizer_json()
-
-    def chat_template(self) -> str | None:
-        """Returns the checkpoint's chat template."""
-        return self._checkpoint.chat_template()
-
     def format(self, name: str) -> QuantFormat:
         """Returns the storage format of the matrix ``name`` after quantisation."""
         stored = self._checkpoint.format(name)
-        if self._format_name is None or not stored.is_float:
+        if self._format_name is None:
             return stored
+        wanted = FORMATS[self._format_name]
         if name in ("embed_tokens.weight", "lm_head.weight"):
-            return FORMATS[EIGHT_BITS.get(self._format_name, self._format_name)]
-        return FORMATS[self._format_name]
+            wanted = FORMATS[EIGHT_BITS.get(wanted.name, wanted.name)]
+        is_dearer = self._is_draft and stored.bits > wanted.bits
+        return wanted if stored.is_float or is_dearer else stored
 
     def rows(self, name: str, start: int, stop: int) -> PlainTensor:
         """Returns rows [start, stop) of the matrix ``name``, quantised.
@@ -123,14 +98,6 @@ class Quantized:
                 f"{self.name}: tensor {name} holds infinite or undefined values; fetch it again"
             )
         return quantize_rows(values, fmt)
-
-    def vector(self, name: str) -> Floats:
-        """Returns the norm weight or bias ``name``."""
-        return self._checkpoint.vector(name)
-
-    def release(self) -> None:
-        """Drops mapped pages of what was read."""
-        self._checkpoint.release()
 
 
 def matrices(config: ModelConfig) -> dict[str, tuple[int, int]]:

@@ -59,6 +59,12 @@ class ModelEntry:
     name: str | None = None
     licence: str | None = None
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The model's files, as keys of `BundleManifest.files`."""
+        head_ids = () if self.head_ids is None else (self.head_ids,)
+        return (self.graph, *self.weights, *head_ids)
+
 
 @dataclass(frozen=True)
 class BundleManifest:
@@ -259,8 +265,7 @@ def _check_hash(folder: Path, path: str, entry: FileEntry) -> None:
 
 def _check_references(manifest: BundleManifest) -> None:
     for role, model in manifest.models.items():
-        head_ids = () if model.head_ids is None else (model.head_ids,)
-        for path in (model.graph, *model.weights, *head_ids):
+        for path in model.files:
             if path not in manifest.files:
                 raise BundleError(
                     f"manifest.models.{role} refers to {shown(path)}, which manifest.files "

@@ -17,7 +17,7 @@ import pytest
 from edgedec.export import bundle as bundles
 from edgedec.export.bundle import bundle_folder, hash_files
 from edgedec.export.config import ExportConfig
-from edgedec.export.pipeline import PHASES, export
+from edgedec.export.pipeline import FIRST_PHASES, PHASES, export
 from edgedec.models.errors import BundleError, ConfigError
 from edgedec.models.manifest import damaged_files, read_manifest
 
@@ -211,7 +211,7 @@ def test_progress_names_every_phase_in_order(smollm2_gguf: Path, tmp_path: Path)
     )
     with pytest.raises(KeyboardInterrupt):
         export(config, stop_at_verify)
-    assert list(dict.fromkeys(p for p, _, _ in seen)) == [name for name, _ in PHASES[:-1]]
+    assert list(dict.fromkeys(p for p, _, _ in seen)) == [name for name, _ in FIRST_PHASES + PHASES]
     packed = [(done, total) for phase, done, total in seen if phase == "pack"]
     assert packed == sorted(packed)
     assert packed[-1][0] == packed[-1][1] > 90_000_000
@@ -226,8 +226,8 @@ def test_killed_exports_leave_nothing_or_a_whole_bundle(smollm2_gguf: Path, tmp_
     destination = tmp_path / "b"
     code = (
         "import sys; from pathlib import Path; from edgedec.export.config import ExportConfig; "
-        "from edgedec.export import pipeline; "
-        "pipeline.verify_graph = lambda *a: {'mean_abs_error': 0.0, 'logit_std': 1.0}; "
+        "from edgedec.export import pipeline, recipe_model; "
+        "recipe_model.verify_graph = lambda *a: {'mean_abs_error': 0.0, 'logit_std': 1.0}; "
         "print('ready', flush=True); "
         "pipeline.export(ExportConfig(source=sys.argv[1], destination=Path(sys.argv[2]), "
         "is_overwrite_allowed=True), lambda p, d, t: print(p, flush=True) if not t else None)"

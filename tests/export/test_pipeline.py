@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import edgedec
-from edgedec.export import optimum_fallback, pipeline
+from edgedec.export import optimum_fallback, recipe_model
 from edgedec.export.config import ExportConfig
-from edgedec.export.draft import ExportReport
 from edgedec.export.pipeline import export
 from edgedec.export.quantize import SCHEMES
+from edgedec.export.unfinished import ExportReport
 from edgedec.models.errors import ConfigError, UnsupportedModelError
 from edgedec.models.manifest import damaged_files, read_manifest
 
@@ -40,12 +40,12 @@ def test_schemes(make_gguf: GgufMaker, tmp_path: Path, family: str, scheme: str)
     assert report.manifest.quantization == scheme
     formats = report.manifest.models["target"].tensor_formats
     assert formats["layers.0.mlp.up_proj.weight"] == (SCHEMES[scheme] or "f32")
-    errors = [tensor.relative_rms for tensor in report.tensors]
+    errors = [tensor.relative_rms for tensor in report.tensors["target"]]
     assert errors == sorted(errors, reverse=True)
     assert len(errors) == (0 if scheme == "keep" else len(formats))
     assert all(0 < error < (0.02 if "8" in scheme else 0.2) for error in errors)
     document = json.loads(json.dumps(report.to_dict()))
-    assert len(document["tensors"]) == len(errors)
+    assert len(document["models"]["target"]["tensors"]) == len(errors)
 
 
 @pytest.mark.parity
@@ -125,7 +125,7 @@ def test_a_graph_that_computes_something_else_is_refused(
     def verify(*arguments: object) -> dict[str, float]:
         return {"mean_abs_error": float("nan"), "logit_std": 1.0}
 
-    monkeypatch.setattr(pipeline, "verify_graph", verify)
+    monkeypatch.setattr(recipe_model, "verify_graph", verify)
     with pytest.raises(UnsupportedModelError, match="from the reference"):
         export(ExportConfig(str(make_gguf("llama")), tmp_path / "b"))
     assert list(tmp_path.iterdir()) == []

@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgedec.export.config import ExportConfig
-from edgedec.export.draft import MODEL_FOLDER, Draft
 from edgedec.export.hub import fetch_snapshot
 from edgedec.export.optimum_fallback import check_optimum, export_with_optimum
 from edgedec.export.safetensors_dir import HuggingFaceTexts, read_model_type
+from edgedec.export.unfinished import UnfinishedModel
 from edgedec.models.errors import ConfigError
 from edgedec.models.families import known_families
 from edgedec.models.manifest import ModelEntry
 
 
 @dataclass(kw_only=True)
-class OptimumDraft(Draft):
-    """The draft of a Hugging Face directory whose family has no recipe."""
+class OptimumModel(UnfinishedModel):
+    """A Hugging Face directory whose family has no recipe, on its way into a bundle."""
 
     published: RecipelessModel
 
@@ -54,23 +54,23 @@ def find_recipeless(config: ExportConfig) -> RecipelessModel | None:
     return RecipelessModel(folder, family, name)
 
 
-def emit_with_optimum(draft: OptimumDraft) -> None:
+def emit_with_optimum(model: OptimumModel) -> None:
     """The whole graph, with float32 weights, made and verified by optimum and transformers."""
-    model = draft.published
-    written = export_with_optimum(model.folder, model.family, draft.model_folder)
+    published = model.published
+    written = export_with_optimum(published.folder, published.family, model.folder)
     longest = written.config.max_positions
-    if (draft.config.context or 0) > longest:
+    if (model.config.context or 0) > longest:
         raise ConfigError(
-            f"context {draft.config.context} is more than the {longest} positions {model.name} "
-            "was trained for; ask for fewer"
+            f"context {model.config.context} is more than the {longest} positions "
+            f"{published.name} was trained for; ask for fewer"
         )
-    draft.verification = written.verification
-    draft.entry = ModelEntry(
-        graph=f"{MODEL_FOLDER}/{written.graph}",
+    model.verification = written.verification
+    model.entry = ModelEntry(
+        graph=model.listed(written.graph),
         graph_kind="optimum",
-        weights=tuple(f"{MODEL_FOLDER}/{name}" for name in written.weights),
+        weights=tuple(model.listed(name) for name in written.weights),
         config=written.config,
-        context=draft.config.context or longest,
+        context=model.config.context or longest,
         hidden_layers=(),
         tensor_formats={},
     )
