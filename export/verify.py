@@ -77,6 +77,9 @@ class FusedRunner:
         self._session = open_session(graph)
         panels = -(-capacity // PANEL)
         heads, d = (config.n_layers, config.n_kv_heads), config.head_size
+        # Graphs on their way to the fused one may not have them yet.
+        has_gates = any(value.name == "layer_gates" for value in self._session.get_inputs())
+        self._layer_gates = np.ones(2 * config.n_layers, np.int64) if has_gates else None
         self._k_cache = np.zeros((*heads, panels, d, PANEL), np.float16)
         self._v_cache = np.zeros((*heads, panels * PANEL, d), np.float16)
 
@@ -84,6 +87,8 @@ class FusedRunner:
         feeds = _rows(tokens, parents, n_past)
         feeds["parents"] = np.array([parents], np.int64)
         feeds["past_length"] = np.array([n_past], np.int64)
+        if self._layer_gates is not None:
+            feeds["layer_gates"] = self._layer_gates
         values = {k: ort.OrtValue.ortvalue_from_numpy(v) for k, v in feeds.items()}
         # These two are written in place: the arrays behind them are the KV cache.
         values["k_cache"] = ort.OrtValue.ortvalue_from_numpy(self._k_cache)

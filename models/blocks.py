@@ -5,6 +5,7 @@ Weight names are those of Hugging Face checkpoints without the leading ``model.`
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from edgedec.models.config import ModelConfig
@@ -65,12 +66,18 @@ def mlp_half(ops: Ops[T], layer: int, x: T) -> T:
     return ops.add(x, ops.linear(ops.gate(gate, up), f"{prefix}.down_proj.weight"))
 
 
-def decoder(ops: Ops[T], config: ModelConfig) -> T:
-    """Returns the logits of the selected rows: the recipe of every pre-norm gated decoder."""
+def decoder(ops: Ops[T], config: ModelConfig, layer_gates: Sequence[bool] | None = None) -> T:
+    """Returns the logits of the selected rows: the recipe of every pre-norm gated decoder.
+
+    layer_gates: which sub-layers take part: 2i is the attention of layer i, 2i + 1 its MLP; all
+        when None.
+    """
+    runs = [True] * (2 * config.n_layers) if layer_gates is None else layer_gates
     x = ops.embed("embed_tokens.weight")
     ops.hidden(x, 0)
     for layer in range(config.n_layers):
-        x = mlp_half(ops, layer, attention_half(ops, config, layer, x))
+        x = attention_half(ops, config, layer, x) if runs[2 * layer] else x
+        x = mlp_half(ops, layer, x) if runs[2 * layer + 1] else x
         ops.hidden(x, layer + 1)
     x = ops.rms_norm(ops.select_rows(x), "norm.weight")
     return ops.linear(x, head_weight(config))

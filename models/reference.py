@@ -59,6 +59,7 @@ class ReferenceModel:
         tokens: Sequence[int],
         parents: Sequence[int] | None = None,
         logit_rows: Sequence[int] | None = None,
+        layer_gates: Sequence[bool] | None = None,
     ) -> ReferenceRows:
         """Returns logits and hidden states of ``tokens`` after the committed prefix.
 
@@ -67,13 +68,15 @@ class ReferenceModel:
             parents: index of each row's parent within the pass, -1 for the end of the prefix; a
                 chain when None. Rows attend to the prefix, their ancestors and themselves.
             logit_rows: rows whose logits are wanted; all when None.
+            layer_gates: sub-layers that take part, as for `decoder`. Such a pass cannot be
+                committed.
         """
         self.truncate(self._n_committed)
         n = len(tokens)
         parents = range(-1, n - 1) if parents is None else parents
         rows = list(range(n) if logit_rows is None else logit_rows)
         ops = ReferenceOps(self, self._source, np.asarray(tokens), parents, rows, self._dtype)
-        logits = decoder(ops, self._source.config)
+        logits = decoder(ops, self._source.config, layer_gates)
         return ReferenceRows(logits, ops.hidden_states)
 
     def commit(self, path: Sequence[int] | int) -> None:

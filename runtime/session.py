@@ -95,6 +95,17 @@ class Rows:
         return self.row_stats
 
 
+def exit_at(layer: int, n_layers: int) -> tuple[bool, ...]:
+    """Returns the layer gates of a pass that ends after ``layer`` of ``n_layers`` layers.
+
+    Raises:
+        SessionError: There is no such layer.
+    """
+    if not 0 <= layer <= n_layers:
+        raise SessionError(f"exit layer is {layer}, expected 0 to {n_layers}")
+    return tuple(i < 2 * layer for i in range(2 * n_layers))
+
+
 class ModelSession(Protocol):
     """A model, its KV cache and its position. One request at a time."""
 
@@ -126,6 +137,7 @@ class ModelSession(Protocol):
         *,
         n_known: int = 0,
         with_logits: bool = True,
+        layer_gates: Sequence[bool] | None = None,
     ) -> Rows:
         """Returns the asked rows of a pass over ``tree``, which commits nothing.
 
@@ -135,6 +147,13 @@ class ModelSession(Protocol):
                 tree grows level by level that way, and only its new tokens cost time.
             with_logits: Whether `Rows.logits` is wanted; statistics always are. Rows of logits
                 that nobody wants are not copied.
+            layer_gates: Sub-layers that run: 2i is the attention of layer i, 2i + 1 its MLP; all
+                when None. A pass that leaves some out may grow but not be committed, for its
+                rows of the KV cache are incomplete.
+
+        Raises:
+            SessionError: The pass does not fit the context or the pending pass, or the graph
+                cannot leave sub-layers out.
         """
 
     def commit(self, path: Sequence[int]) -> None:
@@ -154,6 +173,15 @@ class TokenLedger:
         self.context = context
         self.tokens: list[int] = []
         self.pending: TokenTree | None = None
+        self.is_pending_gated = False
+
+    def expect(self, tree: TokenTree, n_known: int, is_gated: bool) -> None:
+        """Notes the pass that `check_path` is about from now on.
+
+        is_gated: sub-layers were left out; what grew from such a pass is incomplete as well.
+        """
+        self.is_pending_gated = is_gated or (n_known > 0 and self.is_pending_gated)
+        self.pending = tree
 
     def check_room(self, tree: TokenTree) -> None:
         """Raises a SessionError unless the KV cache has a row for every token of ``tree``."""
@@ -181,6 +209,11 @@ class TokenLedger:
         tree = self.pending
         if tree is None:
             raise SessionError("commit needs a pass that was not committed yet; call forward first")
+        if self.is_pending_gated:
+            raise SessionError(
+                "the last pass left sub-layers out, so it cannot be committed: run the whole pass "
+                "first"
+            )
         previous = -1
         for i in path:
             if not 0 <= i < len(tree) or tree.parents[i] != previous:

@@ -12,6 +12,10 @@ from edgedec.export.to_onnx.graph import GraphEditor, attributes
 
 DOMAIN = "edgedec"
 MAX_MATRICES = 3
+LAYER_GATES = "layer_gates"
+"""Graph input that says which sub-layers run."""
+
+_GATES_PORT = 3 + 2 * MAX_MATRICES
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,8 @@ class LinearMatrix:
 class LinearNode:
     """``concat_i(W_i norm(x) + b_i) + residual``, or ``silu(W_0 h) * (W_1 h)``.
 
-    Empty names mean absent inputs.
+    Empty names mean absent inputs. gate_index: entry of the layer gates that decides whether the
+    node runs; -1 when it always does.
     """
 
     output: str
@@ -39,6 +44,7 @@ class LinearNode:
     epsilon: float = 0.0
     residual: str = ""
     is_gated: bool = False
+    gate_index: int = -1
 
     @property
     def n_out(self) -> int:
@@ -49,14 +55,14 @@ class LinearNode:
         """Returns what ``node`` says."""
         a = attributes(node)
         inputs = [*node.input, ""]  # the last bias may be left out
-        pairs = list(zip(inputs[3::2], inputs[4::2], strict=False))
+        pairs = list(zip(inputs[3::2], inputs[4::2], strict=False))[: len(a["n"])]
         matrices = tuple(
             LinearMatrix(weight, fmt, n, bias)
             for (weight, bias), fmt, n in zip(pairs, a["formats"], a["n"], strict=True)
         )
         return cls(
             node.output[0], inputs[0], a["k"], matrices, inputs[1], a["epsilon"], inputs[2],
-            bool(a["gate"]),
+            bool(a["gate"]), a["gate_index"],
         )  # fmt: skip
 
     def write(self) -> onnx.NodeProto:
@@ -64,6 +70,8 @@ class LinearNode:
         inputs = [self.x, self.norm_weight, self.residual]
         for matrix in self.matrices:
             inputs += [matrix.weight, matrix.bias]
+        if self.gate_index >= 0:
+            inputs += [""] * (_GATES_PORT - len(inputs)) + [LAYER_GATES]
         while not inputs[-1]:
             inputs.pop()
         return helper.make_node(
@@ -77,6 +85,7 @@ class LinearNode:
             k=self.k,
             epsilon=self.epsilon,
             gate=int(self.is_gated),
+            gate_index=self.gate_index,
         )
 
 

@@ -3,7 +3,7 @@
 namespace edk {
 namespace {
 
-enum { kQkv, kPositions, kParents, kPast, kCos, kSin, kKCache, kVCache };
+enum { kQkv, kPositions, kParents, kPast, kCos, kSin, kKCache, kVCache, kLayerGates };
 constexpr int64_t kMaxHeads = 1 << 16;
 constexpr int64_t kMaxHeadSize = 1 << 12;
 
@@ -21,7 +21,7 @@ void expect_range(const char* name, const int64_t* values, int64_t n, int64_t lo
 }  // namespace
 
 AttentionOp::AttentionOp(const Node& node)
-    : layer_(node.integer("layer", 0, INT32_MAX)), cos_(node.constant(kCos)),
+    : layer_gate_(node), layer_(node.integer("layer", 0, INT32_MAX)), cos_(node.constant(kCos)),
       sin_(node.constant(kSin)) {
   args_.n_heads = static_cast<int>(node.integer("n_heads", 1, kMaxHeads));
   args_.n_kv_heads = static_cast<int>(node.integer("n_kv_heads", 1, kMaxHeads));
@@ -44,6 +44,7 @@ void AttentionOp::compute(const Kernels& kernels, const Call& call) const {
   set_kv_cache(args, call);
   const int64_t dims[] = {1, args.rows, int64_t{args.n_heads} * args.head_size};
   args.out = call.output(dims, 3);
+  if (!layer_gate_.is_open(call.input(kLayerGates))) return;
   if (args.rows > 0) kernels.attention(args, call);
 }
 

@@ -1,12 +1,12 @@
 #pragma once
 
-#include "ort_support.h"
+#include "layer_gate.h"
 
 namespace edk {
 
 /// Attention over the committed prefix and the ancestors within the pass; see AttentionArgs.
 /// k_cache [L, Hkv, C/16, d, 16] and v_cache [L, Hkv, C, d] are written in place. Attributes:
-/// layer, n_heads, n_kv_heads, head_size.
+/// layer, n_heads, n_kv_heads, head_size, gate_index? (see LayerGate).
 class AttentionOp {
  public:
   static constexpr const char* kName = "Attention";
@@ -18,6 +18,7 @@ class AttentionOp {
       {"cos", kOrtFloat, kOrtRequired},           // [positions, d / 2]
       {"sin", kOrtFloat, kOrtRequired},           // [positions, d / 2]
       {"k_cache", kOrtFloat16, kOrtRequired},     {"v_cache", kOrtFloat16, kOrtRequired},
+      LayerGate::kPort,
   };
   static constexpr int kOutputs[] = {kOrtFloat};
 
@@ -29,6 +30,7 @@ class AttentionOp {
   void set_tables(AttentionArgs& args, const Call& call) const;
   void set_kv_cache(AttentionArgs& args, const Call& call) const;
 
+  LayerGate layer_gate_;
   AttentionArgs args_;  // the attributes
   int64_t layer_;
   Tensor cos_, sin_;  // present if constant

@@ -6,7 +6,7 @@
 
 namespace edk {
 
-LinearOp::LinearOp(const Node& node) {
+LinearOp::LinearOp(const Node& node) : layer_gate_(node) {
   const std::vector<int64_t> formats = node.integers("formats"), n = node.integers("n");
   if (formats.empty() || formats.size() > kMaxMatrices || n.size() != formats.size()) {
     fail("attributes formats and n have %zu and %zu entries, expected one per matrix, 1 to %d",
@@ -26,8 +26,8 @@ LinearOp::LinearOp(const Node& node) {
     n_out_ = n[0];
   }
   // x and residual change with every call.
-  for (size_t port = 1; port < kNumPorts; ++port) {
-    if (port == 2) continue;
+  for (size_t port = 1; port < kLayerGates; ++port) {
+    if (port == kResidual) continue;
     const Tensor tensor = node.constant(port);
     is_constant_[port] = tensor.is_present();
     if (is_constant_[port]) set_port(args_, port, tensor);
@@ -56,10 +56,10 @@ void LinearOp::set_port(LinearArgs& args, size_t port, const Tensor& tensor) con
 
 void LinearOp::compute(const Kernels& kernels, const Call& call) const {
   LinearArgs args = args_;
-  for (size_t port = 1; port < kNumPorts; ++port) {
-    if (port != 2 && !is_constant_[port]) set_port(args, port, call.input(port));
+  for (size_t port = 1; port < kLayerGates; ++port) {
+    if (port != kResidual && !is_constant_[port]) set_port(args, port, call.input(port));
   }
-  const Tensor x = call.input(0), residual = call.input(2);
+  const Tensor x = call.input(0), residual = call.input(kResidual);
   if (x.rank < 1 || x.last_dim() != args.k) {
     fail("x has shape %s, expected the last size to be %lld", x.shape().c_str(),
          static_cast<long long>(args.k));
@@ -78,7 +78,11 @@ void LinearOp::compute(const Kernels& kernels, const Call& call) const {
   args.rows = x.n_elements() / args.k;
   args.residual = residual.as<const float>();
   args.out = call.output(dims, x.rank);
-  if (args.rows > 0) kernels.linear(args, call);
+  if (layer_gate_.is_open(call.input(kLayerGates))) {
+    if (args.rows > 0) kernels.linear(args, call);
+  } else if (residual.is_present()) {
+    std::copy_n(args.residual, args.rows * n_out_, args.out);
+  }
 }
 
 }  // namespace edk

@@ -85,6 +85,14 @@ int64_t Node::integer(const char* name, int64_t low, int64_t high) const {
   return value;
 }
 
+int64_t Node::integer_or(const char* name, int64_t fallback) const {
+  int64_t value = fallback;
+  OrtStatus* status = ort_.get_attribute_int64(info_, name, &value);
+  if (status == nullptr) return value;
+  ort_.release_status(status);
+  return fallback;
+}
+
 std::vector<int64_t> Node::integers(const char* name) const {
   size_t n = 0;
   OrtStatus* status = ort_.get_attribute_int64s(info_, name, nullptr, &n);

@@ -53,6 +53,7 @@ class Node {
   Node(const OrtFunctions& ort, const OrtKernelInfo* info) : ort_(ort), info_(info) {}
 
   int64_t integer(const char* name, int64_t low, int64_t high) const;
+  int64_t integer_or(const char* name, int64_t fallback) const;  // for one that may be missing
   std::vector<int64_t> integers(const char* name) const;
   float number(const char* name) const;
 

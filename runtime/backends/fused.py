@@ -15,7 +15,7 @@ from onnxruntime import OrtValue
 from edgedec import kernels
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, ConfigError, SessionError
-from edgedec.runtime.backends.ort import one_line, open_graph
+from edgedec.runtime.backends.ort import NO_GATES, one_line, open_graph
 from edgedec.runtime.kv_cache import PanelKVCache
 from edgedec.runtime.row_stats import N_TOP, RowStats
 from edgedec.runtime.session import Rows, TokenLedger, TokenTree
@@ -27,7 +27,7 @@ class FusedSession:
     """A `ModelSession` over a fused graph.
 
     Every input and output is bound once per shape of pass, to arrays that stay where they are: a
-    decode step writes four numbers and runs.
+    decode step writes a few numbers and runs.
     """
 
     def __init__(self, graph: Path, config: ModelConfig, threads: int, context: int) -> None:
@@ -46,13 +46,21 @@ class FusedSession:
         self._config = config
         self._ledger = TokenLedger(context)
         self._kv_cache = PanelKVCache(config, context)
-        self._kv_values = {
-            "k_cache": OrtValue.ortvalue_from_numpy(self._kv_cache.keys),
-            "v_cache": OrtValue.ortvalue_from_numpy(self._kv_cache.values),
+        self._layer_gates = np.ones(2 * config.n_layers, np.int64)
+        shared = {
+            "k_cache": self._kv_cache.keys,
+            "v_cache": self._kv_cache.values,
+            "layer_gates": self._layer_gates,
         }
-        self._bindings: dict[_PassShape, _Binding] = {}
+        inputs = {value.name for value in self._session.get_inputs()}
         outputs = {value.name for value in self._session.get_outputs()}
+        self._shared_values = {
+            name: OrtValue.ortvalue_from_numpy(array)
+            for name, array in shared.items()
+            if name in inputs
+        }
         self._has_stats = "stats.argmax" in outputs
+        self._bindings: dict[_PassShape, _Binding] = {}
         self._logits = np.empty((0, config.n_logits), np.float32)
 
     @property
@@ -85,6 +93,7 @@ class FusedSession:
         *,
         n_known: int = 0,
         with_logits: bool = True,
+        layer_gates: Sequence[bool] | None = None,
     ) -> Rows:
         """Returns the asked rows. They are overwritten by the next pass of the same shape."""
         session = self._session
@@ -92,6 +101,7 @@ class FusedSession:
             raise SessionError("the session is closed: load the bundle again")
         self._ledger.check_room(tree)
         self._ledger.check_known(tree, n_known)
+        is_gated = self._set_gates(layer_gates)
         has_logits = with_logits or not self._has_stats
         shape = _PassShape(
             len(tree.tokens), n_known, len(logit_rows), has_logits, tuple(hidden_layers)
@@ -103,7 +113,7 @@ class FusedSession:
             session.run_with_iobinding(binding.io)
         except Exception as error:
             raise SessionError(f"ONNX Runtime could not run the model: {one_line(error)}") from None
-        self._ledger.pending = tree
+        self._ledger.expect(tree, n_known, is_gated)
         return replace(binding.rows)
 
     def commit(self, path: Sequence[int]) -> None:
@@ -124,6 +134,21 @@ class FusedSession:
         self._bindings.clear()
         self._ledger.truncate(0)
 
+    def _set_gates(self, layer_gates: Sequence[bool] | None) -> bool:
+        """Returns whether sub-layers are left out."""
+        if layer_gates is None:
+            self._layer_gates.fill(1)
+            return False
+        if "layer_gates" not in self._shared_values:
+            raise SessionError(NO_GATES)
+        if len(layer_gates) != len(self._layer_gates):
+            raise SessionError(
+                f"got {len(layer_gates)} layer gates, expected {len(self._layer_gates)}, two for "
+                "each layer"
+            )
+        self._layer_gates[:] = np.asarray(layer_gates, np.bool_)
+        return not self._layer_gates.all()
+
     def _bound(self, session: onnxruntime.InferenceSession, shape: _PassShape) -> _Binding:
         binding = self._bindings.get(shape)
         if binding is not None:
@@ -138,7 +163,7 @@ class FusedSession:
         hidden = {i: np.empty((n_new, width), np.float32) for i in shape.hidden_layers}
         stats = _empty_stats(shape.n_rows) if self._has_stats else None
         rows = Rows(self._logits[:n_copied], hidden, stats)
-        binding = _Binding(session, shape, rows, self._kv_values)
+        binding = _Binding(session, shape, rows, self._shared_values)
         self._bindings[shape] = binding
         return binding
 
@@ -161,7 +186,7 @@ class _Binding:
         session: onnxruntime.InferenceSession,
         shape: _PassShape,
         rows: Rows,
-        kv_values: dict[str, OrtValue],
+        shared_values: dict[str, OrtValue],
     ) -> None:
         self.rows = rows
         self._n_known = shape.n_known
@@ -189,7 +214,7 @@ class _Binding:
         self.io = session.io_binding()
         for name, array in inputs.items():
             self.io.bind_ortvalue_input(name, OrtValue.ortvalue_from_numpy(array))
-        for name, value in kv_values.items():
+        for name, value in shared_values.items():
             self.io.bind_ortvalue_input(name, value)
         for name, array in outputs.items():
             self.io.bind_ortvalue_output(name, OrtValue.ortvalue_from_numpy(array))

@@ -8,6 +8,9 @@ import onnxruntime
 
 from edgedec.models.errors import BundleError
 
+NO_GATES = (
+    "this bundle's graph cannot leave sub-layers out: export the model again, as a fused graph"
+)
 _SEVERITY_ERROR = 3
 
 

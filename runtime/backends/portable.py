@@ -17,7 +17,7 @@ import onnxruntime
 
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, SessionError
-from edgedec.runtime.backends.ort import one_line, open_graph
+from edgedec.runtime.backends.ort import NO_GATES, one_line, open_graph
 from edgedec.runtime.session import Rows, TokenLedger, TokenTree
 
 _MASKED = np.float32(-3.0e38)  # -inf would turn rows without any valid position into NaN
@@ -78,11 +78,14 @@ class PortableSession:
         *,
         n_known: int = 0,
         with_logits: bool = True,
+        layer_gates: Sequence[bool] | None = None,
     ) -> Rows:
         """Returns the asked rows, in arrays of their own."""
         session = self._session
         if session is None:
             raise SessionError("the session is closed: load the bundle again")
+        if layer_gates is not None:
+            raise SessionError(NO_GATES)
         self._ledger.check_room(tree)
         self._ledger.check_known(tree, n_known)
         self._ledger.pending = None

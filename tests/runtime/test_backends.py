@@ -21,7 +21,7 @@ from edgedec.models.reference import ReferenceModel
 from edgedec.runtime.backends.fused import FusedSession
 from edgedec.runtime.backends.portable import PortableSession
 from edgedec.runtime.row_stats import RowStats
-from edgedec.runtime.session import ModelSession, TokenTree
+from edgedec.runtime.session import ModelSession, TokenTree, exit_at
 
 pytestmark = pytest.mark.parity
 
@@ -217,6 +217,89 @@ def test_many_shapes(make_session: MakeSession) -> None:
             rows = range(n_tokens - n_rows, n_tokens)
             logits = session.forward(TokenTree.chain(TOKENS[:n_tokens]), rows).logits
             np.testing.assert_allclose(logits, expected[list(rows)], rtol=0, atol=1e-5)
+
+
+GATES = [
+    pytest.param((1, 1, 1, 1, 0, 0), id="exit_after_2"),
+    pytest.param((0, 0, 0, 0, 0, 0), id="embeddings"),
+    pytest.param((1, 0, 0, 1, 1, 1), id="mixed"),
+    pytest.param((0, 1, 1, 0, 1, 0), id="other_halves"),
+]
+
+
+@pytest.fixture
+def make_gated(make_session: MakeSession) -> MakeSession:
+    if not isinstance(make_session(), FusedSession):
+        pytest.skip("the portable graph has no layer gates")
+    return make_session
+
+
+@pytest.mark.parametrize("gates", GATES)
+def test_sub_layers_left_out(make_gated: MakeSession, source: Any, gates: tuple[int, ...]) -> None:
+    session = make_gated(threads=2)
+    feed(session, TOKENS)
+    found = session.forward(TREE, range(len(TREE)), HIDDEN, layer_gates=[g == 1 for g in gates])
+    model = ReferenceModel(source)
+    model.forward(TOKENS)
+    model.commit(len(TOKENS))
+    expected = model.forward(TREE.tokens, TREE.parents, layer_gates=[g == 1 for g in gates])
+    np.testing.assert_allclose(found.logits, expected.logits, **CLOSE)
+    for layer in HIDDEN:
+        np.testing.assert_allclose(found.hidden[layer], expected.hidden[layer], **CLOSE)
+    whole = session.forward(TREE, range(len(TREE))).logits
+    assert np.abs(whole - expected.logits).max() > 0.1  # the gates mattered
+
+
+def test_all_gates_open_change_nothing(make_gated: MakeSession) -> None:
+    session = make_gated()
+    expected = feed(session, TOKENS)
+    session.truncate(0)
+    session.forward(TokenTree.chain(TOKENS), (), layer_gates=exit_at(1, 3))  # soils nothing
+    logits = session.forward(TokenTree.chain(TOKENS), range(12), layer_gates=exit_at(3, 3)).logits
+    np.testing.assert_array_equal(logits, expected)
+    session.commit(range(12))
+    assert session.n_tokens == 12
+
+
+@pytest.mark.parametrize("layer", [0, 2])
+def test_exit_is_the_head_on_a_hidden_state(
+    make_gated: MakeSession, source: Any, layer: int
+) -> None:
+    session = make_gated()
+    chain = TokenTree.chain(TOKENS)
+    hidden = session.forward(chain, (), HIDDEN).hidden[layer].astype(np.float64)
+    normed = hidden / np.sqrt((hidden**2).mean(axis=1, keepdims=True) + 1e-5)
+    head = source.weights["norm.weight"] * source.weights["lm_head.weight"]
+    found = session.forward(chain, range(12), layer_gates=exit_at(layer, 3)).logits
+    np.testing.assert_allclose(found, normed @ head.T, rtol=0, atol=1e-4)
+
+
+def test_a_gated_pass_grows_but_is_not_committed(make_gated: MakeSession) -> None:
+    session = make_gated()
+    feed(session, TOKENS[:6])
+    gates = exit_at(2, 3)
+    expected = session.forward(TREE, (4, 5), layer_gates=gates).logits.copy()
+    session.forward(TokenTree(TREE.tokens[:3], TREE.parents[:3]), (), layer_gates=gates)
+    grown = session.forward(TREE, (4, 5), n_known=3, layer_gates=gates).logits
+    np.testing.assert_array_equal(grown, expected)
+    with pytest.raises(SessionError, match="left sub-layers out"):
+        session.commit((0,))
+    session.forward(TREE, (5,), n_known=5)  # its first rows are still incomplete
+    with pytest.raises(SessionError, match="left sub-layers out"):
+        session.commit((0, 2, 4, 5))
+    session.forward(TREE, (5,))
+    session.commit((0, 2, 4, 5))
+    assert session.n_tokens == 10
+
+
+def test_layer_gates_that_make_no_sense(make_session: MakeSession) -> None:
+    session = make_session()
+    is_fused = isinstance(session, FusedSession)
+    text = "got 4 layer gates, expected 6" if is_fused else "cannot leave sub-layers out"
+    with pytest.raises(SessionError, match=text):
+        session.forward(TREE, (), layer_gates=exit_at(1, 2))
+    with pytest.raises(SessionError, match="exit layer is 4, expected 0 to 3"):
+        exit_at(4, 3)
 
 
 @pytest.mark.parametrize("content", [b"", b"not a graph", b"\x08\x07\x12\x00" * 9])

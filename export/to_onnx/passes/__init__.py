@@ -10,6 +10,7 @@ from functools import partial
 
 import onnx
 
+from edgedec.export.to_onnx.passes.add_layer_gates import add_layer_gates
 from edgedec.export.to_onnx.passes.add_row_stats import add_row_stats
 from edgedec.export.to_onnx.passes.fold_bias import fold_bias
 from edgedec.export.to_onnx.passes.fold_norm import fold_norm
@@ -37,6 +38,7 @@ def pipeline(
         ("fuse_gate", fuse_gate),
         ("fuse_attention", partial(fuse_attention, config=config)),
         ("fold_residual", fold_residual),
+        ("add_layer_gates", partial(add_layer_gates, config=config)),
         ("add_row_stats", add_row_stats),
         ("remove_unused", remove_unused),
     )

@@ -127,6 +127,7 @@ def test_fused_interface(make_source: Any) -> None:
     model = fused_graph(make_source(), hidden_layers=(0, 3))
     assert [value.name for value in model.graph.input] == [
         "input_ids", "position_ids", "logit_rows", "parents", "past_length", "k_cache", "v_cache",
+        "layer_gates",
     ]  # fmt: skip
     assert sorted(value.name for value in model.graph.output) == [
         "hidden.0", "hidden.3", "logits", "stats.argmax", "stats.entropy", "stats.log_sum_exp",
