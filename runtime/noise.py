@@ -23,10 +23,10 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 
 class Noise:
-    """Gumbel noise for the draws of one seed.
+    """The random numbers of one seed: Gumbel noise for draws, uniforms for what else is random.
 
-    A value is made of 52 random bits: 32 coarse ones, enough to refute most tokens of a large
-    vocabulary, and 20 fine ones that only the few contenders are asked for.
+    A Gumbel value is made of 52 random bits: 32 coarse ones, enough to refute most tokens of a
+    large vocabulary, and 20 fine ones that only the few contenders are asked for.
 
     Source: keys by splitmix64 (Steele, Lea and Flood, 2014); ids mixed by lowbias32 (Wellons,
     hash-prospector, public domain) with the second half of the key added between its rounds.
@@ -51,6 +51,14 @@ class Noise:
         """
         coarse = _hash(_all_words(n_ids), self._key_of(position))
         return np.flatnonzero(coarse >= np.uint32(coarse_above(gumbel)))
+
+    def uniform(self, position: int, purpose: int) -> float:
+        """Returns a number above 0 and below 1, independent of every Gumbel value.
+
+        purpose: tells apart the numbers that one position asks for.
+        """
+        bits = _mix(_mix(~self._key_of(position)) + purpose * _GOLDEN)
+        return ((bits >> 12) + 0.5) * 2.0**-52
 
     def _key_of(self, position: int) -> int:
         return _mix(self._key ^ _mix(position * _GOLDEN + 1))

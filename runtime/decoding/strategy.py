@@ -43,6 +43,7 @@ class DecodeState:
     mask: TokenMask | None = None
     rows: Rows | None = None
     n_prompt: int = field(init=False)
+    _allowed: dict[tuple[int, ...], Allowed | None] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.n_prompt = len(self.tokens)
@@ -114,7 +115,10 @@ class DecodeState:
         """Returns what the mask allows after ``tokens`` and ``path``; None allows all."""
         if self.mask is None or (path and path[-1] in self.stop_token_ids):
             return None
-        return self.mask.row_after(path)
+        key = tuple(path)
+        if key not in self._allowed:
+            self._allowed[key] = self.mask.row_after(path)
+        return self._allowed[key]
 
     def append(self, token: int) -> None:
         """Records an emitted token."""
@@ -122,6 +126,7 @@ class DecodeState:
         self.history.add(token)
         if self.mask is not None:
             self.mask.accept(token)
+            self._allowed.clear()
 
     def _edited(self, rows: Rows, index: int, path: Sequence[int]) -> npt.NDArray[Any]:
         row: npt.NDArray[Any] = rows.logits[index]

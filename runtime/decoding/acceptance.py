@@ -1,0 +1,62 @@
+"""What becomes of drafted tokens, in running means that forget within some tens of tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Trust:
+    """How a drafter's own estimates compare with what is accepted of late.
+
+    Sums of estimated and of observed acceptances, both decaying; a few accepted tokens of good
+    faith keep the ratio sane while little is known.
+    """
+
+    decay: float = 0.9
+    good_faith: float = 2.0
+    estimated: float = 0.0
+    accepted: float = 0.0
+
+    @property
+    def factor(self) -> float:
+        """What to multiply the drafter's estimates with; at most 1.2."""
+        ratio = (self.accepted + self.good_faith) / (self.estimated + self.good_faith)
+        return min(ratio, 1.2)
+
+    def observe(self, estimate: float, is_accepted: bool) -> None:
+        """Takes in one token that was compared with the target model's choice."""
+        self.estimated = self.decay * self.estimated + estimate
+        self.accepted = self.decay * self.accepted + is_accepted
+
+    def forget(self) -> None:
+        """A round went by without news."""
+        self.estimated *= 0.99
+        self.accepted *= 0.99
+
+
+class DepthRates:
+    """Probability that a draft model's level d is accepted, given that level d - 1 was."""
+
+    def __init__(self, prior: float, max_depth: int, weight: float = 3.0) -> None:
+        self._accepted = [prior * weight] * max_depth
+        self._tested = [weight] * max_depth
+
+    def rate(self, depth: int) -> float:
+        """Returns the rate at ``depth``, from 1."""
+        at = min(depth, len(self._tested)) - 1
+        return self._accepted[at] / self._tested[at]
+
+    def observe(self, n_levels: int, n_accepted: int) -> None:
+        """Takes in a tree of ``n_levels`` levels of which the first ``n_accepted`` held."""
+        for at in range(min(n_levels, n_accepted + 1, len(self._tested))):
+            self._tested[at] = 0.9 * self._tested[at] + 1
+            self._accepted[at] = 0.9 * self._accepted[at] + (at < n_accepted)
+
+    def expected_tokens(self, n_levels: int) -> float:
+        """Returns how many drafted tokens of so many levels are accepted on average."""
+        expected, reached = 0.0, 1.0
+        for depth in range(1, n_levels + 1):
+            reached *= self.rate(depth)
+            expected += reached
+        return expected

@@ -1,0 +1,36 @@
+"""Plain decoding's own choice, read off the tree: exact for any drafts whatsoever."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edgedec.runtime.decoding.draft_tree import DraftTree
+from edgedec.runtime.decoding.verifiers.verifier import (
+    ALL_KINDS,
+    Chance,
+    Choice,
+    Target,
+    Verdict,
+    walk,
+)
+
+
+class SharedGumbel:
+    """Follows, from the root, the child that is the token plain decoding would emit there.
+
+    That token is a function of the row, the seed and the position: the argmax, with the seed's
+    Gumbel noise when sampling. The same seed gives the same text with and without drafts.
+    """
+
+    name = "shared-gumbel"
+    is_lossless = True
+    is_exact = True
+    kinds = ALL_KINDS
+
+    def verify(self, tree: DraftTree, target: Target, chance: Chance) -> Verdict:
+        def choose(node: int, siblings: Sequence[int]) -> Choice:
+            token = target.pick(node)
+            found = siblings.index(token) if token in siblings else None
+            return Choice(token, found, len(siblings))
+
+        return walk(tree, choose)

@@ -1,0 +1,152 @@
+"""The contract of verifiers: which drafted tokens are kept, and the token after them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from edgedec.models.errors import SessionError
+from edgedec.runtime.decoding.draft_tree import ROOT, DraftTree, SiblingKind
+from edgedec.runtime.noise import Noise
+from edgedec.runtime.sampling import Survivors
+
+ALL_KINDS = frozenset(SiblingKind)
+
+
+class Target(Protocol):
+    """What the target model says after each node of a tree, ROOT included."""
+
+    def pick(self, node: int) -> int:
+        """Returns the token plain decoding would emit after ``node``."""
+
+    def law(self, node: int) -> Survivors:
+        """Returns the distribution plain decoding would draw from after ``node``."""
+
+    def position(self, node: int) -> int:
+        """Returns the position in the text of the token after ``node``."""
+
+
+class Chance(Protocol):
+    """Where verifiers get their random decisions; tests write them out instead."""
+
+    def accepts(self, position: int, i_sibling: int, probability: float) -> bool:
+        """Decides on one sibling for ``position``; true with ``probability``."""
+
+    def draws(self, position: int, probs: npt.NDArray[np.float64]) -> int:
+        """Returns an index drawn from ``probs``, which sum to 1."""
+
+
+class NoiseChance:
+    """Decisions that depend on the seed, the position and the sibling only."""
+
+    def __init__(self, noise: Noise) -> None:
+        self._noise = noise
+
+    def accepts(self, position: int, i_sibling: int, probability: float) -> bool:
+        return self._noise.uniform(position, 1 + i_sibling) < probability
+
+    def draws(self, position: int, probs: npt.NDArray[np.float64]) -> int:
+        reached = np.cumsum(probs)
+        wanted = self._noise.uniform(position, 0) * reached[-1]
+        return int(np.searchsorted(reached, wanted, side="right"))
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What verification made of a tree.
+
+    path: accepted nodes, root first.
+    next_token: the correction token, or the bonus token when the path ends at a leaf.
+    evaluated: the nodes it decided on, those of the path among them.
+    """
+
+    path: tuple[int, ...]
+    next_token: int
+    is_bonus: bool
+    evaluated: frozenset[int]
+
+
+class Verifier(Protocol):
+    """A rule of acceptance.
+
+    is_lossless: what is emitted follows the target model's distribution.
+    is_exact: and is, token by token, what plain decoding emits for the same seed.
+    kinds: of siblings it can judge.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def is_lossless(self) -> bool: ...
+
+    @property
+    def is_exact(self) -> bool: ...
+
+    @property
+    def kinds(self) -> frozenset[SiblingKind]: ...
+
+    def verify(self, tree: DraftTree, target: Target, chance: Chance) -> Verdict:
+        """Returns which nodes of ``tree`` are kept and the token after them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What became of the siblings after one node.
+
+    token: the next token, be it a sibling's or not.
+    accepted: index of the sibling that was accepted.
+    n_tried: how many siblings were decided on.
+    """
+
+    token: int
+    accepted: int | None
+    n_tried: int
+
+
+Choose = Callable[[int, Sequence[int]], Choice]
+"""Called with a node and the tokens of its children, in the order to be tried."""
+
+
+def walk(tree: DraftTree, choose: Choose) -> Verdict:
+    """Returns the way down that ``choose`` decides, node by node.
+
+    Independent siblings may be equal. All of them are followed at once then: their children were
+    drawn after the same tokens.
+    """
+    nodes, evaluated = [ROOT], set[int]()
+    while True:
+        children = [child for node in nodes for child in tree.children(node)]
+        tokens = [tree.nodes[child].token for child in children]
+        choice = choose(nodes[0], tokens)
+        evaluated.update(children[: choice.n_tried])
+        if choice.accepted is None:
+            path = tuple(tree.path(nodes[0]))
+            return Verdict(path, choice.token, not children, frozenset(evaluated.union(path)))
+        nodes = [c for c, token in zip(children, tokens, strict=True) if token == choice.token]
+
+
+def draft_probs(tree: DraftTree, node: int) -> npt.NDArray[np.float64]:
+    """Returns the distribution the children of ``node`` were drawn from. Shapes: [V] float64."""
+    row: npt.NDArray[Any] | None = tree.draft_rows.get(node)
+    total = 0.0 if row is None else float(row.sum(dtype=np.float64))
+    if row is None or not total > 0:
+        raise SessionError(
+            f"node {node} has {tree.kind.value} children but no draft distribution; the drafter "
+            "has to put one into draft_rows"
+        )
+    return np.asarray(row.astype(np.float64) / total)
+
+
+def check_kind(verifier: Verifier, tree: DraftTree) -> None:
+    """Raises a SessionError unless ``verifier`` can judge ``tree``."""
+    if len(tree) and tree.kind not in verifier.kinds:
+        accepted = ", ".join(sorted(kind.value for kind in verifier.kinds))
+        raise SessionError(
+            f"the drafted siblings are {tree.kind.value}, the {verifier.name} verifier judges "
+            f"{accepted}; choose another verifier or drafter"
+        )
