@@ -6,7 +6,8 @@ namespace edk {
 
 /// Whether a node runs in a pass: entry `gate_index` (an attribute, -1 or missing: always) of the
 /// optional input layer_gates int64 [sub-layers], 1 to run and 0 to be skipped. A skipped node
-/// leaves its output as it finds it, unless it adds to a residual stream, which then passes through.
+/// leaves its output as it finds it, unless it adds to a residual stream, which then passes
+/// through.
 class LayerGate {
  public:
   static constexpr Port kPort = {"layer_gates", kOrtInt64, kOrtOptional};

@@ -1,8 +1,8 @@
 // Statistics of logits rows in one pass over memory. Included after one simd_*.h.
 //
 // One task is one block of one row, small enough to stay in the nearest cache while it is read
-// twice: for its largest logits, then for its sums of exponentials. Blocks have a constant width and
-// are merged in order, so a row's numbers do not depend on who computed them.
+// twice: for its largest logits, then for its sums of exponentials. Blocks have a constant width
+// and are merged in order, so a row's numbers do not depend on who computed them.
 #pragma once
 
 #include <cmath>
@@ -104,7 +104,8 @@ inline float exp_of(float x) {
   return lane[0];
 }
 
-/// Natural logarithm of a positive number within 1e-12, from operations that round alike everywhere.
+/// Natural logarithm of a positive number within 1e-12, from operations that round alike on every
+/// machine.
 /// Source: log m = 2 artanh((m - 1) / (m + 1)), its series cut where m in [0.7, 1.5) allows.
 inline double log_of(double x) {
   int exponent = 0;

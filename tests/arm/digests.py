@@ -100,10 +100,17 @@ def attention_digests(rng: np.random.Generator) -> dict[str, str]:
     return {"attention": sha256(y), "keys": sha256(keys), "values": sha256(values)}
 
 
+def row_stats_digests(rng: np.random.Generator) -> dict[str, str]:
+    """Returns the digests of the statistics of rows longer than one block."""
+    names = ("argmax", "log_sum_exp", "entropy", "top_ids", "top_logits")
+    values = kernels.row_stats(16 * numbers(rng, 3, 9001), n_threads=2)
+    return {f"stats {name}": sha256(value) for name, value in zip(names, values, strict=True)}
+
+
 def kernel_digests() -> dict[str, str]:
     """Returns a digest for each operator and format."""
     rng = np.random.default_rng(20261121)
-    digests = attention_digests(rng)
+    digests = attention_digests(rng) | row_stats_digests(rng)
     for name, fmt in FORMATS.items():
         digests |= {f"{op} {name}": value for op, value in matrix_digests(fmt, rng).items()}
     return digests
