@@ -234,9 +234,10 @@ def attention(
 ) -> Floats:
     """Returns the attended heads of a pass, after writing its keys and values to the KV cache.
 
-    Row i attends to the first ``past`` rows of the KV cache, to itself and to its ancestors.
+    Row i attends to the first ``past`` rows of the KV cache, to itself and to its ancestors. The
+    first P - T of the ``parents`` are those of nodes whose rows earlier passes left at past..
 
-    Shapes: qkv [T, (H + 2 Hkv) * d]; positions, parents [T] int64; rope: cosines and sines
+    Shapes: qkv [T, (H + 2 Hkv) * d]; positions [T], parents [P] int64; rope: cosines and sines
         [n_positions, d / 2]; kv_cache of one layer: keys [Hkv, C / 16, d, 16] and values
         [Hkv, C, d] float16, rows past.. are overwritten. Result [T, H * d] float32.
     """
@@ -252,18 +253,21 @@ def attention(
             f"qkv {list(qkv.shape)} and values {list(values.shape)} do not fit together: expected"
             f" [T, (H + 2 Hkv) * d] and [Hkv, C, d], H a multiple of Hkv, d even, C of {PANEL}"
         )
-    if not 0 <= past <= capacity - rows:
-        raise ValueError(f"past {past} + {rows} rows do not fit a KV cache of {capacity} rows")
+    nodes = len(parents)
+    if nodes < rows:
+        raise ValueError(f"parents are {nodes}, expected one for each of the {rows} rows, or more")
+    if not 0 <= past <= capacity - nodes:
+        raise ValueError(f"past {past} + {nodes} rows do not fit a KV cache of {capacity} rows")
     _expect("cosines", rope[0], np.float32, (-1, d // 2))
     _expect("positions", positions, np.int64, (rows,))
     _expect_range("positions", positions, 0, rope[0].shape[0])
-    _expect("parents", parents, np.int64, (rows,))
-    _expect_range("parents", parents, -1, np.arange(rows))
+    _expect("parents", parents, np.int64, (nodes,))
+    _expect_range("parents", parents, -1, np.arange(nodes))
     out = _output(out, (rows, n_heads * d))
     if not (keys.flags.writeable and values.flags.writeable):
         raise ValueError("the KV cache is read-only, expected arrays that may be overwritten")
     args = library.AttentionArgs(
-        qkv.ctypes.data, positions.ctypes.data, parents.ctypes.data, rows, past,
+        qkv.ctypes.data, positions.ctypes.data, parents.ctypes.data, rows, nodes - rows, past,
         rope[0].ctypes.data, _pointer("sines", rope[1], np.float32, rope[0].shape),
         n_heads, n_kv_heads, d, capacity,
         keys.ctypes.data, values.ctypes.data, out.ctypes.data,
@@ -272,10 +276,6 @@ def attention(
     return out
 
 
-def _plain_format(fmt: int) -> _Plain:
-    if not 0 <= fmt < len(_FORMATS):
-        raise ValueError(f"weight format is {fmt}, expected 0 to {len(_FORMATS) - 1}")
-    return _FORMATS[fmt]
 def row_stats(
     logits: Floats, *, isa: str | None = None, n_threads: int = 1
 ) -> tuple[Integers, Floats, Floats, Integers, Floats]:
@@ -300,6 +300,10 @@ def row_stats(
     return results
 
 
+def _plain_format(fmt: int) -> _Plain:
+    if not 0 <= fmt < len(_FORMATS):
+        raise ValueError(f"weight format is {fmt}, expected 0 to {len(_FORMATS) - 1}")
+    return _FORMATS[fmt]
 
 
 def _expect(name: str, array: Array, dtype: type[np.generic], shape: tuple[int, ...]) -> None:

@@ -54,6 +54,7 @@ class AttentionArgs(ctypes.Structure):
         ("positions", c_void_p),
         ("parents", c_void_p),
         ("rows", c_int64),
+        ("known", c_int64),
         ("past", c_int64),
         ("cos", c_void_p),
         ("sin", c_void_p),
@@ -153,8 +154,8 @@ def _declare(library: ctypes.CDLL) -> None:
     library.edgedec_pack.restype = None
     for name, struct in (
         ("linear", LinearArgs), ("embed", EmbedArgs), ("attention", AttentionArgs),
-    ):  # fmt: skip
         ("row_stats", RowStatsArgs),
+    ):  # fmt: skip
         function = getattr(library, f"edgedec_{name}")
         function.argtypes = (c_char_p, POINTER(struct), c_int)
         function.restype = c_int

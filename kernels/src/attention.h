@@ -22,10 +22,11 @@ constexpr int64_t kSerialAppend = 4;  // fewer rows are appended faster than thr
 struct AttentionPlan {
   const AttentionArgs* args;
   int group;        // query heads per KV head
-  bool is_chain;    // every parent is the row before
+  bool is_chain;    // every parent is the node before
   float* queries;   // [n_kv_heads, rows, group, head_size], rotated and scaled
-  int32_t* depth;   // [rows]: rows of this pass that a row sees, itself included
-  int32_t* path;    // [rows, rows]: those rows, oldest first; trees only
+  int64_t nodes;    // of the pending tree: known ones and this pass's rows
+  int32_t* depth;   // [nodes]: nodes that a node sees, itself included
+  int32_t* path;    // [nodes, nodes]: those nodes, oldest first; trees only
   int64_t stride;   // floats of one query's scores
 };
 
@@ -66,7 +67,7 @@ inline void scatter_key(uint16_t* slot, int64_t dimension, Floats values, int64_
 
 inline void append_key_value(const AttentionPlan& plan, int64_t r, int head) {
   const AttentionArgs& a = *plan.args;
-  const int64_t d = a.head_size, half = d / 2, at = a.past + r;
+  const int64_t d = a.head_size, half = d / 2, at = a.past + a.known + r;
   const float* row = a.qkv + r * (a.n_heads + 2 * a.n_kv_heads) * d;
   const float* key = row + (a.n_heads + head) * d;
   const float* value = key + a.n_kv_heads * d;
@@ -92,7 +93,7 @@ struct QueryTile {
   int64_t first;  // vector
   int64_t row(const AttentionPlan& plan, int q) const { return (first + q) / plan.group; }
   int64_t visible(const AttentionPlan& plan, int q) const {
-    return plan.args->past + plan.depth[row(plan, q)];
+    return plan.args->past + plan.depth[plan.args->known + row(plan, q)];
   }
 };
 
@@ -142,11 +143,11 @@ inline void score_slots(const AttentionPlan& plan, const QueryTile& tile, int64_
     score_last_block<Q>(queries, d, keys + block * d * kPanel, scores + block * kPanel, plan.stride);
 }
 
-/// Turns scores of this pass's rows from slot order into the row's own order.
-inline void order_by_path(const AttentionPlan& plan, int64_t row, float* scores) {
-  const int32_t* path = plan.path + row * plan.args->rows;
+/// Turns scores of the tree's nodes from slot order into the order of `node`'s own sequence.
+inline void order_by_path(const AttentionPlan& plan, int64_t node, float* scores) {
+  const int32_t* path = plan.path + node * plan.nodes;
   float* own = scores + plan.args->past;
-  for (int32_t j = 0; j < plan.depth[row]; ++j) own[j] = own[path[j]];  // path[j] >= j
+  for (int32_t j = 0; j < plan.depth[node]; ++j) own[j] = own[path[j]];  // path[j] >= j
 }
 
 /// Replaces n scores by exp(score - max), zero up to a whole vector, and returns their sum.
@@ -195,7 +196,8 @@ inline void sum_values(const AttentionPlan& plan, const QueryTile& tile, int64_t
   for (int q = 0; q < Q; ++q) {
     const int64_t row = tile.row(plan, q);
     for (int64_t t = shared; t < tile.visible(plan, q); ++t) {
-      const int64_t slot = plan.is_chain ? t : a.past + plan.path[row * a.rows + t - a.past];
+      const int32_t* path = plan.path + (a.known + row) * plan.nodes;
+      const int64_t slot = plan.is_chain ? t : a.past + path[t - a.past];
       add_row(q, set1(weights[q * plan.stride + t]), values + slot * d);
     }
     const int64_t head = tile.kv_head * plan.group + (tile.first + q) % plan.group;
@@ -211,13 +213,13 @@ void attend(const AttentionPlan& plan, const QueryTile& tile) {
   const int64_t first_row = tile.row(plan, 0), last_row = tile.row(plan, Q - 1);
   const size_t bytes = static_cast<size_t>(Q * plan.stride) * sizeof(float);
   auto* scores = static_cast<float*>(scratch(ScratchUse::kTask, bytes));
-  score_slots<Q>(plan, tile, a.past + (plan.is_chain ? last_row + 1 : a.rows), scores);
+  score_slots<Q>(plan, tile, a.past + a.known + (plan.is_chain ? last_row + 1 : a.rows), scores);
   float totals[Q];
   for (int q = 0; q < Q; ++q) {
-    if (!plan.is_chain) order_by_path(plan, tile.row(plan, q), scores + q * plan.stride);
+    if (!plan.is_chain) order_by_path(plan, a.known + tile.row(plan, q), scores + q * plan.stride);
     totals[q] = exponentiate(scores + q * plan.stride, tile.visible(plan, q));
   }
-  const int64_t shared = a.past + (plan.is_chain ? first_row + 1 : 0);
+  const int64_t shared = a.past + (plan.is_chain ? a.known + first_row + 1 : 0);
   for (int64_t i = 0; i < a.head_size; i += 16 * kValueVectors)
     sum_values<Q>(plan, tile, shared, scores, totals, i);
 }
@@ -240,13 +242,13 @@ void attend_task(void* user, int64_t task) {
 
 /// Fills depth and path from the parents.
 void trace_paths(const AttentionArgs& a, AttentionPlan* plan) {
-  for (int64_t r = 0; r < a.rows; ++r) {
-    const int64_t parent = a.parents[r];
-    plan->depth[r] = 1 + (parent < 0 ? 0 : plan->depth[parent]);
+  for (int64_t i = 0; i < plan->nodes; ++i) {
+    const int64_t parent = a.parents[i];
+    plan->depth[i] = 1 + (parent < 0 ? 0 : plan->depth[parent]);
     if (plan->is_chain) continue;
-    int32_t* path = plan->path + r * a.rows;
-    for (int32_t j = 0; j + 1 < plan->depth[r]; ++j) path[j] = plan->path[parent * a.rows + j];
-    path[plan->depth[r] - 1] = static_cast<int32_t>(r);
+    int32_t* path = plan->path + i * plan->nodes;
+    for (int32_t j = 0; j + 1 < plan->depth[i]; ++j) path[j] = plan->path[parent * plan->nodes + j];
+    path[plan->depth[i] - 1] = static_cast<int32_t>(i);
   }
 }
 
@@ -254,15 +256,16 @@ void attention(const AttentionArgs& args, const Parallel& parallel) {
   AttentionPlan plan{};
   plan.args = &args;
   plan.group = args.n_heads / args.n_kv_heads;
-  plan.stride = ceil_div(args.past + args.rows, 2 * kPanel) * 2 * kPanel;
+  plan.nodes = args.known + args.rows;
+  plan.stride = ceil_div(args.past + plan.nodes, 2 * kPanel) * 2 * kPanel;
   plan.is_chain = true;
-  for (int64_t r = 0; r < args.rows; ++r) plan.is_chain &= args.parents[r] == r - 1;
+  for (int64_t i = 0; i < plan.nodes; ++i) plan.is_chain &= args.parents[i] == i - 1;
   const int64_t n_query = args.rows * args.n_heads * args.head_size;
-  const int64_t n_path = plan.is_chain ? 0 : args.rows * args.rows;
-  const int64_t bytes = (n_query + args.rows + n_path) * 4;
+  const int64_t n_path = plan.is_chain ? 0 : plan.nodes * plan.nodes;
+  const int64_t bytes = (n_query + plan.nodes + n_path) * 4;
   plan.queries = static_cast<float*>(scratch(ScratchUse::kOperator, static_cast<size_t>(bytes)));
   plan.depth = reinterpret_cast<int32_t*>(plan.queries + n_query);
-  plan.path = plan.depth + args.rows;
+  plan.path = plan.depth + plan.nodes;
   trace_paths(args, &plan);
   if (args.rows < kSerialAppend)
     for (int64_t r = 0; r < args.rows; ++r) append_task(&plan, r);

@@ -55,13 +55,18 @@ void AttentionOp::set_pass(AttentionArgs& args, const Call& call) const {
   qkv.expect_shape("qkv", {1, -1, heads * args.head_size});
   args.rows = qkv.dims[1];
   positions.expect_shape("position_ids", {1, args.rows});
-  parents.expect_shape("parents", {1, args.rows});
+  parents.expect_shape("parents", {1, -1});
+  args.known = parents.dims[1] - args.rows;
+  if (args.known < 0) {
+    fail("parents has shape %s, expected [1, %lld] or longer: the last belong to the rows of qkv",
+         parents.shape().c_str(), static_cast<long long>(args.rows));
+  }
   past.expect_shape("past_length", {1});
   args.qkv = qkv.as<const float>();
   args.positions = positions.as<const int64_t>();
   args.parents = parents.as<const int64_t>();
   args.past = *past.as<const int64_t>();
-  expect_range("parents", args.parents, args.rows, -1, [](int64_t i) { return i; });
+  expect_range("parents", args.parents, parents.dims[1], -1, [](int64_t i) { return i; });
 }
 
 void AttentionOp::set_tables(AttentionArgs& args, const Call& call) const {
@@ -90,9 +95,10 @@ void AttentionOp::set_kv_cache(AttentionArgs& args, const Call& call) const {
   }
   k.expect_shape("k_cache", {v.dims[0], args.n_kv_heads, args.capacity / kPanel, args.head_size,
                              kPanel});
-  if (args.past < 0 || args.past > args.capacity - args.rows) {
+  const int64_t nodes = args.known + args.rows;
+  if (args.past < 0 || args.past > args.capacity - nodes) {
     fail("past_length %lld + %lld rows do not fit the KV cache of %lld rows",
-         static_cast<long long>(args.past), static_cast<long long>(args.rows),
+         static_cast<long long>(args.past), static_cast<long long>(nodes),
          static_cast<long long>(args.capacity));
   }
   const int64_t offset = layer_ * args.n_kv_heads * args.capacity * args.head_size;

@@ -13,7 +13,7 @@ class AttentionOp {
   static constexpr Port kPorts[] = {
       {"qkv", kOrtFloat, kOrtRequired},       // [1, T, (H + 2 Hkv) * d]
       {"position_ids", kOrtInt64, kOrtRequired},  // [1, T]
-      {"parents", kOrtInt64, kOrtRequired},       // [1, T]
+      {"parents", kOrtInt64, kOrtRequired},       // [1, P]: P - T nodes of earlier passes, T rows
       {"past_length", kOrtInt64, kOrtRequired},   // [1]
       {"cos", kOrtFloat, kOrtRequired},           // [positions, d / 2]
       {"sin", kOrtFloat, kOrtRequired},           // [positions, d / 2]

@@ -56,11 +56,15 @@ struct EmbedArgs {
 };
 
 /// Rotates q and k, writes k and v into the caches, attends to the prefix and to ancestors.
+///
+/// The pending tree has `known` nodes whose keys and values earlier passes left behind the committed
+/// ones; row r of this pass is node known + r. Node i lies at slot past + i of the caches.
 struct AttentionArgs {
   const float* qkv = nullptr;          // [rows, (n_heads + 2 n_kv_heads) * head_size]
   const int64_t* positions = nullptr;  // [rows], each in [0, n_positions)
-  const int64_t* parents = nullptr;    // [rows], each in [-1, row)
+  const int64_t* parents = nullptr;    // [known + rows], each in [-1, node)
   int64_t rows = 0;
+  int64_t known = 0;
   int64_t past = 0;            // rows of the caches already committed
   const float* cos = nullptr;  // [n_positions, head_size / 2]
   const float* sin = nullptr;
@@ -73,10 +77,6 @@ struct AttentionArgs {
   float* out = nullptr;         // [rows, n_heads * head_size]
 };
 
-/// Bytes of a packed matrix, or -1 for an unknown format. See layout.h.
-int64_t packed_nbytes(int format, int64_t n, int64_t k);
-
-/// A matrix [n, k] as models/quant.py's PlainTensor states it. Unused fields are null.
 constexpr int kTop = 8;  // largest logits listed
 
 /// Statistics of logits rows. NaN counts as the largest; sums of a row whose largest logit is not
@@ -92,6 +92,10 @@ struct RowStatsArgs {
   float* top_logits = nullptr;   // [rows, kTop], -infinity past n_ids
 };
 
+/// Bytes of a packed matrix, or -1 for an unknown format. See layout.h.
+int64_t packed_nbytes(int format, int64_t n, int64_t k);
+
+/// A matrix [n, k] as models/quant.py's PlainTensor states it. Unused fields are null.
 struct PlainMatrix {
   int format = 0;
   int64_t n = 0;
@@ -112,11 +116,11 @@ struct Kernels {
   void (*linear)(const LinearArgs&, const Parallel&);
   void (*embed)(const EmbedArgs&, const Parallel&);
   void (*attention)(const AttentionArgs&, const Parallel&);
+  void (*row_stats)(const RowStatsArgs&, const Parallel&);
   /// Does `n_rounds` of dot products for measuring; returns how many multiply-accumulates that is.
   int64_t (*multiply)(int64_t n_rounds, int32_t* sum);
 };
 
-  void (*row_stats)(const RowStatsArgs&, const Parallel&);
 /// Kernels of the best usable ISA, or of EDGEDEC_ISA. Null, with `*why` set, if that ISA is
 /// unknown or absent here. Decided once.
 const Kernels* active_kernels(const char** why);

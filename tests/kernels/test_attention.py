@@ -30,10 +30,13 @@ class Case:
     values: Array
 
     def run(self, qkv, parents, past, positions=None, **options):
-        """Runs one pass; a row's position is by default ``past`` plus its depth."""
+        """Runs one pass; a row's position is by default ``past`` plus its depth.
+
+        Parents beyond one per row are those of nodes that earlier passes computed.
+        """
         parents = np.asarray(parents, np.int64)
         if positions is None:
-            positions = past + depths(parents)
+            positions = past + depths(parents)[len(parents) - len(qkv) :]
         cache = (self.keys, self.values)
         return kernels.attention(qkv, positions, parents, past, self.rope, cache, **options)
 
@@ -162,6 +165,22 @@ def test_tree_row_equals_its_chain(isa, past, rng, same_bits):
         for at, node in enumerate(path):
             last = alone.chain(tree[node][None], past + at, isa=isa)
         assert same_bits(last[0], out[row])
+
+
+@pytest.mark.parametrize("past", [0, 13, 32])
+@pytest.mark.parametrize("sizes", [[1, 10], [1, 2, 3, 5], [7, 4], [1] * 11], ids=str)
+@pytest.mark.parametrize("parents", [TREE, [*range(-1, 10)]], ids=["tree", "chain"])
+def test_growing_tree_equals_one_pass(isa, past, sizes, parents, rng, same_bits):
+    prefix, tree = make_case().qkv(rng, past), make_case().qkv(rng, len(parents))
+    whole, grown = make_case(), make_case()
+    for case in (whole, grown):
+        case.chain(prefix, isa=isa)
+    expected = whole.run(tree, parents, past, isa=isa)
+    bounds = pairwise(np.cumsum([0, *sizes]))
+    parts = [grown.run(tree[a:b], parents[:b], past, isa=isa, n_threads=2) for a, b in bounds]
+    assert same_bits(np.concatenate(parts), expected)
+    assert np.array_equal(grown.keys, whole.keys, equal_nan=True)
+    assert np.array_equal(grown.values, whole.values, equal_nan=True)
 
 
 def test_chain_written_as_a_tree(isa, rng, same_bits):

@@ -163,6 +163,20 @@ def test_kv_cache_is_written_in_place(attention_node, n_threads):
     assert np.array_equal(feeds["v_cache"], after[1])
 
 
+def test_growing_tree(attention_node, same_bits):
+    """The first two nodes in one run, the others in the next: as many parents, fewer rows."""
+    feeds, parents = attention_node.feeds, attention_node.feeds["parents"]
+    whole = {name: feeds[name] for name in ("qkv", "position_ids")}
+    parts = []
+    for start, stop in ((0, 2), (2, ROWS)):
+        feeds |= {name: value[:, start:stop].copy() for name, value in whole.items()}
+        feeds["parents"] = parents[:, :stop].copy()
+        parts.append(attention_node.run())
+    assert same_bits(np.concatenate(parts, axis=1), attention_node.expected)
+    feeds["parents"] = np.full((1, 29), -1)
+    refuses(attention_node, "past_length 20 + 29 rows do not fit the KV cache of 48 rows")
+
+
 def test_no_rows(node):
     for name in ("ids", "x", "qkv", "residual", "position_ids", "parents"):
         if name in node.feeds:
@@ -343,7 +357,8 @@ def test_attention_ranges(attention_node, feed, index, value, text):
         ("qkv", (5, 128), "qkv has shape [5, 128], expected [1, any, 128]"),
         ("qkv", (2, 5, 128), "qkv has shape [2, 5, 128]"),
         ("position_ids", (1, 4), "position_ids has shape [1, 4], expected [1, 5]"),
-        ("parents", (5,), "parents has shape [5], expected [1, 5]"),
+        ("parents", (5,), "parents has shape [5], expected [1, any]"),
+        ("parents", (1, 4), "parents has shape [1, 4], expected [1, 5] or longer"),
         ("past_length", (), "past_length has shape [], expected [1]"),
         ("past_length", (0,), "past_length has shape [0], expected [1]"),
         ("cos", (64, 16), "cos has shape [64, 16], expected [any, 8]"),

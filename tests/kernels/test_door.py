@@ -227,6 +227,8 @@ def halves(*shape):
         ({"positions": i64(-1, 0)}, "positions: got -1 to 0"),
         ({"parents": i64(-1, 1)}, "parents: got -1 to 1, expected -1 and up, below the own row"),
         ({"parents": i64(-2, 0)}, "parents: got -2 to 0"),
+        ({"parents": i64(-1)}, "parents are 1, expected one for each of the 2 rows, or more"),
+        ({"parents": i64(*[-1] * 33)}, "past 0 + 33 rows do not fit a KV cache of 32 rows"),
         ({"past": 31}, "past 31 + 2 rows do not fit a KV cache of 32 rows"),
         ({"past": -1}, "past -1 + 2 rows"),
         ({"rope": (f32(9, 3), f32(9, 3))}, "cosines: got float32 [9, 3]"),

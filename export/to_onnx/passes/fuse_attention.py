@@ -22,7 +22,9 @@ def fuse_attention(model: onnx.ModelProto, config: ModelConfig) -> None:
             -> y, present_key, present_value
     After:
         Attention(qkv, position_ids, parents, past_length, cos, sin, k_cache, v_cache) -> y
-        where all layers share k_cache f16 [L, n_kv_heads, capacity / 16, head_size, 16] and
+        where the last T of the P parents belong to the rows of qkv, the others to nodes of the
+        pending tree whose keys and values are in the KV cache. All layers share
+        k_cache f16 [L, n_kv_heads, capacity / 16, head_size, 16] and
         v_cache f16 [L, n_kv_heads, capacity, head_size], written in place.
     """
     editor = GraphEditor(model)
@@ -60,7 +62,7 @@ def _replace_interface(model: onnx.ModelProto, config: ModelConfig) -> None:
     kept = [v for v in graph.input if v.name in ("input_ids", "position_ids", "logit_rows")]
     heads = (config.n_layers, config.n_kv_heads)
     added = [
-        helper.make_tensor_value_info("parents", TensorProto.INT64, (1, "T")),
+        helper.make_tensor_value_info("parents", TensorProto.INT64, (1, "P")),
         helper.make_tensor_value_info("past_length", TensorProto.INT64, (1,)),
         helper.make_tensor_value_info(
             "k_cache", TensorProto.FLOAT16, (*heads, "capacity/16", config.head_size, PANEL)
