@@ -11,7 +11,7 @@ import pytest
 from edgedec.export.quantize import Quantized
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
-from edgedec.export.to_onnx.graph import op_counts
+from edgedec.export.to_onnx.graph import attributes, op_counts
 from edgedec.export.to_onnx.linear_node import LinearNode
 from edgedec.export.to_onnx.passes import pipeline
 from edgedec.export.verify import FusedRunner, PortableRunner, compare_logits
@@ -104,6 +104,28 @@ def test_fused_operators_per_layer(make_source: Any, fields: dict[str, Any]) -> 
         assert gate.is_gated
         assert (o.residual, down.residual) == (qkv.x, gate.x)
         assert gate.x == o.output
+
+
+@pytest.mark.parametrize("fields", FAMILIES)
+def test_layer_gates(make_source: Any, fields: dict[str, Any]) -> None:
+    source = make_source(**fields)
+    model = fused_graph(source)
+    found: dict[int, list[str]] = {}
+    for node in model.graph.node:
+        gate_index = attributes(node).get("gate_index", -1)
+        assert ("layer_gates" in node.input) == (gate_index >= 0)
+        found.setdefault(gate_index, []).append(node.op_type)
+    n_layers = source.config.n_layers
+    assert found.pop(-1) == ["Embed", "Gather", "Linear", "RowStats"]
+    assert found == {
+        2 * i + half: ops
+        for i in range(n_layers)
+        for half, ops in enumerate((["Linear", "Attention", "Linear"], ["Linear", "Linear"]))
+    }
+    linears = [LinearNode.read(node) for node in model.graph.node if node.op_type == "Linear"]
+    assert all(LinearNode.read(linear.write()) == linear for linear in linears)
+    # A sub-layer that is left out must pass the residual stream on.
+    assert len([linear for linear in linears if linear.residual]) == 2 * n_layers
 
 
 def test_tied_head_is_one_tensor(make_source: Any) -> None:
