@@ -1,10 +1,9 @@
-"""What a pass over so many rows costs on this device: measured, remembered, corrected as it runs."""
+"""What a pass over so many rows costs here: measured, remembered, corrected as it runs."""
 
 from __future__ import annotations
 
 import bisect
 import json
-import os
 import statistics
 import tempfile
 import time
@@ -99,7 +98,7 @@ class CostTable:
                 "w", dir=path.parent, delete=False, encoding="utf-8"
             ) as file:
                 json.dump(document, file)
-            os.replace(file.name, path)
+            Path(file.name).replace(path)
         except OSError:
             return
 

@@ -99,6 +99,16 @@ class DraftTree:
                 return i
         return None
 
+    def matching(self, tokens: Iterable[int]) -> list[int]:
+        """Returns the nodes, from the root down, that spell a beginning of ``tokens``."""
+        found: list[int] = []
+        for token in tokens:
+            child = self.child(found[-1] if found else ROOT, token)
+            if child is None:
+                break
+            found.append(child)
+        return found
+
     def path(self, node: int) -> list[int]:
         """Returns the nodes from the root down to ``node``, itself included."""
         found: list[int] = []
