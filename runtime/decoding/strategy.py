@@ -113,8 +113,8 @@ class DecodeState:
 
     def allowed_after(self, path: Sequence[int]) -> Allowed | None:
         """Returns what the mask allows after ``tokens`` and ``path``; None allows all."""
-        if self.mask is None or (path and path[-1] in self.stop_token_ids):
-            return None
+        if self.mask is None or not self.stop_token_ids.isdisjoint(path):
+            return None  # nothing after a stop token is emitted
         key = tuple(path)
         if key not in self._allowed:
             self._allowed[key] = self.mask.row_after(path)
@@ -140,9 +140,11 @@ class DecodeState:
         """The history as it would be had ``path`` been emitted."""
         for token in path:
             self.history.add(token)
-        yield
-        for token in path:
-            self.history.remove(token)
+        try:
+            yield
+        finally:
+            for token in path:
+                self.history.remove(token)
 
 
 def _likeliest(rows: Rows, index: int) -> int:

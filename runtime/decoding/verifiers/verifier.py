@@ -120,12 +120,13 @@ def walk(tree: DraftTree, choose: Choose) -> Verdict:
     """
     nodes, evaluated = [ROOT], set[int]()
     while True:
+        node = next((node for node in nodes if tree.children(node)), nodes[0])
         children = [child for node in nodes for child in tree.children(node)]
         tokens = [tree.nodes[child].token for child in children]
-        choice = choose(nodes[0], tokens)
+        choice = choose(node, tokens)
         evaluated.update(children[: choice.n_tried])
         if choice.accepted is None:
-            path = tuple(tree.path(nodes[0]))
+            path = tuple(tree.path(node))
             return Verdict(path, choice.token, not children, frozenset(evaluated.union(path)))
         nodes = [c for c, token in zip(children, tokens, strict=True) if token == choice.token]
 

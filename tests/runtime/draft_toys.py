@@ -1,0 +1,233 @@
+"""Toys of speculation: drafters that know or mislead, a mask, a stream over them, enumeration."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.decoding.draft_tree import ROOT, DraftTree
+from edgedec.runtime.decoding.plain import Plain
+from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
+from edgedec.runtime.decoding.token_mask import TokenMask
+from edgedec.runtime.drafters.drafter import Budget, DraftContext, RoundOutcome
+from edgedec.runtime.generation import Request, Stream
+from edgedec.runtime.result import GenerationResult
+from edgedec.runtime.row_stats import RowStats
+from edgedec.runtime.session import ModelSession, Rows, TokenTree
+from edgedec.runtime.text_stream import TextStream
+
+from .conftest import ToySession
+
+Grow = Callable[[np.random.Generator, Sequence[int], Budget], DraftTree]
+_T = TypeVar("_T")
+
+
+class StatsSession(ToySession):
+    """A `ToySession` that gives statistics alone where nobody wants logits."""
+
+    def forward(
+        self,
+        tree: TokenTree,
+        logit_rows: Sequence[int],
+        hidden_layers: Sequence[int] = (),
+        *,
+        with_logits: bool = True,
+        **others: Any,
+    ) -> Rows:
+        rows = super().forward(tree, logit_rows, hidden_layers, **others)
+        logits = rows.logits if with_logits else rows.logits[:0]
+        return Rows(logits, {}, RowStats.of(rows.logits))
+
+
+class ToyDrafter:
+    """Proposes what ``grow`` makes of the true continuation, and keeps a diary.
+
+    Args:
+        truth: prompt and output of plain decoding.
+    """
+
+    name = "toy"
+    is_free = True
+
+    def __init__(self, truth: Sequence[int], grow: Grow, seed: int = 0) -> None:
+        self._truth = list(truth)
+        self._grow = grow
+        self._rng = np.random.default_rng(seed)
+        self.begun: list[list[int]] = []
+        self.ended: list[list[int]] = []
+        self.outcomes: list[RoundOutcome] = []
+        self.is_closed = False
+
+    def begin(self, tokens: Sequence[int]) -> None:
+        self.begun.append(list(tokens))
+
+    def propose(self, context: DraftContext, budget: Budget) -> DraftTree:
+        return self._grow(self._rng, self._truth[len(context.tokens) :], budget)
+
+    def observe(self, context: DraftContext, outcome: RoundOutcome) -> None:
+        self.outcomes.append(outcome)
+
+    def end(self, tokens: Sequence[int]) -> None:
+        self.ended.append(list(tokens))
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def right(rng: np.random.Generator, truth: Sequence[int], budget: Budget) -> DraftTree:
+    tree = DraftTree()
+    tree.add_chain(truth[: min(budget.depth, budget.n_nodes)], 0.9, "toy")
+    return tree
+
+
+def wrong(rng: np.random.Generator, truth: Sequence[int], budget: Budget) -> DraftTree:
+    return right(rng, [token ^ 1 for token in truth], budget)
+
+
+def half_right(rng: np.random.Generator, truth: Sequence[int], budget: Budget) -> DraftTree:
+    return right(rng, [token ^ int(rng.random() < 0.5) for token in truth], budget)
+
+
+def nothing(rng: np.random.Generator, truth: Sequence[int], budget: Budget) -> DraftTree:
+    return DraftTree()
+
+
+def bush(rng: np.random.Generator, truth: Sequence[int], budget: Budget) -> DraftTree:
+    """Returns a random tree of few different tokens, with some of the truth hidden in it."""
+    tree = DraftTree()
+    n_nodes = int(rng.integers(0, budget.n_nodes + 1))
+    deep_or_wide = rng.choice([0.0, 0.5, 1.0])
+    while len(tree) < n_nodes:
+        chain = rng.random() < deep_or_wide
+        parent = len(tree) - 1 if chain else int(rng.integers(-1, len(tree)))
+        depth = 0 if parent == ROOT else tree.nodes[parent].depth
+        if depth >= budget.depth:
+            parent, depth = ROOT, 0
+        is_true = rng.random() < 0.6 and depth < len(truth)
+        token = truth[depth] if is_true else int(rng.integers(0, 40))
+        n_before = len(tree)
+        tree.add(token, parent, float(rng.random()), rng.choice(["a", "b"]))
+        if len(tree) == n_before:
+            n_nodes -= 1
+    return tree
+
+
+class ToyMask:
+    """Allows a third of the tokens, depending on all before; it refuses forbidden paths."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self._ids = np.arange(vocab_size)
+        self._tokens: list[int] = []
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self._tokens = list(prompt)
+
+    def row_after(self, tokens: Sequence[int]) -> npt.NDArray[np.bool_]:
+        reached = list(self._tokens)
+        for token in tokens:
+            assert self._row(reached)[token]
+            reached.append(token)
+        return self._row(reached)
+
+    def accept(self, token: int) -> None:
+        assert self._row(self._tokens)[token]
+        self._tokens.append(token)
+
+    def _row(self, tokens: Sequence[int]) -> npt.NDArray[np.bool_]:
+        return (self._ids + sum(tokens)) % 3 == 0
+
+
+class Numerals:
+    """A detokenizer: every token is its number and a blank."""
+
+    def push(self, token: int) -> str:
+        return f"{token} "
+
+    def flush(self) -> str:
+        return ""
+
+
+def open_stream(
+    session: ModelSession,
+    prompt: Sequence[int],
+    config: GenerationConfig,
+    strategy: DecodingStrategy | None = None,
+    mask: TokenMask | None = None,
+) -> Stream:
+    """Returns a stream as the engine makes it."""
+    state = DecodeState.start(session, prompt, config, frozenset(config.stop_token_ids), mask)
+    request = Request(strategy or Plain(), time.perf_counter(), 0.0)
+    return Stream(request, state, TextStream(Numerals(), config.stop))
+
+
+def generate(
+    session: ModelSession,
+    prompt: Sequence[int],
+    config: GenerationConfig,
+    strategy: DecodingStrategy | None = None,
+    mask: TokenMask | None = None,
+) -> GenerationResult:
+    """Returns the whole output."""
+    stream = open_stream(session, prompt, config, strategy, mask)
+    list(stream)
+    return stream.result
+
+
+def check_sums(result: GenerationResult) -> None:
+    """Asserts what must hold of the counters of any output."""
+    stats = result.stats
+    assert stats.n_rounds == stats.n_correction + stats.n_bonus <= stats.n_passes
+    assert result.n_new_tokens == 1 + stats.n_accepted + stats.n_passes - stats.n_discarded
+    assert stats.n_pass_tokens == result.n_new_tokens - 1
+    parts = [*stats.by_drafter().values(), *stats.by_depth()]
+    for part in (*parts, *(count for counts in stats.drafted.values() for count in counts)):
+        assert 0 <= part.n_accepted <= part.n_evaluated <= part.n_proposed
+    for name in ("n_proposed", "n_evaluated", "n_accepted"):
+        total = getattr(stats, name)
+        assert sum(getattr(part, name) for part in stats.by_drafter().values()) == total
+        assert sum(getattr(part, name) for part in stats.by_depth()) == total
+    n_drafted = sum(origin != "target" for origin in result.origins)
+    assert stats.n_accepted - stats.n_discarded <= n_drafted <= stats.n_accepted
+
+
+class Script:
+    """Random decisions taken as written, with their probability; past the script the first."""
+
+    def __init__(self, script: Sequence[int]) -> None:
+        self._script = script
+        self.taken: list[int] = []
+        self.weight = 1.0
+        self.others: list[tuple[int, ...]] = []  # scripts that part from this one
+
+    def accepts(self, position: int, i_sibling: int, probability: float) -> bool:
+        assert 0 <= probability <= 1
+        return self.draws(position, np.array([1 - probability, probability])) == 1
+
+    def draws(self, position: int, probs: npt.NDArray[np.float64]) -> int:
+        assert (probs >= 0).all()
+        assert abs(probs.sum() - 1) < 1e-9
+        possible = np.flatnonzero(probs).tolist()
+        i = len(self.taken)
+        if i < len(self._script):
+            chosen = self._script[i]
+        else:
+            chosen = possible[0]
+            self.others += [(*self.taken, other) for other in possible[1:]]
+        self.taken.append(chosen)
+        self.weight *= float(probs[chosen])
+        return int(chosen)
+
+
+def every_way(run: Callable[[Script], _T]) -> Iterator[tuple[float, _T]]:
+    """Yields each outcome of ``run`` with its probability, whatever it decides by its script."""
+    scripts: list[tuple[int, ...]] = [()]
+    while scripts:
+        script = Script(scripts.pop())
+        outcome = run(script)
+        yield script.weight, outcome
+        scripts += script.others
