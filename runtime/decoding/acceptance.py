@@ -13,8 +13,8 @@ class Trust:
     faith keep the ratio sane while little is known.
     """
 
-    decay: float = 0.9
-    good_faith: float = 2.0
+    decay: float = 0.95
+    good_faith: float = 1.0
     estimated: float = 0.0
     accepted: float = 0.0
 

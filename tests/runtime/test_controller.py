@@ -1,0 +1,199 @@
+"""The controller against made-up devices and drafters whose worth is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from edgedec.runtime.config import SamplingConfig
+from edgedec.runtime.decoding.controller import Controller, best_part, reordered
+from edgedec.runtime.decoding.cost_table import CostTable
+from edgedec.runtime.decoding.draft_tree import ROOT, DraftTree
+from edgedec.runtime.decoding.planner import RoundTimings
+from edgedec.runtime.drafters.drafter import Budget, DraftContext, RoundOutcome
+from edgedec.runtime.noise import Noise
+from edgedec.runtime.row_stats import RowStats
+
+FLAT = {1: 10.0, 2: 10.5, 4: 11.0, 8: 14.0, 16: 23.0}
+STEEP = {1: 10.0, 2: 20.0, 4: 40.0, 8: 80.0, 16: 160.0}
+TEXT = [int(x) for x in np.random.default_rng(0).integers(0, 1000, 600)]
+
+
+class Oracle:
+    """Proposes the coming text, right with a given chance, and claims another."""
+
+    is_free = True
+
+    def __init__(self, right: float, claimed: float, depth: int = 4, name: str = "oracle") -> None:
+        self.name = name
+        self.right = right
+        self.claimed = claimed
+        self.depth = depth
+        self.n_asked = 0
+        self.last_steps, self.last_step_ms, self.last_catch_up_ms = 0, 0.0, 0.0
+        self._rng = np.random.default_rng(1)
+
+    def begin(self, tokens: Sequence[int]) -> None: ...
+
+    def end(self, tokens: Sequence[int]) -> None: ...
+
+    def close(self) -> None: ...
+
+    def observe(self, context: DraftContext, outcome: RoundOutcome) -> None: ...
+
+    def n_missing(self, context: DraftContext) -> int:
+        return 1
+
+    def propose(self, context: DraftContext, budget: Budget) -> DraftTree:
+        self.n_asked += 1
+        tree, parent, at = DraftTree(), ROOT, len(context.tokens)
+        self.last_steps = min(self.depth, budget.depth)
+        self.last_step_ms = 2.0 * self.last_steps
+        for i in range(self.last_steps):
+            is_right = self._rng.random() < self.right
+            token = TEXT[at + i] if is_right else 1000
+            parent = tree.add(token, parent, self.claimed, self.name)
+        return tree
+
+
+def run(controller: Controller, costs: dict[int, float], n_rounds: int) -> tuple[list[int], float]:
+    """Plays rounds over TEXT; returns drafted nodes per round and tokens per millisecond."""
+    tokens = TEXT[:10]
+    controller.begin(tokens)
+    sizes, ms = [], 0.0
+    truth = CostTable(dict(costs))
+    for _ in range(n_rounds):
+        context = DraftContext(tokens, 10, SamplingConfig(), Noise(0))
+        tree = controller.propose(context, Budget(n_nodes=100, depth=100))
+        path = tree.matching(TEXT[len(tokens) :])
+        emitted = tuple(TEXT[len(tokens) : len(tokens) + len(path) + 1])
+        stats = RowStats.of(np.zeros((len(tree) + 1, 8), np.float32))
+        outcome = RoundOutcome(tree, tuple(path), emitted, stats)
+        took = truth.ms(len(tree) + 1)
+        controller.observe(context, outcome, RoundTimings(0.0, took))
+        tokens = [*tokens, *emitted]
+        sizes.append(len(tree))
+        ms += took
+    return sizes, (len(tokens) - 10) / ms
+
+
+def make(free: list[Oracle], costs: dict[int, float], model: Oracle | None = None) -> Controller:
+    draft = None if model is None else (lambda: CostTable({1: 2.0, 16: 4.0}))
+    table = CostTable(dict(costs))
+    return Controller(free, lambda: table, model, draft)
+
+
+def test_nothing_to_propose_is_plain_decoding() -> None:
+    sizes, rate = run(make([], FLAT), FLAT, 20)
+    assert sizes == [0] * 20
+    assert rate == pytest.approx(1 / 10)
+
+
+def test_a_good_drafter_is_used_in_full() -> None:
+    sizes, rate = run(make([Oracle(1.0, 0.9)], FLAT), FLAT, 20)
+    assert min(sizes) == 4
+    assert rate > 3 / 10
+
+
+def test_rows_that_cost_as_much_as_steps_are_not_bought() -> None:
+    sizes, rate = run(make([Oracle(0.6, 0.6)], STEEP), STEEP, 40)
+    assert sum(sizes) == 0
+    assert rate == pytest.approx(1 / 10)
+
+
+def test_a_liar_is_found_out_within_a_few_rounds_and_costs_little() -> None:
+    sizes, rate = run(make([Oracle(0.0, 0.9)], FLAT), FLAT, 60)
+    assert max(sizes[25:]) <= 1
+    assert rate > 0.95 / 10
+
+
+def test_a_drafter_that_becomes_right_is_used_again_without_having_been_verified() -> None:
+    drafter = Oracle(0.0, 0.9)
+    controller = make([drafter], FLAT)
+    run(controller, FLAT, 60)
+    drafter.right = 1.0
+    sizes, _ = run(controller, FLAT, 30)
+    assert min(sizes[15:]) >= 2
+
+
+def test_a_draft_model_is_asked_when_its_steps_pay() -> None:
+    model = Oracle(0.8, 0.8, depth=5, name="draft")
+    run(make([], FLAT, model), FLAT, 30)
+    assert model.n_asked == 30
+
+
+def test_a_draft_model_that_is_always_wrong_rests_longer_and_longer() -> None:
+    model = Oracle(0.0, 0.8, depth=5, name="draft")
+    sizes, _ = run(make([], FLAT, model), FLAT, 300)
+    assert model.n_asked <= 16
+    assert sizes[-40:].count(0) >= 38
+
+
+def test_a_draft_model_far_behind_a_short_output_is_left_alone() -> None:
+    model = Oracle(0.8, 0.8, name="draft")
+    model.n_missing = lambda context: 2000  # type: ignore[method-assign]
+    run(make([], FLAT, model), FLAT, 10)
+    assert model.n_asked == 0
+
+
+def test_the_log_tells_what_was_predicted_and_what_came_of_it() -> None:
+    controller = make([Oracle(1.0, 0.9)], FLAT)
+    run(controller, FLAT, 20)
+    (line,) = controller.explain()
+    assert line.startswith("free drafts: 20 rounds, 4.0 drafted and 5.00 emitted per round")
+    assert "predicted" in line
+    assert "observed" in line
+
+
+def test_best_part_takes_the_likeliest_nodes_with_their_parents() -> None:
+    tree = DraftTree()
+    a = tree.add(1, ROOT, 0.9, "x")
+    b = tree.add(2, ROOT, 0.05, "x")
+    c = tree.add(3, a, 0.8, "x")
+    tree.add(4, b, 0.9, "x")
+    chosen, rate = best_part(tree, CostTable(dict(FLAT)), 0.0, 10)
+    assert set(chosen) == {a, c}
+    assert rate == pytest.approx((1 + 0.9 + 0.72) / CostTable(dict(FLAT)).ms(3))
+    moved = reordered(tree, [c, a])
+    assert [node.token for node in moved.nodes] == [1, 3, 2, 4]
+    assert moved.nodes[1].parent == 0
+
+
+def test_costs_between_measured_sizes_lie_between() -> None:
+    table = CostTable(dict(FLAT))
+    assert table.ms(3) == pytest.approx(10.75)
+    assert table.ms(20) == pytest.approx(27.5)
+    for _ in range(100):
+        table.observe(1, 20.0)
+    assert table.ms(1) == pytest.approx(20.0, rel=0.02)
+    assert table.ms(8) > 20.0
+
+
+def test_a_disturbed_pass_moves_the_table_little() -> None:
+    table = CostTable(dict(FLAT))
+    table.observe(1, 10_000.0)
+    assert table.ms(4) < 11.0 * 1.05
+
+
+@pytest.mark.robustness
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", '{"fingerprint": "f"}', '{"fingerprint": "f", "row_ms": {"a": 1}}',
+     '{"fingerprint": "f", "row_ms": {"1": -3}}', '{"fingerprint": "f", "row_ms": {}}',
+     '{"fingerprint": "f", "row_ms": {"1": NaN}}', "null", '{"fingerprint": "f", "row_ms": 7}'],
+)  # fmt: skip
+def test_a_broken_table_is_measured_anew(text: str, tmp_path) -> None:
+    path = tmp_path / "costs.json"
+    path.write_text(text)
+    assert CostTable.load(path, "f") is None
+
+
+def test_tables_of_other_devices_are_not_used(tmp_path) -> None:
+    path = tmp_path / "deep" / "costs.json"
+    CostTable(dict(FLAT)).save(path, "this")
+    assert CostTable.load(path, "other") is None
+    found = CostTable.load(path, "this")
+    assert found is not None
+    assert found.row_ms == FLAT
