@@ -17,6 +17,7 @@ from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.conversation import Conversation
 from edgedec.runtime.decoding.plain import Plain
 from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
+from edgedec.runtime.draft_source import DraftSource, find_draft
 from edgedec.runtime.generation import OnDone, Request, Stream
 from edgedec.runtime.machine import physical_cores, processors
 from edgedec.runtime.prefill import Progress, check_fits
@@ -24,9 +25,8 @@ from edgedec.runtime.prompt import Prompt, PromptEncoder
 from edgedec.runtime.result import GenerationResult
 from edgedec.runtime.session import ModelSession
 from edgedec.runtime.text_stream import TextStream
-from edgedec.runtime.tokenizer import Codec, Tokenizer
+from edgedec.runtime.tokenizer import TOKENIZER_NAME, Codec, Tokenizer
 
-TOKENIZER_NAME = "tokenizer.json"
 TEMPLATE_NAME = "chat_template.jinja"
 GENERATION_CONFIG_NAME = "generation_config.json"
 
@@ -37,6 +37,7 @@ class LoadedModel:
 
     stop_token_ids: tokens with which the model itself ends an output.
     defaults: the request used when the caller states none.
+    draft: the draft model, opened by methods that need it.
     """
 
     session: ModelSession
@@ -45,6 +46,7 @@ class LoadedModel:
     stop_token_ids: tuple[int, ...] = ()
     defaults: GenerationConfig = field(default_factory=GenerationConfig)
     load_ms: float = 0.0
+    draft: DraftSource | None = None
 
 
 class Engine:
@@ -84,6 +86,11 @@ class Engine:
     def stop_token_ids(self) -> tuple[int, ...]:
         """Tokens with which the model itself ends an output."""
         return self._open_model.stop_token_ids
+
+    @property
+    def draft(self) -> DraftSource | None:
+        """Where the draft model lies, if there is one."""
+        return self._open_model.draft
 
     @property
     def load_ms(self) -> float:
@@ -200,6 +207,8 @@ def load(
     threads: int | None = None,
     context: int | None = None,
     on_progress: Progress | None = None,
+    draft: bool | str | Path = True,
+    draft_threads: int | None = None,
 ) -> Engine:
     """Returns an engine over the bundle at ``path``.
 
@@ -207,19 +216,20 @@ def load(
         threads: Threads of the kernels; the machine's physical cores when None.
         context: Most tokens of prompt and output together; the bundle's own when None.
         on_progress: Called with ("load", steps done, steps in all).
+        draft: Another bundle whose model drafts; True for the bundle's own draft model, if it has
+            one, False for none. It takes no memory until a method uses it.
+        draft_threads: Threads of the draft model; as many as the target model's when None.
 
     Raises:
-        ConfigError: ``threads`` or ``context`` makes no sense.
+        ConfigError: ``threads``, ``draft_threads`` or ``context`` makes no sense.
         BundleError: The bundle is broken, foreign or unsafe.
     """
     started_s = time.perf_counter()
     report = on_progress or (lambda phase, done, total: None)
-    _check_positive("threads", threads)
-    if threads is not None and threads > processors():
-        raise ConfigError(
-            f"threads is {threads}, expected at most {processors()}, this machine's processors"
-        )
+    _check_threads("threads", threads)
+    _check_threads("draft_threads", draft_threads)
     _check_positive("context", context)
+    threads = threads or physical_cores()
     folder = Path(path)
     report("load", 0, 3)
     manifest = read_manifest(folder)
@@ -230,7 +240,8 @@ def load(
     report("load", 1, 3)
     tokenizer = Tokenizer.load(folder / TOKENIZER_NAME)
     report("load", 2, 3)
-    session = open_session(folder, entry, threads or physical_cores(), context)
+    draft_source = find_draft(folder, manifest, draft, draft_threads or threads, context)
+    session = open_session(folder, entry, threads, context)
     report("load", 3, 3)
     return Engine(
         LoadedModel(
@@ -240,8 +251,17 @@ def load(
             stop_token_ids=manifest.stop_token_ids,
             defaults=_defaults(folder, manifest),
             load_ms=1000 * (time.perf_counter() - started_s),
+            draft=draft_source,
         )
     )
+
+
+def _check_threads(name: str, threads: int | None) -> None:
+    _check_positive(name, threads)
+    if threads is not None and threads > processors():
+        raise ConfigError(
+            f"{name} is {threads}, expected at most {processors()}, this machine's processors"
+        )
 
 
 def _check_positive(name: str, value: int | None) -> None:

@@ -16,6 +16,9 @@ from tokenizers.decoders import DecodeStream
 
 from edgedec.models.errors import BundleError
 
+TOKENIZER_NAME = "tokenizer.json"
+"""File of a bundle that holds its tokenizer."""
+
 
 class Codec(Protocol):
     """What the engine asks of a tokenizer."""

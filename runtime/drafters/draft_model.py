@@ -1,0 +1,224 @@
+"""A smaller model drafts: trees grown level by level, most promising nodes first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edgedec.runtime.decoding.draft_tree import ROOT, DraftTree, SiblingKind
+from edgedec.runtime.drafters.calibration import Calibration
+from edgedec.runtime.drafters.draft_draws import NAME, Draws
+from edgedec.runtime.drafters.draft_law import Option, coupled, likeliest
+from edgedec.runtime.drafters.draft_passes import PREFIX, DraftCost, DraftPasses
+from edgedec.runtime.drafters.drafter import Budget, DraftContext, RoundOutcome
+from edgedec.runtime.drafters.token_map import DraftText, TokenMap
+from edgedec.runtime.session import ModelSession, Rows
+
+
+@dataclass(slots=True)
+class _Candidate:
+    """A token that may be proposed.
+
+    parent: index of the candidate it follows, or ROOT. value: estimated probability that it and
+    all before it are accepted. row: of the draft model's tree, once it is computed.
+    """
+
+    option: Option
+    parent: int
+    depth: int
+    probability: float
+    value: float
+    row: int | None = None
+
+
+class DraftModelDrafter:
+    """Proposes what a smaller model thinks.
+
+    Its session follows the text: rows of drafted tokens that came true are kept, so no token of a
+    deterministic tree is computed twice. Its probabilities are calibrated by what became of them.
+
+    Under sampling a deterministic tree is coupled: it draws with the target model's own noise.
+    Bias, penalties and grammars of the request do not reach the draft model, only verification.
+    """
+
+    name = NAME
+    is_free = False
+
+    def __init__(
+        self,
+        session: ModelSession,
+        token_map: TokenMap,
+        target_vocab_size: int,
+        kind: SiblingKind = SiblingKind.DETERMINISTIC,
+    ) -> None:
+        """Takes over ``session``, which `close` closes.
+
+        Args:
+            kind: How siblings are chosen when sampling; greedy trees are always deterministic.
+        """
+        self._passes = DraftPasses(session)
+        self._map = token_map
+        self._text = DraftText(token_map)
+        self._target_vocab_size = target_vocab_size
+        self._kind = kind
+        self._calibrations = {is_greedy: Calibration() for is_greedy in (True, False)}
+        self._candidates: list[_Candidate] = []
+        self._proposed_after: int | None = None  # tokens of the text at the latest proposal
+
+    @property
+    def session(self) -> ModelSession:
+        """The draft model's session."""
+        return self._passes.session
+
+    @property
+    def cost(self) -> DraftCost:
+        """What the latest proposal cost."""
+        return self._passes.cost
+
+    def n_missing(self, tokens: Sequence[int]) -> int:
+        """Returns how many tokens the next proposal after ``tokens`` has to compute first."""
+        return self._passes.n_missing(self._text.follow(tokens))
+
+    def begin(self, tokens: Sequence[int]) -> None:
+        """Keeps what the text before and the prompt ``tokens`` have in common."""
+        self.end(tokens)
+
+    def propose(self, context: DraftContext, budget: Budget) -> DraftTree:
+        """Returns a tree within ``budget``; empty where the draft model's context ends."""
+        self._passes.begin_proposal()
+        text = self._text.follow(context.tokens)
+        if not text or len(text) > self.session.context or min(budget.n_nodes, budget.depth) < 1:
+            return DraftTree()
+        if context.sampling.is_greedy or self._kind is SiblingKind.DETERMINISTIC:
+            return self._propose_best(context, budget, text)
+        self._forget()
+        self._passes.align(text)
+        rows = self._passes.feed(text, with_logits=True)
+        draws = Draws(self._passes, self._map, context, self._target_vocab_size)
+        if self._kind is SiblingKind.WITHOUT_REPLACEMENT:
+            return draws.tree(rows, budget)
+        return draws.chains(rows, budget)
+
+    def observe(self, context: DraftContext, outcome: RoundOutcome) -> None:
+        """Learns how far its probabilities can be believed."""
+        if self._proposed_after != len(context.tokens):
+            return
+        self._proposed_after = None
+        drafts: list[tuple[float, bool]] = []
+        followed = ROOT
+        for token in outcome.emitted:
+            children = [i for i, c in enumerate(self._candidates) if c.parent == followed]
+            options = [(i, self._candidates[i].option) for i in children]
+            drafts += [(option.probability, option.token == token) for _, option in options]
+            followed = next((i for i, option in options if option.token == token), ROOT)
+            if followed == ROOT:
+                break
+        self._calibrations[context.sampling.is_greedy].learn(drafts)
+
+    def end(self, tokens: Sequence[int]) -> None:
+        """Keeps the rows of ``tokens`` and no others."""
+        self._passes.align(self._text.follow(tokens))
+        self._forget()
+
+    def close(self) -> None:
+        """Closes the draft model's session."""
+        self._forget()
+        self.session.close()
+
+    def _forget(self) -> None:
+        self._candidates, self._proposed_after = [], None
+
+    def _propose_best(
+        self, context: DraftContext, budget: Budget, text: Sequence[int]
+    ) -> DraftTree:
+        """Returns the nodes likeliest to be accepted of all that were looked at."""
+        known = self._known_options(text)
+        self._forget()
+        if known is None:
+            rows = self._passes.feed(text, with_logits=not context.sampling.is_greedy)
+            known = self._options(rows, 0, context, depth=1)
+        self._add(ROOT, known, context)
+        while chosen := self._to_expand(budget):
+            self._expand(chosen, context)
+        self._proposed_after = len(context.tokens)
+        return self._tree(budget)
+
+    def _known_options(self, text: Sequence[int]) -> list[Option] | None:
+        """Returns what follows ``text`` if the tree computed it already; aligns the session."""
+        row = self._passes.align(text)
+        if row == PREFIX or self.session.n_tokens < len(text):
+            return None
+        last = next(i for i, c in enumerate(self._candidates) if c.row == row)
+        return [c.option for c in self._candidates if c.parent == last]
+
+    def _options(self, rows: Rows, index: int, context: DraftContext, depth: int) -> list[Option]:
+        if context.sampling.is_greedy:
+            return likeliest(rows, index, self._map)
+        position = len(context.tokens) + depth - 1
+        return coupled(rows.logits[index], self._map, context.sampling, context.noise, position)
+
+    def _add(self, parent: int, options: list[Option], context: DraftContext) -> None:
+        """Adds what may follow a candidate."""
+        calibration = self._calibrations[context.sampling.is_greedy]
+        above = None if parent == ROOT else self._candidates[parent]
+        depth, value = (1, 1.0) if above is None else (above.depth + 1, above.value)
+        for option in options:
+            probability = calibration.acceptance(option.probability)
+            self._candidates.append(
+                _Candidate(option, parent, depth, probability, value * probability)
+            )
+
+    def _best(self, budget: Budget) -> list[int]:
+        """Returns the candidates most worth a row of verification, the best first.
+
+        A child comes after its parent: it is worth no more and was found later.
+        """
+        worthy = [
+            i
+            for i, c in enumerate(self._candidates)
+            if c.value >= budget.min_value and c.depth <= budget.depth
+        ]
+        worthy.sort(key=lambda i: -self._candidates[i].value)
+        return worthy[: budget.n_nodes]
+
+    def _to_expand(self, budget: Budget) -> list[int]:
+        """Returns the candidates whose children are worth a pass; none when drafting shall end."""
+        # Nothing that follows the last of the best could be among them.
+        best = self._best(budget)[: budget.n_nodes - 1]
+        unknown = [
+            i
+            for i in best
+            if self._candidates[i].row is None and self._candidates[i].depth < budget.depth
+        ]
+        chosen = unknown[: budget.n_step_nodes]
+        value = sum(self._candidates[i].value for i in chosen)
+        if value < budget.min_step_value or not self._passes.has_room(len(chosen)):
+            return []
+        return chosen
+
+    def _expand(self, chosen: list[int], context: DraftContext) -> None:
+        """Computes the ``chosen`` candidates and adds what may follow them."""
+        nodes = [self._candidates[i] for i in chosen]
+        first = self._passes.n_rows
+        rows = self._passes.grow(
+            [node.option.draft_id for node in nodes],
+            [self._row_of(node.parent) for node in nodes],
+            with_logits=not context.sampling.is_greedy,
+        )
+        for index, (i, node) in enumerate(zip(chosen, nodes, strict=True)):
+            node.row = first + index
+            self._add(i, self._options(rows, index, context, node.depth + 1), context)
+
+    def _row_of(self, candidate: int) -> int:
+        row = PREFIX if candidate == ROOT else self._candidates[candidate].row
+        assert row is not None
+        return row
+
+    def _tree(self, budget: Budget) -> DraftTree:
+        tree, index_of = DraftTree(), {ROOT: ROOT}
+        for i in self._best(budget):
+            node = self._candidates[i]
+            index_of[i] = tree.add(
+                node.option.token, index_of[node.parent], node.probability, self.name
+            )
+        return tree
