@@ -4,43 +4,34 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
 from edgedec.apps import options
-from edgedec.apps.generate import summary, write_stream
+from edgedec.apps.generate import ShowOptions, write_stream
+from edgedec.apps.option_groups import takes_groups
 from edgedec.apps.progress import ProgressBars, count_amount
 from edgedec.apps.terminal import note, print_error, print_json
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.conversation import Conversation
-from edgedec.runtime.engine import Engine, load
+from edgedec.runtime.engine import Engine
 
 _HELP = "/reset begins anew, /exit or Ctrl-D leaves, Ctrl-C stops an answer"
 
 
+@takes_groups
 def chat(
-    ctx: typer.Context,
     bundle: options.Bundle,
     system: Annotated[
         str | None, typer.Option(metavar="TEXT", help="What the assistant is told first.")
     ] = None,
-    max_new_tokens: options.MaxNewTokens = None,
-    temperature: options.Temperature = None,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
-    repetition_penalty: options.RepetitionPenalty = None,
-    presence_penalty: options.PresencePenalty = None,
-    frequency_penalty: options.FrequencyPenalty = None,
-    logit_bias: options.LogitBias = None,
-    seed: options.Seed = 0,
-    threads: options.Threads = None,
-    context: options.Context = None,
-    stop: options.Stop = None,
-    stop_token: options.StopToken = None,
-    ignore_eos: options.IgnoreEos = False,
+    *,
+    loading: options.LoadOptions,
+    request: options.RequestOptions,
+    shown: ShowOptions,
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
@@ -56,45 +47,48 @@ def chat(
 
       printf 'Hello\\nWho are you?\\n' | edgedec chat smollm2.edgedec --json
     """
-    options.make_request(ctx.params, GenerationConfig())  # complains before anything is loaded
+    request.make_request(GenerationConfig())  # complains before anything is loaded
     with ProgressBars(count_amount) as bars:
-        engine = load(bundle, threads=threads, context=context, on_progress=bars.report)
+        engine = loading.load(bundle, bars.report)
     with engine:
-        request = options.make_request(ctx.params, engine.defaults)
-        turns = _talk(engine, request, system, is_silent=json)
+        talk = _Talk(engine, system, request.make_request(engine.defaults), shown, is_silent=json)
+        turns = talk.run()
     if json:
         print_json({"turns": turns})
 
 
-def _talk(
-    engine: Engine, request: GenerationConfig, system: str | None, is_silent: bool
-) -> list[dict[str, Any]]:
-    """Answers line by line until the end of input; returns what every turn said and took."""
-    conversation = engine.conversation(system, request)
-    turns: list[dict[str, Any]] = []
-    if sys.stdin.isatty():
-        note(_HELP)
-    while (line := _read_line()) is not None and line != "/exit":
-        if line == "/reset":
-            conversation = engine.conversation(system, request)
-            note("a new conversation")
-        elif line:
-            try:
-                turns.append({"user": line, **_answer(conversation, line, is_silent)})
-            except SessionError as error:
-                if not sys.stdin.isatty():
-                    raise
-                print_error(error)
-    return turns
+@dataclass(frozen=True)
+class _Talk:
+    engine: Engine
+    system: str | None
+    request: GenerationConfig
+    shown: ShowOptions
+    is_silent: bool
 
+    def run(self) -> list[dict[str, Any]]:
+        """Answers line by line until the end of input; returns what every turn said and took."""
+        conversation = self.engine.conversation(self.system, self.request)
+        turns: list[dict[str, Any]] = []
+        if sys.stdin.isatty():
+            note(_HELP)
+        while (line := _read_line()) is not None and line != "/exit":
+            if line == "/reset":
+                conversation = self.engine.conversation(self.system, self.request)
+                note("a new conversation")
+            elif line:
+                try:
+                    turns.append({"user": line, **self._answer(conversation, line)})
+                except SessionError as error:
+                    if not sys.stdin.isatty():
+                        raise
+                    print_error(error)
+        return turns
 
-def _answer(conversation: Conversation, line: str, is_silent: bool) -> dict[str, Any]:
-    with ProgressBars(count_amount) as bars:
-        stream = conversation.send(line, on_progress=bars.report)
-        write_stream(stream, bars, is_silent)
-    if not is_silent:
-        note(summary(stream.result))
-    return stream.result.to_dict()
+    def _answer(self, conversation: Conversation, line: str) -> dict[str, Any]:
+        with ProgressBars(count_amount) as bars:
+            stream = conversation.send(line, on_progress=bars.report)
+            write_stream(stream, bars, self.shown, self.is_silent)
+        return stream.result.to_dict()
 
 
 def _read_line() -> str | None:

@@ -3,27 +3,42 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from edgedec.apps import options
+from edgedec.apps.draft_colours import OriginColours
+from edgedec.apps.option_groups import takes_groups
 from edgedec.apps.progress import ProgressBars, count_amount
-from edgedec.apps.terminal import TextWriter, note, print_json, stops_on_interrupt
+from edgedec.apps.terminal import TextWriter, err, note, print_json, stops_on_interrupt
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.engine import load
 from edgedec.runtime.generation import Stream
 from edgedec.runtime.result import GenerationResult
 
 
+@dataclass(frozen=True, kw_only=True)
+class ShowOptions:
+    """Options that say what is told of a text beyond the text."""
+
+    show_drafts: Annotated[
+        bool, typer.Option("--show-drafts", help="Colour tokens by the drafter they come from.")
+    ] = False
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say what the method decided, and why.")
+    ] = False
+
+
+@takes_groups
 def run(
-    ctx: typer.Context,
     bundle: options.Bundle,
     prompt: Annotated[
         str | None, typer.Argument(metavar="PROMPT", help="The prompt; - reads standard input.")
     ] = None,
+    *,
     prompt_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Read the prompt from a file.")
     ] = None,
@@ -35,21 +50,9 @@ def run(
             "template is used if the bundle has one.",
         ),
     ] = None,
-    max_new_tokens: options.MaxNewTokens = None,
-    temperature: options.Temperature = None,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
-    repetition_penalty: options.RepetitionPenalty = None,
-    presence_penalty: options.PresencePenalty = None,
-    frequency_penalty: options.FrequencyPenalty = None,
-    logit_bias: options.LogitBias = None,
-    seed: options.Seed = 0,
-    threads: options.Threads = None,
-    context: options.Context = None,
-    stop: options.Stop = None,
-    stop_token: options.StopToken = None,
-    ignore_eos: options.IgnoreEos = False,
+    loading: options.LoadOptions,
+    request: options.RequestOptions,
+    shown: ShowOptions,
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
@@ -66,41 +69,58 @@ def run(
       git diff | edgedec run smollm2.edgedec - --json
     """
     text = _read_prompt(prompt, prompt_file)
-    options.make_request(ctx.params, GenerationConfig())  # complains before anything is loaded
+    request.make_request(GenerationConfig())  # complains before anything is loaded
     with ProgressBars(count_amount) as bars:
-        engine = load(bundle, threads=threads, context=context, on_progress=bars.report)
+        engine = loading.load(bundle, bars.report)
         with engine:
             is_chat = engine.has_chat_template if chat is None else chat
             stream = engine.stream(
                 [{"role": "user", "content": text.rstrip("\n")}] if is_chat else text,
-                options.make_request(ctx.params, engine.defaults),
+                request.make_request(engine.defaults),
                 bars.report,
             )
-            is_interrupted = write_stream(stream, bars, is_silent=json)
+            is_interrupted = write_stream(stream, bars, shown, is_silent=json)
     if json:
         print_json(stream.result.to_dict())
-    else:
-        note(summary(stream.result))
     if is_interrupted:
         raise typer.Exit(130)
 
 
-def write_stream(stream: Stream, bars: ProgressBars, is_silent: bool = False) -> bool:
-    """Writes a stream to standard output as it appears; says whether Ctrl-C ended it."""
-    writer = TextWriter()
+def write_stream(stream: Stream, bars: ProgressBars, shown: ShowOptions, is_silent: bool) -> bool:
+    """Writes a stream to standard output as it appears, then what it took to standard error.
+
+    Returns whether Ctrl-C ended it. Nothing is written if ``is_silent``, except explanations.
+    """
+    colours = OriginColours()
+    writer = TextWriter(colours.paint) if shown.show_drafts else TextWriter()
     n_written = 0
     with stops_on_interrupt(stream.stop) as is_interrupted:
-        for piece in stream:
+        for piece, origin in stream.pieces:
             bars.close()
             n_written += len(piece)
             if not is_silent:
-                writer.write(piece)
+                writer.write(piece, origin)
     bars.close()
     if not is_silent:
         # A stream stopped between two pieces may still hold text back.
         writer.write(stream.result.text[n_written:])
         writer.end_line()
+        note(summary(stream.result))
+        if shown.show_drafts:
+            err.print(colours.legend(stream.result.origins), soft_wrap=True)
+    if shown.explain:
+        for line in explanation(stream):
+            note(line)
     return is_interrupted()
+
+
+def explanation(stream: Stream) -> list[str]:
+    """Returns why the method of a finished stream did what it did."""
+    explain = getattr(stream.strategy, "explain", None)
+    if explain is None:
+        return [f"the method {stream.strategy.name} decides nothing"]
+    told = explain()
+    return told.splitlines() if isinstance(told, str) else list(told)
 
 
 def summary(result: GenerationResult) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.engine import Engine, load
+from edgedec.runtime.prefill import Progress
 
 Bundle = Annotated[
     Path, typer.Argument(metavar="BUNDLE", help="Directory made by `edgedec export`.")
@@ -75,34 +77,94 @@ IgnoreEos = Annotated[
     typer.Option("--ignore-eos", help="Generate on past the model's end token (for measuring)."),
 ]
 
+Method = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="How to decode: plain, auto, or a drafting method."),
+]
+Verifier = Annotated[
+    str | None, typer.Option(metavar="NAME", help="What accepts drafted tokens when sampling.")
+]
+Draft = Annotated[
+    Path | None,
+    typer.Option(metavar="BUNDLE", help="Draft model from another bundle than its own."),
+]
 
-SAMPLING = (
+
+_SAMPLING = (
     "temperature", "top_k", "top_p", "min_p",
     "repetition_penalty", "presence_penalty", "frequency_penalty",
 )  # fmt: skip
 
 
-def make_request(given: Mapping[str, Any], defaults: GenerationConfig) -> GenerationConfig:
-    """Returns ``defaults`` with every option that was given put in its place.
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """Options that say how a bundle is loaded."""
 
-    given: the parameters of a verb, by name; None means not given.
+    threads: Threads = None
+    context: Context = None
+    draft: Draft = None
 
-    Raises:
-        ConfigError: A value makes no sense.
-    """
-    sampling = {name: given[name] for name in SAMPLING if given[name] is not None}
-    if given["logit_bias"]:
-        sampling["logit_bias"] = parse_logit_bias(given["logit_bias"])
-    request: dict[str, Any] = {"seed": given["seed"], "ignore_eos": given["ignore_eos"]}
-    if given["max_new_tokens"] is not None:
-        request["max_new_tokens"] = given["max_new_tokens"]
-    return replace(
-        defaults,
-        sampling=replace(defaults.sampling, **sampling),
-        stop=tuple(given["stop"] or ()),
-        stop_token_ids=tuple(given["stop_token"] or ()),
-        **request,
-    )
+    def load(self, bundle: Path, on_progress: Progress | None = None) -> Engine:
+        """Returns the engine over ``bundle``."""
+        more: dict[str, Any] = {} if self.draft is None else {"draft": self.draft}
+        return load(bundle, self.threads, self.context, on_progress, **more)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestOptions:
+    """Options that make a request. None: as the bundle recommends."""
+
+    max_new_tokens: MaxNewTokens = None
+    method: Method = None
+    verifier: Verifier = None
+    temperature: Temperature = None
+    top_k: TopK = None
+    top_p: TopP = None
+    min_p: MinP = None
+    repetition_penalty: RepetitionPenalty = None
+    presence_penalty: PresencePenalty = None
+    frequency_penalty: FrequencyPenalty = None
+    logit_bias: LogitBias = None
+    seed: Seed = 0
+    stop: Stop = None
+    stop_token: StopToken = None
+    ignore_eos: IgnoreEos = False
+
+    def make_request(self, defaults: GenerationConfig) -> GenerationConfig:
+        """Returns ``defaults`` with every option that was given put in its place.
+
+        Raises:
+            ConfigError: A value makes no sense.
+        """
+        given = {name: getattr(self, name) for name in _SAMPLING}
+        sampling = {name: value for name, value in given.items() if value is not None}
+        if self.logit_bias is not None:
+            sampling["logit_bias"] = parse_logit_bias(self.logit_bias)
+        request = replace(
+            defaults,
+            max_new_tokens=self.max_new_tokens or defaults.max_new_tokens,
+            sampling=replace(defaults.sampling, **sampling),
+            seed=self.seed,
+            stop=tuple(self.stop or ()),
+            stop_token_ids=tuple(self.stop_token or ()),
+            ignore_eos=self.ignore_eos,
+        )
+        return with_method(request, self.method, self.verifier)
+
+
+def with_method(
+    request: GenerationConfig, method: str | None, verifier: str | None = None
+) -> GenerationConfig:
+    """Returns ``request`` with another method, or verifier, where one is named."""
+    given = {"method": method, "verifier": verifier}
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if method == "plain":
+        del changes["method"]  # what a request without a method asks for
+    known = {field.name for field in fields(GenerationConfig)}
+    for name, value in changes.items():
+        if name not in known:
+            raise ConfigError(f"{name} is {value!r}, expected plain, which all bundles can")
+    return replace(request, **changes)
 
 
 def parse_logit_bias(pairs: list[str] | None) -> dict[int, float]:

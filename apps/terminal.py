@@ -48,18 +48,23 @@ def visible(text: str) -> str:
 
 
 class TextWriter:
-    """Writes generated text to standard output as it appears."""
+    """Writes generated text to standard output as it appears, painted with ``paint``.
 
-    def __init__(self) -> None:
+    paint: from a text and the origin of its last token to what is written.
+    """
+
+    def __init__(self, paint: Callable[[str, str], str] = lambda text, origin: text) -> None:
+        self._paint = paint
         stdout = sys.stdout
         if hasattr(stdout, "reconfigure"):
             stdout.reconfigure(errors="replace")
         self._is_terminal = stdout.isatty()
         self._ends_line = True
 
-    def write(self, piece: str) -> None:
+    def write(self, piece: str, origin: str = "") -> None:
         if piece:
-            sys.stdout.write(visible(piece) if self._is_terminal else piece)
+            shown = visible(piece) if self._is_terminal else piece
+            sys.stdout.write(self._paint(shown, origin) if origin else shown)
             sys.stdout.flush()
             self._ends_line = piece.endswith("\n")
 

@@ -81,6 +81,11 @@ class Stream(Iterator[str]):
         return ((piece, self._origins[-1] if self._origins else TARGET) for piece in self)
 
     @property
+    def strategy(self) -> DecodingStrategy:
+        """The method that decodes it."""
+        return self._request.strategy
+
+    @property
     def is_running(self) -> bool:
         """Another thread is computing the next piece right now."""
         return self._is_running
