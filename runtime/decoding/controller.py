@@ -24,6 +24,7 @@ from edgedec.runtime.decoding.decisions import Decision, DecisionLog
 from edgedec.runtime.decoding.draft_tree import ROOT, DraftTree
 from edgedec.runtime.decoding.guarded import GuardedDrafter, failures
 from edgedec.runtime.decoding.planner import RoundTimings
+from edgedec.runtime.drafters.draft_passes import DraftCost
 from edgedec.runtime.drafters.drafter import Budget, DraftContext, Drafter, RoundOutcome
 
 MAX_NODES = 15
@@ -35,6 +36,7 @@ _MODEL_PRIOR = 0.7
 _NODES_PER_LEVEL = 2.0
 _LATER_GAIN = 0.8  # of a drafted level is what a level after it brings on average
 _MARGIN = 1.03  # a draft model must promise this much more than doing without it
+_USUAL_FEED = 2  # tokens of the text a draft model has yet to see in most rounds
 _HORIZON = 64  # tokens over which catching up with the text has to pay
 _FIRST_REST, _LONGEST_REST = 8, 128  # rounds a draft model that lost is left alone
 
@@ -42,20 +44,12 @@ _FIRST_REST, _LONGEST_REST = 8, 128  # rounds a draft model that lost is left al
 class ModelDrafter(Drafter, Protocol):
     """A drafter that runs passes of a model."""
 
-    def n_missing(self, context: DraftContext) -> int:
-        """Returns how many tokens of the text it has not seen yet."""
-
     @property
-    def last_steps(self) -> int:
-        """Passes of the last `propose` that expanded the tree."""
+    def cost(self) -> DraftCost:
+        """What the latest proposal cost."""
 
-    @property
-    def last_step_ms(self) -> float:
-        """Milliseconds of those passes together."""
-
-    @property
-    def last_catch_up_ms(self) -> float:
-        """Milliseconds the last `propose` took to see missing tokens, one or two aside."""
+    def n_missing(self, tokens: Sequence[int]) -> int:
+        """Returns how many tokens the next proposal after ``tokens`` has to compute first."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +114,7 @@ class Controller:
         draft_ms = 0.0
         if plan.levels and plan.rate > _MARGIN * rate:
             tree = self._ask_model(context, room, costs, plan, tree)
-            draft_ms = self._model_ms()
+            draft_ms = self._drafted_ms()
             chosen, rate = best_part(tree, costs, draft_ms, room.n_nodes)
         self._proposed = reordered(tree, chosen)
         plain = 1.0 / costs.ms(1)
@@ -182,7 +176,7 @@ class Controller:
                 best = ModelPlan(levels, rate)
         if best.rate <= _MARGIN * free_rate:
             return best
-        catch_up_ms = self._catch_up_ms(self._model.n_missing(context))
+        catch_up_ms = self._catch_up_ms(self._model.n_missing(context.tokens))
         saved_ms = min(room.depth, _HORIZON) * (1 / free_rate - 1 / best.rate)
         return best if saved_ms > catch_up_ms else ModelPlan()
 
@@ -233,16 +227,17 @@ class Controller:
 
     def _learn_model(self, tree: DraftTree, n_accepted: int) -> None:
         assert self._model is not None
-        steps = self._model.last_steps
-        if steps:
-            measured = self._model.last_step_ms / steps
+        cost = self._model.cost
+        is_usual = 0 < cost.n_fed <= _USUAL_FEED
+        n_steps = cost.n_levels + is_usual
+        if n_steps:
+            measured = (cost.level_ms + is_usual * cost.feed_ms) / n_steps
             change = min(max(measured / self._step_ms(), 0.67), 1.5)
             self._step_scale *= change**0.1
-        self._depth_rates.observe(min(steps, MAX_LEVELS), n_accepted)
+        self._depth_rates.observe(min(cost.n_levels + 1, MAX_LEVELS), n_accepted)
         step_ms, costs = self._step_ms(), self._target_costs()
         hoped = 1 + self._depth_rates.expected_tokens(1)
-        pays = hoped / (step_ms + costs.ms(2)) > 1 / costs.ms(1)
-        if pays:
+        if hoped / (step_ms + costs.ms(2)) > 1 / costs.ms(1):
             self._next_rest = _FIRST_REST
         else:
             self._rest = self._next_rest
@@ -252,14 +247,16 @@ class Controller:
         assert self._draft_costs is not None
         return self._step_scale * self._draft_costs().ms(1)
 
-    def _model_ms(self) -> float:
+    def _drafted_ms(self) -> float:
+        """Returns what the latest proposal cost, catching up with much text aside."""
         assert self._model is not None
-        return self._model.last_step_ms
+        cost = self._model.cost
+        return cost.level_ms + (cost.feed_ms if cost.n_fed <= _USUAL_FEED else 0.0)
 
     def _catch_up_ms(self, n_tokens: int) -> float:
         """Returns what seeing ``n_tokens`` costs the draft model, the usual one or two aside."""
         assert self._draft_costs is not None
-        return max(0, n_tokens - 2) * self._draft_costs().ms(16) / 16
+        return max(0, n_tokens - _USUAL_FEED) * self._draft_costs().ms(16) / 16
 
 
 def best_part(

@@ -12,6 +12,7 @@ from edgedec.runtime.decoding.controller import Controller, best_part, reordered
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.draft_tree import ROOT, DraftTree
 from edgedec.runtime.decoding.planner import RoundTimings
+from edgedec.runtime.drafters.draft_passes import DraftCost
 from edgedec.runtime.drafters.drafter import Budget, DraftContext, RoundOutcome
 from edgedec.runtime.noise import Noise
 from edgedec.runtime.row_stats import RowStats
@@ -32,7 +33,7 @@ class Oracle:
         self.claimed = claimed
         self.depth = depth
         self.n_asked = 0
-        self.last_steps, self.last_step_ms, self.last_catch_up_ms = 0, 0.0, 0.0
+        self.cost = DraftCost()
         self._rng = np.random.default_rng(1)
 
     def begin(self, tokens: Sequence[int]) -> None: ...
@@ -43,15 +44,15 @@ class Oracle:
 
     def observe(self, context: DraftContext, outcome: RoundOutcome) -> None: ...
 
-    def n_missing(self, context: DraftContext) -> int:
+    def n_missing(self, tokens: Sequence[int]) -> int:
         return 1
 
     def propose(self, context: DraftContext, budget: Budget) -> DraftTree:
         self.n_asked += 1
         tree, parent, at = DraftTree(), ROOT, len(context.tokens)
-        self.last_steps = min(self.depth, budget.depth)
-        self.last_step_ms = 2.0 * self.last_steps
-        for i in range(self.last_steps):
+        n_levels = min(self.depth, budget.depth)
+        self.cost = DraftCost(1, 2.0, n_levels - 1, n_levels - 1, 2.0 * (n_levels - 1))
+        for i in range(n_levels):
             is_right = self._rng.random() < self.right
             token = TEXT[at + i] if is_right else 1000
             parent = tree.add(token, parent, self.claimed, self.name)
@@ -133,7 +134,7 @@ def test_a_draft_model_that_is_always_wrong_rests_longer_and_longer() -> None:
 
 def test_a_draft_model_far_behind_a_short_output_is_left_alone() -> None:
     model = Oracle(0.8, 0.8, name="draft")
-    model.n_missing = lambda context: 2000  # type: ignore[method-assign]
+    model.n_missing = lambda tokens: 2000  # type: ignore[method-assign]
     run(make([], FLAT, model), FLAT, 10)
     assert model.n_asked == 0
 
