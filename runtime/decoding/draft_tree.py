@@ -122,7 +122,7 @@ class DraftTree:
         values: list[float] = []
         for node in self.nodes:
             above = 1.0 if node.parent == ROOT else values[node.parent]
-            values.append(above * node.probability)
+            values.append(above * min(node.probability, 1.0))  # estimates may round up
         return values
 
     def subtree(self, kept: Iterable[int]) -> DraftTree:

@@ -1,0 +1,116 @@
+"""Speculative decoding on a real graph: bit for bit plain decoding's tokens, on every ISA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from edgedec import kernels
+from edgedec.export.to_onnx.emit import emit_portable
+from edgedec.export.to_onnx.fuse import fuse
+from edgedec.export.to_onnx.weights_file import write_weights
+from edgedec.models.blocks import weight_shapes
+from edgedec.runtime.backends.fused import FusedSession
+from edgedec.runtime.config import GenerationConfig, SamplingConfig
+from edgedec.runtime.decoding.draft_tree import DraftTree
+from edgedec.runtime.decoding.plain import Plain
+from edgedec.runtime.decoding.planner import FixedPlanner
+from edgedec.runtime.decoding.speculative import Speculative
+from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
+from edgedec.runtime.drafters.drafter import Budget, DraftContext
+from edgedec.runtime.noise import Noise
+from edgedec.runtime.prefill import prefill
+
+pytestmark = pytest.mark.parity
+
+CONTEXT = 96
+N_NEW = 60
+PROMPT = [3, 80, 7, 7, 41, 0, 12, 66, 5, 19]
+SAMPLINGS = [
+    SamplingConfig(),  # a random model soon repeats itself
+    SamplingConfig(frequency_penalty=1.0),
+    SamplingConfig(temperature=0.9),
+    SamplingConfig(temperature=0.9, top_k=9, repetition_penalty=1.2),
+]
+ISAS = ["avx512vnni", "avxvnni", "avx2", "neoni8mm", "neondot", "scalar"]
+
+
+class HalfKnowing:
+    """Hides the true continuation in a tree that is wrong in every other place."""
+
+    name = "toy"
+    is_free = True
+
+    def __init__(self, truth: Sequence[int]) -> None:
+        self._truth = truth
+        self._rng = np.random.default_rng(0)
+        self.begin = self.end = self.observe = lambda *_: None
+        self.close = lambda: None
+
+    def propose(self, context: DraftContext, budget: Budget) -> DraftTree:
+        tree, parent = DraftTree(), -1
+        for token in self._truth[len(context.tokens) :][: budget.depth]:
+            siblings = [token, *self._rng.integers(0, 83, 2).tolist()]
+            self._rng.shuffle(siblings)
+            nodes = [tree.add(sibling, parent, 0.3, "toy") for sibling in siblings]
+            parent = nodes[int(self._rng.integers(0, 3))]
+        return tree
+
+
+@pytest.fixture(scope="module")
+def open_tiny(make_source: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """Returns a maker of fused sessions over a tiny model; the argument is their threads."""
+    if not kernels.has_library():
+        pytest.skip("the kernel library is not built")
+    source = make_source(has_qkv_bias=True)
+    shapes = weight_shapes(source.config)
+    formats = {name: source.format(name) for name, s in shapes.items() if len(s) == 2}
+    graph = fuse(emit_portable(source.config, CONTEXT, ()), source.config, formats)
+    folder: Path = tmp_path_factory.mktemp("tiny")
+    write_weights(graph, source, folder)
+    onnx.save(graph, folder / "model.onnx")
+    return lambda threads: FusedSession(folder / "model.onnx", source.config, threads, CONTEXT)
+
+
+def emit(
+    session: FusedSession, sampling: SamplingConfig, strategy: DecodingStrategy
+) -> DecodeState:
+    """Returns the state after N_NEW tokens, the session rewound."""
+    config = GenerationConfig(max_new_tokens=N_NEW, seed=11, sampling=sampling)
+    state, noise = DecodeState.start(session, PROMPT, config), Noise(config.seed)
+    state.rows = prefill(session, PROMPT, state.stats, with_logits=state.needs_logits)
+    strategy.begin(state)
+    while state.n_left > 0:
+        for token in strategy.step(state, noise).tokens:
+            state.append(token)
+    strategy.end(state)
+    return state
+
+
+@pytest.fixture(params=ISAS)
+def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param not in kernels.available_isas():
+        pytest.skip(f"no {request.param} here")
+    monkeypatch.setenv("EDGEDEC_ISA", request.param)
+    return str(request.param)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+def test_tokens_equal_plain(
+    open_tiny: Callable[..., Any], isa: str, sampling: SamplingConfig, threads: int
+) -> None:
+    plain = emit(open_tiny(threads), sampling, Plain())
+    assert len(set(plain.tokens[len(PROMPT) :])) >= (2 if sampling == SamplingConfig() else 15)
+    session = open_tiny(threads)
+    strategy = Speculative(FixedPlanner([HalfKnowing(plain.tokens)], Budget(12, 4)))
+    state = emit(session, sampling, strategy)
+    assert state.tokens == plain.tokens
+    assert list(session.tokens) == state.tokens[: session.n_tokens]
+    assert 0 < state.stats.n_accepted < state.stats.n_evaluated
+    assert state.stats.n_passes < plain.stats.n_passes
