@@ -61,7 +61,12 @@ class DraftModelDrafter:
         self._text = DraftText(token_map)
         self._target_vocab_size = target_vocab_size
         self._kind = kind
-        self._calibrations = {is_greedy: Calibration() for is_greedy in (True, False)}
+        # What leads its siblings is accepted oftener than its probability says, others less often.
+        self._calibrations = {
+            (is_greedy, is_first): Calibration()
+            for is_greedy in (True, False)
+            for is_first in (True, False)
+        }
         self._candidates: list[_Candidate] = []
         self._proposed_after: int | None = None  # tokens of the text at the latest proposal
 
@@ -104,16 +109,21 @@ class DraftModelDrafter:
         if self._proposed_after != len(context.tokens):
             return
         self._proposed_after = None
-        drafts: list[tuple[float, bool]] = []
+        firsts: list[tuple[float, bool]] = []
+        others: list[tuple[float, bool]] = []
         followed = ROOT
         for token in outcome.emitted:
             children = [i for i, c in enumerate(self._candidates) if c.parent == followed]
-            options = [(i, self._candidates[i].option) for i in children]
-            drafts += [(option.probability, option.token == token) for _, option in options]
-            followed = next((i for i, option in options if option.token == token), ROOT)
-            if followed == ROOT:
+            options = [self._candidates[i].option for i in children]
+            drafts = [(option.probability, option.token == token) for option in options]
+            firsts += drafts[:1]
+            others += drafts[1:]
+            if not any(is_accepted for _, is_accepted in drafts):
                 break
-        self._calibrations[context.sampling.is_greedy].learn(drafts)
+            followed = next(i for i in children if self._candidates[i].option.token == token)
+        is_greedy = context.sampling.is_greedy
+        self._calibrations[is_greedy, True].learn(firsts)
+        self._calibrations[is_greedy, False].learn(others)
 
     def end(self, tokens: Sequence[int]) -> None:
         """Keeps the rows of ``tokens`` and no others."""
@@ -159,10 +169,10 @@ class DraftModelDrafter:
 
     def _add(self, parent: int, options: list[Option], context: DraftContext) -> None:
         """Adds what may follow a candidate."""
-        calibration = self._calibrations[context.sampling.is_greedy]
         above = None if parent == ROOT else self._candidates[parent]
         depth, value = (1, 1.0) if above is None else (above.depth + 1, above.value)
-        for option in options:
+        for i, option in enumerate(options):
+            calibration = self._calibrations[context.sampling.is_greedy, i == 0]
             probability = calibration.acceptance(option.probability)
             self._candidates.append(
                 _Candidate(option, parent, depth, probability, value * probability)
