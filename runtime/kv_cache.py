@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.models.config import ModelConfig
+from edgedec.runtime.session_state import KVRows
 
 KV_PANEL = 16
 """Tokens that lie side by side in a panel of keys."""
@@ -44,6 +45,44 @@ class PanelKVCache:
         panel, lane = np.divmod(source, KV_PANEL)
         to_panel, to_lane = np.divmod(destination, KV_PANEL)
         self.keys[:, :, to_panel, :, to_lane] = self.keys[:, :, panel, :, lane]
+
+    def rows(self, start: int, stop: int) -> KVRows:
+        """Returns copies of the rows of tokens ``start`` to ``stop``, the panels taken apart.
+
+        Shapes: keys and values [n_layers, n_kv_heads, stop - start, head_size].
+        """
+        values = self.values[:, :, start:stop].copy()
+        keys = np.empty_like(values)
+        first, last = start // KV_PANEL, -(-stop // KV_PANEL)
+        lane = first * KV_PANEL
+        for of_layer, panels in zip(keys, self.keys[:, :, first:last], strict=True):
+            of_layer[:] = _unpanelled(panels)[:, start - lane : stop - lane]
+        return {"keys": keys, "values": values}
+
+    def load_rows(self, start: int, kv_rows: KVRows) -> None:
+        """Puts rows as `rows` returns them in place, from token ``start`` on."""
+        keys, values = kv_rows["keys"], kv_rows["values"]
+        stop = start + values.shape[2]
+        self.values[:, :, start:stop] = values
+        first, last = start // KV_PANEL, -(-stop // KV_PANEL)
+        lane = first * KV_PANEL
+        for of_layer, panels in zip(keys, self.keys[:, :, first:last], strict=True):
+            plain = _unpanelled(panels)
+            plain[:, start - lane : stop - lane] = of_layer
+            n_heads, n_panels, head_size, _ = panels.shape
+            by_panel = plain.reshape(n_heads, n_panels, KV_PANEL, head_size)
+            panels[:] = by_panel.swapaxes(-1, -2)
+
+
+def _unpanelled(panels: Float16) -> Float16:
+    """Returns panels of keys as rows, in an array of its own.
+
+    Shapes: [H, P, D, 16] -> [H, 16 * P, D].
+    """
+    n_heads, n_panels, head_size, n_lanes = panels.shape
+    rows = np.empty((n_heads, n_panels, n_lanes, head_size), panels.dtype)
+    rows[:] = panels.swapaxes(-1, -2)
+    return rows.reshape(n_heads, n_panels * n_lanes, head_size)
 
 
 def lazy_zeros(shape: tuple[int, ...]) -> Float16:

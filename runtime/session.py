@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from edgedec.models.errors import SessionError
 from edgedec.runtime.row_stats import RowStats
+from edgedec.runtime.session_state import Layout, SessionState, check_counts, check_layout
 
 Float32 = npt.NDArray[np.float32]
 
@@ -162,6 +163,19 @@ class ModelSession(Protocol):
     def truncate(self, n_tokens: int) -> None:
         """Forgets every committed token after the first ``n_tokens``."""
 
+    def snapshot(self, n_tokens: int | None = None, start: int = 0) -> SessionState:
+        """Returns copies of the rows of committed tokens ``start`` to ``n_tokens``.
+
+        n_tokens: all that are committed when None.
+        """
+
+    def restore(self, state: SessionState) -> None:
+        """Makes the tokens of ``state`` the committed ones, as if they had been computed.
+
+        Raises:
+            SessionError: ``state`` does not fit this session, which then stays as it was.
+        """
+
     def close(self) -> None:
         """Releases the model; further passes are a SessionError."""
 
@@ -240,3 +254,33 @@ class TokenLedger:
         """Forgets the tokens after the first ``n_tokens`` and any pending pass."""
         self.pending = None
         del self.tokens[n_tokens:]
+
+    def check_snapshot(self, n_tokens: int | None, start: int) -> int:
+        """Returns how many tokens a snapshot has; a SessionError where there are not as many."""
+        n_tokens = len(self.tokens) if n_tokens is None else n_tokens
+        if not 0 <= start <= n_tokens <= len(self.tokens):
+            raise SessionError(
+                f"snapshot of tokens {start} to {n_tokens}, expected 0 to {len(self.tokens)}, "
+                "those committed"
+            )
+        return n_tokens
+
+    def check_state(self, state: SessionState, layout: Layout, vocab_size: int) -> None:
+        """Raises a SessionError unless a session of that KV layout can take up ``state``."""
+        check_layout(state.layout, layout)
+        check_counts(state)
+        if len(state.tokens) > self.context:
+            raise SessionError(
+                f"the state has {len(state.tokens)} tokens, the context {self.context}: load with "
+                "a larger context"
+            )
+        if not all(0 <= token < vocab_size for token in state.tokens):
+            raise SessionError(
+                f"the state holds token ids from {min(state.tokens)} to {max(state.tokens)}, "
+                f"expected 0 to {vocab_size - 1}: it is another model's"
+            )
+        if state.tokens[: state.start] != tuple(self.tokens[: state.start]):
+            raise SessionError(
+                f"the state continues {state.start} tokens that are not the session's: restore "
+                "what comes before it first"
+            )

@@ -19,6 +19,7 @@ from edgedec.runtime.backends.ort import NO_GATES, one_line, open_graph
 from edgedec.runtime.kv_cache import PanelKVCache
 from edgedec.runtime.row_stats import N_TOP, RowStats
 from edgedec.runtime.session import Rows, TokenLedger, TokenTree
+from edgedec.runtime.session_state import SessionState
 
 _MAX_BINDINGS = 128
 
@@ -127,6 +128,22 @@ class FusedSession:
         """Forgets every committed token after the first ``n_tokens``."""
         self._ledger.check_truncate(n_tokens)
         self._ledger.truncate(n_tokens)
+
+    def snapshot(self, n_tokens: int | None = None, start: int = 0) -> SessionState:
+        """Returns copies of the rows of tokens ``start`` to ``n_tokens``; to the last when None."""
+        n_tokens = self._ledger.check_snapshot(n_tokens, start)
+        return SessionState(
+            tuple(self.tokens[:n_tokens]), start, self._kv_cache.rows(start, n_tokens)
+        )
+
+    def restore(self, state: SessionState) -> None:
+        """Makes the tokens of ``state`` the committed ones, as if they had been computed."""
+        if self._session is None:
+            raise SessionError("the session is closed: load the bundle again")
+        self._ledger.check_state(state, self.snapshot(0).layout, self._config.vocab_size)
+        self._ledger.truncate(state.start)  # an interrupt must not leave tokens with others' rows
+        self._kv_cache.load_rows(state.start, state.kv_rows)
+        self._ledger.tokens.extend(state.tokens[state.start :])
 
     def close(self) -> None:
         """Releases the model and its KV cache."""

@@ -19,6 +19,7 @@ from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, SessionError
 from edgedec.runtime.backends.ort import NO_GATES, one_line, open_graph
 from edgedec.runtime.session import Rows, TokenLedger, TokenTree
+from edgedec.runtime.session_state import SessionState
 
 _MASKED = np.float32(-3.0e38)  # -inf would turn rows without any valid position into NaN
 _PAST = re.compile(r"past_key_values\.(\d+)\.(key|value)$")
@@ -119,6 +120,24 @@ class PortableSession:
         """Forgets every committed token after the first ``n_tokens``."""
         self._ledger.check_truncate(n_tokens)
         self._ledger.truncate(n_tokens)
+
+    def snapshot(self, n_tokens: int | None = None, start: int = 0) -> SessionState:
+        """Returns copies of the rows of tokens ``start`` to ``n_tokens``; to the last when None."""
+        n_tokens = self._ledger.check_snapshot(n_tokens, start)
+        kv_rows = {name: rows[:, :, start:n_tokens].copy() for name, rows in self._past.items()}
+        return SessionState(tuple(self.tokens[:n_tokens]), start, kv_rows)
+
+    def restore(self, state: SessionState) -> None:
+        """Makes the tokens of ``state`` the committed ones, as if they had been computed."""
+        if self._session is None:
+            raise SessionError("the session is closed: load the bundle again")
+        self._ledger.check_state(state, self.snapshot(0).layout, self._config.vocab_size)
+        self._ledger.truncate(state.start)  # an interrupt must not leave tokens with others' rows
+        self._past = {
+            name: np.concatenate([rows[:, :, : state.start], state.kv_rows[name]], axis=2)
+            for name, rows in self._past.items()
+        }
+        self._ledger.tokens.extend(state.tokens[state.start :])
 
     def close(self) -> None:
         """Releases the model and its KV cache."""

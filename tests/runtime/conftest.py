@@ -16,6 +16,7 @@ from edgedec.runtime.chat_template import ChatTemplate
 from edgedec.runtime.engine import Engine, LoadedModel
 from edgedec.runtime.prompt import PromptEncoder
 from edgedec.runtime.session import Rows, TokenLedger, TokenTree
+from edgedec.runtime.session_state import SessionState
 from edgedec.runtime.tokenizer import Tokenizer
 
 Row = npt.NDArray[np.float32]
@@ -93,6 +94,17 @@ class ToySession:
         self._ledger.check_truncate(n_tokens)
         self._ledger.truncate(n_tokens)
 
+    def snapshot(self, n_tokens: int | None = None, start: int = 0) -> SessionState:
+        n_tokens = self._ledger.check_snapshot(n_tokens, start)
+        return toy_state(self.tokens[:n_tokens], start)
+
+    def restore(self, state: SessionState) -> None:
+        self._ledger.check_state(state, toy_state([], 0).layout, self.vocab_size)
+        expected = toy_state(state.tokens, state.start).kv_rows["rows"]
+        np.testing.assert_array_equal(state.kv_rows["rows"], expected)
+        self._ledger.truncate(state.start)
+        self._ledger.tokens.extend(state.tokens[state.start :])
+
     def close(self) -> None:
         self.is_closed = True
 
@@ -106,6 +118,16 @@ class ToySession:
     def _random_row(self, prefix: Sequence[int]) -> Row:
         rng = np.random.default_rng([len(prefix), *prefix[-3:]])
         return (4 * rng.standard_normal(self.vocab_size)).astype(np.float32)
+
+
+def toy_state(tokens: Sequence[int], start: int) -> SessionState:
+    """Returns a state whose row of each token tells the token and all before it."""
+    rows = np.zeros((1, 1, len(tokens), 1), np.int64)
+    digest = 0
+    for i, token in enumerate(tokens):
+        digest = (digest * 1_000_003 + token + 1) % (1 << 61)
+        rows[..., i, 0] = digest
+    return SessionState(tuple(tokens), start, {"rows": rows[:, :, start:]})
 
 
 @pytest.fixture(scope="session")
