@@ -96,6 +96,10 @@ class GenerationConfig:
     stop: texts that end the output; a stop text itself is not emitted.
     stop_token_ids: tokens that end the output besides the model's own.
     ignore_eos: the model's own stop tokens do not end the output (for measuring).
+    method: how to decode: plain, auto, or drafters; the bundle's default when None. All but
+        approximate verifiers give the same law of texts, most of them the same text.
+    verifier: the rule that accepts drafted tokens; shared-gumbel, which gives the very text of
+        plain decoding, when None.
     """
 
     max_new_tokens: int = 256
@@ -104,6 +108,8 @@ class GenerationConfig:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    method: str | None = None
+    verifier: str | None = None
 
     def __post_init__(self) -> None:
         _check_count("max_new_tokens", self.max_new_tokens, 1, "ask for at least one token")
@@ -121,6 +127,9 @@ class GenerationConfig:
             _check_count("a stop token id", token, 0, "token ids are meant")
         if not isinstance(self.ignore_eos, bool):
             raise ConfigError(f"ignore_eos is {self.ignore_eos!r}, expected true or false")
+        for name in ("method", "verifier"):
+            if not isinstance(value := getattr(self, name), str | None):
+                raise ConfigError(f"{name} is {value!r}, expected a name or None")
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:

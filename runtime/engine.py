@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import json
+import platform
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from edgedec import kernels
 from edgedec.models.errors import BundleError, ConfigError, SessionError
 from edgedec.models.manifest import BundleManifest, ModelEntry, read_manifest
 from edgedec.runtime.backends import open_session
 from edgedec.runtime.chat_template import ChatTemplate
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.conversation import Conversation
-from edgedec.runtime.decoding.plain import Plain
 from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
 from edgedec.runtime.draft_source import DraftSource, find_draft
 from edgedec.runtime.generation import OnDone, Request, Stream
 from edgedec.runtime.machine import physical_cores, processors
+from edgedec.runtime.methods import PLAIN, MethodParts, Methods, identity_of
 from edgedec.runtime.prefill import Progress, check_fits
 from edgedec.runtime.prompt import Prompt, PromptEncoder
 from edgedec.runtime.result import GenerationResult
@@ -38,6 +40,8 @@ class LoadedModel:
     stop_token_ids: tokens with which the model itself ends an output.
     defaults: the request used when the caller states none.
     draft: the draft model, opened by methods that need it.
+    default_method: how requests are decoded that do not say.
+    identity: of models, device and threads; see `MethodParts`.
     """
 
     session: ModelSession
@@ -47,14 +51,19 @@ class LoadedModel:
     defaults: GenerationConfig = field(default_factory=GenerationConfig)
     load_ms: float = 0.0
     draft: DraftSource | None = None
+    default_method: str = PLAIN
+    identity: str = ""
 
 
 class Engine:
     """A loaded bundle. It serves one request at a time and reuses the KV cache between them."""
 
     def __init__(self, model: LoadedModel, strategy: DecodingStrategy | None = None) -> None:
+        """Takes over ``model``. strategy: decodes all requests, whatever method they name."""
         self._model: LoadedModel | None = model
-        self._strategy = strategy or Plain()
+        self._strategy = strategy
+        parts = MethodParts(model.session, model.draft, model.identity)
+        self._methods = Methods(parts, model.default_method)
         self._stream: Stream | None = None
         self.defaults = model.defaults
 
@@ -144,11 +153,12 @@ class Engine:
         self.finish_stream()
         config = config or self.defaults
         config.check_vocabulary(model.session.vocab_size)
+        strategy = self._strategy or self._methods.strategy(config.method, config.verifier)
         tokens = self.encode(prompt)
         check_fits(tokens, model.session)
         own_stops = () if config.ignore_eos else model.stop_token_ids
         request = Request(
-            strategy=self._strategy,
+            strategy=strategy,
             started_s=started_s,
             load_ms=model.load_ms,
             on_progress=on_progress,
@@ -187,11 +197,18 @@ class Engine:
             )
         return Conversation(self, system, config)
 
+    def forget_drafts(self) -> None:
+        """Forgets what drafters learned from earlier requests, and their KV caches."""
+        self.finish_stream()
+        self._methods.forget()
+
     def close(self) -> None:
         """Releases the model. Closing twice is fine."""
         if self._model is not None:
             self.finish_stream()
-            self._strategy.close()
+            self._methods.close()
+            if self._strategy is not None:
+                self._strategy.close()
             self._model.session.close()
             self._model = None
 
@@ -252,6 +269,8 @@ def load(
             defaults=_defaults(folder, manifest),
             load_ms=1000 * (time.perf_counter() - started_s),
             draft=draft_source,
+            default_method=_default_method(manifest),
+            identity=_identity(manifest, threads),
         )
     )
 
@@ -295,6 +314,20 @@ def _prompt_encoder(folder: Path, manifest: BundleManifest, tokenizer: Tokenizer
             raise BundleError(f"{folder / TEMPLATE_NAME}: {error}") from None
     bos = manifest.bos_token_id if manifest.add_bos else None
     return PromptEncoder(tokenizer, template, bos)
+
+
+def _default_method(manifest: BundleManifest) -> str:
+    method = manifest.defaults.get("method", PLAIN)
+    if not isinstance(method, str):
+        raise BundleError(f"manifest.defaults.method is {method!r}, expected a method's name")
+    return method
+
+
+def _identity(manifest: BundleManifest, threads: int) -> str:
+    """Returns a name of the models, the machine and the threads that costs depend on."""
+    weights = sorted((path, entry.sha256) for path, entry in manifest.files.items())
+    isa = kernels.active_isa() if kernels.has_library() else ""
+    return identity_of(weights, threads, isa, platform.processor(), platform.node(), processors())
 
 
 def _defaults(folder: Path, manifest: BundleManifest) -> GenerationConfig:

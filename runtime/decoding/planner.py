@@ -51,6 +51,9 @@ class Planner(Protocol):
     def end(self, tokens: Sequence[int]) -> None:
         """The output ended with exactly ``tokens``, prompt included."""
 
+    def explain(self) -> list[str]:
+        """Returns what was decided in this output so far, a line each."""
+
     def close(self) -> None:
         """Releases the drafters."""
 
@@ -90,6 +93,12 @@ class FixedPlanner:
     def end(self, tokens: Sequence[int]) -> None:
         for drafter in self._drafters:
             drafter.end(tokens)
+
+    def explain(self) -> list[str]:
+        budget = self._budget
+        return [
+            f"{self.name}: at most {budget.n_nodes} drafted tokens every round, {budget.depth} deep"
+        ]
 
     def close(self) -> None:
         for drafter in self._drafters:

@@ -54,6 +54,10 @@ class Speculative:
         self._planner.end(state.tokens)
         state.stats.failed_drafters.update(self._planner.failures)
 
+    def explain(self) -> list[str]:
+        """Returns what was decided in the latest output, a line each."""
+        return self._planner.explain()
+
     def close(self) -> None:
         self._planner.close()
 

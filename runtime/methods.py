@@ -1,0 +1,180 @@
+"""Decoding methods by name, over the models of one engine; drafters are made when first asked for.
+
+`plain`; `auto`, which weighs all drafters there are; or names of drafters joined by `+`, which
+then propose every round within a fixed budget.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from edgedec.models.errors import ConfigError
+from edgedec.runtime.decoding.controller import Controller
+from edgedec.runtime.decoding.cost_table import CostTable
+from edgedec.runtime.decoding.draft_tree import SiblingKind
+from edgedec.runtime.decoding.plain import Plain
+from edgedec.runtime.decoding.planner import FixedPlanner
+from edgedec.runtime.decoding.speculative import Speculative
+from edgedec.runtime.decoding.strategy import DecodingStrategy
+from edgedec.runtime.decoding.verifiers import DEFAULT_VERIFIER, VERIFIERS, Verifier
+from edgedec.runtime.draft_source import DraftSource
+from edgedec.runtime.drafters.draft_model import DraftModelDrafter
+from edgedec.runtime.drafters.drafter import Budget, Drafter
+from edgedec.runtime.session import ModelSession
+
+PLAIN, AUTO, DRAFT, STORE = "plain", "auto", "draft", "store"
+FREE: dict[str, Callable[[], Drafter]] = {
+}
+"""Drafters that need nothing but the text."""
+
+NAMES = (PLAIN, AUTO, DRAFT, *FREE, STORE)
+
+_DRAWN = {"rejection": SiblingKind.WITHOUT_REPLACEMENT}
+"""Verifiers that accept more when siblings are drawn than when they are chosen."""
+
+_FIXED = Budget(n_nodes=7, depth=7, min_value=0.02)
+_FIXED_MODEL = Budget(n_nodes=7, depth=4, min_value=0.02, min_step_value=0.25, n_step_nodes=2)
+
+
+@dataclass(frozen=True)
+class MethodParts:
+    """What methods are made of.
+
+    identity: names models, device and threads; costs measured for one are not used for another.
+    store: opens the n-gram store, if there is one.
+    """
+
+    session: ModelSession
+    draft: DraftSource | None = None
+    identity: str = ""
+    store: Callable[[], Drafter] | None = None
+
+
+class Methods:
+    """The methods of one engine. What drafters learn outlives requests."""
+
+    def __init__(self, parts: MethodParts, default: str = PLAIN) -> None:
+        self.default = default
+        self._parts = parts
+        self._made: dict[tuple[str, str], DecodingStrategy] = {}
+        self._costs: dict[str, CostTable] = {}
+        self._drafters: dict[tuple[str, SiblingKind], Drafter] = {}
+
+    def strategy(self, method: str | None, verifier: str | None = None) -> DecodingStrategy:
+        """Returns the method called ``method``, the engine's default when None.
+
+        Raises:
+            ConfigError: There is no such method or verifier, or the bundle lacks what it needs.
+        """
+        name = method or self.default
+        judge = _find_verifier(verifier)
+        key = (name, judge.name)
+        if key not in self._made:
+            self._made[key] = self._make(name, judge)
+        return self._made[key]
+
+    def forget(self) -> None:
+        """Drops all drafters and with them what they learned; costs stay known."""
+        for strategy in self._made.values():
+            strategy.close()
+        self._made.clear()
+        self._drafters.clear()
+
+    def close(self) -> None:
+        """Releases everything."""
+        self.forget()
+
+    def _make(self, name: str, verifier: Verifier) -> DecodingStrategy:
+        if name == PLAIN:
+            return Plain()
+        if name == AUTO:
+            return Speculative(self._controller(), verifier)
+        kind = _kind_for(verifier)
+        drafters = [self._drafter(part, kind) for part in name.split("+")]
+        budget = _FIXED_MODEL if any(not drafter.is_free for drafter in drafters) else _FIXED
+        return Speculative(FixedPlanner(drafters, budget, name), verifier)
+
+    def _controller(self) -> Controller:
+        free = [self._drafter(name) for name in FREE]
+        if self._parts.store is not None:
+            free.append(self._drafter(STORE))
+        model = None
+        if self._parts.draft is not None:
+            model = self._drafter(DRAFT)
+            assert isinstance(model, DraftModelDrafter)
+        return Controller(
+            free,
+            lambda: self._measured("target", self._parts.session),
+            model,
+            None if model is None else lambda: self._measured("draft", model.session),
+        )
+
+    def _drafter(self, name: str, kind: SiblingKind = SiblingKind.DETERMINISTIC) -> Drafter:
+        key = (name, kind if name == DRAFT else SiblingKind.DETERMINISTIC)
+        if key not in self._drafters:
+            self._drafters[key] = self._make_drafter(name, kind)
+        return self._drafters[key]
+
+    def _make_drafter(self, name: str, kind: SiblingKind) -> Drafter:
+        if name == DRAFT:
+            if self._parts.draft is None:
+                raise ConfigError(
+                    "method draft needs a draft model: export the bundle with --draft, or name "
+                    "another bundle to draft with"
+                )
+            return self._parts.draft.open(kind)
+        if name == STORE:
+            if self._parts.store is None:
+                raise ConfigError("method store needs an n-gram store, and none is open")
+            return self._parts.store()
+        if name not in FREE:
+            raise ConfigError(
+                f"unknown method {name!r}, expected {', '.join(NAMES[:2])}, or some of "
+                f"{', '.join(NAMES[2:])} joined by +"
+            )
+        return FREE[name]()
+
+    def _measured(self, role: str, session: ModelSession) -> CostTable:
+        """Returns the costs of ``session``'s passes, measured now if they are not known."""
+        if role not in self._costs:
+            path = _cost_file(self._parts.identity, role)
+            table = CostTable.load(path, self._parts.identity) if path else None
+            if table is None:
+                table = CostTable.measure(session, anchor=0)
+                if path:
+                    table.save(path, self._parts.identity)
+            self._costs[role] = table
+        return self._costs[role]
+
+
+def identity_of(*facts: object) -> str:
+    """Returns a short name of what ``facts`` (JSON-ready) describe."""
+    text = json.dumps(facts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _cost_file(identity: str, role: str) -> Path | None:
+    if not identity:
+        return None
+    return Path(platformdirs.user_cache_dir("edgedec")) / "costs" / f"{identity}-{role}.json"
+
+
+def _find_verifier(name: str | None) -> Verifier:
+    if name is None:
+        return DEFAULT_VERIFIER
+    if name not in VERIFIERS:
+        raise ConfigError(f"unknown verifier {name!r}, expected one of {', '.join(VERIFIERS)}")
+    return VERIFIERS[name]
+
+
+def _kind_for(verifier: Verifier) -> SiblingKind:
+    """Returns how a draft model should choose siblings for ``verifier``."""
+    if SiblingKind.DETERMINISTIC not in verifier.kinds:
+        return SiblingKind.INDEPENDENT
+    return _DRAWN.get(verifier.name, SiblingKind.DETERMINISTIC)
