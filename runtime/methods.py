@@ -29,8 +29,7 @@ from edgedec.runtime.drafters.drafter import Budget, Drafter
 from edgedec.runtime.session import ModelSession
 
 PLAIN, AUTO, DRAFT, STORE = "plain", "auto", "draft", "store"
-FREE: dict[str, Callable[[], Drafter]] = {
-}
+FREE: dict[str, Callable[[], Drafter]] = {}
 """Drafters that need nothing but the text."""
 
 NAMES = (PLAIN, AUTO, DRAFT, *FREE, STORE)
@@ -104,16 +103,16 @@ class Methods:
         free = [self._drafter(name) for name in FREE]
         if self._parts.store is not None:
             free.append(self._drafter(STORE))
-        model = None
-        if self._parts.draft is not None:
-            model = self._drafter(DRAFT)
-            assert isinstance(model, DraftModelDrafter)
-        return Controller(
-            free,
-            lambda: self._measured("target", self._parts.session),
-            model,
-            None if model is None else lambda: self._measured("draft", model.session),
-        )
+
+        def target_costs() -> CostTable:
+            return self._measured("target", self._parts.session)
+
+        if self._parts.draft is None:
+            return Controller(free, target_costs)
+        model = self._drafter(DRAFT)
+        assert isinstance(model, DraftModelDrafter)
+        session = model.session
+        return Controller(free, target_costs, model, lambda: self._measured("draft", session))
 
     def _drafter(self, name: str, kind: SiblingKind = SiblingKind.DETERMINISTIC) -> Drafter:
         key = (name, kind if name == DRAFT else SiblingKind.DETERMINISTIC)
