@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding.draft_tree import ROOT, DraftTree
 from edgedec.runtime.decoding.plain import Plain
 from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
@@ -25,6 +25,18 @@ from .conftest import ToySession
 
 Grow = Callable[[np.random.Generator, Sequence[int], Budget], DraftTree]
 _T = TypeVar("_T")
+VOCAB = 60
+PROMPT = [3, 14, 15, 9, 2, 6]
+GREEDY = SamplingConfig()
+SAMPLINGS = [
+    GREEDY,
+    SamplingConfig(temperature=1.0),
+    SamplingConfig(temperature=0.8, top_k=7),
+    SamplingConfig(temperature=1.2, top_p=0.8, min_p=0.02),
+    SamplingConfig(repetition_penalty=1.5),
+    SamplingConfig(temperature=0.9, presence_penalty=0.8, frequency_penalty=0.5),
+    SamplingConfig(temperature=0.9, logit_bias={7: 3.0, 8: float("-inf")}, top_k=20),
+]
 
 
 class StatsSession(ToySession):

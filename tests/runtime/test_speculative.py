@@ -15,14 +15,16 @@ from edgedec.models.errors import SessionError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding.draft_tree import DraftTree, SiblingKind
 from edgedec.runtime.decoding.planner import FixedPlanner
-from edgedec.runtime.decoding.speculative import Speculative, fit
-from edgedec.runtime.decoding.strategy import DecodeState
+from edgedec.runtime.decoding.speculative import Speculative
 from edgedec.runtime.decoding.verifiers import VERIFIERS
 from edgedec.runtime.drafters.drafter import Budget, DraftContext
 from edgedec.runtime.sampling import History
 
 from .conftest import ToySession
 from .draft_toys import (
+    PROMPT,
+    SAMPLINGS,
+    VOCAB,
     Grow,
     StatsSession,
     ToyDrafter,
@@ -37,18 +39,6 @@ from .draft_toys import (
     wrong,
 )
 
-VOCAB = 60
-PROMPT = [3, 14, 15, 9, 2, 6]
-GREEDY = SamplingConfig()
-SAMPLINGS = [
-    GREEDY,
-    SamplingConfig(temperature=1.0),
-    SamplingConfig(temperature=0.8, top_k=7),
-    SamplingConfig(temperature=1.2, top_p=0.8, min_p=0.02),
-    SamplingConfig(repetition_penalty=1.5),
-    SamplingConfig(temperature=0.9, presence_penalty=0.8, frequency_penalty=0.5),
-    SamplingConfig(temperature=0.9, logit_bias={7: 3.0, 8: float("-inf")}, top_k=20),
-]
 GROWTHS: list[Grow] = [right, wrong, half_right, nothing, bush]
 
 
@@ -320,68 +310,11 @@ def test_closing_reaches_the_drafters() -> None:
     assert drafter.is_closed
 
 
-def start(mask: ToyMask | None = None, **fields: Any) -> DecodeState:
-    config = GenerationConfig(**fields)
-    stops = frozenset(config.stop_token_ids)
-    return DecodeState.start(ToySession(VOCAB), PROMPT, config, stops, mask)
-
-
-def chain(*tokens: int, kind: SiblingKind = SiblingKind.DETERMINISTIC) -> DraftTree:
-    tree = DraftTree(kind=kind)
-    tree.add_chain(tokens, 0.5, "toy")
-    return tree
-
-
-ROOMY = Budget(n_nodes=20, depth=20)
-
-
-def test_fit_keeps_a_good_tree() -> None:
-    tree = chain(1, 2, 3)
-    assert fit(tree, start(), ROOMY) is tree
-
-
-@pytest.mark.parametrize(
-    ("tree", "room", "n_left"),
-    [
-        (chain(1, 2, VOCAB, 3), ROOMY, 2),
-        (chain(-1, 2), ROOMY, 0),
-        (chain(1, 2, 3, 4), Budget(n_nodes=3, depth=20), 3),
-        (chain(1, 2, 3, 4), Budget(n_nodes=20, depth=1), 1),
-        (chain(1, 50, 2), ROOMY, 1),  # 50 stops
-        (chain(1, VOCAB, kind=SiblingKind.INDEPENDENT), ROOMY, 0),
-        (chain(1, 2, kind=SiblingKind.WITHOUT_REPLACEMENT), Budget(n_nodes=1, depth=9), 0),
-        (chain(1, 50, 2, kind=SiblingKind.INDEPENDENT), ROOMY, 3),
-    ],
-)
-def test_fit_drops_what_is_worth_no_row(tree: DraftTree, room: Budget, n_left: int) -> None:
-    fitted = fit(tree, start(stop_token_ids=(50,)), room)
-    assert fitted.nodes == tree.nodes[:n_left]
-
-
-def test_fit_drops_what_the_mask_forbids() -> None:
-    state = start(ToyMask(VOCAB))
-    allowed = int(np.flatnonzero(state.allowed_after(()))[0])
-    tree = chain(allowed, 1, 2)
-    tree.add(allowed + 1, -1, 0.5, "toy")
-    assert state.allowed_after([allowed])[1] == ((1 + sum(PROMPT) + allowed) % 3 == 0)
-    kept = [node.token for node in fit(tree, state, ROOMY).nodes]
-    assert allowed in kept
-    assert allowed + 1 not in kept
-
-
-def test_room_left() -> None:
-    state = start(max_new_tokens=5)
-    assert state.n_left == 5
-    state.append(1)
-    assert state.n_left == 4
-    state.session = ToySession(VOCAB, context=8)
-    assert state.n_left == 2  # the last token needs no row of the KV cache
-    assert len(state.tokens) == 7
-
-
 def test_verifier_that_cannot_judge_the_siblings() -> None:
     def drawn(rng: np.random.Generator, truth: Sequence[int], budget: Budget) -> DraftTree:
-        return chain(1, kind=SiblingKind.WITHOUT_REPLACEMENT)
+        tree = DraftTree(kind=SiblingKind.WITHOUT_REPLACEMENT)
+        tree.add(1, -1, 0.5, "toy")
+        return tree
 
     strategy = fixed(ToyDrafter([], drawn), verifier="k-seq")
     with pytest.raises(SessionError, match="the k-seq verifier judges independent"):

@@ -1,12 +1,10 @@
-"""Verifiers: their laws by exact enumeration of every random decision, and by counting."""
+"""Verifiers: their laws by exact enumeration of every random decision, and their rules."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from edgedec.models.errors import SessionError
@@ -16,50 +14,23 @@ from edgedec.runtime.decoding.verifiers.k_seq import find_rho
 from edgedec.runtime.decoding.verifiers.typical import Typical
 from edgedec.runtime.decoding.verifiers.verifier import Chance, NoiseChance
 from edgedec.runtime.noise import Noise
-from edgedec.runtime.sampling import Survivors, draw
 
 from .draft_toys import Script, every_way
-
-Float64 = npt.NDArray[np.float64]
-Tables = dict[tuple[int, ...], Float64]
-Draw = Callable[[Float64], int]
-"""Returns an index drawn from probabilities."""
-V = 4
-DETERMINISTIC, DISTINCT, INDEPENDENT = (
-    SiblingKind.DETERMINISTIC,
-    SiblingKind.WITHOUT_REPLACEMENT,
-    SiblingKind.INDEPENDENT,
+from .verifier_tables import (
+    DISTINCT,
+    INDEPENDENT,
+    Draw,
+    Float64,
+    Tables,
+    TableTarget,
+    V,
+    drawn_tree,
+    fixed_tree,
+    probs_of,
+    tables_of,
 )
 
-
-class TableTarget:
-    """A target model that is a table: tokens before -> probabilities."""
-
-    def __init__(self, tables: Tables, tree: DraftTree, noise: Noise | None = None) -> None:
-        self._tables = tables
-        self._tree = tree
-        self._noise = noise or Noise(0)
-
-    def law(self, node: int) -> Survivors:
-        probs = self._tables[tuple(self._tree.nodes[i].token for i in self._tree.path(node))]
-        ids = np.flatnonzero(probs)
-        return Survivors(ids, np.log(probs[ids]))
-
-    def pick(self, node: int) -> int:
-        return draw(self.law(node), self._noise, self.position(node))
-
-    def position(self, node: int) -> int:
-        return 0 if node == ROOT else self._tree.nodes[node].depth
-
-
-def probs_of(rng: np.random.Generator, sharpness: float = 1.0, n: int = V) -> Float64:
-    return rng.dirichlet(np.full(n, 1 / sharpness))
-
-
-def tables_of(rows: Callable[[], Float64], n: int = V) -> Tables:
-    """Returns tables for no token, one and two before."""
-    paths = [(), *((i,) for i in range(n)), *((i, j) for i in range(n) for j in range(n))]
-    return {path: rows() for path in paths}
+MakeTree = Callable[[Draw], DraftTree]
 
 
 def one_hot(token: int) -> Float64:
@@ -99,28 +70,8 @@ PAIRS = table_pairs()
 IDS = [name for name, _, _ in PAIRS]
 
 
-def drawn_tree(draft: Tables, branching: Sequence[int], kind: SiblingKind, draw: Draw) -> DraftTree:
-    """Returns a tree whose siblings are drawn from the draft tables as ``kind`` says."""
-    tree, level = DraftTree(kind=kind), [ROOT]
-    for n_children in branching:
-        next_level = []
-        for parent in level:
-            path = tuple(tree.nodes[i].token for i in tree.path(parent))
-            probs = draft[path]
-            tree.draft_rows[parent] = probs
-            for _ in range(n_children):
-                if not probs.sum() > 0:
-                    break
-                token = draw(probs / probs.sum())
-                next_level.append(tree.add(token, parent, float(draft[path][token]), "toy"))
-                if kind is DISTINCT:
-                    probs = probs * (np.arange(len(probs)) != token)
-        level = next_level
-    return tree
-
-
 def joint_law(
-    target: Tables, verify: Callable[[DraftTree, TableTarget, Chance], Verdict], make_tree: Callable
+    target: Tables, verify: Callable[[DraftTree, TableTarget, Chance], Verdict], make_tree: MakeTree
 ) -> Float64:
     """Returns the law of the first two tokens over all drafts and decisions. Shapes: [V, V]."""
     joint, n_outcomes = np.zeros((V, V)), 0
@@ -174,15 +125,6 @@ def test_law_is_exact_for_drawn_trees(
         target, VERIFIERS[name].verify, lambda draw: drawn_tree(draft, branching, kind, draw)
     )
     assert total_variation(law, exact_law(target)) < 1e-12
-
-
-def fixed_tree(paths: Sequence[tuple[int, ...]], kind: SiblingKind = DETERMINISTIC) -> DraftTree:
-    tree = DraftTree(kind=kind)
-    for path in paths:
-        parent = ROOT
-        for token in path:
-            parent = tree.add(token, parent, 0.5, "toy")
-    return tree
 
 
 @pytest.mark.parametrize("name", ["deterministic", "rejection"])
@@ -280,97 +222,6 @@ def test_acceptance_is_as_published(target: Tables, draft: Tables) -> None:
     kept = float(np.minimum(q, p / rho).sum())
     expected = 1 - (1 - kept) ** 3
     assert acceptance("k-seq", INDEPENDENT, 3, target, draft) == pytest.approx(expected)
-
-
-# Counting, with the random numbers decoding really uses.
-
-N_IDS = 8
-N_ROUNDS = 8000
-
-
-def chi_square_limit(freedom: int) -> float:
-    """Returns what one in a thousand exceeds, by Wilson and Hilferty's approximation."""
-    spread = 2 / (9 * freedom)
-    return freedom * float((1 - spread + 3.09 * math.sqrt(spread)) ** 3)
-
-
-def chi_square(counts: Float64, probs: Float64) -> tuple[float, int]:
-    """Returns the statistic and its degrees of freedom; cells expecting under 5 are merged."""
-    expected = probs.ravel() * counts.sum()
-    is_small = expected < 5
-    observed = np.append(counts.ravel()[~is_small], counts.ravel()[is_small].sum())
-    expected = np.append(expected[~is_small], expected[is_small].sum())
-    if expected[-1] < 5:
-        observed = np.append(observed[:-2], observed[-2:].sum())
-        expected = np.append(expected[:-2], expected[-2:].sum())
-    return float(((observed - expected) ** 2 / expected).sum()), len(expected) - 1
-
-
-COUNTED = [
-    ("shared-gumbel", INDEPENDENT),
-    ("deterministic", DISTINCT),
-    ("rejection", DISTINCT),
-    ("rejection", INDEPENDENT),
-    ("k-seq", INDEPENDENT),
-]
-
-
-def counted_law(
-    name: str, kind: SiblingKind, target: Tables, draft: Tables, seed: int
-) -> tuple[Float64, int]:
-    """Returns how often each pair of first tokens came, one seed a round, and the acceptances."""
-    rng = np.random.default_rng([seed, 1])
-    counts, n_accepted = np.zeros((N_IDS, N_IDS)), 0
-    uniforms = iter(rng.random(20 * N_ROUNDS).tolist())
-
-    def draw_one(probs: Float64) -> int:
-        return int(np.searchsorted(probs.cumsum(), next(uniforms) * probs.sum(), side="right"))
-
-    for i in range(N_ROUNDS):
-        noise = Noise(seed * N_ROUNDS + i)
-        tree = drawn_tree(draft, (2, 1), kind, draw_one)
-        verdict = VERIFIERS[name].verify(tree, TableTarget(target, tree, noise), NoiseChance(noise))
-        emitted = [*(tree.nodes[j].token for j in verdict.path), verdict.next_token]
-        if len(emitted) == 1:
-            emitted.append(draw_one(target[(emitted[0],)]))
-        counts[emitted[0], emitted[1]] += 1
-        n_accepted += len(verdict.path)
-    return counts, n_accepted
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(("name", "kind"), COUNTED)
-def test_law_by_counting(name: str, kind: SiblingKind, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    target = tables_of(lambda: probs_of(rng, 1.5, N_IDS), N_IDS)
-    draft = {path: 0.5 * (row + probs_of(rng, 2, N_IDS)) for path, row in target.items()}
-    counts, n_accepted = counted_law(name, kind, target, draft, seed)
-    assert N_ROUNDS / 10 < n_accepted < 2 * N_ROUNDS
-    law = np.stack([target[()][i] * target[(i,)] for i in range(N_IDS)])
-    statistic, freedom = chi_square(counts, law)
-    assert freedom > 20
-    assert statistic < chi_square_limit(freedom)
-    wrong = np.stack([draft[()][i] * target[(i,)] for i in range(N_IDS)])
-    assert chi_square(counts, wrong)[0] > chi_square_limit(freedom)
-
-
-def test_uniforms_are_uniform_and_independent_of_one_another() -> None:
-    n, n_bins = 20_000, 8
-    values = np.array(
-        [[Noise(1).uniform(position, purpose) for purpose in (0, 1)] for position in range(n)]
-    )
-    assert 0 < values.min() < values.max() < 1
-    cells = (values * n_bins).astype(int)
-    counts = np.zeros((n_bins, n_bins))
-    np.add.at(counts, (cells[:, 0], cells[:, 1]), 1)
-    statistic, freedom = chi_square(counts, np.full((n_bins, n_bins), n_bins**-2.0))
-    assert statistic < chi_square_limit(freedom)
-    gumbel = np.array([Noise(1).gumbel(position, np.arange(1))[0] for position in range(n)])
-    assert abs(np.corrcoef(gumbel, values[:, 0])[0, 1]) < 4 / math.sqrt(n)
-    assert Noise(1).uniform(5, 2) == Noise(1).uniform(5, 2) != Noise(2).uniform(5, 2)
-
-
-# Rules that are not about chance.
 
 
 def test_shared_gumbel_follows_equal_siblings_all_at_once() -> None:

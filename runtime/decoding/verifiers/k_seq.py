@@ -21,7 +21,7 @@ from edgedec.runtime.sampling import Survivors
 
 Float64 = npt.NDArray[np.float64]
 
-_N_BISECTIONS = 60
+_N_BISECTIONS = 40
 
 
 class KSeq:
