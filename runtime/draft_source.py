@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from edgedec.models.errors import BundleError
@@ -13,6 +14,7 @@ from edgedec.runtime.backends import open_session
 from edgedec.runtime.decoding.draft_tree import SiblingKind
 from edgedec.runtime.drafters.draft_model import DraftModelDrafter
 from edgedec.runtime.drafters.token_map import TokenMap, spellings
+from edgedec.runtime.session_memory import DRAFT, KnownModel, SessionMemory, fingerprint_of
 from edgedec.runtime.tokenizer import TOKENIZER_NAME
 
 
@@ -21,7 +23,8 @@ class DraftSource:
     """A draft model and what opening it takes.
 
     folder: bundle that holds it. tokenizers: files of the target model's and of its own, None
-    where they are the same.
+    where they are the same. fingerprint: names what decides the rows of its KV cache. memory: of
+    the engine, which gives the session what earlier ones computed.
     """
 
     folder: Path
@@ -30,6 +33,13 @@ class DraftSource:
     target_vocab_size: int
     threads: int
     context: int
+    fingerprint: str
+    memory: SessionMemory = field(default_factory=SessionMemory)
+
+    @property
+    def model(self) -> KnownModel:
+        """The draft model as a memory knows it."""
+        return KnownModel(self.fingerprint, self.entry.config, self.context)
 
     def open(self, kind: SiblingKind = SiblingKind.DETERMINISTIC) -> DraftModelDrafter:
         """Returns a drafter over a session of its own.
@@ -39,9 +49,10 @@ class DraftSource:
             ConfigError: Its tokenizer has nothing in common with the target model's.
         """
         token_map = self._token_map()
-        context = min(self.context, self.entry.context)
-        session = open_session(self.folder, self.entry, self.threads, context)
-        return DraftModelDrafter(session, token_map, self.target_vocab_size, kind)
+        session = open_session(self.folder, self.entry, self.threads, self.context)
+        self.memory.open(DRAFT, session)
+        recall = partial(self.memory.recall, DRAFT, session)
+        return DraftModelDrafter(session, token_map, self.target_vocab_size, kind, recall)
 
     def _token_map(self) -> TokenMap:
         entry, size = self.entry, self.entry.config.vocab_size
@@ -74,7 +85,8 @@ def find_draft(
         return None
     other, listing = (folder, manifest) if draft is True else (Path(draft), None)
     listing = listing or read_manifest(other)
-    entry = listing.models.get("draft" if draft is True else "target")
+    role = "draft" if draft is True else "target"
+    entry = listing.models.get(role)
     if entry is None:
         return None
     name = TOKENIZER_NAME
@@ -90,7 +102,8 @@ def find_draft(
         tokenizers=None if is_same else (folder / TOKENIZER_NAME, other / name),
         target_vocab_size=manifest.models["target"].config.n_logits,
         threads=threads,
-        context=context,
+        context=min(context, entry.context),
+        fingerprint=fingerprint_of(listing, role),
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import platform
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -26,6 +27,13 @@ from edgedec.runtime.prefill import Progress, check_fits
 from edgedec.runtime.prompt import Prompt, PromptEncoder
 from edgedec.runtime.result import GenerationResult
 from edgedec.runtime.session import ModelSession
+from edgedec.runtime.session_memory import (
+    DRAFT,
+    TARGET,
+    KnownModel,
+    SessionMemory,
+    fingerprint_of,
+)
 from edgedec.runtime.text_stream import TextStream
 from edgedec.runtime.tokenizer import TOKENIZER_NAME, Codec, Tokenizer
 
@@ -42,6 +50,7 @@ class LoadedModel:
     draft: the draft model, opened by methods that need it.
     default_method: how requests are decoded that do not say.
     identity: of models, device and threads; see `MethodParts`.
+    memory: what the sessions computed for earlier prompts.
     """
 
     session: ModelSession
@@ -53,6 +62,7 @@ class LoadedModel:
     draft: DraftSource | None = None
     default_method: str = PLAIN
     identity: str = ""
+    memory: SessionMemory = field(default_factory=SessionMemory)
 
 
 class Engine:
@@ -66,6 +76,7 @@ class Engine:
         self._methods = Methods(parts, model.default_method)
         self._stream: Stream | None = None
         self.defaults = model.defaults
+        model.memory.open(TARGET, model.session)
 
     def __enter__(self) -> Self:
         return self
@@ -162,6 +173,7 @@ class Engine:
             started_s=started_s,
             load_ms=model.load_ms,
             on_progress=on_progress,
+            recall=partial(model.memory.recall, TARGET, model.session),
         )
         stops = frozenset(own_stops) | frozenset(config.stop_token_ids)
         state = DecodeState.start(model.session, tokens, config, stops)
@@ -202,6 +214,31 @@ class Engine:
         self.finish_stream()
         self._methods.forget()
 
+    def save_session(self, path: str | Path) -> None:
+        """Stops the stream in progress and writes what the KV caches hold, the draft model's too.
+
+        An older file at ``path`` is replaced when all of the new one is on the disk. Only the
+        file's owner may read it, for it holds the text.
+
+        Raises:
+            SessionError: The file cannot be written, or a stream is being computed.
+        """
+        memory = self._open_model.memory
+        self.finish_stream()
+        memory.save(Path(path))
+
+    def load_session(self, path: str | Path) -> int:
+        """Makes the KV caches hold what `save_session` wrote; returns the number of tokens.
+
+        The next prompt that begins with those tokens, or some of them, is not computed anew.
+
+        Raises:
+            SessionError: The file is damaged or of another model; everything stays as it was.
+        """
+        memory = self._open_model.memory
+        self.finish_stream()
+        return memory.load(Path(path))
+
     def close(self) -> None:
         """Releases the model. Closing twice is fine."""
         if self._model is not None:
@@ -226,6 +263,7 @@ def load(
     on_progress: Progress | None = None,
     draft: bool | str | Path = True,
     draft_threads: int | None = None,
+    prompt_cache_mb: int = 256,
 ) -> Engine:
     """Returns an engine over the bundle at ``path``.
 
@@ -236,9 +274,12 @@ def load(
         draft: Another bundle whose model drafts; True for the bundle's own draft model, if it has
             one, False for none. It takes no memory until a method uses it.
         draft_threads: Threads of the draft model; as many as the target model's when None.
+        prompt_cache_mb: Most memory for what earlier prompts left, so that prompts that take turns
+            are not computed anew; 0 for none. Nothing is copied before another prompt comes.
+            Units: 10**6 bytes.
 
     Raises:
-        ConfigError: ``threads``, ``draft_threads`` or ``context`` makes no sense.
+        ConfigError: A number makes no sense.
         BundleError: The bundle is broken, foreign or unsafe.
     """
     started_s = time.perf_counter()
@@ -246,6 +287,7 @@ def load(
     _check_threads("threads", threads)
     _check_threads("draft_threads", draft_threads)
     _check_positive("context", context)
+    memory = SessionMemory.of_mb(prompt_cache_mb)
     threads = threads or physical_cores()
     folder = Path(path)
     report("load", 0, 3)
@@ -257,7 +299,11 @@ def load(
     report("load", 1, 3)
     tokenizer = Tokenizer.load(folder / TOKENIZER_NAME)
     report("load", 2, 3)
+    memory.know(TARGET, KnownModel(fingerprint_of(manifest, TARGET), entry.config, context))
     draft_source = find_draft(folder, manifest, draft, draft_threads or threads, context)
+    if draft_source is not None:
+        memory.know(DRAFT, draft_source.model)
+        draft_source = replace(draft_source, memory=memory)
     session = open_session(folder, entry, threads, context)
     report("load", 3, 3)
     return Engine(
@@ -271,6 +317,7 @@ def load(
             draft=draft_source,
             default_method=_default_method(manifest),
             identity=_identity(manifest, threads),
+            memory=memory,
         )
     )
 

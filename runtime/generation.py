@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from edgedec.models.errors import SessionError
@@ -22,12 +22,14 @@ class Request:
 
     started_s: `time.perf_counter` when the caller asked.
     load_ms: passed on to the result.
+    recall: called with the prompt before its first pass; it may fill the KV cache with a prefix.
     """
 
     strategy: DecodingStrategy
     started_s: float
     load_ms: float
     on_progress: Progress | None = None
+    recall: Callable[[Sequence[int]], None] = lambda prompt: None
 
 
 OnDone = Callable[[GenerationResult, bool], None]
@@ -155,6 +157,7 @@ class Stream(Iterator[str]):
         state, strategy = self._state, self._request.strategy
         if not self._is_prefilled:
             self._is_prefilled = True
+            self._request.recall(state.tokens)
             state.rows = prefill(
                 state.session,
                 state.tokens,

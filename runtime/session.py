@@ -130,6 +130,10 @@ class ModelSession(Protocol):
     def nbytes(self) -> int:
         """Bytes of KV cache that committed tokens occupy."""
 
+    @property
+    def is_closed(self) -> bool:
+        """The model was released."""
+
     def forward(
         self,
         tree: TokenTree,

@@ -86,6 +86,10 @@ class FusedSession:
         """Bytes of KV cache that committed tokens occupy."""
         return self.n_tokens * self._kv_cache.row_nbytes
 
+    @property
+    def is_closed(self) -> bool:
+        return self._session is None
+
     def forward(
         self,
         tree: TokenTree,

@@ -71,6 +71,10 @@ class PortableSession:
         """Bytes of KV cache that committed tokens occupy."""
         return sum(rows[:, :, : self.n_tokens].nbytes for rows in self._past.values())
 
+    @property
+    def is_closed(self) -> bool:
+        return self._session is None
+
     def forward(
         self,
         tree: TokenTree,

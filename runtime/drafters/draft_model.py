@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from edgedec.runtime.decoding.draft_tree import ROOT, DraftTree, SiblingKind
@@ -50,17 +50,20 @@ class DraftModelDrafter:
         token_map: TokenMap,
         target_vocab_size: int,
         kind: SiblingKind = SiblingKind.DETERMINISTIC,
+        recall: Callable[[Sequence[int]], None] = lambda text: None,
     ) -> None:
         """Takes over ``session``, which `close` closes.
 
         Args:
             kind: How siblings are chosen when sampling; greedy trees are always deterministic.
+            recall: Called with a prompt in draft tokens; it may fill the KV cache with a prefix.
         """
         self._passes = DraftPasses(session)
         self._map = token_map
         self._text = DraftText(token_map)
         self._target_vocab_size = target_vocab_size
         self._kind = kind
+        self._recall = recall
         # What leads its siblings is accepted oftener than its probability says, others less often.
         self._calibrations = {
             (is_greedy, is_first): Calibration()
@@ -85,7 +88,8 @@ class DraftModelDrafter:
         return self._passes.n_missing(self._text.follow(tokens))
 
     def begin(self, tokens: Sequence[int]) -> None:
-        """Keeps what the text before and the prompt ``tokens`` have in common."""
+        """Keeps what any text before and the prompt ``tokens`` have in common."""
+        self._recall(self._text.follow(tokens))
         self.end(tokens)
 
     def propose(self, context: DraftContext, budget: Budget) -> DraftTree:
