@@ -9,36 +9,16 @@ length as in SAM-Decoding (Hu et al., 2024).
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 
 from edgedec.runtime.decoding.draft_tree import DraftTree
 from edgedec.runtime.drafters.best_first import BestFirst, Option
 from edgedec.runtime.drafters.drafter import Budget, DraftContext, RoundOutcome
+from edgedec.runtime.drafters.match_classes import match_class, match_priors
 from edgedec.runtime.drafters.suffix_automaton import START, SuffixAutomaton
 
-LENGTH_STARTS = (1, 2, 3, 4, 6, 9)
-"""Shortest match of each class."""
-
-LENGTH_PRIORS = (0.25, 0.45, 0.6, 0.75, 0.85, 0.92)
-
-DEPTH_STARTS = (1, 2, 3, 5)
-"""First depth of each class."""
-
-_DEPTH_DOUBTS = (1.0, 0.8, 0.65, 0.55)  # an accepted token makes the match longer
 _N_BRANCHES = 3
 _N_SHORTER = 2  # shorter matches asked for what the longest does not know
-
-
-def match_priors() -> list[float]:
-    """Returns the acceptance rates that classes of `match_kind` begin with."""
-    return [1 - (1 - prior) * doubt for prior in LENGTH_PRIORS for doubt in _DEPTH_DOUBTS]
-
-
-def match_kind(length: int, depth: int) -> int:
-    """Returns the class of a draft ``depth`` tokens after a match of ``length`` tokens."""
-    row = bisect_right(LENGTH_STARTS, length) - 1
-    return row * len(DEPTH_STARTS) + bisect_right(DEPTH_STARTS, depth) - 1
 
 
 class PromptLookup:
@@ -91,7 +71,7 @@ class PromptLookup:
         for _ in range(1 + _N_SHORTER):
             if state == START or left < 0.1:
                 break
-            kind = match_kind(index.length(state), 1)
+            kind = match_class(index.length(state), 1)
             rest = left
             for token, share, to in self._shares(state, taken):
                 options.append(Option(token, rest * share, kind, (to, index.length(state))))
@@ -102,7 +82,7 @@ class PromptLookup:
 
     def _options(self, state: tuple[int, int], depth: int) -> list[Option[tuple[int, int]]]:
         at, length = state
-        kind = match_kind(length, depth + 1)
+        kind = match_class(length, depth + 1)
         return [
             Option(token, share, kind, (to, length)) for token, share, to in self._shares(at, set())
         ]
