@@ -26,10 +26,17 @@ from edgedec.runtime.decoding.verifiers import DEFAULT_VERIFIER, VERIFIERS, Veri
 from edgedec.runtime.draft_source import DraftSource
 from edgedec.runtime.drafters.draft_model import DraftModelDrafter
 from edgedec.runtime.drafters.drafter import Budget, Drafter
+from edgedec.runtime.drafters.prompt_lookup import PromptLookup
+from edgedec.runtime.drafters.token_recycling import TokenRecycling
+from edgedec.runtime.drafters.trigram import Trigrams
 from edgedec.runtime.session import ModelSession
 
 PLAIN, AUTO, DRAFT, STORE = "plain", "auto", "draft", "store"
-FREE: dict[str, Callable[[], Drafter]] = {}
+FREE: dict[str, Callable[[], Drafter]] = {
+    "lookup": PromptLookup,
+    "recycling": TokenRecycling,
+    "trigram": Trigrams,
+}
 """Drafters that need nothing but the text."""
 
 NAMES = (PLAIN, AUTO, DRAFT, *FREE, STORE)

@@ -24,8 +24,10 @@ from edgedec.runtime.decoding.decisions import Decision, DecisionLog
 from edgedec.runtime.decoding.draft_tree import ROOT, DraftTree
 from edgedec.runtime.decoding.guarded import GuardedDrafter, failures
 from edgedec.runtime.decoding.planner import RoundTimings
+from edgedec.runtime.drafters.best_first import MAX_PROBABILITY
 from edgedec.runtime.drafters.draft_passes import DraftCost
 from edgedec.runtime.drafters.drafter import Budget, DraftContext, Drafter, RoundOutcome
+from edgedec.runtime.drafters.fusion import fuse
 
 MAX_NODES = 15
 """One row of sixteen is the anchor; beyond sixteen the cost of a row rises."""
@@ -149,11 +151,12 @@ class Controller:
 
     def _ask_free(self, context: DraftContext, room: Budget) -> DraftTree:
         budget = dataclasses.replace(_FREE, depth=min(_FREE.depth, room.depth))
-        tree = DraftTree()
+        found = []
         for drafter in self._free:
-            found = drafter.propose(context, budget)
-            add_scaled(tree, found, self._trust[drafter.name].factor)
-        return tree
+            tree = drafter.propose(context, budget)
+            if len(tree):
+                found.append(scaled(tree, self._trust[drafter.name].factor))
+        return found[0] if len(found) == 1 else fuse(found, budget)
 
     def _plan_model(
         self, context: DraftContext, room: Budget, costs: CostTable, free_rate: float
@@ -200,10 +203,7 @@ class Controller:
             n_step_nodes=2,
         )
         tree = self._guarded_model.propose(context, budget)
-        fused = DraftTree()
-        add_scaled(fused, tree, 1.0)
-        add_scaled(fused, free, 1.0)
-        return fused
+        return fuse([tree, free], budget) if len(free) and len(tree) else tree
 
     def _learn(
         self, tree: DraftTree, outcome: RoundOutcome, path: list[int], timings: RoundTimings
@@ -277,12 +277,13 @@ def best_part(
     return order[:best_n], best_rate
 
 
-def add_scaled(tree: DraftTree, other: DraftTree, factor: float) -> None:
-    """Hangs ``other`` into ``tree``, its probabilities multiplied but none certain."""
-    index_of = {ROOT: ROOT}
-    for i, node in enumerate(other.nodes):
-        probability = min(factor * node.probability, 0.98)
-        index_of[i] = tree.add(node.token, index_of[node.parent], probability, node.origin)
+def scaled(tree: DraftTree, factor: float) -> DraftTree:
+    """Returns ``tree`` with its probabilities multiplied, none of them certain."""
+    result = DraftTree()
+    for node in tree.nodes:
+        probability = min(factor * node.probability, MAX_PROBABILITY)
+        result.add(node.token, node.parent, probability, node.origin)
+    return result
 
 
 def reordered(tree: DraftTree, first: Sequence[int]) -> DraftTree:

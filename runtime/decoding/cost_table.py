@@ -18,6 +18,7 @@ ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
 """Pass sizes that are measured; between them costs are interpolated."""
 
 _LEARNING_RATE = 0.08
+_STEADY = 1.2  # times the shortest; where the median of a pass is longer, others were busy
 _MOST_CHANGE = 1.5  # of one observation; a pass that took longer was disturbed
 
 
@@ -25,11 +26,13 @@ _MOST_CHANGE = 1.5  # of one observation; a pass that took longer was disturbed
 class CostTable:
     """Milliseconds of a pass over m rows.
 
-    row_ms: measured, by m. scale: how the passes of late compare with those measured; it follows
-    a growing context, a hot device and other programs.
+    row_ms: measured, by m. is_steady: the measurement was not disturbed.
+    scale: how the passes of late compare with those measured; it follows a growing context, a hot
+        device and other programs.
     """
 
     row_ms: dict[int, float]
+    is_steady: bool = True
     scale: float = 1.0
     _sizes: list[int] = field(init=False)
 
@@ -65,13 +68,13 @@ class CostTable:
         session: ModelSession,
         anchor: int,
         sizes: Sequence[int] = ROWS,
-        repetitions: int = 3,
+        repetitions: int = 4,
         clock: Callable[[], float] = time.perf_counter,
     ) -> Self:
         """Returns the costs of passes after what ``session`` holds; nothing is committed.
 
-        Sizes are measured in turn, several times over, and the median counts. Sizes the context
-        has no room for are left out.
+        Sizes are measured in turn, several times over, and the shortest time counts: what else
+        the machine does only ever adds. Sizes the context has no room for are left out.
         """
         room = session.context - session.n_tokens
         fitting = [m for m in sizes if m <= room] or [1]
@@ -83,14 +86,17 @@ class CostTable:
                 session.forward(tree, range(m), with_logits=False)
                 if repetition:  # the first time, memory is made
                     times[m].append(1000 * (clock() - start))
-        row_ms = {m: statistics.median(found) for m, found in times.items()}
+        row_ms = {m: min(found) for m, found in times.items()}
+        is_steady = statistics.median(times[fitting[0]]) < _STEADY * row_ms[fitting[0]]
         highest = 0.0
         for m in fitting:  # more rows never cost less: what says so is noise
             highest = row_ms[m] = max(highest, row_ms[m])
-        return cls(row_ms)
+        return cls(row_ms, is_steady)
 
     def save(self, path: Path, fingerprint: str) -> None:
-        """Writes the table; a device that cannot keep it measures again next time."""
+        """Writes the table if it is steady; without one, the next load measures again."""
+        if not self.is_steady:
+            return
         document = {"fingerprint": fingerprint, "row_ms": self.row_ms}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

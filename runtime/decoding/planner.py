@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from edgedec.runtime.decoding.draft_tree import ROOT, DraftTree
+from edgedec.runtime.decoding.draft_tree import DraftTree
 from edgedec.runtime.decoding.guarded import GuardedDrafter, failures
 from edgedec.runtime.drafters.drafter import Budget, DraftContext, Drafter, RoundOutcome
+from edgedec.runtime.drafters.fusion import fuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ class FixedPlanner:
         )
         trees = [drafter.propose(context, budget) for drafter in self._drafters]
         found = [tree for tree in trees if len(tree)]
-        return found[0] if len(found) == 1 else best_nodes(fuse(found), budget.n_nodes)
+        return found[0] if len(found) == 1 else fuse(found, budget)
 
     def observe(
         self, context: DraftContext, outcome: RoundOutcome, timings: RoundTimings | None
@@ -103,27 +104,3 @@ class FixedPlanner:
     def close(self) -> None:
         for drafter in self._drafters:
             drafter.close()
-
-
-def fuse(trees: Sequence[DraftTree]) -> DraftTree:
-    """Returns all paths of ``trees`` in one, common beginnings once.
-
-    The result is deterministic whatever the trees were: how its siblings were found does not
-    matter to verifiers that ask for no draft distribution.
-    """
-    fused = DraftTree()
-    for tree in trees:
-        index_of = {ROOT: ROOT}
-        for i, node in enumerate(tree.nodes):
-            parent = index_of[node.parent]
-            index_of[i] = fused.add(node.token, parent, node.probability, node.origin)
-    return fused
-
-
-def best_nodes(tree: DraftTree, n_nodes: int) -> DraftTree:
-    """Returns the ``n_nodes`` nodes likeliest to be accepted of a deterministic tree."""
-    if len(tree) <= n_nodes:
-        return tree
-    values = tree.values()
-    # A parent's value is at least its children's, and its index is lower: it is kept with them.
-    return tree.subtree(sorted(range(len(tree)), key=lambda i: (-values[i], i))[:n_nodes])
