@@ -63,14 +63,14 @@ class MethodParts:
 
 
 class Methods:
-    """The methods of one engine. What drafters learn outlives requests."""
+    """The methods of one engine. What a method's drafters learn outlives requests."""
 
     def __init__(self, parts: MethodParts, default: str = PLAIN) -> None:
         self.default = default
         self._parts = parts
         self._made: dict[tuple[str, str], DecodingStrategy] = {}
         self._costs: dict[str, CostTable] = {}
-        self._drafters: dict[tuple[str, SiblingKind], Drafter] = {}
+        self._models: dict[SiblingKind, Drafter] = {}
 
     def strategy(self, method: str | None, verifier: str | None = None) -> DecodingStrategy:
         """Returns the method called ``method``, the engine's default when None.
@@ -90,7 +90,7 @@ class Methods:
         for strategy in self._made.values():
             strategy.close()
         self._made.clear()
-        self._drafters.clear()
+        self._models.clear()
 
     def close(self) -> None:
         """Releases everything."""
@@ -122,10 +122,12 @@ class Methods:
         return Controller(free, target_costs, model, lambda: self._measured("draft", session))
 
     def _drafter(self, name: str, kind: SiblingKind = SiblingKind.DETERMINISTIC) -> Drafter:
-        key = (name, kind if name == DRAFT else SiblingKind.DETERMINISTIC)
-        if key not in self._drafters:
-            self._drafters[key] = self._make_drafter(name, kind)
-        return self._drafters[key]
+        """Returns a drafter; only the draft model, which is large, is shared by methods."""
+        if name != DRAFT:
+            return self._make_drafter(name, kind)
+        if kind not in self._models:
+            self._models[kind] = self._make_drafter(name, kind)
+        return self._models[kind]
 
     def _make_drafter(self, name: str, kind: SiblingKind) -> Drafter:
         if name == DRAFT:
