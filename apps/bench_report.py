@@ -55,8 +55,8 @@ def make_document(outcome: Outcome) -> dict[str, Any]:
         "weight_bytes": work.weight_bytes if work is not None else None,
         "threads": outcome.plan.n_threads,
         "repetitions": outcome.plan.repetitions,
-        "device": _device(),
-        "build": _build(),
+        "device": device_facts(),
+        "build": build_facts(),
         "limits": {
             READ: read_gb_s.maximum,
             MULTIPLY: int8_gmac_s.maximum,
@@ -119,12 +119,14 @@ def _row(runtime: str, test: Test, series: Series) -> Row:
     }
 
 
-def _device() -> dict[str, Any]:
+def device_facts() -> dict[str, Any]:
+    """Returns what the machine is."""
     cpu = read_cpu()
     return {**dataclasses.asdict(cpu), "platform": platform.platform()}
 
 
-def _build() -> dict[str, Any]:
+def build_facts() -> dict[str, Any]:
+    """Returns which versions run."""
     library = hashlib.sha256(kernels.library_path().read_bytes()).hexdigest()
     return {
         "edgedec": __version__,
@@ -142,14 +144,18 @@ def render(document: dict[str, Any], output: str) -> str:
         case "jsonl":
             return "".join(json.dumps(row) + "\n" for row in _flat_rows(document))
         case "csv":
-            rows = _flat_rows(document)
-            text = io.StringIO()
-            writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-            return text.getvalue()
+            return write_csv(_flat_rows(document))
         case _:
             return _markdown(document)
+
+
+def write_csv(rows: list[Row]) -> str:
+    """Returns rows that share their columns, with a header."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def _flat_rows(document: dict[str, Any]) -> list[Row]:
@@ -178,15 +184,15 @@ def _flat_rows(document: dict[str, Any]) -> list[Row]:
 def _markdown(document: dict[str, Any]) -> str:
     rows = document["rows"]
     parts = [
-        _table(
+        table(
             ["model", "runtime", "threads", "test", "t/s", "of the limit", "J/token"],
             [_speed_cells(document, row) for row in rows if row["kind"] != "verify"],
         ),
-        _table(
+        table(
             ["runtime", "test", "m", "ms", "ratio to m = 1", "of the limit"],
             [_verify_cells(row) for row in rows if row["kind"] == "verify"],
         ),
-        _table(
+        table(
             ["runtime", "loaded", "format", "through", "load ms", "first token ms", "peak MB"],
             [_runtime_cells(facts) for facts in document["runtimes"]],
         ),
@@ -268,7 +274,8 @@ def _facts(document: dict[str, Any]) -> str:
     return "".join(f"- {line}\n" for line in lines)
 
 
-def _table(header: list[str], rows: list[list[str]]) -> str:
+def table(header: list[str], rows: list[list[str]]) -> str:
+    """Returns a Markdown table; nothing without rows."""
     if not rows:
         return ""
     cells = [[cell.replace("|", "\\|") for cell in row] for row in [header, *rows]]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine import Engine, load
 from edgedec.runtime.prefill import Progress
@@ -106,8 +105,8 @@ class LoadOptions:
 
     def load(self, bundle: Path, on_progress: Progress | None = None) -> Engine:
         """Returns the engine over ``bundle``."""
-        more: dict[str, Any] = {} if self.draft is None else {"draft": self.draft}
-        return load(bundle, self.threads, self.context, on_progress, **more)
+        draft = True if self.draft is None else self.draft
+        return load(bundle, self.threads, self.context, on_progress, draft)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,15 +155,7 @@ def with_method(
     request: GenerationConfig, method: str | None, verifier: str | None = None
 ) -> GenerationConfig:
     """Returns ``request`` with another method, or verifier, where one is named."""
-    given = {"method": method, "verifier": verifier}
-    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if method == "plain":
-        del changes["method"]  # what a request without a method asks for
-    known = {field.name for field in fields(GenerationConfig)}
-    for name, value in changes.items():
-        if name not in known:
-            raise ConfigError(f"{name} is {value!r}, expected plain, which all bundles can")
-    return replace(request, **changes)
+    return replace(request, method=method or request.method, verifier=verifier or request.verifier)
 
 
 def parse_logit_bias(pairs: list[str] | None) -> dict[int, float]:

@@ -4,6 +4,10 @@ Run as `python worker.py ADAPTER.py`. An adapter defines `open_model(spec)`, whi
 with the dict `facts` (what was loaded), and three methods that return seconds, or None if the
 runtime cannot do it: `prefill(depth, n)` for n tokens after depth others; `decode(depth, n)` for n
 greedy tokens, one at a time; `verify(depth, m)` for a pass over m tokens with logits of every row.
+Peers also define `generate(ids, n, mode, n_drafted)`. It returns n greedy tokens after the prompt
+`ids`, the seconds up to the first, and the seconds for the others. No part of the prompt may be in
+the KV cache before, and end tokens are tokens like others. `n_drafted`, tokens drafted at a time,
+may be None; the fact of that name is then used, and the fact `modes` says how each mode drafts.
 Works under any Python from 3.10 on, with nothing but the runtime installed.
 """
 
@@ -40,6 +44,8 @@ def main(adapter: Path) -> None:
                 answer: dict[str, Any] = {"facts": model.facts, "load_s": opened_s}
             elif request["op"] == "run":
                 answer = _run(model, request)
+            elif request["op"] == "generate":
+                answer = _generate(model, request)
             else:
                 answer = {"peak_rss_mb": _peak_rss_mb()}
         except Exception as error:
@@ -57,9 +63,22 @@ def _run(model: Any, request: dict[str, Any]) -> dict[str, Any]:
         seconds = _repeat(lambda: method(depth, n), request["min_s"])
     else:
         seconds = method(depth, n)
+    return {"seconds": seconds, **_used_since(before)}
+
+
+def _generate(model: Any, request: dict[str, Any]) -> dict[str, Any]:
+    """Returns the tokens, the seconds before and after the first, and the CPU time taken."""
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    tokens, prefill_s, decode_s = model.generate(
+        request["ids"], request["n"], request["mode"], request["n_drafted"]
+    )
+    times = {"prefill_s": prefill_s, "decode_s": decode_s}
+    return {"ids": [int(token) for token in tokens], **times, **_used_since(before)}
+
+
+def _used_since(before: Any) -> dict[str, Any]:
     after = resource.getrusage(resource.RUSAGE_SELF)
     return {
-        "seconds": seconds,
         "cpu_s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
         "n_involuntary": after.ru_nivcsw - before.ru_nivcsw,
     }

@@ -1,0 +1,121 @@
+"""Reads files of prompts: one JSON object a line, in the forms benchmarks use."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgedec.models.errors import ConfigError
+from edgedec.runtime.engine import Engine
+
+_CATEGORY_KEYS = ("subtask", "category")
+_NAME_KEYS = ("task_id", "question_id", "id", "name")
+_FORMS = '{"prompt": ...}, {"turns": [...]} or {"messages": [...]}'
+
+
+@dataclass(frozen=True)
+class BenchPrompt:
+    """place: file and line. text: a prompt, or the chat messages before an answer."""
+
+    name: str
+    category: str
+    place: str
+    text: str | list[dict[str, str]]
+
+    def encode(self, engine: Engine, is_chat: bool) -> list[int]:
+        """Returns the token ids; ``is_chat`` puts the prompt into the chat template.
+
+        Raises:
+            ConfigError: Messages cannot go without the template.
+        """
+        if isinstance(self.text, list):
+            if not is_chat:
+                raise ConfigError(f"{self.place} has messages, which only --chat can encode")
+            return engine.encode(self.text)
+        messages = [{"role": "user", "content": self.text.rstrip("\n")}]
+        return engine.encode(messages if is_chat else self.text)
+
+
+def read_prompts(
+    paths: Sequence[Path], category_key: str | None = None, per_category: int | None = None
+) -> list[BenchPrompt]:
+    """Returns the prompts of the files, in their order.
+
+    Args:
+        category_key: Field that names the category. By default `subtask`, or else `category`, or
+            else the file's name.
+        per_category: How many to take of each category, the first ones.
+
+    Raises:
+        ConfigError: A file or a line of it is none of these, or there is no prompt.
+    """
+    prompts: list[BenchPrompt] = []
+    n_taken: dict[str, int] = {}
+    for path in paths:
+        for prompt in _read_file(path, category_key):
+            n = n_taken.get(prompt.category, 0)
+            if per_category is None or n < per_category:
+                n_taken[prompt.category] = n + 1
+                prompts.append(prompt)
+    if not prompts:
+        raise ConfigError(f"{', '.join(map(str, paths))}: no prompts, expected {_FORMS} a line")
+    names = [prompt.name for prompt in prompts]
+    if len(set(names)) == len(names):
+        return prompts
+    return [BenchPrompt(p.place, p.category, p.place, p.text) for p in prompts]
+
+
+def _read_file(path: Path, category_key: str | None) -> Iterator[BenchPrompt]:
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except OSError as error:
+        raise ConfigError(f"cannot read prompts from {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is no UTF-8 text: {error}") from None
+    for i, line in enumerate(lines):
+        if line.strip():
+            yield _read_line(line, path, i + 1, category_key)
+
+
+def _read_line(line: str, path: Path, number: int, category_key: str | None) -> BenchPrompt:
+    place = f"{path.name}:{number}"
+    try:
+        fields: Any = json.loads(line)
+    except ValueError as error:
+        raise ConfigError(f"{place}: no JSON ({error}), expected {_FORMS}") from None
+    text = _text(fields) if isinstance(fields, dict) else None
+    if text is None:
+        raise ConfigError(f"{place}: no prompt, expected {_FORMS}")
+    if category_key is not None and category_key not in fields:
+        raise ConfigError(f"{place}: no field {category_key!r}, which --category-key names")
+    keys = _CATEGORY_KEYS if category_key is None else (category_key,)
+    return BenchPrompt(
+        name=_first(fields, _NAME_KEYS, place),
+        category=_first(fields, keys, path.stem),
+        place=place,
+        text=text,
+    )
+
+
+def _text(fields: dict[str, Any]) -> str | list[dict[str, str]] | None:
+    """Returns the prompt of an object, None if it has none that is not empty."""
+    turns = fields.get("turns")
+    text = turns[0] if isinstance(turns, list) and turns else fields.get("prompt")
+    if isinstance(text, str) and text.strip():
+        return text
+    messages = fields.get("messages")
+    if not isinstance(messages, list) or not messages:
+        return None
+    is_whole = all(
+        isinstance(message, dict)
+        and all(isinstance(message.get(key), str) for key in ("role", "content"))
+        for message in messages
+    )
+    return messages if is_whole else None
+
+
+def _first(fields: dict[str, Any], keys: Sequence[str], default: str) -> str:
+    return next((str(fields[key]) for key in keys if key in fields), default)
