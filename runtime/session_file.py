@@ -218,7 +218,10 @@ class _Reader:
         if model.tokens and max(model.tokens) >= expected.vocab_size:
             self._fail(f"holds token {max(model.tokens)}, expected 0 to {expected.vocab_size - 1}")
         if expected.layout is not None:
-            check_layout(model.layout, expected.layout)
+            try:
+                check_layout(model.layout, expected.layout)
+            except SessionError as error:
+                raise SessionError(f"{self._path}: {error}") from None
         most = len(model.tokens) * expected.max_row_nbytes
         if sum(array.nbytes for array in model.arrays) > most:
             self._fail(f"states more than {most} bytes of {role} rows")

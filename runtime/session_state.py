@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.models.errors import SessionError
+from edgedec.models.fields import shown
 
 TOKEN_AXIS = 2
 """Axis of the tokens in every array of rows, whatever the KV cache's own layout."""
@@ -64,11 +65,13 @@ def cut(kv_rows: KVRows, start: int, stop: int) -> KVRows:
 
 def check_layout(got: Layout, expected: Layout) -> None:
     """Raises a SessionError unless rows of the one layout fit a session of the other."""
-    if got != expected:
-        raise SessionError(
-            f"the state's KV cache holds {describe(got)}, the session's {describe(expected)}: load "
-            "the model as it was loaded for that state, or compute the text anew"
-        )
+    for name in sorted(got.keys() | expected.keys()):
+        if got.get(name) != expected.get(name):
+            raise SessionError(
+                f"the state's KV cache has {shown(name)} as {_described(got.get(name))}, the "
+                f"session's as {_described(expected.get(name))}: load the model as it was loaded "
+                "for that state, or compute the text anew"
+            )
 
 
 def check_counts(state: SessionState) -> None:
@@ -82,10 +85,8 @@ def check_counts(state: SessionState) -> None:
             )
 
 
-def describe(layout: Layout) -> str:
-    """Returns a layout in a few words."""
-    kinds = sorted({f"{dtype[1:]} rows of {_size(shape)}" for dtype, shape in layout.values()})
-    return f"{len(layout)} arrays ({', '.join(kinds[:4])})"
+def _described(row: tuple[str, tuple[int, ...]] | None) -> str:
+    return "nothing" if row is None else f"{row[0][1:]} rows of {shown(list(row[1]))}"
 
 
 def _row_shape(rows: npt.NDArray[Any]) -> tuple[int, ...]:

@@ -126,8 +126,8 @@ def test_what_does_not_fit_is_refused(make_session: MakeSession) -> None:
     first = next(iter(rows))
     narrow = rows | {first: rows[first][..., :1]}
     cases = [
-        (SessionState(good.tokens, 0, narrow), r"holds \d+ arrays .*, the session's"),
-        (SessionState(good.tokens, 0, {first: rows[first]}), "holds 1 arrays"),
+        (SessionState(good.tokens, 0, narrow), r"as f\d rows of \[\d, 2, 1\], the session's"),
+        (SessionState(good.tokens, 0, {first: rows[first]}), "as nothing, the session's as f"),
         (SessionState(good.tokens, 0, {**rows, first: rows[first].astype(np.int8)}), "i1 rows"),
         (SessionState(good.tokens, 0, cut(rows, 0, 39)), "has 39 rows of .* expected 40"),
         (SessionState(good.tokens, -1, rows), "has 40 rows of .* expected 41"),
