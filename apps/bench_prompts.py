@@ -135,7 +135,7 @@ class _Setup:
 
     def load(self, context: int | None = None) -> Engine:
         draft = True if self.options.draft is None else self.options.draft
-        return load(self.bundle, self.plan.n_threads, context, draft=draft)
+        return load(self.bundle, self.plan.n_threads, context, draft=draft, prompt_cache_mb=0)
 
 
 def run_prompts(setup: _Setup, names: Sequence[str], prompts: Sequence[BenchPrompt]) -> Outcome:

@@ -29,6 +29,10 @@ def chat(
         str | None, typer.Option(metavar="TEXT", help="What the assistant is told first.")
     ] = None,
     *,
+    prompt_cache: Annotated[
+        int,
+        typer.Option(metavar="MB", min=0, help="Most memory for conversations before /reset."),
+    ] = 256,
     loading: options.LoadOptions,
     request: options.RequestOptions,
     shown: ShowOptions,
@@ -49,7 +53,7 @@ def chat(
     """
     request.make_request(GenerationConfig())  # complains before anything is loaded
     with ProgressBars(count_amount) as bars:
-        engine = loading.load(bundle, bars.report)
+        engine = loading.load(bundle, bars.report, prompt_cache)
     with engine:
         talk = _Talk(engine, system, request.make_request(engine.defaults), shown, is_silent=json)
         turns = talk.run()

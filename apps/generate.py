@@ -50,6 +50,13 @@ def run(
             "template is used if the bundle has one.",
         ),
     ] = None,
+    session: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Begin with the KV cache saved in FILE, if there is one, and save it at the end.",
+        ),
+    ] = None,
     loading: options.LoadOptions,
     request: options.RequestOptions,
     shown: ShowOptions,
@@ -67,12 +74,18 @@ def run(
       edgedec run smollm2.edgedec --raw "Once upon a time" --temperature 0.8 --seed 7
 
       git diff | edgedec run smollm2.edgedec - --json
+
+      edgedec run smollm2.edgedec --prompt-file long.txt --session long.session
     """
     text = _read_prompt(prompt, prompt_file)
     request.make_request(GenerationConfig())  # complains before anything is loaded
     with ProgressBars(count_amount) as bars:
         engine = loading.load(bundle, bars.report)
         with engine:
+            if session is not None and session.exists():
+                n_held = engine.load_session(session)
+                if not json:
+                    note(f"{session} holds {n_held} tokens")
             is_chat = engine.has_chat_template if chat is None else chat
             stream = engine.stream(
                 [{"role": "user", "content": text.rstrip("\n")}] if is_chat else text,
@@ -80,8 +93,10 @@ def run(
                 bars.report,
             )
             is_interrupted = write_stream(stream, bars, shown, is_silent=json)
-    if json:
-        print_json(stream.result.to_dict())
+            if json:
+                print_json(stream.result.to_dict())
+            if session is not None:
+                engine.save_session(session)
     if is_interrupted:
         raise typer.Exit(130)
 

@@ -103,10 +103,18 @@ class LoadOptions:
     context: Context = None
     draft: Draft = None
 
-    def load(self, bundle: Path, on_progress: Progress | None = None) -> Engine:
+    def load(
+        self, bundle: Path, on_progress: Progress | None = None, prompt_cache_mb: int = 0
+    ) -> Engine:
         """Returns the engine over ``bundle``."""
-        draft = True if self.draft is None else self.draft
-        return load(bundle, self.threads, self.context, on_progress, draft)
+        return load(
+            bundle,
+            self.threads,
+            self.context,
+            on_progress,
+            draft=True if self.draft is None else self.draft,
+            prompt_cache_mb=prompt_cache_mb,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
