@@ -79,6 +79,8 @@ def run(
     """
     text = _read_prompt(prompt, prompt_file)
     request.make_request(GenerationConfig())  # complains before anything is loaded
+    if session is not None and not session.parent.is_dir():
+        raise ConfigError(f"cannot save {session}: there is no folder {session.parent}")
     with ProgressBars(count_amount) as bars:
         engine = loading.load(bundle, bars.report)
         with engine:
