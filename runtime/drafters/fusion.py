@@ -87,7 +87,8 @@ def _prune(root: _Place, unlikely: float, model_name: str) -> None:
         for probability, origin in place.estimates.values()
         if origin == model_name
     }
-    if likely and 1 - sum(likely.values()) < unlikely:  # the most any other token can have
+    left = max(0.0, 1 - sum(likely.values()))  # the most any other token can have
+    if likely and left < unlikely:
         root.children = {token: root.children[token] for token in likely}
 
 
@@ -100,6 +101,7 @@ def _combined(place: _Place) -> list[tuple[float, str, _Place]]:
         taken = sum(
             p for p, _, other in kept if not other.estimates.keys() & child.estimates.keys()
         )
-        left = min(MAX_PROBABILITY, probability * max(0.0, 1 - taken))
-        kept.append((left, origin, child))
+        left = min(MAX_PROBABILITY, probability * (1 - taken))
+        if left > 0:
+            kept.append((left, origin, child))
     return sorted(kept, key=lambda k: -k[0])

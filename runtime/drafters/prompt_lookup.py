@@ -82,10 +82,15 @@ class PromptLookup:
 
     def _options(self, state: tuple[int, int], depth: int) -> list[Option[tuple[int, int]]]:
         at, length = state
+        found = self._shares(at, set())
+        while not found and at != START:  # the end of the text: it may be a loop
+            at = self._index.shorter(at)
+            length = min(length, self._index.length(at))
+            found = self._shares(at, set())
+        if length == 0:
+            return []
         kind = match_class(length, depth + 1)
-        return [
-            Option(token, share, kind, (to, length)) for token, share, to in self._shares(at, set())
-        ]
+        return [Option(token, share, kind, (to, length)) for token, share, to in found]
 
     def _shares(self, state: int, taken: set[int]) -> list[tuple[int, float, int]]:
         """Returns the likeliest tokens after ``state`` that are not ``taken``: token, share, state.

@@ -43,18 +43,21 @@ class Suggestion:
         return [min(MAX_PROBABILITY, math.exp(log_prob)) for log_prob in self.log_probs]
 
 
+@dataclass
 class _Branch:
-    """A completion in the making. row: of its last token in the pass's tree."""
+    """A completion in the making. row: that its last token hangs on, in the pass's tree."""
 
-    def __init__(self) -> None:
-        self.tokens: list[int] = []
-        self.log_probs: list[float] = []
-        self.row = 0
-        self.is_finished = False
+    tokens: list[int]
+    log_probs: list[float]
+    row: int = 0
+    is_finished: bool = False
 
-    def extend(self, token: int, log_prob: float) -> None:
-        self.tokens.append(token)
-        self.log_probs.append(log_prob)
+    def extend(self, token: int, log_prob: float, stops: frozenset[int]) -> None:
+        """Adds a token, or ends before it if it is one of ``stops``."""
+        self.is_finished = token in stops
+        if not self.is_finished:
+            self.tokens.append(token)
+            self.log_probs.append(log_prob)
 
 
 def suggest(
@@ -67,7 +70,8 @@ def suggest(
 ) -> list[Suggestion]:
     """Returns ``k`` completions with different first tokens, the likeliest first.
 
-    The first tokens are the k likeliest; each is continued greedily. The session is left as it was.
+    The first tokens are the likeliest but for stop tokens, fewer than k if there are no more; each
+    is continued greedily. The session is left as it was.
 
     Args:
         anchor: The text's last token. The session has committed all before it.
@@ -109,11 +113,8 @@ def _grow(
 ) -> list[Suggestion]:
     tokens, parents = [anchor], [-1]
     stats = session.forward(TokenTree((anchor,), (-1,)), (0,), with_logits=False).stats
-    branches = []
-    for token, log_prob in _candidates(stats, 0):
-        if token not in stops and len(branches) < k:
-            branches.append(_Branch())
-            branches[-1].extend(token, log_prob)
+    firsts = [(token, p) for token, p in _candidates(stats, 0) if token not in stops][:k]
+    branches = [_Branch([token], [log_prob]) for token, log_prob in firsts]
     for _ in range(n_tokens - 1):
         alive = [branch for branch in branches if not branch.is_finished]
         if not alive:
@@ -121,15 +122,11 @@ def _grow(
         n_known = len(tokens)
         tokens += [branch.tokens[-1] for branch in alive]
         parents += [branch.row for branch in alive]
-        rows = range(n_known, len(tokens))
-        tree = TokenTree(tuple(tokens), tuple(parents))
+        tree, rows = TokenTree(tuple(tokens), tuple(parents)), range(n_known, len(tokens))
         stats = session.forward(tree, rows, n_known=n_known, with_logits=False).stats
         for i, branch in enumerate(alive):
             branch.row = n_known + i
-            token, log_prob = _choose(_candidates(stats, i), branch.tokens, no_repeat)
-            branch.is_finished = token in stops
-            if not branch.is_finished:
-                branch.extend(token, log_prob)
+            branch.extend(*_choose(_candidates(stats, i), branch.tokens, no_repeat), stops)
     found = [Suggestion(tuple(b.tokens), tuple(b.log_probs)) for b in branches]
     return sorted(found, key=lambda suggestion: -suggestion.score)
 

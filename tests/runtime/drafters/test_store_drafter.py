@@ -1,0 +1,98 @@
+"""Drafts from the n-gram store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgedec.runtime.drafters.drafter import Budget
+from edgedec.runtime.drafters.ngram_store import NgramStore
+from edgedec.runtime.drafters.store_drafter import StoreDrafter
+
+from .rounds import BUDGET, check_tree, context_of, paths_of, probability_of, run_round
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> NgramStore:
+    return NgramStore.open(tmp_path / "store", "tokenizer")
+
+
+def test_proposes_what_followed_by_frequency(store: NgramStore) -> None:
+    for last in (30, 40, 40, 40):
+        store.add([1, 2, 3, last, 5])
+    drafter = StoreDrafter(store)
+    drafter.begin([9, 2, 3])
+    tree = drafter.propose(context_of([9, 2, 3]), BUDGET)
+    assert paths_of(tree) == {(40,), (40, 5), (30,), (30, 5)}
+    assert probability_of(tree, 40) == pytest.approx(3 * probability_of(tree, 30))
+
+
+def test_texts_do_not_run_into_each_other(store: NgramStore) -> None:
+    store.add([1, 2, 3])
+    store.add([4, 5, 6])
+    drafter = StoreDrafter(store)
+    assert paths_of(drafter.propose(context_of([1, 2]), BUDGET)) == {(3,)}
+    assert paths_of(drafter.propose(context_of([2, 3]), BUDGET)) == set()
+
+
+def test_grows_with_use_by_what_is_new(store: NgramStore) -> None:
+    drafter, text = StoreDrafter(store), [1, 2]
+    drafter.begin(text)
+    for token in (3, 4, 5):
+        run_round(drafter, text, [token])
+    drafter.end(text)
+    assert store.query([3, 4], 1).following == [[5]]
+    n_before = store.n_tokens
+    drafter.begin([*text, 6])
+    drafter.end([*text, 6, 7])
+    assert store.n_tokens == n_before + 3  # 6, 7 and the end of the text
+    drafter.begin([1, 9])
+    drafter.end([1, 9, 8])
+    assert store.query([9, 8], 1).length == 0  # nothing follows
+    assert len(store.query([1, 2], 1).following) == 1
+
+
+def test_may_be_told_not_to_grow(store: NgramStore) -> None:
+    drafter = StoreDrafter(store, is_growing=False)
+    drafter.begin([1, 2])
+    drafter.end([1, 2, 3])
+    assert store.n_tokens == 0
+
+
+def test_belief_follows_what_is_accepted(store: NgramStore) -> None:
+    store.add([1, 2, 3])
+
+    def belief(truth: list[int]) -> float:
+        drafter = StoreDrafter(store, is_growing=False)
+        for _ in range(20):
+            run_round(drafter, [1, 2], truth)
+        return probability_of(drafter.propose(context_of([1, 2]), BUDGET), 3)
+
+    fresh = StoreDrafter(store, is_growing=False)
+    before = probability_of(fresh.propose(context_of([1, 2]), BUDGET), 3)
+    assert belief([3, 4]) > before > belief([5])
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=20), max_size=4),
+    st.integers(0, 9),
+    st.integers(0, 20),
+    st.sampled_from([0.0, 0.1]),
+)
+def test_budgets(
+    tmp_path_factory: pytest.TempPathFactory,
+    texts: list[list[int]],
+    n_nodes: int,
+    depth: int,
+    min_value: float,
+) -> None:
+    store = NgramStore.open(tmp_path_factory.mktemp("store") / "store", "tokenizer")
+    drafter, budget = StoreDrafter(store), Budget(n_nodes, depth, min_value)
+    for text in texts:
+        drafter.begin(text[:1])
+        tree = drafter.propose(context_of(text), budget)
+        check_tree(tree, budget, "store")
+        drafter.end(text)

@@ -1,0 +1,177 @@
+"""Alternative completions against one completion after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgedec.models.errors import ConfigError, SessionError
+from edgedec.runtime.drafters.drafter import Budget
+from edgedec.runtime.drafters.superposed import Suggestion, SuggestionDrafter, suggest
+from edgedec.runtime.session import TokenTree
+
+from ..conftest import ToySession, one_hot
+from .rounds import check_tree, context_of, paths_of, probability_of
+
+V = 20
+
+
+def log_probs_after(session: ToySession, text: Sequence[int]) -> np.ndarray:
+    """Returns exact log-probabilities, by a session of its own."""
+    other = ToySession(V)
+    row = other.forward(TokenTree.chain(text), [len(text) - 1]).logits[0].astype(np.float64)
+    return row - np.log(np.exp(row - row.max()).sum()) - row.max()
+
+
+def one_by_one(text: list[int], k: int, n_tokens: int) -> list[Suggestion]:
+    """Returns greedy completions from each of the likeliest first tokens."""
+    found = []
+    for first in np.argsort(-log_probs_after(ToySession(V), text))[:k].tolist():
+        tokens: list[int] = []
+        log_probs: list[float] = []
+        while len(tokens) < n_tokens:
+            row = log_probs_after(ToySession(V), [*text, *tokens])
+            token = first if not tokens else int(row.argmax())
+            tokens.append(token)
+            log_probs.append(float(row[token]))
+        found.append(Suggestion(tuple(tokens), tuple(log_probs)))
+    return sorted(found, key=lambda suggestion: -suggestion.score)
+
+
+def session_after(tokens: Sequence[int], context: int = 256) -> ToySession:
+    session = ToySession(V, context)
+    if tokens:
+        session.forward(TokenTree.chain(tokens), ())
+        session.commit(range(len(tokens)))
+    return session
+
+
+@given(
+    st.lists(st.integers(0, V - 1), max_size=6),
+    st.integers(0, V - 1),
+    st.integers(1, 8),
+    st.integers(1, 5),
+)
+def test_equals_one_completion_after_the_other(
+    prefix: list[int], anchor: int, k: int, n_tokens: int
+) -> None:
+    session = session_after(prefix)
+    found = suggest(session, anchor, k, n_tokens)
+    expected = one_by_one([*prefix, anchor], k, n_tokens)
+    assert [s.tokens for s in found] == [s.tokens for s in expected]
+    for suggestion, other in zip(found, expected, strict=True):
+        assert suggestion.log_probs == pytest.approx(other.log_probs, abs=1e-5)
+        assert suggestion.score == pytest.approx(other.score, abs=1e-5)
+    assert len({s.tokens[0] for s in found}) == k
+
+
+def test_takes_one_pass_a_step_and_leaves_the_session_as_it_was() -> None:
+    session = session_after([1, 2, 3])
+    passes, rows = session.n_passes, session.n_rows
+    suggest(session, 4, k=3, n_tokens=5)
+    assert session.n_passes - passes == 5
+    assert session.n_rows - rows == 1 + 3 * 4
+    assert list(session.tokens) == [1, 2, 3]
+    with pytest.raises(SessionError, match="commit needs a pass"):
+        session.commit([0])
+
+
+def test_a_failing_pass_leaves_the_session_as_it_was() -> None:
+    session = session_after([1, 2, 3])
+
+    def fail() -> None:
+        if session.n_passes == 3:
+            raise MemoryError
+
+    session.before_pass = fail
+    with pytest.raises(MemoryError):
+        suggest(session, 4, k=3, n_tokens=5)
+    assert list(session.tokens) == [1, 2, 3]
+
+
+def stepping(prefix: Sequence[int]) -> np.ndarray:
+    """Counts up; from 5 on it repeats itself, 6 being the next best."""
+    last = prefix[-1]
+    row = one_hot(V, min(last + 1, 5))
+    row[6] += 8.0
+    return row
+
+
+def test_completions_end_before_stop_tokens() -> None:
+    session = ToySession(V, rule=stepping)
+    found = suggest(session, 1, k=2, n_tokens=6, stop_token_ids=[4])
+    assert {s.tokens for s in found} == {(2, 3), (6, 5, 5, 5, 5, 5)}
+    first_stopped = suggest(session, 1, k=1, n_tokens=2, stop_token_ids=[2])
+    assert [s.tokens for s in first_stopped] == [(6, 5)]
+
+
+def test_repeats_can_be_forbidden() -> None:
+    session = ToySession(V, rule=stepping)
+    assert suggest(session, 4, 1, 6)[0].tokens == (5, 5, 5, 5, 5, 5)
+    tokens = suggest(session, 4, 1, 6, no_repeat=2)[0].tokens
+    pairs = list(pairwise(tokens))
+    assert len(set(pairs)) == len(pairs)
+    assert tokens[:3] == (5, 5, 6)
+    assert len(set(suggest(session, 4, 1, 6, no_repeat=1)[0].tokens)) == 6
+
+
+def test_small_vocabularies_give_fewer_suggestions() -> None:
+    found = suggest(ToySession(3), 1, k=8, n_tokens=2)
+    assert {s.tokens[0] for s in found} == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("k", "n_tokens", "no_repeat"), [(0, 1, 0), (9, 1, 0), (1, 0, 0), (1, 1, -1)]
+)
+def test_requests_that_make_no_sense_are_refused(k: int, n_tokens: int, no_repeat: int) -> None:
+    with pytest.raises(ConfigError, match="expected"):
+        suggest(ToySession(V), 1, k, n_tokens, no_repeat=no_repeat)
+
+
+def test_what_does_not_fit_is_refused_before_any_pass() -> None:
+    session = session_after([1, 2, 3], context=16)
+    passes = session.n_passes
+    assert len(suggest(session, 4, k=3, n_tokens=5)) == 3  # 3 + 1 + 3 * 4
+    session.n_passes = passes
+    with pytest.raises(SessionError, match="need 17 positions, the context has 16"):
+        suggest(session, 4, k=1, n_tokens=14)
+    assert session.n_passes == passes
+
+
+def test_as_a_drafter_it_proposes_the_completions() -> None:
+    session = ToySession(V)
+    drafter = SuggestionDrafter(session, k=2)
+    drafter.begin([1, 2, 3])
+    budget = Budget(n_nodes=6, depth=4)
+    tree = drafter.propose(context_of([1, 2, 3]), budget)
+    check_tree(tree, budget, "superposed")
+    expected = one_by_one([1, 2, 3], k=2, n_tokens=3)
+    assert paths_of(tree) == {s.tokens[:n] for s in expected for n in (1, 2, 3)}
+    for suggestion in expected:
+        chance = np.exp(suggestion.log_probs[0])
+        assert probability_of(tree, suggestion.tokens[0]) == pytest.approx(chance, abs=1e-5)
+
+
+def test_as_a_drafter_its_session_follows_the_text() -> None:
+    session = ToySession(V, context=24)
+    drafter = SuggestionDrafter(session, k=2)
+    drafter.begin([1, 2, 3])
+    for text in ([1, 2, 3, 4], [1, 2, 3, 4, 5, 6]):
+        drafter.propose(context_of(text), Budget(4, 4))
+        assert list(session.tokens) == text[:-1]
+    drafter.end([1, 2, 3, 4])
+    assert list(session.tokens) == [1, 2, 3]
+    drafter.begin([1, 2, 9])
+    assert list(session.tokens) == [1, 2]
+    assert len(drafter.propose(context_of([1, 2, 9]), Budget(8, 8, min_value=0.99))) == 0
+    for budget in (Budget(0, 4), Budget(4, 0)):
+        assert len(drafter.propose(context_of([1, 2, 9]), budget)) == 0
+    assert len(drafter.propose(context_of(range(1, 19)), Budget(8, 8))) > 0
+    assert len(drafter.propose(context_of([1] * 30), Budget(8, 8))) == 0
+    drafter.close()
+    assert session.is_closed
