@@ -11,7 +11,7 @@ exact.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgedec.models.errors import ConfigError, SessionError
@@ -21,6 +21,29 @@ from edgedec.runtime.drafters.drafter import Budget, DraftContext, RoundOutcome
 from edgedec.runtime.prefill import PREFILL_CHUNK, reuse_prefix
 from edgedec.runtime.row_stats import N_TOP, RowStats
 from edgedec.runtime.session import ModelSession, TokenTree
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuggestConfig:
+    """How many completions of what kind.
+
+    k: completions, at most 8, the candidates that row statistics tell.
+    n_tokens: length of a completion; one that draws a stop token ends before it.
+    no_repeat: a completion never holds the same so many tokens twice, as far as the candidates
+        allow; 0 does not care.
+    """
+
+    k: int = 3
+    n_tokens: int = 8
+    stop_token_ids: frozenset[int] = frozenset()
+    no_repeat: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least, most in (("k", 1, N_TOP), ("n_tokens", 1, None), ("no_repeat", 0, None)):
+            value = getattr(self, name)
+            if value < least or (most is not None and value > most):
+                expected = f"at least {least}" if most is None else f"{least} to {most}"
+                raise ConfigError(f"{name} of suggestions is {value}, expected {expected}")
 
 
 @dataclass(frozen=True)
@@ -60,62 +83,37 @@ class _Branch:
             self.log_probs.append(log_prob)
 
 
-def suggest(
-    session: ModelSession,
-    anchor: int,
-    k: int,
-    n_tokens: int,
-    stop_token_ids: Collection[int] = (),
-    no_repeat: int = 0,
-) -> list[Suggestion]:
-    """Returns ``k`` completions with different first tokens, the likeliest first.
+def suggest(session: ModelSession, anchor: int, config: SuggestConfig) -> list[Suggestion]:
+    """Returns completions with different first tokens, the likeliest first.
 
     The first tokens are the likeliest but for stop tokens, fewer than k if there are no more; each
     is continued greedily. The session is left as it was.
 
     Args:
         anchor: The text's last token. The session has committed all before it.
-        k: At most 8, the candidates that row statistics tell.
-        n_tokens: Length of a completion; one that draws a stop token ends before it.
-        no_repeat: A completion never holds the same so many tokens twice, as far as the
-            candidates allow; 0 does not care.
 
     Raises:
-        ConfigError: ``k``, ``n_tokens`` or ``no_repeat`` makes no sense.
         SessionError: The tree does not fit the context.
     """
-    if not 1 <= k <= N_TOP:
-        raise ConfigError(f"{k} suggestions were asked for, expected 1 to {N_TOP}")
-    if n_tokens < 1 or no_repeat < 0:
-        raise ConfigError(
-            f"suggestions of {n_tokens} tokens without repeats of {no_repeat} were asked for, "
-            "expected at least 1 token and 0 or more"
-        )
-    needed = session.n_tokens + 1 + k * (n_tokens - 1)
+    needed = session.n_tokens + 1 + config.k * (config.n_tokens - 1)
     if needed > session.context:
         raise SessionError(
-            f"{k} suggestions of {n_tokens} tokens need {needed} positions, the context has "
-            f"{session.context}: ask for fewer or shorter ones"
+            f"{config.k} suggestions of {config.n_tokens} tokens need {needed} positions, the "
+            f"context has {session.context}: ask for fewer or shorter ones"
         )
     try:
-        return _grow(session, anchor, k, n_tokens, frozenset(stop_token_ids), no_repeat)
+        return _grow(session, anchor, config)
     finally:
         session.truncate(session.n_tokens)  # forgets the pass
 
 
-def _grow(
-    session: ModelSession,
-    anchor: int,
-    k: int,
-    n_tokens: int,
-    stops: frozenset[int],
-    no_repeat: int,
-) -> list[Suggestion]:
+def _grow(session: ModelSession, anchor: int, config: SuggestConfig) -> list[Suggestion]:
+    stops = config.stop_token_ids
     tokens, parents = [anchor], [-1]
     stats = session.forward(TokenTree((anchor,), (-1,)), (0,), with_logits=False).stats
-    firsts = [(token, p) for token, p in _candidates(stats, 0) if token not in stops][:k]
-    branches = [_Branch([token], [log_prob]) for token, log_prob in firsts]
-    for _ in range(n_tokens - 1):
+    firsts = [(token, p) for token, p in _candidates(stats, 0) if token not in stops]
+    branches = [_Branch([token], [log_prob]) for token, log_prob in firsts[: config.k]]
+    for _ in range(config.n_tokens - 1):
         alive = [branch for branch in branches if not branch.is_finished]
         if not alive:
             break
@@ -126,7 +124,8 @@ def _grow(
         stats = session.forward(tree, rows, n_known=n_known, with_logits=False).stats
         for i, branch in enumerate(alive):
             branch.row = n_known + i
-            branch.extend(*_choose(_candidates(stats, i), branch.tokens, no_repeat), stops)
+            chosen = _choose(_candidates(stats, i), branch.tokens, config.no_repeat)
+            branch.extend(*chosen, stops)
     found = [Suggestion(tuple(b.tokens), tuple(b.log_probs)) for b in branches]
     return sorted(found, key=lambda suggestion: -suggestion.score)
 
@@ -176,7 +175,8 @@ class SuggestionDrafter:
         if n_tokens < 1 or len(tokens) + k * (n_tokens - 1) > session.context:
             return tree
         self._catch_up(tokens)
-        for suggestion in suggest(session, tokens[-1], k, n_tokens):
+        config = SuggestConfig(k=k, n_tokens=n_tokens)
+        for suggestion in suggest(session, tokens[-1], config):
             parent, value = ROOT, 1.0
             for token, probability in zip(
                 suggestion.tokens, suggestion.probabilities(), strict=True

@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 
 from edgedec.models.errors import ConfigError, SessionError
 from edgedec.runtime.drafters.drafter import Budget
-from edgedec.runtime.drafters.superposed import Suggestion, SuggestionDrafter, suggest
+from edgedec.runtime.drafters.superposed import (
+    SuggestConfig,
+    Suggestion,
+    SuggestionDrafter,
+    suggest,
+)
 from edgedec.runtime.session import TokenTree
 
 from ..conftest import ToySession, one_hot
@@ -61,7 +66,7 @@ def test_equals_one_completion_after_the_other(
     prefix: list[int], anchor: int, k: int, n_tokens: int
 ) -> None:
     session = session_after(prefix)
-    found = suggest(session, anchor, k, n_tokens)
+    found = suggest(session, anchor, SuggestConfig(k=k, n_tokens=n_tokens))
     expected = one_by_one([*prefix, anchor], k, n_tokens)
     assert [s.tokens for s in found] == [s.tokens for s in expected]
     for suggestion, other in zip(found, expected, strict=True):
@@ -73,7 +78,7 @@ def test_equals_one_completion_after_the_other(
 def test_takes_one_pass_a_step_and_leaves_the_session_as_it_was() -> None:
     session = session_after([1, 2, 3])
     passes, rows = session.n_passes, session.n_rows
-    suggest(session, 4, k=3, n_tokens=5)
+    suggest(session, 4, SuggestConfig(k=3, n_tokens=5))
     assert session.n_passes - passes == 5
     assert session.n_rows - rows == 1 + 3 * 4
     assert list(session.tokens) == [1, 2, 3]
@@ -90,7 +95,7 @@ def test_a_failing_pass_leaves_the_session_as_it_was() -> None:
 
     session.before_pass = fail
     with pytest.raises(MemoryError):
-        suggest(session, 4, k=3, n_tokens=5)
+        suggest(session, 4, SuggestConfig(k=3, n_tokens=5))
     assert list(session.tokens) == [1, 2, 3]
 
 
@@ -104,42 +109,45 @@ def stepping(prefix: Sequence[int]) -> np.ndarray:
 
 def test_completions_end_before_stop_tokens() -> None:
     session = ToySession(V, rule=stepping)
-    found = suggest(session, 1, k=2, n_tokens=6, stop_token_ids=[4])
+    found = suggest(session, 1, SuggestConfig(k=2, n_tokens=6, stop_token_ids=frozenset([4])))
     assert {s.tokens for s in found} == {(2, 3), (6, 5, 5, 5, 5, 5)}
-    first_stopped = suggest(session, 1, k=1, n_tokens=2, stop_token_ids=[2])
+    first_stopped = suggest(
+        session, 1, SuggestConfig(k=1, n_tokens=2, stop_token_ids=frozenset([2]))
+    )
     assert [s.tokens for s in first_stopped] == [(6, 5)]
 
 
 def test_repeats_can_be_forbidden() -> None:
     session = ToySession(V, rule=stepping)
-    assert suggest(session, 4, 1, 6)[0].tokens == (5, 5, 5, 5, 5, 5)
-    tokens = suggest(session, 4, 1, 6, no_repeat=2)[0].tokens
+    assert suggest(session, 4, SuggestConfig(k=1, n_tokens=6))[0].tokens == (5, 5, 5, 5, 5, 5)
+    tokens = suggest(session, 4, SuggestConfig(k=1, n_tokens=6, no_repeat=2))[0].tokens
     pairs = list(pairwise(tokens))
     assert len(set(pairs)) == len(pairs)
     assert tokens[:3] == (5, 5, 6)
-    assert len(set(suggest(session, 4, 1, 6, no_repeat=1)[0].tokens)) == 6
+    assert len(set(suggest(session, 4, SuggestConfig(k=1, n_tokens=6, no_repeat=1))[0].tokens)) == 6
 
 
 def test_small_vocabularies_give_fewer_suggestions() -> None:
-    found = suggest(ToySession(3), 1, k=8, n_tokens=2)
+    found = suggest(ToySession(3), 1, SuggestConfig(k=8, n_tokens=2))
     assert {s.tokens[0] for s in found} == {0, 1, 2}
 
 
 @pytest.mark.parametrize(
-    ("k", "n_tokens", "no_repeat"), [(0, 1, 0), (9, 1, 0), (1, 0, 0), (1, 1, -1)]
+    ("field", "value", "expected"),
+    [("k", 0, "1 to 8"), ("k", 9, "1 to 8"), ("n_tokens", 0, "at least 1"), ("no_repeat", -1, "0")],
 )
-def test_requests_that_make_no_sense_are_refused(k: int, n_tokens: int, no_repeat: int) -> None:
-    with pytest.raises(ConfigError, match="expected"):
-        suggest(ToySession(V), 1, k, n_tokens, no_repeat=no_repeat)
+def test_requests_that_make_no_sense_are_refused(field: str, value: int, expected: str) -> None:
+    with pytest.raises(ConfigError, match=f"{field} of suggestions is {value}, .*{expected}"):
+        SuggestConfig(**{field: value})
 
 
 def test_what_does_not_fit_is_refused_before_any_pass() -> None:
     session = session_after([1, 2, 3], context=16)
     passes = session.n_passes
-    assert len(suggest(session, 4, k=3, n_tokens=5)) == 3  # 3 + 1 + 3 * 4
+    assert len(suggest(session, 4, SuggestConfig(k=3, n_tokens=5))) == 3  # 3 + 1 + 3 * 4
     session.n_passes = passes
     with pytest.raises(SessionError, match="need 17 positions, the context has 16"):
-        suggest(session, 4, k=1, n_tokens=14)
+        suggest(session, 4, SuggestConfig(k=1, n_tokens=14))
     assert session.n_passes == passes
 
 
