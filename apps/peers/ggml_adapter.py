@@ -140,6 +140,41 @@ class CopiedDrafts:
         return []
 
 
+def generate(
+    target: Any, drafter: Any, ids: list[int], n: int, n_drafted: int
+) -> tuple[list[int], float, float]:
+    """Returns n greedy tokens, the seconds to the first, and the seconds for the others.
+
+    target: a `Context`. drafter: proposes up to ``n_drafted`` tokens a round; None for one by one.
+    """
+    tokens, end = list(ids), len(ids) + n
+    started_s = time.perf_counter()
+    target.drop(0)
+    target.feed(tokens, logits_from=len(tokens) - 1)
+    if drafter is not None:
+        drafter.begin(tokens)
+    tokens.append(target.likeliest(-1))
+    first_s = time.perf_counter()
+    while len(tokens) < end:
+        room = min(n_drafted, end - len(tokens) - 1)
+        drafts = drafter.propose(tokens, room) if drafter is not None and room else []
+        tokens += verify(target, tokens[-1], drafts)
+    return tokens[len(ids) :], first_s - started_s, time.perf_counter() - first_s
+
+
+def verify(target: Any, last: int, drafts: list[int]) -> list[int]:
+    """Returns the tokens after ``last``: accepted drafts, and one more."""
+    n_past, chosen = target.n_past, []
+    target.feed([last, *drafts], logits_from=0)
+    for row in range(len(drafts) + 1):
+        chosen.append(target.likeliest(row))
+        if chosen != drafts[: row + 1]:
+            break
+    if drafts:
+        target.drop(n_past + len(chosen))
+    return chosen
+
+
 class Model:
     """A target model, and what drafts for it."""
 
@@ -188,34 +223,7 @@ class Model:
         self, ids: list[int], n: int, mode: str, n_drafted: int | None
     ) -> tuple[list[int], float, float]:
         """Returns n greedy tokens, the seconds to the first, and the seconds for the others."""
-        drafter = self._drafter(mode)
-        n_drafted = n_drafted or _N_DRAFTED
-        tokens, end = list(ids), len(ids) + n
-        started_s = time.perf_counter()
-        self._target.drop(0)
-        self._target.feed(tokens, logits_from=len(tokens) - 1)
-        if drafter is not None:
-            drafter.begin(tokens)
-        tokens.append(self._target.likeliest(-1))
-        first_s = time.perf_counter()
-        while len(tokens) < end:
-            room = min(n_drafted, end - len(tokens) - 1)
-            drafts = drafter.propose(tokens, room) if drafter is not None and room else []
-            tokens += self._verify(tokens[-1], drafts)
-        return tokens[len(ids) :], first_s - started_s, time.perf_counter() - first_s
-
-    def _verify(self, last: int, drafts: list[int]) -> list[int]:
-        """Returns the tokens after ``last``: accepted drafts, and one more."""
-        target, chosen = self._target, []
-        n_past = target.n_past
-        target.feed([last, *drafts], logits_from=0)
-        for row in range(len(drafts) + 1):
-            chosen.append(target.likeliest(row))
-            if chosen != drafts[: row + 1]:
-                break
-        if drafts:
-            target.drop(n_past + len(chosen))
-        return chosen
+        return generate(self._target, self._drafter(mode), ids, n, n_drafted or _N_DRAFTED)
 
     def _drafter(self, mode: str) -> Any:
         if mode == "plain":

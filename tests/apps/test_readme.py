@@ -53,7 +53,7 @@ def test_python(smollm2_bundle: Path, tmp_path: Path) -> None:
 
 
 def test_options_named_in_the_text_exist() -> None:
-    sources = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "apps").glob("*.py"))
+    sources = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "apps").rglob("*.py"))
     for option in set(re.findall(r"`(--[a-z-]+)", README)):
         name = option.removeprefix("--").replace("-", "_")
         assert option in sources or re.search(rf"\b{name}:", sources), option
