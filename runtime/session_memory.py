@@ -98,7 +98,12 @@ class SessionMemory:
         if not states.keys() <= self._known.keys():
             raise SessionError("this engine's model is of no bundle, so no file can name it")
         write_states(
-            path, {role: SavedModel(self._known[role].fingerprint, s) for role, s in states.items()}
+            path,
+            {
+                role: SavedModel(model.fingerprint, states[role])
+                for role, model in self._known.items()
+                if role in states
+            },
         )
 
     def load(self, path: Path) -> int:
