@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from edgedec.models.errors import ConfigError
+from edgedec.runtime.switching.config import SwitchConfig
 
 GREEDY_BELOW = 1e-5
 """Temperatures under this take the likeliest token."""
@@ -100,6 +101,7 @@ class GenerationConfig:
         approximate verifiers give the same law of texts, most of them the same text.
     verifier: the rule that accepts drafted tokens; shared-gumbel, which gives the very text of
         plain decoding, when None.
+    switch: lets the draft model write part of the text, in place of a method.
     """
 
     max_new_tokens: int = 256
@@ -110,6 +112,7 @@ class GenerationConfig:
     ignore_eos: bool = False
     method: str | None = None
     verifier: str | None = None
+    switch: SwitchConfig | None = None
 
     def __post_init__(self) -> None:
         _check_count("max_new_tokens", self.max_new_tokens, 1, "ask for at least one token")
@@ -130,12 +133,18 @@ class GenerationConfig:
         for name in ("method", "verifier"):
             if not isinstance(value := getattr(self, name), str | None):
                 raise ConfigError(f"{name} is {value!r}, expected a name or None")
+            if value is not None and self.switch is not None:
+                raise ConfigError(f"{name} is {value!r}, but switching is a method of its own")
+        if not isinstance(self.switch, SwitchConfig | None):
+            raise ConfigError(f"switch is {self.switch!r}, expected a SwitchConfig or None")
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
         """Returns the config stated by ``fields``; unknown keys are a ConfigError."""
         _refuse_unknown(cls, fields)
         values = dict(fields)
+        if isinstance(switch := values.get("switch"), Mapping):
+            values["switch"] = SwitchConfig.from_dict(switch)
         if isinstance(sampling := values.get("sampling"), Mapping):
             values["sampling"] = SamplingConfig.from_dict(sampling)
         return cls(**values)

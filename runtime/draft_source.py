@@ -15,6 +15,7 @@ from edgedec.runtime.decoding.draft_tree import SiblingKind
 from edgedec.runtime.drafters.draft_model import DraftModelDrafter
 from edgedec.runtime.drafters.token_map import TokenMap, spellings
 from edgedec.runtime.session_memory import DRAFT, KnownModel, SessionMemory, fingerprint_of
+from edgedec.runtime.switching.pair import TUNED_KEY, Pair
 from edgedec.runtime.tokenizer import TOKENIZER_NAME
 
 
@@ -24,7 +25,8 @@ class DraftSource:
 
     folder: bundle that holds it. tokenizers: files of the target model's and of its own, None
     where they are the same. fingerprint: names what decides the rows of its KV cache. memory: of
-    the engine, which gives the session what earlier ones computed.
+    the engine, which gives the session what earlier ones computed. pair: of target and draft
+    model, if they may take turns.
     """
 
     folder: Path
@@ -35,6 +37,7 @@ class DraftSource:
     context: int
     fingerprint: str
     memory: SessionMemory = field(default_factory=SessionMemory)
+    pair: Pair | None = None
 
     @property
     def model(self) -> KnownModel:
@@ -95,15 +98,17 @@ def find_draft(
         name = own_name if own_name in manifest.files else TOKENIZER_NAME
     if name not in listing.files:
         raise BundleError(f"the manifest of {other} lists no {name}: export it again")
-    is_same = listing.files[name].sha256 == manifest.files[TOKENIZER_NAME].sha256
+    hashes = manifest.files[TOKENIZER_NAME].sha256, listing.files[name].sha256
+    target, fingerprint = manifest.models["target"].config, fingerprint_of(listing, role)
     return DraftSource(
         folder=other,
         entry=entry,
-        tokenizers=None if is_same else (folder / TOKENIZER_NAME, other / name),
-        target_vocab_size=manifest.models["target"].config.n_logits,
+        tokenizers=None if hashes[0] == hashes[1] else (folder / TOKENIZER_NAME, other / name),
+        target_vocab_size=target.n_logits,
         threads=threads,
         context=min(context, entry.context),
-        fingerprint=fingerprint_of(listing, role),
+        fingerprint=fingerprint,
+        pair=Pair(hashes, target, entry.config, fingerprint, manifest.defaults.get(TUNED_KEY)),
     )
 
 

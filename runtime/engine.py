@@ -164,7 +164,7 @@ class Engine:
         self.finish_stream()
         config = config or self.defaults
         config.check_vocabulary(model.session.vocab_size)
-        strategy = self._strategy or self._methods.strategy(config.method, config.verifier)
+        strategy = self._strategy or self._methods.of_request(config)
         tokens = self.encode(prompt)
         check_fits(tokens, model.session)
         own_stops = () if config.ignore_eos else model.stop_token_ids

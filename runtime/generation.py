@@ -13,6 +13,7 @@ from edgedec.runtime.machine import peak_rss_mb
 from edgedec.runtime.noise import Noise
 from edgedec.runtime.prefill import Progress, prefill
 from edgedec.runtime.result import FinishReason, GenerationResult
+from edgedec.runtime.switching.switching import Switching
 from edgedec.runtime.text_stream import TextStream
 
 
@@ -222,4 +223,5 @@ class Stream(Iterator[str]):
             method=strategy.name,
             lossless=strategy.is_lossless,
             stats=self._state.stats,
+            switch=strategy.summary() if isinstance(strategy, Switching) else {},
         )

@@ -15,6 +15,7 @@ from pathlib import Path
 import platformdirs
 
 from edgedec.models.errors import ConfigError
+from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.decoding.controller import Controller
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.draft_tree import SiblingKind
@@ -30,6 +31,9 @@ from edgedec.runtime.drafters.prompt_lookup import PromptLookup
 from edgedec.runtime.drafters.token_recycling import TokenRecycling
 from edgedec.runtime.drafters.trigram import Trigrams
 from edgedec.runtime.session import ModelSession
+from edgedec.runtime.switching.config import SwitchConfig
+from edgedec.runtime.switching.pair import checked
+from edgedec.runtime.switching.switching import Switching
 
 PLAIN, AUTO, DRAFT, STORE = "plain", "auto", "draft", "store"
 FREE: dict[str, Callable[[], Drafter]] = {
@@ -71,6 +75,13 @@ class Methods:
         self._made: dict[tuple[str, str], DecodingStrategy] = {}
         self._costs: dict[str, CostTable] = {}
         self._models: dict[SiblingKind, Drafter] = {}
+        self._switching: dict[SwitchConfig, Switching] = {}
+
+    def of_request(self, request: GenerationConfig) -> DecodingStrategy:
+        """Returns the method that ``request`` asks for; raises as `strategy` does."""
+        if request.switch is not None:
+            return self._switch(request.switch)
+        return self.strategy(request.method, request.verifier)
 
     def strategy(self, method: str | None, verifier: str | None = None) -> DecodingStrategy:
         """Returns the method called ``method``, the engine's default when None.
@@ -87,9 +98,10 @@ class Methods:
 
     def forget(self) -> None:
         """Drops all drafters and with them what they learned; costs stay known."""
-        for strategy in self._made.values():
+        for strategy in (*self._made.values(), *self._switching.values()):
             strategy.close()
         self._made.clear()
+        self._switching.clear()
         self._models.clear()
 
     def close(self) -> None:
@@ -105,6 +117,18 @@ class Methods:
         drafters = [self._drafter(part, kind) for part in name.split("+")]
         budget = _FIXED_MODEL if any(not drafter.is_free for drafter in drafters) else _FIXED
         return Speculative(FixedPlanner(drafters, budget, name), verifier)
+
+    def _switch(self, setting: SwitchConfig) -> Switching:
+        """Returns switching between the target model and the draft model, as a whole one."""
+        pair = checked(self._parts.draft.pair if self._parts.draft else None)
+        if setting not in self._switching:
+            resolved = pair.resolve(setting)
+            drafter = self._drafter(DRAFT)
+            assert isinstance(drafter, DraftModelDrafter)
+            self._switching[setting] = Switching(
+                drafter.session, resolved, size_ratio=pair.size_ratio, recall=drafter.begin
+            )
+        return self._switching[setting]
 
     def _controller(self) -> Controller:
         free = [self._drafter(name) for name in FREE]

@@ -17,13 +17,14 @@ class GenerationResult:
 
     text: without stop text and special tokens.
     token_ids: every token emitted, a final stop token included.
-    origins: for each token the drafter that proposed it, or "target".
+    origins: for each token the drafter that proposed it, or "target"; of switching the model that
+        gave it, "small" or "large".
     load_ms: time to load the bundle, before this generation.
     ttft_ms: from the request to its first token.
     tpot_ms: mean time of each later token, (total - ttft) / (n - 1); 0 for a single token.
     tokens_per_s: 1000 / tpot_ms: the rate of decoding, prefill excluded.
     peak_rss_mb: most memory the process has had resident. Units: 10**6 bytes.
-    switch: counters of model switching; empty for methods that do not switch.
+    switch: what switching did, see `Switching.summary`; empty for methods that do not switch.
     """
 
     text: str

@@ -1,0 +1,191 @@
+"""Switch policies: what a model says of its own doubt goes in, the choice of a model comes out.
+
+Policies hold no model. They are told of every prediction in the order it was made, those that are
+taken back later included.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol, Self
+
+from edgedec.models.errors import ConfigError
+from edgedec.runtime.row_stats import RowStats
+from edgedec.runtime.switching.config import BILD, MARGIN, SwitchConfig
+
+
+class Model(StrEnum):
+    """One of the two models; the value is the origin its tokens are tagged with."""
+
+    SMALL = "small"
+    LARGE = "large"
+
+    @property
+    def other(self) -> Model:
+        return Model.LARGE if self is Model.SMALL else Model.SMALL
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """How sure a model is of its next token: of the raw logits over the whole vocabulary.
+
+    entropy: Units: bits. margin: p1 - p2 of the two likeliest tokens. top_prob: p1.
+    """
+
+    entropy: float
+    margin: float
+    top_prob: float
+
+    @classmethod
+    def of(cls, stats: RowStats, index: int) -> Self:
+        """Returns the signal of one row."""
+        first, second = stats.top_logits[index, :2].tolist()
+        total = float(stats.log_sum_exp[index])
+        top_prob = math.exp(min(first - total, 0.0))
+        return cls(
+            entropy=float(stats.entropy[index]) / math.log(2),
+            margin=top_prob - math.exp(min(second - total, 0.0)),
+            top_prob=top_prob,
+        )
+
+
+class SwitchPolicy(Protocol):
+    """Decides which model is next. One output at a time.
+
+    discards: where the small model's prediction leads to the large one, that prediction is
+        dropped and the large model asked in its place; otherwise it is the small one's last token.
+    level: the doubt that the latest choice was made by.
+    """
+
+    @property
+    def discards(self) -> bool: ...
+
+    @property
+    def level(self) -> float: ...
+
+    def begin(self) -> Model:
+        """A new output starts; returns the model to give its first token."""
+
+    def observe(self, model: Model, signal: Signal) -> Model:
+        """Takes in what ``model`` said of the next token; returns the model to go on with."""
+
+
+class RollingPolicy:
+    """Entropy-adaptive decoding: the large model while the rolling doubt is above a threshold.
+
+    The doubt is the entropy in bits or, ``by_margin``, 1 - margin. Until the window is full the
+    mean is over what there is, and nothing is switched before the shorter of window and dwell.
+
+    Source: Entropy Adaptive Decoding (arXiv 2502.06833); hysteresis, margin and the choice to
+    reset the window are additions.
+    """
+
+    discards = False
+
+    def __init__(self, config: SwitchConfig, by_margin: bool = False) -> None:
+        assert not isinstance(config.threshold, str), "auto must be resolved first"
+        self._threshold = float(config.threshold)
+        self._config = config
+        self._by_margin = by_margin
+        self._window: deque[float] = deque(maxlen=config.window)
+        self._active = Model.SMALL
+        self._dwell = 0
+        self._needed = 0
+
+    @property
+    def level(self) -> float:
+        """Mean over the window."""
+        return math.fsum(self._window) / len(self._window) if self._window else 0.0
+
+    def begin(self) -> Model:
+        self._window.clear()
+        self._active = Model.LARGE if self._threshold < 0 else Model.SMALL
+        self._dwell = 0
+        self._needed = min(self._config.window, self._config.dwell)
+        return self._active
+
+    def observe(self, model: Model, signal: Signal) -> Model:
+        if self._dwell == 0 and self._config.reset_window:
+            self._window.clear()
+        self._window.append(1 - signal.margin if self._by_margin else signal.entropy)
+        self._dwell += 1
+        if self._dwell >= self._needed and self._wanted() is not self._active:
+            self._active = self._active.other
+            self._dwell = 0
+            self._needed = self._config.dwell
+        return self._active
+
+    def _wanted(self) -> Model:
+        is_large = self._active is Model.LARGE
+        threshold = self._threshold * (self._config.hysteresis if is_large else 1.0)
+        return Model.LARGE if self.level > threshold else Model.SMALL
+
+
+class BigLittlePolicy:
+    """Big Little Decoder's fallback: the large model gives each token the small one is unsure of.
+
+    Its rollback is `repair`, which looks at the large model's rows.
+
+    Source: Speculative Decoding with Big Little Decoder (arXiv 2302.07863), section 3.2.
+    """
+
+    discards = True
+
+    def __init__(self, fallback: float) -> None:
+        self._fallback = fallback
+        self.level = 0.0
+
+    def begin(self) -> Model:
+        self.level = 0.0
+        return Model.SMALL
+
+    def observe(self, model: Model, signal: Signal) -> Model:
+        self.level = 1 - signal.top_prob
+        is_unsure = model is Model.SMALL and signal.top_prob < self._fallback
+        return Model.LARGE if is_unsure else Model.SMALL
+
+
+class ReplayPolicy:
+    """Gives every token to the model that gave it before. It decides by position alone."""
+
+    discards = False
+
+    def __init__(self, first: Model, switches: Sequence[tuple[int, Model]]) -> None:
+        """Takes the first token's model, and at which tokens of the output which one took over."""
+        self._positions = [position for position, _ in switches]
+        if self._positions != sorted(set(self._positions)):
+            raise ConfigError("the positions of a switch log must rise from entry to entry")
+        self._models = [first, *(model for _, model in switches)]
+        self._n_tokens = 0
+        self.level = 0.0
+
+    @classmethod
+    def of(cls, summary: dict[str, object]) -> Self:
+        """Returns the replay of what `Switching.summary` said."""
+        log = summary["log"]
+        assert isinstance(log, list)
+        switches = [(entry["position"], Model(entry["to"])) for entry in log]
+        return cls(Model(str(summary["first"])), switches)
+
+    def begin(self) -> Model:
+        self._n_tokens = 0
+        return self._model_at(0)
+
+    def observe(self, model: Model, signal: Signal) -> Model:
+        self._n_tokens += 1
+        return self._model_at(self._n_tokens)
+
+    def _model_at(self, position: int) -> Model:
+        return self._models[bisect.bisect_right(self._positions, position)]
+
+
+def make_policy(config: SwitchConfig) -> SwitchPolicy:
+    """Returns the policy of ``config``, whose threshold is a number."""
+    if config.policy == BILD:
+        return BigLittlePolicy(config.fallback)
+    return RollingPolicy(config, by_margin=config.policy == MARGIN)

@@ -1,0 +1,236 @@
+"""Two models take turns at one text.
+
+`trust` emits what the small model says at once. Emitted text cannot be taken back, so in `repair`
+and `verify` the small model's tokens wait until the large one has judged them, which happens when
+it takes over, or after `max_run` of them: its pass over the tokens it missed says what it thinks
+of each. Whether the text ends is then always for the large model to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from edgedec.models.errors import ConfigError
+from edgedec.runtime.decoding.draft_tree import DraftTree
+from edgedec.runtime.decoding.strategy import DecodeState, StepResult
+from edgedec.runtime.noise import Noise
+from edgedec.runtime.session import ModelSession, Rows
+from edgedec.runtime.switching.config import REPAIR, TRUST, SwitchConfig
+from edgedec.runtime.switching.judge import judge
+from edgedec.runtime.switching.paired_model import CatchUp, PairedModel, PassCounts
+from edgedec.runtime.switching.policy import Model, Signal, SwitchPolicy, make_policy
+from edgedec.runtime.switching.switch_log import Doubt, SwitchLog
+
+
+class Switching:
+    """Decodes with a small and a large model; the large one is the target model."""
+
+    def __init__(
+        self,
+        small: ModelSession,
+        setting: SwitchConfig,
+        policy: SwitchPolicy | None = None,
+        size_ratio: float | None = None,
+        recall: Callable[[Sequence[int]], None] = lambda prompt: None,
+    ) -> None:
+        """Takes over ``small``, which `close` closes; it knows the target model's tokens.
+
+        Args:
+            policy: Decides in place of the one that ``setting`` names.
+            size_ratio: Parameters of the small model per parameter of the large one, if known.
+            recall: Called with a prompt; it may fill the small model's KV cache with a prefix.
+        """
+        self.name = setting.policy
+        self.is_lossless = setting.is_lossless
+        self._session = small
+        self._setting = setting
+        self._policy = policy or make_policy(setting)
+        self._size_ratio = size_ratio
+        self._recall = recall
+        self._models: dict[Model, PairedModel] = {}
+        self._log = SwitchLog()
+        self._active = Model.SMALL
+        self._doubt = Doubt()
+        self._is_discarded = False
+
+    def begin(self, state: DecodeState) -> None:
+        """Starts an output. The small model sees the prompt when it is first asked."""
+        n_prompt = state.n_prompt
+        self._models = {
+            Model.SMALL: PairedModel(self._session, n_prompt),
+            Model.LARGE: PairedModel(state.session, n_prompt),
+        }
+        self._log = SwitchLog()
+        self._active = self._policy.begin()
+        self._doubt = Doubt()
+        if (largest := max(state.tokens)) >= self._session.vocab_size:
+            raise ConfigError(
+                f"the prompt holds token {largest}, expected 0 to {self._session.vocab_size - 1}, "
+                "the ids of the small model's vocabulary"
+            )
+        self._recall(state.tokens)
+
+    def step(self, state: DecodeState, noise: Noise) -> StepResult:
+        """Returns the next token; in `repair` and `verify` a run of the small model, judged."""
+        if self._setting.mode == TRUST:
+            return self._trust(state, noise)
+        return self._run_and_judge(state, noise)
+
+    def end(self, state: DecodeState) -> None:
+        self._log.cut(len(state.tokens) - state.n_prompt)
+        for model in (PairedModel(self._session, 0), PairedModel(state.session, 0)):
+            model.rewind(state.tokens)
+
+    def summary(self) -> dict[str, Any]:
+        """Returns what happened in the latest output, JSON-ready; see `SwitchLog.summary`."""
+        counts = {m: self._models[m].counts if self._models else PassCounts() for m in Model}
+        return {
+            "setting": self._setting.to_dict(),
+            **self._log.summary(counts[Model.SMALL], counts[Model.LARGE], self._size_ratio),
+        }
+
+    def explain(self) -> list[str]:
+        """Returns what happened in the latest output, in words."""
+        found = self.summary()
+        lines = [
+            f"{self._setting}: {found['n_large']} tokens from the large model, {found['n_small']} "
+            f"from the small one, {found['n_switches']} switches"
+        ]
+        for name, counts in found["passes"].items():
+            lines.append(
+                f"{name} model: {counts['n_steps']} steps in {counts['step_ms']:.0f} ms, "
+                f"{counts['n_catch_ups']} passes over {counts['n_caught_up']} missed tokens in "
+                f"{counts['catch_up_ms']:.0f} ms, the prompt in {counts['prompt_ms']:.0f} ms"
+            )
+        return lines
+
+    def close(self) -> None:
+        """Closes the small model's session."""
+        self._session.close()
+
+    def _trust(self, state: DecodeState, noise: Noise) -> StepResult:
+        """Returns the next token, of whichever model is to give it."""
+        if self._active is Model.SMALL and self._n_small_may(state) > 0:
+            doubt, small = self._doubt, self._models[Model.SMALL]
+            rows = self._small_rows(state, state.tokens)
+            self._observe(Model.SMALL, rows, 0)
+            if not self._is_discarded:
+                state.take_rows()  # of the large model, which was not asked
+                self._log.add(Model.SMALL, doubt, small.latest)
+                return StepResult((state.pick_from(rows, 0, noise),), (Model.SMALL,))
+            self._log.n_dropped += 1
+        return self._ask_large(state, noise)
+
+    def _run_and_judge(self, state: DecodeState, noise: Noise) -> StepResult:
+        """Returns what the large model leaves of a run of the small one, and its own next token."""
+        if state.rows is not None:
+            return self._ask_large(state, noise)
+        run = self._run(state, noise)
+        if not len(run.tree):
+            return self._ask_large(state, noise)
+        pending = [node.token for node in run.tree.nodes]
+        doubt, large = self._doubt, self._models[Model.LARGE]
+        is_repairing = self._setting.mode == REPAIR
+        text, with_logits = [*state.tokens, *pending], is_repairing or state.needs_logits
+        rows = large.rows_after(text, len(pending) + 1, with_logits)
+        rollback = self._setting.rollback if is_repairing else None
+        n_kept, token = judge(state, rows, pending, noise, rollback)
+        self._observe(Model.LARGE, rows, n_kept)
+        self._rewind(len(state.tokens) + n_kept)
+        self._count_run(state, run, n_kept)
+        self._log.add(Model.LARGE, doubt, large.latest)
+        return StepResult((*pending[:n_kept], token), (*[Model.SMALL] * n_kept, Model.LARGE))
+
+    def _ask_large(self, state: DecodeState, noise: Noise) -> StepResult:
+        """Returns the large model's next token."""
+        doubt, large = self._doubt, self._models[Model.LARGE]
+        rows, catch_up = state.take_rows(), CatchUp()  # prefill left the row of the prompt
+        if rows is None:
+            rows = large.rows_after(state.tokens, 1, state.needs_logits)
+            catch_up = large.latest
+            state.stats.n_passes += 1
+            state.stats.n_pass_tokens += 1
+        self._observe(Model.LARGE, rows, 0)
+        self._log.add(Model.LARGE, doubt, catch_up)
+        return StepResult((state.pick_from(rows, 0, noise),), (Model.LARGE,))
+
+    def _run(self, state: DecodeState, noise: Noise) -> _Run:
+        """Returns what the small model says, as far as policy, request and contexts allow."""
+        small, run, text = self._models[Model.SMALL], _Run(self._doubt), list(state.tokens)
+        limit = min(self._setting.max_run, state.n_left - 1, self._n_small_may(state))
+        while self._active is Model.SMALL and len(run.tree) < limit:
+            rows = self._small_rows(state, text)
+            if not len(run.tree):
+                run.catch_up = small.latest
+            run.ms += small.latest.ms
+            probability = self._observe(Model.SMALL, rows, 0).top_prob
+            token = state.pick_from(rows, 0, noise, text[len(state.tokens) :])
+            if self._is_discarded or token in state.stop_token_ids:
+                self._log.n_dropped += 1
+                break
+            run.tree.add(token, len(run.tree) - 1, probability, Model.SMALL)
+            text.append(token)
+        return run
+
+    def _count_run(self, state: DecodeState, run: _Run, n_kept: int) -> None:
+        n_run = len(run.tree)
+        evaluated = range(min(n_kept + 1, n_run))
+        state.stats.count_pass(run.tree, evaluated, range(n_kept), n_kept == n_run)
+        state.stats.draft_ms += run.ms
+        state.stats.verify_ms += self._models[Model.LARGE].latest.ms
+        self._log.n_dropped += n_run - n_kept
+        for _ in range(n_kept):
+            self._log.add(Model.SMALL, run.doubt, run.catch_up)
+
+    def _small_rows(self, state: DecodeState, text: Sequence[int]) -> Rows:
+        rows = self._models[Model.SMALL].rows_after(text, 1, state.needs_logits)
+        return widened(rows, state.session.vocab_size)
+
+    def _n_small_may(self, state: DecodeState) -> int:
+        """Returns how many tokens the small model's context lets it say yet."""
+        return self._session.context - len(state.tokens) + 1
+
+    def _observe(self, model: Model, rows: Rows, index: int) -> Signal:
+        """Tells the policy of a prediction; the model to go on with is active then."""
+        signal = Signal.of(rows.stats, index)
+        self._active = self._policy.observe(model, signal)
+        self._is_discarded = (
+            model is Model.SMALL and self._active is Model.LARGE and self._policy.discards
+        )
+        self._doubt = Doubt(signal.entropy, self._policy.level)
+        return signal
+
+    def _rewind(self, n_tokens: int) -> None:
+        for model in self._models.values():
+            model.session.truncate(min(model.session.n_tokens, n_tokens))
+
+
+@dataclass
+class _Run:
+    """Tokens of the small model that wait for judgement, a chain.
+
+    doubt, catch_up: as before its first token. ms: of all its passes.
+    """
+
+    doubt: Doubt
+    tree: DraftTree = field(default_factory=DraftTree)
+    catch_up: CatchUp = field(default_factory=CatchUp)
+    ms: float = 0.0
+
+
+def widened(rows: Rows, n_ids: int) -> Rows:
+    """Returns ``rows`` with logits for ``n_ids`` tokens; those the model does not know are -inf.
+
+    Models with one tokenizer may pad their vocabularies differently.
+
+    Shapes: logits [R, V] -> [R, n_ids].
+    """
+    n_missing = n_ids - rows.logits.shape[1]
+    if n_missing <= 0 or not len(rows.logits):
+        return rows
+    logits = np.pad(rows.logits, ((0, 0), (0, n_missing)), constant_values=-np.inf)
+    return Rows(logits, rows.hidden, rows.stats)
