@@ -19,6 +19,7 @@ from edgedec import __version__
 from edgedec.apps.bench import bench
 from edgedec.apps.chat import chat
 from edgedec.apps.doctor import doctor
+from edgedec.apps.evaluate import evaluate
 from edgedec.apps.export_bundle import export
 from edgedec.apps.generate import run
 from edgedec.apps.inspect_bundle import inspect
@@ -37,6 +38,7 @@ app = typer.Typer(
 )
 for verb in (export, run, chat, bench, inspect, doctor):
     app.command()(verb)
+app.command("eval")(evaluate)
 
 
 def _print_version(is_wanted: bool) -> None:

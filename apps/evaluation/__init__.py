@@ -1,0 +1,1 @@
+"""The parts of `edgedec eval`: tasks, programs held at arm's length, samples, statistics."""

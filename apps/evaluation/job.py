@@ -1,0 +1,231 @@
+"""What `edgedec eval` is asked to do, checked before any model runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from contextlib import ExitStack
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from edgedec import __version__
+from edgedec.apps import options
+from edgedec.apps.evaluation.gsm8k import Gsm8k
+from edgedec.apps.evaluation.human_eval import HumanEval
+from edgedec.apps.evaluation.infill import Infill
+from edgedec.apps.evaluation.perplexity import cut
+from edgedec.apps.evaluation.programs import Limits
+from edgedec.apps.evaluation.samples import Setting
+from edgedec.apps.evaluation.tasks import Task, file_sha256, read_problems, read_text
+from edgedec.apps.evaluation.walk import Answers, Engines, Predictions, Work
+from edgedec.models.errors import ConfigError
+from edgedec.models.manifest import MANIFEST_NAME, BundleManifest, read_manifest
+from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.engine import Engine, load
+from edgedec.runtime.machine import physical_cores
+from edgedec.runtime.methods import PLAIN
+
+_DRAFT_ROOM = 32
+"""Positions beyond prompt and output, so that the last drafts fit."""
+
+
+class TaskName(StrEnum):
+    """What can be evaluated."""
+
+    HUMAN_EVAL = "human_eval"
+    GSM8K = "gsm8k"
+    INFILL = "infill"
+    PERPLEXITY = "perplexity"
+
+
+_MAX_NEW_TOKENS = {TaskName.HUMAN_EVAL: 512, TaskName.GSM8K: 400, TaskName.INFILL: 128}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskOptions:
+    """Options that say what is evaluated."""
+
+    task: Annotated[TaskName | None, typer.Option(help="What is evaluated.")] = None
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Problems, one JSON object a line; or a text."),
+    ] = None
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Only the first N problems or windows.")
+    ] = None
+    methods: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,..", help="Several methods, in turn on every problem."),
+    ] = None
+    chat: Annotated[
+        bool | None,
+        typer.Option(
+            "--chat/--raw",
+            help="Ask in the chat template, or have the prompt continued; the template by default "
+            "if the bundle has one. For human_eval and gsm8k.",
+        ),
+    ] = None
+    program_seconds: Annotated[
+        float, typer.Option(min=0.1, help="Longest a generated program may run.")
+    ] = 10.0
+    window: Annotated[
+        int | None, typer.Option(min=2, help="Tokens of a window of perplexity; 512 by default.")
+    ] = None
+    stride: Annotated[
+        int | None, typer.Option(min=1, help="Tokens between windows; half of one by default.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """An evaluation, checked as far as that goes without a model."""
+
+    bundle: Path
+    manifest: BundleManifest
+    task: TaskName
+    data: Path
+    what: TaskOptions
+    loading: options.LoadOptions
+    requests: dict[str, GenerationConfig]
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(seconds=self.what.program_seconds)
+
+    @property
+    def threads(self) -> int:
+        return self.loading.threads or physical_cores()
+
+    @property
+    def context(self) -> int:
+        """Most positions there can be."""
+        return self.loading.context or self.manifest.models["target"].context
+
+    def load(self, context: int | None) -> Engine:
+        """Returns an engine that keeps nothing of earlier prompts."""
+        draft = True if self.loading.draft is None else self.loading.draft
+        return load(self.bundle, self.threads, context, draft=draft, prompt_cache_mb=0)
+
+
+def make_job(
+    bundle: Path,
+    what: TaskOptions,
+    loading: options.LoadOptions,
+    request: options.RequestOptions,
+) -> Job:
+    """Returns the evaluation that the options name; ConfigError if they name none."""
+    if what.task is None or what.data is None:
+        raise typer.BadParameter("expected --task and --data with BUNDLE")
+    if what.methods is not None and request.method is not None:
+        raise ConfigError("--method and --methods exclude each other: give --methods alone")
+    is_text = what.task is TaskName.PERPLEXITY
+    if is_text and (what.methods or request.method):
+        raise ConfigError("perplexity shows the model a text, so it goes without a method")
+    if (is_text or what.task is TaskName.INFILL) and what.chat is not None:
+        raise ConfigError(f"task {what.task} goes without --chat and --raw")
+    if not is_text and (what.window or what.stride):
+        raise ConfigError(f"--window and --stride are for perplexity, not for {what.task}")
+    base = GenerationConfig(max_new_tokens=_MAX_NEW_TOKENS.get(what.task, 1))
+    wanted = request.make_request(base)
+    manifest = read_manifest(bundle)
+    default = str(manifest.defaults.get("method", PLAIN))
+    text = PLAIN if is_text else what.methods or wanted.method or default
+    names = dict.fromkeys(name.strip() for name in text.split(","))
+    if "" in names:
+        raise ConfigError(f"--methods got {text!r}, expected names such as plain,auto")
+    requests = {name: dataclasses.replace(wanted, method=name) for name in names}
+    return Job(bundle, manifest, what.task, what.data, what, loading, requests)
+
+
+def make_work(job: Job, stack: ExitStack) -> tuple[Work, str]:
+    """Returns the samples to take, and how the model meets the data, in words.
+
+    Raises:
+        ConfigError: The data is broken, or does not fit the model.
+    """
+    if job.task is TaskName.PERPLEXITY:
+        return _make_predictions(job, stack)
+    tasks: dict[TaskName, Task] = {
+        TaskName.HUMAN_EVAL: HumanEval(is_chat=True, limits=job.limits),
+        TaskName.GSM8K: Gsm8k(is_chat=True),
+        TaskName.INFILL: Infill(job.limits),
+    }
+    task = tasks[job.task]
+    problems = read_problems(job.data, task.keys, job.what.limit)
+    with job.load(None) as engine:
+        is_chat = engine.has_chat_template if job.what.chat is None else job.what.chat
+        if job.task is TaskName.INFILL:
+            how = "infilling tokens"
+        else:
+            how = "chat template" if is_chat else "raw prompts"
+            if not is_chat:
+                task = _raw(job)
+        prompts = [task.encode(engine, problem) for problem in problems]
+    n_new = next(iter(job.requests.values())).max_new_tokens
+    longest = max(range(len(prompts)), key=lambda i: len(prompts[i]))
+    needed = len(prompts[longest]) + n_new
+    if needed > job.context:
+        raise ConfigError(
+            f"{problems[longest].place}: prompt and answer need {needed} positions, there are "
+            f"{job.context}: ask for fewer --max-new-tokens, or export with a larger --context"
+        )
+    context = min(job.context, needed + _DRAFT_ROOM)
+    engines = Engines(lambda: job.load(context), stack)
+    return Answers(task, problems, prompts, engines), how
+
+
+def _raw(job: Job) -> Task:
+    if job.task is TaskName.GSM8K:
+        return Gsm8k(is_chat=False)
+    return HumanEval(is_chat=False, limits=job.limits)
+
+
+def _make_predictions(job: Job, stack: ExitStack) -> tuple[Work, str]:
+    text = read_text(job.data)
+    window = job.what.window or min(512, job.context)
+    stride = job.what.stride or window // 2
+    if window > job.context:
+        raise ConfigError(
+            f"--window is {window}, expected at most {job.context}, the context there is"
+        )
+    engines = Engines(lambda: job.load(window), stack)
+    start = job.manifest.bos_token_id if job.manifest.add_bos else None
+    plain = Setting(PLAIN, GenerationConfig())
+    tokens = engines.of(plain).tokenizer.encode(text)
+    windows = list(cut(len(tokens), window, stride, start is not None))[: job.what.limit]
+    return Predictions(tokens, windows, start, engines), f"windows of {window}, {stride} apart"
+
+
+def setting_facts(job: Job, how: str) -> dict[str, Any]:
+    """Returns what all settings of an evaluation have in common, JSON-ready."""
+    draft = job.loading.draft
+    return {
+        "edgedec": __version__,
+        "bundle": job.manifest.name,
+        "bundle_sha256": _manifest_sha256(job.bundle),
+        "draft_sha256": None if draft is None else _manifest_sha256(draft),
+        "task": str(job.task),
+        "data": job.data.name,
+        "data_sha256": file_sha256(job.data),
+        "how": how,
+        "cut": how if job.task is TaskName.PERPLEXITY else None,
+        "threads": job.threads,
+        "context": job.loading.context,
+        "limits": dataclasses.asdict(job.limits),
+    }
+
+
+def request_facts(request: GenerationConfig) -> dict[str, Any]:
+    """Returns a request, JSON-ready."""
+    facts = dataclasses.asdict(request)
+    bias = facts["sampling"]["logit_bias"]
+    facts["sampling"]["logit_bias"] = {str(key): str(value) for key, value in bias.items()}
+    return facts
+
+
+def _manifest_sha256(bundle: Path) -> str:
+    return hashlib.sha256((bundle / MANIFEST_NAME).read_bytes()).hexdigest()

@@ -1,0 +1,80 @@
+"""Task `perplexity`: how well a model predicts a text that it is shown token by token.
+
+The text is cut into windows of `window` tokens; each begins with an empty KV cache, and with the
+model's start token where it wants one, which counts towards the window. Windows begin `stride`
+tokens apart, and each scores the tokens no window before it scored: the first one all its tokens
+but the very first (which nothing predicts, unless there is a start token), the others their last
+`stride` ones. So every token is scored once, after at least `window - stride` others except in the
+first window. A sample is a window; the mean is over tokens.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgedec.models.errors import ConfigError
+from edgedec.runtime.session import ModelSession, TokenTree
+
+_CHUNK = 64
+"""Tokens per pass: a chunk's logits take _CHUNK rows of the vocabulary's width."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """Tokens ``start`` to ``end`` of a text, of which those from ``scored`` on count here."""
+
+    start: int
+    scored: int
+    end: int
+
+    @property
+    def n_scored(self) -> int:
+        return self.end - self.scored
+
+
+def cut(n_tokens: int, window: int, stride: int, has_start_token: bool) -> Iterator[Window]:
+    """Yields the windows of a text.
+
+    Raises:
+        ConfigError: The numbers make no sense.
+    """
+    room = window - has_start_token
+    if window < 2:
+        raise ConfigError(f"--window is {window}, expected at least 2")
+    if not 1 <= stride < window:
+        raise ConfigError(
+            f"--stride is {stride}, expected 1 to {window - 1}, so that every token follows another"
+        )
+    scored = 0 if has_start_token else 1
+    if n_tokens <= scored:
+        raise ConfigError(f"the text has {n_tokens} tokens, expected at least {scored + 1}")
+    end = 0
+    while end < n_tokens:
+        end = min(n_tokens, room if end == 0 else end + stride)
+        yield Window(max(0, end - room), scored, end)
+        scored = end
+
+
+def score(
+    session: ModelSession, tokens: Sequence[int], window: Window, start_token: int | None
+) -> tuple[float, float]:
+    """Returns the nats that a window's scored tokens take together, and the seconds it took."""
+    started_s = time.perf_counter()
+    lead = [] if start_token is None else [start_token]
+    ids = [*lead, *tokens[window.start : window.end]]
+    first = window.scored - window.start + len(lead)  # index in ids of the first scored token
+    session.truncate(0)
+    nats = 0.0
+    for start in range(0, len(ids) - 1, _CHUNK):
+        chunk = ids[start : min(start + _CHUNK, len(ids) - 1)]
+        asked = [i for i in range(len(chunk)) if start + i + 1 >= first]
+        rows = session.forward(TokenTree.chain(chunk), asked)
+        followers = [ids[start + i + 1] for i in asked]
+        chosen = rows.logits[np.arange(len(asked)), followers].astype(np.float64)
+        nats += float(np.sum(rows.stats.log_sum_exp.astype(np.float64) - chosen))
+        session.commit(range(len(chunk)))
+    return nats, time.perf_counter() - started_s

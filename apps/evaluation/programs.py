@@ -1,0 +1,173 @@
+"""Runs programs that a model wrote, each in a process of its own that is held at arm's length.
+
+What holds them is told in `program_child.py`. What does not: a program may read every file that
+the user (or nobody, if the user is root) may read, though it cannot send or store what it read; it
+may use its share of processor, memory and time; one that sets out to forge the verdict about
+itself can, since it shares the interpreter with its test; and an error in the kernel or in Python
+may let it out. Where the kernel has no filter, only resource limits and Python's own checks are
+left, which hold accidents, not attacks: evaluate models you do not trust on a machine you can
+afford to lose.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import secrets
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgedec.models.errors import EdgedecError
+
+_CHILD = Path(__file__).with_name("program_child.py")
+_MAX_REPORT_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a program may use.
+
+    seconds: of wall time, and, rounded up, of CPU time. output_bytes: of all it prints.
+    """
+
+    seconds: float = 10.0
+    memory_bytes: int = 512 << 20
+    output_bytes: int = 1 << 20
+    open_files: int = 32
+
+    def resources(self) -> dict[str, int]:
+        """Returns resource limits by their names in the `resource` module."""
+        return {
+            "RLIMIT_AS": self.memory_bytes,
+            "RLIMIT_CPU": math.ceil(self.seconds) + 1,
+            "RLIMIT_FSIZE": 0,
+            "RLIMIT_NPROC": 0,
+            "RLIMIT_CORE": 0,
+            "RLIMIT_NOFILE": self.open_files,
+        }
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a program. reason: why it failed, None if it ran to its end.
+
+    held_by: what kept it in; empty if it never reported.
+    """
+
+    reason: str | None
+    held_by: tuple[str, ...] = ()
+
+    @property
+    def is_passed(self) -> bool:
+        return self.reason is None
+
+
+def run_program(source: str, limits: Limits | None = None, is_filtered: bool = True) -> Verdict:
+    """Returns what came of the Python program ``source``, which must run to its end to pass.
+
+    is_filtered: False does without the kernel's filter, as where there is none.
+    """
+    limits = limits or Limits()
+    token = secrets.token_hex(16)
+    job = {
+        "source": source,
+        "token": token,
+        "limits": limits.resources(),
+        "is_filtered": is_filtered,
+    }
+    with tempfile.TemporaryDirectory(prefix="edgedec-", ignore_cleanup_errors=True) as folder:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-S", "-s", "-B", "-X", "utf8", str(_CHILD)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=folder,
+            env={"PYTHONHASHSEED": "0"},  # so that a verdict does not depend on the run
+            start_new_session=True,
+        )
+        try:
+            report, reason = _listen(process, json.dumps(job).encode(), limits)
+        finally:
+            _end(process)
+    return _read_report(report, token, reason, process.returncode)
+
+
+def check_programs_run(limits: Limits) -> tuple[str, ...]:
+    """Returns what holds programs on this machine.
+
+    Raises:
+        EdgedecError: Even a harmless one fails here, so that every verdict would be wrong.
+    """
+    verdict = run_program("import collections, hashlib, math, random, re, typing\n", limits)
+    if verdict.reason is not None:
+        raise EdgedecError(
+            f"cannot run programs apart on this machine ({verdict.reason}), so there is no telling "
+            "which ones pass"
+        )
+    return verdict.held_by
+
+
+def _listen(
+    process: subprocess.Popen[bytes], job: bytes, limits: Limits
+) -> tuple[bytes, str | None]:
+    """Returns what the process reported, and why it was not waited for, if so."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    deadline = time.monotonic() + limits.seconds
+    with suppress(BrokenPipeError):  # it died already; there will be no report
+        process.stdin.write(job)
+        process.stdin.close()
+    heard = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
+    most = {process.stdout.fileno(): _MAX_REPORT_BYTES, process.stderr.fileno(): 0}
+    n_printed = 0
+    with selectors.DefaultSelector() as selector:
+        for number in heard:
+            selector.register(number, selectors.EVENT_READ)
+        while selector.get_map():
+            ready = selector.select(max(0.0, deadline - time.monotonic()))
+            if not ready:
+                return b"", f"ran longer than {limits.seconds:g} s"
+            for key, _ in ready:
+                data = os.read(key.fd, 1 << 16)
+                if not data:
+                    selector.unregister(key.fd)
+                n_printed += len(data)
+                heard[key.fd] += data[: max(0, most[key.fd] - len(heard[key.fd]))]
+            if n_printed > limits.output_bytes:
+                return b"", f"printed more than {limits.output_bytes} bytes"
+    return bytes(heard[process.stdout.fileno()]), None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kills the process and all that are left of its group."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            with suppress(BrokenPipeError):
+                pipe.close()
+
+
+def _read_report(report: bytes, token: str, reason: str | None, code: int) -> Verdict:
+    """Returns the verdict of a report; whatever does not bear the token is not believed."""
+    if reason is not None:
+        return Verdict(reason)
+    for line in report.split(b"\n"):
+        if line.startswith(token.encode()):
+            with suppress(ValueError):
+                fields: Any = json.loads(line[len(token) :])
+                return Verdict(fields["reason"], tuple(fields["held_by"]))
+    how = f"signal {-code}" if code < 0 else f"exit code {code}"
+    return Verdict(f"ended before the end of its test ({how})")

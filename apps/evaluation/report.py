@@ -1,0 +1,245 @@
+"""What samples say of the settings they were taken under, as a document and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from edgedec.apps.bench_report import table
+from edgedec.apps.evaluation.intervals import (
+    N_RESAMPLES,
+    Float64,
+    Interval,
+    bootstrap,
+    sign_test,
+)
+from edgedec.apps.evaluation.samples import Sample, Samples, Setting
+from edgedec.apps.evaluation.tasks import METRICS, Metric
+from edgedec.models.errors import ConfigError
+
+Row = dict[str, Any]
+
+
+def make_document(
+    settings: Sequence[Setting], held: Samples, names: Sequence[str] | None, facts: dict[str, Any]
+) -> dict[str, Any]:
+    """Returns everything about an evaluation, JSON-ready.
+
+    names: samples asked for; all there are when None. The first setting is what the others are
+    compared with.
+
+    Raises:
+        ConfigError: The settings are of different tasks or data.
+    """
+    check_comparable(settings)
+    task = settings[0].facts["task"]
+    wanted = None if names is None else set(names)
+    found = [
+        {s.name: s for s in held.of(one.fingerprint) if wanted is None or s.name in wanted}
+        for one in settings
+    ]
+    metrics = METRICS[task]
+    return {
+        "task": task,
+        "n_problems": None if wanted is None else len(wanted),
+        "resamples": N_RESAMPLES,
+        **facts,
+        "settings": [
+            _setting_row(setting, list(samples.values()), metrics)
+            for setting, samples in zip(settings, found, strict=True)
+        ],
+        "comparisons": [
+            _comparison(settings[0], found[0], setting, samples, metrics[0])
+            for setting, samples in zip(settings[1:], found[1:], strict=True)
+        ],
+        "samples": [
+            {"setting": setting.label, **sample.to_dict()}
+            for setting, samples in zip(settings, found, strict=True)
+            for sample in samples.values()
+        ],
+    }
+
+
+def check_comparable(settings: Sequence[Setting]) -> None:
+    """Raises a ConfigError unless the settings are of the same task and data."""
+    for key, what in (("task", "tasks"), ("data_sha256", "data"), ("cut", "windows")):
+        values = {str(setting.facts.get(key)) for setting in settings}
+        if len(values) > 1:
+            raise ConfigError(
+                f"cannot compare samples of different {what}: {', '.join(sorted(values))}"
+            )
+    if settings[0].facts.get("task") not in METRICS:
+        raise ConfigError(f"unknown task {settings[0].facts.get('task')!r} in the samples")
+
+
+def _setting_row(setting: Setting, samples: list[Sample], metrics: Sequence[Metric]) -> Row:
+    seconds = sum(sample.seconds for sample in samples)
+    decode_s = sum(sample.decode_s for sample in samples)
+    n_later = sum(max(0, sample.n_new_tokens - 1) for sample in samples)
+    origins: dict[str, int] = {}
+    for sample in samples:
+        for origin, n in sample.tokens_by_origin.items():
+            origins[origin] = origins.get(origin, 0) + n
+    return {
+        "label": setting.label,
+        "fingerprint": setting.fingerprint,
+        "facts": setting.facts,
+        "lossless": all(sample.lossless for sample in samples),
+        "n_samples": len(samples),
+        "metrics": {
+            metric.name: _told(bootstrap(_columns(samples, metric), _score(metric)))
+            for metric in metrics
+        },
+        "seconds": seconds,
+        "seconds_per_sample": seconds / len(samples) if samples else None,
+        "n_prompt_tokens": sum(sample.n_prompt_tokens for sample in samples),
+        "n_new_tokens": sum(sample.n_new_tokens for sample in samples),
+        "tokens_per_s": n_later / decode_s if decode_s > 0 else None,
+        "tokens_by_origin": origins,
+        "n_cut_off": sum(sample.finish_reason in ("length", "context") for sample in samples),
+    }
+
+
+def _comparison(
+    first: Setting,
+    first_samples: dict[str, Sample],
+    other: Setting,
+    other_samples: dict[str, Sample],
+    metric: Metric,
+) -> Row:
+    """Returns what changes from the first setting to another, over the samples both have."""
+    names = [name for name in first_samples if name in other_samples]
+    firsts = [first_samples[name] for name in names]
+    others = [other_samples[name] for name in names]
+    columns = np.concatenate([_columns(firsts, metric), _columns(others, metric)])
+    times = np.array([[s.seconds for s in firsts], [s.seconds for s in others]], np.float64)
+    of = _score(metric)
+    sign = -1.0 if metric.is_lower_better else 1.0
+    gains = [
+        sign * (b.metrics[metric.key] - a.metrics[metric.key])
+        for a, b in zip(firsts, others, strict=True)
+    ]
+    n_wins, n_losses = sum(g > 0 for g in gains), sum(g < 0 for g in gains)
+    return {
+        "first": first.label,
+        "other": other.label,
+        "metric": metric.name,
+        "n_common": len(names),
+        "difference": _told(bootstrap(columns, lambda means: of(means[2:]) - of(means[:2]))),
+        "kept": _told(bootstrap(columns, lambda means: of(means[2:]) / of(means[:2]))),
+        "time_ratio": _told(bootstrap(times, lambda means: means[1] / means[0])),
+        "n_wins": n_wins,
+        "n_losses": n_losses,
+        "n_ties": len(names) - n_wins - n_losses,
+        "p_value": sign_test(n_wins, n_losses),
+        "n_same_answer": sum(a.answer == b.answer for a, b in zip(firsts, others, strict=True)),
+    }
+
+
+def _columns(samples: Sequence[Sample], metric: Metric) -> Float64:
+    """Returns weighted values and weights; the ratio of their means is the weighted mean."""
+    try:
+        values = [sample.metrics[metric.key] for sample in samples]
+    except KeyError:
+        raise ConfigError(f"a sample lacks {metric.key!r}: it is of another task") from None
+    weights = np.array([sample.weight for sample in samples], np.float64)
+    return np.stack([np.array(values, np.float64) * weights, weights])
+
+
+def _score(metric: Metric) -> Callable[[Any], Any]:
+    return lambda means: metric.of(means[0] / means[1])
+
+
+def _told(interval: Interval | None) -> dict[str, float] | None:
+    return None if interval is None else interval.to_dict()
+
+
+def render(document: dict[str, Any]) -> str:
+    """Returns the document as Markdown."""
+    metrics = METRICS[document["task"]]
+    rows = [
+        _setting_cells(row, document["comparisons"][i - 1] if i else None, metrics)
+        for i, row in enumerate(document["settings"])
+    ]
+    names = [f"{metric.name} (95 %)" for metric in metrics]
+    header = ["setting", "samples", *names, "t/s", "seconds", "s/sample", "time of the first"]
+    against = table(
+        ["against the first", "common", "difference", "kept", "wins", "losses", "ties", "p",
+         "same text"],
+        [_comparison_cells(row, metrics[0]) for row in document["comparisons"]],
+    )  # fmt: skip
+    return "\n".join(part for part in (table(header, rows), against, _facts(document)) if part)
+
+
+def _setting_cells(row: Row, compared: Row | None, metrics: Sequence[Metric]) -> list[str]:
+    ratio = {"value": 1.0} if compared is None else compared["time_ratio"]
+    return [
+        row["label"] + ("" if row["lossless"] else " (approximate)"),
+        str(row["n_samples"]),
+        *(_interval(row["metrics"][metric.name], metric.is_share) for metric in metrics),
+        _number(row["tokens_per_s"], ".1f"),
+        _number(row["seconds"], ".1f"),
+        _number(row["seconds_per_sample"], ".2f"),
+        _interval(ratio, is_share=False, digits=2),
+    ]
+
+
+def _comparison_cells(row: Row, metric: Metric) -> list[str]:
+    return [
+        row["other"],
+        str(row["n_common"]),
+        _interval(row["difference"], metric.is_share, sign="+"),
+        _interval(row["kept"], is_share=True),
+        str(row["n_wins"]),
+        str(row["n_losses"]),
+        str(row["n_ties"]),
+        _number(row["p_value"], ".2g"),
+        str(row["n_same_answer"]),
+    ]
+
+
+def _interval(
+    told: dict[str, float] | None, is_share: bool, digits: int = 3, sign: str = ""
+) -> str:
+    if told is None:
+        return ""
+    form = f"{sign}.1%" if is_share else f"{sign}.{digits}f"
+    value = format(told["value"], form)
+    if "low" not in told:
+        return value
+    return f"{value} ({format(told['low'], form)} to {format(told['high'], form)})"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def _facts(document: dict[str, Any]) -> str:
+    """Returns what the numbers rest on, one fact per line."""
+    first = document["settings"][0]["facts"]
+    lines = [
+        f"{document['task']} on {first['data']} ({first['data_sha256'][:12]}); {first['how']}; "
+        f"model {first['bundle']}, {first['threads']} threads",
+        f"intervals: {document['resamples']} bootstrap resamples of the problems, seeded; one of "
+        "no width means that all samples agree, not that the value is certain",
+        "seconds: from prompt to last token, judging not counted; t/s: decoding, prefill excluded; "
+        "settings took turns on every problem",
+    ]
+    if document["comparisons"]:
+        lines.append(
+            "kept: share of the first setting's score; wins and losses: samples better or worse "
+            "than the first setting's; p: McNemar's exact test"
+        )
+    if held_by := document.get("programs_held_by"):
+        lines.append(f"programs held by: {', '.join(held_by)}")
+    lines += [
+        f"{row['label']}: {row['n_cut_off']} of {row['n_samples']} answers were cut off at the "
+        "limit of new tokens"
+        for row in document["settings"]
+        if row["n_cut_off"]
+    ]
+    if not document["is_complete"]:
+        lines.append("the run ended early; comparisons use the samples that both settings have")
+    return "".join(f"- {line}\n" for line in lines)

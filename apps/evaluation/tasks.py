@@ -1,0 +1,144 @@
+"""What a task of `edgedec eval` is, and how its problems are read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from edgedec.models.errors import ConfigError
+from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.engine import Engine
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number that tells how good outputs are.
+
+    key: under which samples keep their values. of: from the mean of these to what is reported.
+    """
+
+    name: str
+    key: str
+    of: Callable[[Any], Any] = field(default=lambda mean: mean)
+    is_lower_better: bool = False
+    is_share: bool = True
+
+
+METRICS: dict[str, tuple[Metric, ...]] = {
+    "human_eval": (Metric("pass@1", "passed"),),
+    "gsm8k": (Metric("exact answer", "exact"),),
+    "infill": (Metric("tests pass", "passed"), Metric("exact match", "exact")),
+    "perplexity": (
+        Metric("bits per token", "nats", lambda nats: nats / math.log(2), True, False),
+        Metric("perplexity", "nats", lambda nats: math.e**nats, True, False),
+    ),
+}
+"""Task -> its metrics; settings are compared by the first one."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One line of a data file. place: file and line."""
+
+    name: str
+    place: str
+    fields: dict[str, str]
+
+    def __getitem__(self, key: str) -> str:
+        return self.fields[key]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """metrics: by their keys. answer: what was judged. reason: why it failed, None if it passed."""
+
+    metrics: dict[str, float]
+    answer: str
+    reason: str | None = None
+
+
+class Task(Protocol):
+    """Problems that a model answers with a text."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Fields every problem has."""
+
+    def encode(self, engine: Engine, problem: Problem) -> list[int]:
+        """Returns the token ids of a problem's prompt."""
+
+    def request(self, engine: Engine, problem: Problem, base: GenerationConfig) -> GenerationConfig:
+        """Returns ``base`` with what ends an answer to the problem."""
+
+    def judge(self, problem: Problem, text: str) -> Judgement:
+        """Returns how good the answer ``text`` is."""
+
+
+def read_problems(path: Path, keys: Sequence[str], limit: int | None = None) -> list[Problem]:
+    """Returns the problems of a file, the first ``limit`` of them, after checking all.
+
+    Raises:
+        ConfigError: The file cannot be read, or a line of it is broken.
+    """
+    problems: list[Problem] = []
+    names: dict[str, str] = {}
+    for i, line in enumerate(read_text(path).split("\n")):
+        if not line.strip():
+            continue
+        problem = _read_line(line, f"{path.name}:{i + 1}", keys)
+        if problem.name in names:
+            raise ConfigError(
+                f"{problem.place}: task_id {problem.name!r} is that of {names[problem.name]}, "
+                "expected each once"
+            )
+        names[problem.name] = problem.place
+        problems.append(problem)
+    if not problems:
+        raise ConfigError(f"{path}: no problems, expected one JSON object a line")
+    return problems[:limit]
+
+
+def _read_line(line: str, place: str, keys: Sequence[str]) -> Problem:
+    expected = f"expected an object with the texts {', '.join(keys)}"
+    try:
+        fields: Any = json.loads(line)
+    except ValueError as error:
+        raise ConfigError(f"{place}: no JSON ({error}), {expected}") from None
+    if not isinstance(fields, dict):
+        raise ConfigError(f"{place}: got {type(fields).__name__}, {expected}")
+    for key in keys:
+        if not isinstance(fields.get(key), str):
+            raise ConfigError(f"{place}: {key} is {fields.get(key)!r}, {expected}")
+    name = fields.get("task_id", place)
+    texts = {key: value for key, value in fields.items() if isinstance(value, str)}
+    return Problem(str(name), place, texts)
+
+
+def read_text(path: Path) -> str:
+    """Returns the text of a data file.
+
+    Raises:
+        ConfigError: It cannot be read, or is no UTF-8 text.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is no UTF-8 text: {error}") from None
+
+
+def file_sha256(path: Path) -> str:
+    """Returns the hash of a data file that was read before."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def encode_question(engine: Engine, question: str, answer_start: str = "") -> list[int]:
+    """Returns the ids of a chat in which the model is asked and has begun its answer."""
+    ids = engine.encode([{"role": "user", "content": question}])
+    return ids + engine.tokenizer.encode(answer_start)
