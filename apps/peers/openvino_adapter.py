@@ -27,6 +27,7 @@ class Model:
         self._threads: int = spec["threads"]
         self._ids: list[int] = spec["ids"]
         self._pipelines: dict[str, Any] = {}
+        self._pipeline("plain")
         self.facts = {
             "through": f"openvino-genai {openvino_genai.__version__}, LLMPipeline",
             "format": "GGUF" if path.suffix == ".gguf" else f"folder {path.name}",
