@@ -21,7 +21,7 @@ from edgedec.runtime.session_state import SessionState
 
 TARGET, DRAFT = "target", "draft"
 
-_WORTH_KEEPING = 32
+_WORTH_KEEPING = 16
 """Tokens that are sooner computed anew than looked after."""
 
 

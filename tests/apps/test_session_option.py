@@ -1,0 +1,69 @@
+"""`edgedec run --session` and `edgedec chat --prompt-cache`."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Cli = Callable[..., Any]
+PROMPT = "Name the planets of the solar system, one after the other."
+
+pytestmark = pytest.mark.e2e
+
+
+def test_a_session_goes_on(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> None:
+    path = tmp_path / "planets.session"
+    options = (smollm2_bundle, PROMPT, "-n", 8, "--session", path)
+    first = cli("run", *options, "--json")
+    assert first.exit_code == 0
+    assert first.err == ""
+    assert first.json["stats"]["n_reused_tokens"] == 0
+    again = cli("run", *options, "--json")
+    assert again.json["token_ids"] == first.json["token_ids"]
+    n_prompt = first.json["n_prompt_tokens"]
+    assert again.json["stats"]["n_reused_tokens"] == n_prompt - 1
+    told = cli("run", *options)
+    assert told.exit_code == 0
+    assert f"holds {n_prompt + 7} tokens" in told.err
+    assert f"({n_prompt - 1} reused)" in told.err
+
+
+def test_a_damaged_session_is_refused_and_left(
+    cli: Cli, smollm2_bundle: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "planets.session"
+    path.write_bytes(b"something dear")
+    done = cli("run", smollm2_bundle, PROMPT, "-n", 2, "--session", path)
+    assert done.exit_code == 1
+    assert "planets.session" in done.error
+    assert path.read_bytes() == b"something dear"
+    done = cli("run", tmp_path / "no bundle", PROMPT, "--session", tmp_path / "no" / "folder")
+    assert "there is no folder" in done.error
+
+
+@pytest.mark.parametrize(("size", "is_remembered"), [(64, True), (0, False)])
+def test_reset_and_the_prompt_cache(
+    cli: Cli,
+    smollm2_bundle: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    size: int,
+    is_remembered: bool,
+) -> None:
+    lines = f"{PROMPT}\n/reset\nTell me a story.\n/reset\n{PROMPT}\n"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+    done = cli("chat", smollm2_bundle, "-n", 8, "--json", "--prompt-cache", size)
+    assert done.exit_code == 0
+    first, _, third = done.json["turns"]
+    assert third["token_ids"] == first["token_ids"]
+    n_reused, n_prompt = third["stats"]["n_reused_tokens"], third["n_prompt_tokens"]
+    assert (n_reused == n_prompt - 1) == is_remembered
+
+
+def test_bad_size(cli: Cli, smollm2_bundle: Path) -> None:
+    done = cli("chat", smollm2_bundle, "--prompt-cache", -1)
+    assert done.exit_code == 2
