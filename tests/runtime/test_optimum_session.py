@@ -60,3 +60,15 @@ def test_tree_is_refused(gpt2: tuple[Path, Any, Any]) -> None:
     session = PortableSession(graph, config, 1, 64)
     with pytest.raises(SessionError, match="cannot run a tree of drafts"):
         session.forward(TokenTree((1, 2, 3), (-1, 0, 0)), (2,))
+
+
+def test_restored_session_goes_on_bit_for_bit(gpt2: tuple[Path, Any, Any]) -> None:
+    graph, config, _ = gpt2
+    computed, restored = (PortableSession(graph, config, 1, 64) for _ in range(2))
+    computed.forward(TokenTree.chain(TOKENS), ())
+    computed.commit(range(len(TOKENS)))
+    restored.restore(computed.snapshot(5))
+    computed.truncate(5)
+    rest = TokenTree.chain([8, 9])
+    expected = computed.forward(rest, (0, 1)).logits
+    np.testing.assert_array_equal(restored.forward(rest, (0, 1)).logits, expected)
