@@ -34,6 +34,7 @@ THIRD_PARTY = {
 
 OPTIONAL = {
     "apps/bench_plot.py": {"matplotlib"},
+    "apps/evaluation/plot.py": {"matplotlib"},
     "apps/bench_prompts_plot.py": {"matplotlib"},
     "apps/peers/genai_adapter.py": {"onnxruntime_genai"},
     "apps/peers/openvino_adapter.py": {"openvino", "openvino_genai"},
