@@ -80,7 +80,7 @@ def export(
         str | None,
         typer.Option(
             metavar="N|all",
-            help="Tokens the draft model can propose; 16384 of larger vocabularies by default.",
+            help="Tokens the draft model can propose; 49152 of large vocabularies by default.",
         ),
     ] = None,
     draft_corpus: Annotated[

@@ -9,8 +9,11 @@ from edgedec.export.quantize import SCHEMES
 from edgedec.models.errors import ConfigError
 from edgedec.targets import device_target
 
-DRAFT_HEAD_SIZE = 16384
-"""Tokens that a draft model's trimmed head knows unless told otherwise."""
+DRAFT_HEAD_SIZE = 49152
+"""Tokens that a draft model's trimmed head knows unless told otherwise. Fewer make its step little
+cheaper and miss much: of 1280 tokens of code that no corpus had prepared for, 16384 of Qwen2.5's
+151936 tokens held 87 %, as many as these 96 %; a step of its 0.5B model took 8.6 ms of one thread
+with 16384, 9.1 with these and 11.5 with all."""
 
 
 @dataclass(frozen=True)
@@ -18,9 +21,9 @@ class DraftModelConfig:
     """The draft model of a bundle.
 
     source: as of `ExportConfig`. quantization: ``keep``, or a scheme for every matrix that has
-    more bits. head_size: tokens its LM head knows, 0 for all; None trims large vocabularies to
-    `DRAFT_HEAD_SIZE`. corpus: text or code, a file or a folder, whose most frequent tokens the
-    trimmed head knows; None takes those the tokenizer ranks first.
+    more bits. head_size: tokens its LM head knows, 0 for all; None trims vocabularies of
+    more than twice `DRAFT_HEAD_SIZE` to that. corpus: text or code, a file or a folder, whose most
+    frequent tokens the trimmed head knows; None takes those the tokenizer ranks first.
     """
 
     source: str

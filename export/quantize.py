@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.export.checkpoint import Checkpoint, EditedCheckpoint
-from edgedec.models.blocks import weight_shapes
+from edgedec.models.blocks import head_weight, weight_shapes
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import CheckpointError, ConfigError
 from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat, ScaleKind
@@ -50,8 +50,9 @@ _RANGE_TRIALS = (14.0, 14.5, 15.0, 15.5, 16.0)
 class Quantized(EditedCheckpoint):
     """A checkpoint whose matrices are quantised as they are read.
 
-    Vectors, and matrices the checkpoint has quantised already, stay as they are; a draft model's
-    are quantised once more where they have more bits than the scheme.
+    Vectors, and matrices the checkpoint has quantised already, stay as they are. Of a draft model
+    they are quantised once more where they have more bits than the scheme, and its LM head has no
+    more bits than the rest: what it is slower costs more than what it errs.
     """
 
     def __init__(self, checkpoint: Checkpoint, scheme: str, is_draft: bool = False) -> None:
@@ -78,7 +79,8 @@ class Quantized(EditedCheckpoint):
         if self._format_name is None:
             return stored
         wanted = FORMATS[self._format_name]
-        if name in ("embed_tokens.weight", "lm_head.weight"):
+        is_draft_head = self._is_draft and name == head_weight(self.config)
+        if name in ("embed_tokens.weight", "lm_head.weight") and not is_draft_head:
             wanted = FORMATS[EIGHT_BITS.get(wanted.name, wanted.name)]
         is_dearer = self._is_draft and stored.bits > wanted.bits
         return wanted if stored.is_float or is_dearer else stored
