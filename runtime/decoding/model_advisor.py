@@ -1,0 +1,150 @@
+"""Whether to ask the draft model this round, how deep, and when it is not worth its time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from edgedec.runtime.decoding.acceptance import DepthRates
+from edgedec.runtime.decoding.cost_table import CostTable
+from edgedec.runtime.drafters.draft_passes import DraftCost
+from edgedec.runtime.drafters.drafter import Budget, DraftContext, Drafter
+
+MAX_LEVELS = 8
+_PRIOR = 0.7  # acceptance of a level before any was seen
+_NODES_PER_LEVEL = 1.3  # drafted for verification, on average
+_STEP_NODES = 2  # expanded in one pass of the draft model
+_LATER_GAIN = 0.8  # of a drafted level is what a level after it brings on average
+_MARGIN = 1.03  # a draft model must promise this much more than doing without it
+_USUAL_FEED = 2  # tokens of the text a draft model has yet to see in most rounds
+_HORIZON = 128  # tokens over which catching up with the text has to pay
+_RENT = 0.3  # share of that cost that has to be lost first
+_FIRST_REST, _LONGEST_REST = 8, 128  # rounds a draft model that lost is left alone
+
+
+class ModelDrafter(Drafter, Protocol):
+    """A drafter that runs passes of a model."""
+
+    @property
+    def cost(self) -> DraftCost:
+        """What the latest proposal cost."""
+
+    def n_missing(self, tokens: Sequence[int]) -> int:
+        """Returns how many tokens the next proposal after ``tokens`` has to compute first."""
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """What the draft model promises.
+
+    levels: how deep to draft; 0: do without it. rate: tokens per millisecond.
+    """
+
+    levels: int = 0
+    rate: float = 0.0
+    is_probe: bool = False
+
+
+class ModelAdvisor:
+    """Weighs the draft model against doing without it.
+
+    costs: Called when a plan is made and returns the cost table of the draft model's session.
+    """
+
+    def __init__(self, model: ModelDrafter, costs: Callable[[], CostTable]) -> None:
+        self._model = model
+        self._costs = costs
+        self._rates = DepthRates(_PRIOR, MAX_LEVELS)
+        self._step_scale = 1.0
+        self.begin()
+
+    def begin(self) -> None:
+        """A new output starts."""
+        self._rest, self._next_rest = 0, _FIRST_REST
+        self._regret_ms = 0.0  # lost so far by doing without the draft model
+        self._free_gain = 1.0  # over plain decoding, of rounds without it
+
+    def plan(
+        self, context: DraftContext, room: Budget, target: CostTable, free_rate: float
+    ) -> ModelPlan:
+        """Returns the depth that promises most tokens per millisecond, if the model pays.
+
+        free_rate: tokens per millisecond that doing without it promises for this round.
+        """
+        if self._rest > 0:
+            self._rest -= 1
+            # Its rates are those of the time it lost; only another try gives new ones.
+            is_due = self._rest == 0 and room.depth >= 2
+            return ModelPlan(2, 1 / target.ms(1), is_probe=True) if is_due else ModelPlan()
+        best = ModelPlan()
+        for levels in range(1, min(MAX_LEVELS, room.depth) + 1):
+            n_rows = min(1 + round(_NODES_PER_LEVEL * levels), room.n_nodes + 1)
+            ms = levels * self.step_ms + target.ms(n_rows)
+            rate = (1 + self._rates.expected_tokens(levels)) / ms
+            if rate > best.rate:
+                best = ModelPlan(levels, rate)
+        if best.rate <= _MARGIN * free_rate:
+            return ModelPlan()
+        return best if self._pays_to_catch_up(context, room, target, best.rate) else ModelPlan()
+
+    def budget(self, plan: ModelPlan, room: Budget, target: CostTable, n_nodes: int) -> Budget:
+        """Returns how much the model may draft: what earns less than it costs is left out."""
+        row_ms = (target.ms(8) - target.ms(4)) / 4
+        return Budget(
+            n_nodes=min(n_nodes, room.n_nodes),
+            depth=min(2 if plan.is_probe else MAX_LEVELS, room.depth),
+            min_value=0.5 * row_ms * plan.rate,
+            min_step_value=self.step_ms * plan.rate / _LATER_GAIN,
+            n_step_nodes=_STEP_NODES,
+        )
+
+    def learn(self, n_accepted: int, target: CostTable) -> None:
+        """Takes in a round it drafted for, of which ``n_accepted`` levels held."""
+        cost = self._model.cost
+        is_usual = 0 < cost.n_fed <= _USUAL_FEED
+        n_steps = cost.n_levels + is_usual
+        if n_steps:
+            measured = (cost.level_ms + is_usual * cost.feed_ms) / n_steps
+            change = min(max(measured / self.step_ms, 0.67), 1.5)
+            self._step_scale *= change**0.1
+        self._rates.observe(min(cost.n_levels + 1, MAX_LEVELS), n_accepted)
+        hoped = 1 + self._rates.expected_tokens(1)
+        if hoped / (self.step_ms + target.ms(2)) > 1 / target.ms(1):
+            self._next_rest = _FIRST_REST
+        else:
+            self._rest = self._next_rest
+            self._next_rest = min(2 * self._next_rest, _LONGEST_REST)
+
+    def learn_without(self, gain: float) -> None:
+        """Takes in a round without it. gain: tokens per millisecond over plain decoding's."""
+        self._free_gain += 0.1 * (gain - self._free_gain)
+
+    @property
+    def step_ms(self) -> float:
+        """Expected milliseconds of a pass of the draft model."""
+        return self._step_scale * self._costs().ms(1)
+
+    @property
+    def drafted_ms(self) -> float:
+        """What the latest proposal cost, catching up with much text aside."""
+        cost = self._model.cost
+        return cost.level_ms + (cost.feed_ms if cost.n_fed <= _USUAL_FEED else 0.0)
+
+    def _pays_to_catch_up(
+        self, context: DraftContext, room: Budget, target: CostTable, rate: float
+    ) -> bool:
+        """Whether reading what the draft model has missed is worth it.
+
+        What it would save has to exceed that cost over what may be left of the output, and a part
+        of the cost has to be lost already by not having it: a text that ends soon, or that free
+        drafters turn out to follow well, never pays for the reading (ski rental).
+        """
+        n_missing = self._model.n_missing(context.tokens) - _USUAL_FEED
+        if n_missing <= 0:
+            return True
+        cost_ms = n_missing * self._costs().ms(16) / 16
+        saved_ms = max(target.ms(1) / max(self._free_gain, 1.0) - 1 / rate, 0.0)  # per token
+        self._regret_ms += saved_ms
+        n_left = min(room.depth, _HORIZON)
+        return self._regret_ms > _RENT * cost_ms and n_left * saved_ms > (1 - _RENT) * cost_ms
