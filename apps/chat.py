@@ -13,6 +13,7 @@ from edgedec.apps import options
 from edgedec.apps.generate import ShowOptions, write_stream
 from edgedec.apps.option_groups import takes_groups
 from edgedec.apps.progress import ProgressBars, count_amount
+from edgedec.apps.switch_options import SwitchOptions, tell_if_approximate
 from edgedec.apps.terminal import note, print_error, print_json
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config import GenerationConfig
@@ -35,6 +36,7 @@ def chat(
     ] = 256,
     loading: options.LoadOptions,
     request: options.RequestOptions,
+    switching: SwitchOptions,
     shown: ShowOptions,
     json: options.Json = False,
     debug: options.Debug = False,
@@ -51,11 +53,13 @@ def chat(
 
       printf 'Hello\\nWho are you?\\n' | edgedec chat smollm2.edgedec --json
     """
-    request.make_request(GenerationConfig())  # complains before anything is loaded
+    switching.apply(request.make_request(GenerationConfig()))  # complains before anything is loaded
     with ProgressBars(count_amount) as bars:
         engine = loading.load(bundle, bars.report, prompt_cache)
     with engine:
-        talk = _Talk(engine, system, request.make_request(engine.defaults), shown, is_silent=json)
+        asked = switching.apply(request.make_request(engine.defaults))
+        tell_if_approximate(asked)
+        talk = _Talk(engine, system, asked, shown, is_silent=json)
         turns = talk.run()
     if json:
         print_json({"turns": turns})

@@ -13,6 +13,7 @@ from edgedec.apps import options
 from edgedec.apps.draft_colours import OriginColours
 from edgedec.apps.option_groups import takes_groups
 from edgedec.apps.progress import ProgressBars, count_amount
+from edgedec.apps.switch_options import SwitchOptions, tell_if_approximate
 from edgedec.apps.terminal import TextWriter, err, note, print_json, stops_on_interrupt
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
@@ -59,6 +60,7 @@ def run(
     ] = None,
     loading: options.LoadOptions,
     request: options.RequestOptions,
+    switching: SwitchOptions,
     shown: ShowOptions,
     json: options.Json = False,
     debug: options.Debug = False,
@@ -78,7 +80,7 @@ def run(
       edgedec run smollm2.edgedec --prompt-file long.txt --session long.session
     """
     text = _read_prompt(prompt, prompt_file)
-    request.make_request(GenerationConfig())  # complains before anything is loaded
+    switching.apply(request.make_request(GenerationConfig()))  # complains before anything is loaded
     if session is not None and not session.parent.is_dir():
         raise ConfigError(f"cannot save {session}: there is no folder {session.parent}")
     with ProgressBars(count_amount) as bars:
@@ -89,11 +91,13 @@ def run(
                 if not json:
                     note(f"{session} holds {n_held} tokens")
             is_chat = engine.has_chat_template if chat is None else chat
+            asked = switching.apply(request.make_request(engine.defaults))
             stream = engine.stream(
                 [{"role": "user", "content": text.rstrip("\n")}] if is_chat else text,
-                request.make_request(engine.defaults),
+                asked,
                 bars.report,
             )
+            tell_if_approximate(asked)
             is_interrupted = write_stream(stream, bars, shown, is_silent=json)
             if json:
                 print_json(stream.result.to_dict())

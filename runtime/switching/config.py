@@ -95,6 +95,11 @@ class SwitchConfig:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Returns the setting written as ``ead:threshold=1.5,window=5,mode=trust``."""
+        return cls.from_dict(cls.split(text))
+
+    @staticmethod
+    def split(text: str) -> dict[str, Any]:
+        """Returns the fields of a setting written as for `parse`, for `from_dict`."""
         policy, _, rest = text.partition(":")
         fields: dict[str, Any] = {"policy": policy.strip()}
         for part in filter(None, rest.split(",")):
@@ -105,7 +110,7 @@ class SwitchConfig:
                     "as ead:threshold=1.5,window=5"
                 )
             fields[name] = value
-        return cls.from_dict(fields)
+        return fields
 
     def to_dict(self) -> dict[str, Any]:
         """Returns JSON-ready fields that `from_dict` reads back."""

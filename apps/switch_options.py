@@ -1,0 +1,109 @@
+"""Options of switching between the target model and the draft model."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import typer
+
+from edgedec.apps.terminal import note
+from edgedec.models.errors import ConfigError
+from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.switching.config import AUTO, BILD, SwitchConfig
+
+APPROXIMATE = (
+    "this is approximate: the small model writes part of the text, which may differ from what "
+    "the large model alone would write"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwitchOptions:
+    """Which of two models writes what. None: as `SwitchConfig` has it."""
+
+    switch: Annotated[
+        str | None,
+        typer.Option(
+            metavar="POLICY",
+            help="Let the draft model write what is easy: ead, margin or bild, or a whole setting "
+            "such as ead:threshold=1.5,window=5.",
+        ),
+    ] = None
+    threshold: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FLOAT|auto",
+            help="Doubt above which the large model writes: bits of entropy, or 1 - margin; auto, "
+            "the default, is what `edgedec tune` found.",
+        ),
+    ] = None
+    window: Annotated[
+        int | None, typer.Option(min=1, help="Tokens over which doubt is averaged; 5 by default.")
+    ] = None
+    dwell: Annotated[
+        int | None, typer.Option(min=1, help="Least tokens between switches; 5 by default.")
+    ] = None
+    hysteresis: Annotated[
+        float | None,
+        typer.Option(help="Part of the threshold below which the large model hands back."),
+    ] = None
+    reset_window: Annotated[
+        bool | None,
+        typer.Option("--reset-window/--keep-window", help="Begin to average anew at a switch."),
+    ] = None
+    switch_mode: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODE",
+            help="What the large model does with tokens it missed: trust them (the default), "
+            "repair the unlikely ones, or verify all, which is lossless.",
+        ),
+    ] = None
+    fallback: Annotated[
+        float | None,
+        typer.Option(help="bild: the probability below which the large model is asked."),
+    ] = None
+    rollback: Annotated[
+        float | None, typer.Option(help="repair: nats above which a token is taken back.")
+    ] = None
+    max_run: Annotated[
+        int | None,
+        typer.Option(help="repair, verify: most tokens before they are judged; 16 by default."),
+    ] = None
+
+    def apply(self, request: GenerationConfig) -> GenerationConfig:
+        """Returns ``request`` with the setting that was given, if any.
+
+        Raises:
+            ConfigError: A value makes no sense.
+        """
+        given = {
+            "mode" if field.name == "switch_mode" else field.name: value
+            for field in dataclasses.fields(self)
+            if field.name != "switch" and (value := getattr(self, field.name)) is not None
+        }
+        if self.switch is None:
+            if given:
+                raise ConfigError(f"{next(iter(given))} was given without --switch POLICY")
+            return request
+        fields = SwitchConfig.split(self.switch) | given
+        if fields.get("threshold", AUTO) == AUTO and fields.get("policy") != BILD:
+            _refuse_partly_tuned(fields)
+        return replace(request, switch=SwitchConfig.from_dict(fields))
+
+
+def _refuse_partly_tuned(fields: dict[str, object]) -> None:
+    for name in ("window", "dwell", "hysteresis", "reset_window"):
+        if name in fields:
+            raise ConfigError(
+                f"{name} is given but the threshold is auto, and both were tuned together: give a "
+                "threshold, too"
+            )
+
+
+def tell_if_approximate(request: GenerationConfig) -> None:
+    """Says on standard error that the text of ``request`` may not be the large model's."""
+    if request.switch is not None and not request.switch.is_lossless:
+        note(APPROXIMATE)
