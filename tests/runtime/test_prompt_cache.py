@@ -103,7 +103,7 @@ def test_limited_memory(steps: list[tuple[bool, Prefix]], n_rows: int) -> None:
         assert after >= set(wanted)
         assert after - known <= set(wanted)
         used.update(dict.fromkeys(wanted, now))
-        followers = [p for p in after if not is_insert and p[: len(longest)] == longest]
+        followers = [p for p in after if after <= known and p[: len(longest)] == longest]
         maybe_used.update(dict.fromkeys([*followers, *wanted], now))
         forgotten = known - after
         assert is_insert or not forgotten
