@@ -1,0 +1,157 @@
+"""Switching between two real graphs: rows after catch-up, and whose text it is, bit for bit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from edgedec import kernels
+from edgedec.export.to_onnx.emit import emit_portable
+from edgedec.export.to_onnx.fuse import fuse
+from edgedec.export.to_onnx.weights_file import write_weights
+from edgedec.models.blocks import weight_shapes
+from edgedec.runtime.backends.fused import FusedSession
+from edgedec.runtime.config import GenerationConfig, SamplingConfig
+from edgedec.runtime.decoding.plain import Plain
+from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
+from edgedec.runtime.generation import Request, Stream
+from edgedec.runtime.result import GenerationResult
+from edgedec.runtime.session import ModelSession, TokenTree
+from edgedec.runtime.switching.config import SwitchConfig
+from edgedec.runtime.switching.paired_model import PairedModel
+from edgedec.runtime.switching.policy import ReplayPolicy
+from edgedec.runtime.switching.switching import Switching
+from edgedec.runtime.text_stream import TextStream
+
+pytestmark = pytest.mark.parity
+
+CONTEXT = 320
+PROMPT = [3, 80, 7, 7, 41, 0, 12, 66, 5, 19]
+SAMPLINGS = [
+    SamplingConfig(frequency_penalty=1.0),
+    SamplingConfig(temperature=0.7),
+    SamplingConfig(temperature=0.9, top_k=9, repetition_penalty=1.2),
+]
+SETTINGS = [
+    "ead:threshold=5.7,window=3,dwell=2",
+    "margin:threshold=0.97,window=2,dwell=1",
+    "bild:fallback=0.07",
+]
+OpenPair = Callable[[], tuple[ModelSession, ModelSession]]
+
+
+@pytest.fixture(scope="module")
+def open_pair(make_source: Any, tmp_path_factory: pytest.TempPathFactory) -> OpenPair:
+    """Returns a maker of two sessions: a tiny model, and the same without its last layer."""
+    if not kernels.has_library():
+        pytest.skip("the kernel library is not built")
+    large = make_source(max_positions=CONTEXT)
+    small = make_source(max_positions=CONTEXT, n_layers=2)
+    small.weights = {name: large.weights[name] for name in small.weights}
+    folder: Path = tmp_path_factory.mktemp("pair")
+    for name, source in (("large", large), ("small", small)):
+        shapes = weight_shapes(source.config)
+        formats = {matrix: source.format(matrix) for matrix, s in shapes.items() if len(s) == 2}
+        graph = fuse(emit_portable(source.config, CONTEXT, ()), source.config, formats)
+        (folder / name).mkdir()
+        write_weights(graph, source, folder / name)
+        onnx.save(graph, folder / name / "model.onnx")
+
+    def open_one(name: str) -> ModelSession:
+        config = large.config if name == "large" else small.config
+        return FusedSession(folder / name / "model.onnx", config, 1, CONTEXT)
+
+    return lambda: (open_one("large"), open_one("small"))
+
+
+class Numerals:
+    """A detokenizer: every token is its number and a blank."""
+
+    def push(self, token: int) -> str:
+        return f"{token} "
+
+    def flush(self) -> str:
+        return ""
+
+
+def generate(
+    session: ModelSession, sampling: SamplingConfig, strategy: DecodingStrategy | None = None
+) -> GenerationResult:
+    config = GenerationConfig(max_new_tokens=90, seed=3, sampling=sampling)
+    state = DecodeState.start(session, PROMPT, config)
+    request = Request(strategy or Plain(), time.perf_counter(), 0.0)
+    stream = Stream(request, state, TextStream(Numerals(), ()))
+    list(stream)
+    return stream.result
+
+
+def test_rows_after_catch_up_equal_those_of_a_session_that_saw_every_token(
+    open_pair: OpenPair,
+) -> None:
+    rng = np.random.default_rng(0)
+    text = [*PROMPT, *rng.integers(0, 83, 300).tolist()]
+    steady, _ = open_pair()
+    rows = []
+    for token in text:
+        rows.append(steady.forward(TokenTree.chain([token]), (0,)).logits[0].copy())
+        steady.commit((0,))
+    late, _ = open_pair()
+    model, n_seen = PairedModel(late, len(PROMPT)), 0
+    gaps: list[int] = []
+    while n_seen < len(text):
+        n_seen = min(len(text), n_seen + int(rng.choice([1, 2, 7, 33, 64, 150])))
+        n_rows = min(int(rng.integers(1, 20)), n_seen)
+        found = model.rows_after(text[:n_seen], n_rows).logits
+        np.testing.assert_array_equal(found, rows[n_seen - n_rows : n_seen])
+        gaps.append(model.latest.gap)
+    assert max(gaps) > 128  # more than one pass
+    assert min(gaps) < 20
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_verify_is_the_large_model(
+    open_pair: OpenPair, setting: str, sampling: SamplingConfig
+) -> None:
+    large, small = open_pair()
+    plain = generate(large, sampling).token_ids
+    for max_run in (3, 16):
+        config = SwitchConfig.parse(f"{setting},mode=verify,max_run={max_run}")
+        large.truncate(0)
+        result = generate(large, sampling, Switching(small, config))
+        assert result.token_ids == plain
+        assert "small" in result.origins
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+@pytest.mark.parametrize("mode", ["trust", "repair"])
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_replay_gives_the_same_text(
+    open_pair: OpenPair, setting: str, mode: str, sampling: SamplingConfig
+) -> None:
+    large, small = open_pair()
+    config = SwitchConfig.parse(f"{setting},mode={mode},rollback=3")
+    result = generate(large, sampling, Switching(small, config))
+    assert 0 < result.switch["share_large"] < 1
+    for session in (large, small):
+        session.truncate(0)
+    again = Switching(small, SwitchConfig(threshold=0.0), ReplayPolicy.of(result.switch))
+    replay = generate(large, sampling, again)
+    assert replay.token_ids == result.token_ids
+    assert replay.origins == result.origins
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+def test_extreme_thresholds(open_pair: OpenPair, sampling: SamplingConfig) -> None:
+    large, small = open_pair()
+    plain = [generate(session, sampling).token_ids for session in (large, small)]
+    assert plain[0] != plain[1]
+    for threshold, expected in ((-1.0, plain[0]), (float("inf"), plain[1])):
+        setting = SwitchConfig(threshold=threshold)
+        assert generate(large, sampling, Switching(small, setting)).token_ids == expected
