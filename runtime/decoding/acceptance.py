@@ -60,3 +60,30 @@ class DepthRates:
             reached *= self.rate(depth)
             expected += reached
         return expected
+
+
+class Backoff:
+    """Leaves something alone for longer and longer while trying it brings nothing."""
+
+    def __init__(self, first: int, longest: int) -> None:
+        self._first = first
+        self._longest = longest
+        self.reset()
+
+    def reset(self) -> None:
+        """Tries from now on."""
+        self._n_left, self._next = 0, self._first
+
+    def is_over(self) -> bool:
+        """Whether to try this round; each call lets a round pass."""
+        self._n_left -= 1
+        return self._n_left < 0
+
+    def lost(self) -> None:
+        """The latest try brought nothing."""
+        self._n_left, self._next = self._next, min(2 * self._next, self._longest)
+
+    @property
+    def is_probe(self) -> bool:
+        """Whether the latest `is_over` ended a rest."""
+        return self._n_left == -1 and self._next > self._first

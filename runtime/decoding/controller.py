@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from edgedec.runtime.decoding.acceptance import Trust
+from edgedec.runtime.decoding.acceptance import Backoff, Trust
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.decisions import Decision, DecisionLog
 from edgedec.runtime.decoding.draft_tree import ROOT, DraftTree
@@ -29,6 +29,7 @@ from edgedec.runtime.drafters.fusion import fuse
 MAX_NODES = 15
 """One row of sixteen is the anchor; beyond sixteen the cost of a row rises."""
 
+_LONGEST_REST = 2  # rounds a free drafter is not asked whose drafts were wrong
 _FREE = Budget(n_nodes=MAX_NODES, depth=MAX_NODES, min_value=0.02)
 
 
@@ -56,6 +57,7 @@ class Controller:
         self._advisor = ModelAdvisor(model, draft_costs) if model and draft_costs else None
         self._target_costs = target_costs
         self._trust = {drafter.name: Trust() for drafter in free}
+        self._backoffs = {drafter.name: Backoff(1, _LONGEST_REST) for drafter in free}
         self.log = log or DecisionLog()
         self._proposed = DraftTree()
         self._decision: Decision | None = None
@@ -71,6 +73,8 @@ class Controller:
     def begin(self, tokens: Sequence[int]) -> None:
         for drafter in self._all:
             drafter.begin(tokens)
+        for backoff in self._backoffs.values():
+            backoff.reset()
         if self._advisor is not None:
             self._advisor.begin()
         self.log.clear()
@@ -118,6 +122,8 @@ class Controller:
         budget = dataclasses.replace(_FREE, depth=min(_FREE.depth, room.depth))
         found = []
         for drafter in self._free:
+            if not self._backoffs[drafter.name].is_over():
+                continue
             tree = drafter.propose(context, budget)
             if len(tree):
                 found.append(scaled(tree, self._trust[drafter.name].factor))
@@ -162,9 +168,14 @@ class Controller:
                 if (trust := self._trust.get(node.origin)) is not None:
                     trust.observe(node.probability / trust.factor, child in accepted)
                     tested.add(node.origin)
+        right = {tree.nodes[i].origin for i in path}
         for name, trust in self._trust.items():
             if name not in tested:
                 trust.forget()
+            elif name in right:
+                self._backoffs[name].reset()
+            else:
+                self._backoffs[name].lost()
         if self._advisor is None:
             return
         costs = self._target_costs()

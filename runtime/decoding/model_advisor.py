@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from edgedec.runtime.decoding.acceptance import DepthRates
+from edgedec.runtime.decoding.acceptance import Backoff, DepthRates
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.drafters.draft_passes import DraftCost
 from edgedec.runtime.drafters.drafter import Budget, DraftContext, Drafter
@@ -57,11 +57,12 @@ class ModelAdvisor:
         self._costs = costs
         self._rates = DepthRates(_PRIOR, MAX_LEVELS)
         self._step_scale = 1.0
+        self._backoff = Backoff(_FIRST_REST, _LONGEST_REST)
         self.begin()
 
     def begin(self) -> None:
         """A new output starts."""
-        self._rest, self._next_rest = 0, _FIRST_REST
+        self._backoff.reset()
         self._regret_ms = 0.0  # lost so far by doing without the draft model
         self._free_gain = 1.0  # over plain decoding, of rounds without it
 
@@ -72,11 +73,11 @@ class ModelAdvisor:
 
         free_rate: tokens per millisecond that doing without it promises for this round.
         """
-        if self._rest > 0:
-            self._rest -= 1
+        if not self._backoff.is_over():
+            return ModelPlan()
+        if self._backoff.is_probe and room.depth >= 2:
             # Its rates are those of the time it lost; only another try gives new ones.
-            is_due = self._rest == 0 and room.depth >= 2
-            return ModelPlan(2, 1 / target.ms(1), is_probe=True) if is_due else ModelPlan()
+            return ModelPlan(2, 1 / target.ms(1), is_probe=True)
         best = ModelPlan()
         for levels in range(1, min(MAX_LEVELS, room.depth) + 1):
             n_rows = min(1 + round(_NODES_PER_LEVEL * levels), room.n_nodes + 1)
@@ -111,10 +112,9 @@ class ModelAdvisor:
         self._rates.observe(min(cost.n_levels + 1, MAX_LEVELS), n_accepted)
         hoped = 1 + self._rates.expected_tokens(1)
         if hoped / (self.step_ms + target.ms(2)) > 1 / target.ms(1):
-            self._next_rest = _FIRST_REST
+            self._backoff.reset()
         else:
-            self._rest = self._next_rest
-            self._next_rest = min(2 * self._next_rest, _LONGEST_REST)
+            self._backoff.lost()
 
     def learn_without(self, gain: float) -> None:
         """Takes in a round without it. gain: tokens per millisecond over plain decoding's."""
