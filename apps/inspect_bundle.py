@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import typer
@@ -12,7 +13,10 @@ from rich.table import Table
 from edgedec.apps import options
 from edgedec.apps.progress import ProgressBars, bytes_amount
 from edgedec.apps.terminal import bytes_text, out, print_json
+from edgedec.kernels import packed_nbytes
+from edgedec.models.blocks import head_weight
 from edgedec.models.manifest import BundleManifest, ModelEntry, damaged_files, read_manifest
+from edgedec.models.quant import FORMATS
 
 
 def inspect(
@@ -63,11 +67,15 @@ def _show(manifest: BundleManifest, damaged: list[str] | None) -> None:
         "written by": f"edgedec {manifest.edgedec_version}, schema {manifest.schema_version}",
         "stop tokens": ", ".join(map(str, manifest.stop_token_ids)) or "none",
     }
-    facts |= {f"verified: {key}": _short(value) for key, value in manifest.verification.items()}
+    verified = manifest.verification
+    facts |= _verified({key: value for key, value in verified.items() if key != "draft"})
     out.print(_facts(facts))
     for role, model in manifest.models.items():
-        out.print(f"\n[bold]{escape(role)}[/]")
-        out.print(_facts(_model_facts(model)))
+        n_bytes = sum(manifest.files[path].n_bytes for path in model.files)
+        out.print(f"\n[bold]{escape(role)}[/]  {bytes_text(n_bytes)}")
+        own = _published(model) | _model_facts(model)
+        result = verified.get(role)
+        out.print(_facts(own | (_verified(result) if isinstance(result, dict) else {})))
     out.print()
     out.print(_files_table(manifest, damaged))
     if damaged:
@@ -76,6 +84,31 @@ def _show(manifest: BundleManifest, damaged: list[str] | None) -> None:
         out.print(f"{names}; copy the bundle again or export the model again", markup=False)
     elif damaged is not None:
         out.print("[green]every file is as exported[/]")
+
+
+def _published(model: ModelEntry) -> dict[str, str]:
+    """Returns what the model's publisher states, where that is not the bundle's own."""
+    if model.name is None:
+        return {}
+    return {"name": model.name, "licence": model.licence or "not stated"}
+
+
+def _verified(result: Mapping[str, Any]) -> dict[str, str]:
+    return {f"verified: {key}": _short(value) for key, value in result.items()}
+
+
+def _head_text(model: ModelEntry) -> str:
+    """Returns what kind of LM head the model has, and the size of one that knows some tokens."""
+    config = model.config
+    if not config.trimmed_head_size:
+        return "head tied" if config.is_head_tied else "head apart"
+    fmt = model.tensor_formats.get(head_weight(config), "f32")
+    shape = config.trimmed_head_size, config.hidden_size
+    try:
+        amount = f" in {bytes_text(packed_nbytes(FORMATS[fmt].index, *shape))}"
+    except (RuntimeError, ValueError):  # no kernels here, or no such matrix
+        amount = ""
+    return f"head of {config.trimmed_head_size} tokens{amount}, which {model.head_ids} names"
 
 
 def _model_facts(model: ModelEntry) -> dict[str, str]:
@@ -87,7 +120,7 @@ def _model_facts(model: ModelEntry) -> dict[str, str]:
         "layers": f"{config.n_layers} x {config.hidden_size}, MLP {config.intermediate_size}",
         "heads": f"{config.n_heads}, {config.n_kv_heads} for keys and values, "
         f"size {config.head_size}",
-        "vocabulary": f"{config.vocab_size}, head {'tied' if config.is_head_tied else 'apart'}",
+        "vocabulary": f"{config.vocab_size}, {_head_text(model)}",
         "context": f"{model.context} of {config.max_positions} trained",
         "matrices": ", ".join(f"{n} {name}" for name, n in formats.most_common()),
         "hidden states": ", ".join(map(str, model.hidden_layers)) or "none",
