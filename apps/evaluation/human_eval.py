@@ -2,8 +2,9 @@
 
 In a chat, an instruct model is asked for a whole Python script and its answer is begun for it, up
 to the opening of the code, so that the code is all there is to extract: it ends at the closing
-fence. Without a template, the model continues the prompt, and its text ends where a function does:
-at the next definition, class, comment, condition or print that is not indented.
+fence, or where the script begins to call what it defined. Without a template, the model continues
+the prompt, and its text ends where a function does: at the next definition, class, comment,
+condition or print that is not indented.
 
 Source: EvalPlus (evalplus/provider/utility.py, Apache-2.0) for the chat; Codex, arXiv:2107.03374,
 section 2.1 and appendix A, for the stop texts.
@@ -31,7 +32,7 @@ Below is a Python script with a self-contained function that solves the problem 
 corresponding tests:
 ```python
 """
-_FENCE = "\n```"
+_AFTER_SCRIPT = ("\n```", "\nif __name__", "\ndef main(", "\nprint(")
 _AFTER_FUNCTION = ("\nclass ", "\ndef ", "\n#", "\nif ", "\nprint")
 
 
@@ -51,7 +52,7 @@ class HumanEval:
         return encode_question(engine, question, _ANSWER_START)
 
     def request(self, engine: Engine, problem: Problem, base: GenerationConfig) -> GenerationConfig:
-        stop = (_FENCE,) if self._is_chat else _AFTER_FUNCTION
+        stop = _AFTER_SCRIPT if self._is_chat else _AFTER_FUNCTION
         return replace(base, stop=(*base.stop, *stop))
 
     def judge(self, problem: Problem, text: str) -> Judgement:

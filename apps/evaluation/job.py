@@ -132,13 +132,26 @@ def make_job(
     base = GenerationConfig(max_new_tokens=_MAX_NEW_TOKENS.get(what.task, 1))
     wanted = request.make_request(base)
     manifest = read_manifest(bundle)
-    default = str(manifest.defaults.get("method", PLAIN))
-    text = PLAIN if is_text else what.methods or wanted.method or default
-    names = dict.fromkeys(name.strip() for name in text.split(","))
-    if "" in names:
-        raise ConfigError(f"--methods got {text!r}, expected names such as plain,auto")
-    requests = {name: dataclasses.replace(wanted, method=name) for name in names}
+    default = PLAIN if is_text else str(manifest.defaults.get("method", PLAIN))
+    requests = make_requests(wanted, what.methods, default)
     return Job(bundle, manifest, what.task, what.data, what, loading, requests)
+
+
+def make_requests(
+    wanted: GenerationConfig, methods: str | None, default: str
+) -> dict[str, GenerationConfig]:
+    """Returns a request per setting, by the setting's label.
+
+    methods: as written, several separated by commas. default: the method where none is named.
+    """
+    if wanted.switch is not None:
+        if methods is not None:
+            raise ConfigError("--methods and --switch exclude each other: evaluate them in turn")
+        return {f"switch {wanted.switch}": wanted}
+    names = (methods or wanted.method or default).split(",")
+    if not all(name.strip() for name in names):
+        raise ConfigError(f"--methods got {methods!r}, expected names such as plain,auto")
+    return {name.strip(): dataclasses.replace(wanted, method=name.strip()) for name in names}
 
 
 def make_work(job: Job, stack: ExitStack) -> tuple[Work, str]:
@@ -222,6 +235,7 @@ def setting_facts(job: Job, how: str) -> dict[str, Any]:
 def request_facts(request: GenerationConfig) -> dict[str, Any]:
     """Returns a request, JSON-ready."""
     facts = dataclasses.asdict(request)
+    facts["switch"] = None if request.switch is None else str(request.switch)
     bias = facts["sampling"]["logit_bias"]
     facts["sampling"]["logit_bias"] = {str(key): str(value) for key, value in bias.items()}
     return facts

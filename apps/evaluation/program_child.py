@@ -61,12 +61,13 @@ _OPENAT = (257, 56)  # allowed for reading only
 
 _REFUSED = (
     "_thread.start", "ctypes.", "fcntl.", "os.", "pty.", "resource.", "shutil.", "signal.",
-    "socket.", "subprocess.", "sys.addaudithook", "syslog.", "tempfile.",
+    "socket.", "sqlite3.", "subprocess.", "sys.addaudithook", "syslog.", "tempfile.",
 )  # fmt: skip
 _HARMLESS = (
     "os.fwalk", "os.getxattr", "os.listdir", "os.listxattr", "os.putenv", "os.scandir",
     "os.unsetenv", "os.walk",
 )  # fmt: skip
+_REFUSED_MODULES = ("_dbm", "_gdbm", "_posixshmem")  # they write without telling the hook
 
 
 def main() -> None:
@@ -226,6 +227,8 @@ def is_refused(event: str, arguments: tuple[Any, ...]) -> bool:
     if event == "open":
         flags = arguments[2]
         return isinstance(flags, int) and bool(flags & _WRITE_FLAGS)
+    if event == "import":
+        return arguments[0] in _REFUSED_MODULES
     return event.startswith(_REFUSED) and event not in _HARMLESS
 
 

@@ -85,6 +85,7 @@ def run_program(source: str, limits: Limits | None = None, is_filtered: bool = T
         "is_filtered": is_filtered,
     }
     with tempfile.TemporaryDirectory(prefix="edgedec-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o755)  # another user may have to list it
         process = subprocess.Popen(
             [sys.executable, "-P", "-S", "-s", "-B", "-X", "utf8", str(_CHILD)],
             stdin=subprocess.PIPE,

@@ -1,8 +1,9 @@
 """Goes through the problems, every setting in turn on each of them, and keeps the samples.
 
-Settings that draft have an engine each, so that none finds in its drafters what another one just
-wrote; they keep what they learn from problem to problem, as in use. The KV cache is empty before
-every sample. The order of the settings turns around from problem to problem.
+Settings that draft or switch have an engine each, so that none finds in its drafters or its draft
+model what another one just wrote; they keep what they learn from problem to problem, as in use. The
+KV cache of the target model is empty before every sample. The order of the settings turns around
+from problem to problem.
 """
 
 from __future__ import annotations
@@ -51,8 +52,9 @@ class Engines:
     _opened: dict[str, Engine] = field(default_factory=dict)
 
     def of(self, setting: Setting) -> Engine:
-        method = setting.request.method or PLAIN
-        key = "" if method == PLAIN else setting.label
+        request = setting.request
+        is_plain = request.switch is None and request.method in (None, PLAIN)
+        key = "" if is_plain else setting.label
         if key not in self._opened:
             self._opened[key] = self.stack.enter_context(self.open())
         return self._opened[key]

@@ -1,0 +1,195 @@
+"""`edgedec eval` with a real model: tasks, several methods, going on, comparing, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgedec.apps.evaluation import job as job_module
+
+Cli = Callable[..., Any]
+PROGRAM = [sys.executable, "-c", "from edgedec.apps.cli import main; main()"]
+MATHS = [
+    {"question": f"Anna has {n} apples and buys {n} more. How many has she?",
+     "answer": f"{n} + {n}\n#### {2 * n}"} for n in (2, 3, 4)
+]  # fmt: skip
+CODE = {
+    "task_id": "Tiny/0",
+    "prompt": 'def one():\n    """Returns 1."""\n',
+    "test": "def check(candidate):\n    assert candidate() == 1\n",
+    "entry_point": "one",
+}
+
+pytestmark = pytest.mark.e2e
+
+
+def write(path: Path, *rows: object) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def maths(tmp_path: Path) -> Path:
+    return write(tmp_path / "maths.jsonl", *MATHS)
+
+
+def test_methods_take_turns(cli: Cli, smollm2_bundle: Path, maths: Path, tmp_path: Path) -> None:
+    samples = tmp_path / "samples.jsonl"
+    command = ["eval", smollm2_bundle, "--task", "gsm8k", "--data", maths, "-n", 24]
+    command += ["--methods", "plain,lookup", "-o", samples]
+    done = cli(*command, "--json")
+    assert done.exit_code == 0, done.err
+    document = done.json
+    assert document["is_complete"]
+    assert [row["label"] for row in document["settings"]] == ["plain", "lookup"]
+    (compared,) = document["comparisons"]
+    assert compared["n_same_answer"] == compared["n_common"] == compared["n_ties"] == 3
+    assert compared["time_ratio"]["value"] > 0
+    assert len(document["samples"]) == 6
+    for sample in document["samples"]:
+        assert sample["n_new_tokens"] <= 24
+        assert sum(sample["tokens_by_origin"].values()) == sample["n_new_tokens"]
+        assert sample["stats"]["n_reused_tokens"] == 0
+    order = [json.loads(line) for line in samples.read_text().splitlines()]
+    labels = {s["fingerprint"]: s["setting"] for s in document["samples"]}
+    turns = [labels[line["fingerprint"]] for line in order if line["kind"] == "sample"]
+    assert turns == ["plain", "lookup", "lookup", "plain", "plain", "lookup"]
+
+    samples.write_text("".join(samples.read_text().splitlines(keepends=True)[:-2]) + '{"kind')
+    again = cli(*command)
+    assert "4 of 6 samples are there already" in again.err
+    assert again.err.count("tokens,") == 2
+    assert "| lookup " in again.out
+    assert [json.loads(line)["name"] for line in samples.read_text().splitlines()[2:]] == [
+        line["name"] for line in order[2:]
+    ]
+    other = cli(*command, "--json", "-n", 20)  # another setting: nothing is taken over
+    assert "already" not in other.err
+    assert len(samples.read_text().splitlines()) == 16
+
+    alone = cli("eval", "--compare", samples, "--json").json
+    assert [row["n_samples"] for row in alone["settings"]] == [3, 3, 3, 3]
+    joined = cli("eval", *command[1:-4], "--compare", samples, "--limit", 2, "--json").json
+    assert [row["n_samples"] for row in joined["settings"]] == [2, 2, 2, 2]
+
+
+def test_programs_are_written_and_judged(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> None:
+    data = write(tmp_path / "code.jsonl", CODE)
+    command = ["eval", smollm2_bundle, "--task", "human_eval", "--data", data, "--json"]
+    document = cli(*command, "-n", 48).json
+    (sample,) = document["samples"]
+    assert sample["metrics"]["passed"] in (0.0, 1.0)
+    assert (sample["reason"] is None) == (sample["metrics"]["passed"] == 1)
+    assert "audit hook" in document["programs_held_by"]
+    raw = cli(*command, "-n", 8, "--raw").json
+    assert raw["settings"][0]["facts"]["how"] == "raw prompts"
+    assert raw["samples"][0]["n_prompt_tokens"] < sample["n_prompt_tokens"]
+
+
+def test_a_text_is_predicted(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("The quick brown fox jumps over the lazy dog. " * 12)
+    command = ["eval", smollm2_bundle, "--task", "perplexity", "--data", text, "--json"]
+    document = cli(*command, "--window", 64, "--stride", 48).json
+    metrics = document["settings"][0]["metrics"]
+    assert 1 < metrics["perplexity"]["value"] < 5  # it repeats itself
+    text.write_text("dog lazy the over jumps fox brown quick The . zq xv " * 3)
+    worse = cli(*command).json["settings"][0]["metrics"]
+    assert worse["perplexity"]["value"] > 2 * metrics["perplexity"]["value"]
+
+
+def test_a_picture(cli: Cli, smollm2_bundle: Path, maths: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "quality.png"
+    command = ["eval", smollm2_bundle, "--task", "gsm8k", "--data", maths, "--limit", 1, "-n", 4]
+    done = cli(*command, "--plot", picture)
+    assert done.exit_code == 0, done.err
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_is_wrong_comes_first(
+    cli: Cli, smollm2_bundle: Path, maths: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any, **named: Any) -> None:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr(job_module, "load", fail)
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text(maths.read_text() + '{"question": "unfinished\n')
+    gsm8k = ["eval", smollm2_bundle, "--task", "gsm8k"]
+
+    def error(*arguments: object) -> str:
+        done = cli(*arguments)
+        assert done.exit_code == 1, done.err
+        return str(done.error)
+
+    assert "broken.jsonl:4: no JSON" in error(*gsm8k, "--data", broken, "--limit", 1)
+    assert "question is None" in error(*gsm8k, "--data", write(tmp_path / "code", CODE))
+    both = error(*gsm8k, "--data", maths, "--methods", "plain", "--method", "auto")
+    assert "--methods alone" in both
+    assert "such as plain,auto" in error(*gsm8k, "--data", maths, "--methods", "plain,,auto")
+    perplexity = ["eval", smollm2_bundle, "--task", "perplexity", "--data", maths]
+    assert "without a method" in error(*perplexity, "--method", "auto")
+    assert "without --chat" in error(*perplexity, "--chat")
+    assert "--window is 100000" in error(*perplexity, "--window", 100_000)
+    assert "are for perplexity" in error(*gsm8k, "--data", maths, "--window", 8)
+    assert "cannot read samples" in error("eval", "--compare", tmp_path / "nowhere")
+    write(tmp_path / "empty.jsonl")
+    assert "no samples" in error("eval", "--compare", tmp_path / "empty.jsonl")
+    assert cli("eval", smollm2_bundle, "--task", "gsm8k").exit_code == 2
+    assert cli("eval").exit_code == 2
+
+
+def test_what_the_model_cannot(cli: Cli, smollm2_bundle: Path, maths: Path, tmp_path: Path) -> None:
+    infill = {**CODE, "suffix": "\n", "canonical_solution": "    return 1"}
+    data = write(tmp_path / "infill.jsonl", infill)
+    done = cli("eval", smollm2_bundle, "--task", "infill", "--data", data)
+    assert "fim_prefix" in done.error
+    gsm8k = ["eval", smollm2_bundle, "--task", "gsm8k", "--data", maths]
+    assert "maths.jsonl:1" in cli(*gsm8k, "--context", 100, "-n", 90).error
+    assert "unknown method 'nosuch'" in cli(*gsm8k, "--methods", "plain,nosuch").error
+
+
+def test_ctrl_c_keeps_what_was_done(smollm2_bundle: Path, tmp_path: Path) -> None:
+    data, samples = write(tmp_path / "d.jsonl", *MATHS * 4), tmp_path / "s.jsonl"
+    process = subprocess.Popen(
+        [*PROGRAM, "eval", str(smollm2_bundle), "--task", "gsm8k", "--data", str(data), "-n", "64",
+         "--ignore-eos", "-o", str(samples), "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("[1/12]"):
+            process.send_signal(signal.SIGINT)
+            break
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    document = json.loads(out)
+    assert not document["is_complete"]
+    n_done = len(document["samples"])
+    assert 1 <= n_done < 12
+    kinds = [json.loads(line)["kind"] for line in samples.read_text().splitlines()]
+    assert kinds.count("sample") == n_done
+
+
+@pytest.mark.pair
+def test_infilling(cli: Cli, find_model: Callable[[str], Path], tmp_path: Path) -> None:
+    gguf, bundle = find_model("Qwen2.5-Coder-0.5B-Instruct.Q4_K_M.gguf"), tmp_path / "q.edgedec"
+    assert cli("export", gguf, "-o", bundle).exit_code == 0
+    data = write(tmp_path / "infill.jsonl", {
+        "task_id": "SingleLineInfilling/0", "entry_point": "add",
+        "prompt": "def add(first, second):\n    # the sum of both\n",
+        "suffix": "    return total\n",
+        "canonical_solution": "    total = first + second\n",
+        "test": "def check(candidate):\n    assert candidate(2, 3) == 5\n",
+    })  # fmt: skip
+    document = cli("eval", bundle, "--task", "infill", "--data", data, "--json").json
+    assert document["samples"][0]["metrics"] == {"passed": 1.0, "exact": 1.0}

@@ -1,0 +1,343 @@
+"""Tasks: how problems are read, what becomes of answers, and how a text is cut and scored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from edgedec.apps.evaluation.gsm8k import Gsm8k, final_number, right_number
+from edgedec.apps.evaluation.human_eval import HumanEval
+from edgedec.apps.evaluation.infill import Infill, find_infill_tokens
+from edgedec.apps.evaluation.perplexity import cut, score
+from edgedec.apps.evaluation.programs import Limits
+from edgedec.apps.evaluation.tasks import Problem, read_problems
+from edgedec.models.errors import ConfigError
+from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.engine import Engine
+from edgedec.runtime.session import Rows, TokenLedger, TokenTree
+
+LIMITS = Limits(seconds=30)
+ADD = Problem(
+    "HumanEval/add",
+    "file:1",
+    {
+        "prompt": "from typing import List\n\ndef one() -> int:\n    return 1\n\n\n"
+        'def add(values: List[int]) -> int:\n    """Adds them, and one."""\n',
+        "test": "def check(candidate):\n    assert candidate([2, 3]) == 6\n",
+        "entry_point": "add",
+    },
+)
+
+
+def write_lines(path: Path, *lines: object) -> Path:
+    texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+    path.write_text("\n".join(texts), encoding="utf-8")
+    return path
+
+
+def test_problems_are_read(tmp_path: Path) -> None:
+    one, two = {"q": "a\u2028b", "n": 3, "task_id": "T/1"}, {"q": "c"}
+    path = write_lines(tmp_path / "d.jsonl", one, "", two)
+    assert read_problems(path, ["q"]) == [
+        Problem("T/1", "d.jsonl:1", {"q": "a\u2028b", "task_id": "T/1"}),
+        Problem("d.jsonl:3", "d.jsonl:3", {"q": "c"}),
+    ]
+    assert len(read_problems(path, ["q"], 1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"q": ', "d.jsonl:2: no JSON"),
+        ("[1]", "d.jsonl:2: got list, expected an object with the texts q"),
+        ('{"p": "x"}', "d.jsonl:2: q is None"),
+        ('{"q": 7}', "d.jsonl:2: q is 7"),
+        ('{"q": "x", "task_id": "T/1"}', "d.jsonl:2: task_id 'T/1' is that of d.jsonl:1"),
+    ],
+)
+def test_a_broken_line_is_named(tmp_path: Path, line: str, message: str) -> None:
+    path = write_lines(tmp_path / "d.jsonl", {"q": "a", "task_id": "T/1"}, line)
+    with pytest.raises(ConfigError) as error:
+        read_problems(path, ["q"], limit=1)  # even beyond the limit
+    assert message in str(error.value)
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read"):
+        read_problems(tmp_path / "nowhere", ["q"])
+    (tmp_path / "latin1").write_bytes(b'{"q": "caf\xe9"}')
+    with pytest.raises(ConfigError, match="UTF-8"):
+        read_problems(tmp_path / "latin1", ["q"])
+    with pytest.raises(ConfigError, match="no problems"):
+        read_problems(write_lines(tmp_path / "empty", "", ""), ["q"])
+
+
+@pytest.mark.parametrize(
+    ("text", "is_passed"),
+    [
+        ("def add(values):\n    return sum(values) + one()", True),  # leaves out the helper
+        ("from typing import List\ndef add(values: List[int]):\n    return sum(values) + 1", True),
+        ("    return sum(values) + 1", True),  # the body alone
+        ("def add(values):\n    return sum(values)", False),
+        ("def sub(values):\n    return sum(values) + 1", False),
+        ("def add(values):\n    return undefined(values)", False),
+        ("def add(values):\n    raise SystemExit(0)", False),
+        ("def add(values):\n    import os\n    os._exit(0)", False),
+        ("def check(candidate):\n    pass\ndef add(values): ...", False),
+        ("", False),
+    ],
+)
+def test_functions_are_judged_by_their_tests(text: str, is_passed: bool) -> None:
+    judgement = HumanEval(is_chat=True, limits=LIMITS).judge(ADD, text)
+    assert judgement.metrics == {"passed": float(is_passed)}
+    assert (judgement.reason is None) == is_passed
+    assert judgement.answer == text
+
+
+def test_a_continued_prompt_is_judged() -> None:
+    task = HumanEval(is_chat=False, limits=LIMITS)
+    assert task.judge(ADD, "    return sum(values) + one()\n").metrics["passed"] == 1
+    assert task.judge(ADD, "    return sum(values)\n").metrics["passed"] == 0
+    base = GenerationConfig(stop=("mine",))
+    stops = task.request(cast(Engine, None), ADD, base).stop
+    assert stops[0] == "mine"
+    assert {"\nclass ", "\ndef ", "\n#", "\nif ", "\nprint"} <= set(stops)
+
+
+class WordTokenizer:
+    """Special tokens are single ids, other text is one id per character."""
+
+    def __init__(self, special: Sequence[str]) -> None:
+        self.special_texts = tuple(special)
+
+    def encode(self, text: str) -> list[int]:
+        return [1000 + ord(character) for character in text]
+
+    def encode_rendered(self, text: str, restore: dict[int, str]) -> list[int]:
+        return [self.special_texts.index(text)] if text in self.special_texts else self.encode(text)
+
+
+class WordEngine:
+    def __init__(self, *special: str) -> None:
+        self.tokenizer = WordTokenizer(special)
+        self.asked: Any = None
+
+    def encode(self, prompt: Any) -> list[int]:
+        self.asked = prompt
+        return self.tokenizer.encode(prompt) if isinstance(prompt, str) else [7]
+
+
+def as_engine(engine: WordEngine) -> Engine:
+    return cast(Engine, engine)
+
+
+def text_of(ids: Sequence[int]) -> str:
+    return "".join(chr(i - 1000) for i in ids if i >= 1000)
+
+
+def test_a_chat_begins_the_answer() -> None:
+    engine = WordEngine()
+    ids = HumanEval(is_chat=True, limits=LIMITS).encode(as_engine(engine), ADD)
+    (message,) = engine.asked
+    assert message["role"] == "user"
+    assert ADD["prompt"].strip() in message["content"]
+    assert ids[0] == 7
+    assert text_of(ids).endswith("```python\n")
+    ids = HumanEval(is_chat=False, limits=LIMITS).encode(as_engine(engine), ADD)
+    assert text_of(ids) == ADD["prompt"]
+
+
+FIM = ("<|end|>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>")
+SPAN = Problem(
+    "RandomSpan/1",
+    "file:1",
+    {
+        "prompt": "def f(x):\n    y = ",
+        "suffix": " + 1\n    return y\n",
+        "canonical_solution": "x",
+        "test": "def check(candidate):\n    assert candidate(1) == 2\n",
+        "entry_point": "f",
+    },
+)
+LINE = Problem(
+    "SingleLineInfilling/1",
+    "file:2",
+    {
+        **SPAN.fields,
+        "prompt": "def f(x):\n",
+        "suffix": "    return y\n",
+        "canonical_solution": "    y = x + 1\n",
+    },
+)
+
+
+def test_infilling_uses_the_models_tokens() -> None:
+    engine, task = as_engine(WordEngine(*FIM)), Infill(LIMITS)
+    encode = engine.tokenizer.encode
+    expected = [1, *encode(SPAN["prompt"]), 3, *encode(SPAN["suffix"]), 2]
+    assert task.encode(engine, SPAN) == expected
+    request = task.request(engine, SPAN, GenerationConfig(stop_token_ids=(9,)))
+    assert request.stop_token_ids == (9, 0, 1, 2, 3)
+    assert request.stop == ()
+    assert task.request(engine, LINE, GenerationConfig()).stop == ("\n",)
+    star = as_engine(WordEngine("<fim_prefix>", "<fim_middle>", "<fim_suffix>"))
+    assert find_infill_tokens(star).suffix == 2
+
+
+def test_infilling_needs_such_tokens() -> None:
+    with pytest.raises(ConfigError, match="fim_prefix"):
+        Infill(LIMITS).encode(as_engine(WordEngine("<|end|>")), SPAN)
+
+
+@pytest.mark.parametrize(
+    ("problem", "text", "passed", "exact"),
+    [
+        (SPAN, "x", 1, 1),
+        (SPAN, "1 * x", 1, 0),
+        (SPAN, "2 * x", 0, 0),
+        (SPAN, " x", 1, 0),
+        (LINE, "    y = x + 1", 1, 1),
+        (LINE, "    y = x + 1  ", 1, 1),
+        (LINE, "    y = 1 + x", 1, 0),
+        (LINE, "y = x + 1", 0, 0),
+    ],
+)
+def test_what_was_filled_in(problem: Problem, text: str, passed: int, exact: int) -> None:
+    judgement = Infill(LIMITS).judge(problem, text)
+    assert judgement.metrics == {"passed": passed, "exact": exact}
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("so 3 + 4 = 7\n#### 7", "7"),
+        ("#### 1\nno, wait\n#### 2", "2"),
+        ("#### $1,234.50 dollars, not 9", "1234.5"),
+        ("#### -3", "-3"),
+        ("#### - 3", "-3"),
+        ("####\n18.", "18"),
+        ("the answer is 18.00", "18"),
+        ("first 5, then 12", "12"),
+        ("16-3", "3"),
+        ("it is x-3", "3"),
+        ("it falls to -3 degrees", "-3"),
+        ("1,000,000 people", "1000000"),
+        ("5,12", "12"),
+        ("1,0000", "0"),
+        (r"\boxed{42}", "42"),
+        ("**42**", "42"),
+        ("about .5", ".5"),
+        ("7 #### none", "7"),
+        ("4 eggs for $2 = $8 per day.", "8"),
+        ("no number", None),
+        ("", None),
+        ("####", None),
+    ],
+)
+def test_the_final_number(text: str, number: str | None) -> None:
+    assert final_number(text) == (None if number is None else Decimal(number))
+
+
+def test_maths_is_judged_by_value() -> None:
+    task = Gsm8k(is_chat=True)
+    problem = Problem(
+        "1", "f:1", {"question": "How many?", "answer": "2 * 9 = <<2*9=18>>\n#### 18"}
+    )
+    assert right_number(problem) == 18
+    assert task.judge(problem, "#### 18.0").metrics == {"exact": 1}
+    assert task.judge(problem, "#### 17").reason == "got 17, expected 18"
+    assert task.judge(problem, "I do not know").reason == "no number, expected 18"
+    engine = WordEngine()
+    task.encode(as_engine(engine), problem)
+    assert "How many?" in engine.asked[0]["content"]
+    Gsm8k(is_chat=False).encode(as_engine(engine), problem)
+    assert engine.asked == "Question: How many?\nAnswer:"
+    broken = Problem("2", "f:2", {"question": "How many?", "answer": "18"})
+    with pytest.raises(ConfigError, match="f:2: no number after ####"):
+        task.encode(as_engine(engine), broken)
+
+
+@pytest.mark.parametrize("has_start", [False, True])
+@pytest.mark.parametrize(("window", "stride"), [(8, 4), (8, 1), (8, 7), (5, 2), (2, 1)])
+@pytest.mark.parametrize("n_tokens", [2, 3, 7, 8, 9, 31, 32])
+def test_every_token_is_scored_once(
+    n_tokens: int, window: int, stride: int, has_start: bool
+) -> None:
+    scored: list[int] = []
+    for i, one in enumerate(cut(n_tokens, window, stride, has_start)):
+        assert 0 <= one.start <= one.scored < one.end <= n_tokens
+        assert one.end - one.start + has_start <= window
+        assert one.scored > one.start or has_start
+        if i:
+            assert one.n_scored <= stride
+            assert one.scored - one.start + has_start >= window - stride
+        scored += range(one.scored, one.end)
+    assert scored == list(range(0 if has_start else 1, n_tokens))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((9, 8, 8, False), "--stride is 8"),
+        ((9, 8, 0, False), "--stride is 0"),
+        ((1, 8, 4, False), "the text has 1 tokens"),
+        ((0, 8, 4, True), "the text has 0 tokens"),
+        ((9, 1, 1, False), "--window is 1"),
+    ],
+)
+def test_windows_that_make_no_sense(arguments: tuple[int, int, int, bool], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        list(cut(*arguments))
+
+
+class HashSession:
+    """Logits are a function of all tokens before; enough of a session to score a text."""
+
+    vocab_size = 11
+
+    def __init__(self, context: int) -> None:
+        self._ledger = TokenLedger(context)
+
+    def row(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
+        rng = np.random.default_rng([len(tokens), *tokens])
+        return (3 * rng.standard_normal(self.vocab_size)).astype(np.float32)
+
+    def forward(self, tree: TokenTree, logit_rows: Sequence[int]) -> Rows:
+        self._ledger.check_room(tree)
+        self._ledger.expect(tree, 0, False)
+        before = list(self._ledger.tokens)
+        rows = [self.row([*before, *tree.tokens[: i + 1]]) for i in logit_rows]
+        return Rows(np.array(rows, np.float32).reshape(len(rows), self.vocab_size))
+
+    def commit(self, path: Sequence[int]) -> None:
+        self._ledger.accept(self._ledger.check_path(path), path)
+
+    def truncate(self, n_tokens: int) -> None:
+        self._ledger.truncate(n_tokens)
+
+
+@pytest.mark.parametrize("start_token", [None, 3])
+@pytest.mark.parametrize(
+    ("n_tokens", "window", "stride"), [(300, 130, 65), (140, 140, 3), (9, 4, 2)]
+)
+def test_scores_are_those_of_float64(
+    n_tokens: int, window: int, stride: int, start_token: int | None
+) -> None:
+    tokens = [int(i) for i in np.random.default_rng(1).integers(0, 11, n_tokens)]
+    session: Any = HashSession(window)
+    lead = [] if start_token is None else [start_token]
+    for one in cut(n_tokens, window, stride, start_token is not None):
+        nats, seconds = score(session, tokens, one, start_token)
+        expected = 0.0
+        for i in range(one.scored, one.end):
+            row = session.row([*lead, *tokens[one.start : i]]).astype(np.float64)
+            expected -= row[tokens[i]] - np.log(np.exp(row).sum())
+        assert nats == pytest.approx(expected, rel=1e-6, abs=1e-5)
+        assert seconds > 0
