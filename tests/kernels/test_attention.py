@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +13,8 @@ import pytest
 from edgedec import kernels
 
 Array = npt.NDArray[Any]
-N_POSITIONS = 160
+N_POSITIONS = 800
+CHUNK = 256  # kChunk of attention_plan.h: positions summed at once
 TREE = [-1, 0, 0, 1, 2, -1, 3, 5, 4, 8, 1]
 
 
@@ -46,6 +47,10 @@ class Case:
     def qkv(self, rng, n_rows):
         width = (self.n_heads + 2 * self.n_kv_heads) * self.head_size
         return rng.standard_normal((n_rows, width)).astype(np.float32)
+
+    def copy(self):
+        """Returns a case with a KV cache of its own."""
+        return replace(self, keys=self.keys.copy(), values=self.values.copy())
 
     def stored_keys(self):
         """Returns the keys as [Hkv, C, d]."""
@@ -208,6 +213,60 @@ def test_chunks_equal_single_rows(isa, shape, rng, same_bits):
             assert same_bits(np.concatenate(chunks), expected)
             assert np.array_equal(case.keys, single.keys, equal_nan=True)
             assert np.array_equal(case.values, single.values, equal_nan=True)
+
+
+LONG = {"n_heads": 3, "n_kv_heads": 1, "head_size": 20, "capacity": 800}
+DEEP_TREE = [*range(-1, 9), 4, 10, 9, 11, 12, 14, 13, 15, 3, -1]
+"""Two branches of ten and more nodes."""
+
+
+@pytest.mark.parametrize("n_rows", [CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 20])
+def test_many_chunks_match_float64(isa, n_rows, rng):
+    case = make_case(**LONG)
+    qkv = case.qkv(rng, n_rows)
+    out = case.chain(qkv, isa=isa, n_threads=2)
+    expected = reference(case, qkv, np.arange(n_rows), [range(i + 1) for i in range(n_rows)])
+    np.testing.assert_allclose(out, expected, atol=1e-3)
+    assert np.abs(out - expected).mean() < 1e-5
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+@pytest.mark.parametrize("sizes", [[300, 1, 299], [255, 1, 1, 343], [40, 8, 420, 132]], ids=str)
+def test_long_passes_equal_single_rows(isa, sizes, n_threads, rng, same_bits):
+    """Few rows have their chunks computed side by side, many rows one after the other."""
+    single, case = make_case(**LONG), make_case(**LONG)
+    qkv = case.qkv(rng, 600)
+    expected = [single.chain(row[None], i, isa=isa) for i, row in enumerate(qkv)]
+    bounds = pairwise(np.cumsum([0, *sizes]))
+    passes = [case.chain(qkv[a:b], int(a), isa=isa, n_threads=n_threads) for a, b in bounds]
+    assert same_bits(np.concatenate(passes), np.concatenate(expected))
+
+
+@pytest.mark.parametrize("past", [CHUNK - 5, CHUNK, 2 * CHUNK - 1, 3 * CHUNK - 10])
+def test_tree_row_equals_its_chain_across_chunks(isa, past, rng, same_bits):
+    prefix, tree = make_case(**LONG).qkv(rng, past), make_case(**LONG).qkv(rng, len(DEEP_TREE))
+    start = make_case(**LONG)
+    start.chain(prefix, isa=isa, n_threads=2)
+    out = start.copy().run(tree, DEEP_TREE, past, isa=isa, n_threads=2)
+    for row in range(len(DEEP_TREE)):
+        path = path_of(DEEP_TREE, row)
+        alone = start.copy().chain(tree[path], past, isa=isa)
+        assert same_bits(alone[-1], out[row])
+    grown = start.copy()
+    first = grown.run(tree[:3], DEEP_TREE[:3], past, isa=isa)
+    rest = grown.run(tree[3:], DEEP_TREE, past, isa=isa, n_threads=2)
+    assert same_bits(np.concatenate([first, rest]), out)
+
+
+def test_long_simd_equals_scalar(simd, rng, same_bits):
+    results = []
+    qkv, tree = make_case(**LONG).qkv(rng, 700), make_case(**LONG).qkv(rng, len(DEEP_TREE))
+    for isa in ("scalar", simd):
+        case = make_case(**LONG)
+        chain = case.chain(qkv, isa=isa)
+        results.append((chain, case.run(tree, DEEP_TREE, 700, isa=isa)))
+    for ours, expected in zip(*results, strict=True):
+        assert same_bits(ours, expected)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "-".join(map(str, s.values())))

@@ -1,0 +1,81 @@
+// What one pass of attention works on, worked out once before its tasks run.
+// Included after one simd_*.h.
+#pragma once
+
+#include "kernels.h"
+#include "layout.h"
+
+namespace edk {
+namespace {
+
+constexpr int kQueries = 8;      // most query vectors that share one read of the cache
+constexpr int64_t kChunk = 256;  // positions of a row's own sequence that are summed at once
+
+struct AttentionPlan {
+  const AttentionArgs* args;
+  int group;       // query heads per KV head
+  bool is_chain;   // every parent is the node before
+  int64_t nodes;   // of the pending tree: known ones and this pass's rows
+  int64_t chunks;  // of the longest possible row
+  int64_t width;   // head_size in whole vectors
+  float* queries;  // [n_kv_heads, rows, group, head_size], rotated and scaled
+  int32_t* depth;  // [nodes]: nodes that a node sees, itself included
+  int32_t* path;   // [nodes, nodes]: those nodes, oldest first; trees only
+
+  int64_t vectors() const { return args->rows * group; }  // queries of one KV head
+  /// Positions that a row sees: the prefix, its ancestors, itself.
+  int64_t visible(int64_t row) const { return args->past + depth[args->known + row]; }
+};
+
+constexpr int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
+constexpr int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/// Up to kQueries query vectors of one KV head: vector v is row v / group, head v % group.
+struct QueryTile {
+  int kv_head;
+  int64_t first;  // vector
+  int size;
+  int64_t visible[kQueries];      // positions that a query sees
+  const int32_t* path[kQueries];  // nodes behind the prefix that it sees; trees only
+  int64_t longest;                // of visible
+
+  QueryTile(const AttentionPlan& plan, int kv_head, int64_t index)
+      : kv_head(kv_head), first(index * kQueries),
+        size(static_cast<int>(min_of(plan.vectors() - first, kQueries))), longest(0) {
+    int64_t row = first / plan.group, next = (row + 1) * plan.group - first;
+    for (int q = 0; q < size; ++q) {
+      if (q == next) ++row, next += plan.group;
+      visible[q] = plan.visible(row);
+      path[q] = plan.is_chain ? nullptr : plan.path + (plan.args->known + row) * plan.nodes;
+      longest = max_of(longest, visible[q]);
+    }
+  }
+};
+
+/// Everything but what lies in memory of its own.
+inline AttentionPlan plan_pass(const AttentionArgs& args) {
+  AttentionPlan plan{};
+  plan.args = &args;
+  plan.group = args.n_heads / args.n_kv_heads;
+  plan.nodes = args.known + args.rows;
+  plan.is_chain = true;
+  for (int64_t i = 0; i < plan.nodes; ++i) plan.is_chain &= args.parents[i] == i - 1;
+  plan.chunks = ceil_div(args.past + plan.nodes, kChunk);
+  plan.width = ceil_div(args.head_size, 16) * 16;
+  return plan;
+}
+
+/// Fills depth and path from the parents.
+inline void trace_paths(const AttentionArgs& a, AttentionPlan* plan) {
+  for (int64_t i = 0; i < plan->nodes; ++i) {
+    const int64_t parent = a.parents[i];
+    plan->depth[i] = 1 + (parent < 0 ? 0 : plan->depth[parent]);
+    if (plan->is_chain) continue;
+    int32_t* path = plan->path + i * plan->nodes;
+    for (int32_t j = 0; j + 1 < plan->depth[i]; ++j) path[j] = plan->path[parent * plan->nodes + j];
+    path[plan->depth[i] - 1] = static_cast<int32_t>(i);
+  }
+}
+
+}  // namespace
+}  // namespace edk
