@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -121,16 +122,15 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
 def spellings(tokenizer: Mapping[str, Any]) -> dict[int, Spelling]:
     """Returns how each token of a ``tokenizer.json`` is spelt.
 
-    Byte-level vocabularies spell bytes; those of SentencePiece write blanks as U+2581 and single
-    bytes as ``<0x0A>``.
+    Byte-level vocabularies spell bytes; those of SentencePiece write blanks as U+2581 and bytes
+    that no other token spells as ``<0x0A>``.
     """
-    model = tokenizer.get("model", {})
-    vocabulary = model.get("vocab", {})
+    vocabulary = tokenizer.get("model", {}).get("vocab", {})
     if isinstance(vocabulary, list):  # Unigram: pieces with scores, in the order of ids
         vocabulary = {piece: i for i, (piece, _) in enumerate(vocabulary)}
-    is_byte_level = '"ByteLevel"' in _types(tokenizer)
-    spell = _byte_level if is_byte_level else _sentence_piece
-    found: dict[int, Spelling] = {token_id: spell(text) for text, token_id in vocabulary.items()}
+    how = json.dumps([tokenizer.get("decoder"), tokenizer.get("pre_tokenizer")])
+    spell = _byte_levels if '"ByteLevel"' in how else _sentence_pieces
+    found: dict[int, Spelling] = {**spell(vocabulary)}
     for token in tokenizer.get("added_tokens", ()):
         content = token["content"]
         found[token["id"]] = content if token.get("special") else content.encode()
@@ -174,22 +174,24 @@ def _by_spelling(tokens: Mapping[int, Spelling]) -> dict[Spelling, int]:
     return found
 
 
-def _types(tokenizer: Mapping[str, Any]) -> str:
-    """Returns the parts that say how tokens are spelt, as text."""
-    import json
-
-    return json.dumps([tokenizer.get("decoder"), tokenizer.get("pre_tokenizer")])
-
-
-def _byte_level(text: str) -> bytes:
+def _byte_levels(vocabulary: Mapping[str, int]) -> dict[int, bytes]:
     table = _bytes_of_characters()
-    return b"".join(table.get(character) or character.encode() for character in text)
+    return {
+        token_id: b"".join(table.get(character) or character.encode() for character in text)
+        for text, token_id in vocabulary.items()
+    }
 
 
-def _sentence_piece(text: str) -> bytes:
-    if match := _BYTE_TOKEN.fullmatch(text):
-        return bytes([int(match[1], 16)])
-    return text.replace("\u2581", " ").encode()
+def _sentence_pieces(vocabulary: Mapping[str, int]) -> dict[int, bytes]:
+    single = {i: match for text, i in vocabulary.items() if (match := _BYTE_TOKEN.fullmatch(text))}
+    found = {
+        token_id: text.replace("\u2581", " ").encode()
+        for text, token_id in vocabulary.items()
+        if token_id not in single
+    }
+    spelt = set(found.values())
+    values = {token_id: bytes([int(match[1], 16)]) for token_id, match in single.items()}
+    return found | {i: value for i, value in values.items() if value not in spelt}
 
 
 @lru_cache(maxsize=1)
