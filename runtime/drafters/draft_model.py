@@ -12,6 +12,7 @@ from edgedec.runtime.drafters.draft_law import Option, coupled, likeliest
 from edgedec.runtime.drafters.draft_passes import PREFIX, DraftCost, DraftPasses
 from edgedec.runtime.drafters.drafter import Budget, DraftContext, RoundOutcome
 from edgedec.runtime.drafters.token_map import DraftText, TokenMap
+from edgedec.runtime.noise import Noise
 from edgedec.runtime.session import ModelSession, Rows
 
 
@@ -34,8 +35,8 @@ class _Candidate:
 class DraftModelDrafter:
     """Proposes what a smaller model thinks.
 
-    Its session follows the text: rows of drafted tokens that came true are kept, so no token of a
-    deterministic tree is computed twice. Its probabilities are calibrated by what became of them.
+    Its session follows the text: rows of drafted tokens that came true are kept, never computed
+    again. Its probabilities are calibrated by what became of them.
 
     Under sampling a deterministic tree is coupled: it draws with the target model's own noise.
     Bias, penalties and grammars of the request do not reach the draft model, only verification.
@@ -72,6 +73,7 @@ class DraftModelDrafter:
         }
         self._candidates: list[_Candidate] = []
         self._proposed_after: int | None = None  # tokens of the text at the latest proposal
+        self._noise: Noise | None = None  # that coupled candidates were drawn with
 
     @property
     def session(self) -> ModelSession:
@@ -146,8 +148,9 @@ class DraftModelDrafter:
         self, context: DraftContext, budget: Budget, text: Sequence[int]
     ) -> DraftTree:
         """Returns the nodes likeliest to be accepted of all that were looked at."""
-        known = self._known_options(text)
+        known = self._known_options(text, context.noise)
         self._forget()
+        self._noise = context.noise
         if known is None:
             rows = self._passes.feed(text, with_logits=not context.sampling.is_greedy)
             known = self._options(rows, 0, context, depth=1)
@@ -157,10 +160,10 @@ class DraftModelDrafter:
         self._proposed_after = len(context.tokens)
         return self._tree(budget)
 
-    def _known_options(self, text: Sequence[int]) -> list[Option] | None:
+    def _known_options(self, text: Sequence[int], noise: Noise) -> list[Option] | None:
         """Returns what follows ``text`` if the tree computed it already; aligns the session."""
         row = self._passes.align(text)
-        if row == PREFIX or self.session.n_tokens < len(text):
+        if row == PREFIX or self.session.n_tokens < len(text) or self._noise is not noise:
             return None
         last = next(i for i, c in enumerate(self._candidates) if c.row == row)
         return [c.option for c in self._candidates if c.parent == last]
