@@ -152,6 +152,7 @@ def _manifest(models: dict[str, UnfinishedModel], files: dict[str, FileEntry]) -
     verification = dict(target.verification)
     if DRAFT in models:
         verification[DRAFT] = models[DRAFT].verification
+    is_foreign = _entry(target).graph_kind == "optimum"
     return BundleManifest(
         schema_version=SCHEMA_VERSION,
         name=published.name,
@@ -164,7 +165,8 @@ def _manifest(models: dict[str, UnfinishedModel], files: dict[str, FileEntry]) -
         stop_token_ids=published.special.eos_ids,
         bos_token_id=published.special.bos_id,
         add_bos=published.special.add_bos,
-        defaults={"method": "plain"},
+        # Graphs of other exporters run no trees of drafts.
+        defaults={"method": "plain" if is_foreign else "auto"},
         verification=verification,
     )
 

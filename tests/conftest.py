@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ from edgedec.models.blocks import weight_shapes
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import CheckpointError
 from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat
+
+# What programs under test remember of a device stays out of the user's own cache.
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="edgedec-tests-")
 
 TINY = ModelConfig(
     family="llama",

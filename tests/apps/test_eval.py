@@ -76,7 +76,8 @@ def test_methods_take_turns(cli: Cli, smollm2_bundle: Path, maths: Path, tmp_pat
 
     alone = cli("eval", "--compare", samples, "--json").json
     assert [row["n_samples"] for row in alone["settings"]] == [3, 3, 3, 3]
-    joined = cli("eval", *command[1:-4], "--compare", samples, "--limit", 2, "--json").json
+    one = ("--method", "plain", "--limit", 2, "--json")
+    joined = cli("eval", *command[1:-4], "--compare", samples, *one).json
     assert [row["n_samples"] for row in joined["settings"]] == [2, 2, 2, 2]
 
 

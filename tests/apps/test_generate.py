@@ -43,7 +43,7 @@ def test_json_has_the_promised_keys(cli: Cli, smollm2_bundle: Path) -> None:
     }  # fmt: skip
     assert {"n_proposed", "n_accepted", "n_rounds", "acceptance_rate"} <= set(document["stats"])
     assert document["n_new_tokens"] == len(document["token_ids"]) == 8
-    assert (document["method"], document["lossless"]) == ("plain", True)
+    assert (document["method"], document["lossless"]) == ("auto", True)
 
 
 def test_the_prompt_may_come_from_anywhere(
