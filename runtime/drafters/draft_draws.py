@@ -99,7 +99,10 @@ class Draws:
             kept = [i for i, law in enumerate(laws) if law is not None]
             nodes = [_Node(0, PREFIX, end_rows[i], law=laws[i]) for i in kept]
             ends = [self._draw(tree, n, ends[i])[1] for n, i in zip(nodes, kept, strict=True)]
-            if level + 1 == depth or not nodes or not self._passes.has_room(len(nodes)):
+            values = tree.values()
+            if level + 1 == depth or sum(values[i] for i in ends) < budget.min_step_value:
+                break
+            if not nodes or not self._passes.has_room(len(nodes)):
                 break
             first = self._passes.n_rows
             rows = self._passes.grow(
