@@ -60,7 +60,7 @@ class ResultOptions:
 def evaluate(
     bundle: Annotated[
         Path | None,
-        typer.Argument(metavar="[BUNDLE]", help="Directory made by `edgedec export`."),
+        typer.Argument(metavar="BUNDLE", help="Directory made by `edgedec export`."),
     ] = None,
     *,
     what: TaskOptions,
@@ -74,7 +74,7 @@ def evaluate(
 
     Tasks: human_eval (pass@1), gsm8k (exact answer), infill (tests pass, exact match), perplexity
     (of a text, in windows). Greedy unless sampling options say otherwise; the bundle's recommended
-    sampling is not used. At most 512, 400 and 128 new tokens by default. Other settings are
+    sampling is not used. At most 512 new tokens by default, 128 for infill. Other settings are
     compared with the first over the same problems. Ctrl-C keeps what was done (exit code 130).
 
     Generated programs run in a process of their own, with limits on time, memory and output; where

@@ -1,11 +1,11 @@
-"""Task `gsm8k`: grade-school maths, judged by the final number.
+r"""Task `gsm8k`: grade-school maths, judged by the final number.
 
-The model's number is the one after the last `####` of its answer; failing that, the last number in
-the answer. Thousands commas, currency signs and a trailing full stop are no part of a number; two
-numbers are equal if their values are (18 is 18.00). The right number stands after `####` in the
-problem's answer.
+The model's number is the one after the last `####` of its answer; failing that, the one after its
+last `\boxed{`; failing that, its last number. Thousands commas, currency signs and a trailing full
+stop are no part of a number; two numbers are equal if their values are (18 is 18.00). The right
+number stands after `####` in the problem's answer.
 
-Source: arXiv:2110.14168.
+Source: arXiv:2110.14168; the question's wording is that of the Qwen2.5 model cards.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from edgedec.runtime.engine import Engine
 
 _QUESTION = """\
 {question}
-
-Think step by step. End with a line that holds only #### and the final number, such as: #### 42"""
+Please reason step by step, and put your final answer within \\boxed{{}}."""
 _RAW = "Question: {question}\nAnswer:"
+_MARKS = ("####", r"\boxed{")
 _NEXT_QUESTION = "\nQuestion:"
 # A minus belongs to a number unless it takes something from what stands before it.
 _NUMBER = re.compile(
@@ -72,9 +72,10 @@ def right_number(problem: Problem) -> Decimal:
 
 def final_number(text: str) -> Decimal | None:
     """Returns the number an answer ends with, None if it has none."""
-    _, mark, rest = text.rpartition("####")
-    if mark and (match := _NUMBER.search(rest)):
-        return _value(match[0])
+    for mark in _MARKS:
+        _, found, rest = text.rpartition(mark)
+        if found and (match := _NUMBER.search(rest)):
+            return _value(match[0])
     return _last_number(text)
 
 

@@ -42,7 +42,7 @@ class TaskName(StrEnum):
     PERPLEXITY = "perplexity"
 
 
-_MAX_NEW_TOKENS = {TaskName.HUMAN_EVAL: 512, TaskName.GSM8K: 400, TaskName.INFILL: 128}
+_MAX_NEW_TOKENS = {TaskName.HUMAN_EVAL: 512, TaskName.GSM8K: 512, TaskName.INFILL: 128}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -232,6 +232,8 @@ def test_what_was_filled_in(problem: Problem, text: str, passed: int, exact: int
         ("5,12", "12"),
         ("1,0000", "0"),
         (r"\boxed{42}", "42"),
+        (r"\boxed{\$1,200} in 3 weeks", "1200"),
+        (r"\boxed{1} and #### 2 then", "2"),
         ("**42**", "42"),
         ("about .5", ".5"),
         ("7 #### none", "7"),
