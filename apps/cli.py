@@ -24,6 +24,7 @@ from edgedec.apps.export_bundle import export
 from edgedec.apps.generate import run
 from edgedec.apps.inspect_bundle import inspect
 from edgedec.apps.terminal import err, print_error, silence_stdout
+from edgedec.apps.tune import tune
 from edgedec.models.errors import ConfigError, EdgedecError
 
 app = typer.Typer(
@@ -36,7 +37,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (export, run, chat, bench, inspect, doctor):
+for verb in (export, run, chat, bench, tune, inspect, doctor):
     app.command()(verb)
 app.command("eval")(evaluate)
 

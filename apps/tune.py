@@ -1,0 +1,260 @@
+"""`edgedec tune`: when the large model should take over, for this pair, on this device."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from edgedec.apps import options
+from edgedec.apps.bench_prompts_data import BenchPrompt, read_prompts
+from edgedec.apps.bench_report import device_facts
+from edgedec.apps.option_groups import takes_groups
+from edgedec.apps.progress import ProgressBars, count_amount
+from edgedec.apps.terminal import note, out, print_json
+from edgedec.apps.tune_report import PROXY, Row, choose, render, rows_of, with_tuned, write_manifest
+from edgedec.apps.tune_runs import REFERENCES, Job, costs_of, record, run_for_real
+from edgedec.apps.tune_state import TuneState
+from edgedec.apps.tune_sweep import Expected, around, candidates, expect, frontier
+from edgedec.models.errors import ConfigError
+from edgedec.models.manifest import BundleManifest, file_sha256, read_manifest
+from edgedec.runtime.engine import Engine
+from edgedec.runtime.machine import physical_cores
+from edgedec.runtime.methods import identity_of
+from edgedec.runtime.session_memory import TARGET, fingerprint_of
+from edgedec.runtime.switching.config import EAD, MARGIN
+from edgedec.runtime.switching.pair import Pair, checked
+
+_RECORDING_SHARE = 0.4
+"""Of the time, for traces; the rest is for real runs."""
+
+_MIN_TOKENS = 16
+_MAX_SWEPT_TOKENS = 8000
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneOptions:
+    """What is tuned, on what, for how long."""
+
+    calibration: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE.jsonl",
+            help="Prompts like those to come, one JSON object a line; repeatable.",
+        ),
+    ] = None
+    minutes: Annotated[float, typer.Option(min=0.01, help="Most time to take.")] = 10.0
+    keep: Annotated[
+        float,
+        typer.Option(min=0.0, max=1.0, help="Least agreement with the large model's choices."),
+    ] = 0.97
+    policy: Annotated[
+        str | None,
+        typer.Option(metavar="ead|margin", help="Tune this policy alone; both by default."),
+    ] = None
+    max_new_tokens: Annotated[int, typer.Option(min=2, help="Most new tokens of a prompt.")] = 96
+    per_category: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Only the first N of each category.")
+    ] = None
+    chat: Annotated[
+        bool | None,
+        typer.Option("--chat/--raw", help="Whether prompts go into the chat template."),
+    ] = None
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Forget what an earlier run has found already.")
+    ] = False
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Leave the bundle's defaults as they are.")
+    ] = False
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """The policies to tune.
+
+        Raises:
+            ConfigError: There is no such policy.
+        """
+        if self.policy is None:
+            return (EAD, MARGIN)
+        if self.policy not in (EAD, MARGIN):
+            raise ConfigError(f"policy is {self.policy!r}, expected {EAD} or {MARGIN}")
+        return (self.policy,)
+
+
+@takes_groups
+def tune(
+    bundle: options.Bundle,
+    *,
+    what: TuneOptions,
+    loading: options.LoadOptions,
+    json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Find when the large model should take over from the small one, and keep it in the bundle.
+
+    The large model's own texts are recorded, settings are tried on them on paper, the best are run
+    for real beside plain decoding and lossless speculation. The fastest that agrees enough becomes
+    what `--threshold auto` means. A later run goes on where this one ends; Ctrl-C keeps the best
+    so far (exit code 130).
+
+    Examples:
+
+      edgedec tune qwen.edgedec --calibration prompts.jsonl
+
+      edgedec tune qwen.edgedec --draft small.edgedec --calibration code.jsonl --minutes 30
+    """
+    if not what.calibration:
+        raise ConfigError("nothing to tune on: name a file of prompts with --calibration")
+    policies = what.policies
+    prompts = read_prompts(what.calibration, None, what.per_category)
+    if not what.dry_run and not os.access(bundle, os.W_OK):
+        raise ConfigError(f"{bundle} cannot be written: mend that, or use --dry-run")
+    deadline_s = time.monotonic() + 60 * what.minutes
+    manifest = read_manifest(bundle)
+    bars = ProgressBars(count_amount, has_lines=True)
+    with bars, loading.load(bundle, bars.report) as engine:
+        pair = _pair(engine)
+        state = _open_state(what, loading, manifest, pair)
+        ids = _encode(engine, prompts, what)
+        job = Job(engine, ids, what.max_new_tokens, state, deadline_s, bars.report)
+        finding = _find(job, policies, what.keep, 60 * what.minutes)
+    _tell(finding, json)
+    if not what.dry_run and finding.chosen:
+        evidence = finding.evidence(loading.threads or physical_cores(), what)
+        write_manifest(bundle, with_tuned(manifest, pair.fingerprint, finding.chosen, evidence))
+        note(f"wrote the choice into {bundle}; --threshold auto means it from now on")
+    if finding.is_interrupted:
+        raise typer.Exit(130)
+
+
+@dataclass
+class _Finding:
+    """rounds: how many prompts every setting ran on."""
+
+    rows: list[Row]
+    chosen: list[Row]
+    n_rounds: int
+    n_traces: int
+    n_tokens: int
+    is_interrupted: bool
+
+    def evidence(self, threads: int, what: TuneOptions) -> dict[str, Any]:
+        """Returns what the choice rests on, JSON-ready."""
+        device = device_facts()
+        return {
+            "measure": PROXY,
+            "keep": what.keep,
+            "device": {key: device[key] for key in ("model", "architecture", "platform")},
+            "threads": threads,
+            "n_prompts_recorded": self.n_traces,
+            "n_tokens_recorded": self.n_tokens,
+            "n_prompts_run": self.n_rounds,
+            "settings": [row.to_dict() for row in self.rows],
+        }
+
+
+def _find(job: Job, policies: Sequence[str], keep: float, seconds: float) -> _Finding:
+    """Returns the best that could be found in time."""
+    is_interrupted = False
+    try:
+        record(job, job.deadline_s - (1 - _RECORDING_SHARE) * seconds)
+    except KeyboardInterrupt:
+        is_interrupted = True
+    n_tokens = sum(map(len, job.state.traces.values()))
+    if n_tokens < _MIN_TOKENS:
+        if is_interrupted:
+            raise KeyboardInterrupt
+        raise ConfigError(
+            f"the calibration gave {n_tokens} tokens, expected at least {_MIN_TOKENS}: use more or "
+            "other prompts, or give it more --minutes"
+        )
+    expected = _sweep(job, policies, keep)
+    if not is_interrupted:
+        try:
+            run_for_real(job, [one.setting for one in expected])
+        except KeyboardInterrupt:
+            is_interrupted = True
+    names = {*REFERENCES, *(str(one.setting) for one in expected)}
+    rounds = job.state.complete_rounds(names)
+    rows = rows_of(expected, rounds)
+    chosen = [row for policy in policies if (row := choose(rows, policy, keep)) is not None]
+    return _Finding(rows, chosen, len(rounds), len(job.state.traces), n_tokens, is_interrupted)
+
+
+def _sweep(job: Job, policies: Sequence[str], keep: float) -> list[Expected]:
+    """Returns the settings worth a real run."""
+    traces, costs = [], costs_of(job.state)
+    n_tokens = 0
+    for trace in job.state.traces.values():
+        if n_tokens < _MAX_SWEPT_TOKENS:
+            traces.append(trace)
+            n_tokens += len(trace)
+    found: list[Expected] = []
+    for policy in policies:
+        settings = list(candidates(policy, traces))
+        tried = []
+        for i, setting in enumerate(settings):
+            job.report(f"try {policy} on paper", i, len(settings))
+            tried.append(expect(setting, traces, costs))
+        found += around(frontier(tried), keep)
+    return found
+
+
+def _pair(engine: Engine) -> Pair:
+    return checked(engine.draft.pair if engine.draft is not None else None)
+
+
+def _open_state(
+    what: TuneOptions, loading: options.LoadOptions, manifest: BundleManifest, pair: Pair
+) -> TuneState:
+    """Returns what earlier runs found of the same pair, device, prompts and lengths."""
+    facts = (
+        fingerprint_of(manifest, TARGET),
+        pair.fingerprint,
+        loading.threads or physical_cores(),
+        device_facts()["model"],
+        [file_sha256(path) for path in what.calibration or ()],
+        (what.max_new_tokens, what.per_category, what.chat),
+    )
+    state = TuneState.open(identity_of(*facts), what.fresh)
+    if state.traces:
+        note(f"{len(state.traces)} recorded texts and {len(state.rounds)} rounds are known already")
+    return state
+
+
+def _encode(
+    engine: Engine, prompts: Sequence[BenchPrompt], what: TuneOptions
+) -> dict[str, list[int]]:
+    is_chat = engine.has_chat_template if what.chat is None else what.chat
+    found = {prompt.name: prompt.encode(engine, is_chat) for prompt in prompts}
+    limit = engine.session.context - what.max_new_tokens
+    fitting = {name: ids for name, ids in found.items() if len(ids) <= limit}
+    if len(fitting) < len(found):
+        note(f"left out {len(found) - len(fitting)} prompts of more than {limit} tokens")
+    return fitting
+
+
+def _tell(finding: _Finding, is_json: bool) -> None:
+    if is_json:
+        print_json(
+            {
+                "measure": PROXY,
+                "settings": [row.to_dict() for row in finding.rows],
+                "chosen": [row.name for row in finding.chosen],
+                "n_prompts_recorded": finding.n_traces,
+                "n_prompts_run": finding.n_rounds,
+            }
+        )
+        return
+    out.print(render(finding.rows, finding.chosen, finding.n_rounds))
+    note(PROXY)
+    slow = [row.name for row in finding.chosen if row.speedup is not None and row.speedup <= 1]
+    if slow:
+        note(f"no faster than plain decoding here: {', '.join(slow)}")
+    if not finding.n_rounds:
+        note("nothing was run for real yet: the choice rests on recorded texts and measured passes")

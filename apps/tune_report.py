@@ -1,0 +1,143 @@
+"""What tuning found: the table, the choice, and what goes into the manifest."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from edgedec.apps.tune_runs import PLAIN, REFERENCES
+from edgedec.apps.tune_state import Measured, Round, replace_text
+from edgedec.apps.tune_sweep import Expected
+from edgedec.models.manifest import MANIFEST_NAME, BundleManifest
+from edgedec.runtime.switching.pair import TUNED_KEY
+
+PROXY = (
+    "agreement is the share of tokens that the large model would have chosen, given the text "
+    "before each; it stands in for quality, which `edgedec eval` measures"
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One setting: what its traces promised and what its runs did.
+
+    agreement, share_large, ms_per_token: measured; None without a run. speedup: of time per token
+    against plain decoding in the same rounds.
+    """
+
+    name: str
+    expected: Expected | None
+    agreement: float | None = None
+    share_large: float | None = None
+    ms_per_token: float | None = None
+    speedup: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns JSON-ready fields."""
+        fields = {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.name != "expected"
+        }
+        if self.expected is not None:
+            for name in ("agreement", "share_large", "ms_per_token"):
+                fields[f"expected_{name}"] = getattr(self.expected, name)
+        return fields
+
+
+def rows_of(expected: Sequence[Expected], rounds: Sequence[Round]) -> list[Row]:
+    """Returns a row for each reference that ran, and for each setting."""
+    names = list(REFERENCES) if rounds else []
+    rows = [_row(name, None, rounds) for name in names]
+    return rows + [_row(str(one.setting), one, rounds) for one in expected]
+
+
+def choose(rows: Sequence[Row], policy: str, keep: float) -> Row | None:
+    """Returns the fastest setting of ``policy`` that agrees at least ``keep``.
+
+    The most agreeing one if none does; by what was promised where nothing ran.
+    """
+    own = [r for r in rows if r.expected is not None and r.expected.setting.policy == policy]
+    ran = [(r, r.agreement, r.ms_per_token) for r in own if r.ms_per_token is not None]
+    told = [
+        (r, r.expected.agreement, r.expected.ms_per_token) for r in own if r.expected is not None
+    ]
+    found = ran or told
+    if not found:
+        return None
+    fit = [(ms, row) for row, agreement, ms in found if agreement is not None and agreement >= keep]
+    if fit:
+        return min(fit, key=lambda one: one[0])[1]
+    return max(found, key=lambda one: one[1] or 0.0)[0]
+
+
+def render(rows: Sequence[Row], chosen: Sequence[Row], n_rounds: int) -> Table:
+    """Returns the table for a person."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("setting", overflow="fold")
+    for name in ("promised", "agreement", "by large", "ms/token", f"x {PLAIN}"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(
+            row.name,
+            _percent(row.expected.agreement if row.expected else None),
+            _percent(row.agreement),
+            _percent(row.share_large),
+            "" if row.ms_per_token is None else f"{row.ms_per_token:.1f}",
+            "" if row.speedup is None else f"{row.speedup:.2f}",
+            style="bold" if row in chosen else None,
+        )
+    table.caption = f"{n_rounds} prompts with every setting; bold is chosen"
+    return table
+
+
+def with_tuned(
+    manifest: BundleManifest, fingerprint: str, chosen: Sequence[Row], evidence: dict[str, Any]
+) -> BundleManifest:
+    """Returns ``manifest`` with the choice among its defaults."""
+    policies = {
+        row.expected.setting.policy: row.expected.setting.to_dict()
+        for row in chosen
+        if row.expected is not None
+    }
+    tuned = {"small": fingerprint, "policies": policies, "evidence": evidence}
+    return dataclasses.replace(manifest, defaults={**manifest.defaults, TUNED_KEY: tuned})
+
+
+def write_manifest(folder: Path, manifest: BundleManifest) -> None:
+    """Replaces the manifest of the bundle at ``folder`` at once, validated."""
+    BundleManifest.from_dict(manifest.to_dict())
+    text = json.dumps(manifest.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+    replace_text(folder / MANIFEST_NAME, text + "\n")
+
+
+def _row(name: str, expected: Expected | None, rounds: Sequence[Round]) -> Row:
+    if not rounds:
+        return Row(name, expected)
+    runs, plain = [found[name] for found in rounds], [found[PLAIN] for found in rounds]
+    n_tokens = sum(run.n_tokens for run in runs)
+    ms = _ms_per_token(runs)
+    return Row(
+        name=name,
+        expected=expected,
+        agreement=sum(run.n_chosen for run in runs) / n_tokens,
+        share_large=None if name in REFERENCES else sum(run.n_large for run in runs) / n_tokens,
+        ms_per_token=ms,
+        speedup=_ms_per_token(plain) / ms if ms else None,
+    )
+
+
+def _ms_per_token(runs: Sequence[Measured]) -> float:
+    """Returns the time of a token after the first."""
+    n_later = sum(run.n_tokens - 1 for run in runs)
+    return sum(run.ms for run in runs) / n_later if n_later else 0.0
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f} %"

@@ -1,0 +1,105 @@
+"""What tuning has found so far, in a file, so that the next run goes on from there."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from edgedec.apps.tune_traces import Trace
+from edgedec.models.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a real run of one setting did with one prompt.
+
+    ms: from the first token to the last. n_chosen: tokens that the large model would have chosen,
+    given the text before each.
+    """
+
+    n_tokens: int
+    ms: float
+    n_large: int
+    n_chosen: int
+
+
+Round = dict[str, Measured]
+"""Runs of all contestants on one prompt, one after the other, by name."""
+
+
+@dataclass
+class TuneState:
+    """Traces and rounds by prompt. path: where it is kept."""
+
+    path: Path
+    costs: dict[str, dict[int, float]] = field(default_factory=dict)
+    traces: dict[str, Trace] = field(default_factory=dict)
+    rounds: dict[str, Round] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, identity: str, is_fresh: bool) -> TuneState:
+        """Returns what is known of ``identity``: models, device, prompts; nothing if unreadable."""
+        path = Path(platformdirs.user_cache_dir("edgedec")) / "tune" / f"{identity}.json"
+        state = cls(path)
+        if is_fresh:
+            return state
+        try:
+            state._read(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return cls(path)
+        return state
+
+    def save(self) -> None:
+        """Writes everything; an older file is replaced when all of the new one is written."""
+        document = {
+            "costs": self.costs,
+            "traces": {name: trace.to_dict() for name, trace in self.traces.items()},
+            "rounds": {
+                name: {setting: asdict(run) for setting, run in found.items()}
+                for name, found in self.rounds.items()
+            },
+        }
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        replace_text(self.path, json.dumps(document))
+
+    def complete_rounds(self, names: set[str]) -> list[Round]:
+        """Returns the rounds in which all of ``names`` took part."""
+        return [found for found in self.rounds.values() if names <= found.keys()]
+
+    def _read(self, document: dict[str, Any]) -> None:
+        self.costs = {
+            name: {int(m): float(ms) for m, ms in table.items()}
+            for name, table in document["costs"].items()
+        }
+        self.traces = {name: Trace.from_dict(fields) for name, fields in document["traces"].items()}
+        self.rounds = {
+            name: {setting: Measured(**fields) for setting, fields in found.items()}
+            for name, found in document["rounds"].items()
+        }
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Writes ``text`` to a new file that takes the place of ``path`` at once.
+
+    Raises:
+        ConfigError: The folder cannot be written.
+    """
+    new: Path | None = None
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
+        ) as file:
+            new = Path(file.name)
+            file.write(text)
+        new.chmod(path.stat().st_mode & 0o777 if path.exists() else 0o644)
+        new.replace(path)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None
+    finally:
+        if new is not None:
+            new.unlink(missing_ok=True)

@@ -1,0 +1,103 @@
+"""What both models of a pair say along the large model's own texts: the material of tuning."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.engine import Engine
+from edgedec.runtime.result import GenerationResult
+from edgedec.runtime.session import ModelSession
+from edgedec.runtime.switching.paired_model import PairedModel
+from edgedec.runtime.switching.policy import Signal
+
+_ROWS = 64  # asked for in one pass
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a model says of the token at a position. token: its likeliest."""
+
+    signal: Signal
+    token: int
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One text of the large model, token by token.
+
+    small, large: how sure each model was of that token. agrees: it is the small model's, too.
+    """
+
+    small: tuple[Signal, ...]
+    large: tuple[Signal, ...]
+    agrees: tuple[bool, ...]
+
+    def __len__(self) -> int:
+        return len(self.agrees)
+
+    @classmethod
+    def record(
+        cls, text: Sequence[int], n_prompt: int, large: ModelSession, small: ModelSession
+    ) -> Self:
+        """Returns the trace of ``text``, which the large model wrote after ``n_prompt`` tokens."""
+        says_large = predictions(large, text, n_prompt)
+        says_small = predictions(small, text, n_prompt)
+        return cls(
+            small=tuple(prediction.signal for prediction in says_small),
+            large=tuple(prediction.signal for prediction in says_large),
+            agrees=tuple(
+                prediction.token == token
+                for prediction, token in zip(says_small, text[n_prompt:], strict=True)
+            ),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns JSON-ready fields that `from_dict` reads back."""
+        return {
+            "small": [_numbers(signal) for signal in self.small],
+            "large": [_numbers(signal) for signal in self.large],
+            "agrees": [int(agrees) for agrees in self.agrees],
+        }
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> Self:
+        """Returns the trace that `to_dict` wrote; a ValueError where it is none."""
+        small, large = (
+            tuple(Signal(*map(float, numbers)) for numbers in fields[name])
+            for name in ("small", "large")
+        )
+        agrees = tuple(bool(value) for value in fields["agrees"])
+        if not len(small) == len(large) == len(agrees):
+            raise ValueError("a trace of unequal parts")
+        return cls(small, large, agrees)
+
+
+def predictions(session: ModelSession, text: Sequence[int], n_prompt: int) -> list[Prediction]:
+    """Returns what the model says of each token after the prompt, given all before it."""
+    model = PairedModel(session, n_prompt)
+    found: list[Prediction] = []
+    while len(found) < len(text) - n_prompt:
+        n_rows = min(_ROWS, len(text) - n_prompt - len(found))
+        stop = n_prompt + len(found) + n_rows - 1
+        stats = model.rows_after(text[:stop], n_rows, with_logits=False).stats
+        found += [Prediction(Signal.of(stats, i), int(stats.argmax[i])) for i in range(n_rows)]
+    return found
+
+
+def generate_until(
+    engine: Engine, prompt: Sequence[int], request: GenerationConfig, deadline_s: float
+) -> GenerationResult:
+    """Returns the output, cut short where the monotonic clock passes ``deadline_s``."""
+    stream = engine.stream(list(prompt), request)
+    for _ in stream:
+        if time.monotonic() > deadline_s:
+            stream.stop()
+    return stream.result
+
+
+def _numbers(signal: Signal) -> list[float]:
+    return [round(value, 6) for value in (signal.entropy, signal.margin, signal.top_prob)]
