@@ -1,0 +1,91 @@
+"""`--switch` and what belongs to it, in `run` and `chat`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgedec.apps.switch_options import APPROXIMATE, SwitchOptions
+from edgedec.models.errors import ConfigError
+from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.switching.config import SwitchConfig
+
+Cli = Callable[..., Any]
+
+
+def setting(**given: Any) -> SwitchConfig | None:
+    return SwitchOptions(**given).apply(GenerationConfig()).switch
+
+
+def test_options_make_a_setting() -> None:
+    assert setting() is None
+    assert setting(switch="ead") == SwitchConfig()
+    found = setting(switch="margin", threshold="0.4", window=3, dwell=2, switch_mode="repair")
+    assert found == SwitchConfig(policy="margin", threshold=0.4, window=3, dwell=2, mode="repair")
+    whole = setting(switch="ead:threshold=1.5,window=7", dwell=1, reset_window=True, hysteresis=0.5)
+    assert whole == SwitchConfig(
+        threshold=1.5, window=7, dwell=1, reset_window=True, hysteresis=0.5
+    )
+    bild = setting(switch="bild", fallback=0.4, rollback=2.0, max_run=9)
+    assert bild == SwitchConfig(policy="bild", fallback=0.4, rollback=2.0, max_run=9)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"threshold": "1"}, "threshold was given without --switch"),
+        ({"switch_mode": "verify"}, "mode was given without --switch"),
+        ({"switch": "ead", "threshold": "much"}, "threshold is 'much', expected a number"),
+        ({"switch": "ead", "window": 3}, "window is given but the threshold is auto"),
+        ({"switch": "ead:dwell=3", "threshold": "auto"}, "dwell is given but the threshold is"),
+        ({"switch": "best"}, "policy is 'best', expected one of ead, margin, bild"),
+    ],
+)
+def test_what_makes_no_sense(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        setting(**given)
+    assert message in str(caught.value)
+
+
+@pytest.mark.e2e
+def test_run_with_its_own_model_as_the_small_one(cli: Cli, smollm2_bundle: Path) -> None:
+    ask = ("run", smollm2_bundle, "Name three colours.", "-n", 24, "--threads", 2)
+    plain = cli(*ask, "--json").json
+    pair = (*ask, "--draft", smollm2_bundle)
+    for given in ("ead:threshold=inf", "ead:threshold=-1", "margin:threshold=0.3", "bild"):
+        outcome = cli(*pair, "--switch", given, "--json")
+        found = outcome.json
+        assert found["token_ids"] == plain["token_ids"]
+        assert found["method"] == given.partition(":")[0]
+        assert found["lossless"] is False
+        assert outcome.err.count(APPROXIMATE) == 1
+        n_large = found["origins"].count("large")
+        assert found["switch"]["share_large"] == n_large / len(found["origins"])
+        assert found["switch"]["cost_paper"] == 1.0  # both are of one size
+    verified = cli(*pair, "--switch", "ead:threshold=inf,mode=verify", "--json", "--explain")
+    assert verified.json["lossless"] is True
+    assert "small" in verified.json["origins"]
+    assert APPROXIMATE not in verified.err
+    assert "tokens from the large model" in verified.err
+
+
+@pytest.mark.e2e
+def test_chat_tells_once_and_run_refuses(
+    cli: Cli, smollm2_bundle: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lines = tmp_path / "lines"
+    lines.write_text("Hi\nAnd now?\n")
+    with lines.open() as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        outcome = cli(
+            "chat", smollm2_bundle, "--draft", smollm2_bundle, "-n", 4, "--threads", 2,
+            "--switch", "ead", "--threshold", "2.0", "--json",
+        )  # fmt: skip
+    assert len(outcome.json["turns"]) == 2
+    assert outcome.err.count(APPROXIMATE) == 1
+    command = ("run", smollm2_bundle, "Hi", "--switch", "bild")
+    assert "switching needs a second, smaller model" in cli(*command).error
+    assert "switching is a method of its own" in cli(*command, "--method", "auto").error

@@ -1,0 +1,294 @@
+"""`edgedec tune`: settings on paper against real switching, the choice, the file, the bundle."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgedec.apps import tune_runs
+from edgedec.apps.tune_report import choose, rows_of, with_tuned, write_manifest
+from edgedec.apps.tune_runs import PLAIN, REFERENCES
+from edgedec.apps.tune_state import Measured, TuneState, replace_text
+from edgedec.apps.tune_sweep import Costs, Expected, around, candidates, expect, frontier
+from edgedec.apps.tune_traces import Trace, predictions
+from edgedec.models.errors import ConfigError
+from edgedec.models.manifest import read_manifest
+from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.decoding.cost_table import CostTable
+from edgedec.runtime.switching.config import SwitchConfig
+from edgedec.runtime.switching.pair import TUNED_KEY
+from edgedec.runtime.switching.policy import Signal
+
+from ..runtime.conftest import ToySession
+from ..runtime.draft_toys import PROMPT, VOCAB, generate
+from ..runtime.switch_toys import Row, large_toy, rule, small_toy, switched
+
+Cli = Callable[..., Any]
+COSTS = Costs(
+    small=CostTable({m: 3.0 + m for m in (1, 2, 4, 64)}),
+    large=CostTable({m: 10.0 + 2 * m for m in (1, 2, 4, 64)}),
+)
+
+
+def calmer(prefix: Sequence[int]) -> Row:
+    """Returns logits with the large toy's choice but doubts of their own."""
+    row = rule(VOCAB, 0.0)(prefix)
+    return row * np.float32(0.4 + 0.9 * np.random.default_rng([9, *prefix[-2:]]).random())
+
+
+def record(small: ToySession, n_tokens: int = 80) -> Trace:
+    large = large_toy()
+    config = GenerationConfig(max_new_tokens=n_tokens)
+    text = [*PROMPT, *generate(large, PROMPT, config).token_ids]
+    return Trace.record(text, len(PROMPT), large, small)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "ead:threshold=2.2,window=3,dwell=2",
+        "ead:threshold=2.5,window=1,dwell=1,hysteresis=0.7",
+        "margin:threshold=0.6,window=4,dwell=3",
+        "bild:fallback=0.5",
+        "ead:threshold=inf",
+        "ead:threshold=-1",
+    ],
+)
+def test_paper_equals_switching_where_both_models_choose_alike(setting: str) -> None:
+    trace = record(ToySession(VOCAB, 256, calmer))
+    assert all(trace.agrees)
+    found = expect(SwitchConfig.parse(setting), [trace], COSTS)
+    config = GenerationConfig(max_new_tokens=80)
+    result, large, small = switched(setting, config, small=ToySession(VOCAB, 256, calmer))
+    assert found.share_large == result.switch["share_large"]
+    assert found.agreement == 1.0
+    if "inf" not in setting and "-1" not in setting:
+        assert 0.1 < found.share_large < 0.9
+    # Each pass costs 3 or 10 and each row 1 or 2; those up to the first row are the prompt's.
+    passes = {"small": max(small.n_passes - 1, 0), "large": large.n_passes - 1}
+    rows = {name: s.n_rows - len(PROMPT) for name, s in (("small", small), ("large", large))}
+    rows["small"] = max(rows["small"], 0)
+    total = 3 * passes["small"] + rows["small"] + 10 * passes["large"] + 2 * rows["large"]
+    assert found.ms_per_token * 80 == pytest.approx(total)
+
+
+def test_agreement_counts_the_small_models_tokens() -> None:
+    trace = record(small_toy())
+    share = sum(trace.agrees) / len(trace)
+    assert 0.2 < share < 0.95
+    assert expect(SwitchConfig(threshold=math.inf), [trace], COSTS).agreement == share
+    assert expect(SwitchConfig(threshold=-1.0), [trace], COSTS).agreement == 1.0
+
+
+def test_predictions_are_those_of_single_passes() -> None:
+    session = large_toy(400)
+    text = [*PROMPT, *np.random.default_rng(3).integers(0, VOCAB, 150).tolist()]
+    found = predictions(session, text, len(PROMPT))
+    assert len(found) == 150
+    for i, prediction in enumerate(found, len(PROMPT)):
+        row = rule(VOCAB, 0.0)(text[:i]).astype(np.float64)
+        probs = np.exp(row) / np.exp(row).sum()
+        assert prediction.token == row.argmax()
+        assert prediction.signal.top_prob == pytest.approx(probs.max(), rel=1e-5)
+
+
+def test_candidates_cover_the_doubts_of_the_trace() -> None:
+    trace = record(small_toy())
+    for policy in ("ead", "margin"):
+        tried = [expect(setting, [trace], COSTS) for setting in candidates(policy, [trace])]
+        assert len({str(one.setting) for one in tried}) == len(tried) > 200
+        shares = [one.share_large for one in tried]
+        assert min(shares) < 0.15
+        assert max(shares) > 0.8
+        best = frontier(tried)
+        assert len(best) > 3
+        assert all(one.setting.policy == policy for one in best)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20)), min_size=1, max_size=30),
+    st.floats(0, 1),
+)
+def test_frontier_and_what_is_run_of_it(points: list[tuple[int, int]], keep: float) -> None:
+    found = [
+        Expected(SwitchConfig(threshold=float(i)), a / 20, 0.5, float(ms))
+        for i, (a, ms) in enumerate(points)
+    ]
+    best = frontier(found)
+    for one in found:  # nothing is left out that no other beats
+        is_beaten = any(
+            (b.agreement >= one.agreement and b.ms_per_token <= one.ms_per_token) for b in best
+        )
+        assert is_beaten
+    assert [b.agreement for b in best] == sorted({b.agreement for b in best})
+    chosen = around(best, keep)
+    assert 1 <= len(chosen) <= 3
+    assert set(chosen) <= set(best)
+    cheapest = [b for b in best if b.agreement >= keep]
+    assert (cheapest[0] if cheapest else best[-1]) in chosen
+
+
+def expected(threshold: float, agreement: float, ms: float, policy: str = "ead") -> Expected:
+    return Expected(SwitchConfig(policy=policy, threshold=threshold), agreement, 0.4, ms)
+
+
+def measured(ms: float, n_chosen: int) -> Measured:
+    return Measured(n_tokens=11, ms=ms, n_large=4, n_chosen=n_chosen)
+
+
+def test_choice_is_the_fastest_that_agrees_enough() -> None:
+    options = [expected(1.0, 0.9, 5.0), expected(0.5, 0.98, 7.0), expected(0.1, 0.99, 9.0)]
+    by_paper = rows_of(options, [])
+    assert choose(by_paper, "ead", 0.97) == by_paper[1]
+    assert choose(by_paper, "ead", 0.999) == by_paper[2]
+    assert choose(by_paper, "margin", 0.5) is None
+    names = [str(one.setting) for one in options]
+    found = dict.fromkeys(REFERENCES, measured(200.0, 11))
+    found |= dict(zip(names, [measured(100, 11), measured(90, 10), measured(80, 9)], strict=True))
+    rows = rows_of(options, [found, found])
+    assert [row.name for row in rows] == [*REFERENCES, *names]
+    assert choose(rows, "ead", 0.97) == rows[-3]  # what ran counts, not what was promised
+    assert choose(rows, "ead", 0.9) == rows[-2]
+    assert choose(rows, "ead", 0.999).name == names[0]  # type: ignore[union-attr]
+    assert rows[-3].agreement == 1.0
+    assert rows[-3].share_large == pytest.approx(4 / 11)
+    assert rows[-3].ms_per_token == pytest.approx(10.0)
+    assert rows[-3].speedup == pytest.approx(2.0)
+    assert rows[0].speedup == 1.0
+
+
+def test_state_goes_on_where_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    state = TuneState.open("abc", is_fresh=False)
+    assert not state.traces
+    state.costs = {"small": {1: 2.0, 8: 3.5}}
+    state.traces["a"] = Trace((Signal(1.0, 0.5, 0.25),), (Signal(0.0, 1.0, 1.0),), (True,))
+    state.rounds["a"] = {PLAIN: measured(3.0, 11)}
+    state.save()
+    again = TuneState.open("abc", is_fresh=False)
+    assert (again.costs, again.traces, again.rounds) == (state.costs, state.traces, state.rounds)
+    assert again.complete_rounds({PLAIN}) == [state.rounds["a"]]
+    assert again.complete_rounds({PLAIN, "auto"}) == []
+    assert not TuneState.open("abc", is_fresh=True).traces
+    assert not TuneState.open("other", is_fresh=False).traces
+    for damage in ("", "[]", '{"costs": 3}', state.path.read_text()[:-20]):
+        state.path.write_text(damage)
+        assert not TuneState.open("abc", is_fresh=False).traces
+    assert [path.name for path in state.path.parent.iterdir()] == ["abc.json"]
+
+
+def test_replacing_a_file_leaves_no_half_written_one(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    path.chmod(0o640)
+    replace_text(path, "new")
+    assert path.read_text() == "new"
+    assert path.stat().st_mode & 0o777 == 0o640
+    with pytest.raises(ConfigError, match="cannot write"):
+        replace_text(tmp_path / "missing" / "file", "new")
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ConfigError, match="cannot write"):
+        replace_text(path, "new")
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def own_copy(bundle: Path, folder: Path) -> Path:
+    """Returns a copy of ``bundle`` that shares its files' bytes."""
+    for path in bundle.rglob("*"):
+        if path.is_file():
+            copy = folder / path.relative_to(bundle)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            os.link(path, copy)
+    return folder
+
+
+@pytest.mark.e2e
+def test_tune_and_run_auto(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> None:
+    """The model is its own small one here, so all agree whatever is chosen."""
+    bundle = own_copy(smollm2_bundle, tmp_path / "own.edgedec")
+    before = read_manifest(bundle)
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "Name a colour."}\n{"prompt": "Count to five."}\n')
+    pair = ("--draft", smollm2_bundle, "--threads", 2)
+    asked = ("run", bundle, "Hello", *pair, "-n", 6, "--switch", "ead")
+    assert "never tuned: run `edgedec tune`" in cli(*asked).error
+    command = ("tune", bundle, *pair, "--calibration", prompts, "--max-new-tokens", 8, "--keep", 0)
+    found = cli(*command, "--minutes", 2, "--json")
+    assert found.exit_code == 0, found.err
+    assert (found.json["n_prompts_recorded"], found.json["n_prompts_run"]) == (2, 2)
+    assert all(row["agreement"] == 1.0 for row in found.json["settings"])
+    after = read_manifest(bundle)
+    tuned = after.defaults[TUNED_KEY]
+    assert set(tuned["policies"]) == {"ead", "margin"}
+    assert tuned["evidence"]["n_prompts_run"] == 2
+    assert (after.files, after.models) == (before.files, before.models)
+    assert after.defaults.items() >= before.defaults.items()
+    outcome = cli(*asked, "--json")
+    told = outcome.json["switch"]["setting"]
+    assert {key: told[key] for key in tuned["policies"]["ead"]} == tuned["policies"]["ead"]
+    assert outcome.json["lossless"] is False
+    assert outcome.err.count("this is approximate") == 1
+    resumed = cli(*command, "--minutes", 0.2, "--policy", "ead", "--dry-run")
+    assert "2 recorded texts and 2 rounds are known already" in resumed.err
+    assert read_manifest(bundle).defaults == after.defaults
+
+
+@pytest.mark.e2e
+def test_interrupt_keeps_what_was_found(
+    cli: Cli, smollm2_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = own_copy(smollm2_bundle, tmp_path / "own.edgedec")
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "Name a river."}\n{"prompt": "Count to six."}\n')
+    record_one, n_recorded = tune_runs._record_one, 0
+
+    def interrupted(*arguments: Any) -> None:
+        nonlocal n_recorded
+        if n_recorded == 1:
+            raise KeyboardInterrupt
+        n_recorded += 1
+        record_one(*arguments)
+
+    monkeypatch.setattr(tune_runs, "_record_one", interrupted)
+    command = ("tune", bundle, "--draft", smollm2_bundle, "--threads", 2, "--calibration", prompts)
+    found = cli(*command, "--max-new-tokens", 24, "--json")
+    assert found.exit_code == 130
+    assert (found.json["n_prompts_recorded"], found.json["n_prompts_run"]) == (1, 0)
+    assert "the choice rests on" not in found.out
+    assert set(read_manifest(bundle).defaults[TUNED_KEY]["policies"]) == {"ead", "margin"}
+
+
+@pytest.mark.e2e
+def test_what_cannot_be_tuned(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "Hi"}\n{"prompt": \n')
+    assert "name a file of prompts" in cli("tune", smollm2_bundle).error
+    command = ("tune", smollm2_bundle, "--calibration", prompts)
+    assert "prompts.jsonl:2: no JSON" in cli(*command).error
+    prompts.write_text('{"prompt": "Hi"}\n')
+    assert "a second, smaller model" in cli(*command).error
+    assert "expected ead or margin" in cli(*command, "--policy", "bild").error
+    assert "cannot read prompts" in cli("tune", smollm2_bundle, "--calibration", "no").error
+
+
+def test_manifest_is_replaced_whole(tmp_path: Path, smollm2_bundle: Path) -> None:
+    bundle = own_copy(smollm2_bundle, tmp_path / "own.edgedec")
+    manifest = read_manifest(bundle)
+    rows = rows_of([expected(1.5, 0.9, 5.0)], [])
+    write_manifest(bundle, with_tuned(manifest, "abc", rows, {"n": 1}))
+    found = read_manifest(bundle)
+    assert found.defaults[TUNED_KEY]["policies"]["ead"]["threshold"] == 1.5
+    assert found.defaults[TUNED_KEY]["small"] == "abc"
+    original = json.loads((smollm2_bundle / "manifest.json").read_text())
+    assert TUNED_KEY not in original["defaults"]  # the linked file was replaced, not written into
