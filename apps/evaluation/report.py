@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,6 +36,7 @@ def make_document(
         ConfigError: The settings are of different tasks or data.
     """
     check_comparable(settings)
+    settings = with_own_labels(settings)
     task = settings[0].facts["task"]
     wanted = None if names is None else set(names)
     found = [
@@ -72,6 +75,19 @@ def check_comparable(settings: Sequence[Setting]) -> None:
             )
     if settings[0].facts.get("task") not in METRICS:
         raise ConfigError(f"unknown task {settings[0].facts.get('task')!r} in the samples")
+
+
+def with_own_labels(settings: Sequence[Setting]) -> list[Setting]:
+    """Returns the settings, those of equal labels with their bundle's name, or more, added."""
+    labels = [setting.label for setting in settings]
+    for key in ("bundle", "fingerprint"):
+        n_with = Counter(labels)
+        for i, setting in enumerate(settings):
+            more = setting.facts.get(key, "") if key == "bundle" else setting.fingerprint[:6]
+            if n_with[labels[i]] > 1:
+                labels[i] += f" {more}"
+    pairs = zip(settings, labels, strict=True)
+    return [dataclasses.replace(setting, label=label) for setting, label in pairs]
 
 
 def _setting_row(setting: Setting, samples: list[Sample], metrics: Sequence[Metric]) -> Row:

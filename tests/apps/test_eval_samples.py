@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from edgedec.apps.evaluation.intervals import bootstrap, sign_test
-from edgedec.apps.evaluation.report import make_document, render
+from edgedec.apps.evaluation.report import make_document, render, with_own_labels
 from edgedec.apps.evaluation.samples import Sample, SampleFile, Samples, Setting, read_samples
 from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.runtime.config import GenerationConfig
@@ -162,6 +162,21 @@ def test_perplexity_weighs_windows_by_their_tokens() -> None:
 def test_unlike_samples_are_not_compared(facts: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="cannot compare samples of different"):
         make_document([setting("a"), setting("b", **facts)], Samples(), None, {})
+
+
+def test_settings_of_one_name_are_told_apart() -> None:
+    settings = [
+        setting("plain", bundle="small"),
+        setting("plain", bundle="large"),
+        setting("auto", threads=1),
+        setting("auto", threads=2),
+        setting("lookup"),
+    ]
+    labels = [one.label for one in with_own_labels(settings)]
+    assert labels[:2] == ["plain small", "plain large"]
+    assert labels[2] == f"auto m {settings[2].fingerprint[:6]}"
+    assert labels[4] == "lookup"
+    assert len(set(labels)) == 5
 
 
 def test_samples_survive_in_their_file(tmp_path: Path) -> None:
