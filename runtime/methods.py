@@ -142,8 +142,8 @@ class Methods:
             return Controller(free, target_costs)
         model = self._drafter(DRAFT)
         assert isinstance(model, DraftModelDrafter)
-        session = model.session
-        return Controller(free, target_costs, model, lambda: self._measured("draft", session))
+        session, role = model.session, f"draft-{self._parts.draft.fingerprint[:12]}"
+        return Controller(free, target_costs, model, lambda: self._measured(role, session))
 
     def _drafter(self, name: str, kind: SiblingKind = SiblingKind.DETERMINISTIC) -> Drafter:
         """Returns a drafter; only the draft model, which is large, is shared by methods."""

@@ -19,7 +19,7 @@ _LATER_GAIN = 0.8  # of a drafted level is what a level after it brings on avera
 _MARGIN = 1.03  # a draft model must promise this much more than doing without it
 _USUAL_FEED = 2  # tokens of the text a draft model has yet to see in most rounds
 _HORIZON = 128  # tokens over which catching up with the text has to pay
-_RENT = 0.3  # share of that cost that has to be lost first
+_RENT = 0.5  # share of that cost that has to be lost first
 _FIRST_REST, _LONGEST_REST = 8, 128  # rounds a draft model that lost is left alone
 
 

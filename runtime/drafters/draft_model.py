@@ -15,6 +15,12 @@ from edgedec.runtime.drafters.token_map import DraftText, TokenMap
 from edgedec.runtime.noise import Noise
 from edgedec.runtime.session import ModelSession, Rows
 
+MAX_MISSING = 256
+"""Most tokens of a text that the draft model reads before it drafts.
+
+Reading all of a long prompt takes longer than it saves. Of the tokens that Qwen2.5-Coder 1.5B
+writes about 700 tokens of passages, the 0.5B guesses 65 % from the last 256 and 68 % from all."""
+
 
 @dataclass(slots=True)
 class _Candidate:
@@ -65,6 +71,7 @@ class DraftModelDrafter:
         self._target_vocab_size = target_vocab_size
         self._kind = kind
         self._recall = recall
+        self._start = 0  # of the text that the draft model reads
         # What leads its siblings is accepted oftener than its probability says, others less often.
         self._calibrations = {
             (is_greedy, is_first): Calibration()
@@ -87,17 +94,18 @@ class DraftModelDrafter:
 
     def n_missing(self, tokens: Sequence[int]) -> int:
         """Returns how many tokens the next proposal after ``tokens`` has to compute first."""
-        return self._passes.n_missing(self._text.follow(tokens))
+        return self._passes.n_missing(self._recent(tokens, is_drafting=True))
 
     def begin(self, tokens: Sequence[int]) -> None:
         """Keeps what any text before and the prompt ``tokens`` have in common."""
+        self._start = 0
         self._recall(self._text.follow(tokens))
         self.end(tokens)
 
     def propose(self, context: DraftContext, budget: Budget) -> DraftTree:
         """Returns a tree within ``budget``; empty where the draft model's context ends."""
         self._passes.begin_proposal()
-        text = self._text.follow(context.tokens)
+        text = self._recent(context.tokens, is_drafting=True)
         if not text or len(text) > self.session.context or min(budget.n_nodes, budget.depth) < 1:
             return DraftTree()
         if context.sampling.is_greedy or self._kind is SiblingKind.DETERMINISTIC:
@@ -133,13 +141,24 @@ class DraftModelDrafter:
 
     def end(self, tokens: Sequence[int]) -> None:
         """Keeps the rows of ``tokens`` and no others."""
-        self._passes.align(self._text.follow(tokens))
+        self._passes.align(self._recent(tokens))
         self._forget()
 
     def close(self) -> None:
         """Closes the draft model's session."""
         self._forget()
         self.session.close()
+
+    def _recent(self, tokens: Sequence[int], is_drafting: bool = False) -> list[int]:
+        """Returns what the draft model reads of ``tokens``, in its own tokens.
+
+        All of it, or where it would have to compute more than `MAX_MISSING` before its first
+        draft, the end.
+        """
+        text = self._text.follow(tokens)
+        if is_drafting and self._start == 0 and self._passes.n_missing(text) > MAX_MISSING:
+            self._start = len(text) - MAX_MISSING
+        return text[self._start :] if self._start else text
 
     def _forget(self) -> None:
         self._candidates, self._proposed_after = [], None

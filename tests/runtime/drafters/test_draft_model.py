@@ -17,7 +17,7 @@ from edgedec.models.errors import SessionError
 from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.decoding.draft_tree import ROOT, DraftTree
 from edgedec.runtime.drafters.calibration import KNOTS, Calibration
-from edgedec.runtime.drafters.draft_model import DraftModelDrafter
+from edgedec.runtime.drafters.draft_model import MAX_MISSING, DraftModelDrafter
 from edgedec.runtime.drafters.drafter import Budget, DraftContext
 from edgedec.runtime.drafters.token_map import TokenMap
 from edgedec.runtime.noise import Noise
@@ -213,14 +213,33 @@ def test_accepted_nodes_are_kept_and_others_forgotten() -> None:
     assert list(session.tokens) == text[: session.n_tokens]
 
 
+def test_of_a_long_prompt_only_the_end_is_read() -> None:
+    session = WatchedSession(context=1024)
+    drafter = make_drafter(session)
+    prompt = [i * i % VOCAB for i in range(MAX_MISSING + 300)]
+    drafter.begin(prompt)
+    assert drafter.n_missing(prompt) == MAX_MISSING
+    tree = drafter.propose(context_of(prompt), WIDE)
+    assert drafter.cost.n_fed == MAX_MISSING
+    assert list(session.tokens) == prompt[-MAX_MISSING:]
+    text = [*prompt, *spine(tree)[:2]]
+    assert drafter.n_missing(text) <= 2
+    drafter.propose(context_of(text), WIDE)
+    assert list(session.tokens) == text[-len(session.tokens) :]
+    drafter.end(text)
+    assert list(session.tokens) == text[300 : 300 + session.n_tokens]
+    drafter.begin(prompt[:20])
+    assert list(session.tokens) == prompt[: session.n_tokens]  # from the beginning again
+
+
 def test_prompts_are_fed_in_chunks_and_reused() -> None:
     session = WatchedSession(context=1024)
     drafter = make_drafter(session)
-    prompt = [i * i % VOCAB for i in range(2 * PREFILL_CHUNK + 5)]
+    prompt = [i * i % VOCAB for i in range(PREFILL_CHUNK + 5)]
     drafter.begin(prompt)
     assert session.n_passes == 0  # only a proposal costs anything
     drafter.propose(context_of(prompt), Budget(n_nodes=1, depth=1))
-    assert session.n_passes == drafter.cost.n_passes == 3
+    assert session.n_passes == drafter.cost.n_passes == 2
     drafter.end(prompt)
     other = [*prompt[:-3], 1, 1]
     drafter.begin(other)
