@@ -29,6 +29,7 @@ from edgedec.apps.evaluation.samples import SampleFile, Samples, Setting, read_s
 from edgedec.apps.evaluation.walk import walk
 from edgedec.apps.option_groups import takes_groups
 from edgedec.apps.progress import ProgressBars, count_amount
+from edgedec.apps.switch_options import APPROXIMATE
 from edgedec.apps.terminal import note, print_json
 from edgedec.models.errors import ConfigError
 
@@ -89,6 +90,9 @@ def evaluate(
 
       edgedec eval qwen.edgedec --task gsm8k --data gsm8k.jsonl --limit 50 -o samples.jsonl
 
+      edgedec eval pair.edgedec --task human_eval --data human_eval.jsonl \\
+        --settings "plain; auto; ead:threshold=1; ead:threshold=2" --plot quality.png
+
       edgedec eval qwen.edgedec --task perplexity --data text.txt --window 1024 --stride 512
 
       edgedec eval --compare small.jsonl --compare large.jsonl --plot quality.png
@@ -136,6 +140,10 @@ def run_job(job: Job, results: ResultOptions, others: Samples) -> Outcome:
         file = SampleFile(results.output)
         stack.callback(file.close)
         file.begin(own)
+        if any(
+            one.switch is not None and not one.switch.is_lossless for one in job.requests.values()
+        ):
+            note(APPROXIMATE)
         ended_by = walk(work, own, file, bars.report)
     held = Samples(
         {**others.settings, **file.held.settings}, {**others.samples, **file.held.samples}

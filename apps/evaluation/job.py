@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
@@ -28,6 +29,7 @@ from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine import Engine, load
 from edgedec.runtime.machine import physical_cores
 from edgedec.runtime.methods import PLAIN
+from edgedec.runtime.switching.config import POLICIES, SwitchConfig
 
 _DRAFT_ROOM = 32
 """Positions beyond prompt and output, so that the last drafts fit."""
@@ -60,6 +62,20 @@ class TaskOptions:
     methods: Annotated[
         str | None,
         typer.Option(metavar="NAME,..", help="Several methods, in turn on every problem."),
+    ] = None
+    switch: Annotated[
+        str | None,
+        typer.Option(
+            metavar="POLICY:..",
+            help="Let the draft model write part of it, such as ead:threshold=1.5,mode=repair.",
+        ),
+    ] = None
+    settings: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SETTING;..",
+            help="Several methods or switch settings, in turn on every problem.",
+        ),
     ] = None
     chat: Annotated[
         bool | None,
@@ -120,10 +136,9 @@ def make_job(
     """Returns the evaluation that the options name; ConfigError if they name none."""
     if what.task is None or what.data is None:
         raise typer.BadParameter("expected --task and --data with BUNDLE")
-    if what.methods is not None and request.method is not None:
-        raise ConfigError("--method and --methods exclude each other: give --methods alone")
+    chosen = _chosen(what, request.method)
     is_text = what.task is TaskName.PERPLEXITY
-    if is_text and (what.methods or request.method):
+    if is_text and chosen:
         raise ConfigError("perplexity shows the model a text, so it goes without a method")
     if (is_text or what.task is TaskName.INFILL) and what.chat is not None:
         raise ConfigError(f"task {what.task} goes without --chat and --raw")
@@ -133,25 +148,44 @@ def make_job(
     wanted = request.make_request(base)
     manifest = read_manifest(bundle)
     default = PLAIN if is_text else str(manifest.defaults.get("method", PLAIN))
-    requests = make_requests(wanted, what.methods, default)
+    requests = make_requests(wanted, chosen or [default])
     return Job(bundle, manifest, what.task, what.data, what, loading, requests)
 
 
-def make_requests(
-    wanted: GenerationConfig, methods: str | None, default: str
-) -> dict[str, GenerationConfig]:
+def _chosen(what: TaskOptions, method: str | None) -> list[str]:
+    """Returns the settings that the options name, none where they leave it to the bundle."""
+    named = {
+        "--method": method and [method],
+        "--methods": what.methods and what.methods.split(","),
+        "--switch": what.switch and [what.switch],
+        "--settings": what.settings and what.settings.split(";"),
+    }
+    given = {option: texts for option, texts in named.items() if texts}
+    if len(given) > 1:
+        raise ConfigError(
+            f"{' and '.join(given)} exclude each other: name all settings with --settings"
+        )
+    return [text.strip() for texts in given.values() for text in texts]
+
+
+def make_requests(wanted: GenerationConfig, texts: Sequence[str]) -> dict[str, GenerationConfig]:
     """Returns a request per setting, by the setting's label.
 
-    methods: as written, several separated by commas. default: the method where none is named.
+    texts: names of methods, or switch settings as `SwitchConfig.parse` reads them.
+
+    Raises:
+        ConfigError: A text is neither.
     """
-    if wanted.switch is not None:
-        if methods is not None:
-            raise ConfigError("--methods and --switch exclude each other: evaluate them in turn")
-        return {f"switch {wanted.switch}": wanted}
-    names = (methods or wanted.method or default).split(",")
-    if not all(name.strip() for name in names):
-        raise ConfigError(f"--methods got {methods!r}, expected names such as plain,auto")
-    return {name.strip(): dataclasses.replace(wanted, method=name.strip()) for name in names}
+    requests: dict[str, GenerationConfig] = {}
+    for text in texts:
+        if not text:
+            raise ConfigError("a setting is empty, expected names such as plain,auto")
+        if text.partition(":")[0] in POLICIES:
+            switch = SwitchConfig.parse(text)
+            requests[str(switch)] = dataclasses.replace(wanted, method=None, switch=switch)
+        else:
+            requests[text] = dataclasses.replace(wanted, method=text)
+    return requests
 
 
 def make_work(job: Job, stack: ExitStack) -> tuple[Work, str]:

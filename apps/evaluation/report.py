@@ -20,6 +20,7 @@ from edgedec.apps.evaluation.intervals import (
 from edgedec.apps.evaluation.samples import Sample, Samples, Setting
 from edgedec.apps.evaluation.tasks import METRICS, Metric
 from edgedec.models.errors import ConfigError
+from edgedec.runtime.decoding.strategy import TARGET
 
 Row = dict[str, Any]
 
@@ -232,6 +233,11 @@ def _number(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
 
 
+def _shares(tokens_by_origin: dict[str, int]) -> str:
+    n_tokens = sum(tokens_by_origin.values())
+    return ", ".join(f"{name} {n / n_tokens:.1%}" for name, n in tokens_by_origin.items())
+
+
 def _facts(document: dict[str, Any]) -> str:
     """Returns what the numbers rest on, one fact per line."""
     first = document["settings"][0]["facts"]
@@ -250,6 +256,11 @@ def _facts(document: dict[str, Any]) -> str:
         )
     if held_by := document.get("programs_held_by"):
         lines.append(f"programs held by: {', '.join(held_by)}")
+    lines += [
+        f"{row['label']}: tokens from {_shares(row['tokens_by_origin'])}"
+        for row in document["settings"]
+        if set(row["tokens_by_origin"]) - {TARGET}
+    ]
     lines += [
         f"{row['label']}: {row['n_cut_off']} of {row['n_samples']} answers were cut off at the "
         "limit of new tokens"

@@ -7,12 +7,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from edgedec.apps.evaluation import job as job_module
+from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.switching.config import SwitchConfig
 
 Cli = Callable[..., Any]
 PROGRAM = [sys.executable, "-c", "from edgedec.apps.cli import main; main()"]
@@ -134,8 +137,10 @@ def test_what_is_wrong_comes_first(
     assert "broken.jsonl:4: no JSON" in error(*gsm8k, "--data", broken, "--limit", 1)
     assert "question is None" in error(*gsm8k, "--data", write(tmp_path / "code", CODE))
     both = error(*gsm8k, "--data", maths, "--methods", "plain", "--method", "auto")
-    assert "--methods alone" in both
+    assert "--method and --methods exclude each other" in both
     assert "such as plain,auto" in error(*gsm8k, "--data", maths, "--methods", "plain,,auto")
+    assert "such as plain,auto" in error(*gsm8k, "--data", maths, "--settings", "plain;")
+    assert "threshold" in error(*gsm8k, "--data", maths, "--switch", "ead:threshold=often")
     perplexity = ["eval", smollm2_bundle, "--task", "perplexity", "--data", maths]
     assert "without a method" in error(*perplexity, "--method", "auto")
     assert "without --chat" in error(*perplexity, "--chat")
@@ -155,7 +160,32 @@ def test_what_the_model_cannot(cli: Cli, smollm2_bundle: Path, maths: Path, tmp_
     assert "fim_prefix" in done.error
     gsm8k = ["eval", smollm2_bundle, "--task", "gsm8k", "--data", maths]
     assert "maths.jsonl:1" in cli(*gsm8k, "--context", 100, "-n", 90).error
+    assert "draft" in cli(*gsm8k, "--settings", "plain; ead:threshold=1").error
     assert "unknown method 'nosuch'" in cli(*gsm8k, "--methods", "plain,nosuch").error
+
+
+def test_settings_become_requests() -> None:
+    base = GenerationConfig(max_new_tokens=7)
+    requests = job_module.make_requests(base, ["plain", "ead:threshold=1.5,mode=repair", "bild"])
+    assert list(requests) == ["plain", "ead:threshold=1.5,mode=repair", "bild"]
+    assert requests["plain"] == replace(base, method="plain")
+    switch = requests["ead:threshold=1.5,mode=repair"].switch
+    assert switch == SwitchConfig(threshold=1.5, mode="repair")
+    facts = job_module.request_facts(requests["ead:threshold=1.5,mode=repair"])
+    assert json.loads(json.dumps(facts, allow_nan=False))["switch"] == str(switch)
+
+
+def test_switching_between_a_model_and_itself(cli: Cli, smollm2_bundle: Path, maths: Path) -> None:
+    command = ["eval", smollm2_bundle, "--task", "gsm8k", "--data", maths, "-n", 8, "--limit", 2]
+    settings = "plain; ead:threshold=inf; ead:threshold=-1"
+    done = cli(*command, "--draft", smollm2_bundle, "--settings", settings, "--json")
+    assert done.err.count("this is approximate") == 1
+    document = done.json
+    assert [row["lossless"] for row in document["settings"]] == [True, False, False]
+    for compared in document["comparisons"]:  # both models are the same, so nothing changes
+        assert compared["n_same_answer"] == 2
+    by_origin = [set(row["tokens_by_origin"]) for row in document["settings"]]
+    assert by_origin == [{"target"}, {"small"}, {"large"}]
 
 
 def test_ctrl_c_keeps_what_was_done(smollm2_bundle: Path, tmp_path: Path) -> None:

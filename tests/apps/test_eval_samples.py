@@ -129,6 +129,7 @@ def test_settings_are_compared_over_common_samples() -> None:
     text = render(document)
     assert "ead (approximate)" in text
     assert "1 of 6 answers were cut off" in text
+    assert "ead: tokens from draft 81.8%, target 18.2%" in text
 
 
 def test_samples_not_asked_for_do_not_count() -> None:
