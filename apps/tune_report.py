@@ -15,7 +15,7 @@ from edgedec.apps.tune_runs import PLAIN, REFERENCES
 from edgedec.apps.tune_state import Measured, Round, replace_text
 from edgedec.apps.tune_sweep import Expected
 from edgedec.models.manifest import MANIFEST_NAME, BundleManifest
-from edgedec.runtime.switching.pair import TUNED_KEY
+from edgedec.runtime.switching.tuned import TUNED_KEY
 
 PROXY = (
     "agreement is the share of tokens that the large model would have chosen, given the text "

@@ -15,7 +15,7 @@ from edgedec.runtime.decoding.draft_tree import SiblingKind
 from edgedec.runtime.drafters.draft_model import DraftModelDrafter
 from edgedec.runtime.drafters.token_map import TokenMap, spellings
 from edgedec.runtime.session_memory import DRAFT, KnownModel, SessionMemory, fingerprint_of
-from edgedec.runtime.switching.pair import TUNED_KEY, Pair
+from edgedec.runtime.switching.pair import Pair
 from edgedec.runtime.tokenizer import TOKENIZER_NAME
 
 
@@ -108,7 +108,7 @@ def find_draft(
         threads=threads,
         context=min(context, entry.context),
         fingerprint=fingerprint,
-        pair=Pair(hashes, target, entry.config, fingerprint, manifest.defaults.get(TUNED_KEY)),
+        pair=Pair(hashes, target, entry.config, fingerprint),
     )
 
 

@@ -34,6 +34,7 @@ from edgedec.runtime.session_memory import (
     SessionMemory,
     fingerprint_of,
 )
+from edgedec.runtime.switching.tuned import TUNED_KEY
 from edgedec.runtime.text_stream import TextStream
 from edgedec.runtime.tokenizer import TOKENIZER_NAME, Codec, Tokenizer
 
@@ -51,6 +52,7 @@ class LoadedModel:
     default_method: how requests are decoded that do not say.
     identity: of models, device and threads; see `MethodParts`.
     memory: what the sessions computed for earlier prompts.
+    tuned: what `edgedec tune` found.
     """
 
     session: ModelSession
@@ -63,6 +65,7 @@ class LoadedModel:
     default_method: str = PLAIN
     identity: str = ""
     memory: SessionMemory = field(default_factory=SessionMemory)
+    tuned: Any = None
 
 
 class Engine:
@@ -72,7 +75,7 @@ class Engine:
         """Takes over ``model``. strategy: decodes all requests, whatever method they name."""
         self._model: LoadedModel | None = model
         self._strategy = strategy
-        parts = MethodParts(model.session, model.draft, model.identity)
+        parts = MethodParts(model.session, model.draft, model.identity, tuned=model.tuned)
         self._methods = Methods(parts, model.default_method)
         self._stream: Stream | None = None
         self.defaults = model.defaults
@@ -318,6 +321,7 @@ def load(
             default_method=_default_method(manifest),
             identity=_identity(manifest, threads),
             memory=memory,
+            tuned=manifest.defaults.get(TUNED_KEY),
         )
     )
 

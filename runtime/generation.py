@@ -13,6 +13,7 @@ from edgedec.runtime.machine import peak_rss_mb
 from edgedec.runtime.noise import Noise
 from edgedec.runtime.prefill import Progress, prefill
 from edgedec.runtime.result import FinishReason, GenerationResult
+from edgedec.runtime.switching.adadec import AdaDec
 from edgedec.runtime.switching.switching import Switching
 from edgedec.runtime.text_stream import TextStream
 
@@ -223,5 +224,5 @@ class Stream(Iterator[str]):
             method=strategy.name,
             lossless=strategy.is_lossless,
             stats=self._state.stats,
-            switch=strategy.summary() if isinstance(strategy, Switching) else {},
+            switch=strategy.summary() if isinstance(strategy, Switching | AdaDec) else {},
         )

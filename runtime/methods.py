@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 
@@ -31,9 +32,11 @@ from edgedec.runtime.drafters.prompt_lookup import PromptLookup
 from edgedec.runtime.drafters.token_recycling import TokenRecycling
 from edgedec.runtime.drafters.trigram import Trigrams
 from edgedec.runtime.session import ModelSession
-from edgedec.runtime.switching.config import SwitchConfig
+from edgedec.runtime.switching.adadec import AdaDec
+from edgedec.runtime.switching.config import ADADEC, SwitchConfig
 from edgedec.runtime.switching.pair import checked
 from edgedec.runtime.switching.switching import Switching
+from edgedec.runtime.switching.tuned import resolve
 
 PLAIN, AUTO, DRAFT, STORE = "plain", "auto", "draft", "store"
 FREE: dict[str, Callable[[], Drafter]] = {
@@ -57,13 +60,14 @@ class MethodParts:
     """What methods are made of.
 
     identity: names models, device and threads; costs measured for one are not used for another.
-    store: opens the n-gram store, if there is one.
+    store: opens the n-gram store, if there is one. tuned: what the bundle says of switching.
     """
 
     session: ModelSession
     draft: DraftSource | None = None
     identity: str = ""
     store: Callable[[], Drafter] | None = None
+    tuned: Any = None
 
 
 class Methods:
@@ -75,7 +79,7 @@ class Methods:
         self._made: dict[tuple[str, str], DecodingStrategy] = {}
         self._costs: dict[str, CostTable] = {}
         self._models: dict[SiblingKind, Drafter] = {}
-        self._switching: dict[SwitchConfig, Switching] = {}
+        self._switching: dict[SwitchConfig, Switching | AdaDec] = {}
 
     def of_request(self, request: GenerationConfig) -> DecodingStrategy:
         """Returns the method that ``request`` asks for; raises as `strategy` does."""
@@ -118,17 +122,22 @@ class Methods:
         budget = _FIXED_MODEL if any(not drafter.is_free for drafter in drafters) else _FIXED
         return Speculative(FixedPlanner(drafters, budget, name), verifier)
 
-    def _switch(self, setting: SwitchConfig) -> Switching:
-        """Returns switching between the target model and the draft model, as a whole one."""
-        pair = checked(self._parts.draft.pair if self._parts.draft else None)
+    def _switch(self, setting: SwitchConfig) -> Switching | AdaDec:
         if setting not in self._switching:
-            resolved = pair.resolve(setting)
-            drafter = self._drafter(DRAFT)
-            assert isinstance(drafter, DraftModelDrafter)
-            self._switching[setting] = Switching(
-                drafter.session, resolved, size_ratio=pair.size_ratio, recall=drafter.begin
-            )
+            self._switching[setting] = self._make_switch(setting)
         return self._switching[setting]
+
+    def _make_switch(self, setting: SwitchConfig) -> Switching | AdaDec:
+        """Returns switching between the target model and the draft model, as a whole one."""
+        if setting.policy == ADADEC:
+            return AdaDec(resolve(setting, self._parts.tuned, None))
+        pair = checked(self._parts.draft.pair if self._parts.draft else None)
+        resolved = resolve(setting, self._parts.tuned, pair.fingerprint)
+        drafter = self._drafter(DRAFT)
+        assert isinstance(drafter, DraftModelDrafter)
+        return Switching(
+            drafter.session, resolved, size_ratio=pair.size_ratio, recall=drafter.begin
+        )
 
     def _controller(self) -> Controller:
         free = [self._drafter(name) for name in FREE]

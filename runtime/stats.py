@@ -55,8 +55,8 @@ class DecodeStats:
 
         tokens of the output = 1 + n_accepted + n_passes - n_discarded.
 
-    Switching that trusts the small model has no such rounds: only the large model's passes and
-    their tokens count here, the rest is in `GenerationResult.switch`.
+    Switching that trusts the small model, and adadec, have no such rounds: only passes of the
+    target model and their tokens count here, the rest is in `GenerationResult.switch`.
 
     n_correction: tokens chosen after a rejection.
     n_bonus: tokens chosen after full acceptance.

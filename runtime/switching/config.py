@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from edgedec.models.errors import ConfigError
 
-EAD, MARGIN, BILD = POLICIES = ("ead", "margin", "bild")
+EAD, MARGIN, BILD, ADADEC = POLICIES = ("ead", "margin", "bild", "adadec")
 TRUST, REPAIR, VERIFY = MODES = ("trust", "repair", "verify")
 AUTO = "auto"
 
@@ -21,9 +21,12 @@ _LONGEST_RUN = 64  # judged in one pass, whose rows of logits are all in memory
 class SwitchConfig:
     """When the large model takes over from the small one, and what it does with what it missed.
 
+    Doubt is taken from the raw logits over the whole vocabulary, before temperature.
+
     policy: ead and margin hand over while the rolling mean of the small or large model's doubt is
         above the threshold: entropy in bits, or 1 - (p1 - p2) of the two likeliest tokens. bild
-        asks the large model for a single token where the small one's best is unlikely.
+        asks the large model for a single token where the small one's best is unlikely. adadec has
+        one model only, which looks ahead before it chooses where its entropy is at the threshold.
     threshold: of ead and margin; infinity is the small model alone, below zero the large one.
         "auto" takes threshold, window, dwell, hysteresis and reset_window as the bundle was tuned.
     window: tokens the rolling mean is about.
@@ -58,6 +61,8 @@ class SwitchConfig:
                     f"threshold is {self.threshold}, but bild has none: it takes fallback and "
                     "rollback"
                 )
+        if self.policy == ADADEC and self.mode != TRUST:
+            raise ConfigError(f"switch mode is {self.mode!r}, but adadec has one model only")
         for name in ("window", "dwell"):
             _check_count(name, getattr(self, name))
         _check_count("max_run", self.max_run, _LONGEST_RUN)

@@ -25,8 +25,8 @@ from edgedec.models.manifest import read_manifest
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.switching.config import SwitchConfig
-from edgedec.runtime.switching.pair import TUNED_KEY
 from edgedec.runtime.switching.policy import Signal
+from edgedec.runtime.switching.tuned import TUNED_KEY
 
 from ..runtime.conftest import ToySession
 from ..runtime.draft_toys import PROMPT, VOCAB, generate

@@ -11,6 +11,7 @@ from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, ConfigError
 from edgedec.runtime.switching.config import SwitchConfig
 from edgedec.runtime.switching.pair import Pair, checked, n_parameters
+from edgedec.runtime.switching.tuned import resolve
 
 CONFIG = ModelConfig(
     family="llama",
@@ -68,10 +69,10 @@ def test_pairs_that_cannot_take_turns() -> None:
 
 def test_auto_takes_what_was_tuned() -> None:
     asked = SwitchConfig(mode="repair", rollback=2.0)
-    found = pair(tuned=TUNED).resolve(asked)
+    found = resolve(asked, TUNED, "abc")
     assert found == dataclasses.replace(asked, threshold=1.25, window=3, hysteresis=0.5)
     for setting in (SwitchConfig(threshold=9.0), SwitchConfig(policy="bild")):
-        assert pair().resolve(setting) is setting
+        assert resolve(setting, None, "abc") is setting
 
 
 @pytest.mark.parametrize(
@@ -91,5 +92,5 @@ def test_auto_without_what_it_needs(
     tuned: Any, policy: str, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error) as caught:
-        pair(tuned=tuned).resolve(SwitchConfig(policy=policy))
+        resolve(SwitchConfig(policy=policy), tuned, "abc")
     assert message in str(caught.value)

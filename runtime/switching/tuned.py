@@ -1,0 +1,52 @@
+"""What a bundle was tuned to: which threshold `auto` means."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from edgedec.models.errors import BundleError, ConfigError
+from edgedec.runtime.switching.config import ADADEC, SwitchConfig
+
+TUNED_KEY = "switch"
+"""Where `manifest.defaults` holds what `edgedec tune` found."""
+
+TUNED_FIELDS = ("threshold", "window", "dwell", "hysteresis", "reset_window")
+
+
+def resolve(setting: SwitchConfig, tuned: Any, small: str | None) -> SwitchConfig:
+    """Returns ``setting``, with what the bundle was tuned to where it says auto.
+
+    Args:
+        tuned: What the manifest holds under `TUNED_KEY`; None where it has no such key.
+        small: Fingerprint of the small model, if the setting needs one.
+
+    Raises:
+        ConfigError: The bundle was not tuned for this policy, or not with this small model.
+    """
+    if not setting.is_auto:
+        return setting
+    hint = "run `edgedec tune` on it, or give a threshold"
+    if tuned is None:
+        raise ConfigError(f"the threshold is auto and the bundle was never tuned: {hint}")
+    policies = _mapping(tuned, "policies")
+    if setting.policy not in policies:
+        raise ConfigError(
+            f"the bundle was tuned for {', '.join(policies)}, not {setting.policy}: {hint}"
+        )
+    if setting.policy != ADADEC and tuned.get("small") != small:
+        raise ConfigError(f"the bundle was tuned with another small model: {hint}")
+    found = SwitchConfig.from_dict(_mapping(policies, setting.policy))
+    if found.is_auto:
+        raise BundleError(f"manifest.defaults.{TUNED_KEY} states no threshold: {hint}")
+    return dataclasses.replace(setting, **{name: getattr(found, name) for name in TUNED_FIELDS})
+
+
+def _mapping(fields: Any, key: str) -> Mapping[str, Any]:
+    found = fields.get(key) if isinstance(fields, Mapping) else None
+    if not isinstance(found, Mapping):
+        raise BundleError(
+            f"manifest.defaults.{TUNED_KEY} has no {key}: run `edgedec tune` on the bundle again"
+        )
+    return found
