@@ -17,7 +17,17 @@ from edgedec.apps.bench_report import device_facts
 from edgedec.apps.option_groups import takes_groups
 from edgedec.apps.progress import ProgressBars, count_amount
 from edgedec.apps.terminal import note, out, print_json
-from edgedec.apps.tune_report import PROXY, Row, choose, render, rows_of, with_tuned, write_manifest
+from edgedec.apps.tune_adadec import learn, read_references
+from edgedec.apps.tune_report import (
+    PROXY,
+    Choice,
+    Row,
+    choose,
+    render,
+    rows_of,
+    with_tuned,
+    write_manifest,
+)
 from edgedec.apps.tune_runs import REFERENCES, Job, costs_of, record, run_for_real
 from edgedec.apps.tune_state import TuneState
 from edgedec.apps.tune_sweep import Expected, around, candidates, expect, frontier
@@ -27,7 +37,7 @@ from edgedec.runtime.engine import Engine
 from edgedec.runtime.machine import physical_cores
 from edgedec.runtime.methods import identity_of
 from edgedec.runtime.session_memory import TARGET, fingerprint_of
-from edgedec.runtime.switching.config import EAD, MARGIN
+from edgedec.runtime.switching.config import ADADEC, EAD, MARGIN
 from edgedec.runtime.switching.pair import Pair, checked
 
 _RECORDING_SHARE = 0.4
@@ -55,7 +65,11 @@ class TuneOptions:
     ] = 0.97
     policy: Annotated[
         str | None,
-        typer.Option(metavar="ead|margin", help="Tune this policy alone; both by default."),
+        typer.Option(
+            metavar="NAME",
+            help="Tune ead or margin alone, both by default; or adadec, which has one model and "
+            "learns from right answers (canonical_solution or answer in the calibration file).",
+        ),
     ] = None
     max_new_tokens: Annotated[int, typer.Option(min=2, help="Most new tokens of a prompt.")] = 96
     per_category: Annotated[
@@ -81,8 +95,8 @@ class TuneOptions:
         """
         if self.policy is None:
             return (EAD, MARGIN)
-        if self.policy not in (EAD, MARGIN):
-            raise ConfigError(f"policy is {self.policy!r}, expected {EAD} or {MARGIN}")
+        if self.policy not in (EAD, MARGIN, ADADEC):
+            raise ConfigError(f"policy is {self.policy!r}, expected {EAD}, {MARGIN} or {ADADEC}")
         return (self.policy,)
 
 
@@ -110,31 +124,76 @@ def tune(
     """
     if not what.calibration:
         raise ConfigError("nothing to tune on: name a file of prompts with --calibration")
-    policies = what.policies
-    prompts = read_prompts(what.calibration, None, what.per_category)
     if not what.dry_run and not os.access(bundle, os.W_OK):
         raise ConfigError(f"{bundle} cannot be written: mend that, or use --dry-run")
+    if what.policies == (ADADEC,):
+        _tune_one(bundle, what, loading, json)
+    else:
+        _tune_pair(bundle, what, loading, json)
+
+
+def _tune_pair(
+    bundle: Path, what: TuneOptions, loading: options.LoadOptions, is_json: bool
+) -> None:
+    """Tunes switching between two models."""
+    prompts = read_prompts(what.calibration or (), None, what.per_category)
     deadline_s = time.monotonic() + 60 * what.minutes
     manifest = read_manifest(bundle)
     bars = ProgressBars(count_amount, has_lines=True)
     with bars, loading.load(bundle, bars.report) as engine:
         pair = _pair(engine)
-        state = _open_state(what, loading, manifest, pair)
+        state = _open_state(what, loading, manifest, pair.fingerprint)
         ids = _encode(engine, prompts, what)
         job = Job(engine, ids, what.max_new_tokens, state, deadline_s, bars.report)
-        finding = _find(job, policies, what.keep, 60 * what.minutes)
-    _tell(finding, json)
-    if not what.dry_run and finding.chosen:
-        evidence = finding.evidence(loading.threads or physical_cores(), what)
-        write_manifest(bundle, with_tuned(manifest, pair.fingerprint, finding.chosen, evidence))
-        note(f"wrote the choice into {bundle}; --threshold auto means it from now on")
+        finding = _find(job, what.policies, what.keep, 60 * what.minutes)
+    _tell(finding, is_json)
+    if not what.dry_run:
+        choices = finding.choices(_circumstances(loading) | {"keep": what.keep})
+        _write(bundle, with_tuned(manifest, choices, pair.fingerprint))
     if finding.is_interrupted:
         raise typer.Exit(130)
 
 
+def _tune_one(bundle: Path, what: TuneOptions, loading: options.LoadOptions, is_json: bool) -> None:
+    """Learns the threshold of a method that has one model."""
+    references = read_references(what.calibration or ())
+    deadline_s = time.monotonic() + 60 * what.minutes
+    manifest = read_manifest(bundle)
+    bars = ProgressBars(count_amount, has_lines=True)
+    with bars, loading.load(bundle, bars.report) as engine:
+        state = _open_state(what, loading, manifest, ADADEC)
+        is_chat = engine.has_chat_template if what.chat is None else what.chat
+        learned = learn(engine, references, is_chat, state, deadline_s, bars.report)
+    if is_json:
+        print_json({"setting": str(learned.setting), **learned.evidence})
+    else:
+        out.print(f"{learned.setting}", markup=False)
+        for name, value in learned.evidence.items():
+            out.print(f"  {name.replace('_', ' ')}: {value}", markup=False, soft_wrap=True)
+    if not what.dry_run:
+        choice = Choice(learned.setting, {**_circumstances(loading), **learned.evidence})
+        _write(bundle, with_tuned(manifest, [choice], None))
+    if learned.is_interrupted:
+        raise typer.Exit(130)
+
+
+def _write(bundle: Path, manifest: BundleManifest) -> None:
+    write_manifest(bundle, manifest)
+    note(f"wrote the choice into {bundle}; --threshold auto means it from now on")
+
+
+def _circumstances(loading: options.LoadOptions) -> dict[str, Any]:
+    """Returns where something was found out, JSON-ready."""
+    device = device_facts()
+    return {
+        "device": {key: device[key] for key in ("model", "architecture", "platform")},
+        "threads": loading.threads or physical_cores(),
+    }
+
+
 @dataclass
 class _Finding:
-    """rounds: how many prompts every setting ran on."""
+    """What tuning of a pair came to. n_rounds: how many prompts every setting ran on."""
 
     rows: list[Row]
     chosen: list[Row]
@@ -143,19 +202,27 @@ class _Finding:
     n_tokens: int
     is_interrupted: bool
 
-    def evidence(self, threads: int, what: TuneOptions) -> dict[str, Any]:
-        """Returns what the choice rests on, JSON-ready."""
-        device = device_facts()
-        return {
-            "measure": PROXY,
-            "keep": what.keep,
-            "device": {key: device[key] for key in ("model", "architecture", "platform")},
-            "threads": threads,
-            "n_prompts_recorded": self.n_traces,
-            "n_tokens_recorded": self.n_tokens,
-            "n_prompts_run": self.n_rounds,
-            "settings": [row.to_dict() for row in self.rows],
-        }
+    def choices(self, circumstances: dict[str, Any]) -> list[Choice]:
+        """Returns what was chosen, with what it rests on."""
+        found = []
+        for chosen in self.chosen:
+            assert chosen.expected is not None
+            setting = chosen.expected.setting
+            rows = [
+                row.to_dict()
+                for row in self.rows
+                if row.expected is None or row.expected.setting.policy == setting.policy
+            ]
+            evidence = {
+                **circumstances,
+                "measure": PROXY,
+                "n_prompts_recorded": self.n_traces,
+                "n_tokens_recorded": self.n_tokens,
+                "n_prompts_run": self.n_rounds,
+                "settings": rows,
+            }
+            found.append(Choice(setting, evidence))
+        return found
 
 
 def _find(job: Job, policies: Sequence[str], keep: float, seconds: float) -> _Finding:
@@ -210,18 +277,20 @@ def _pair(engine: Engine) -> Pair:
 
 
 def _open_state(
-    what: TuneOptions, loading: options.LoadOptions, manifest: BundleManifest, pair: Pair
+    what: TuneOptions, loading: options.LoadOptions, manifest: BundleManifest, small: str
 ) -> TuneState:
-    """Returns what earlier runs found of the same pair, device, prompts and lengths."""
+    """Returns what earlier runs found of the same models, device, prompts and lengths."""
     facts = (
         fingerprint_of(manifest, TARGET),
-        pair.fingerprint,
+        small,
         loading.threads or physical_cores(),
         device_facts()["model"],
         [file_sha256(path) for path in what.calibration or ()],
         (what.max_new_tokens, what.per_category, what.chat),
     )
     state = TuneState.open(identity_of(*facts), what.fresh)
+    if state.references:
+        note(f"{len(state.references)} texts are known already")
     if state.traces:
         note(f"{len(state.traces)} recorded texts and {len(state.rounds)} rounds are known already")
     return state

@@ -15,6 +15,7 @@ from edgedec.apps.tune_runs import PLAIN, REFERENCES
 from edgedec.apps.tune_state import Measured, Round, replace_text
 from edgedec.apps.tune_sweep import Expected
 from edgedec.models.manifest import MANIFEST_NAME, BundleManifest
+from edgedec.runtime.switching.config import ADADEC, SwitchConfig
 from edgedec.runtime.switching.tuned import TUNED_KEY
 
 PROXY = (
@@ -97,16 +98,35 @@ def render(rows: Sequence[Row], chosen: Sequence[Row], n_rounds: int) -> Table:
     return table
 
 
+@dataclass(frozen=True)
+class Choice:
+    """What `--threshold auto` shall mean for one policy, and what that rests on."""
+
+    setting: SwitchConfig
+    evidence: dict[str, Any]
+
+
 def with_tuned(
-    manifest: BundleManifest, fingerprint: str, chosen: Sequence[Row], evidence: dict[str, Any]
+    manifest: BundleManifest, choices: Sequence[Choice], small: str | None
 ) -> BundleManifest:
-    """Returns ``manifest`` with the choice among its defaults."""
-    policies = {
-        row.expected.setting.policy: row.expected.setting.to_dict()
-        for row in chosen
-        if row.expected is not None
-    }
-    tuned = {"small": fingerprint, "policies": policies, "evidence": evidence}
+    """Returns ``manifest`` with ``choices`` among its defaults.
+
+    Choices of other policies stay, unless they were made with another small model.
+
+    small: the small model's fingerprint; None for choices that need none.
+    """
+    found = manifest.defaults.get(TUNED_KEY)
+    old: dict[str, Any] = found if isinstance(found, dict) else {}
+    policies, evidence = dict(old.get("policies", {})), dict(old.get("evidence", {}))
+    if small is not None and old.get("small") != small:
+        policies, evidence = (
+            {name: value for name, value in fields.items() if name == ADADEC}
+            for fields in (policies, evidence)
+        )
+    for choice in choices:
+        policies[choice.setting.policy] = choice.setting.to_dict()
+        evidence[choice.setting.policy] = choice.evidence
+    tuned = {"small": small or old.get("small"), "policies": policies, "evidence": evidence}
     return dataclasses.replace(manifest, defaults={**manifest.defaults, TUNED_KEY: tuned})
 
 

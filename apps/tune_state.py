@@ -34,12 +34,16 @@ Round = dict[str, Measured]
 
 @dataclass
 class TuneState:
-    """Traces and rounds by prompt. path: where it is kept."""
+    """Traces, rounds and what references gave, by prompt. path: where it is kept.
+
+    references: entropy at each position of a right text, and whether the likeliest token was its.
+    """
 
     path: Path
     costs: dict[str, dict[int, float]] = field(default_factory=dict)
     traces: dict[str, Trace] = field(default_factory=dict)
     rounds: dict[str, Round] = field(default_factory=dict)
+    references: dict[str, list[tuple[float, bool]]] = field(default_factory=dict)
 
     @classmethod
     def open(cls, identity: str, is_fresh: bool) -> TuneState:
@@ -63,6 +67,7 @@ class TuneState:
                 name: {setting: asdict(run) for setting, run in found.items()}
                 for name, found in self.rounds.items()
             },
+            "references": self.references,
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
         replace_text(self.path, json.dumps(document))
@@ -80,6 +85,10 @@ class TuneState:
         self.rounds = {
             name: {setting: Measured(**fields) for setting, fields in found.items()}
             for name, found in document["rounds"].items()
+        }
+        self.references = {
+            name: [(float(entropy), bool(is_right)) for entropy, is_right in positions]
+            for name, positions in document["references"].items()
         }
 
 

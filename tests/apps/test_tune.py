@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgedec.apps import tune_runs
-from edgedec.apps.tune_report import choose, rows_of, with_tuned, write_manifest
+from edgedec.apps.tune_report import Choice, choose, rows_of, with_tuned, write_manifest
 from edgedec.apps.tune_runs import PLAIN, REFERENCES
 from edgedec.apps.tune_state import Measured, TuneState, replace_text
 from edgedec.apps.tune_sweep import Costs, Expected, around, candidates, expect, frontier
@@ -231,7 +231,7 @@ def test_tune_and_run_auto(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> No
     after = read_manifest(bundle)
     tuned = after.defaults[TUNED_KEY]
     assert set(tuned["policies"]) == {"ead", "margin"}
-    assert tuned["evidence"]["n_prompts_run"] == 2
+    assert tuned["evidence"]["ead"]["n_prompts_run"] == 2
     assert (after.files, after.models) == (before.files, before.models)
     assert after.defaults.items() >= before.defaults.items()
     outcome = cli(*asked, "--json")
@@ -278,17 +278,63 @@ def test_what_cannot_be_tuned(cli: Cli, smollm2_bundle: Path, tmp_path: Path) ->
     assert "prompts.jsonl:2: no JSON" in cli(*command).error
     prompts.write_text('{"prompt": "Hi"}\n')
     assert "a second, smaller model" in cli(*command).error
-    assert "expected ead or margin" in cli(*command, "--policy", "bild").error
+    assert "expected ead, margin or adadec" in cli(*command, "--policy", "bild").error
     assert "cannot read prompts" in cli("tune", smollm2_bundle, "--calibration", "no").error
+
+
+def choice(policy: str, threshold: float) -> Choice:
+    return Choice(SwitchConfig(policy=policy, threshold=threshold), {"n": threshold})
 
 
 def test_manifest_is_replaced_whole(tmp_path: Path, smollm2_bundle: Path) -> None:
     bundle = own_copy(smollm2_bundle, tmp_path / "own.edgedec")
-    manifest = read_manifest(bundle)
-    rows = rows_of([expected(1.5, 0.9, 5.0)], [])
-    write_manifest(bundle, with_tuned(manifest, "abc", rows, {"n": 1}))
-    found = read_manifest(bundle)
-    assert found.defaults[TUNED_KEY]["policies"]["ead"]["threshold"] == 1.5
-    assert found.defaults[TUNED_KEY]["small"] == "abc"
+
+    def tuned(choices: list[Choice], small: str | None) -> tuple[str | None, dict[str, float]]:
+        write_manifest(bundle, with_tuned(read_manifest(bundle), choices, small))
+        found = read_manifest(bundle).defaults[TUNED_KEY]
+        assert found["evidence"].keys() == found["policies"].keys()
+        thresholds = {name: fields["threshold"] for name, fields in found["policies"].items()}
+        return found["small"], thresholds
+
+    assert tuned([choice("adadec", 1.0)], None) == (None, {"adadec": 1.0})
+    assert tuned([choice("ead", 1.5)], "abc") == ("abc", {"adadec": 1.0, "ead": 1.5})
+    both = {"adadec": 2.0, "ead": 1.5}
+    assert tuned([choice("adadec", 2.0)], None) == ("abc", both)
+    assert tuned([choice("margin", 0.5)], "abc") == ("abc", {**both, "margin": 0.5})
+    # What was found with another small model goes.
+    assert tuned([choice("ead", 0.7)], "xyz") == ("xyz", {"adadec": 2.0, "ead": 0.7})
     original = json.loads((smollm2_bundle / "manifest.json").read_text())
     assert TUNED_KEY not in original["defaults"]  # the linked file was replaced, not written into
+
+
+@pytest.mark.e2e
+def test_adadec_learns_and_runs(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> None:
+    bundle = own_copy(smollm2_bundle, tmp_path / "own.edgedec")
+    answers = tmp_path / "answers.jsonl"
+    facts = [
+        ("What is the capital of France?", "The capital of France is Paris, on the river Seine."),
+        ("Why is the sky blue?", "Air scatters short waves of sunlight more than long ones."),
+        ("Name three fruits.", "Apples, pears and plums are three fruits that grow on trees."),
+        ("What is a prime?", "A prime is a number above one that only one and itself divide."),
+    ]
+    lines = [json.dumps({"question": question, "answer": answer}) for question, answer in facts]
+    answers.write_text("\n".join(lines) + "\n")
+    ask = ("run", bundle, "Tell me about rivers.", "-n", 24, "--threads", 2, "--switch", "adadec")
+    assert "never tuned: run `edgedec tune`" in cli(*ask).error
+    command = ("tune", bundle, "--policy", "adadec", "--calibration", answers, "--threads", 2)
+    found = cli(*command, "--json").json
+    assert found["n_texts"] == 4
+    assert found["right_where_paused"] < found["right_elsewhere"]
+    again = cli(*command)
+    assert "4 texts are known already" in again.err
+    assert found["setting"] in again.out
+    outcome = cli(*ask, "--json")
+    assert outcome.json["lossless"] is False
+    told = outcome.json["switch"]
+    assert (
+        told["setting"]["threshold"]
+        == read_manifest(bundle).defaults[TUNED_KEY]["policies"]["adadec"]["threshold"]
+    )
+    assert told["n_pauses"] > 0
+    answers.write_text('{"prompt": "Hi", "answer": "Hello"}\n{"prompt": "Hi"}\n')
+    assert "answers.jsonl:2: no prompt with an answer" in cli(*command).error
