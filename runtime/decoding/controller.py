@@ -178,11 +178,12 @@ class Controller:
                 self._backoffs[name].lost()
         if self._advisor is None:
             return
-        costs = self._target_costs()
+        plain_ms = len(outcome.emitted) * self._target_costs().ms(1)
         if self._decision.n_levels:
-            self._advisor.learn(len(path), costs)
+            took_ms = timings.verify_ms + self._advisor.drafted_ms
+            self._advisor.learn(len(path), plain_ms / took_ms)
         else:
-            self._advisor.learn_without(len(outcome.emitted) * costs.ms(1) / timings.verify_ms)
+            self._advisor.learn_without(plain_ms / timings.verify_ms)
 
 
 def best_part(

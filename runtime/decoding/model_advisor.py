@@ -19,6 +19,7 @@ _LATER_GAIN = 0.8  # of a drafted level is what a level after it brings on avera
 _MARGIN = 1.03  # a draft model must promise this much more than doing without it
 _USUAL_FEED = 2  # tokens of the text a draft model has yet to see in most rounds
 _HORIZON = 128  # tokens over which catching up with the text has to pay
+_FIRST_GAIN = 1.3  # taken for granted when an output starts
 _RENT = 0.5  # share of that cost that has to be lost first
 _FIRST_REST, _LONGEST_REST = 8, 128  # rounds a draft model that lost is left alone
 
@@ -65,6 +66,7 @@ class ModelAdvisor:
         self._backoff.reset()
         self._regret_ms = 0.0  # lost so far by doing without the draft model
         self._free_gain = 1.0  # over plain decoding, of rounds without it
+        self._gain = _FIRST_GAIN  # of rounds with it
 
     def plan(
         self, context: DraftContext, room: Budget, target: CostTable, free_rate: float
@@ -100,8 +102,11 @@ class ModelAdvisor:
             n_step_nodes=_STEP_NODES,
         )
 
-    def learn(self, n_accepted: int, target: CostTable) -> None:
-        """Takes in a round it drafted for, of which ``n_accepted`` levels held."""
+    def learn(self, n_accepted: int, gain: float) -> None:
+        """Takes in a round it drafted for, of which ``n_accepted`` levels held.
+
+        gain: tokens per millisecond over plain decoding's.
+        """
         cost = self._model.cost
         is_usual = 0 < cost.n_fed <= _USUAL_FEED
         n_steps = cost.n_levels + is_usual
@@ -110,8 +115,8 @@ class ModelAdvisor:
             change = min(max(measured / self.step_ms, 0.67), 1.5)
             self._step_scale *= change**0.1
         self._rates.observe(min(cost.n_levels + 1, MAX_LEVELS), n_accepted)
-        hoped = 1 + self._rates.expected_tokens(1)
-        if hoped / (self.step_ms + target.ms(2)) > 1 / target.ms(1):
+        self._gain += 0.2 * (gain - self._gain)
+        if self._gain > 1.0:
             self._backoff.reset()
         else:
             self._backoff.lost()
