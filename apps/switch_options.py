@@ -11,11 +11,15 @@ import typer
 from edgedec.apps.terminal import note
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.switching.config import AUTO, BILD, SwitchConfig
+from edgedec.runtime.switching.config import ADADEC, AUTO, BILD, SwitchConfig
 
 APPROXIMATE = (
     "this is approximate: the small model writes part of the text, which may differ from what "
     "the large model alone would write"
+)
+LOOKS_AHEAD = (
+    "this is approximate: the model looks ahead before it chooses a doubtful token, so the text "
+    "may differ from that of plain decoding"
 )
 
 
@@ -27,8 +31,8 @@ class SwitchOptions:
         str | None,
         typer.Option(
             metavar="POLICY",
-            help="Let the draft model write what is easy: ead, margin or bild, or a whole setting "
-            "such as ead:threshold=1.5,window=5.",
+            help="Let the draft model write what is easy: ead, margin or bild; or look ahead "
+            "where it is hard: adadec. Or a whole setting such as ead:threshold=1.5,window=5.",
         ),
     ] = None
     threshold: Annotated[
@@ -104,6 +108,6 @@ def _refuse_partly_tuned(fields: dict[str, object]) -> None:
 
 
 def tell_if_approximate(request: GenerationConfig) -> None:
-    """Says on standard error that the text of ``request`` may not be the large model's."""
+    """Says on standard error that the text of ``request`` may not be the target model's own."""
     if request.switch is not None and not request.switch.is_lossless:
-        note(APPROXIMATE)
+        note(LOOKS_AHEAD if request.switch.policy == ADADEC else APPROXIMATE)
