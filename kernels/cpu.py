@@ -366,5 +366,8 @@ def _run(name: str, args: ctypes.Structure, isa: str | None, n_threads: int) -> 
         raise ValueError(f"n_threads is {n_threads}, expected 1 or more")
     wanted = active_isa() if isa is None else isa
     function = getattr(library.open_library(), f"edgedec_{name}")
-    if not function(wanted.encode(), ctypes.byref(args), n_threads):
+    result = function(wanted.encode(), ctypes.byref(args), n_threads)
+    if result < 0:
+        raise MemoryError(f"{name} found no working memory: pass fewer rows")
+    if result == 0:
         raise RuntimeError(f"cannot use {wanted!r}; usable: {', '.join(available_isas())}")

@@ -1,11 +1,12 @@
 // What Python's ctypes calls: the kernels without a runtime around them.
 //
-// The caller (kernels/cpu.py) checks shapes. Functions that compute return 1, or 0 if the
-// instruction set is not usable here.
+// The caller (kernels/cpu.py) checks shapes. Functions that compute return a `Result`.
 #include <atomic>
+#include <exception>
 #include <thread>
 #include <vector>
 
+#include "first_error.h"
 #include "kernels.h"
 #include "limits.h"
 
@@ -14,6 +15,8 @@
 namespace edk {
 namespace {
 
+enum Result { kNoMemory = -1, kNoIsa = 0, kDone = 1 };
+
 /// Threads made for each call and joined after it: simple, and slow to start.
 class PlainThreads : public Parallel {
  public:
@@ -21,13 +24,20 @@ class PlainThreads : public Parallel {
 
   void run(int64_t n, void (*fn)(void* user, int64_t i), void* user) const override {
     std::atomic<int64_t> next{0};
+    FirstError error;
     const auto work = [&] {
-      for (int64_t i; (i = next.fetch_add(1)) < n;) fn(user, i);
+      for (int64_t i; (i = next.fetch_add(1)) < n;) error.guard([&] { fn(user, i); });
     };
     std::vector<std::thread> helpers;
-    for (int t = 1; t < n_threads_ && t < n; ++t) helpers.emplace_back(work);
+    helpers.reserve(static_cast<size_t>(n_threads_));
+    try {
+      for (int t = 1; t < n_threads_ && t < n; ++t) helpers.emplace_back(work);
+    } catch (const std::exception&) {
+      // Fewer threads do the same work.
+    }
     work();
     for (std::thread& helper : helpers) helper.join();
+    error.rethrow();
   }
 
  private:
@@ -37,6 +47,20 @@ class PlainThreads : public Parallel {
 const Kernels* find_kernels(const char* isa) {
   const char* why = nullptr;
   return isa != nullptr ? kernels_for(isa) : active_kernels(&why);
+}
+
+/// Runs one operator of `isa`; nothing is thrown into the caller, which is not C++.
+template <class Args>
+Result compute(const char* isa, void (*Kernels::*op)(const Args&, const Parallel&),
+               const Args* args, int n_threads) {
+  const Kernels* kernels = find_kernels(isa);
+  if (kernels == nullptr) return kNoIsa;
+  try {
+    (kernels->*op)(*args, PlainThreads(n_threads));
+    return kDone;
+  } catch (const std::exception&) {  // kernels check nothing, so only memory can fail
+    return kNoMemory;
+  }
 }
 
 }  // namespace
@@ -70,29 +94,21 @@ EDGEDEC_EXPORT void edgedec_pack(const edk::PlainMatrix* plain, uint8_t* out) {
 }
 
 EDGEDEC_EXPORT int edgedec_linear(const char* isa, const edk::LinearArgs* args, int n_threads) {
-  const edk::Kernels* kernels = edk::find_kernels(isa);
-  if (kernels != nullptr) kernels->linear(*args, edk::PlainThreads(n_threads));
-  return kernels != nullptr;
+  return edk::compute(isa, &edk::Kernels::linear, args, n_threads);
 }
 
 EDGEDEC_EXPORT int edgedec_embed(const char* isa, const edk::EmbedArgs* args, int n_threads) {
-  const edk::Kernels* kernels = edk::find_kernels(isa);
-  if (kernels != nullptr) kernels->embed(*args, edk::PlainThreads(n_threads));
-  return kernels != nullptr;
+  return edk::compute(isa, &edk::Kernels::embed, args, n_threads);
 }
 
 EDGEDEC_EXPORT int edgedec_attention(const char* isa, const edk::AttentionArgs* args,
                                      int n_threads) {
-  const edk::Kernels* kernels = edk::find_kernels(isa);
-  if (kernels != nullptr) kernels->attention(*args, edk::PlainThreads(n_threads));
-  return kernels != nullptr;
+  return edk::compute(isa, &edk::Kernels::attention, args, n_threads);
 }
 
 EDGEDEC_EXPORT int edgedec_row_stats(const char* isa, const edk::RowStatsArgs* args,
                                      int n_threads) {
-  const edk::Kernels* kernels = edk::find_kernels(isa);
-  if (kernels != nullptr) kernels->row_stats(*args, edk::PlainThreads(n_threads));
-  return kernels != nullptr;
+  return edk::compute(isa, &edk::Kernels::row_stats, args, n_threads);
 }
 
 /// Bytes per second read from `data` [n_bytes]; see limits.h.

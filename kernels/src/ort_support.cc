@@ -3,6 +3,8 @@
 #include <cstdarg>
 #include <cstdio>
 
+#include "first_error.h"
+
 namespace edk {
 namespace {
 
@@ -143,12 +145,15 @@ void Call::run(int64_t n, void (*fn)(void* user, int64_t i), void* user) const {
   struct Work {
     void (*fn)(void* user, int64_t i);
     void* user;
-  } work{fn, user};
+    FirstError error;
+  } work{fn, user, {}};
   const auto task = [](void* w, size_t i) {
-    static_cast<Work*>(w)->fn(static_cast<Work*>(w)->user, static_cast<int64_t>(i));
+    Work& work = *static_cast<Work*>(w);
+    work.error.guard([&] { work.fn(work.user, static_cast<int64_t>(i)); });
   };
   check(ort_, ort_.parallel_for(context_, task, static_cast<size_t>(n), 0, &work),
         "run tasks on its threads");
+  work.error.rethrow();
 }
 
 }  // namespace edk
