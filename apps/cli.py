@@ -9,46 +9,55 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from importlib import import_module
 from typing import Annotated, NoReturn
 
 import typer
-from rich.logging import RichHandler
 
-from edgedec import __version__
-from edgedec.apps.bench import bench
-from edgedec.apps.chat import chat
-from edgedec.apps.doctor import doctor
-from edgedec.apps.evaluate import evaluate
-from edgedec.apps.export_bundle import export
-from edgedec.apps.generate import run
-from edgedec.apps.inspect_bundle import inspect
 from edgedec.apps.terminal import err, print_error, silence_stdout
-from edgedec.apps.tune import tune
 from edgedec.models.errors import ConfigError, EdgedecError
 
-app = typer.Typer(
-    name="edgedec",
-    help="Run language models on this machine.",
-    epilog="Begin with: edgedec export smollm2-135m-instruct -o smollm2.edgedec",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for verb in (export, run, chat, bench, tune, inspect, doctor):
-    app.command()(verb)
-app.command("eval")(evaluate)
+VERBS = {
+    "export": "export_bundle:export",
+    "run": "generate:run",
+    "chat": "chat:chat",
+    "bench": "bench:bench",
+    "tune": "tune:tune",
+    "eval": "evaluate:evaluate",
+    "inspect": "inspect_bundle:inspect",
+    "doctor": "doctor:doctor",
+}
+"""Verb -> its file in this folder, and the function there."""
+
+
+def _make_app(verbs: Iterable[str]) -> typer.Typer:
+    """Returns the program with ``verbs`` alone: each verb imported delays the others."""
+    app = typer.Typer(
+        name="edgedec",
+        help="Run language models on this machine.",
+        epilog="Begin with: edgedec export smollm2-135m-instruct -o smollm2.edgedec",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for verb in verbs:
+        file, _, function = VERBS[verb].partition(":")
+        app.command(verb)(getattr(import_module(f"edgedec.apps.{file}"), function))
+    app.callback()(_options)
+    return app
 
 
 def _print_version(is_wanted: bool) -> None:
     if is_wanted:
+        from edgedec import __version__
+
         sys.stdout.write(f"edgedec {__version__}\n")
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     version: Annotated[
         bool,
@@ -63,7 +72,9 @@ def _options(
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs the program and exits. ``arguments`` default to those of the process."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    is_verb_given = bool(given) and given[0] in VERBS
     try:
+        app = _make_app(given[:1] if is_verb_given else VERBS)
         app(args=given, prog_name="edgedec")
     except EdgedecError as error:
         _fail(error, given)
@@ -94,5 +105,15 @@ def _start_logging() -> None:
     if level is None:
         known = ", ".join(level.lower() for level in logging.getLevelNamesMapping())
         raise ConfigError(f"EDGEDEC_LOG is {name.lower()!r}, expected one of {known}")
-    handler = RichHandler(console=err, show_path=False)
-    logging.basicConfig(level=level, handlers=[handler], format="%(message)s")
+    logging.basicConfig(level=level, handlers=[_LateHandler()], format="%(message)s")
+
+
+class _LateHandler(logging.Handler):
+    """Rich's handler, imported once there is something to log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from rich.logging import RichHandler
+
+        handler = RichHandler(console=err, show_path=False)
+        handler.setFormatter(self.formatter)
+        handler.emit(record)

@@ -5,18 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
-
-from rich.progress import (
-    BarColumn,
-    Progress,
-    SpinnerColumn,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from typing import TYPE_CHECKING, Self
 
 from edgedec.apps.terminal import bytes_text, err, note
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 Amount = Callable[[int, int], str]
 """How a phase's progress reads in words."""
@@ -37,19 +31,11 @@ class ProgressBars:
         self._tasks: dict[str, TaskID] = {}
         self._phases: set[str] = set()
         self._drawn_s = 0.0
-        self._progress = Progress(
-            SpinnerColumn(finished_text="[green]✓[/]"),
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=30),
-            TextColumn("{task.fields[amount]}"),
-            TimeElapsedColumn(),
-            console=err,
-            transient=True,
-            disable=not err.is_terminal,
-        )
+        self._progress = _make_bars() if err.is_terminal else None
 
     def __enter__(self) -> Self:
-        self._progress.start()
+        if self._progress is not None:
+            self._progress.start()
         return self
 
     def __exit__(
@@ -62,11 +48,12 @@ class ProgressBars:
 
     def close(self) -> None:
         """Clears the bars away. Closing twice is fine."""
-        self._progress.stop()
+        if self._progress is not None:
+            self._progress.stop()
 
     def report(self, phase: str, done: int, total: int) -> None:
         """Shows how much of ``phase`` is done, of how much (0: unknown)."""
-        if self._progress.disable:
+        if self._progress is None:
             if self._has_lines and phase not in self._phases:
                 note(f"{phase} ...")
             self._phases.add(phase)
@@ -85,6 +72,21 @@ class ProgressBars:
                 total=total or None,
                 amount=self._amount(done, total) if total else "",
             )
+
+
+def _make_bars() -> Progress:
+    # Imported where there is a terminal, for it delays the first token.
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    return Progress(
+        SpinnerColumn(finished_text="[green]✓[/]"),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        TextColumn("{task.fields[amount]}"),
+        TimeElapsedColumn(),
+        console=err,
+        transient=True,
+    )
 
 
 def bytes_amount(done: int, total: int) -> str:

@@ -6,7 +6,7 @@ with edgedec.load("smollm2.edgedec") as engine:
     print(engine.generate([{"role": "user", "content": "Why is the sky blue?"}]).text)
 """
 
-from importlib import metadata
+import typing
 
 from edgedec.models.errors import (
     BundleError,
@@ -27,7 +27,18 @@ from edgedec.runtime import (
     load,
 )
 
-__version__ = metadata.version("edgedec")
+__version__: str
+
+if not typing.TYPE_CHECKING:
+
+    def __getattr__(name):
+        # Only some ask for it, and reading it takes as long as importing half of this package.
+        if name != "__version__":
+            raise AttributeError(f"module 'edgedec' has no attribute {name!r}")
+        from importlib import metadata
+
+        return metadata.version("edgedec")
+
 
 __all__ = [
     "BundleError",
