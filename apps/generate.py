@@ -11,6 +11,7 @@ import typer
 
 from edgedec.apps import options
 from edgedec.apps.draft_colours import OriginColours
+from edgedec.apps.grammar_options import GrammarOptions
 from edgedec.apps.option_groups import takes_groups
 from edgedec.apps.progress import ProgressBars, count_amount
 from edgedec.apps.switch_options import SwitchOptions, tell_if_approximate
@@ -60,6 +61,7 @@ def run(
     ] = None,
     loading: options.LoadOptions,
     request: options.RequestOptions,
+    grammar: GrammarOptions,
     switching: SwitchOptions,
     shown: ShowOptions,
     json: options.Json = False,
@@ -77,10 +79,16 @@ def run(
 
       git diff | edgedec run smollm2.edgedec - --json
 
+      edgedec run smollm2.edgedec "Roll a die." --regex "[1-6]"
+
       edgedec run smollm2.edgedec --prompt-file long.txt --session long.session
     """
     text = _read_prompt(prompt, prompt_file)
-    switching.apply(request.make_request(GenerationConfig()))  # complains before anything is loaded
+
+    def ask(defaults: GenerationConfig) -> GenerationConfig:
+        return switching.apply(grammar.apply(request.make_request(defaults)))
+
+    ask(GenerationConfig())  # complains before anything is loaded
     if session is not None and not session.parent.is_dir():
         raise ConfigError(f"cannot save {session}: there is no folder {session.parent}")
     with ProgressBars(count_amount) as bars:
@@ -91,7 +99,7 @@ def run(
                 if not json:
                     note(f"{session} holds {n_held} tokens")
             is_chat = engine.has_chat_template if chat is None else chat
-            asked = switching.apply(request.make_request(engine.defaults))
+            asked = ask(engine.defaults)
             stream = engine.stream(
                 [{"role": "user", "content": text.rstrip("\n")}] if is_chat else text,
                 asked,

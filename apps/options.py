@@ -59,6 +59,13 @@ Seed = Annotated[
 Threads = Annotated[
     int | None, typer.Option(min=1, help="CPU threads; all physical cores by default.")
 ]
+Affinity = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LIST|none",
+        help="Processors that threads stay on, such as 0,1; none, the default, pins nothing.",
+    ),
+]
 Context = Annotated[
     int | None,
     typer.Option(min=1, help="Positions to reserve; as many as the bundle serves by default."),
@@ -100,6 +107,7 @@ class LoadOptions:
     """Options that say how a bundle is loaded."""
 
     threads: Threads = None
+    affinity: Affinity = None
     context: Context = None
     draft: Draft = None
 
@@ -114,6 +122,7 @@ class LoadOptions:
             on_progress,
             draft=True if self.draft is None else self.draft,
             prompt_cache_mb=prompt_cache_mb,
+            affinity=None if self.affinity is None else parse_affinity(self.affinity),
         )
 
 
@@ -164,6 +173,16 @@ def with_method(
 ) -> GenerationConfig:
     """Returns ``request`` with another method, or verifier, where one is named."""
     return replace(request, method=method or request.method, verifier=verifier or request.verifier)
+
+
+def parse_affinity(text: str) -> list[int] | None:
+    """Returns the processors named by ``0,1``, or None for ``none``."""
+    if text == "none":
+        return None
+    numbers = [number.strip() for number in text.split(",")]
+    if not all(number.isdecimal() for number in numbers):
+        raise typer.BadParameter(f"got --affinity {text}, expected numbers such as 0,1, or none")
+    return [int(number) for number in numbers]
 
 
 def parse_logit_bias(pairs: list[str] | None) -> dict[int, float]:

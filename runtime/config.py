@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -102,6 +103,9 @@ class GenerationConfig:
     verifier: the rule that accepts drafted tokens; shared-gumbel, which gives the very text of
         plain decoding, when None.
     switch: lets the draft model write part of the text, in place of a method.
+    json_schema, regex, grammar: what the output has to follow, at most one of them: a JSON schema
+        as a mapping or as text, a regular expression for the whole output, or a grammar in the
+        dialect of Lark that llguidance reads. Needs the extra ``grammar``.
     """
 
     max_new_tokens: int = 256
@@ -113,6 +117,9 @@ class GenerationConfig:
     method: str | None = None
     verifier: str | None = None
     switch: SwitchConfig | None = None
+    json_schema: str | Mapping[str, Any] | None = None
+    regex: str | None = None
+    grammar: str | None = None
 
     def __post_init__(self) -> None:
         _check_count("max_new_tokens", self.max_new_tokens, 1, "ask for at least one token")
@@ -137,6 +144,30 @@ class GenerationConfig:
                 raise ConfigError(f"{name} is {value!r}, but switching is a method of its own")
         if not isinstance(self.switch, SwitchConfig | None):
             raise ConfigError(f"switch is {self.switch!r}, expected a SwitchConfig or None")
+        self._check_constraint()
+
+    @property
+    def constraint(self) -> tuple[str, str] | None:
+        """What the output has to follow: json_schema, regex or grammar, and its text."""
+        for name in ("json_schema", "regex", "grammar"):
+            if (value := getattr(self, name)) is not None:
+                return name, value if isinstance(value, str) else json.dumps(value)
+        return None
+
+    def _check_constraint(self) -> None:
+        given = [n for n in ("json_schema", "regex", "grammar") if getattr(self, n) is not None]
+        if len(given) > 1:
+            raise ConfigError(f"{' and '.join(given)} are given, expected at most one")
+        for name in ("regex", "grammar"):
+            if not isinstance(value := getattr(self, name), str | None):
+                raise ConfigError(f"{name} is {value!r}, expected text")
+        schema = self.json_schema
+        if not isinstance(schema, str | Mapping | None):
+            raise ConfigError(f"json_schema is {schema!r}, expected a mapping or JSON text")
+        try:
+            _ = json.loads(schema) if isinstance(schema, str) else json.dumps(schema)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(f"json_schema is no JSON: {error}") from None
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:

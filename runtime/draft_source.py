@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from edgedec.models.errors import BundleError
 from edgedec.models.head_ids import read_head_ids
 from edgedec.models.manifest import BundleManifest, ModelEntry, read_manifest
+from edgedec.runtime.affinity import Affinity
 from edgedec.runtime.backends import open_session
 from edgedec.runtime.decoding.draft_tree import SiblingKind
 from edgedec.runtime.drafters.draft_model import DraftModelDrafter
@@ -26,7 +27,7 @@ class DraftSource:
     folder: bundle that holds it. tokenizers: files of the target model's and of its own, None
     where they are the same. fingerprint: names what decides the rows of its KV cache. memory: of
     the engine, which gives the session what earlier ones computed. pair: of target and draft
-    model, if they may take turns.
+    model, if they may take turns. affinity: where its threads stay.
     """
 
     folder: Path
@@ -38,6 +39,7 @@ class DraftSource:
     fingerprint: str
     memory: SessionMemory = field(default_factory=SessionMemory)
     pair: Pair | None = None
+    affinity: Affinity = field(default_factory=Affinity)
 
     @property
     def model(self) -> KnownModel:
@@ -52,7 +54,7 @@ class DraftSource:
             ConfigError: Its tokenizer has nothing in common with the target model's.
         """
         token_map = self._token_map()
-        session = open_session(self.folder, self.entry, self.threads, self.context)
+        session = open_session(self.folder, self.entry, self.threads, self.context, self.affinity)
         self.memory.open(DRAFT, session)
         recall = partial(self.memory.recall, DRAFT, session)
         return DraftModelDrafter(session, token_map, self.target_vocab_size, kind, recall)

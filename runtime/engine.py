@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import json
-import platform
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from edgedec import kernels
 from edgedec.models.errors import BundleError, ConfigError, SessionError
-from edgedec.models.manifest import BundleManifest, ModelEntry, read_manifest
+from edgedec.models.manifest import ModelEntry, read_manifest
+from edgedec.runtime.affinity import Affinity
 from edgedec.runtime.backends import open_session
-from edgedec.runtime.chat_template import ChatTemplate
+from edgedec.runtime.bundle_parts import default_method, defaults, identity, prompt_encoder
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.conversation import Conversation
 from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
 from edgedec.runtime.draft_source import DraftSource, find_draft
 from edgedec.runtime.generation import OnDone, Request, Stream
+from edgedec.runtime.grammar import Grammars
 from edgedec.runtime.machine import physical_cores, processors
-from edgedec.runtime.methods import PLAIN, MethodParts, Methods, identity_of
+from edgedec.runtime.methods import PLAIN, MethodParts, Methods
 from edgedec.runtime.prefill import Progress, check_fits
 from edgedec.runtime.prompt import Prompt, PromptEncoder
 from edgedec.runtime.result import GenerationResult
@@ -37,9 +37,6 @@ from edgedec.runtime.session_memory import (
 from edgedec.runtime.switching.tuned import TUNED_KEY
 from edgedec.runtime.text_stream import TextStream
 from edgedec.runtime.tokenizer import TOKENIZER_NAME, Codec, Tokenizer
-
-TEMPLATE_NAME = "chat_template.jinja"
-GENERATION_CONFIG_NAME = "generation_config.json"
 
 
 @dataclass(frozen=True)
@@ -77,6 +74,7 @@ class Engine:
         self._strategy = strategy
         parts = MethodParts(model.session, model.draft, model.identity, tuned=model.tuned)
         self._methods = Methods(parts, model.default_method)
+        self._grammars = Grammars(model.tokenizer, model.session.vocab_size)
         self._stream: Stream | None = None
         self.defaults = model.defaults
         model.memory.open(TARGET, model.session)
@@ -179,7 +177,8 @@ class Engine:
             recall=partial(model.memory.recall, TARGET, model.session),
         )
         stops = frozenset(own_stops) | frozenset(config.stop_token_ids)
-        state = DecodeState.start(model.session, tokens, config, stops)
+        mask = self._grammars.mask(config, stops)
+        state = DecodeState.start(model.session, tokens, config, stops, mask)
         text = TextStream(model.tokenizer.detokenizer(), config.stop)
         self._stream = Stream(request, state, text, on_done)
         return self._stream
@@ -267,11 +266,13 @@ def load(
     draft: bool | str | Path = True,
     draft_threads: int | None = None,
     prompt_cache_mb: int = 256,
+    affinity: Sequence[int] | None = None,
 ) -> Engine:
     """Returns an engine over the bundle at ``path``.
 
     Args:
-        threads: Threads of the kernels; the machine's physical cores when None.
+        threads: Threads of the kernels; one for each processor of ``affinity``, or for each of the
+            machine's physical cores, when None.
         context: Most tokens of prompt and output together; the bundle's own when None.
         on_progress: Called with ("load", steps done, steps in all).
         draft: Another bundle whose model drafts; True for the bundle's own draft model, if it has
@@ -280,6 +281,8 @@ def load(
         prompt_cache_mb: Most memory for what earlier prompts left, so that prompts that take turns
             are not computed anew; 0 for none. Nothing is copied before another prompt comes.
             Units: 10**6 bytes.
+        affinity: The processors that threads stay on, one for each; the first is for the thread
+            that calls, and only while the model computes. Wherever the system puts them when None.
 
     Raises:
         ConfigError: A number makes no sense.
@@ -291,7 +294,10 @@ def load(
     _check_threads("draft_threads", draft_threads)
     _check_positive("context", context)
     memory = SessionMemory.of_mb(prompt_cache_mb)
-    threads = threads or physical_cores()
+    placed = Affinity.of(affinity, threads)
+    threads = threads or len(placed.processors) or physical_cores()
+    draft_threads = draft_threads or threads
+    draft_placed = placed.first(draft_threads)
     folder = Path(path)
     report("load", 0, 3)
     manifest = read_manifest(folder)
@@ -303,23 +309,23 @@ def load(
     tokenizer = Tokenizer.load(folder / TOKENIZER_NAME)
     report("load", 2, 3)
     memory.know(TARGET, KnownModel(fingerprint_of(manifest, TARGET), entry.config, context))
-    draft_source = find_draft(folder, manifest, draft, draft_threads or threads, context)
+    draft_source = find_draft(folder, manifest, draft, draft_threads, context)
     if draft_source is not None:
         memory.know(DRAFT, draft_source.model)
-        draft_source = replace(draft_source, memory=memory)
-    session = open_session(folder, entry, threads, context)
+        draft_source = replace(draft_source, memory=memory, affinity=draft_placed)
+    session = open_session(folder, entry, threads, context, placed)
     report("load", 3, 3)
     return Engine(
         LoadedModel(
             session=session,
             tokenizer=tokenizer,
-            encoder=_prompt_encoder(folder, manifest, tokenizer),
+            encoder=prompt_encoder(folder, manifest, tokenizer),
             stop_token_ids=manifest.stop_token_ids,
-            defaults=_defaults(folder, manifest),
+            defaults=defaults(folder, manifest),
             load_ms=1000 * (time.perf_counter() - started_s),
             draft=draft_source,
-            default_method=_default_method(manifest),
-            identity=_identity(manifest, threads),
+            default_method=default_method(manifest),
+            identity=identity(manifest, threads),
             memory=memory,
             tuned=manifest.defaults.get(TUNED_KEY),
         )
@@ -348,52 +354,3 @@ def _chosen_context(context: int | None, entry: ModelEntry) -> int:
             "export with a larger context"
         )
     return context or entry.context
-
-
-def _prompt_encoder(folder: Path, manifest: BundleManifest, tokenizer: Tokenizer) -> PromptEncoder:
-    template = None
-    if TEMPLATE_NAME in manifest.files:
-        eos = manifest.stop_token_ids[0] if manifest.stop_token_ids else None
-        variables = {
-            "bos_token": tokenizer.token(manifest.bos_token_id),
-            "eos_token": tokenizer.token(eos),
-        }
-        source = _read_text(folder / TEMPLATE_NAME)
-        try:
-            template = ChatTemplate(source, variables)
-        except SessionError as error:
-            raise BundleError(f"{folder / TEMPLATE_NAME}: {error}") from None
-    bos = manifest.bos_token_id if manifest.add_bos else None
-    return PromptEncoder(tokenizer, template, bos)
-
-
-def _default_method(manifest: BundleManifest) -> str:
-    method = manifest.defaults.get("method", PLAIN)
-    if not isinstance(method, str):
-        raise BundleError(f"manifest.defaults.method is {method!r}, expected a method's name")
-    return method
-
-
-def _identity(manifest: BundleManifest, threads: int) -> str:
-    """Returns a name of the models, the machine and the threads that costs depend on."""
-    weights = sorted((path, entry.sha256) for path, entry in manifest.files.items())
-    isa = kernels.active_isa() if kernels.has_library() else ""
-    return identity_of(weights, threads, isa, platform.processor(), platform.node(), processors())
-
-
-def _defaults(folder: Path, manifest: BundleManifest) -> GenerationConfig:
-    if GENERATION_CONFIG_NAME not in manifest.files:
-        return GenerationConfig()
-    path = folder / GENERATION_CONFIG_NAME
-    try:
-        fields: Any = json.loads(_read_text(path))
-        return GenerationConfig.from_bundle(fields if isinstance(fields, dict) else {})
-    except (ValueError, ConfigError) as error:
-        raise BundleError(f"{path}: {error}; mend it or export the model again") from None
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise BundleError(f"cannot read {path}: {error}; copy the bundle again") from None

@@ -184,7 +184,8 @@ class Stream(Iterator[str]):
             self._finish_reason = "stop"
             return ""
         piece = self._text.push(token)
-        if self._text.is_stopped:
+        mask = self._state.mask
+        if self._text.is_stopped or (mask is not None and mask.is_finished):
             self._finish_reason = "stop"
         elif len(self._origins) >= self._state.config.max_new_tokens:
             self._finish_reason = "length"

@@ -9,13 +9,16 @@ from pathlib import Path
 _CPU = Path("/sys/devices/system/cpu")
 
 
+def allowed_processors() -> list[int]:
+    """Returns the processors this process may run on, hyper-threads counted."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
 def physical_cores() -> int:
     """Returns the cores this process may run on, counting hyper-threads of a core once."""
-    if hasattr(os, "sched_getaffinity"):
-        allowed = sorted(os.sched_getaffinity(0))
-    else:
-        allowed = list(range(os.cpu_count() or 1))
-    cores = {_siblings(cpu) for cpu in allowed}
+    cores = {_siblings(cpu) for cpu in allowed_processors()}
     return max(1, len(cores))
 
 

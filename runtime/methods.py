@@ -28,6 +28,7 @@ from edgedec.runtime.decoding.verifiers import DEFAULT_VERIFIER, VERIFIERS, Veri
 from edgedec.runtime.draft_source import DraftSource
 from edgedec.runtime.drafters.draft_model import DraftModelDrafter
 from edgedec.runtime.drafters.drafter import Budget, Drafter
+from edgedec.runtime.drafters.grammar import GrammarDrafter
 from edgedec.runtime.drafters.prompt_lookup import PromptLookup
 from edgedec.runtime.drafters.token_recycling import TokenRecycling
 from edgedec.runtime.drafters.trigram import Trigrams
@@ -43,8 +44,9 @@ FREE: dict[str, Callable[[], Drafter]] = {
     "lookup": PromptLookup,
     "recycling": TokenRecycling,
     "trigram": Trigrams,
+    "grammar": GrammarDrafter,
 }
-"""Drafters that need nothing but the text."""
+"""Drafters that need nothing but the text, and the grammar it follows."""
 
 NAMES = (PLAIN, AUTO, DRAFT, *FREE, STORE)
 

@@ -6,6 +6,7 @@ the model, or from the caller's explicit ids.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ import tokenizers
 from tokenizers.decoders import DecodeStream
 
 from edgedec.models.errors import BundleError
+from edgedec.runtime.drafters.token_map import spellings
 
 TOKENIZER_NAME = "tokenizer.json"
 """File of a bundle that holds its tokenizer."""
@@ -38,6 +40,9 @@ class Codec(Protocol):
 
     def detokenizer(self) -> Detokenizer:
         """Returns a decoder of one output as its tokens appear."""
+
+    def spellings(self) -> Mapping[int, bytes | str]:
+        """Returns the bytes that each token stands for; for special tokens, their names."""
 
 
 class Detokenizer(Protocol):
@@ -125,6 +130,10 @@ class Tokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """Returns the text of ``ids`` without special tokens."""
         return str(self._backend.decode(list(ids), skip_special_tokens=True))
+
+    def spellings(self) -> Mapping[int, bytes | str]:
+        """Returns the bytes that each token stands for; for special tokens, their names."""
+        return spellings(json.loads(self._backend.to_str()))
 
     def detokenizer(self) -> StreamDecoder:
         """Returns a decoder of one output as its tokens appear."""

@@ -33,6 +33,7 @@ THIRD_PARTY = {
 """What an installation without extras offers. ``export`` may use its extra, too."""
 
 OPTIONAL = {
+    "runtime/grammar.py": {"llguidance"},
     "apps/bench_plot.py": {"matplotlib"},
     "apps/evaluation/plot.py": {"matplotlib"},
     "apps/bench_prompts_plot.py": {"matplotlib"},

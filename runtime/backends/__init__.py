@@ -5,11 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 from edgedec.models.manifest import ModelEntry
+from edgedec.runtime.affinity import Affinity
 from edgedec.runtime.session import ModelSession
 
 
-def open_session(folder: Path, entry: ModelEntry, threads: int, context: int) -> ModelSession:
+def open_session(
+    folder: Path,
+    entry: ModelEntry,
+    threads: int,
+    context: int,
+    affinity: Affinity | None = None,
+) -> ModelSession:
     """Returns a session over the model ``entry`` of the bundle at ``folder``.
+
+    affinity: where its threads stay.
 
     Raises:
         BundleError: ONNX Runtime refuses the graph, or the kernels it needs are not built.
@@ -17,7 +26,7 @@ def open_session(folder: Path, entry: ModelEntry, threads: int, context: int) ->
     if entry.graph_kind == "fused":
         from edgedec.runtime.backends.fused import FusedSession
 
-        return FusedSession(folder / entry.graph, entry.config, threads, context)
+        return FusedSession(folder / entry.graph, entry.config, threads, context, affinity)
     from edgedec.runtime.backends.portable import PortableSession
 
-    return PortableSession(folder / entry.graph, entry.config, threads, context)
+    return PortableSession(folder / entry.graph, entry.config, threads, context, affinity)

@@ -15,6 +15,7 @@ from onnxruntime import OrtValue
 from edgedec import kernels
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, ConfigError, SessionError
+from edgedec.runtime.affinity import Affinity
 from edgedec.runtime.backends.ort import NO_GATES, one_line, open_graph
 from edgedec.runtime.kv_cache import PanelKVCache
 from edgedec.runtime.row_stats import N_TOP, RowStats
@@ -31,7 +32,14 @@ class FusedSession:
     decode step writes a few numbers and runs.
     """
 
-    def __init__(self, graph: Path, config: ModelConfig, threads: int, context: int) -> None:
+    def __init__(
+        self,
+        graph: Path,
+        config: ModelConfig,
+        threads: int,
+        context: int,
+        affinity: Affinity | None = None,
+    ) -> None:
         if not kernels.has_library():
             raise BundleError(
                 f"{graph} needs edgedec's kernels, which this installation lacks: reinstall "
@@ -41,8 +49,9 @@ class FusedSession:
             kernels.active_isa()
         except RuntimeError as error:  # EDGEDEC_ISA, most likely
             raise ConfigError(str(error)) from None
+        self._affinity = affinity or Affinity()
         self._session: onnxruntime.InferenceSession | None = open_graph(
-            graph, threads, kernels.library_path()
+            graph, threads, kernels.library_path(), self._affinity
         )
         self._config = config
         self._ledger = TokenLedger(context)
@@ -115,7 +124,8 @@ class FusedSession:
         binding.fill(tree, len(self._ledger.tokens), logit_rows)
         self._ledger.pending = None
         try:
-            session.run_with_iobinding(binding.io)
+            with self._affinity.held():
+                session.run_with_iobinding(binding.io)
         except Exception as error:
             raise SessionError(f"ONNX Runtime could not run the model: {one_line(error)}") from None
         self._ledger.expect(tree, n_known, is_gated)

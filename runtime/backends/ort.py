@@ -7,6 +7,7 @@ from pathlib import Path
 import onnxruntime
 
 from edgedec.models.errors import BundleError
+from edgedec.runtime.affinity import Affinity
 
 NO_GATES = (
     "this bundle's graph cannot leave sub-layers out: export the model again, as a fused graph"
@@ -14,11 +15,18 @@ NO_GATES = (
 _SEVERITY_ERROR = 3
 
 
+_NO_AFFINITY = Affinity()
+
+
 def open_graph(
-    graph: Path, threads: int, custom_ops: Path | None = None
+    graph: Path,
+    threads: int,
+    custom_ops: Path | None = None,
+    affinity: Affinity = _NO_AFFINITY,
 ) -> onnxruntime.InferenceSession:
     """Returns an ONNX Runtime session over ``graph`` on the CPU.
 
+    affinity: where its threads stay; the calling one is the caller's to hold.
     custom_ops: library of the operators of a fused graph. Such a graph is final: ONNX Runtime's
         own rewriting is left off, which keeps weights where they are mapped.
 
@@ -33,6 +41,8 @@ def open_graph(
     # Threads that go on waiting at full speed after a pass take a processor from the other model
     # of a pair (its passes took 1.7 to 2.9 times as long), and charge from an idle laptop.
     options.add_session_config_entry("session.force_spinning_stop", "1")
+    if affinity.of_pool:
+        options.add_session_config_entry("session.intra_op_thread_affinities", affinity.of_pool)
     try:
         if custom_ops is not None:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL

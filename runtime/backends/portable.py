@@ -17,6 +17,7 @@ import onnxruntime
 
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, SessionError
+from edgedec.runtime.affinity import Affinity
 from edgedec.runtime.backends.ort import NO_GATES, one_line, open_graph
 from edgedec.runtime.session import Rows, TokenLedger, TokenTree
 from edgedec.runtime.session_state import SessionState
@@ -29,8 +30,18 @@ _DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 class PortableSession:
     """A `ModelSession` over a portable or optimum graph. Runs everywhere, copies a lot."""
 
-    def __init__(self, graph: Path, config: ModelConfig, threads: int, context: int) -> None:
-        self._session: onnxruntime.InferenceSession | None = open_graph(graph, threads)
+    def __init__(
+        self,
+        graph: Path,
+        config: ModelConfig,
+        threads: int,
+        context: int,
+        affinity: Affinity | None = None,
+    ) -> None:
+        self._affinity = affinity or Affinity()
+        self._session: onnxruntime.InferenceSession | None = open_graph(
+            graph, threads, affinity=self._affinity
+        )
         inputs = {node.name: node for node in self._session.get_inputs()}
         self._input_names = frozenset(inputs)
         self._output_names = frozenset(node.name for node in self._session.get_outputs())
@@ -99,7 +110,8 @@ class PortableSession:
         hidden = [f"hidden.{layer}" for layer in hidden_layers]
         outputs = ["logits", *hidden, *presents.values()]
         try:
-            values = session.run(outputs, self._inputs(tree, n_known, logit_rows))
+            with self._affinity.held():
+                values = session.run(outputs, self._inputs(tree, n_known, logit_rows))
         except Exception as error:
             raise SessionError(f"ONNX Runtime could not run the model: {one_line(error)}") from None
         results = dict(zip(outputs, values, strict=True))

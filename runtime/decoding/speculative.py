@@ -33,7 +33,7 @@ class Speculative:
 
     def step(self, state: DecodeState, noise: Noise) -> StepResult:
         """Returns the tokens of a round; of the first step, the token that prefill gave."""
-        context = DraftContext(state.tokens, state.n_prompt, state.sampling, noise)
+        context = DraftContext(state.tokens, state.n_prompt, state.sampling, noise, state.mask)
         if (rows := state.take_rows()) is not None:
             verdict = Verdict((), state.pick_from(rows, 0, noise), True, frozenset())
             return self._re_anchor(context, DraftTree(), verdict, rows, None)

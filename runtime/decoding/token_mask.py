@@ -29,3 +29,13 @@ class TokenMask(Protocol):
 
     def accept(self, token: int) -> None:
         """Records ``token`` as emitted; a stop token may be the last."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Nothing may follow the accepted tokens, so the output ends."""
+
+    def forced(self) -> Sequence[int]:
+        """Returns tokens that spell what has to follow the accepted ones, as far as that is known.
+
+        The same text may be spelt by other tokens, too.
+        """

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.decoding.draft_tree import DraftTree
+from edgedec.runtime.decoding.token_mask import TokenMask
 from edgedec.runtime.noise import Noise
 from edgedec.runtime.row_stats import RowStats
 
@@ -18,12 +19,14 @@ class DraftContext:
 
     tokens: prompt and output so far; the last one is the anchor the drafts follow.
     n_prompt: how many of them are the prompt.
+    mask: the grammar the output has to follow, if any.
     """
 
     tokens: Sequence[int]
     n_prompt: int
     sampling: SamplingConfig
     noise: Noise
+    mask: TokenMask | None = None
 
 
 @dataclass(frozen=True)

@@ -150,6 +150,13 @@ class ToyMask:
         assert self._row(self._tokens)[token]
         self._tokens.append(token)
 
+    @property
+    def is_finished(self) -> bool:
+        return False
+
+    def forced(self) -> Sequence[int]:
+        return []
+
     def _row(self, tokens: Sequence[int]) -> npt.NDArray[np.bool_]:
         return (self._ids + sum(tokens)) % 3 == 0
 

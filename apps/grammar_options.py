@@ -1,0 +1,52 @@
+"""Options of what an output has to follow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edgedec.models.errors import ConfigError
+from edgedec.runtime.config import GenerationConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrammarOptions:
+    """A schema, an expression or a grammar; at most one."""
+
+    json_schema: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|TEXT", help="Write JSON that fits this schema; text begins with {."
+        ),
+    ] = None
+    regex: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Write what this regular expression matches."),
+    ] = None
+    grammar: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write what this grammar (Lark) derives."),
+    ] = None
+
+    def apply(self, request: GenerationConfig) -> GenerationConfig:
+        """Returns ``request`` with what was given.
+
+        Raises:
+            ConfigError: A file cannot be read, or what it says is refused.
+        """
+        schema = self.json_schema
+        if schema is not None and not schema.lstrip().startswith("{"):
+            schema = _read("--json-schema", Path(schema))
+        grammar = None if self.grammar is None else _read("--grammar", self.grammar)
+        return replace(request, json_schema=schema, regex=self.regex, grammar=grammar)
+
+
+def _read(option: str, path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        raise ConfigError(f"cannot read {path} of {option}: {reason}") from None

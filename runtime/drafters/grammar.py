@@ -1,0 +1,34 @@
+"""Proposes the text that a grammar or schema leaves no choice about, such as the keys of JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edgedec.runtime.decoding.draft_tree import DraftTree
+from edgedec.runtime.drafters.drafter import Budget, DraftContext, RoundOutcome
+
+
+class GrammarDrafter:
+    """The tokens that the tokenizer makes of forced text. The model may cut it up otherwise."""
+
+    name = "grammar"
+    is_free = True
+
+    def begin(self, tokens: Sequence[int]) -> None:
+        """Nothing to prepare: the grammar follows the output by itself."""
+
+    def propose(self, context: DraftContext, budget: Budget) -> DraftTree:
+        tree = DraftTree()
+        if context.mask is not None:
+            n_most = min(budget.n_nodes, budget.depth)
+            tree.add_chain(context.mask.forced()[:n_most], 1.0, self.name)
+        return tree
+
+    def observe(self, context: DraftContext, outcome: RoundOutcome) -> None:
+        """Nothing to learn."""
+
+    def end(self, tokens: Sequence[int]) -> None:
+        """Nothing to forget."""
+
+    def close(self) -> None:
+        """Holds nothing."""
