@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,13 +19,12 @@ from edgedec.apps.evaluation.job import (
     TaskName,
     TaskOptions,
     make_job,
+    make_settings,
     make_work,
-    request_facts,
-    setting_facts,
 )
 from edgedec.apps.evaluation.programs import check_programs_run
 from edgedec.apps.evaluation.report import check_comparable, make_document, render
-from edgedec.apps.evaluation.samples import SampleFile, Samples, Setting, read_samples
+from edgedec.apps.evaluation.samples import SampleFile, Samples, read_samples
 from edgedec.apps.evaluation.walk import walk
 from edgedec.apps.option_groups import takes_groups
 from edgedec.apps.progress import ProgressBars, count_amount
@@ -76,7 +75,9 @@ def evaluate(
     Tasks: human_eval (pass@1), gsm8k (exact answer), infill (tests pass, exact match), perplexity
     (of a text, in windows). Greedy unless sampling options say otherwise; the bundle's recommended
     sampling is not used. At most 512 new tokens by default, 128 for infill. Other settings are
-    compared with the first over the same problems. Ctrl-C keeps what was done (exit code 130).
+    compared with the first over the same problems. --frontier says what switching between two
+    models gives, and whether it beats lossless speculation. Ctrl-C keeps what was done (exit code
+    130); with -o, the same command goes on from there.
 
     Generated programs run in a process of their own, with limits on time, memory and output; where
     the kernel can filter system calls (Linux on x86-64 and ARM64) they cannot write, start
@@ -91,7 +92,7 @@ def evaluate(
       edgedec eval qwen.edgedec --task gsm8k --data gsm8k.jsonl --limit 50 -o samples.jsonl
 
       edgedec eval pair.edgedec --task human_eval --data human_eval.jsonl \\
-        --settings "plain; auto; ead:threshold=1; ead:threshold=2" --plot quality.png
+        --frontier --settings "ead:threshold=0.5; ead:threshold=1" --plot frontier.png
 
       edgedec eval qwen.edgedec --task perplexity --data text.txt --window 1024 --stride 512
 
@@ -129,11 +130,7 @@ def run_job(job: Job, results: ResultOptions, others: Samples) -> Outcome:
             held_by = check_programs_run(job.limits)
             if "system-call filter" not in held_by:
                 note(f"this kernel filters no system calls: programs are held by {held_by[-1]}")
-        facts = setting_facts(job, how)
-        own = [
-            Setting(name, request, {**facts, "request": request_facts(request)})
-            for name, request in job.requests.items()
-        ]
+        own = make_settings(job, how)
         prints = {setting.fingerprint for setting in own}
         settings = [*own, *(s for key, s in others.settings.items() if key not in prints)]
         check_comparable(settings)
@@ -158,6 +155,7 @@ def run_job(job: Job, results: ResultOptions, others: Samples) -> Outcome:
             "device": device_facts(),
             "build": build_facts(),
         },
+        job.what.frontier,
     )
     return document, ended_by
 
@@ -180,9 +178,10 @@ def read_others(paths: Sequence[Path]) -> Samples:
 
 def compare_only(others: Samples, what: TaskOptions) -> Outcome:
     """Returns what files of samples say, without any model."""
-    if not others.settings or what != TaskOptions():
+    if not others.settings or replace(what, frontier=False) != TaskOptions():
         raise typer.BadParameter(
-            "expected BUNDLE with --task and --data, or nothing but --compare FILE.jsonl"
+            "expected BUNDLE with --task and --data, or nothing but --compare FILE.jsonl and "
+            "--frontier"
         )
     settings = list(others.settings.values())
-    return make_document(settings, others, None, {"is_complete": True}), None
+    return make_document(settings, others, None, {"is_complete": True}, what.frontier), None

@@ -15,21 +15,28 @@ import typer
 
 from edgedec import __version__
 from edgedec.apps import options
+from edgedec.apps.evaluation.frontier import GRID, REFERENCES, SMALL
 from edgedec.apps.evaluation.gsm8k import Gsm8k
 from edgedec.apps.evaluation.human_eval import HumanEval
 from edgedec.apps.evaluation.infill import Infill
 from edgedec.apps.evaluation.perplexity import cut
 from edgedec.apps.evaluation.programs import Limits
-from edgedec.apps.evaluation.samples import Setting
+from edgedec.apps.evaluation.samples import Models, Setting
 from edgedec.apps.evaluation.tasks import Task, file_sha256, read_problems, read_text
 from edgedec.apps.evaluation.walk import Answers, Engines, Predictions, Work
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import MANIFEST_NAME, BundleManifest, read_manifest
+from edgedec.runtime.affinity import Affinity
+from edgedec.runtime.backends import open_session
+from edgedec.runtime.bundle_parts import prompt_encoder
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.engine import Engine, load
+from edgedec.runtime.draft_source import DraftSource, find_draft
+from edgedec.runtime.engine import Engine, LoadedModel, load
 from edgedec.runtime.machine import physical_cores
-from edgedec.runtime.methods import PLAIN
-from edgedec.runtime.switching.config import POLICIES, SwitchConfig
+from edgedec.runtime.methods import AUTO, PLAIN
+from edgedec.runtime.switching.config import ADADEC, POLICIES, SwitchConfig
+from edgedec.runtime.switching.pair import checked
+from edgedec.runtime.tokenizer import TOKENIZER_NAME, Tokenizer
 
 _DRAFT_ROOM = 32
 """Positions beyond prompt and output, so that the last drafts fit."""
@@ -74,9 +81,18 @@ class TaskOptions:
         str | None,
         typer.Option(
             metavar="SETTING;..",
-            help="Several methods or switch settings, in turn on every problem.",
+            help="Several methods or switch settings, in turn on every problem; small is the "
+            "draft model alone.",
         ),
     ] = None
+    frontier: Annotated[
+        bool,
+        typer.Option(
+            "--frontier",
+            help="Sweep settings of switching, those of --settings or else a grid, beside plain, "
+            "small and auto; say what they give, and whether any is worth it.",
+        ),
+    ] = False
     chat: Annotated[
         bool | None,
         typer.Option(
@@ -113,18 +129,64 @@ class Job:
         return Limits(seconds=self.what.program_seconds)
 
     @property
+    def placed(self) -> Affinity:
+        """Where threads stay."""
+        given = self.loading.affinity
+        named = None if given is None else options.parse_affinity(given)
+        return Affinity.of(named, self.loading.threads)
+
+    @property
     def threads(self) -> int:
-        return self.loading.threads or physical_cores()
+        return self.loading.threads or len(self.placed.processors) or physical_cores()
 
     @property
     def context(self) -> int:
         """Most positions there can be."""
         return self.loading.context or self.manifest.models["target"].context
 
-    def load(self, context: int | None) -> Engine:
-        """Returns an engine that keeps nothing of earlier prompts."""
-        draft = True if self.loading.draft is None else self.loading.draft
-        return load(self.bundle, self.threads, context, draft=draft, prompt_cache_mb=0)
+    @property
+    def draft(self) -> bool | Path:
+        """Where the draft model is."""
+        return True if self.loading.draft is None else self.loading.draft
+
+    def source(self, context: int) -> DraftSource:
+        """Returns the draft model as one that may write.
+
+        Raises:
+            ConfigError: There is none, or it cannot take turns with the target model.
+        """
+        source = find_draft(self.bundle, self.manifest, self.draft, self.threads, context)
+        checked(source.pair if source is not None else None)
+        assert source is not None
+        return source
+
+    def open(self, models: Models, context: int | None) -> Engine:
+        """Returns an engine of the models, which keeps nothing of earlier prompts."""
+        if models is Models.SMALL:
+            return self._open_small(context or self.context)
+        return load(
+            self.bundle,
+            self.threads,
+            context,
+            draft=True if models is Models.OWN else self.draft,
+            prompt_cache_mb=0,
+            affinity=self.placed.processors or None,
+        )
+
+    def _open_small(self, context: int) -> Engine:
+        """Returns an engine whose one model is the draft model."""
+        source, tokenizer = self.source(context), Tokenizer.load(self.bundle / TOKENIZER_NAME)
+        session = open_session(
+            source.folder, source.entry, self.threads, source.context, self.placed
+        )
+        return Engine(
+            LoadedModel(
+                session=session,
+                tokenizer=tokenizer,
+                encoder=prompt_encoder(self.bundle, self.manifest, tokenizer),
+                stop_token_ids=self.manifest.stop_token_ids,
+            )
+        )
 
 
 def make_job(
@@ -138,18 +200,26 @@ def make_job(
         raise typer.BadParameter("expected --task and --data with BUNDLE")
     chosen = _chosen(what, request.method)
     is_text = what.task is TaskName.PERPLEXITY
-    if is_text and chosen:
+    if is_text and (chosen or what.frontier):
         raise ConfigError("perplexity shows the model a text, so it goes without a method")
     if (is_text or what.task is TaskName.INFILL) and what.chat is not None:
         raise ConfigError(f"task {what.task} goes without --chat and --raw")
     if not is_text and (what.window or what.stride):
         raise ConfigError(f"--window and --stride are for perplexity, not for {what.task}")
     base = GenerationConfig(max_new_tokens=_MAX_NEW_TOKENS.get(what.task, 1))
-    wanted = request.make_request(base)
+    wanted = dataclasses.replace(request, method=None).make_request(base)
     manifest = read_manifest(bundle)
     default = PLAIN if is_text else str(manifest.defaults.get("method", PLAIN))
-    requests = make_requests(wanted, chosen or [default])
-    return Job(bundle, manifest, what.task, what.data, what, loading, requests)
+    texts = [*REFERENCES, *(chosen or GRID)] if what.frontier else chosen or [default]
+    requests = make_requests(wanted, texts)
+    job = Job(bundle, manifest, what.task, what.data, what, loading, requests)
+    if SMALL in requests or any(_is_pair(one.switch) for one in requests.values()):
+        job.source(job.context)
+    return job
+
+
+def _is_pair(switch: SwitchConfig | None) -> bool:
+    return switch is not None and switch.policy != ADADEC
 
 
 def _chosen(what: TaskOptions, method: str | None) -> list[str]:
@@ -171,7 +241,8 @@ def _chosen(what: TaskOptions, method: str | None) -> list[str]:
 def make_requests(wanted: GenerationConfig, texts: Sequence[str]) -> dict[str, GenerationConfig]:
     """Returns a request per setting, by the setting's label.
 
-    texts: names of methods, or switch settings as `SwitchConfig.parse` reads them.
+    texts: names of methods, switch settings as `SwitchConfig.parse` reads them, or small, the
+        draft model alone.
 
     Raises:
         ConfigError: A text is neither.
@@ -182,9 +253,10 @@ def make_requests(wanted: GenerationConfig, texts: Sequence[str]) -> dict[str, G
             raise ConfigError("a setting is empty, expected names such as plain,auto")
         if text.partition(":")[0] in POLICIES:
             switch = SwitchConfig.parse(text)
-            requests[str(switch)] = dataclasses.replace(wanted, method=None, switch=switch)
+            requests[str(switch)] = dataclasses.replace(wanted, switch=switch)
         else:
-            requests[text] = dataclasses.replace(wanted, method=text)
+            method = PLAIN if text == SMALL else text
+            requests[text] = dataclasses.replace(wanted, method=method)
     return requests
 
 
@@ -203,7 +275,7 @@ def make_work(job: Job, stack: ExitStack) -> tuple[Work, str]:
     }
     task = tasks[job.task]
     problems = read_problems(job.data, task.keys, job.what.limit)
-    with job.load(None) as engine:
+    with job.open(Models.GIVEN, None) as engine:
         is_chat = engine.has_chat_template if job.what.chat is None else job.what.chat
         if job.task is TaskName.INFILL:
             how = "infilling tokens"
@@ -221,7 +293,7 @@ def make_work(job: Job, stack: ExitStack) -> tuple[Work, str]:
             f"{job.context}: ask for fewer --max-new-tokens, or export with a larger --context"
         )
     context = min(job.context, needed + _DRAFT_ROOM)
-    engines = Engines(lambda: job.load(context), stack)
+    engines = Engines(lambda models: job.open(models, context), stack)
     return Answers(task, problems, prompts, engines), how
 
 
@@ -239,7 +311,7 @@ def _make_predictions(job: Job, stack: ExitStack) -> tuple[Work, str]:
         raise ConfigError(
             f"--window is {window}, expected at most {job.context}, the context there is"
         )
-    engines = Engines(lambda: job.load(window), stack)
+    engines = Engines(lambda models: job.open(models, window), stack)
     start = job.manifest.bos_token_id if job.manifest.add_bos else None
     plain = Setting(PLAIN, GenerationConfig())
     tokens = engines.of(plain).tokenizer.encode(text)
@@ -247,14 +319,25 @@ def _make_predictions(job: Job, stack: ExitStack) -> tuple[Work, str]:
     return Predictions(tokens, windows, start, engines), f"windows of {window}, {stride} apart"
 
 
-def setting_facts(job: Job, how: str) -> dict[str, Any]:
-    """Returns what all settings of an evaluation have in common, JSON-ready."""
-    draft = job.loading.draft
-    return {
+def make_settings(job: Job, how: str) -> list[Setting]:
+    """Returns the settings to evaluate, with all that their samples depend on."""
+    return [_make_setting(job, label, how) for label in job.requests]
+
+
+def _make_setting(job: Job, label: str, how: str) -> Setting:
+    request, models = job.requests[label], Models.GIVEN
+    if label == SMALL:
+        models = Models.SMALL
+    elif job.what.frontier and request.method == AUTO and "draft" in job.manifest.models:
+        models = Models.OWN  # the one that was exported to draft, not to write
+    draft = None if models is Models.OWN else job.loading.draft
+    facts = {
         "edgedec": __version__,
         "bundle": job.manifest.name,
         "bundle_sha256": _manifest_sha256(job.bundle),
+        "models": str(models),
         "draft_sha256": None if draft is None else _manifest_sha256(draft),
+        "size_ratio": _size_ratio(job) if models is Models.SMALL else None,
         "task": str(job.task),
         "data": job.data.name,
         "data_sha256": file_sha256(job.data),
@@ -263,7 +346,14 @@ def setting_facts(job: Job, how: str) -> dict[str, Any]:
         "threads": job.threads,
         "context": job.loading.context,
         "limits": dataclasses.asdict(job.limits),
+        "request": request_facts(request),
     }
+    return Setting(label, request, facts, models)
+
+
+def _size_ratio(job: Job) -> float | None:
+    pair = job.source(job.context).pair
+    return None if pair is None else pair.size_ratio
 
 
 def request_facts(request: GenerationConfig) -> dict[str, Any]:

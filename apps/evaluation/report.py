@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from edgedec.apps.bench_report import table
-from edgedec.apps.evaluation.intervals import (
-    N_RESAMPLES,
-    Float64,
-    Interval,
-    bootstrap,
-    sign_test,
+from edgedec.apps.evaluation.frontier import (
+    SMALL,
+    frontier_of,
+    render_table,
+    render_verdict,
 )
+from edgedec.apps.evaluation.intervals import N_RESAMPLES, sign_test
 from edgedec.apps.evaluation.samples import Sample, Samples, Setting
+from edgedec.apps.evaluation.scores import (
+    difference,
+    interval_text,
+    kept,
+    number_text,
+    score,
+    time_ratio,
+    tokens_by_origin,
+    tokens_per_s,
+)
 from edgedec.apps.evaluation.tasks import METRICS, Metric
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.decoding.strategy import TARGET
@@ -26,7 +34,11 @@ Row = dict[str, Any]
 
 
 def make_document(
-    settings: Sequence[Setting], held: Samples, names: Sequence[str] | None, facts: dict[str, Any]
+    settings: Sequence[Setting],
+    held: Samples,
+    names: Sequence[str] | None,
+    facts: dict[str, Any],
+    with_frontier: bool = False,
 ) -> dict[str, Any]:
     """Returns everything about an evaluation, JSON-ready.
 
@@ -34,7 +46,7 @@ def make_document(
     compared with.
 
     Raises:
-        ConfigError: The settings are of different tasks or data.
+        ConfigError: The settings are of different tasks or data, or a frontier lacks a reference.
     """
     check_comparable(settings)
     settings = with_own_labels(settings)
@@ -45,6 +57,7 @@ def make_document(
         for one in settings
     ]
     metrics = METRICS[task]
+    swept = frontier_of(settings, found, metrics[0]) if with_frontier else None
     return {
         "task": task,
         "n_problems": None if wanted is None else len(wanted),
@@ -58,6 +71,7 @@ def make_document(
             _comparison(settings[0], found[0], setting, samples, metrics[0])
             for setting, samples in zip(settings[1:], found[1:], strict=True)
         ],
+        "frontier": swept,
         "samples": [
             {"setting": setting.label, **sample.to_dict()}
             for setting, samples in zip(settings, found, strict=True)
@@ -93,28 +107,19 @@ def with_own_labels(settings: Sequence[Setting]) -> list[Setting]:
 
 def _setting_row(setting: Setting, samples: list[Sample], metrics: Sequence[Metric]) -> Row:
     seconds = sum(sample.seconds for sample in samples)
-    decode_s = sum(sample.decode_s for sample in samples)
-    n_later = sum(max(0, sample.n_new_tokens - 1) for sample in samples)
-    origins: dict[str, int] = {}
-    for sample in samples:
-        for origin, n in sample.tokens_by_origin.items():
-            origins[origin] = origins.get(origin, 0) + n
     return {
         "label": setting.label,
         "fingerprint": setting.fingerprint,
         "facts": setting.facts,
         "lossless": all(sample.lossless for sample in samples),
         "n_samples": len(samples),
-        "metrics": {
-            metric.name: _told(bootstrap(_columns(samples, metric), _score(metric)))
-            for metric in metrics
-        },
+        "metrics": {metric.name: score(samples, metric) for metric in metrics},
         "seconds": seconds,
         "seconds_per_sample": seconds / len(samples) if samples else None,
         "n_prompt_tokens": sum(sample.n_prompt_tokens for sample in samples),
         "n_new_tokens": sum(sample.n_new_tokens for sample in samples),
-        "tokens_per_s": n_later / decode_s if decode_s > 0 else None,
-        "tokens_by_origin": origins,
+        "tokens_per_s": tokens_per_s(samples),
+        "tokens_by_origin": tokens_by_origin(samples),
         "n_cut_off": sum(sample.finish_reason in ("length", "context") for sample in samples),
     }
 
@@ -130,9 +135,6 @@ def _comparison(
     names = [name for name in first_samples if name in other_samples]
     firsts = [first_samples[name] for name in names]
     others = [other_samples[name] for name in names]
-    columns = np.concatenate([_columns(firsts, metric), _columns(others, metric)])
-    times = np.array([[s.seconds for s in firsts], [s.seconds for s in others]], np.float64)
-    of = _score(metric)
     sign = -1.0 if metric.is_lower_better else 1.0
     gains = [
         sign * (b.metrics[metric.key] - a.metrics[metric.key])
@@ -144,9 +146,9 @@ def _comparison(
         "other": other.label,
         "metric": metric.name,
         "n_common": len(names),
-        "difference": _told(bootstrap(columns, lambda means: of(means[2:]) - of(means[:2]))),
-        "kept": _told(bootstrap(columns, lambda means: of(means[2:]) / of(means[:2]))),
-        "time_ratio": _told(bootstrap(times, lambda means: means[1] / means[0])),
+        "difference": difference(firsts, others, metric),
+        "kept": kept(firsts, others, metric),
+        "time_ratio": time_ratio(firsts, others),
         "n_wins": n_wins,
         "n_losses": n_losses,
         "n_ties": len(names) - n_wins - n_losses,
@@ -155,39 +157,27 @@ def _comparison(
     }
 
 
-def _columns(samples: Sequence[Sample], metric: Metric) -> Float64:
-    """Returns weighted values and weights; the ratio of their means is the weighted mean."""
-    try:
-        values = [sample.metrics[metric.key] for sample in samples]
-    except KeyError:
-        raise ConfigError(f"a sample lacks {metric.key!r}: it is of another task") from None
-    weights = np.array([sample.weight for sample in samples], np.float64)
-    return np.stack([np.array(values, np.float64) * weights, weights])
-
-
-def _score(metric: Metric) -> Callable[[Any], Any]:
-    return lambda means: metric.of(means[0] / means[1])
-
-
-def _told(interval: Interval | None) -> dict[str, float] | None:
-    return None if interval is None else interval.to_dict()
-
-
 def render(document: dict[str, Any]) -> str:
     """Returns the document as Markdown."""
-    metrics = METRICS[document["task"]]
+    metrics, swept = METRICS[document["task"]], document["frontier"]
+    against = table(
+        ["against the first", "common", "difference", "kept", "wins", "losses", "ties", "p",
+         "same text"],
+        [_comparison_cells(row, metrics[0]) for row in document["comparisons"]],
+    )  # fmt: skip
+    first = _settings_table(document, metrics) if swept is None else render_table(swept)
+    last = "" if swept is None else render_verdict(swept) + "\n"
+    return "\n".join(part for part in (first, against, _facts(document), last) if part)
+
+
+def _settings_table(document: dict[str, Any], metrics: Sequence[Metric]) -> str:
     rows = [
         _setting_cells(row, document["comparisons"][i - 1] if i else None, metrics)
         for i, row in enumerate(document["settings"])
     ]
     names = [f"{metric.name} (95 %)" for metric in metrics]
     header = ["setting", "samples", *names, "t/s", "seconds", "s/sample", "time of the first"]
-    against = table(
-        ["against the first", "common", "difference", "kept", "wins", "losses", "ties", "p",
-         "same text"],
-        [_comparison_cells(row, metrics[0]) for row in document["comparisons"]],
-    )  # fmt: skip
-    return "\n".join(part for part in (table(header, rows), against, _facts(document)) if part)
+    return table(header, rows)
 
 
 def _setting_cells(row: Row, compared: Row | None, metrics: Sequence[Metric]) -> list[str]:
@@ -195,11 +185,11 @@ def _setting_cells(row: Row, compared: Row | None, metrics: Sequence[Metric]) ->
     return [
         row["label"] + ("" if row["lossless"] else " (approximate)"),
         str(row["n_samples"]),
-        *(_interval(row["metrics"][metric.name], metric.is_share) for metric in metrics),
-        _number(row["tokens_per_s"], ".1f"),
-        _number(row["seconds"], ".1f"),
-        _number(row["seconds_per_sample"], ".2f"),
-        _interval(ratio, is_share=False, digits=2),
+        *(interval_text(row["metrics"][metric.name], metric.is_share) for metric in metrics),
+        number_text(row["tokens_per_s"], ".1f"),
+        number_text(row["seconds"], ".1f"),
+        number_text(row["seconds_per_sample"], ".2f"),
+        interval_text(ratio, is_share=False, digits=2),
     ]
 
 
@@ -207,30 +197,14 @@ def _comparison_cells(row: Row, metric: Metric) -> list[str]:
     return [
         row["other"],
         str(row["n_common"]),
-        _interval(row["difference"], metric.is_share, sign="+"),
-        _interval(row["kept"], is_share=True),
+        interval_text(row["difference"], metric.is_share, sign="+"),
+        interval_text(row["kept"], is_share=True),
         str(row["n_wins"]),
         str(row["n_losses"]),
         str(row["n_ties"]),
-        _number(row["p_value"], ".2g"),
+        number_text(row["p_value"], ".2g"),
         str(row["n_same_answer"]),
     ]
-
-
-def _interval(
-    told: dict[str, float] | None, is_share: bool, digits: int = 3, sign: str = ""
-) -> str:
-    if told is None:
-        return ""
-    form = f"{sign}.1%" if is_share else f"{sign}.{digits}f"
-    value = format(told["value"], form)
-    if "low" not in told:
-        return value
-    return f"{value} ({format(told['low'], form)} to {format(told['high'], form)})"
-
-
-def _number(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)
 
 
 def _shares(tokens_by_origin: dict[str, int]) -> str:
@@ -254,6 +228,13 @@ def _facts(document: dict[str, Any]) -> str:
             "kept: share of the first setting's score; wins and losses: samples better or worse "
             "than the first setting's; p: McNemar's exact test"
         )
+    if swept := document["frontier"]:
+        lines += [
+            f"frontier: over the {swept['n_problems']} problems that every setting has answered; "
+            "times are of whole requests, catch-up included; cost in the paper: without it",
+            f"by the large: tokens it gave or, in lossless settings, checked; {SMALL}: the draft "
+            "model alone, which never waits for the other one",
+        ]
     if held_by := document.get("programs_held_by"):
         lines.append(f"programs held by: {', '.join(held_by)}")
     lines += [

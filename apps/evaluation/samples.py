@@ -13,11 +13,20 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any, Self
 
 from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.runtime.config import GenerationConfig
+
+
+class Models(StrEnum):
+    """The models that take part: the target model, with which draft model, or the draft's alone."""
+
+    GIVEN = "target and draft model"
+    OWN = "target and the bundle's own draft model"
+    SMALL = "draft model alone"
 
 
 @dataclass(frozen=True)
@@ -30,6 +39,7 @@ class Setting:
     label: str
     request: GenerationConfig
     facts: dict[str, Any] = field(default_factory=dict)
+    models: Models = Models.GIVEN
 
     @property
     def fingerprint(self) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from edgedec.apps.evaluation.perplexity import Window, score
-from edgedec.apps.evaluation.samples import Sample, SampleFile, Setting
+from edgedec.apps.evaluation.samples import Models, Sample, SampleFile, Setting
 from edgedec.apps.evaluation.tasks import Problem, Task
 from edgedec.apps.terminal import note
 from edgedec.models.errors import ConfigError, EdgedecError
@@ -25,7 +25,7 @@ from edgedec.runtime.methods import PLAIN
 
 _WARMUP_TOKENS = 4
 
-OpenEngine = Callable[[], Engine]
+OpenEngine = Callable[[Models], Engine]
 Report = Callable[[str, int, int], None]
 
 
@@ -54,9 +54,9 @@ class Engines:
     def of(self, setting: Setting) -> Engine:
         request = setting.request
         is_plain = request.switch is None and request.method in (None, PLAIN)
-        key = "" if is_plain else setting.label
+        key = str(setting.models) if is_plain else setting.label
         if key not in self._opened:
-            self._opened[key] = self.stack.enter_context(self.open())
+            self._opened[key] = self.stack.enter_context(self.open(setting.models))
         return self._opened[key]
 
 
@@ -97,7 +97,7 @@ class Answers:
             decode_s=result.tpot_ms / 1000 * (result.n_new_tokens - 1),
             n_prompt_tokens=result.n_prompt_tokens,
             n_new_tokens=result.n_new_tokens,
-            lossless=result.lossless,
+            lossless=result.lossless and setting.models is not Models.SMALL,
             tokens_by_origin=dict(Counter(result.origins)),
             stats=result.stats.to_dict(),
             switch=dict(result.switch),

@@ -1,0 +1,244 @@
+"""What switching gives: quality against time, between the models alone and lossless speculation.
+
+Every number is over the problems that all settings have answered. Reference points are the target
+model alone, the draft model alone (an engine of its own, which the other model costs nothing), and
+`auto`, whose text is the target model's own: an approximate setting is worth having only where it
+beats that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from edgedec.apps.bench_report import table
+from edgedec.apps.evaluation.samples import Models, Sample, Setting
+from edgedec.apps.evaluation.scores import (
+    interval_text,
+    kept,
+    number_text,
+    score,
+    time_ratio,
+    tokens_by_origin,
+    tokens_per_s,
+)
+from edgedec.apps.evaluation.tasks import Metric
+from edgedec.models.errors import ConfigError
+from edgedec.runtime.methods import AUTO, PLAIN
+from edgedec.runtime.switching.policy import Model
+
+SMALL = "small"
+"""The setting that is the draft model alone."""
+
+REFERENCES = (PLAIN, SMALL, AUTO)
+KEEP = 0.97
+"""Part of the large model's score that an approximate setting has to keep."""
+
+GRID = (
+    "ead:threshold=0.3",
+    "ead:threshold=0.6",
+    "ead:threshold=1.0",
+    "ead:threshold=0.6,window=1,dwell=1",
+    "ead:threshold=0.6,mode=repair",
+    "margin:threshold=0.3",
+    "bild:mode=repair",
+    "bild:fallback=0.4,mode=repair",
+)
+"""Settings that are swept where none are named."""
+
+Row = dict[str, Any]
+
+
+def frontier_of(
+    settings: Sequence[Setting], found: Sequence[Mapping[str, Sample]], metric: Metric
+) -> dict[str, Any]:
+    """Returns a row for each setting and what they come to, JSON-ready.
+
+    found: samples by problem, of each setting.
+
+    Raises:
+        ConfigError: One of the reference points is missing.
+    """
+    roles = _roles(settings)
+    names = [name for name in found[0] if all(name in samples for samples in found)]
+    common = {
+        setting.label: [samples[name] for name in names]
+        for setting, samples in zip(settings, found, strict=True)
+    }
+    large, auto = common[roles[PLAIN]], common[roles[AUTO]]
+    rows = []
+    for setting in settings:
+        own = common[setting.label]
+        rows.append(
+            {
+                "label": setting.label,
+                "is_reference": setting.label in roles.values(),
+                "lossless": all(sample.lossless for sample in own),
+                "score": score(own, metric),
+                "kept": kept(large, own, metric),
+                "time_of_large": time_ratio(large, own),
+                "time_of_auto": time_ratio(auto, own),
+                "share_large": _share_large(setting, own),
+                "cost_paper": _cost_paper(setting, own),
+                "tokens_per_s": tokens_per_s(own),
+            }
+        )
+    return {
+        "metric": metric.name,
+        "keep": KEEP,
+        "n_problems": len(names),
+        "references": roles,
+        "settings": rows,
+        "verdict": verdict(rows),
+    }
+
+
+def verdict(rows: Sequence[Row], keep: float = KEEP) -> dict[str, Any]:
+    """Returns which approximate setting is worth having, and what comes closest.
+
+    found: the fastest that is faster than `auto` and keeps enough, None if there is none.
+    fastest_keeping: the fastest that keeps enough. best_of_faster: the one that keeps most of those
+    faster than `auto`. Reference points do not count. Intervals are left out of the choice.
+    """
+    told = [row for row in rows if not row["lossless"] and not row["is_reference"]]
+    told = [row for row in told if row["kept"] and row["time_of_auto"]]
+    keeping = sorted((r for r in told if r["kept"]["value"] >= keep), key=_time)
+    faster = [row for row in told if _time(row) < 1]
+    both = [row for row in keeping if _time(row) < 1]
+    best = max(faster, key=lambda row: row["kept"]["value"], default=None)
+    return {
+        "found": both[0]["label"] if both else None,
+        "fastest_keeping": keeping[0]["label"] if keeping else None,
+        "best_of_faster": best["label"] if best else None,
+        "n_compared": len(told),
+    }
+
+
+def render_table(frontier: dict[str, Any]) -> str:
+    """Returns a line for each setting, as Markdown."""
+    header = [
+        "setting", "lossless", f"{frontier['metric']} (95 %)", "of the large model's",
+        "time of plain large", "time of lossless auto", "by the large", "cost in the paper", "t/s",
+    ]  # fmt: skip
+    return table(header, [_cells(row) for row in frontier["settings"]])
+
+
+def render_verdict(frontier: dict[str, Any]) -> str:
+    """Returns in one line what the rows come to."""
+    rows = {row["label"]: row for row in frontier["settings"]}
+    found = frontier["verdict"]
+    keep, metric = f"{frontier['keep']:.0%}", frontier["metric"]
+    if not found["n_compared"]:
+        return "no verdict: no approximate setting can be compared yet"
+    if found["found"]:
+        row = rows[found["found"]]
+        return (
+            f"{row['label']} is faster than lossless auto: {interval_text(row['time_of_auto'])} of "
+            f"its time, and it keeps {interval_text(row['kept'], True)} of the large model's "
+            f"{metric}{_doubt(row, frontier['keep'])}"
+        )
+    text = (
+        f"no approximate setting is faster than lossless auto and keeps {keep} of the large "
+        f"model's {metric}"
+    )
+    return "; ".join([text, *_closest(rows, found, keep)])
+
+
+def _closest(rows: Mapping[str, Row], found: dict[str, Any], keep: str) -> Iterator[str]:
+    """Yields what came closest, from both sides."""
+    if found["fastest_keeping"]:
+        row = rows[found["fastest_keeping"]]
+        time = interval_text(row["time_of_auto"])
+        yield f"the fastest that keeps it, {row['label']}, takes {time} of auto's time"
+    else:
+        yield f"none keeps {keep}"
+    if found["best_of_faster"]:
+        row = rows[found["best_of_faster"]]
+        kept_text = interval_text(row["kept"], True)
+        yield f"the best of the faster ones, {row['label']}, keeps {kept_text}"
+    else:
+        yield "none is faster"
+
+
+def _doubt(row: Row, keep: float) -> str:
+    """Returns a warning where the intervals leave room for the opposite."""
+    is_sure = row["kept"]["low"] >= keep and row["time_of_auto"]["high"] < 1
+    return "" if is_sure else " (not certain: an interval reaches beyond what was asked)"
+
+
+def _cells(row: Row) -> list[str]:
+    share = row["share_large"]
+    return [
+        row["label"],
+        "yes" if row["lossless"] else "no",
+        interval_text(row["score"], True),
+        interval_text(row["kept"], True),
+        interval_text(row["time_of_large"], digits=2),
+        interval_text(row["time_of_auto"], digits=2),
+        number_text(share, ".1%"),
+        number_text(row["cost_paper"], ".2f"),
+        number_text(row["tokens_per_s"], ".1f"),
+    ]
+
+
+def _roles(settings: Sequence[Setting]) -> dict[str, str]:
+    """Returns the label of each reference point."""
+    found: dict[str, str] = {}
+    for setting in settings:
+        if (name := _reference(setting)) is not None:
+            found.setdefault(name, setting.label)
+    if missing := [name for name in REFERENCES if name not in found]:
+        raise ConfigError(
+            f"a frontier needs samples of {', '.join(REFERENCES)}; {missing[0]} is missing: run "
+            "`edgedec eval --frontier` with a bundle"
+        )
+    return found
+
+
+def _reference(setting: Setting) -> str | None:
+    request = setting.facts.get("request", {})
+    if request.get("switch") is not None:
+        return None
+    if setting.facts.get("models") == Models.SMALL:
+        return SMALL
+    method = request.get("method")
+    return method if method in (PLAIN, AUTO) else None
+
+
+def _share_large(setting: Setting, samples: Sequence[Sample]) -> float | None:
+    """Returns the share of tokens that are the large model's, or checked by it."""
+    if setting.facts.get("models") == Models.SMALL:
+        return 0.0
+    origins = tokens_by_origin(samples)
+    n_tokens = sum(origins.values())
+    if not n_tokens:
+        return None
+    is_switching = setting.facts["request"].get("switch") is not None
+    n_small = origins.get(Model.SMALL, 0) if is_switching else 0
+    return 1 - n_small / n_tokens
+
+
+def _cost_paper(setting: Setting, samples: Sequence[Sample]) -> float | None:
+    """Returns the cost of a token in parts of the large model's, catch-up left out.
+
+    Source: Entropy Adaptive Decoding (arXiv 2502.06833), whose savings are 1 - that. It says
+        nothing of speculation.
+    """
+    if _reference(setting) == PLAIN:
+        return 1.0
+    if setting.facts.get("models") == Models.SMALL:
+        ratio = setting.facts.get("size_ratio")
+        return None if ratio is None else float(ratio)
+    weighed = [
+        (float(cost), sample.n_new_tokens)
+        for sample in samples
+        if (cost := sample.switch.get("cost_paper")) is not None
+    ]
+    n_tokens = sum(n for _, n in weighed)
+    if len(weighed) < len(samples) or not n_tokens:
+        return None
+    return sum(cost * n for cost, n in weighed) / n_tokens
+
+
+def _time(row: Row) -> float:
+    return float(row["time_of_auto"]["value"])
