@@ -25,7 +25,7 @@ _ALIGNMENT = 4  # bytes; packed matrices hold 16-bit scales and 32-bit floats
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
-Halves = npt.NDArray[np.float16]
+KVBlocks = npt.NDArray[np.float16] | npt.NDArray[np.uint8]
 Bytes = npt.NDArray[np.uint8]
 Array = npt.NDArray[Any]
 
@@ -226,7 +226,7 @@ def attention(
     parents: Integers,
     past: int,
     rope: tuple[Floats, Floats],
-    kv_cache: tuple[Halves, Halves],
+    kv_cache: tuple[KVBlocks, KVBlocks],
     *,
     out: Floats | None = None,
     isa: str | None = None,
@@ -239,26 +239,26 @@ def attention(
 
     Shapes: qkv [T, (H + 2 Hkv) * d]; positions [T], parents [P] int64; rope: cosines and sines
         [n_positions, d / 2]; kv_cache of one layer: keys [Hkv, C / 16, d, 16] and values
-        [Hkv, C, d] float16, rows past.. are overwritten. Result [T, H * d] float32.
+        [Hkv, C, d] float16, or both [Hkv, C / 16, `kv_block_nbytes`] uint8, which holds int8;
+        rows past.. are overwritten. Result [T, H * d] float32.
     """
     keys, values = kv_cache
-    _expect("values", values, np.float16, (-1, -1, -1))
-    n_kv_heads, capacity, d = values.shape
-    _expect("keys", keys, np.float16, (n_kv_heads, capacity // PANEL, d, PANEL))
+    _expect("cosines", rope[0], np.float32, (-1, -1))
+    d = 2 * rope[0].shape[1]
+    n_kv_heads, capacity = _check_kv_cache(keys, values, d)
     _expect("qkv", qkv, np.float32, (-1, -1))
     rows, width = qkv.shape
     n_heads = width // d - 2 * n_kv_heads if d else 0
-    if n_heads < 1 or n_heads % n_kv_heads or width % d or d % 2 or capacity % PANEL:
+    if n_heads < 1 or n_heads % n_kv_heads or width % d or capacity % PANEL:
         raise ValueError(
             f"qkv {list(qkv.shape)} and values {list(values.shape)} do not fit together: expected"
-            f" [T, (H + 2 Hkv) * d] and [Hkv, C, d], H a multiple of Hkv, d even, C of {PANEL}"
+            f" [T, (H + 2 Hkv) * d] and a KV cache of Hkv heads, H a multiple of Hkv, d {d}"
         )
     nodes = len(parents)
     if nodes < rows:
         raise ValueError(f"parents are {nodes}, expected one for each of the {rows} rows, or more")
     if not 0 <= past <= capacity - nodes:
         raise ValueError(f"past {past} + {nodes} rows do not fit a KV cache of {capacity} rows")
-    _expect("cosines", rope[0], np.float32, (-1, d // 2))
     _expect("positions", positions, np.int64, (rows,))
     _expect_range("positions", positions, 0, rope[0].shape[0])
     _expect("parents", parents, np.int64, (nodes,))
@@ -269,7 +269,7 @@ def attention(
     args = library.AttentionArgs(
         qkv.ctypes.data, positions.ctypes.data, parents.ctypes.data, rows, nodes - rows, past,
         rope[0].ctypes.data, _pointer("sines", rope[1], np.float32, rope[0].shape),
-        n_heads, n_kv_heads, d, capacity,
+        n_heads, n_kv_heads, d, int(keys.dtype == np.uint8), capacity,
         keys.ctypes.data, values.ctypes.data, out.ctypes.data,
     )  # fmt: skip
     _run("attention", args, isa, n_threads)
@@ -298,6 +298,27 @@ def row_stats(
     args = library.RowStatsArgs(logits.ctypes.data, rows, n_ids, *pointers)
     _run("row_stats", args, isa, n_threads)
     return results
+
+
+def kv_block_nbytes(head_size: int) -> int:
+    """Returns the size of 16 keys, or 16 values, of one head in an int8 KV cache.
+
+    16 float16 scales, one per token, then codes: [head_size, 16] of keys, [16, head_size in whole
+    vectors of 16] of values.
+    """
+    return 2 * PANEL + PANEL * (-(-head_size // 16) * 16)
+
+
+def _check_kv_cache(keys: KVBlocks, values: KVBlocks, d: int) -> tuple[int, int]:
+    """Returns the heads and rows of a layer's KV cache with ``d`` channels per head."""
+    if keys.dtype == np.uint8:
+        _expect("keys", keys, np.uint8, (-1, -1, kv_block_nbytes(d)))
+        _expect("values", values, np.uint8, keys.shape)
+        return keys.shape[0], keys.shape[1] * PANEL
+    _expect("values", values, np.float16, (-1, -1, d))
+    n_kv_heads, capacity, _ = values.shape
+    _expect("keys", keys, np.float16, (n_kv_heads, capacity // PANEL, d, PANEL))
+    return n_kv_heads, capacity
 
 
 def _plain_format(fmt: int) -> _Plain:

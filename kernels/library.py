@@ -61,6 +61,7 @@ class AttentionArgs(ctypes.Structure):
         ("n_heads", c_int),
         ("n_kv_heads", c_int),
         ("head_size", c_int),
+        ("kv_format", c_int),
         ("capacity", c_int64),
         ("k_cache", c_void_p),
         ("v_cache", c_void_p),

@@ -38,17 +38,18 @@ struct AttentionTasks {
   }
 };
 
+template <class Elements>
 inline void attend_tile(const AttentionPlan& plan, const QueryTile& tile, int64_t chunk,
                         float* scores, const Partials& out) {
   switch (tile.size) {
-    case 1: return attend_chunk<1>(plan, tile, chunk, scores, out);
-    case 2: return attend_chunk<2>(plan, tile, chunk, scores, out);
-    case 3: return attend_chunk<3>(plan, tile, chunk, scores, out);
-    case 4: return attend_chunk<4>(plan, tile, chunk, scores, out);
-    case 5: return attend_chunk<5>(plan, tile, chunk, scores, out);
-    case 6: return attend_chunk<6>(plan, tile, chunk, scores, out);
-    case 7: return attend_chunk<7>(plan, tile, chunk, scores, out);
-    default: return attend_chunk<8>(plan, tile, chunk, scores, out);
+    case 1: return attend_chunk<Elements, 1>(plan, tile, chunk, scores, out);
+    case 2: return attend_chunk<Elements, 2>(plan, tile, chunk, scores, out);
+    case 3: return attend_chunk<Elements, 3>(plan, tile, chunk, scores, out);
+    case 4: return attend_chunk<Elements, 4>(plan, tile, chunk, scores, out);
+    case 5: return attend_chunk<Elements, 5>(plan, tile, chunk, scores, out);
+    case 6: return attend_chunk<Elements, 6>(plan, tile, chunk, scores, out);
+    case 7: return attend_chunk<Elements, 7>(plan, tile, chunk, scores, out);
+    default: return attend_chunk<Elements, 8>(plan, tile, chunk, scores, out);
   }
 }
 
@@ -84,6 +85,7 @@ inline void merge(const AttentionPlan& plan, int64_t row, int64_t head, const Pa
 }
 
 /// One chunk of one span.
+template <class Elements>
 void chunk_task(void* user, int64_t task) {
   const AttentionTasks& tasks = *static_cast<const AttentionTasks*>(user);
   const AttentionPlan& plan = *tasks.plan;
@@ -94,12 +96,13 @@ void chunk_task(void* user, int64_t task) {
   auto* scores = static_cast<float*>(scratch(ScratchUse::kTask, bytes));
   for (int64_t t = begin; t < end; ++t) {
     const QueryTile tile(plan, kv_head, t);
-    attend_tile(plan, tile, unit % plan.chunks, scores,
+    attend_tile<Elements>(plan, tile, unit % plan.chunks, scores,
                 tasks.partials.from(plan, kv_head * plan.vectors() + tile.first));
   }
 }
 
 /// All chunks of one span, then its merging. Long rows come first: what remains last is short.
+template <class Elements>
 void span_task(void* user, int64_t task) {
   const AttentionTasks& tasks = *static_cast<const AttentionTasks*>(user);
   const AttentionPlan& plan = *tasks.plan;
@@ -112,7 +115,7 @@ void span_task(void* user, int64_t task) {
   const Partials partials = Partials::at(scores + n_score, plan, vectors);
   for (int64_t chunk = 0; chunk < plan.chunks; ++chunk)
     for (int64_t t = begin; t < end; ++t)
-      attend_tile(plan, QueryTile(plan, kv_head, t), chunk, scores,
+      attend_tile<Elements>(plan, QueryTile(plan, kv_head, t), chunk, scores,
                   partials.from(plan, t * kQueries - first));
   int64_t row = first / plan.group, head = first - row * plan.group;
   for (int64_t v = first; v < min_of(end * kQueries, plan.vectors()); ++v) {
@@ -150,16 +153,22 @@ void run_rows(const Parallel& parallel, int64_t rows, void (*fn)(void*, int64_t)
   for (int64_t r = 0; r < rows; ++r) fn(user, r);
 }
 
-void attention(const AttentionArgs& args, const Parallel& parallel) {
+template <class Elements>
+void attend_pass(const AttentionArgs& args, const Parallel& parallel) {
   AttentionPlan plan = plan_pass(args);
   AttentionTasks tasks(plan);
   place_in_memory(&plan, &tasks);
   trace_paths(args, &plan);
-  run_rows(parallel, args.rows, append_task, &plan);
+  run_rows(parallel, args.rows, append_task<Elements>, &plan);
   const int64_t n_spans = args.n_kv_heads * tasks.spans;
-  if (!tasks.is_split) return parallel.run(n_spans, span_task, &tasks);
-  parallel.run(n_spans * plan.chunks, chunk_task, &tasks);
+  if (!tasks.is_split) return parallel.run(n_spans, span_task<Elements>, &tasks);
+  parallel.run(n_spans * plan.chunks, chunk_task<Elements>, &tasks);
   run_rows(parallel, args.rows, merge_row_task, &tasks);
+}
+
+void attention(const AttentionArgs& args, const Parallel& parallel) {
+  if (args.kv_format == kKvInt8) return attend_pass<KvElements<kKvInt8>>(args, parallel);
+  attend_pass<KvElements<kKvFloat16>>(args, parallel);
 }
 
 }  // namespace

@@ -4,14 +4,10 @@
 
 #include "attention_plan.h"
 #include "elementary.h"
+#include "kv_layout.h"
 
 namespace edk {
 namespace {
-
-// How far ahead of its use a line of the cache is asked for. A Zen 5 core that decodes after 4095
-// positions, head size 64, reads 36 GB/s with it and 19 GB/s without.
-constexpr int64_t kPairsAhead = 2;    // pairs of K blocks
-constexpr int64_t kValuesAhead = 64;  // rows
 
 /// What one chunk gives each query vector: the largest score, the sum of weights relative to it,
 /// and the weighted sum of values.
@@ -33,52 +29,49 @@ struct Partials {
   }
 };
 
-/// Scores of Q queries against two K blocks [head_size, 16] that lie one after the other.
-template <int Q>
-inline void score_blocks(const float* queries, int64_t d, const uint16_t* keys, float* scores,
-                         int64_t stride) {
-  Floats near[Q], far[Q];
-  for (int q = 0; q < Q; ++q) near[q] = far[q] = set1(0.0f);
+/// Scores of Q queries against `Blocks` K blocks that lie one after the other.
+///
+/// Lines are asked for ahead of their use. A Zen 5 core that decodes after 4095 positions, head size
+/// 64, reads 36 GB/s of float16 so, and 19 GB/s otherwise.
+template <class Elements, int Q, int Blocks>
+inline void score_blocks(const AttentionPlan& plan, const float* queries, const uint8_t* block,
+                         float* scores, int64_t stride) {
+  const int64_t d = plan.args->head_size, row = kPanel * Elements::kBytes;
+  const uint8_t* keys = block + Elements::kHeader;
+  const uint8_t* ahead = block + Elements::kBlocksAhead * plan.block_bytes;
+  Floats sum[Blocks][Q];
+  for (auto& of_block : sum)
+    for (Floats& s : of_block) s = set1(0.0f);
   for (int64_t i = 0; i < d; ++i) {
-    prefetch(keys + 2 * (kPairsAhead * d + i) * kPanel);
-    const Floats key = load_half(keys + i * kPanel), next = load_half(keys + (d + i) * kPanel);
+    prefetch(ahead + Blocks * i * row);
+    Floats key[Blocks];
+    for (int b = 0; b < Blocks; ++b) key[b] = Elements::load(keys + b * plan.block_bytes + i * row);
     for (int q = 0; q < Q; ++q) {
       const Floats query = set1(queries[q * d + i]);
-      near[q] = fma(query, key, near[q]);
-      far[q] = fma(query, next, far[q]);
+      for (int b = 0; b < Blocks; ++b) sum[b][q] = fma(query, key[b], sum[b][q]);
     }
   }
-  for (int q = 0; q < Q; ++q) {
-    store_n(scores + q * stride, near[q], 16);
-    store_n(scores + q * stride + kPanel, far[q], 16);
+  for (int b = 0; b < Blocks; ++b) {
+    if constexpr (Elements::kIsQuantised) {
+      const Floats scales = load_half(block_scales(block + b * plan.block_bytes));
+      for (Floats& s : sum[b]) s = mul(s, scales);
+    }
+    for (int q = 0; q < Q; ++q) store_n(scores + q * stride + b * kPanel, sum[b][q], 16);
   }
-}
-
-template <int Q>
-inline void score_last_block(const float* queries, int64_t d, const uint16_t* keys, float* scores,
-                             int64_t stride) {
-  Floats sum[Q];
-  for (int q = 0; q < Q; ++q) sum[q] = set1(0.0f);
-  for (int64_t i = 0; i < d; ++i) {
-    const Floats key = load_half(keys + i * kPanel);
-    for (int q = 0; q < Q; ++q) sum[q] = fma(set1(queries[q * d + i]), key, sum[q]);
-  }
-  for (int q = 0; q < Q; ++q) store_n(scores + q * stride, sum[q], 16);
 }
 
 /// Scores against cache slots [begin, end), begin at a block's start, in slot order.
-template <int Q>
+template <class Elements, int Q>
 inline void score_slots(const AttentionPlan& plan, const QueryTile& tile, int64_t begin,
                         int64_t end, float* scores, int64_t stride) {
   const AttentionArgs& a = *plan.args;
-  const int64_t d = a.head_size, blocks = ceil_div(end - begin, kPanel);
-  const float* queries = plan.queries + (tile.kv_head * plan.vectors() + tile.first) * d;
-  const uint16_t* keys = a.k_cache + (tile.kv_head * a.capacity + begin) * d;
-  int64_t block = 0;
-  for (; block + 2 <= blocks; block += 2)
-    score_blocks<Q>(queries, d, keys + block * d * kPanel, scores + block * kPanel, stride);
-  if (block < blocks)
-    score_last_block<Q>(queries, d, keys + block * d * kPanel, scores + block * kPanel, stride);
+  const KvBlocks<const uint8_t> keys(a.k_cache, a, tile.kv_head);
+  const float* queries = plan.queries + (tile.kv_head * plan.vectors() + tile.first) * a.head_size;
+  int64_t slot = begin;
+  for (; slot + kPanel < end; slot += 2 * kPanel)
+    score_blocks<Elements, Q, 2>(plan, queries, keys.at(slot), scores + slot - begin, stride);
+  if (slot < end)
+    score_blocks<Elements, Q, 1>(plan, queries, keys.at(slot), scores + slot - begin, stride);
 }
 
 /// Replaces n scores by exp(score - largest), zero up to a whole vector.
@@ -112,15 +105,15 @@ struct ChunkView {
 
 /// Scores of each query against its own positions [begin, end) in order; what a row does not see is
 /// undefined. `nodes` is memory for scores against the pending tree.
-template <int Q>
+template <class Elements, int Q>
 inline void score_chunk(const AttentionPlan& plan, const QueryTile& tile, const ChunkView& view,
                         float* scores, float* nodes) {
   const AttentionArgs& a = *plan.args;
   if (view.contiguous > view.begin)
-    score_slots<Q>(plan, tile, view.begin, view.contiguous, scores, kChunk);
+    score_slots<Elements, Q>(plan, tile, view.begin, view.contiguous, scores, kChunk);
   if (view.end <= view.contiguous) return;
   const int64_t first_slot = a.past / kPanel * kPanel, stride = plan.nodes + 2 * kPanel;
-  score_slots<Q>(plan, tile, first_slot, a.past + plan.nodes, nodes, stride);
+  score_slots<Elements, Q>(plan, tile, first_slot, a.past + plan.nodes, nodes, stride);
   const int64_t start = max_of(view.begin, a.past);
   for (int q = 0; q < Q; ++q) {
     const float* by_slot = nodes + q * stride + a.past - first_slot;
@@ -129,40 +122,74 @@ inline void score_chunk(const AttentionPlan& plan, const QueryTile& tile, const 
   }
 }
 
+/// Multiplies the weights of one query by the scales of the values they belong to.
+inline void scale_weights(const AttentionPlan& plan, const QueryTile& tile, const ChunkView& view,
+                          int q, float* weights) {
+  const KvBlocks<const uint8_t> values(plan.args->v_cache, *plan.args, tile.kv_head);
+  const int64_t end = min_of(view.end, tile.visible[q]);
+  const int64_t contiguous = min_of(end, view.contiguous);
+  for (int64_t t = view.begin; t < contiguous; t += kPanel) {
+    const Floats scales = load_half(block_scales(values.at(t)));
+    float* block = weights + t - view.begin;
+    store_n(block, mul(load(block), scales), contiguous - t);
+  }
+  for (int64_t t = max_of(view.begin, contiguous); t < end; ++t) {
+    const int64_t slot = tile.slot(plan, q, t);
+    const Floats scale = load_half_n(block_scales(values.at(slot)) + slot % kPanel, 1);
+    float* weight = weights + t - view.begin;
+    store_n(weight, mul(load_n(weight, 1), scale), 1);
+  }
+}
+
 /// Weighted sums of values for dimensions [i, i + 16 V): `shared` rows for all queries at once,
 /// then what each query sees beyond them.
-template <int Q, int V>
+template <class Elements, int Q, int V>
 inline void sum_values(const AttentionPlan& plan, const QueryTile& tile, const ChunkView& view,
                        const float* weights, int64_t i, float* out) {
   const AttentionArgs& a = *plan.args;
-  const int64_t d = a.head_size;
-  const uint16_t* values = a.v_cache + tile.kv_head * a.capacity * d + i;
+  const KvBlocks<const uint8_t> values(a.v_cache, a, tile.kv_head);
+  const int64_t d = a.head_size, row_bytes = Elements::value_row(d) * Elements::kBytes;
+  const int64_t offset = Elements::kHeader + i * Elements::kBytes;
+  constexpr int64_t kVectorBytes = 16 * Elements::kBytes, kLines = ceil_div(V * kVectorBytes, 64);
   Floats sum[Q][V];
-  for (int q = 0; q < Q; ++q)
-    for (int v = 0; v < V; ++v) sum[q][v] = set1(0.0f);
-  const auto add_row = [&](int q, Floats weight, const uint16_t* row) {
-    for (int v = 0; v < V; ++v)
-      sum[q][v] = fma(weight, load_half_n(row + 16 * v, max_of(d - i - 16 * v, 0)), sum[q][v]);
+  for (auto& of_query : sum)
+    for (Floats& s : of_query) s = set1(0.0f);
+  const auto add_row = [&](int q, int64_t t, const uint8_t* row) {
+    const Floats weight = set1(weights[q * kChunk + t - view.begin]);
+    for (int v = 0; v < V; ++v) {
+      const int64_t n = max_of(d - i - 16 * v, 0);
+      sum[q][v] = fma(weight, Elements::load_n(row + v * kVectorBytes, n), sum[q][v]);
+    }
+  };
+  const auto each_shared = [&](const auto& add) {
+    for (int64_t start = view.begin; start < view.shared; start += kPanel) {
+      const uint8_t* row = values.at(start) + offset;
+      const uint8_t* ahead = row + Elements::kBlocksAhead * plan.block_bytes;
+      const int64_t end = min_of(start + kPanel, view.shared);
+      for (int64_t t = start; t < end; ++t, row += row_bytes, ahead += row_bytes) {
+        for (int64_t line = 0; line < kLines; ++line) prefetch(ahead + 64 * line);
+        add(t, row);
+      }
+    }
   };
   if (i + 16 * V <= d) {
-    for (int64_t t = view.begin; t < view.shared; ++t) {
+    each_shared([&](int64_t t, const uint8_t* row) {
       Floats value[V];
-      for (int v = 0; v < V; v += 2) prefetch(values + (t + kValuesAhead) * d + 16 * v);
-      for (int v = 0; v < V; ++v) value[v] = load_half(values + t * d + 16 * v);
+      for (int v = 0; v < V; ++v) value[v] = Elements::load(row + v * kVectorBytes);
       for (int q = 0; q < Q; ++q)
         for (int v = 0; v < V; ++v)
           sum[q][v] = fma(set1(weights[q * kChunk + t - view.begin]), value[v], sum[q][v]);
-    }
+    });
   } else {
-    for (int64_t t = view.begin; t < view.shared; ++t)
-      for (int q = 0; q < Q; ++q)
-        add_row(q, set1(weights[q * kChunk + t - view.begin]), values + t * d);
+    each_shared([&](int64_t t, const uint8_t* row) {
+      for (int q = 0; q < Q; ++q) add_row(q, t, row);
+    });
   }
   for (int q = 0; q < Q; ++q) {
     const int64_t end = min_of(view.end, tile.visible[q]);
     for (int64_t t = max_of(view.begin, view.shared); t < end; ++t) {
-      const int64_t slot = plan.is_chain ? t : a.past + tile.path[q][t - a.past];
-      add_row(q, set1(weights[q * kChunk + t - view.begin]), values + slot * d);
+      const int64_t slot = tile.slot(plan, q, t);
+      add_row(q, t, values.at(slot) + offset + slot % kPanel * row_bytes);
     }
     for (int v = 0; v < V && i + 16 * v < d; ++v)
       store_n(out + q * plan.chunks * plan.width + i + 16 * v, sum[q][v], 16);
@@ -174,7 +201,7 @@ inline int64_t score_floats(const AttentionPlan& plan) {
   return kQueries * (kChunk + (plan.is_chain ? 0 : plan.nodes + 2 * kPanel));
 }
 
-template <int Q>
+template <class Elements, int Q>
 void attend_chunk(const AttentionPlan& plan, const QueryTile& tile, int64_t chunk, float* scores,
                   const Partials& out) {
   constexpr int V = Q == 8 ? 2 : 4;  // sums stay in 32 registers
@@ -185,14 +212,15 @@ void attend_chunk(const AttentionPlan& plan, const QueryTile& tile, int64_t chun
   view.end = min_of(view.begin + kChunk, tile.longest);
   view.contiguous = min_of(view.end, plan.is_chain ? tile.longest : a.past);
   view.shared = min_of(view.end, plan.is_chain ? tile.visible[0] : a.past);
-  score_chunk<Q>(plan, tile, view, scores, scores + kQueries * kChunk);
+  score_chunk<Elements, Q>(plan, tile, view, scores, scores + kQueries * kChunk);
   for (int q = 0; q < Q; ++q) {
     const int64_t n = min_of(view.end, tile.visible[q]) - view.begin;
     const int64_t at = q * plan.chunks + chunk;
     exponentiate(scores + q * kChunk, n, &out.largest[at], &out.total[at]);
+    if constexpr (Elements::kIsQuantised) scale_weights(plan, tile, view, q, scores + q * kChunk);
   }
   for (int64_t i = 0; i < a.head_size; i += 16 * V)
-    sum_values<Q, V>(plan, tile, view, scores, i, out.values + chunk * plan.width);
+    sum_values<Elements, Q, V>(plan, tile, view, scores, i, out.values + chunk * plan.width);
 }
 
 }  // namespace

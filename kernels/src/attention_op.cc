@@ -1,5 +1,7 @@
 #include "attention_op.h"
 
+#include <utility>
+
 namespace edk {
 namespace {
 
@@ -29,6 +31,12 @@ AttentionOp::AttentionOp(const Node& node)
   if (args_.n_heads % args_.n_kv_heads != 0) {
     fail("n_heads %d is not a multiple of n_kv_heads %d", args_.n_heads, args_.n_kv_heads);
   }
+  const int64_t kv_format = node.integer_or("kv_format", kKvFloat16);
+  if (kv_format < 0 || kv_format >= kNumKvFormats) {
+    fail("kv_format is %lld, expected 0 to %d", static_cast<long long>(kv_format),
+         kNumKvFormats - 1);
+  }
+  args_.kv_format = static_cast<int>(kv_format);
   if (args_.head_size % 2 != 0) fail("head_size %d is odd, expected even", args_.head_size);
   for (size_t port : {kKCache, kVCache}) {
     if (node.constant(port).is_present()) {
@@ -83,27 +91,38 @@ void AttentionOp::set_tables(AttentionArgs& args, const Call& call) const {
 
 void AttentionOp::set_kv_cache(AttentionArgs& args, const Call& call) const {
   const Tensor k = call.input(kKCache), v = call.input(kVCache);
-  v.expect_shape("v_cache", {-1, args.n_kv_heads, -1, args.head_size});
-  args.capacity = v.dims[2];
-  if (layer_ >= v.dims[0]) {
-    fail("layer is %lld, but the KV cache has %lld layers", static_cast<long long>(layer_),
-         static_cast<long long>(v.dims[0]));
-  }
-  if (args.capacity % kPanel != 0) {
-    fail("the KV cache has %lld rows, expected a multiple of %d",
-         static_cast<long long>(args.capacity), kPanel);
-  }
-  k.expect_shape("k_cache", {v.dims[0], args.n_kv_heads, args.capacity / kPanel, args.head_size,
-                             kPanel});
+  check_kv_shapes(k, v);
+  args.capacity = k.dims[2] * kPanel;
   const int64_t nodes = args.known + args.rows;
   if (args.past < 0 || args.past > args.capacity - nodes) {
     fail("past_length %lld + %lld rows do not fit the KV cache of %lld rows",
          static_cast<long long>(args.past), static_cast<long long>(nodes),
          static_cast<long long>(args.capacity));
   }
-  const int64_t offset = layer_ * args.n_kv_heads * args.capacity * args.head_size;
-  args.k_cache = k.as<uint16_t>() + offset;
-  args.v_cache = v.as<uint16_t>() + offset;
+  const int64_t blocks = layer_ * args.n_kv_heads * k.dims[2];
+  const int64_t offset = blocks * kv_block_bytes(args.kv_format, args.head_size);
+  args.k_cache = k.as<uint8_t>() + offset;
+  args.v_cache = v.as<uint8_t>() + offset;
+}
+
+void AttentionOp::check_kv_shapes(const Tensor& k, const Tensor& v) const {
+  const bool is_half = args_.kv_format == kKvFloat16;
+  for (const auto& [name, tensor] : {std::pair{"k_cache", k}, std::pair{"v_cache", v}}) {
+    tensor.expect_element(name, is_half ? kOrtFloat16 : kOrtUint8, is_half ? "float16" : "uint8");
+  }
+  const int64_t block = kv_block_bytes(args_.kv_format, args_.head_size);
+  v.expect_shape("v_cache", {-1, args_.n_kv_heads, -1, is_half ? args_.head_size : block});
+  if (layer_ >= v.dims[0]) {
+    fail("layer is %lld, but the KV cache has %lld layers", static_cast<long long>(layer_),
+         static_cast<long long>(v.dims[0]));
+  }
+  if (!is_half) return k.expect_shape("k_cache", {v.dims[0], v.dims[1], v.dims[2], block});
+  if (v.dims[2] % kPanel != 0) {
+    fail("the KV cache has %lld rows, expected a multiple of %d", static_cast<long long>(v.dims[2]),
+         kPanel);
+  }
+  k.expect_shape("k_cache",
+                 {v.dims[0], v.dims[1], v.dims[2] / kPanel, args_.head_size, kPanel});
 }
 
 }  // namespace edk

@@ -5,8 +5,9 @@
 namespace edk {
 
 /// Attention over the committed prefix and the ancestors within the pass; see AttentionArgs.
-/// k_cache [L, Hkv, C/16, d, 16] and v_cache [L, Hkv, C, d] are written in place. Attributes:
-/// layer, n_heads, n_kv_heads, head_size, gate_index? (see LayerGate).
+/// k_cache and v_cache are written in place: float16 [L, Hkv, C/16, d, 16] and [L, Hkv, C, d], or,
+/// with kv_format 1 (int8), both uint8 [L, Hkv, C/16, bytes of a block]. Attributes: layer, n_heads,
+/// n_kv_heads, head_size, kv_format? (0), gate_index? (see LayerGate).
 class AttentionOp {
  public:
   static constexpr const char* kName = "Attention";
@@ -17,7 +18,7 @@ class AttentionOp {
       {"past_length", kOrtInt64, kOrtRequired},   // [1]
       {"cos", kOrtFloat, kOrtRequired},           // [positions, d / 2]
       {"sin", kOrtFloat, kOrtRequired},           // [positions, d / 2]
-      {"k_cache", kOrtFloat16, kOrtRequired},     {"v_cache", kOrtFloat16, kOrtRequired},
+      {"k_cache", kOrtAny, kOrtRequired},         {"v_cache", kOrtAny, kOrtRequired},
       LayerGate::kPort,
   };
   static constexpr int kOutputs[] = {kOrtFloat};
@@ -29,6 +30,7 @@ class AttentionOp {
   void set_pass(AttentionArgs& args, const Call& call) const;
   void set_tables(AttentionArgs& args, const Call& call) const;
   void set_kv_cache(AttentionArgs& args, const Call& call) const;
+  void check_kv_shapes(const Tensor& k, const Tensor& v) const;
 
   LayerGate layer_gate_;
   AttentionArgs args_;  // the attributes

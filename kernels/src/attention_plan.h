@@ -18,6 +18,7 @@ struct AttentionPlan {
   int64_t nodes;   // of the pending tree: known ones and this pass's rows
   int64_t chunks;  // of the longest possible row
   int64_t width;   // head_size in whole vectors
+  int64_t block_bytes;  // of the KV cache
   float* queries;  // [n_kv_heads, rows, group, head_size], rotated and scaled
   int32_t* depth;  // [nodes]: nodes that a node sees, itself included
   int32_t* path;   // [nodes, nodes]: those nodes, oldest first; trees only
@@ -50,6 +51,11 @@ struct QueryTile {
       longest = max_of(longest, visible[q]);
     }
   }
+
+  /// Slot of the cache where position t of a query's own sequence lies.
+  int64_t slot(const AttentionPlan& plan, int q, int64_t t) const {
+    return t < plan.args->past || plan.is_chain ? t : plan.args->past + path[q][t - plan.args->past];
+  }
 };
 
 /// Everything but what lies in memory of its own.
@@ -62,6 +68,7 @@ inline AttentionPlan plan_pass(const AttentionArgs& args) {
   for (int64_t i = 0; i < plan.nodes; ++i) plan.is_chain &= args.parents[i] == i - 1;
   plan.chunks = ceil_div(args.past + plan.nodes, kChunk);
   plan.width = ceil_div(args.head_size, 16) * 16;
+  plan.block_bytes = kv_block_bytes(args.kv_format, args.head_size);
   return plan;
 }
 

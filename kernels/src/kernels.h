@@ -55,6 +55,22 @@ struct EmbedArgs {
   float* out = nullptr;  // [rows, k]
 };
 
+/// How the KV cache holds a head's keys and values: blocks of 16 slots, one after the other.
+///
+/// float16: K block [head_size][16], V block [16][head_size].
+/// int8: 16 float16 scales, one per slot, then codes in [-127, 127]: K block [head_size][16], V block
+/// [16][head_size in whole vectors of 16]; both take as many bytes. Keys, and queries with them, are
+/// first multiplied by an orthogonal matrix (kv_append.h), which leaves their products alone and
+/// spreads channels far larger than the others, as trained models have them, over all.
+enum KvFormat { kKvFloat16 = 0, kKvInt8 = 1 };
+constexpr int kNumKvFormats = 2;
+
+/// Bytes of a block of keys or of values.
+constexpr int64_t kv_block_bytes(int kv_format, int64_t head_size) {
+  return kv_format == kKvFloat16 ? 2 * kPanel * head_size
+                                 : 2 * kPanel + kPanel * ((head_size + 15) / 16 * 16);
+}
+
 /// Rotates q and k, writes k and v into the caches, attends to the prefix and to ancestors.
 ///
 /// The pending tree has `known` nodes whose keys and values earlier passes left behind the committed
@@ -71,10 +87,11 @@ struct AttentionArgs {
   int n_heads = 0;
   int n_kv_heads = 0;
   int head_size = 0;
-  int64_t capacity = 0;         // rows of one head's cache, a multiple of kPanel
-  uint16_t* k_cache = nullptr;  // [n_kv_heads, capacity / 16, head_size, 16] float16, this layer
-  uint16_t* v_cache = nullptr;  // [n_kv_heads, capacity, head_size] float16, this layer
-  float* out = nullptr;         // [rows, n_heads * head_size]
+  int kv_format = kKvFloat16;
+  int64_t capacity = 0;        // rows of one head's cache, a multiple of kPanel
+  uint8_t* k_cache = nullptr;  // [n_kv_heads, capacity / 16, kv_block_bytes], this layer
+  uint8_t* v_cache = nullptr;  // as k_cache
+  float* out = nullptr;        // [rows, n_heads * head_size]
 };
 
 constexpr int kTop = 8;  // largest logits listed

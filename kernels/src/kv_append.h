@@ -5,6 +5,8 @@
 #include <cmath>
 
 #include "attention_plan.h"
+#include "kv_layout.h"
+#include "scratch.h"
 
 namespace edk {
 namespace {
@@ -22,49 +24,129 @@ struct Rotated {
   }
 };
 
-inline void append_query(const AttentionPlan& plan, int64_t r, int head) {
-  const AttentionArgs& a = *plan.args;
-  const int64_t d = a.head_size, half = d / 2;
-  const int64_t width = (a.n_heads + 2 * a.n_kv_heads) * d;
-  const int kv_head = head / plan.group;
-  float* out = plan.queries + ((kv_head * a.rows + r) * plan.group + head % plan.group) * d;
-  const Floats scale = set1(1.0f / std::sqrt(static_cast<float>(d)));
+/// Rotates `x` [head_size] to the position of row `r`.
+inline void rotate(const AttentionArgs& a, int64_t r, const float* x, float* out) {
+  const int64_t half = a.head_size / 2, at = a.positions[r] * half;
   for (int64_t i = 0; i < half; i += 16) {
-    const Rotated rotated(a.qkv + r * width + head * d, a.cos + a.positions[r] * half,
-                          a.sin + a.positions[r] * half, i, half);
-    store_n(out + i, mul(rotated.low, scale), half - i);
-    store_n(out + half + i, mul(rotated.high, scale), half - i);
+    const Rotated rotated(x, a.cos + at, a.sin + at, i, half);
+    store_n(out + i, rotated.low, half - i);
+    store_n(out + half + i, rotated.high, half - i);
   }
 }
 
-/// Scatters up to 16 values into consecutive dimensions of one slot of a K block.
-inline void scatter_key(uint16_t* slot, int64_t dimension, Floats values, int64_t n) {
-  uint16_t halves[16];
-  store_half_n(halves, values, 16);
-  for (int64_t i = 0; i < 16 && i < n; ++i) slot[(dimension + i) * kPanel] = halves[i];
-}
+/// Hadamard matrices of size `run` along the diagonal of a 16 by 16 matrix.
+struct LaneHadamard {
+  float row[16][16];
 
-inline void append_key_value(const AttentionPlan& plan, int64_t r, int head) {
-  const AttentionArgs& a = *plan.args;
-  const int64_t d = a.head_size, half = d / 2, at = a.past + a.known + r;
-  const float* row = a.qkv + r * (a.n_heads + 2 * a.n_kv_heads) * d;
-  const float* key = row + (a.n_heads + head) * d;
-  const float* value = key + a.n_kv_heads * d;
-  uint16_t* slot = a.k_cache + head * a.capacity * d + at / kPanel * d * kPanel + at % kPanel;
-  for (int64_t i = 0; i < half; i += 16) {
-    const Rotated rotated(key, a.cos + a.positions[r] * half, a.sin + a.positions[r] * half, i,
-                          half);
-    scatter_key(slot, i, rotated.low, half - i);
-    scatter_key(slot, half + i, rotated.high, half - i);
+  constexpr explicit LaneHadamard(int run) : row() {
+    for (int i = 0; i < 16; ++i)
+      for (int j = 0; j < 16; ++j) {
+        int common = i & j & (run - 1), sign = 1;
+        for (; common; common &= common - 1) sign = -sign;
+        row[i][j] = static_cast<float>(i / run == j / run ? sign : 0);
+      }
   }
-  uint16_t* out = a.v_cache + (head * a.capacity + at) * d;
-  for (int64_t i = 0; i < d; i += 16) store_half_n(out + i, load_n(value + i, d - i), d - i);
+};
+constexpr LaneHadamard kLaneHadamard[] = {LaneHadamard(1), LaneHadamard(2), LaneHadamard(4),
+                                          LaneHadamard(8), LaneHadamard(16)};
+
+/// Multiplies each run of 2^n elements of `x` [d], n as large as fits, by the Hadamard matrix of that
+/// size, made orthogonal: first what is 16 or more elements apart, then the lanes of a vector.
+/// Source: rotations against outliers as in QuaRot (arXiv 2404.00456).
+inline void mix(float* x, int64_t d) {
+  const int64_t run = d & -d;
+  for (int64_t half = 16; half < run; half *= 2)
+    for (int64_t i = 0; i < d; i += 16) {
+      if (i & half) continue;
+      const Floats low = load(x + i), high = load(x + i + half);
+      store_n(x + i, add(low, high), 16);
+      store_n(x + i + half, sub(low, high), 16);
+    }
+  int log = 0;
+  while (log < 4 && run >> (log + 1) << (log + 1) == run) ++log;
+  const LaneHadamard& lanes = kLaneHadamard[log];
+  const Floats scale = set1(1.0f / std::sqrt(static_cast<float>(run)));
+  for (int64_t i = 0; i < d; i += 16) {
+    Floats sum = set1(0.0f);
+    for (int64_t j = 0; j < 16 && i + j < d; ++j)
+      sum = fma(set1(x[i + j]), load(lanes.row[j]), sum);
+    store_n(x + i, mul(sum, scale), d - i);
+  }
 }
 
+/// Writes `x` [d] as codes, `step` bytes apart, whose scale is entry `lane` of the block's.
+inline void store_codes(const float* x, int64_t d, uint8_t* block, int64_t lane, uint8_t* codes,
+                        int64_t step) {
+  Floats largest = set1(0.0f);
+  for (int64_t i = 0; i < d; i += 16) largest = max(largest, abs(load_n(x + i, d - i)));
+  const float wanted = reduce_max(largest) / 127;
+  auto* stored = reinterpret_cast<uint16_t*>(block) + lane;
+  store_half_n(stored, min(set1(wanted), set1(65504.0f)), 1);
+  float scale[16];
+  store_n(scale, load_half_n(stored, 1), 16);
+  const Floats inverse = set1(scale[0] > 0 ? 1 / scale[0] : 0.0f);
+  for (int64_t i = 0; i < d; i += 16) {
+    const Floats rounded = round(mul(load_n(x + i, d - i), inverse));
+    int8_t some[16];
+    store_i8(some, to_ints(max(min(rounded, set1(127.0f)), set1(-127.0f))));
+    for (int64_t j = 0; j < 16 && i + j < d; ++j)
+      codes[(i + j) * step] = static_cast<uint8_t>(some[j]);
+  }
+}
+
+/// Writes a key and a value [head_size] at `slot` of the blocks that it lies in.
+template <class Elements>
+struct Slot;
+
+template <>
+struct Slot<KvElements<kKvFloat16>> {
+  static void store(const float* key, const float* value, int64_t d, uint8_t* keys, uint8_t* values,
+                    int64_t lane) {
+    auto* to_key = reinterpret_cast<uint16_t*>(keys) + lane;
+    for (int64_t i = 0; i < d; i += 16) {
+      uint16_t some[16];
+      store_half_n(some, load_n(key + i, d - i), 16);
+      for (int64_t j = 0; j < 16 && i + j < d; ++j) to_key[(i + j) * kPanel] = some[j];
+    }
+    auto* to_value = reinterpret_cast<uint16_t*>(values) + lane * d;
+    for (int64_t i = 0; i < d; i += 16) store_half_n(to_value + i, load_n(value + i, d - i), d - i);
+  }
+};
+
+template <>
+struct Slot<KvElements<kKvInt8>> {
+  using Elements = KvElements<kKvInt8>;
+  static void store(const float* key, const float* value, int64_t d, uint8_t* keys, uint8_t* values,
+                    int64_t lane) {
+    store_codes(key, d, keys, lane, keys + Elements::kHeader + lane, kPanel);
+    uint8_t* row = values + Elements::kHeader + lane * Elements::value_row(d);
+    store_codes(value, d, values, lane, row, 1);
+  }
+};
+
+template <class Elements>
 void append_task(void* user, int64_t r) {
   const AttentionPlan& plan = *static_cast<const AttentionPlan*>(user);
-  for (int head = 0; head < plan.args->n_heads; ++head) append_query(plan, r, head);
-  for (int head = 0; head < plan.args->n_kv_heads; ++head) append_key_value(plan, r, head);
+  const AttentionArgs& a = *plan.args;
+  const int64_t d = a.head_size, slot = a.past + a.known + r;
+  const float* row = a.qkv + r * (a.n_heads + 2 * a.n_kv_heads) * d;
+  const float shrink = 1.0f / std::sqrt(static_cast<float>(d));
+  for (int64_t head = 0; head < a.n_heads; ++head) {
+    const int64_t kv_head = head / plan.group;
+    float* out = plan.queries + ((kv_head * a.rows + r) * plan.group + head % plan.group) * d;
+    rotate(a, r, row + head * d, out);
+    if (Elements::kIsQuantised) mix(out, d);
+    for (int64_t i = 0; i < d; i += 16)
+      store_n(out + i, mul(load_n(out + i, d - i), set1(shrink)), d - i);
+  }
+  auto* key = static_cast<float*>(scratch(ScratchUse::kTask, static_cast<size_t>(d) * 4));
+  for (int64_t head = 0; head < a.n_kv_heads; ++head) {
+    rotate(a, r, row + (a.n_heads + head) * d, key);
+    if (Elements::kIsQuantised) mix(key, d);
+    Slot<Elements>::store(key, row + (a.n_heads + a.n_kv_heads + head) * d, d,
+                          KvBlocks<uint8_t>(a.k_cache, a, head).at(slot),
+                          KvBlocks<uint8_t>(a.v_cache, a, head).at(slot), slot % kPanel);
+  }
 }
 
 }  // namespace

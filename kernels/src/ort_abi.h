@@ -61,7 +61,7 @@ namespace edk {
 constexpr uint32_t kOrtVersion = 17;
 
 enum OrtCode { kOrtFail = 1, kOrtInvalidArgument = 2 };
-enum OrtElement { kOrtFloat = 1, kOrtUint8 = 2, kOrtInt64 = 7, kOrtFloat16 = 10 };
+enum OrtElement { kOrtAny = 0, kOrtFloat = 1, kOrtUint8 = 2, kOrtInt64 = 7, kOrtFloat16 = 10 };
 enum OrtPresence { kOrtRequired = 0, kOrtOptional = 1 };
 constexpr int kOrtMemoryDefault = 0;
 
@@ -73,6 +73,7 @@ struct OrtFunctions {
   OrtStatus* (*custom_op_domain_add)(OrtCustomOpDomain*, const OrtCustomOp*);
   OrtStatus* (*add_custom_op_domain)(OrtSessionOptions*, OrtCustomOpDomain*);
   OrtStatus* (*get_tensor_mutable_data)(OrtValue*, void**);
+  OrtStatus* (*get_tensor_element_type)(const OrtTensorTypeAndShapeInfo*, int*);
   OrtStatus* (*get_dimensions_count)(const OrtTensorTypeAndShapeInfo*, size_t*);
   OrtStatus* (*get_dimensions)(const OrtTensorTypeAndShapeInfo*, int64_t*, size_t);
   OrtStatus* (*get_tensor_type_and_shape)(const OrtValue*, OrtTensorTypeAndShapeInfo**);
@@ -95,6 +96,7 @@ struct OrtFunctions {
     take(api, 27, custom_op_domain_add);
     take(api, 28, add_custom_op_domain);
     take(api, 51, get_tensor_mutable_data);
+    take(api, 60, get_tensor_element_type);
     take(api, 61, get_dimensions_count);
     take(api, 62, get_dimensions);
     take(api, 65, get_tensor_type_and_shape);

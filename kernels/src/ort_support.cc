@@ -21,10 +21,11 @@ Tensor read_tensor(const OrtFunctions& ort, const OrtValue* value) {
   OrtTensorTypeAndShapeInfo* info = nullptr;
   check(ort, ort.get_tensor_type_and_shape(value, &info), "describe a tensor");
   size_t rank = 0;
-  OrtStatus* status = ort.get_dimensions_count(info, &rank);
+  OrtStatus* status = ort.get_tensor_element_type(info, &tensor.element);
+  if (status == nullptr) status = ort.get_dimensions_count(info, &rank);
   if (status == nullptr && rank <= kMaxRank) status = ort.get_dimensions(info, tensor.dims, rank);
   ort.release_tensor_type_and_shape(info);
-  check(ort, status, "tell the shape of a tensor");
+  check(ort, status, "tell type and shape of a tensor");
   if (rank > kMaxRank) fail("got a tensor of rank %zu, expected at most %d", rank, kMaxRank);
   tensor.rank = static_cast<int>(rank);
   // The interface has no read-only access; only the KV cache is ever written through this.
@@ -72,6 +73,11 @@ void Tensor::expect_shape(const char* name, std::initializer_list<int64_t> expec
   if (is_equal) return;
   fail("%s has shape %s, expected %s", name, shape().c_str(),
        join(expected.begin(), expected.size()).c_str());
+}
+
+void Tensor::expect_element(const char* name, int expected, const char* expected_name) const {
+  if (element == expected) return;
+  fail("%s has elements of ONNX type %d, expected %s", name, element, expected_name);
 }
 
 int64_t Node::integer(const char* name, int64_t low, int64_t high) const {

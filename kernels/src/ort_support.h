@@ -30,6 +30,7 @@ constexpr int kMaxRank = 8;
 /// A borrowed tensor; `data` is null and `rank` is -1 when an optional input is absent.
 struct Tensor {
   void* data = nullptr;
+  int element = 0;  // an OrtElement
   int rank = -1;
   int64_t dims[kMaxRank] = {};
 
@@ -40,6 +41,9 @@ struct Tensor {
 
   /// Fails unless the shape is `expected`; -1 stands for any size.
   void expect_shape(const char* name, std::initializer_list<int64_t> expected) const;
+
+  /// Fails unless the elements are of type `expected`, called `expected_name`.
+  void expect_element(const char* name, int expected, const char* expected_name) const;
 
   template <class T>
   T* as() const {

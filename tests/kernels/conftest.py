@@ -1,9 +1,11 @@
-"""Random plain matrices in every format, guarded buffers, and the ISAs of this machine."""
+"""Random plain matrices in every format, KV caches in both, guarded buffers, and the ISAs here."""
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -168,3 +170,150 @@ def same_bits() -> Callable[[Array, Array], bool]:
         return np.array_equal(a.view(np.uint32), b.view(np.uint32))
 
     return same
+
+
+N_POSITIONS = 800
+
+
+@dataclass
+class AttentionCase:
+    """Shapes of one attention and the state its calls share."""
+
+    n_heads: int
+    n_kv_heads: int
+    head_size: int
+    rope: tuple[Array, Array]
+    keys: Array
+    values: Array
+
+    @property
+    def is_int8(self) -> bool:
+        return self.keys.dtype == np.uint8
+
+    def run(
+        self,
+        qkv: Array,
+        parents: Any,
+        past: int,
+        positions: Array | None = None,
+        **options: Any,
+    ) -> Array:
+        """Runs one pass; a row's position is by default ``past`` plus its depth.
+
+        Parents beyond one per row are those of nodes that earlier passes computed.
+        """
+        parents = np.asarray(parents, np.int64)
+        if positions is None:
+            positions = past + tree_depths(parents)[len(parents) - len(qkv) :]
+        cache = (self.keys, self.values)
+        return kernels.attention(qkv, positions, parents, past, self.rope, cache, **options)
+
+    def chain(self, qkv: Array, past: int = 0, **options: Any) -> Array:
+        return self.run(qkv, np.arange(len(qkv)) - 1, past, **options)
+
+    def qkv(self, rng: np.random.Generator, n_rows: int) -> Array:
+        width = (self.n_heads + 2 * self.n_kv_heads) * self.head_size
+        return rng.standard_normal((n_rows, width)).astype(np.float32)
+
+    def split(self, qkv: Array) -> list[Array]:
+        """Returns q [rows, H, d], k and v [rows, Hkv, d]."""
+        heads = qkv.reshape(len(qkv), -1, self.head_size)
+        return np.split(heads, [self.n_heads, self.n_heads + self.n_kv_heads], axis=1)
+
+    def copy(self) -> AttentionCase:
+        """Returns a case with a KV cache of its own."""
+        return replace(self, keys=self.keys.copy(), values=self.values.copy())
+
+    def scales(self) -> tuple[Array, Array]:
+        """Returns what a code of each key and value stands for. Shapes: [Hkv, C] float64."""
+        keys, values = (
+            np.ascontiguousarray(blocks[..., :32]).view(np.float16).reshape(self.n_kv_heads, -1)
+            for blocks in (self.keys, self.values)
+        )
+        return keys.astype(np.float64), values.astype(np.float64)
+
+    def stored(self) -> tuple[Array, Array]:
+        """Returns the keys and values that the KV cache stands for. Shapes: [Hkv, C, d] float64."""
+        n_heads, d = self.n_kv_heads, self.head_size
+        if not self.is_int8:
+            keys = self.keys.swapaxes(2, 3).reshape(self.values.shape)
+            return keys.astype(np.float64), self.values.astype(np.float64)
+        key_codes, value_codes = (a[..., 32:].view(np.int8) for a in (self.keys, self.values))
+        keys = key_codes[..., : 16 * d].reshape(n_heads, -1, d, 16).swapaxes(2, 3)
+        values = value_codes.reshape(n_heads, len(self.values[0]), 16, -1)[..., :d]
+        return tuple(
+            codes.reshape(n_heads, -1, d) * scales[..., None]
+            for codes, scales in zip((keys, values), self.scales(), strict=True)
+        )
+
+    def turn(self, heads: Array, positions: Array) -> Array:
+        """Returns queries or keys [rows, heads, d] as their products are taken, in float64.
+
+        Pairs of channels half a head apart are rotated; for an int8 KV cache they are mixed, too.
+        """
+        cos, sin = (table[positions][:, None, :].astype(np.float64) for table in self.rope)
+        low, high = np.split(heads.astype(np.float64), 2, axis=2)
+        turned = np.concatenate([low * cos - high * sin, high * cos + low * sin], axis=2)
+        return mixed(turned) if self.is_int8 else turned
+
+
+def mixed(x: Array) -> Array:
+    """Returns runs of 2^n channels, n as large as divides them all, times a Hadamard matrix."""
+    d = x.shape[-1]
+    hadamard = np.ones((1, 1))
+    while d % (2 * len(hadamard)) == 0:
+        hadamard = np.block([[hadamard, hadamard], [hadamard, -hadamard]])
+    runs = x.reshape(*x.shape[:-1], -1, len(hadamard))
+    return (runs @ hadamard / np.sqrt(len(hadamard))).reshape(x.shape)
+
+
+def tree_depths(parents: Any) -> Array:
+    found = np.zeros(len(parents), np.int64)
+    for i, parent in enumerate(parents):
+        found[i] = 0 if parent < 0 else found[parent] + 1
+    return found
+
+
+def make_attention_case(
+    kv_format: str,
+    n_heads: int = 6,
+    n_kv_heads: int = 2,
+    head_size: int = 64,
+    capacity: int = 128,
+) -> AttentionCase:
+    """Returns a case with an empty KV cache that is full of NaN where nobody may look."""
+    angles = np.outer(np.arange(N_POSITIONS), 0.7 ** np.arange(head_size // 2))
+    rope = (np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32))
+    n_blocks = capacity // 16
+    if kv_format == "int8":
+        shape = (n_kv_heads, n_blocks, kernels.kv_block_nbytes(head_size))
+        keys, values = np.full(shape, 0x7F, np.uint8), np.full(shape, 0x7F, np.uint8)
+    else:
+        keys = np.full((n_kv_heads, n_blocks, head_size, 16), np.nan, np.float16)
+        values = np.full((n_kv_heads, capacity, head_size), np.nan, np.float16)
+    return AttentionCase(n_heads, n_kv_heads, head_size, rope, keys, values)
+
+
+@pytest.fixture(params=["float16", "int8"])
+def make_case(request: pytest.FixtureRequest) -> Callable[..., AttentionCase]:
+    """Returns a maker of attention cases, for each format of the KV cache."""
+    return partial(make_attention_case, request.param)
+
+
+@pytest.fixture
+def make_int8_case() -> Callable[..., AttentionCase]:
+    """Returns a maker of attention cases with an int8 KV cache."""
+    return partial(make_attention_case, "int8")
+
+
+@pytest.fixture
+def path_of() -> Callable[[Any, int], list[int]]:
+    """Returns a finder of a row's ancestors and itself, oldest first."""
+
+    def find(parents: Any, row: int) -> list[int]:
+        path = [row]
+        while parents[path[0]] >= 0:
+            path.insert(0, parents[path[0]])
+        return path
+
+    return find

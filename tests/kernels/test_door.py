@@ -216,6 +216,10 @@ def halves(*shape):
     return np.zeros(shape, np.float16)
 
 
+def blocks(*shape):
+    return np.zeros(shape, np.uint8)
+
+
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
@@ -231,11 +235,16 @@ def halves(*shape):
         ({"parents": i64(*[-1] * 33)}, "past 0 + 33 rows do not fit a KV cache of 32 rows"),
         ({"past": 31}, "past 31 + 2 rows do not fit a KV cache of 32 rows"),
         ({"past": -1}, "past -1 + 2 rows"),
-        ({"rope": (f32(9, 3), f32(9, 3))}, "cosines: got float32 [9, 3]"),
+        ({"rope": (f32(9, 3), f32(9, 3))}, "values: got float16 [2, 32, 8], expected float16 [any"),
+        ({"rope": (f32(36), f32(9, 4))}, "cosines: got float32 [36]"),
         ({"rope": (f32(9, 4), f32(8, 4))}, "sines: got float32 [8, 4]"),
         ({"kv_cache": (halves(2, 2, 8, 16), halves(2, 31, 8))}, "keys: got float16 [2, 2, 8, 16]"),
         ({"kv_cache": (halves(2, 1, 8, 16), halves(2, 17, 8))}, "do not fit together"),
-        ({"kv_cache": (halves(2, 2, 7, 16), halves(2, 32, 7))}, "do not fit together"),
+        ({"kv_cache": (halves(2, 2, 7, 16), halves(2, 32, 7))}, "values: got float16 [2, 32, 7]"),
+        ({"kv_cache": (blocks(2, 2, 287), blocks(2, 2, 287))}, "keys: got uint8 [2, 2, 287]"),
+        ({"kv_cache": (blocks(2, 2, 288), blocks(2, 1, 288))}, "values: got uint8 [2, 1, 288]"),
+        ({"kv_cache": (blocks(2, 2, 288), halves(2, 32, 8))}, "values: got float16 [2, 32, 8]"),
+        ({"kv_cache": (blocks(2, 2, 288),) * 2, "past": 31}, "KV cache of 32 rows"),
     ],
 )
 def test_attention_refuses(changes, text):

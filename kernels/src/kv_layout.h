@@ -1,0 +1,61 @@
+// Where the KV cache keeps keys and values, by its format. kernels.h draws the layouts.
+// Included after one simd_*.h.
+#pragma once
+
+#include "kernels.h"
+#include "layout.h"
+
+namespace edk {
+namespace {
+
+/// Elements of a block in format `Format`: their size, their place and what they stand for.
+template <int Format>
+struct KvElements;
+
+template <>
+struct KvElements<kKvFloat16> {
+  static constexpr bool kIsQuantised = false;
+  static constexpr int64_t kHeader = 0;  // bytes before a block's elements
+  static constexpr int64_t kBytes = 2;
+  static constexpr int64_t kBlocksAhead = 4;  // how far ahead of its use a line is asked for
+
+  static int64_t value_row(int64_t head_size) { return head_size; }  // elements
+  static Floats load(const uint8_t* p) { return load_half(reinterpret_cast<const uint16_t*>(p)); }
+  static Floats load_n(const uint8_t* p, int64_t n) {
+    return load_half_n(reinterpret_cast<const uint16_t*>(p), n);
+  }
+};
+
+template <>
+struct KvElements<kKvInt8> {
+  static constexpr bool kIsQuantised = true;
+  static constexpr int64_t kHeader = 2 * kPanel;
+  static constexpr int64_t kBytes = 1;
+  static constexpr int64_t kBlocksAhead = 8;
+
+  static int64_t value_row(int64_t head_size) { return ceil_div(head_size, 16) * 16; }
+  static Floats load(const uint8_t* p) { return load_i8(p); }
+  // Rows of values are whole vectors.
+  static Floats load_n(const uint8_t* p, int64_t n) { return n > 0 ? load_i8(p) : set1(0.0f); }
+};
+
+/// One head's keys or values.
+template <class Byte>
+struct KvBlocks {
+  Byte* base;
+  int64_t block_bytes;
+
+  KvBlocks(Byte* cache, const AttentionArgs& a, int64_t head)
+      : base(cache), block_bytes(kv_block_bytes(a.kv_format, a.head_size)) {
+    base += head * (a.capacity / kPanel) * block_bytes;
+  }
+  Byte* at(int64_t slot) const { return base + slot / kPanel * block_bytes; }
+};
+
+/// Scales of a block of an int8 format, one per slot.
+inline const uint16_t* block_scales(const uint8_t* block) {
+  return reinterpret_cast<const uint16_t*>(block);
+}
+
+}  // namespace
+}  // namespace edk
