@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
 from edgedec.apps import options
+from edgedec.apps.consoles import out
 from edgedec.apps.machine import extras
 from edgedec.apps.progress import ProgressBars, bytes_amount
-from edgedec.apps.terminal import bytes_text, note, out, print_json
+from edgedec.apps.terminal import bytes_text, note, print_json
 from edgedec.models.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,6 +33,13 @@ class Quantization(StrEnum):
     INT4 = "int4"
     INT8_MIN = "int8-min"
     INT4_MIN = "int4-min"
+
+
+class KVCacheFormat(StrEnum):
+    """How the KV cache holds keys and values."""
+
+    FLOAT16 = "float16"
+    INT8 = "int8"
 
 
 def export(
@@ -57,6 +66,12 @@ def export(
         str,
         typer.Option(help="cpu: edgedec's kernels; portable: plain ONNX with float32 weights."),
     ] = "cpu",
+    kv_cache: Annotated[
+        KVCacheFormat,
+        typer.Option(
+            help="float16, or int8: half the memory, and logits that differ as the export reports."
+        ),
+    ] = KVCacheFormat.FLOAT16,
     context: Annotated[
         int | None,
         typer.Option(min=1, help="Most positions; as many as trained by default."),
@@ -134,6 +149,7 @@ def export(
         draft=None
         if draft is None
         else DraftModelConfig(draft, draft_quantization.value, head_size, draft_corpus),
+        kv_format=kv_cache.value,
     )
     with ProgressBars(bytes_amount, has_lines=True) as bars:
         done = pipeline.export(config, bars.report)
@@ -157,6 +173,16 @@ def _show(done: ExportReport) -> None:
                 f"the same first choice on {result['top1_agreement']:.0%} of "
                 f"{result['n_tokens']} tokens"
             )
+        if "int8_kv_cache" in result:
+            note(f"{role} with an int8 KV cache: {_kv_error_text(result['int8_kv_cache'])}")
+
+
+def _kv_error_text(found: Mapping[str, Any]) -> str:
+    return (
+        f"KL {found['kl_nats']:.2g} nats from float16, {found['max_kl_nats']:.2g} at most, logits "
+        f"up to {found['max_abs_error']:.2g} apart (their spread is {found['logit_std']:.2g}), the "
+        f"same first choice on {found['top1_agreement']:.1%} of {found['n_tokens']} tokens of text"
+    )
 
 
 def _parse_vocabulary(text: str | None) -> int | None:

@@ -11,12 +11,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from edgedec.apps import options
+from edgedec.apps.consoles import out
 from edgedec.apps.progress import ProgressBars, bytes_amount
-from edgedec.apps.terminal import bytes_text, out, print_json
+from edgedec.apps.terminal import bytes_text, print_json
 from edgedec.kernels import packed_nbytes
 from edgedec.models.blocks import head_weight
 from edgedec.models.manifest import BundleManifest, ModelEntry, damaged_files, read_manifest
 from edgedec.models.quant import FORMATS
+from edgedec.runtime.kv_cache import kv_row_nbytes
 
 
 def inspect(
@@ -94,7 +96,23 @@ def _published(model: ModelEntry) -> dict[str, str]:
 
 
 def _verified(result: Mapping[str, Any]) -> dict[str, str]:
-    return {f"verified: {key}": _short(value) for key, value in result.items()}
+    facts: dict[str, str] = {}
+    for key, value in result.items():
+        if isinstance(value, dict):  # of one part of the model
+            facts |= {f"verified: {key}, {k}": _short(v) for k, v in value.items()}
+        else:
+            facts[f"verified: {key}"] = _short(value)
+    return facts
+
+
+def _kv_cache_text(model: ModelEntry) -> str:
+    """Returns the format of the KV cache and what a token takes in it."""
+    if model.graph_kind != "fused":
+        return "as the graph has it"
+    kv_format = model.kv_format or "float16"
+    n_bytes = kv_row_nbytes(model.config, kv_format)
+    whole = bytes_text(n_bytes * model.context)
+    return f"{kv_format}, {bytes_text(n_bytes)} a token, {whole} when the context is full"
 
 
 def _head_text(model: ModelEntry) -> str:
@@ -122,6 +140,7 @@ def _model_facts(model: ModelEntry) -> dict[str, str]:
         f"size {config.head_size}",
         "vocabulary": f"{config.vocab_size}, {_head_text(model)}",
         "context": f"{model.context} of {config.max_positions} trained",
+        "KV cache": _kv_cache_text(model),
         "matrices": ", ".join(f"{n} {name}" for name, n in formats.most_common()),
         "hidden states": ", ".join(map(str, model.hidden_layers)) or "none",
     }

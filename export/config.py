@@ -7,6 +7,7 @@ from pathlib import Path
 
 from edgedec.export.quantize import SCHEMES
 from edgedec.models.errors import ConfigError
+from edgedec.models.manifest import KV_FORMATS, KVFormat
 from edgedec.targets import device_target
 
 DRAFT_HEAD_SIZE = 49152
@@ -55,6 +56,7 @@ class ExportConfig:
     was trained for). hidden_layers: layers whose hidden states the graph returns. dump_passes:
     folder that receives the graph after each pass. is_overwrite_allowed: an existing bundle at
     ``destination`` may be replaced. draft: the draft model, if the bundle shall have one.
+    kv_format: of the KV caches of all its models.
     """
 
     source: str
@@ -66,10 +68,20 @@ class ExportConfig:
     dump_passes: Path | None = None
     is_overwrite_allowed: bool = False
     draft: DraftModelConfig | None = None
+    kv_format: KVFormat = "float16"
 
     def __post_init__(self) -> None:
         _check_scheme(self.quantization)
-        device_target(self.device_target)
+        is_fused = device_target(self.device_target).graph_kind == "fused"
+        if self.kv_format not in KV_FORMATS:
+            raise ConfigError(
+                f"KV cache format is {self.kv_format!r}, expected one of {', '.join(KV_FORMATS)}"
+            )
+        if self.kv_format != "float16" and not is_fused:
+            raise ConfigError(
+                f"a KV cache of {self.kv_format} needs edgedec's kernels, which device target "
+                f"{self.device_target} does without: leave out --kv-cache, or --target"
+            )
         if self.context is not None and self.context < 1:
             raise ConfigError(f"context is {self.context}, expected at least 1 position")
         if any(layer < 0 for layer in self.hidden_layers):

@@ -45,11 +45,12 @@ def find_recipeless(config: ExportConfig) -> RecipelessModel | None:
     if not folder.is_dir() or (family := read_model_type(folder)) in known_families():
         return None
     check_optimum(family)
-    if config.quantization != "keep" or config.hidden_layers or config.dump_passes:
+    is_refined = config.quantization != "keep" or config.kv_format != "float16"
+    if is_refined or config.hidden_layers or config.dump_passes:
         raise ConfigError(
             f"model family {family} has no recipe and goes through optimum, whose graph keeps "
-            "float32 weights and no hidden states: leave out --quant, --hidden-layers and "
-            "--dump-passes"
+            "float32 weights, its own KV cache and no hidden states: leave out --quant, "
+            "--kv-cache, --hidden-layers and --dump-passes"
         )
     return RecipelessModel(folder, family, name)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import onnx
 
 from edgedec.export.checkpoint import Checkpoint
 from edgedec.export.head_tokens import choose_head_ids
+from edgedec.export.kv_error import kv_error_tokens, measure_kv_error
 from edgedec.export.quantize import Quantized, matrices, measure_errors
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
@@ -96,13 +98,20 @@ def emit(model: RecipeModel) -> None:
         hidden_layers=layers,
         tensor_formats={name: fmt.name for name, fmt in model.formats.items()},
         head_ids=model.listed(HEAD_IDS_NAME) if config.trimmed_head_size else None,
+        kv_format=model.config.kv_format if _device(model).graph_kind == "fused" else None,
     )
 
 
 def fuse_graph(model: RecipeModel) -> None:
     """The fused graph, where the device runs one."""
     if _device(model).graph_kind == "fused":
-        model.graph = fuse(model.graph, model.source.config, model.formats, _dump(model))
+        model.graph = fuse(
+            model.graph,
+            model.source.config,
+            model.formats,
+            _dump(model),
+            kv_format=model.config.kv_format,
+        )
 
 
 def pack(model: RecipeModel) -> None:
@@ -113,7 +122,7 @@ def pack(model: RecipeModel) -> None:
 
 
 def verify(model: RecipeModel) -> None:
-    """Logits of the written graph against the reference."""
+    """Logits of the written graph against the reference, and what an int8 KV cache costs it."""
     kind = _device(model).graph_kind
     assert kind != "optimum"
     found = verify_graph(model.folder / GRAPH_NAME, kind, model.source)
@@ -124,7 +133,22 @@ def verify(model: RecipeModel) -> None:
             f"most {MAX_RELATIVE_ERROR} of their spread {spread:.3g}: its weights are broken, or "
             f"it is no plain {model.source.config.family}; nothing was written"
         )
+    if model.config.kv_format == "int8":
+        found["int8_kv_cache"] = _verify_kv_cache(model)
     model.verification = found
+
+
+def _verify_kv_cache(model: RecipeModel) -> dict[str, Any]:
+    tokens = kv_error_tokens(model.source, model.context)
+    found = measure_kv_error(model.folder / GRAPH_NAME, model.source.config, tokens)
+    error, spread = found["mean_abs_error"], found["logit_std"]
+    if not error <= MAX_RELATIVE_ERROR * spread:
+        raise UnsupportedModelError(
+            f"with an int8 KV cache the logits of {model.source.name} are {error:.3g} from those "
+            f"with float16, expected at most {MAX_RELATIVE_ERROR} of their spread {spread:.3g}: "
+            "export it with --kv-cache float16; nothing was written"
+        )
+    return found
 
 
 def _device(model: UnfinishedModel) -> DeviceTarget:

@@ -103,6 +103,7 @@ class ExportReport:
             "name": entry.name or self.manifest.name,
             "n_bytes": sum(self.manifest.files[path].n_bytes for path in entry.files),
             "trimmed_head_size": entry.config.trimmed_head_size,
+            "kv_format": entry.kv_format,
             "tensors": [dataclasses.asdict(tensor) for tensor in self.tensors[role]],
         }
 

@@ -51,7 +51,7 @@ def verify_graph(
 def compare_logits(logits: Logits, expected: Logits) -> dict[str, Any]:
     """Returns error measures of ``logits`` [T, V]; see `verify_graph`."""
     error = np.abs(logits - expected)
-    log_p, log_q = _log_softmax(expected), _log_softmax(logits)
+    log_p, log_q = log_softmax(expected), log_softmax(logits)
     kl_nats = np.sum(np.exp(log_p) * (log_p - log_q), axis=-1)
     return {
         "n_tokens": len(logits),
@@ -75,13 +75,14 @@ class FusedRunner:
 
     def __init__(self, graph: Path, config: ModelConfig, capacity: int) -> None:
         self._session = open_session(graph)
-        panels = -(-capacity // PANEL)
-        heads, d = (config.n_layers, config.n_kv_heads), config.head_size
+        inputs = {value.name: value for value in self._session.get_inputs()}
         # Graphs on their way to the fused one may not have them yet.
-        has_gates = any(value.name == "layer_gates" for value in self._session.get_inputs())
+        has_gates = "layer_gates" in inputs
         self._layer_gates = np.ones(2 * config.n_layers, np.int64) if has_gates else None
-        self._k_cache = np.zeros((*heads, panels, d, PANEL), np.float16)
-        self._v_cache = np.zeros((*heads, panels * PANEL, d), np.float16)
+        n_panels = -(-capacity // PANEL)
+        self._kv_cache = {
+            name: _empty_kv_cache(inputs[name], n_panels) for name in ("k_cache", "v_cache")
+        }
 
     def run(self, tokens: Sequence[int], parents: Sequence[int], n_past: int = 0) -> Logits:
         feeds = _rows(tokens, parents, n_past)
@@ -91,8 +92,8 @@ class FusedRunner:
             feeds["layer_gates"] = self._layer_gates
         values = {k: ort.OrtValue.ortvalue_from_numpy(v) for k, v in feeds.items()}
         # These two are written in place: the arrays behind them are the KV cache.
-        values["k_cache"] = ort.OrtValue.ortvalue_from_numpy(self._k_cache)
-        values["v_cache"] = ort.OrtValue.ortvalue_from_numpy(self._v_cache)
+        for name, array in self._kv_cache.items():
+            values[name] = ort.OrtValue.ortvalue_from_numpy(array)
         (logits,) = self._session.run_with_ort_values(["logits"], values)
         rows: Logits = logits.numpy()[0]
         return rows
@@ -120,6 +121,13 @@ class PortableRunner:
         self._kv_cache = dict(zip(self._kv_cache, present, strict=True))
         rows: Logits = logits[0]
         return rows
+
+
+def _empty_kv_cache(value: ort.NodeArg, n_panels: int) -> npt.NDArray[Any]:
+    """Returns the array that an input of keys or values asks for."""
+    sizes = {"capacity": n_panels * PANEL, "capacity/16": n_panels}
+    dtype = {"tensor(float16)": np.float16, "tensor(uint8)": np.uint8}[value.type]
+    return np.zeros([sizes.get(n, n) for n in value.shape], dtype)
 
 
 def open_session(graph: Path) -> ort.InferenceSession:
@@ -160,7 +168,8 @@ def _tree_error(runner: GraphRunner, tokens: Sequence[int], chain_logits: Logits
     return float(np.abs(logits[1::2] - chain_logits[TREE_PREFIX:]).max())
 
 
-def _log_softmax(logits: Logits) -> npt.NDArray[np.float64]:
+def log_softmax(logits: Logits) -> npt.NDArray[np.float64]:
+    """Returns the log-probabilities of each row of logits [T, V]."""
     shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
     log_probs: npt.NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
     return log_probs

@@ -21,6 +21,8 @@ MANIFEST_NAME = "manifest.json"
 ROLES = ("target", "draft", "auxiliary")
 GRAPH_KINDS = ("fused", "portable", "optimum")
 GraphKind = Literal["fused", "portable", "optimum"]
+KV_FORMATS = ("float16", "int8")
+KVFormat = Literal["float16", "int8"]
 
 MAX_MANIFEST_BYTES = 64 << 20
 SMALL_FILE_BYTES = 32 << 20
@@ -45,7 +47,8 @@ class ModelEntry:
     context: most positions the graph serves. hidden_layers: layers whose hidden states it can
     return. tensor_formats: storage format of every matrix, by weight name. head_ids: file of the
     token ids that the rows of a trimmed head stand for. name, licence: as published, where they
-    are not the bundle's own.
+    are not the bundle's own. kv_format: of the KV cache of a fused graph; None in older bundles,
+    which have float16, and for other kinds of graph.
     """
 
     graph: str
@@ -58,6 +61,7 @@ class ModelEntry:
     head_ids: str | None = None
     name: str | None = None
     licence: str | None = None
+    kv_format: KVFormat | None = None
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -325,7 +329,16 @@ def _read_model(fields: Fields) -> ModelEntry:
         head_ids=fields.younger("head_ids", fields.text),
         name=fields.younger("name", fields.text),
         licence=fields.younger("licence", fields.text),
+        kv_format=_read_kv_format(fields, kind),
     )
+
+
+def _read_kv_format(fields: Fields, graph_kind: str) -> KVFormat | None:
+    kv_format = fields.younger("kv_format", fields.text)
+    known = KV_FORMATS if graph_kind == "fused" else ()
+    if kv_format is not None and kv_format not in known:
+        fields.fail("kv_format", kv_format, f"one of {', '.join(known)}" if known else "null")
+    return cast(KVFormat | None, kv_format)
 
 
 def _read_config(fields: Fields) -> ModelConfig:

@@ -8,6 +8,7 @@ import onnx
 
 from edgedec.export.to_onnx.passes import pipeline
 from edgedec.models.config import ModelConfig
+from edgedec.models.manifest import KVFormat
 from edgedec.models.quant import QuantFormat
 
 Dump = Callable[[str, onnx.ModelProto], None]
@@ -18,6 +19,7 @@ def fuse(
     config: ModelConfig,
     formats: Mapping[str, QuantFormat],
     dump: Dump | None = None,
+    kv_format: KVFormat = "float16",
 ) -> onnx.ModelProto:
     """Returns the fused graph of the portable graph ``model``, which is left as it is.
 
@@ -25,12 +27,13 @@ def fuse(
         formats: storage format of every matrix, by weight name.
         dump: called with a file stem (``00_portable``, ``01_pack_matrices``, ...) and the graph
             at that stage; the graph is edited further afterwards.
+        kv_format: of the KV cache.
     """
     fused = onnx.ModelProto()
     fused.CopyFrom(model)
     if dump:
         dump("00_portable", fused)
-    for index, (name, run) in enumerate(pipeline(config, formats), start=1):
+    for index, (name, run) in enumerate(pipeline(config, formats, kv_format), start=1):
         run(fused)
         if dump:
             dump(f"{index:02}_{name}", fused)

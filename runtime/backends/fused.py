@@ -15,6 +15,7 @@ from onnxruntime import OrtValue
 from edgedec import kernels
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, ConfigError, SessionError
+from edgedec.models.manifest import KVFormat
 from edgedec.runtime.affinity import Affinity
 from edgedec.runtime.backends.ort import NO_GATES, one_line, open_graph
 from edgedec.runtime.kv_cache import PanelKVCache
@@ -55,7 +56,8 @@ class FusedSession:
         )
         self._config = config
         self._ledger = TokenLedger(context)
-        self._kv_cache = PanelKVCache(config, context)
+        self.kv_format = _kv_format(self._session)
+        self._kv_cache = PanelKVCache(config, context, self.kv_format)
         self._layer_gates = np.ones(2 * config.n_layers, np.int64)
         shared = {
             "k_cache": self._kv_cache.keys,
@@ -197,6 +199,12 @@ class FusedSession:
         binding = _Binding(session, shape, rows, self._shared_values)
         self._bindings[shape] = binding
         return binding
+
+
+def _kv_format(session: onnxruntime.InferenceSession) -> KVFormat:
+    """Returns the format of the KV cache that the graph reads and writes."""
+    types = {value.name: value.type for value in session.get_inputs()}
+    return "int8" if types.get("k_cache") == "tensor(uint8)" else "float16"
 
 
 class _PassShape(NamedTuple):

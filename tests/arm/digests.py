@@ -88,7 +88,7 @@ def matrix_digests(fmt: QuantFormat, rng: np.random.Generator) -> dict[str, str]
 
 
 def attention_digests(rng: np.random.Generator) -> dict[str, str]:
-    """Returns the digests of attention over a prefix and a tree, and of the KV cache after it."""
+    """Returns the digests of attention over a prefix and a tree, and of the KV cache afterwards."""
     n_heads, n_kv_heads, d, capacity, past = 6, 2, 24, 64, 37
     qkv = 4 * numbers(rng, len(TREE), (n_heads + 2 * n_kv_heads) * d)
     positions = past + np.array(TREE.depths, np.int64)
@@ -97,7 +97,14 @@ def attention_digests(rng: np.random.Generator) -> dict[str, str]:
     keys = numbers(rng, n_kv_heads, capacity // 16, d, 16).astype(np.float16)
     values = numbers(rng, n_kv_heads, capacity, d).astype(np.float16)
     y = kernels.attention(qkv, positions, parents, past, rope, (keys, values), n_threads=2)
-    return {"attention": sha256(y), "keys": sha256(keys), "values": sha256(values)}
+    digests = {"attention": sha256(y), "keys": sha256(keys), "values": sha256(values)}
+    shape = n_kv_heads, capacity // 16, kernels.kv_block_nbytes(d)
+    int8 = np.zeros(shape, np.uint8), np.zeros(shape, np.uint8)
+    prefix = 4 * numbers(rng, past, qkv.shape[1])
+    kernels.attention(prefix, np.arange(past), np.arange(past) - 1, 0, rope, int8, n_threads=2)
+    y = kernels.attention(qkv, positions, parents, past, rope, int8, n_threads=2)
+    of_int8 = {"attention": sha256(y), "keys": sha256(int8[0]), "values": sha256(int8[1])}
+    return digests | {f"int8 {name}": value for name, value in of_int8.items()}
 
 
 def row_stats_digests(rng: np.random.Generator) -> dict[str, str]:

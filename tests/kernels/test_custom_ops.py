@@ -2,62 +2,15 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 
 from edgedec import kernels
 from edgedec.models.quant import FORMATS
 
-onnx = pytest.importorskip("onnx")
-ort = pytest.importorskip("onnxruntime")
+from .op_node import ERRORS, Node, open_node, refuses
 
 N, K = 40, 256
-TYPES = {"float32": 1, "uint8": 2, "int64": 7, "float16": 10}
-ERRORS = (
-    ort.capi.onnxruntime_pybind11_state.InvalidGraph,
-    ort.capi.onnxruntime_pybind11_state.InvalidArgument,
-    ort.capi.onnxruntime_pybind11_state.Fail,
-    ort.capi.onnxruntime_pybind11_state.RuntimeException,
-)
-
-
-def open_node(op, names, feeds, constants, attributes, n_threads=1):
-    """Returns a session of one node. ``names`` are its inputs in order, "" for an absent one."""
-    inputs = [
-        onnx.helper.make_tensor_value_info(name, TYPES[str(value.dtype)], [None] * value.ndim)
-        for name, value in feeds.items()
-    ]
-    output = onnx.helper.make_tensor_value_info("y", TYPES["float32"], None)
-    node = onnx.helper.make_node(op, names, ["y"], domain="edgedec", **attributes)
-    stored = [onnx.numpy_helper.from_array(value, name) for name, value in constants.items()]
-    graph = onnx.helper.make_graph([node], "one", inputs, [output], stored)
-    opsets = [onnx.helper.make_opsetid("", 23), onnx.helper.make_opsetid("edgedec", 1)]
-    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=11)
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = n_threads
-    options.register_custom_ops_library(str(kernels.library_path()))
-    return ort.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
-
-
-class Node:
-    """A node that works, to be run as it is or with something changed."""
-
-    def __init__(self, op, names, feeds, constants, attributes):
-        self.op, self.names = op, list(names)
-        self.feeds, self.constants, self.attributes = feeds, constants, attributes
-
-    def run(self, n_threads=1):
-        values = (self.names, self.feeds, self.constants, self.attributes)
-        attributes = {name: value for name, value in values[3].items() if value is not None}
-        return open_node(self.op, *values[:3], attributes, n_threads).run(None, self.feeds)[0]
-
-    def feed_constants(self):
-        """Turns the constants into inputs, which are checked call by call."""
-        self.feeds.update(self.constants)
-        self.constants.clear()
 
 
 @pytest.fixture
@@ -110,38 +63,7 @@ def gate_node(make_matrix, rng):
     return node
 
 
-LAYER, ROWS, PAST, CAPACITY = 1, 5, 20, 48
-
-
-@pytest.fixture
-def attention_node(rng):
-    """Layer 1 of 3, 4 heads over 2 KV heads of size 16; a small tree after a prefix."""
-
-    def halves(*shape):
-        return rng.standard_normal(shape).astype(np.float16)
-
-    feeds = {
-        "qkv": rng.standard_normal((1, ROWS, 8 * 16)).astype(np.float32),
-        "position_ids": np.array([[20, 21, 21, 22, 20]], np.int64),
-        "parents": np.array([[-1, 0, 0, 2, -1]], np.int64),
-        "past_length": np.array([PAST], np.int64),
-        "k_cache": halves(3, 2, CAPACITY // 16, 16, 16),
-        "v_cache": halves(3, 2, CAPACITY, 16),
-    }
-    angles = np.outer(np.arange(64), 0.7 ** np.arange(8)).astype(np.float32)
-    stored = {"cos": np.cos(angles), "sin": np.sin(angles)}
-    names = ["qkv", "position_ids", "parents", "past_length", "cos", "sin", "k_cache", "v_cache"]
-    attributes = {"layer": LAYER, "n_heads": 4, "n_kv_heads": 2, "head_size": 16}
-    node = Node("Attention", names, feeds, stored, attributes)
-    node.kv_after = (feeds["k_cache"].copy(), feeds["v_cache"].copy())
-    node.expected = kernels.attention(
-        feeds["qkv"][0], feeds["position_ids"][0], feeds["parents"][0], PAST,
-        (stored["cos"], stored["sin"]), (node.kv_after[0][LAYER], node.kv_after[1][LAYER]),
-    )[None]  # fmt: skip
-    return node
-
-
-@pytest.fixture(params=["embed", "linear", "gate", "attention"])
+@pytest.fixture(params=["embed", "linear", "gate"])
 def node(request):
     return request.getfixturevalue(f"{request.param}_node")
 
@@ -154,31 +76,8 @@ def test_equals_the_kernel(node, n_threads, are_constant, same_bits):
     assert same_bits(node.run(n_threads), node.expected)
 
 
-@pytest.mark.parametrize("n_threads", [1, 2])
-def test_kv_cache_is_written_in_place(attention_node, n_threads):
-    feeds, after = attention_node.feeds, attention_node.kv_after
-    assert not np.array_equal(feeds["v_cache"], after[1])
-    attention_node.run(n_threads)
-    assert np.array_equal(feeds["k_cache"], after[0])
-    assert np.array_equal(feeds["v_cache"], after[1])
-
-
-def test_growing_tree(attention_node, same_bits):
-    """The first two nodes in one run, the others in the next: as many parents, fewer rows."""
-    feeds, parents = attention_node.feeds, attention_node.feeds["parents"]
-    whole = {name: feeds[name] for name in ("qkv", "position_ids")}
-    parts = []
-    for start, stop in ((0, 2), (2, ROWS)):
-        feeds |= {name: value[:, start:stop].copy() for name, value in whole.items()}
-        feeds["parents"] = parents[:, :stop].copy()
-        parts.append(attention_node.run())
-    assert same_bits(np.concatenate(parts, axis=1), attention_node.expected)
-    feeds["parents"] = np.full((1, 29), -1)
-    refuses(attention_node, "past_length 20 + 29 rows do not fit the KV cache of 48 rows")
-
-
 def test_no_rows(node):
-    for name in ("ids", "x", "qkv", "residual", "position_ids", "parents"):
+    for name in ("ids", "x", "residual"):
         if name in node.feeds:
             node.feeds[name] = node.feeds[name][:, :0].copy()
     assert node.run().shape[:2] == (1, 0)
@@ -191,11 +90,6 @@ def test_many_runs_of_one_session(linear_node, same_bits):
         feeds = {name: value[:, :rows].copy() for name, value in linear_node.feeds.items()}
         y = session.run(None, feeds)[0]
         assert same_bits(y, linear_node.expected[:, :rows].copy())
-
-
-def refuses(node, text):
-    with pytest.raises(ERRORS, match=re.escape(f"edgedec.{node.op}: {text}")):
-        node.run()
 
 
 @pytest.mark.parametrize(
@@ -310,76 +204,6 @@ def test_gate_refuses_bias_and_residual(gate_node):
     residual = np.zeros((1, 9, N), np.float32)
     gate_node.names, gate_node.feeds["r"] = ["x", "", "r", "w0", "", "w1"], residual
     refuses(gate_node, "gate expects no residual")
-
-
-@pytest.mark.parametrize(
-    ("attribute", "value", "text"),
-    [
-        ("layer", 3, "layer is 3, but the KV cache has 3 layers"),
-        ("layer", -1, "attribute layer is -1"),
-        ("layer", None, "attribute layer is missing"),
-        ("n_heads", 3, "n_heads 3 is not a multiple of n_kv_heads 2"),
-        ("n_heads", 6, "qkv has shape [1, 5, 128], expected [1, any, 160]"),
-        ("n_kv_heads", 0, "attribute n_kv_heads is 0"),
-        ("n_kv_heads", 4, "qkv has shape"),
-        ("head_size", 15, "head_size 15 is odd, expected even"),
-        ("head_size", 2**40, "attribute head_size is"),
-    ],
-)
-def test_attention_attributes(attention_node, attribute, value, text):
-    attention_node.attributes[attribute] = value
-    refuses(attention_node, text)
-
-
-@pytest.mark.parametrize(
-    ("feed", "index", "value", "text"),
-    [
-        ("position_ids", (0, 3), 64, "position_ids[3] is 64, expected 0 to 63"),
-        ("position_ids", (0, 0), -1, "position_ids[0] is -1, expected 0 to 63"),
-        ("parents", (0, 2), 2, "parents[2] is 2, expected -1 to 1"),
-        ("parents", (0, 0), 0, "parents[0] is 0, expected -1 to -1"),
-        ("parents", (0, 4), -2, "parents[4] is -2, expected -1 to 3"),
-        ("past_length", 0, CAPACITY - ROWS + 1, "past_length 44 + 5 rows do not fit the KV cache"),
-        ("past_length", 0, -1, "past_length -1 + 5 rows do not fit the KV cache of 48 rows"),
-        ("past_length", 0, 2**63 - 1, "past_length 9223372036854775807 + 5 rows do not fit"),
-    ],
-)
-def test_attention_ranges(attention_node, feed, index, value, text):
-    attention_node.feeds[feed][index] = value
-    before = attention_node.feeds["v_cache"].copy()
-    refuses(attention_node, text)
-    assert np.array_equal(attention_node.feeds["v_cache"], before)
-
-
-@pytest.mark.parametrize(
-    ("feed", "shape", "text"),
-    [
-        ("qkv", (5, 128), "qkv has shape [5, 128], expected [1, any, 128]"),
-        ("qkv", (2, 5, 128), "qkv has shape [2, 5, 128]"),
-        ("position_ids", (1, 4), "position_ids has shape [1, 4], expected [1, 5]"),
-        ("parents", (5,), "parents has shape [5], expected [1, any]"),
-        ("parents", (1, 4), "parents has shape [1, 4], expected [1, 5] or longer"),
-        ("past_length", (), "past_length has shape [], expected [1]"),
-        ("past_length", (0,), "past_length has shape [0], expected [1]"),
-        ("cos", (64, 16), "cos has shape [64, 16], expected [any, 8]"),
-        ("sin", (63, 8), "sin has shape [63, 8], expected [64, 8]"),
-        ("k_cache", (3, 2, 48, 16), "k_cache has shape [3, 2, 48, 16], expected [3, 2, 3, 16, 16]"),
-        ("k_cache", (3, 2, 2, 16, 16), "k_cache has shape [3, 2, 2, 16, 16], expected"),
-        ("v_cache", (3, 2, 47, 16), "the KV cache has 47 rows, expected a multiple of 16"),
-        ("v_cache", (3, 1, 48, 16), "v_cache has shape [3, 1, 48, 16], expected [any, 2, any, 16]"),
-        ("v_cache", (0, 2, 48, 16), "layer is 1, but the KV cache has 0 layers"),
-    ],
-)
-def test_attention_shapes(attention_node, feed, shape, text):
-    source = attention_node.feeds if feed in attention_node.feeds else attention_node.constants
-    source[feed] = np.zeros(shape, source[feed].dtype)
-    refuses(attention_node, text)
-
-
-@pytest.mark.parametrize("name", ["k_cache", "v_cache"])
-def test_attention_refuses_a_constant_cache(attention_node, name):
-    attention_node.constants[name] = attention_node.feeds.pop(name)
-    refuses(attention_node, f"{name} is a constant, expected an input: it is written in place")
 
 
 def test_wrong_type_is_refused(linear_node):

@@ -49,7 +49,7 @@ attend(0)
 OPERATOR = """
 import sys
 sys.path.insert(0, FOLDER)
-from test_custom_ops import open_node
+from op_node import open_node
 
 feeds = {
     "qkv": qkv[None], "position_ids": positions[None], "parents": parents[None],

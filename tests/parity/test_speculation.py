@@ -62,15 +62,18 @@ class HalfKnowing:
         return tree
 
 
-@pytest.fixture(scope="module")
-def open_tiny(make_source: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+@pytest.fixture(scope="module", params=["float16", "int8"])
+def open_tiny(
+    request: pytest.FixtureRequest, make_source: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Any]:
     """Returns a maker of fused sessions over a tiny model; the argument is their threads."""
     if not kernels.has_library():
         pytest.skip("the kernel library is not built")
     source = make_source(has_qkv_bias=True)
     shapes = weight_shapes(source.config)
     formats = {name: source.format(name) for name, s in shapes.items() if len(s) == 2}
-    graph = fuse(emit_portable(source.config, CONTEXT, ()), source.config, formats)
+    portable = emit_portable(source.config, CONTEXT, ())
+    graph = fuse(portable, source.config, formats, kv_format=request.param)
     folder: Path = tmp_path_factory.mktemp("tiny")
     write_weights(graph, source, folder)
     onnx.save(graph, folder / "model.onnx")

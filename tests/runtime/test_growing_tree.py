@@ -25,15 +25,18 @@ CHAIN = TokenTree.chain(TREE.tokens)
 MakeSession = Callable[..., FusedSession]
 
 
-@pytest.fixture(scope="module")
-def make_session(make_source: Any, tmp_path_factory: pytest.TempPathFactory) -> MakeSession:
+@pytest.fixture(scope="module", params=["float16", "int8"])
+def make_session(
+    request: pytest.FixtureRequest, make_source: Any, tmp_path_factory: pytest.TempPathFactory
+) -> MakeSession:
     """Returns a maker of sessions over a tiny model that have committed the prefix."""
     if not kernels.has_library():
         pytest.skip("the kernel library is not built")
     source = make_source(has_qkv_bias=True)
     shapes = weight_shapes(source.config)
     formats = {name: source.format(name) for name, s in shapes.items() if len(s) == 2}
-    graph = fuse(emit_portable(source.config, CONTEXT, ()), source.config, formats)
+    portable = emit_portable(source.config, CONTEXT, ())
+    graph = fuse(portable, source.config, formats, kv_format=request.param)
     folder = tmp_path_factory.mktemp("fused")
     write_weights(graph, source, folder)
     onnx.save(graph, folder / "model.onnx")

@@ -67,7 +67,7 @@ class LazySession(ToySession):
         return state
 
 
-@pytest.fixture(scope="module", params=["toy", "portable", "fused"])
+@pytest.fixture(scope="module", params=["toy", "portable", "float16", "int8"])
 def make_session(
     request: pytest.FixtureRequest, make_source: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[], ModelSession]:
@@ -76,16 +76,16 @@ def make_session(
         return lambda: LazySession(VOCAB)
     source = make_source(vocab_size=VOCAB, max_positions=256)
     model = emit_portable(source.config, 256, ())
-    if request.param == "fused":
+    if request.param != "portable":
         if not kernels.has_library():
             pytest.skip("the kernel library is not built")
         shapes = weight_shapes(source.config)
         formats = {name: source.format(name) for name, s in shapes.items() if len(s) == 2}
-        model = fuse(model, source.config, formats)
+        model = fuse(model, source.config, formats, kv_format=request.param)
     folder = tmp_path_factory.mktemp(request.param)
     write_weights(model, source, folder)
     onnx.save(model, folder / "model.onnx")
-    kind = FusedSession if request.param == "fused" else PortableSession
+    kind = PortableSession if request.param == "portable" else FusedSession
     return lambda: kind(folder / "model.onnx", source.config, 1, 256)
 
 

@@ -20,14 +20,16 @@ from edgedec.export.to_onnx.passes.fuse_gate import fuse_gate
 from edgedec.export.to_onnx.passes.merge_projections import merge_projections
 from edgedec.export.to_onnx.passes.pack_matrices import pack_matrices
 from edgedec.export.to_onnx.passes.remove_unused import remove_unused
+from edgedec.export.to_onnx.passes.set_kv_format import set_kv_format
 from edgedec.models.config import ModelConfig
+from edgedec.models.manifest import KVFormat
 from edgedec.models.quant import QuantFormat
 
 Pass = Callable[[onnx.ModelProto], None]
 
 
 def pipeline(
-    config: ModelConfig, formats: Mapping[str, QuantFormat]
+    config: ModelConfig, formats: Mapping[str, QuantFormat], kv_format: KVFormat = "float16"
 ) -> tuple[tuple[str, Pass], ...]:
     """Returns the passes in order, named."""
     return (
@@ -37,6 +39,7 @@ def pipeline(
         ("fold_norm", fold_norm),
         ("fuse_gate", fuse_gate),
         ("fuse_attention", partial(fuse_attention, config=config)),
+        ("set_kv_format", partial(set_kv_format, config=config, kv_format=kv_format)),
         ("fold_residual", fold_residual),
         ("add_layer_gates", partial(add_layer_gates, config=config)),
         ("add_row_stats", add_row_stats),

@@ -7,10 +7,9 @@ from onnx import TensorProto, helper
 
 from edgedec.export.to_onnx.graph import GraphEditor, attributes
 from edgedec.export.to_onnx.linear_node import DOMAIN
+from edgedec.kernels import PANEL, kv_block_nbytes
 from edgedec.models.config import ModelConfig
-
-PANEL = 16
-"""Positions side by side in the key cache."""
+from edgedec.models.manifest import KVFormat
 
 
 def fuse_attention(model: onnx.ModelProto, config: ModelConfig) -> None:
@@ -60,18 +59,28 @@ def _fuse_layer(editor: GraphEditor, attend: onnx.NodeProto, config: ModelConfig
 def _replace_interface(model: onnx.ModelProto, config: ModelConfig) -> None:
     graph = model.graph
     kept = [v for v in graph.input if v.name in ("input_ids", "position_ids", "logit_rows")]
-    heads = (config.n_layers, config.n_kv_heads)
     added = [
         helper.make_tensor_value_info("parents", TensorProto.INT64, (1, "P")),
         helper.make_tensor_value_info("past_length", TensorProto.INT64, (1,)),
-        helper.make_tensor_value_info(
-            "k_cache", TensorProto.FLOAT16, (*heads, "capacity/16", config.head_size, PANEL)
-        ),
-        helper.make_tensor_value_info(
-            "v_cache", TensorProto.FLOAT16, (*heads, "capacity", config.head_size)
-        ),
+        *kv_cache_inputs(config, "float16"),
     ]
     outputs = [v for v in graph.output if not v.name.startswith("present.")]
     del graph.input[:], graph.output[:]
     graph.input.extend([*kept, *added])
     graph.output.extend(outputs)
+
+
+def kv_cache_inputs(config: ModelConfig, kv_format: KVFormat) -> list[onnx.ValueInfoProto]:
+    """Returns the graph's inputs of keys and of values, which are written in place."""
+    heads, d = (config.n_layers, config.n_kv_heads), config.head_size
+    if kv_format == "int8":
+        blocks = (*heads, "capacity/16", kv_block_nbytes(d))
+        return [
+            helper.make_tensor_value_info(name, TensorProto.UINT8, blocks)
+            for name in ("k_cache", "v_cache")
+        ]
+    keys, values = (*heads, "capacity/16", d, PANEL), (*heads, "capacity", d)
+    return [
+        helper.make_tensor_value_info("k_cache", TensorProto.FLOAT16, keys),
+        helper.make_tensor_value_info("v_cache", TensorProto.FLOAT16, values),
+    ]

@@ -1,0 +1,194 @@
+"""Attention inside ONNX Runtime, over a KV cache of either format."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edgedec import kernels
+
+from .op_node import Node, refuses
+
+LAYER, ROWS, PAST, CAPACITY = 1, 5, 20, 48
+
+
+def make_node(rng, k_cache, v_cache, **attributes):
+    """Layer 1 of 3, 4 heads over 2 KV heads of size 16; a small tree after a prefix."""
+    feeds = {
+        "qkv": rng.standard_normal((1, ROWS, 8 * 16)).astype(np.float32),
+        "position_ids": np.array([[20, 21, 21, 22, 20]], np.int64),
+        "parents": np.array([[-1, 0, 0, 2, -1]], np.int64),
+        "past_length": np.array([PAST], np.int64),
+        "k_cache": k_cache,
+        "v_cache": v_cache,
+    }
+    angles = np.outer(np.arange(64), 0.7 ** np.arange(8)).astype(np.float32)
+    stored = {"cos": np.cos(angles), "sin": np.sin(angles)}
+    names = ["qkv", "position_ids", "parents", "past_length", "cos", "sin", "k_cache", "v_cache"]
+    attributes |= {"layer": LAYER, "n_heads": 4, "n_kv_heads": 2, "head_size": 16}
+    node = Node("Attention", names, feeds, stored, attributes)
+    node.kv_after = (feeds["k_cache"].copy(), feeds["v_cache"].copy())
+    node.expected = kernels.attention(
+        feeds["qkv"][0], feeds["position_ids"][0], feeds["parents"][0], PAST,
+        (stored["cos"], stored["sin"]), (node.kv_after[0][LAYER], node.kv_after[1][LAYER]),
+    )[None]  # fmt: skip
+    return node
+
+
+@pytest.fixture
+def attention_node(rng):
+    shapes = (3, 2, CAPACITY // 16, 16, 16), (3, 2, CAPACITY, 16)
+    return make_node(rng, *(rng.standard_normal(shape).astype(np.float16) for shape in shapes))
+
+
+@pytest.fixture
+def int8_node(rng):
+    """A KV cache of random codes; bytes below 0x3c make a scale below 1."""
+    shape = (3, 2, CAPACITY // 16, kernels.kv_block_nbytes(16))
+    return make_node(rng, *(rng.integers(0, 0x3C, shape, np.uint8) for _ in "kv"), kv_format=1)
+
+
+@pytest.fixture(params=["attention", "int8"])
+def node(request):
+    return request.getfixturevalue(f"{request.param}_node")
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+@pytest.mark.parametrize("are_constant", [True, False], ids=["constants", "inputs"])
+def test_equals_the_kernel(node, n_threads, are_constant, same_bits):
+    if not are_constant:
+        node.feed_constants()
+    assert np.isfinite(node.expected).all()
+    assert same_bits(node.run(n_threads), node.expected)
+
+
+def test_no_rows(node):
+    for name in ("qkv", "position_ids", "parents"):
+        node.feeds[name] = node.feeds[name][:, :0].copy()
+    assert node.run().shape[:2] == (1, 0)
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_kv_cache_is_written_in_place(node, n_threads):
+    feeds, after = node.feeds, node.kv_after
+    assert not np.array_equal(feeds["v_cache"], after[1])
+    node.run(n_threads)
+    assert np.array_equal(feeds["k_cache"], after[0])
+    assert np.array_equal(feeds["v_cache"], after[1])
+
+
+def test_growing_tree(node, same_bits):
+    """The first two nodes in one run, the others in the next: as many parents, fewer rows."""
+    feeds, parents = node.feeds, node.feeds["parents"]
+    whole = {name: feeds[name] for name in ("qkv", "position_ids")}
+    parts = []
+    for start, stop in ((0, 2), (2, ROWS)):
+        feeds |= {name: value[:, start:stop].copy() for name, value in whole.items()}
+        feeds["parents"] = parents[:, :stop].copy()
+        parts.append(node.run())
+    assert same_bits(np.concatenate(parts, axis=1), node.expected)
+    feeds["parents"] = np.full((1, 29), -1)
+    refuses(node, "past_length 20 + 29 rows do not fit the KV cache of 48 rows")
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "text"),
+    [
+        ("layer", 3, "layer is 3, but the KV cache has 3 layers"),
+        ("layer", -1, "attribute layer is -1"),
+        ("layer", None, "attribute layer is missing"),
+        ("n_heads", 3, "n_heads 3 is not a multiple of n_kv_heads 2"),
+        ("n_heads", 6, "qkv has shape [1, 5, 128], expected [1, any, 160]"),
+        ("n_kv_heads", 0, "attribute n_kv_heads is 0"),
+        ("n_kv_heads", 4, "qkv has shape"),
+        ("head_size", 15, "head_size 15 is odd, expected even"),
+        ("head_size", 2**40, "attribute head_size is"),
+        ("kv_format", 2, "kv_format is 2, expected 0 to 1"),
+        ("kv_format", -1, "kv_format is -1, expected 0 to 1"),
+        ("kv_format", 1, "k_cache has elements of ONNX type 10, expected uint8"),
+    ],
+)
+def test_attention_attributes(attention_node, attribute, value, text):
+    attention_node.attributes[attribute] = value
+    refuses(attention_node, text)
+
+
+@pytest.mark.parametrize(
+    ("feed", "index", "value", "text"),
+    [
+        ("position_ids", (0, 3), 64, "position_ids[3] is 64, expected 0 to 63"),
+        ("position_ids", (0, 0), -1, "position_ids[0] is -1, expected 0 to 63"),
+        ("parents", (0, 2), 2, "parents[2] is 2, expected -1 to 1"),
+        ("parents", (0, 0), 0, "parents[0] is 0, expected -1 to -1"),
+        ("parents", (0, 4), -2, "parents[4] is -2, expected -1 to 3"),
+        ("past_length", 0, CAPACITY - ROWS + 1, "past_length 44 + 5 rows do not fit the KV cache"),
+        ("past_length", 0, -1, "past_length -1 + 5 rows do not fit the KV cache of 48 rows"),
+        ("past_length", 0, 2**63 - 1, "past_length 9223372036854775807 + 5 rows do not fit"),
+    ],
+)
+def test_attention_ranges(attention_node, feed, index, value, text):
+    attention_node.feeds[feed][index] = value
+    before = attention_node.feeds["v_cache"].copy()
+    refuses(attention_node, text)
+    assert np.array_equal(attention_node.feeds["v_cache"], before)
+
+
+@pytest.mark.parametrize(
+    ("feed", "shape", "text"),
+    [
+        ("qkv", (5, 128), "qkv has shape [5, 128], expected [1, any, 128]"),
+        ("qkv", (2, 5, 128), "qkv has shape [2, 5, 128]"),
+        ("position_ids", (1, 4), "position_ids has shape [1, 4], expected [1, 5]"),
+        ("parents", (5,), "parents has shape [5], expected [1, any]"),
+        ("parents", (1, 4), "parents has shape [1, 4], expected [1, 5] or longer"),
+        ("past_length", (), "past_length has shape [], expected [1]"),
+        ("past_length", (0,), "past_length has shape [0], expected [1]"),
+        ("cos", (64, 16), "cos has shape [64, 16], expected [any, 8]"),
+        ("sin", (63, 8), "sin has shape [63, 8], expected [64, 8]"),
+        ("k_cache", (3, 2, 48, 16), "k_cache has shape [3, 2, 48, 16], expected [3, 2, 3, 16, 16]"),
+        ("k_cache", (3, 2, 2, 16, 16), "k_cache has shape [3, 2, 2, 16, 16], expected"),
+        ("v_cache", (3, 2, 47, 16), "the KV cache has 47 rows, expected a multiple of 16"),
+        ("v_cache", (3, 1, 48, 16), "v_cache has shape [3, 1, 48, 16], expected [any, 2, any, 16]"),
+        ("v_cache", (0, 2, 48, 16), "layer is 1, but the KV cache has 0 layers"),
+    ],
+)
+def test_attention_shapes(attention_node, feed, shape, text):
+    source = attention_node.feeds if feed in attention_node.feeds else attention_node.constants
+    source[feed] = np.zeros(shape, source[feed].dtype)
+    refuses(attention_node, text)
+
+
+@pytest.mark.parametrize(
+    ("feed", "shape", "text"),
+    [
+        ("k_cache", (3, 2, 3, 287), "k_cache has shape [3, 2, 3, 287], expected [3, 2, 3, 288]"),
+        ("k_cache", (3, 2, 4, 288), "k_cache has shape [3, 2, 4, 288], expected [3, 2, 3, 288]"),
+        (
+            "v_cache",
+            (3, 2, 48, 16),
+            "v_cache has shape [3, 2, 48, 16], expected [any, 2, any, 288]",
+        ),
+        ("v_cache", (3, 2, 2, 288), "k_cache has shape [3, 2, 3, 288], expected [3, 2, 2, 288]"),
+        ("v_cache", (1, 2, 3, 288), "layer is 1, but the KV cache has 1 layers"),
+        ("past_length", CAPACITY - ROWS + 1, "past_length 44 + 5 rows do not fit the KV cache of"),
+    ],
+)
+def test_int8_shapes(int8_node, feed, shape, text):
+    if feed == "past_length":
+        int8_node.feeds[feed][0] = shape
+    else:
+        int8_node.feeds[feed] = np.zeros(shape, np.uint8)
+    refuses(int8_node, text)
+
+
+@pytest.mark.parametrize("name", ["k_cache", "v_cache"])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int64])
+def test_int8_refuses_other_elements(int8_node, name, dtype):
+    int8_node.feeds[name] = int8_node.feeds[name].astype(dtype)
+    refuses(int8_node, f"{name} has elements of ONNX type")
+
+
+@pytest.mark.parametrize("name", ["k_cache", "v_cache"])
+def test_attention_refuses_a_constant_cache(attention_node, name):
+    attention_node.constants[name] = attention_node.feeds.pop(name)
+    refuses(attention_node, f"{name} is a constant, expected an input: it is written in place")
