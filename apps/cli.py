@@ -5,6 +5,7 @@ Exit codes: 0 success, 1 failure (one line on standard error), 2 usage, 130 inte
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -15,7 +16,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from edgedec.apps.terminal import err, print_error, silence_stdout
+from edgedec.apps.terminal import print_error, silence_stdout
 from edgedec.models.errors import ConfigError, EdgedecError
 
 VERBS = {
@@ -29,6 +30,9 @@ VERBS = {
     "doctor": "doctor:doctor",
 }
 """Verb -> its file in this folder, and the function there."""
+
+_VERBS_AT_ONCE = ("run", "chat")
+"""Verbs whose user waits for a first token."""
 
 
 def _make_app(verbs: Iterable[str]) -> typer.Typer:
@@ -73,6 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs the program and exits. ``arguments`` default to those of the process."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     is_verb_given = bool(given) and given[0] in VERBS
+    if is_verb_given and given[0] in _VERBS_AT_ONCE:
+        _start_soon()
     try:
         app = _make_app(given[:1] if is_verb_given else VERBS)
         app(args=given, prog_name="edgedec")
@@ -90,6 +96,15 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             EdgedecError(f"unexpected {type(error).__name__}: {error} (--debug shows more)"), given
         )
     sys.exit(0)
+
+
+def _start_soon() -> None:
+    """Leaves out what delays a first token. To be called before NumPy is imported."""
+    # OpenBLAS would start a thread for every processor, each at full speed for a while: NumPy
+    # multiplies no matrices here.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # Little of what imports make is garbage, and to look for it takes longer than to keep it.
+    gc.set_threshold(50_000)
 
 
 def _fail(error: EdgedecError, arguments: list[str]) -> NoReturn:
@@ -113,6 +128,8 @@ class _LateHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         from rich.logging import RichHandler
+
+        from edgedec.apps.consoles import err
 
         handler = RichHandler(console=err, show_path=False)
         handler.setFormatter(self.formatter)

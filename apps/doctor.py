@@ -13,8 +13,9 @@ from rich.table import Table
 
 from edgedec import __version__, kernels
 from edgedec.apps import options
+from edgedec.apps.consoles import out
 from edgedec.apps.machine import Requirement, extras, memory_bytes, read_cpu, version
-from edgedec.apps.terminal import bytes_text, out, print_json
+from edgedec.apps.terminal import bytes_text, print_json
 from edgedec.runtime.machine import physical_cores
 
 

@@ -7,10 +7,6 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
-from rich.color import ColorSystem
-from rich.style import Style
-from rich.text import Text
-
 from edgedec.runtime.decoding.strategy import TARGET
 
 _PALETTE = ("green", "cyan", "magenta", "yellow", "blue", "red")
@@ -31,15 +27,22 @@ class OriginColours:
         style = self._style(origin)
         if not self._is_on or not style:
             return text
+        from rich.color import ColorSystem
+        from rich.style import Style
+
         return Style.parse(style).render(text, color_system=ColorSystem.STANDARD)
 
-    def legend(self, origins: Sequence[str]) -> Text:
-        """Returns how many of the tokens come from where."""
+    def print_legend(self, origins: Sequence[str]) -> None:
+        """Says on standard error how many of the tokens come from where."""
+        from rich.text import Text
+
+        from edgedec.apps.consoles import err
+
         text = Text("tokens by origin: ")
         for i, (origin, n_tokens) in enumerate(Counter(origins).most_common()):
             text.append(" · " if i else "")
             text.append(f"{origin} {n_tokens}", style=self._style(origin))
-        return text
+        err.print(text, soft_wrap=True)
 
     def _style(self, origin: str) -> str:
         if origin == TARGET:

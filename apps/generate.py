@@ -15,7 +15,7 @@ from edgedec.apps.grammar_options import GrammarOptions
 from edgedec.apps.option_groups import takes_groups
 from edgedec.apps.progress import ProgressBars, count_amount
 from edgedec.apps.switch_options import SwitchOptions, tell_if_approximate
-from edgedec.apps.terminal import TextWriter, err, note, print_json, stops_on_interrupt
+from edgedec.apps.terminal import TextWriter, note, print_json, stops_on_interrupt
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.generation import Stream
@@ -136,7 +136,7 @@ def write_stream(stream: Stream, bars: ProgressBars, shown: ShowOptions, is_sile
         writer.end_line()
         note(summary(stream.result))
         if shown.show_drafts:
-            err.print(colours.legend(stream.result.origins), soft_wrap=True)
+            colours.print_legend(stream.result.origins)
     if shown.explain:
         for line in explanation(stream):
             note(line)

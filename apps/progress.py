@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from edgedec.apps.terminal import bytes_text, err, note
+from edgedec.apps.terminal import bytes_text, is_plain, note
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -31,7 +31,7 @@ class ProgressBars:
         self._tasks: dict[str, TaskID] = {}
         self._phases: set[str] = set()
         self._drawn_s = 0.0
-        self._progress = _make_bars() if err.is_terminal else None
+        self._progress = None if is_plain() else _make_bars()
 
     def __enter__(self) -> Self:
         if self._progress is not None:
@@ -77,6 +77,8 @@ class ProgressBars:
 def _make_bars() -> Progress:
     # Imported where there is a terminal, for it delays the first token.
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    from edgedec.apps.consoles import err
 
     return Progress(
         SpinnerColumn(finished_text="[green]✓[/]"),

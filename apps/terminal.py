@@ -14,12 +14,6 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from rich.console import Console
-
-# Both look up sys.stdout and sys.stderr at each use, so they follow redirections.
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
-
 
 def print_json(document: Mapping[str, Any]) -> None:
     """Prints the one JSON document of a verb on standard output."""
@@ -31,13 +25,28 @@ def print_json(document: Mapping[str, Any]) -> None:
 def print_error(error: BaseException) -> None:
     """Prints an error as one line."""
     text = " ".join(str(error).split()) or type(error).__name__
+    if is_plain():
+        sys.stderr.write(f"error: {visible(text)}\n")
+        return
+    from edgedec.apps.consoles import err
+
     err.print("error:", style="bold red", end=" ")
     err.print(text, markup=False, soft_wrap=True)
 
 
 def note(text: str) -> None:
     """Prints a remark for the person at the terminal on standard error."""
+    if is_plain():
+        sys.stderr.write(f"{visible(text)}\n")
+        return
+    from edgedec.apps.consoles import err
+
     err.print(text, style="dim", markup=False, soft_wrap=True)
+
+
+def is_plain() -> bool:
+    """Returns whether standard error takes neither colours nor bars."""
+    return not (sys.stderr.isatty() or os.environ.get("FORCE_COLOR"))
 
 
 def visible(text: str) -> str:

@@ -14,9 +14,10 @@ import typer
 from edgedec.apps import options
 from edgedec.apps.bench_prompts_data import BenchPrompt, read_prompts
 from edgedec.apps.bench_report import device_facts
+from edgedec.apps.consoles import out
 from edgedec.apps.option_groups import takes_groups
 from edgedec.apps.progress import ProgressBars, count_amount
-from edgedec.apps.terminal import note, out, print_json
+from edgedec.apps.terminal import note, print_json
 from edgedec.apps.tune_adadec import learn, read_references
 from edgedec.apps.tune_report import (
     PROXY,

@@ -15,8 +15,9 @@ def test_all_is_complete_and_sorted(name: str) -> None:
     module = importlib.import_module(name)
     public = {
         attribute
-        for attribute, value in vars(module).items()
-        if not attribute.startswith("_") and not isinstance(value, types.ModuleType)
+        for attribute in dir(module)
+        if not attribute.startswith("_")
+        and not isinstance(getattr(module, attribute), types.ModuleType)
     }
     if hasattr(module, "__version__"):
         public.add("__version__")

@@ -16,28 +16,34 @@ from edgedec.models.errors import (
     SessionError,
     UnsupportedModelError,
 )
-from edgedec.runtime import (
-    Conversation,
-    DecodeStats,
-    Engine,
-    GenerationConfig,
-    GenerationResult,
-    SamplingConfig,
-    Stream,
-    load,
-)
 
-__version__: str
+if typing.TYPE_CHECKING:
+    from edgedec.runtime import (
+        Conversation,
+        DecodeStats,
+        Engine,
+        GenerationConfig,
+        GenerationResult,
+        SamplingConfig,
+        Stream,
+        load,
+    )
 
-if not typing.TYPE_CHECKING:
+    __version__: str
+else:
 
     def __getattr__(name):
-        # Only some ask for it, and reading it takes as long as importing half of this package.
-        if name != "__version__":
-            raise AttributeError(f"module 'edgedec' has no attribute {name!r}")
-        from importlib import metadata
+        # Importing the runtime, or reading the version, delays those who do not ask for it.
+        from importlib import import_module, metadata
 
-        return metadata.version("edgedec")
+        if name == "__version__":
+            return metadata.version("edgedec")
+        if name in __all__:
+            return getattr(import_module("edgedec.runtime"), name)
+        raise AttributeError(f"module 'edgedec' has no attribute {name!r}")
+
+    def __dir__():
+        return sorted({*globals(), *__all__})
 
 
 __all__ = [
