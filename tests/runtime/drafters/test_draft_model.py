@@ -17,7 +17,7 @@ from edgedec.models.errors import SessionError
 from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.decoding.draft_tree import ROOT, DraftTree
 from edgedec.runtime.drafters.calibration import KNOTS, Calibration
-from edgedec.runtime.drafters.draft_model import MAX_MISSING, DraftModelDrafter
+from edgedec.runtime.drafters.draft_model import MAX_MISSING, N_RECENT, DraftModelDrafter
 from edgedec.runtime.drafters.drafter import Budget, DraftContext
 from edgedec.runtime.drafters.token_map import TokenMap
 from edgedec.runtime.noise import Noise
@@ -218,16 +218,16 @@ def test_of_a_long_prompt_only_the_end_is_read() -> None:
     drafter = make_drafter(session)
     prompt = [i * i % VOCAB for i in range(MAX_MISSING + 300)]
     drafter.begin(prompt)
-    assert drafter.n_missing(prompt) == MAX_MISSING
+    assert drafter.n_missing(prompt) == N_RECENT
     tree = drafter.propose(context_of(prompt), WIDE)
-    assert drafter.cost.n_fed == MAX_MISSING
-    assert list(session.tokens) == prompt[-MAX_MISSING:]
+    assert drafter.cost.n_fed == N_RECENT
+    assert list(session.tokens) == prompt[-N_RECENT:]
     text = [*prompt, *spine(tree)[:2]]
     assert drafter.n_missing(text) <= 2
     drafter.propose(context_of(text), WIDE)
     assert list(session.tokens) == text[-len(session.tokens) :]
     drafter.end(text)
-    assert list(session.tokens) == text[300 : 300 + session.n_tokens]
+    assert list(session.tokens) == text[-N_RECENT - 2 :][: session.n_tokens]
     drafter.begin(prompt[:20])
     assert list(session.tokens) == prompt[: session.n_tokens]  # from the beginning again
 
