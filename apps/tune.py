@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from edgedec.apps.option_groups import takes_groups
 from edgedec.apps.progress import ProgressBars, count_amount
 from edgedec.apps.terminal import note, print_json
 from edgedec.apps.tune_adadec import learn, read_references
+from edgedec.apps.tune_catch_up import CatchUpCost
 from edgedec.apps.tune_report import (
     PROXY,
     Choice,
@@ -201,7 +203,15 @@ class _Finding:
     n_rounds: int
     n_traces: int
     n_tokens: int
+    catch_up: CatchUpCost | None
     is_interrupted: bool
+
+    @property
+    def catch_up_fields(self) -> dict[str, Any] | None:
+        """What a switch costs, JSON-ready."""
+        if self.catch_up is None:
+            return None
+        return {**dataclasses.asdict(self.catch_up), "of_steps": self.catch_up.of_steps}
 
     def choices(self, circumstances: dict[str, Any]) -> list[Choice]:
         """Returns what was chosen, with what it rests on."""
@@ -217,6 +227,7 @@ class _Finding:
             evidence = {
                 **circumstances,
                 "measure": PROXY,
+                "catch_up": self.catch_up_fields,
                 "n_prompts_recorded": self.n_traces,
                 "n_tokens_recorded": self.n_tokens,
                 "n_prompts_run": self.n_rounds,
@@ -251,7 +262,15 @@ def _find(job: Job, policies: Sequence[str], keep: float, seconds: float) -> _Fi
     rounds = job.state.complete_rounds(names)
     rows = rows_of(expected, rounds)
     chosen = [row for policy in policies if (row := choose(rows, policy, keep)) is not None]
-    return _Finding(rows, chosen, len(rounds), len(job.state.traces), n_tokens, is_interrupted)
+    return _Finding(
+        rows,
+        chosen,
+        len(rounds),
+        len(job.state.traces),
+        n_tokens,
+        job.state.catch_up,
+        is_interrupted,
+    )
 
 
 def _sweep(job: Job, policies: Sequence[str], keep: float) -> list[Expected]:
@@ -314,6 +333,7 @@ def _tell(finding: _Finding, is_json: bool) -> None:
         print_json(
             {
                 "measure": PROXY,
+                "catch_up": finding.catch_up_fields,
                 "settings": [row.to_dict() for row in finding.rows],
                 "chosen": [row.name for row in finding.chosen],
                 "n_prompts_recorded": finding.n_traces,
@@ -323,6 +343,8 @@ def _tell(finding: _Finding, is_json: bool) -> None:
         return
     out.print(render(finding.rows, finding.chosen, finding.n_rounds))
     note(PROXY)
+    if finding.catch_up is not None:
+        note(str(finding.catch_up))
     slow = [row.name for row in finding.chosen if row.speedup is not None and row.speedup <= 1]
     if slow:
         note(f"no faster than plain decoding here: {', '.join(slow)}")

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from edgedec.apps.tune_catch_up import measure_catch_up
 from edgedec.apps.tune_state import Measured, Round, TuneState
 from edgedec.apps.tune_sweep import COST_SIZES, Costs
 from edgedec.apps.tune_traces import Trace, generate_until, predictions
@@ -66,6 +67,7 @@ def record(job: Job, until_s: float) -> None:
                 name: CostTable.measure(session, anchor=0, sizes=COST_SIZES).row_ms
                 for name, session in (("small", small), ("large", job.engine.session))
             }
+            state.catch_up = measure_catch_up(job.engine.session)
             state.save()
         for name in missing:
             job.report("record", len(state.traces), len(job.prompts))

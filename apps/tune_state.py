@@ -10,6 +10,7 @@ from typing import Any
 
 import platformdirs
 
+from edgedec.apps.tune_catch_up import CatchUpCost
 from edgedec.apps.tune_traces import Trace
 from edgedec.models.errors import ConfigError
 
@@ -36,11 +37,13 @@ Round = dict[str, Measured]
 class TuneState:
     """Traces, rounds and what references gave, by prompt. path: where it is kept.
 
+    catch_up: what a switch costs, None where it is not known.
     references: entropy at each position of a right text, and whether the likeliest token was its.
     """
 
     path: Path
     costs: dict[str, dict[int, float]] = field(default_factory=dict)
+    catch_up: CatchUpCost | None = None
     traces: dict[str, Trace] = field(default_factory=dict)
     rounds: dict[str, Round] = field(default_factory=dict)
     references: dict[str, list[tuple[float, bool]]] = field(default_factory=dict)
@@ -62,6 +65,7 @@ class TuneState:
         """Writes everything; an older file is replaced when all of the new one is written."""
         document = {
             "costs": self.costs,
+            "catch_up": None if self.catch_up is None else asdict(self.catch_up),
             "traces": {name: trace.to_dict() for name, trace in self.traces.items()},
             "rounds": {
                 name: {setting: asdict(run) for setting, run in found.items()}
@@ -81,6 +85,8 @@ class TuneState:
             name: {int(m): float(ms) for m, ms in table.items()}
             for name, table in document["costs"].items()
         }
+        catch_up = document["catch_up"]
+        self.catch_up = None if catch_up is None else CatchUpCost(**catch_up)
         self.traces = {name: Trace.from_dict(fields) for name, fields in document["traces"].items()}
         self.rounds = {
             name: {setting: Measured(**fields) for setting, fields in found.items()}

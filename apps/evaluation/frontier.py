@@ -35,14 +35,14 @@ KEEP = 0.97
 """Part of the large model's score that an approximate setting has to keep."""
 
 GRID = (
-    "ead:threshold=0.3",
+    "ead:threshold=0.05",
+    "ead:threshold=0.2",
     "ead:threshold=0.6",
-    "ead:threshold=1.0",
-    "ead:threshold=0.6,window=1,dwell=1",
-    "ead:threshold=0.6,mode=repair",
-    "margin:threshold=0.3",
-    "bild:mode=repair",
-    "bild:fallback=0.4,mode=repair",
+    "ead:threshold=0.2,window=1,dwell=1",
+    "margin:threshold=0.1",
+    "bild:fallback=0.6",
+    "bild:fallback=0.9",
+    "bild:fallback=0.9,mode=repair",
 )
 """Settings that are swept where none are named."""
 
@@ -66,6 +66,7 @@ def frontier_of(
         for setting, samples in zip(settings, found, strict=True)
     }
     large, auto = common[roles[PLAIN]], common[roles[AUTO]]
+    step_ms = _step_ms(large)
     rows = []
     for setting in settings:
         own = common[setting.label]
@@ -81,6 +82,8 @@ def frontier_of(
                 "share_large": _share_large(setting, own),
                 "cost_paper": _cost_paper(setting, own),
                 "tokens_per_s": tokens_per_s(own),
+                "catch_up": _catch_up(own, step_ms),
+                "policy_share": _policy_share(own),
             }
         )
     return {
@@ -121,6 +124,21 @@ def render_table(frontier: dict[str, Any]) -> str:
         "time of plain large", "time of lossless auto", "by the large", "cost in the paper", "t/s",
     ]  # fmt: skip
     return table(header, [_cells(row) for row in frontier["settings"]])
+
+
+def render_notes(frontier: dict[str, Any]) -> list[str]:
+    """Returns what taking turns itself cost, a line for each setting that does."""
+    lines = []
+    for row in frontier["settings"]:
+        found = row["catch_up"]
+        if row["policy_share"] is None or found is None:
+            continue
+        lines.append(
+            f"{row['label']}: {found['n']} catch-ups of the large model, over "
+            f"{found['mean_tokens']:.1f} tokens on average, took {found['of_steps']:.2f} of as "
+            f"many plain steps; deciding and tagging took {row['policy_share']:.2%} of decoding"
+        )
+    return lines
 
 
 def render_verdict(frontier: dict[str, Any]) -> str:
@@ -238,6 +256,34 @@ def _cost_paper(setting: Setting, samples: Sequence[Sample]) -> float | None:
     if len(weighed) < len(samples) or not n_tokens:
         return None
     return sum(cost * n for cost, n in weighed) / n_tokens
+
+
+def _step_ms(large: Sequence[Sample]) -> float | None:
+    """Returns the time of a step of plain decoding."""
+    rate = tokens_per_s(large)
+    return 1000 / rate if rate else None
+
+
+def _catch_up(samples: Sequence[Sample], step_ms: float | None) -> dict[str, float] | None:
+    """Returns what the large model's passes over missed tokens took, None where there were none.
+
+    mean_tokens: computed by one, the newest included, so that it gives the next token as well.
+    of_steps: their time in parts of as many plain steps'.
+    """
+    passes = [sample.switch.get("passes", {}).get(Model.LARGE, {}) for sample in samples]
+    n = sum(one.get("n_catch_ups", 0) for one in passes)
+    ms = sum(one.get("catch_up_ms", 0.0) for one in passes)
+    if not n or not step_ms:
+        return None
+    n_tokens = n + sum(one["n_caught_up"] for one in passes)
+    return {"n": n, "mean_tokens": n_tokens / n, "ms": ms, "of_steps": ms / (n_tokens * step_ms)}
+
+
+def _policy_share(samples: Sequence[Sample]) -> float | None:
+    """Returns the part of decoding that deciding and tagging took, None where nothing switched."""
+    ms = [sample.switch["policy_ms"] for sample in samples if "policy_ms" in sample.switch]
+    decode_s = sum(sample.decode_s for sample in samples)
+    return sum(ms) / (1000 * decode_s) if ms and decode_s else None
 
 
 def _time(row: Row) -> float:

@@ -2,9 +2,10 @@
 
 In a chat, an instruct model is asked for a whole Python script and its answer is begun for it, up
 to the opening of the code, so that the code is all there is to extract: it ends at the closing
-fence, or where the script begins to call what it defined. Without a template, the model continues
-the prompt, and its text ends where a function does: at the next definition, class, comment,
-condition or print that is not indented.
+fence, or where the script begins to call or to test what it defined, for a wrong test of its own
+says nothing about the function. Without a template, the model continues the prompt, and its text
+ends where a function does: at the next definition, class, comment, condition or print that is not
+indented.
 
 Source: EvalPlus (evalplus/provider/utility.py, Apache-2.0) for the chat; Codex, arXiv:2107.03374,
 section 2.1 and appendix A, for the stop texts.
@@ -32,7 +33,9 @@ Below is a Python script with a self-contained function that solves the problem 
 corresponding tests:
 ```python
 """
-_AFTER_SCRIPT = ("\n```", "\nif __name__", "\ndef main(", "\nprint(")
+_AFTER_SCRIPT = (
+    "\n```", "\nif __name__", "\ndef main(", "\nprint(", "\nassert ", "\n# Test",
+)  # fmt: skip
 _AFTER_FUNCTION = ("\nclass ", "\ndef ", "\n#", "\nif ", "\nprint")
 
 

@@ -11,6 +11,7 @@ from edgedec.apps.bench_report import table
 from edgedec.apps.evaluation.frontier import (
     SMALL,
     frontier_of,
+    render_notes,
     render_table,
     render_verdict,
 )
@@ -234,6 +235,7 @@ def _facts(document: dict[str, Any]) -> str:
             "times are of whole requests, catch-up included; cost in the paper: without it",
             f"by the large: tokens it gave or, in lossless settings, checked; {SMALL}: the draft "
             "model alone, which never waits for the other one",
+            *render_notes(swept),
         ]
     if held_by := document.get("programs_held_by"):
         lines.append(f"programs held by: {', '.join(held_by)}")

@@ -8,6 +8,7 @@ of each. Whether the text ends is then always for the large model to say.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,6 +57,7 @@ class Switching:
         self._active = Model.SMALL
         self._doubt = Doubt()
         self._is_discarded = False
+        self._policy_s = 0.0  # deciding and tagging
 
     def begin(self, state: DecodeState) -> None:
         """Starts an output. The small model sees the prompt when it is first asked."""
@@ -67,6 +69,7 @@ class Switching:
         self._log = SwitchLog()
         self._active = self._policy.begin()
         self._doubt = Doubt()
+        self._policy_s = 0.0
         if (largest := max(state.tokens)) >= self._session.vocab_size:
             raise ConfigError(
                 f"the prompt holds token {largest}, expected 0 to {self._session.vocab_size - 1}, "
@@ -86,10 +89,14 @@ class Switching:
             model.rewind(state.tokens)
 
     def summary(self) -> dict[str, Any]:
-        """Returns what happened in the latest output, JSON-ready; see `SwitchLog.summary`."""
+        """Returns what happened in the latest output, JSON-ready; see `SwitchLog.summary`.
+
+        policy_ms: spent on reading off doubt, deciding and tagging, between the passes.
+        """
         counts = {m: self._models[m].counts if self._models else PassCounts() for m in Model}
         return {
             "setting": self._setting.to_dict(),
+            "policy_ms": 1000 * self._policy_s,
             **self._log.summary(counts[Model.SMALL], counts[Model.LARGE], self._size_ratio),
         }
 
@@ -106,7 +113,7 @@ class Switching:
                 f"{counts['n_catch_ups']} passes over {counts['n_caught_up']} missed tokens in "
                 f"{counts['catch_up_ms']:.0f} ms, the prompt in {counts['prompt_ms']:.0f} ms"
             )
-        return lines
+        return [*lines, f"deciding and tagging: {found['policy_ms']:.1f} ms"]
 
     def close(self) -> None:
         """Closes the small model's session."""
@@ -120,7 +127,7 @@ class Switching:
             self._observe(Model.SMALL, rows, 0)
             if not self._is_discarded:
                 state.take_rows()  # of the large model, which was not asked
-                self._log.add(Model.SMALL, doubt, small.latest)
+                self._tag(Model.SMALL, doubt, small.latest)
                 return StepResult((state.pick_from(rows, 0, noise),), (Model.SMALL,))
             self._log.n_dropped += 1
         return self._ask_large(state, noise)
@@ -142,7 +149,7 @@ class Switching:
         self._observe(Model.LARGE, rows, n_kept)
         self._rewind(len(state.tokens) + n_kept)
         self._count_run(state, run, n_kept)
-        self._log.add(Model.LARGE, doubt, large.latest)
+        self._tag(Model.LARGE, doubt, large.latest)
         return StepResult((*pending[:n_kept], token), (*[Model.SMALL] * n_kept, Model.LARGE))
 
     def _ask_large(self, state: DecodeState, noise: Noise) -> StepResult:
@@ -155,7 +162,7 @@ class Switching:
             state.stats.n_passes += 1
             state.stats.n_pass_tokens += 1
         self._observe(Model.LARGE, rows, 0)
-        self._log.add(Model.LARGE, doubt, catch_up)
+        self._tag(Model.LARGE, doubt, catch_up)
         return StepResult((state.pick_from(rows, 0, noise),), (Model.LARGE,))
 
     def _run(self, state: DecodeState, noise: Noise) -> _Run:
@@ -184,7 +191,7 @@ class Switching:
         state.stats.verify_ms += self._models[Model.LARGE].latest.ms
         self._log.n_dropped += n_run - n_kept
         for _ in range(n_kept):
-            self._log.add(Model.SMALL, run.doubt, run.catch_up)
+            self._tag(Model.SMALL, run.doubt, run.catch_up)
 
     def _small_rows(self, state: DecodeState, text: Sequence[int]) -> Rows:
         rows = self._models[Model.SMALL].rows_after(text, 1, state.needs_logits)
@@ -196,13 +203,20 @@ class Switching:
 
     def _observe(self, model: Model, rows: Rows, index: int) -> Signal:
         """Tells the policy of a prediction; the model to go on with is active then."""
+        started_s = time.perf_counter()
         signal = Signal.of(rows.stats, index)
         self._active = self._policy.observe(model, signal)
         self._is_discarded = (
             model is Model.SMALL and self._active is Model.LARGE and self._policy.discards
         )
         self._doubt = Doubt(signal.entropy, self._policy.level)
+        self._policy_s += time.perf_counter() - started_s
         return signal
+
+    def _tag(self, model: Model, doubt: Doubt, catch_up: CatchUp) -> None:
+        started_s = time.perf_counter()
+        self._log.add(model, doubt, catch_up)
+        self._policy_s += time.perf_counter() - started_s
 
     def _rewind(self, n_tokens: int) -> None:
         for model in self._models.values():

@@ -13,6 +13,7 @@ from edgedec.apps.evaluation.frontier import (
     GRID,
     REFERENCES,
     frontier_of,
+    render_notes,
     render_table,
     render_verdict,
     verdict,
@@ -97,6 +98,20 @@ def test_every_column_by_hand() -> None:
     line = next(text for text in table.splitlines() if "ead" in text)
     for cell in ("| no ", "75.0%", "0.25", "0.50", "27.3%"):
         assert cell in line
+
+
+def test_what_taking_turns_costs() -> None:
+    passes = {"large": {"n_catch_ups": 2, "n_caught_up": 30, "catch_up_ms": 400.0}, "small": {}}
+    document = swept(seconds=1.0, switch={"passes": passes, "policy_ms": 5.0})
+    rows = {row["label"]: row for row in document["settings"]}
+    # A step of plain decoding takes 2 s / 10; four samples of 32 tokens in two passes each.
+    expected = {"n": 8, "mean_tokens": 16, "ms": 1600, "of_steps": 1600 / (128 * 200)}
+    assert rows["ead:threshold=1"]["catch_up"] == pytest.approx(expected)
+    assert rows["ead:threshold=1"]["policy_share"] == pytest.approx(0.01)
+    (line,) = render_notes(document)
+    assert line.startswith("ead:threshold=1: 8 catch-ups of the large model, over 16.0 tokens")
+    assert line.endswith("took 1.00% of decoding")
+    assert all(rows[name]["policy_share"] is None for name in REFERENCES)
 
 
 def test_cost_in_the_paper_weighs_tokens() -> None:

@@ -109,6 +109,9 @@ def test_a_continued_prompt_is_judged() -> None:
     stops = task.request(cast(Engine, None), ADD, base).stop
     assert stops[0] == "mine"
     assert {"\nclass ", "\ndef ", "\n#", "\nif ", "\nprint"} <= set(stops)
+    in_chat = HumanEval(is_chat=True, limits=LIMITS).request(cast(Engine, None), ADD, base).stop
+    assert {"\n```", "\nassert "} <= set(in_chat)  # its own tests are no part of an answer
+    assert not {"\nclass ", "\ndef "} & set(in_chat)  # helpers are
 
 
 class WordTokenizer:

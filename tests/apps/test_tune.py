@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgedec.apps import tune_runs
+from edgedec.apps.tune_catch_up import CatchUpCost, measure_catch_up
 from edgedec.apps.tune_report import Choice, choose, rows_of, with_tuned, write_manifest
 from edgedec.apps.tune_runs import PLAIN, REFERENCES
 from edgedec.apps.tune_state import Measured, TuneState, replace_text
@@ -101,6 +102,28 @@ def test_predictions_are_those_of_single_passes() -> None:
         assert prediction.signal.top_prob == pytest.approx(probs.max(), rel=1e-5)
 
 
+def test_catching_up_is_measured_over_the_same_tokens() -> None:
+    session, clock = ToySession(VOCAB, context=200), 0.0
+    passes: list[int] = []
+    forward = session.forward
+
+    def timed(tree: Any, *arguments: Any, **named: Any) -> Any:
+        nonlocal clock
+        passes.append(len(tree))
+        clock += 0.010 + 0.001 * len(tree)
+        return forward(tree, *arguments, **named)
+
+    session.forward = timed  # type: ignore[method-assign]
+    found = measure_catch_up(session, repetitions=2, clock=lambda: clock)
+    assert found is not None
+    assert (found.n_tokens, found.pass_ms) == (32, pytest.approx(10 + 32))
+    assert found.steps_ms == pytest.approx(32 * 11)
+    assert found.of_steps == pytest.approx(42 / 352)
+    assert passes.count(32) == 3
+    assert session.n_tokens == 0
+    assert measure_catch_up(ToySession(VOCAB, context=100)) is None
+
+
 def test_candidates_cover_the_doubts_of_the_trace() -> None:
     trace = record(small_toy())
     for policy in ("ead", "margin"):
@@ -172,11 +195,13 @@ def test_state_goes_on_where_it_ended(tmp_path: Path, monkeypatch: pytest.Monkey
     state = TuneState.open("abc", is_fresh=False)
     assert not state.traces
     state.costs = {"small": {1: 2.0, 8: 3.5}}
+    state.catch_up = CatchUpCost(32, 90.0, 750.0)
     state.traces["a"] = Trace((Signal(1.0, 0.5, 0.25),), (Signal(0.0, 1.0, 1.0),), (True,))
     state.rounds["a"] = {PLAIN: measured(3.0, 11)}
     state.save()
     again = TuneState.open("abc", is_fresh=False)
     assert (again.costs, again.traces, again.rounds) == (state.costs, state.traces, state.rounds)
+    assert again.catch_up == state.catch_up
     assert again.complete_rounds({PLAIN}) == [state.rounds["a"]]
     assert again.complete_rounds({PLAIN, "auto"}) == []
     assert not TuneState.open("abc", is_fresh=True).traces
@@ -228,10 +253,13 @@ def test_tune_and_run_auto(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> No
     assert found.exit_code == 0, found.err
     assert (found.json["n_prompts_recorded"], found.json["n_prompts_run"]) == (2, 2)
     assert all(row["agreement"] == 1.0 for row in found.json["settings"])
+    assert found.json["catch_up"]["n_tokens"] == 32
+    assert found.json["catch_up"]["of_steps"] > 0
     after = read_manifest(bundle)
     tuned = after.defaults[TUNED_KEY]
     assert set(tuned["policies"]) == {"ead", "margin"}
     assert tuned["evidence"]["ead"]["n_prompts_run"] == 2
+    assert tuned["evidence"]["ead"]["catch_up"] == found.json["catch_up"]
     assert (after.files, after.models) == (before.files, before.models)
     assert after.defaults.items() >= before.defaults.items()
     outcome = cli(*asked, "--json")
@@ -241,6 +269,7 @@ def test_tune_and_run_auto(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> No
     assert outcome.err.count("this is approximate") == 1
     resumed = cli(*command, "--minutes", 0.2, "--policy", "ead", "--dry-run")
     assert "2 recorded texts and 2 rounds are known already" in resumed.err
+    assert "catching up 32 tokens takes the large model" in resumed.err
     assert read_manifest(bundle).defaults == after.defaults
 
 

@@ -324,5 +324,7 @@ def test_output_is_json_and_explained() -> None:
     assert result.switch["cost_paper"] is None
     assert SwitchConfig.from_dict(result.switch["setting"]).threshold == float("inf")
     assert strategy.explain()[0].startswith("ead:threshold=inf: 0 tokens from the large model, 60")
+    decode_ms = result.ttft_ms + result.tpot_ms * (len(result.token_ids) - 1)
+    assert 0 < result.switch["policy_ms"] < decode_ms
     strategy.close()
     assert small.is_closed
