@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
-from edgedec.apps.export_bundle import Quantization
+from edgedec.apps.export_bundle import KVCacheFormat, Quantization
 from edgedec.export.quantize import SCHEMES
+from edgedec.models.manifest import KV_FORMATS
 
 Cli = Callable[..., Any]
 
 
 def test_schemes_are_those_of_the_exporter() -> None:
     assert [scheme.value for scheme in Quantization] == list(SCHEMES)
+    assert [kv_format.value for kv_format in KVCacheFormat] == list(KV_FORMATS)
 
 
 def test_report(cli: Cli, smollm2_gguf: Path, tmp_path: Path) -> None:
@@ -39,12 +41,36 @@ def test_report(cli: Cli, smollm2_gguf: Path, tmp_path: Path) -> None:
     assert cli("export", smollm2_gguf, "-o", bundle, "--force").exit_code == 0
 
 
+def test_int8_kv_cache(cli: Cli, smollm2_gguf: Path, tmp_path: Path) -> None:
+    """The error is told by the export, in its JSON and by `edgedec inspect`."""
+    bundle = tmp_path / "b.edgedec"
+    options = ("export", smollm2_gguf, "-o", bundle, "--context", 600, "--kv-cache")
+    done = cli(*options, "int8", "--json")
+    assert done.exit_code == 0
+    found = done.json["verification"]["int8_kv_cache"]
+    assert found["n_tokens"] > 300
+    assert 0 < found["kl_nats"] < 0.02
+    assert found["top1_agreement"] > 0.9
+    assert done.json["models"]["target"]["kv_format"] == "int8"
+    done = cli("inspect", bundle)
+    assert "int8_kv_cache, kl_nats" in done.out
+    assert "int8, 11.9 kB a token, 7.1 MB when the context is full" in done.out
+    assert cli("inspect", bundle, "--json").json["models"]["target"]["kv_format"] == "int8"
+    done = cli(*options, "int8", "--force")
+    assert "target with an int8 KV cache: KL 0.00" in done.err
+    assert f"of {found['n_tokens']} tokens of text" in " ".join(done.err.split())
+    done = cli(*options, "int4", "--force")
+    assert done.exit_code == 2
+    assert "--kv-cache" in done.err
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--quant", "int4"], "quantised already"),
         (["--context", "100000"], "context 100000 is more than the 8192 positions"),
         (["--hidden-layers", "7,31"], "hidden layer 31"),
+        (["--kv-cache", "int8", "--target", "portable"], "leave out --kv-cache, or --target"),
     ],
 )
 def test_options_that_do_not_fit(

@@ -29,7 +29,15 @@ def flip(path: Path, offset: int) -> None:
 def test_text(cli: Cli, smollm2_bundle: Path) -> None:
     done = cli("inspect", smollm2_bundle, "--verify")
     assert done.exit_code == 0
-    for fact in ("SmolLM2", "fused", "30 x 576", "210 q4_1", "8192", "every file is as exported"):
+    for fact in (
+        "SmolLM2",
+        "fused",
+        "30 x 576",
+        "210 q4_1",
+        "8192",
+        "float16, 23.0 kB a token",
+        "every file is as exported",
+    ):
         assert fact in done.out
 
 
