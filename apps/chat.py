@@ -96,6 +96,8 @@ class _Talk:
         with ProgressBars(count_amount) as bars:
             stream = conversation.send(line, on_progress=bars.report)
             write_stream(stream, bars, self.shown, self.is_silent)
+        if sys.stdin.isatty():
+            stream.catch_up()  # while the answer is being read
         return stream.result.to_dict()
 
 

@@ -20,6 +20,7 @@ from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.generation import Stream
 from edgedec.runtime.result import GenerationResult
+from edgedec.runtime.switching.switching import Switching
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,9 +120,12 @@ def write_stream(stream: Stream, bars: ProgressBars, shown: ShowOptions, is_sile
     """Writes a stream to standard output as it appears, then what it took to standard error.
 
     Returns whether Ctrl-C ended it. Nothing is written if ``is_silent``, except explanations.
+    Colours tell of drafts where asked for, and of models that take turns always.
     """
     colours = OriginColours()
-    writer = TextWriter(colours.paint) if shown.show_drafts else TextWriter()
+    is_switching = isinstance(stream.strategy, Switching)
+    is_coloured = shown.show_drafts or is_switching
+    writer = TextWriter(colours.paint) if is_coloured else TextWriter()
     n_written = 0
     with stops_on_interrupt(stream.stop) as is_interrupted:
         for piece, origin in stream.pieces:
@@ -135,7 +139,9 @@ def write_stream(stream: Stream, bars: ProgressBars, shown: ShowOptions, is_sile
         writer.write(stream.result.text[n_written:])
         writer.end_line()
         note(summary(stream.result))
-        if shown.show_drafts:
+        if is_switching:
+            note(switch_summary(stream.result))
+        if is_coloured:
             colours.print_legend(stream.result.origins)
     if shown.explain:
         for line in explanation(stream):
@@ -164,6 +170,22 @@ def summary(result: GenerationResult) -> str:
         parts.append(f"first after {result.ttft_ms:.0f} ms")
     if result.tokens_per_s:
         parts.append(f"then {result.tokens_per_s:.1f} tokens/s")
+    return " · ".join(parts)
+
+
+def switch_summary(result: GenerationResult) -> str:
+    """Returns what taking turns came to, on one line."""
+    found = result.switch
+    passes = found["passes"].values()
+    caught_up = sum(counts["n_caught_up"] for counts in passes)
+    parts = [
+        f"{found['share_large']:.1%} of the tokens from the large model",
+        f"{found['n_switches']} switches",
+        f"{caught_up} missed tokens caught up in "
+        f"{sum(counts['catch_up_ms'] for counts in passes):.0f} ms",
+    ]
+    if found["cost_paper"] is not None:
+        parts.append(f"cost without catch-up {found['cost_paper']:.2f} of the large model's")
     return " · ".join(parts)
 
 

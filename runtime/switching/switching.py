@@ -88,6 +88,20 @@ class Switching:
         for model in (PairedModel(self._session, 0), PairedModel(state.session, 0)):
             model.rewind(state.tokens)
 
+    def catch_up(self, tokens: Sequence[int]) -> int:
+        """Has both models compute what they missed of ``tokens``; returns how much that was.
+
+        For idle time: whoever is asked next need not do it then.
+        """
+        n_computed = 0
+        for paired in self._models.values():
+            text = tokens[: paired.session.context]
+            paired.rewind(text)
+            if missed := len(text) - paired.session.n_tokens:
+                paired.rows_after(text, with_logits=False)
+                n_computed += missed
+        return n_computed
+
     def summary(self) -> dict[str, Any]:
         """Returns what happened in the latest output, JSON-ready; see `SwitchLog.summary`.
 

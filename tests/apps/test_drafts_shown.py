@@ -19,6 +19,11 @@ from edgedec.apps.option_groups import takes_groups
 from edgedec.apps.progress import ProgressBars, count_amount
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.switching.config import SwitchConfig
+from edgedec.runtime.switching.switching import Switching
+
+from ..runtime.draft_toys import PROMPT, open_stream
+from ..runtime.switch_toys import large_toy, small_toy
 
 GREEN, CYAN, PLAIN = "\x1b[32m", "\x1b[36m", "\x1b[0m"
 
@@ -71,6 +76,33 @@ def test_drafted_tokens_are_coloured_at_a_terminal(
     text = written(monkeypatch, Terminal(), show_drafts=True)
     assert text == f"one {GREEN}two {PLAIN}{CYAN}three {PLAIN}four\n"
     assert "tokens by origin: target 2 · lookup 1 · draft 1" in capsys.readouterr().err
+
+
+def test_models_that_take_turns_are_always_coloured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    large, small = large_toy(), small_toy()
+    setting = SwitchConfig.parse("ead:threshold=2.0,window=3,dwell=2")
+    strategy = Switching(small, setting, size_ratio=0.25)
+    stream = open_stream(large, PROMPT, GenerationConfig(max_new_tokens=30), strategy)
+    write_stream(stream, ProgressBars(count_amount), ShowOptions(), is_silent=False)
+    found, first = stream.result, stream.result.origins[0]
+    colours = {first: GREEN, ({"small", "large"} - {first}).pop(): CYAN}
+    painted = "".join(
+        f"{colours[origin]}{token} {PLAIN}"
+        for token, origin in zip(found.token_ids, found.origins, strict=True)
+    )
+    assert sys.stdout.getvalue().rstrip("\n") == painted  # type: ignore[attr-defined]
+    err = capsys.readouterr().err
+    share = found.switch["share_large"]
+    assert 0 < share < 1
+    assert f"{share:.1%} of the tokens from the large model" in err
+    assert f"cost without catch-up {share + 0.25 * (1 - share):.2f} of the large" in err
+    caught_up = sum(counts["n_caught_up"] for counts in found.switch["passes"].values())
+    assert f"{caught_up} missed tokens caught up in" in err
+    assert f"large {found.origins.count('large')}" in err
 
 
 def test_no_colours_unless_asked_for_nor_where_they_are_unwanted(

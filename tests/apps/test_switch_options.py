@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from edgedec.apps.switch_options import APPROXIMATE, SwitchOptions
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.generation import Stream
 from edgedec.runtime.switching.config import SwitchConfig
 
 Cli = Callable[..., Any]
@@ -89,3 +91,33 @@ def test_chat_tells_once_and_run_refuses(
     command = ("run", smollm2_bundle, "Hi", "--switch", "bild")
     assert "switching needs a second, smaller model" in cli(*command).error
     assert "switching is a method of its own" in cli(*command, "--method", "auto").error
+
+
+@pytest.mark.e2e
+def test_chat_at_a_terminal_catches_up_between_turns(
+    cli: Cli, smollm2_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Keyboard(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    lines, caught_up = iter(["Hi", "And now?"]), []
+    catch_up = Stream.catch_up
+
+    def said(prompt: str) -> str:
+        try:
+            return next(lines)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr("sys.stdin", Keyboard())
+    monkeypatch.setattr("builtins.input", said)
+    monkeypatch.setattr(Stream, "catch_up", lambda self: caught_up.append(catch_up(self)))
+    outcome = cli(
+        "chat", smollm2_bundle, "--draft", smollm2_bundle, "-n", 8, "--threads", 2,
+        "--switch", "ead:threshold=inf", "--json",
+    )  # fmt: skip
+    turns = outcome.json["turns"]
+    # The large model missed all tokens of the answer, the small one the last of them.
+    assert caught_up == [len(turn["token_ids"]) + 1 for turn in turns]
+    assert turns[1]["switch"]["passes"]["small"]["prompt_ms"] > 0

@@ -279,6 +279,46 @@ def test_cancelling_leaves_both_sessions_rewound(
     )
 
 
+@pytest.mark.parametrize("mode", ["trust", "repair", "verify"])
+@pytest.mark.parametrize("setting", ["ead:threshold=inf", "ead:threshold=-1", SETTINGS[0]])
+def test_idle_time_is_for_catching_up(setting: str, mode: str) -> None:
+    large, small = large_toy(context=90), small_toy(context=50)
+    strategy = Switching(small, SwitchConfig.parse(f"{setting},mode={mode}"))
+    stream = open_stream(large, PROMPT, GREEDY, strategy)
+    next(stream)
+    assert stream.catch_up() == 0  # nobody is idle yet
+    list(stream)
+    told, text = stream.result.switch, [*PROMPT, *stream.result.token_ids]
+    missed = len(text) - large.n_tokens + 50 - small.n_tokens
+    assert missed > 0
+    n_rows = large.n_rows + small.n_rows
+    assert stream.catch_up() == missed
+    assert large.n_rows + small.n_rows == n_rows + missed
+    assert list(large.tokens) == text
+    assert list(small.tokens) == text[:50]
+    assert stream.catch_up() == 0
+    assert stream.result.switch == told
+    longer = [*text, 3, 1]
+    config = GenerationConfig(max_new_tokens=9)
+    found = generate(large, longer, config, strategy).token_ids
+    anew = Switching(small_toy(context=50), SwitchConfig.parse(f"{setting},mode={mode}"))
+    assert found == generate(large_toy(context=90), longer, config, anew).token_ids
+
+
+@pytest.mark.parametrize("n_pieces", [0, 3])
+def test_nothing_is_caught_up_of_what_was_dropped(n_pieces: int) -> None:
+    large, small = large_toy(), small_toy()
+    strategy = Switching(small, SwitchConfig.parse("ead:threshold=inf"))
+    generate(large, PROMPT, GREEDY, strategy)
+    stream = open_stream(large, PROMPT[:3], GREEDY, strategy)
+    for _ in range(n_pieces):
+        next(stream)
+    stream.cancel()
+    n_rows = large.n_rows + small.n_rows
+    assert stream.catch_up() == 0
+    assert large.n_rows + small.n_rows == n_rows
+
+
 @pytest.mark.parametrize("mode", ["trust", "verify"])
 @pytest.mark.parametrize("victim", ["large", "small"])
 def test_interrupt_in_a_pass_leaves_both_sessions_rewound(mode: str, victim: str) -> None:
