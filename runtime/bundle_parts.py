@@ -10,7 +10,6 @@ from typing import Any
 from edgedec import kernels
 from edgedec.models.errors import BundleError, ConfigError, SessionError
 from edgedec.models.manifest import BundleManifest
-from edgedec.runtime.chat_template import ChatTemplate
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.machine import processors
 from edgedec.runtime.methods import PLAIN, identity_of
@@ -25,6 +24,8 @@ def prompt_encoder(folder: Path, manifest: BundleManifest, tokenizer: Tokenizer)
     """Returns what turns prompts into the ids that the bundle's model expects."""
     template = None
     if TEMPLATE_NAME in manifest.files:
+        from edgedec.runtime.chat_template import ChatTemplate
+
         eos = manifest.stop_token_ids[0] if manifest.stop_token_ids else None
         variables = {
             "bos_token": tokenizer.token(manifest.bos_token_id),

@@ -13,7 +13,6 @@ from typing import Any, Self
 from edgedec.models.errors import BundleError, ConfigError, SessionError
 from edgedec.models.manifest import ModelEntry, read_manifest
 from edgedec.runtime.affinity import Affinity
-from edgedec.runtime.backends import open_session
 from edgedec.runtime.bundle_parts import default_method, defaults, identity, prompt_encoder
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.conversation import Conversation
@@ -21,6 +20,7 @@ from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
 from edgedec.runtime.draft_source import DraftSource, find_draft
 from edgedec.runtime.generation import OnDone, Request, Stream
 from edgedec.runtime.grammar import Grammars
+from edgedec.runtime.loading import load_together
 from edgedec.runtime.machine import physical_cores, processors
 from edgedec.runtime.methods import PLAIN, MethodParts, Methods
 from edgedec.runtime.prefill import Progress, check_fits
@@ -36,7 +36,7 @@ from edgedec.runtime.session_memory import (
 )
 from edgedec.runtime.switching.tuned import TUNED_KEY
 from edgedec.runtime.text_stream import TextStream
-from edgedec.runtime.tokenizer import TOKENIZER_NAME, Codec, Tokenizer
+from edgedec.runtime.tokenizer import TOKENIZER_NAME, Codec
 
 
 @dataclass(frozen=True)
@@ -299,22 +299,20 @@ def load(
     draft_threads = draft_threads or threads
     draft_placed = placed.first(draft_threads)
     folder = Path(path)
-    report("load", 0, 3)
+    report("load", 0, 2)
     manifest = read_manifest(folder)
     entry = manifest.models["target"]
     context = _chosen_context(context, entry)
     if TOKENIZER_NAME not in manifest.files:
         raise BundleError(f"the manifest of {folder} lists no {TOKENIZER_NAME}: export it again")
-    report("load", 1, 3)
-    tokenizer = Tokenizer.load(folder / TOKENIZER_NAME)
-    report("load", 2, 3)
+    report("load", 1, 2)
     memory.know(TARGET, KnownModel(fingerprint_of(manifest, TARGET), entry.config, context))
     draft_source = find_draft(folder, manifest, draft, draft_threads, context)
     if draft_source is not None:
         memory.know(DRAFT, draft_source.model)
         draft_source = replace(draft_source, memory=memory, affinity=draft_placed)
-    session = open_session(folder, entry, threads, context, placed)
-    report("load", 3, 3)
+    session, tokenizer = load_together(folder, entry, threads, context, placed)
+    report("load", 2, 2)
     return Engine(
         LoadedModel(
             session=session,

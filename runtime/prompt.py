@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgedec.models.errors import SessionError
-from edgedec.runtime.chat_template import ChatTemplate, Guard, texts_of
 from edgedec.runtime.tokenizer import Codec, without_surrogates
+
+if TYPE_CHECKING:  # `loading` knows when to import it
+    from edgedec.runtime.chat_template import ChatTemplate
 
 Message = Mapping[str, Any]
 """A chat message: ``role`` and ``content``, and whatever else the model's template reads."""
@@ -64,6 +66,8 @@ class PromptEncoder:
                 "this bundle has no chat template: pass the prompt as plain text instead of "
                 "messages"
             )
+        from edgedec.runtime.chat_template import Guard, texts_of
+
         messages = [_checked(message) for message in items]
         guard = Guard(self._codec.special_texts, texts_of(messages))
         guarded = [{**guard.hide_all(m), "role": m["role"]} for m in messages]

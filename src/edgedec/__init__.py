@@ -34,13 +34,15 @@ else:
 
     def __getattr__(name):
         # Importing the runtime, or reading the version, delays those who do not ask for it.
-        from importlib import import_module, metadata
-
+        if name not in __all__:
+            raise AttributeError(f"module 'edgedec' has no attribute {name!r}")
         if name == "__version__":
+            from importlib import metadata
+
             return metadata.version("edgedec")
-        if name in __all__:
-            return getattr(import_module("edgedec.runtime"), name)
-        raise AttributeError(f"module 'edgedec' has no attribute {name!r}")
+        from edgedec import runtime
+
+        return getattr(runtime, name)
 
     def __dir__():
         return sorted({*globals(), *__all__})
