@@ -194,6 +194,24 @@ def test_merged_digits_stay_split_only_where_the_family_splits(make_gguf: Any) -
     assert tokens("gpt-2", "9912") == ["9", "9", "12"]
 
 
+def test_tokens_that_hold_a_blank_are_merged(make_gguf: Any) -> None:
+    tokens = [chr(ord("!") + i) for i in range(94)] + [" h", " he"]
+
+    def merges_of(*merges: str) -> list[Any]:
+        metadata = {
+            "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": None,
+            "tokenizer.ggml.merges": merges,
+        }  # fmt: skip
+        checkpoint = open_checkpoint(str(make_gguf("llama", metadata=metadata)))
+        found: list[Any] = json.loads(checkpoint.tokenizer_json())["model"]["merges"]
+        return found
+
+    assert merges_of(" h e") == [[" h", "e"]]
+    tokens.append("he")
+    assert merges_of("h e") == ["h e"]
+    assert merges_of("h e", " h e") == [["h", "e"], [" h", "e"]]
+
+
 def test_only_qwen2_composes(make_gguf: Any) -> None:
     for pre in RECIPES:
         path = make_gguf("llama", metadata={"tokenizer.ggml.pre": pre})
