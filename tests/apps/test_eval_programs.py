@@ -9,13 +9,23 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from edgedec.apps.evaluation import program_child, programs
+from edgedec.apps.evaluation.human_eval import HumanEval
 from edgedec.apps.evaluation.programs import Limits, Verdict, check_programs_run, run_program
+from edgedec.apps.evaluation.samples import SampleFile, Setting
+from edgedec.apps.evaluation.tasks import Problem
+from edgedec.apps.evaluation.walk import Answers, Engines, walk
 from edgedec.models.errors import EdgedecError
+from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.engine import Engine
+from edgedec.runtime.result import GenerationResult
+from edgedec.runtime.stats import DecodeStats
 
 pytestmark = pytest.mark.robustness
 
@@ -286,3 +296,50 @@ def test_a_machine_where_nothing_runs_is_refused(
     monkeypatch.setattr(programs, "_CHILD", broken)
     with pytest.raises(EdgedecError, match="exit code 7"):
         check_programs_run(SMALL)
+
+
+def test_an_evaluation_goes_on_after_programs_that_misbehave(tmp_path: Path) -> None:
+    """Every text is the answer to one problem; only the last one is right."""
+    bodies = [
+        "import os\n    while True: os.fork()",
+        "while True: pass",
+        "x = []\n    while True: x.append(bytearray(1 << 20))",
+        f"open({str(tmp_path / 'new')!r}, 'w').write('x')",
+        "return 1",
+    ]
+    answers = iter(bodies)
+
+    class Talker:
+        session = type("Session", (), {"truncate": lambda self, n: None})()
+
+        def generate(self, prompt: Any, request: GenerationConfig) -> Any:
+            is_warm_up = request.max_new_tokens < 10
+            text = "" if is_warm_up else f"    {next(answers)}"
+            return GenerationResult(
+                text=text, token_ids=(1,), origins=("target",), finish_reason="stop",
+                n_prompt_tokens=1, load_ms=0, ttft_ms=1, tpot_ms=0, peak_rss_mb=1,
+                method="plain", lossless=True, stats=DecodeStats(),
+            )  # fmt: skip
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *error: object) -> None: ...
+
+    fields = {
+        "prompt": "def one():\n",
+        "test": "def check(candidate):\n    assert candidate() == 1\n",
+        "entry_point": "one",
+    }
+    problems = [Problem(str(i), f"file:{i}", fields) for i in range(len(bodies))]
+    with ExitStack() as stack:
+        engines = Engines(lambda models: cast(Engine, Talker()), stack)
+        task = HumanEval(is_chat=False, limits=Limits(seconds=5, memory_bytes=200 << 20))
+        work = Answers(task, problems, [[1]] * len(problems), engines)
+        file = SampleFile(None)
+        setting = Setting("plain", GenerationConfig(method="plain"))
+        assert walk(work, [setting], file, lambda phase, done, total: None) is None
+    samples = file.held.of(setting.fingerprint)
+    assert [sample.metrics["passed"] for sample in samples] == [0, 0, 0, 0, 1]
+    assert [sample.reason is None for sample in samples] == [False] * 4 + [True]
+    assert not list(tmp_path.iterdir())
