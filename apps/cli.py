@@ -104,9 +104,8 @@ def _start_soon() -> None:
     # OpenBLAS would start a thread for every processor, each at full speed for a while: NumPy
     # multiplies no matrices here.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # Little of what imports make is garbage, and at the end the system takes all memory at once:
-    # looking for what to give back takes a tenth of the time.
-    gc.set_threshold(50_000)
+    # At its end a process gives all memory back at once. Without this, Python would first look for
+    # what could go, which takes a tenth of the time.
     atexit.register(gc.freeze)
 
 
