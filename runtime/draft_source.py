@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from edgedec.models.errors import BundleError
 from edgedec.models.head_ids import read_head_ids
@@ -13,11 +14,13 @@ from edgedec.models.manifest import BundleManifest, ModelEntry, read_manifest
 from edgedec.runtime.affinity import Affinity
 from edgedec.runtime.backends import open_session
 from edgedec.runtime.decoding.draft_tree import SiblingKind
-from edgedec.runtime.drafters.draft_model import DraftModelDrafter
 from edgedec.runtime.drafters.token_map import TokenMap, spellings
 from edgedec.runtime.session_memory import DRAFT, KnownModel, SessionMemory, fingerprint_of
 from edgedec.runtime.switching.pair import Pair
 from edgedec.runtime.tokenizer import TOKENIZER_NAME
+
+if TYPE_CHECKING:
+    from edgedec.runtime.drafters.draft_model import DraftModelDrafter
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,8 @@ class DraftSource:
             BundleError: The draft model is broken.
             ConfigError: Its tokenizer has nothing in common with the target model's.
         """
+        from edgedec.runtime.drafters.draft_model import DraftModelDrafter
+
         token_map = self._token_map()
         session = open_session(self.folder, self.entry, self.threads, self.context, self.affinity)
         self.memory.open(DRAFT, session)

@@ -13,8 +13,6 @@ from edgedec.runtime.machine import peak_rss_mb
 from edgedec.runtime.noise import Noise
 from edgedec.runtime.prefill import Progress, prefill
 from edgedec.runtime.result import FinishReason, GenerationResult
-from edgedec.runtime.switching.adadec import AdaDec
-from edgedec.runtime.switching.switching import Switching
 from edgedec.runtime.text_stream import TextStream
 
 
@@ -133,6 +131,8 @@ class Stream(Iterator[str]):
 
         The next turn then begins sooner. Returns how many tokens that were; none of a dropped turn.
         """
+        from edgedec.runtime.switching.switching import Switching
+
         strategy, is_kept = self._request.strategy, self._has_begun and not self._is_dropped
         if self._result is None or not is_kept or not isinstance(strategy, Switching):
             return 0
@@ -235,5 +235,5 @@ class Stream(Iterator[str]):
             method=strategy.name,
             lossless=strategy.is_lossless,
             stats=self._state.stats,
-            switch=strategy.summary() if isinstance(strategy, Switching | AdaDec) else {},
+            switch=getattr(strategy, "summary", dict)(),
         )

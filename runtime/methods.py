@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import platformdirs
 
@@ -26,18 +26,17 @@ from edgedec.runtime.decoding.speculative import Speculative
 from edgedec.runtime.decoding.strategy import DecodingStrategy
 from edgedec.runtime.decoding.verifiers import DEFAULT_VERIFIER, VERIFIERS, Verifier
 from edgedec.runtime.draft_source import DraftSource
-from edgedec.runtime.drafters.draft_model import DraftModelDrafter
 from edgedec.runtime.drafters.drafter import Budget, Drafter
 from edgedec.runtime.drafters.grammar import GrammarDrafter
 from edgedec.runtime.drafters.prompt_lookup import PromptLookup
 from edgedec.runtime.drafters.token_recycling import TokenRecycling
 from edgedec.runtime.drafters.trigram import Trigrams
 from edgedec.runtime.session import ModelSession
-from edgedec.runtime.switching.adadec import AdaDec
 from edgedec.runtime.switching.config import ADADEC, SwitchConfig
-from edgedec.runtime.switching.pair import checked
-from edgedec.runtime.switching.switching import Switching
-from edgedec.runtime.switching.tuned import resolve
+
+if TYPE_CHECKING:  # imported by whom they are asked of, for they delay a first token
+    from edgedec.runtime.switching.adadec import AdaDec
+    from edgedec.runtime.switching.switching import Switching
 
 PLAIN, AUTO, DRAFT, STORE = "plain", "auto", "draft", "store"
 FREE: dict[str, Callable[[], Drafter]] = {
@@ -131,6 +130,12 @@ class Methods:
 
     def _make_switch(self, setting: SwitchConfig) -> Switching | AdaDec:
         """Returns switching between the target model and the draft model, as a whole one."""
+        from edgedec.runtime.drafters.draft_model import DraftModelDrafter
+        from edgedec.runtime.switching.adadec import AdaDec
+        from edgedec.runtime.switching.pair import checked
+        from edgedec.runtime.switching.switching import Switching
+        from edgedec.runtime.switching.tuned import resolve
+
         if setting.policy == ADADEC:
             return AdaDec(resolve(setting, self._parts.tuned, None))
         pair = checked(self._parts.draft.pair if self._parts.draft else None)
@@ -151,6 +156,8 @@ class Methods:
 
         if self._parts.draft is None:
             return Controller(free, target_costs)
+        from edgedec.runtime.drafters.draft_model import DraftModelDrafter
+
         model = self._drafter(DRAFT)
         assert isinstance(model, DraftModelDrafter)
         session, role = model.session, f"draft-{self._parts.draft.fingerprint[:12]}"

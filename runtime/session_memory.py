@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import ConfigError, SessionError
@@ -16,8 +16,10 @@ from edgedec.models.manifest import BundleManifest
 from edgedec.runtime.drafters.token_map import common_prefix
 from edgedec.runtime.prompt_cache import PromptCache
 from edgedec.runtime.session import ModelSession
-from edgedec.runtime.session_file import Expected, SavedModel, read_states, write_states
 from edgedec.runtime.session_state import SessionState
+
+if TYPE_CHECKING:
+    from edgedec.runtime.session_file import Expected
 
 TARGET, DRAFT = "target", "draft"
 
@@ -90,6 +92,8 @@ class SessionMemory:
         Raises:
             SessionError: The file cannot be written.
         """
+        from edgedec.runtime.session_file import SavedModel, write_states
+
         states = self._waiting | {
             role: session.snapshot()
             for role, session in self._sessions.items()
@@ -113,6 +117,8 @@ class SessionMemory:
             SessionError: The file cannot be read, is damaged, or is of other models; all sessions
                 stay as they were.
         """
+        from edgedec.runtime.session_file import read_states
+
         states = read_states(path, {role: self._expected(role) for role in self._known})
         for role, saved in states.items():
             session = self._sessions.get(role)
@@ -129,6 +135,8 @@ class SessionMemory:
             self.prompt_cache.insert(role, session.tokens, session.snapshot)
 
     def _expected(self, role: str) -> Expected:
+        from edgedec.runtime.session_file import Expected
+
         model, session = self._known[role], self._sessions.get(role)
         config = model.config
         is_open = session is not None and not session.is_closed

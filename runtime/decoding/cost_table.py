@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import json
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -76,6 +75,8 @@ class CostTable:
         Sizes are measured in turn, several times over, and the shortest time counts: what else
         the machine does only ever adds. Sizes the context has no room for are left out.
         """
+        import statistics  # takes long, and most processes read what another measured
+
         room = session.context - session.n_tokens
         fitting = [m for m in sizes if m <= room] or [1]
         times: dict[int, list[float]] = {m: [] for m in fitting}
