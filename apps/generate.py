@@ -19,6 +19,7 @@ from edgedec.apps.terminal import TextWriter, note, print_json, stops_on_interru
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.generation import Stream
+from edgedec.runtime.methods import AUTO, STORE
 from edgedec.runtime.result import GenerationResult
 from edgedec.runtime.switching.switching import Switching
 
@@ -60,6 +61,7 @@ def run(
             help="Begin with the KV cache saved in FILE, if there is one, and save it at the end.",
         ),
     ] = None,
+    store: options.Store = None,
     loading: options.LoadOptions,
     request: options.RequestOptions,
     grammar: GrammarOptions,
@@ -93,7 +95,7 @@ def run(
     if session is not None and not session.parent.is_dir():
         raise ConfigError(f"cannot save {session}: there is no folder {session.parent}")
     with ProgressBars(count_amount) as bars:
-        engine = loading.load(bundle, bars.report)
+        engine = loading.load(bundle, bars.report, store=store)
         with engine:
             if session is not None and session.exists():
                 n_held = engine.load_session(session)
@@ -107,6 +109,7 @@ def run(
                 bars.report,
             )
             tell_if_approximate(asked)
+            tell_if_unused(store, stream)
             is_interrupted = write_stream(stream, bars, shown, is_silent=json)
             if json:
                 print_json(stream.result.to_dict())
@@ -147,6 +150,13 @@ def write_stream(stream: Stream, bars: ProgressBars, shown: ShowOptions, is_sile
         for line in explanation(stream):
             note(line)
     return is_interrupted()
+
+
+def tell_if_unused(store: Path | None, stream: Stream) -> None:
+    """Notes that the method of ``stream`` does not draft from ``store``."""
+    name = stream.strategy.name
+    if store is not None and name != AUTO and STORE not in name.split("+"):
+        note(f"the method {name} leaves {store} alone: use --method auto, or store")
 
 
 def explanation(stream: Stream) -> list[str]:

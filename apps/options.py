@@ -94,6 +94,13 @@ Draft = Annotated[
     Path | None,
     typer.Option(metavar="BUNDLE", help="Draft model from another bundle than its own."),
 ]
+Store = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Draft from the texts in this n-gram store, and add to it; made if there is none.",
+    ),
+]
 
 
 _SAMPLING = (
@@ -112,9 +119,13 @@ class LoadOptions:
     draft: Draft = None
 
     def load(
-        self, bundle: Path, on_progress: Progress | None = None, prompt_cache_mb: int = 0
+        self,
+        bundle: Path,
+        on_progress: Progress | None = None,
+        prompt_cache_mb: int = 0,
+        store: Path | None = None,
     ) -> Engine:
-        """Returns the engine over ``bundle``."""
+        """Returns the engine over ``bundle``, which may draft from ``store``."""
         return load(
             bundle,
             self.threads,
@@ -123,6 +134,7 @@ class LoadOptions:
             draft=True if self.draft is None else self.draft,
             prompt_cache_mb=prompt_cache_mb,
             affinity=None if self.affinity is None else parse_affinity(self.affinity),
+            store=store,
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.conversation import Conversation
 from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
 from edgedec.runtime.draft_source import DraftSource, find_draft
+from edgedec.runtime.drafters.drafter import Drafter
 from edgedec.runtime.generation import OnDone, Request, Stream
 from edgedec.runtime.grammar import Grammars
 from edgedec.runtime.loading import load_together
@@ -34,6 +35,7 @@ from edgedec.runtime.session_memory import (
     SessionMemory,
     fingerprint_of,
 )
+from edgedec.runtime.store_source import find_store
 from edgedec.runtime.switching.tuned import TUNED_KEY
 from edgedec.runtime.text_stream import TextStream
 from edgedec.runtime.tokenizer import TOKENIZER_NAME, Codec
@@ -50,6 +52,7 @@ class LoadedModel:
     identity: of models, device and threads; see `MethodParts`.
     memory: what the sessions computed for earlier prompts.
     tuned: what `edgedec tune` found.
+    store: makes drafters over the n-gram store, if there is one.
     """
 
     session: ModelSession
@@ -63,6 +66,7 @@ class LoadedModel:
     identity: str = ""
     memory: SessionMemory = field(default_factory=SessionMemory)
     tuned: Any = None
+    store: Callable[[], Drafter] | None = None
 
 
 class Engine:
@@ -72,7 +76,9 @@ class Engine:
         """Takes over ``model``. strategy: decodes all requests, whatever method they name."""
         self._model: LoadedModel | None = model
         self._strategy = strategy
-        parts = MethodParts(model.session, model.draft, model.identity, tuned=model.tuned)
+        parts = MethodParts(
+            model.session, model.draft, model.identity, store=model.store, tuned=model.tuned
+        )
         self._methods = Methods(parts, model.default_method)
         self._grammars = Grammars(model.tokenizer, model.session.vocab_size)
         self._stream: Stream | None = None
@@ -267,6 +273,8 @@ def load(
     draft_threads: int | None = None,
     prompt_cache_mb: int = 256,
     affinity: Sequence[int] | None = None,
+    store: str | Path | None = None,
+    is_store_growing: bool = True,
 ) -> Engine:
     """Returns an engine over the bundle at ``path``.
 
@@ -283,6 +291,9 @@ def load(
             Units: 10**6 bytes.
         affinity: The processors that threads stay on, one for each; the first is for the thread
             that calls, and only while the model computes. Wherever the system puts them when None.
+        store: File of the n-gram store that the methods ``store`` and ``auto`` draft from; made if
+            there is none.
+        is_store_growing: Whether the texts of these methods are added to the store.
 
     Raises:
         ConfigError: A number makes no sense.
@@ -305,6 +316,7 @@ def load(
     context = _chosen_context(context, entry)
     if TOKENIZER_NAME not in manifest.files:
         raise BundleError(f"the manifest of {folder} lists no {TOKENIZER_NAME}: export it again")
+    found_store = find_store(store, manifest, is_store_growing)
     report("load", 1, 2)
     memory.know(TARGET, KnownModel(fingerprint_of(manifest, TARGET), entry.config, context))
     draft_source = find_draft(folder, manifest, draft, draft_threads, context)
@@ -326,6 +338,7 @@ def load(
             identity=identity(manifest, threads),
             memory=memory,
             tuned=manifest.defaults.get(TUNED_KEY),
+            store=found_store,
         )
     )
 

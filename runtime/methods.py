@@ -181,7 +181,10 @@ class Methods:
             return self._parts.draft.open(kind)
         if name == STORE:
             if self._parts.store is None:
-                raise ConfigError("method store needs an n-gram store, and none is open")
+                raise ConfigError(
+                    "method store needs an n-gram store: name its file (--store FILE, or store=... "
+                    "of load)"
+                )
             return self._parts.store()
         if name not in FREE:
             raise ConfigError(

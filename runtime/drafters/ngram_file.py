@@ -1,13 +1,15 @@
 """The file of an n-gram store: a header, then tokens; written so that a crash never breaks it.
 
-Layout, little endian: 8 bytes "edngrams", uint32 version, 4 zero bytes, 32 bytes SHA-256 of the
-tokenizer's hash, 16 zero bytes, then one uint32 a token. Texts end with the token 0xFFFFFFFF.
-Tokens are appended in one write; what a killed writer left of a token is ignored and later cut.
+Layout, little endian: 8 bytes "edngrams", uint32 version, 4 zero bytes, uint64 number of tokens,
+uint64 most bytes of the file, 32 bytes SHA-256 of the tokenizer, then one uint32 a token. Texts end
+with the token 0xFFFFFFFF. Appended tokens count once the header says so: what a killed writer left
+beyond them is ignored, and later overwritten.
 """
 
 from __future__ import annotations
 
-import hashlib
+import errno
+import fcntl
 import os
 import stat
 import struct
@@ -15,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -30,52 +33,105 @@ SEPARATOR = 0xFFFF_FFFF
 LEAST_BYTES, MOST_BYTES = 1 << 12, 1 << 30
 """Limits of what a store may be told to hold."""
 
-_MAGIC, _VERSION = b"edngrams", 1
-_HEADER = struct.Struct("<8sI4x32s16x")
+DEFAULT_MAX_BYTES = 8 << 20
+"""What a new store holds that was not told."""
+
+_MAGIC, _VERSION = b"edngrams", 2
+_HEADER = struct.Struct("<8sI4xQQ32s")
+_N_TOKENS = struct.Struct("<Q")
+_N_TOKENS_AT = 16  # bytes from the start of the file
 _KEPT = 0.75  # of the tokens when the oldest are dropped, so that it happens now and then only
 _STALE_S = 3600.0  # age at which a temporary file is taken for a killed writer's
 _OPEN_FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
 
 
+@dataclass(frozen=True, slots=True)
+class StoreFacts:
+    """What a store's file says of itself.
+
+    n_texts: that have ended. n_tokens: of all texts, without what ends them. n_bytes: of the file.
+    tokenizer_sha256: of the tokenizer's file. Units: hex digits.
+    """
+
+    version: int
+    n_texts: int
+    n_tokens: int
+    n_bytes: int
+    max_bytes: int
+    tokenizer_sha256: str
+
+
+def describe(path: str | Path) -> StoreFacts:
+    """Returns what the store at ``path`` holds, whatever tokenizer it is of.
+
+    Raises:
+        ConfigError: There is no such file, or it cannot be read.
+        BundleError: The file is something else, damaged, or of another version.
+    """
+    with _opened(Path(path), os.O_RDONLY) as (descriptor, header):
+        n_kept = min(header.n_tokens, _most_tokens(header.max_bytes))
+        n_texts = int((_read_newest(descriptor, header, n_kept) == SEPARATOR).sum())
+        return StoreFacts(
+            version=_VERSION,
+            n_texts=n_texts,
+            n_tokens=n_kept - n_texts,
+            n_bytes=os.fstat(descriptor).st_size,
+            max_bytes=header.max_bytes,
+            tokenizer_sha256=header.tokenizer.hex(),
+        )
+
+
 class NgramFile:
     """Reads and appends. Several processes may: at worst one loses what another added."""
 
-    def __init__(self, path: Path, tokenizer_hash: str, max_bytes: int) -> None:
+    def __init__(self, path: Path, tokenizer_sha256: str, max_bytes: int | None = None) -> None:
         """Makes the file unless there is one.
+
+        Args:
+            tokenizer_sha256: SHA-256 of the tokenizer's file, in hex digits.
+            max_bytes: What the file may hold from now on; what it says itself when None.
 
         Raises:
             ConfigError: ``path`` is no place for a store, or ``max_bytes`` makes no sense.
-            BundleError: The file is something else, or of another version or tokenizer.
+            BundleError: The file is something else, damaged, or of another version or tokenizer.
         """
-        if not LEAST_BYTES <= max_bytes <= MOST_BYTES:
+        if max_bytes is not None and not LEAST_BYTES <= max_bytes <= MOST_BYTES:
             raise ConfigError(
                 f"an n-gram store of {max_bytes} bytes makes no sense, expected {LEAST_BYTES} to "
                 f"{MOST_BYTES}"
             )
         self._path = path
-        self._tokenizer = hashlib.sha256(tokenizer_hash.encode()).digest()
-        self.max_tokens = (max_bytes - _HEADER.size) // 4
+        self._tokenizer = bytes.fromhex(tokenizer_sha256)
+        self._max_bytes = max_bytes or DEFAULT_MAX_BYTES
         if not os.path.lexists(path):
             self._replace(np.empty(0, np.uint32))
+        with self._checked(os.O_RDONLY) as (_, header):
+            self._max_bytes = max_bytes or header.max_bytes
+        if header.max_bytes != self._max_bytes:
+            with self._checked(os.O_RDWR) as (descriptor, header):
+                self._replace(self._newest(_read_newest(descriptor, header, header.n_tokens)))
+
+    @property
+    def max_tokens(self) -> int:
+        """Most tokens that the file may hold, those that end texts included."""
+        return _most_tokens(self._max_bytes)
 
     def read(self) -> Tokens:
         """Returns the newest tokens, as many as the file may hold."""
-        with self._opened(os.O_RDONLY) as (descriptor, n_bytes):
-            n_tokens = n_bytes // 4
-            n_kept = min(n_tokens, self.max_tokens)
-            os.lseek(descriptor, _HEADER.size + 4 * (n_tokens - n_kept), os.SEEK_SET)
-            with os.fdopen(os.dup(descriptor), "rb") as file:
-                found = file.read(4 * n_kept)
-        return np.frombuffer(found[: len(found) // 4 * 4], "<u4").astype(np.uint32)
+        with self._checked(os.O_RDONLY) as (descriptor, header):
+            return _read_newest(descriptor, header, self.max_tokens)
 
     def append(self, tokens: Tokens) -> None:
         """Adds ``tokens``; drops the oldest texts when the file would grow too large."""
-        with self._opened(os.O_RDWR | os.O_APPEND) as (descriptor, n_bytes):
-            is_torn = n_bytes % 4 != 0
-            if not is_torn and n_bytes // 4 + len(tokens) <= self.max_tokens:
-                os.write(descriptor, tokens.astype("<u4").tobytes())
-                return
-        self._replace(self._newest(np.concatenate([self.read(), tokens])))
+        with self._checked(os.O_RDWR) as (descriptor, header):
+            n_tokens = header.n_tokens + len(tokens)
+            if n_tokens <= self.max_tokens:
+                added = tokens.astype("<u4").tobytes()
+                _write(descriptor, added, _HEADER.size + 4 * header.n_tokens)
+                _write(descriptor, _N_TOKENS.pack(n_tokens), _N_TOKENS_AT)
+            else:
+                held = _read_newest(descriptor, header, self.max_tokens)
+                self._replace(self._newest(np.concatenate([held, tokens])))
 
     def _newest(self, tokens: Tokens) -> Tokens:
         """Returns ``tokens`` if the file may hold them, else whole texts from the end."""
@@ -86,50 +142,27 @@ class NgramFile:
         return kept[ends[0] + 1 :] if len(ends) else kept
 
     @contextmanager
-    def _opened(self, flags: int) -> Iterator[tuple[int, int]]:
-        """Yields the checked file's descriptor and the bytes it has after the header."""
-        try:
-            descriptor = os.open(self._path, flags | _OPEN_FLAGS)
-            try:
-                yield descriptor, self._check(descriptor)
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            raise self._failure(error) from None
-
-    def _check(self, descriptor: int) -> int:
-        """Returns the bytes after the header, which must be that of a store for the tokenizer."""
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise ConfigError(f"{self._path} is no file, expected one: name another n-gram store")
-        header = os.read(descriptor, _HEADER.size)
-        if len(header) < _HEADER.size or not header.startswith(_MAGIC):
-            raise BundleError(
-                f"{self._path} is no n-gram store: name another file, or delete it to start anew"
-            )
-        _, version, tokenizer = _HEADER.unpack(header)
-        if version != _VERSION:
-            raise BundleError(
-                f"the n-gram store {self._path} has version {version}, expected {_VERSION}: "
-                "delete it to start anew"
-            )
-        if tokenizer != self._tokenizer:
-            raise BundleError(
-                f"the n-gram store {self._path} is of another model's tokenizer: name another "
-                "file, or delete it to start anew"
-            )
-        return status.st_size - _HEADER.size
+    def _checked(self, flags: int) -> Iterator[tuple[int, _Header]]:
+        """Yields the descriptor and the header of the file, which must be of the tokenizer."""
+        with _opened(self._path, flags) as (descriptor, header):
+            if header.tokenizer != self._tokenizer:
+                raise BundleError(
+                    f"the n-gram store {self._path} is of another model's tokenizer: name another "
+                    "file, or delete it to start anew"
+                )
+            yield descriptor, header
 
     def _replace(self, tokens: Tokens) -> None:
         """Writes a new file beside the old one and puts it in its place."""
         folder, prefix = self._path.parent, f".{self._path.name}."
+        header = (_MAGIC, _VERSION, len(tokens), self._max_bytes, self._tokenizer)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             _remove_stale(folder, prefix)
             descriptor, name = tempfile.mkstemp(".tmp", prefix, folder)
             try:
                 with os.fdopen(descriptor, "wb") as file:
-                    file.write(_HEADER.pack(_MAGIC, _VERSION, self._tokenizer))
+                    file.write(_HEADER.pack(*header))
                     file.write(tokens.astype("<u4").tobytes())
                     file.flush()
                     os.fsync(file.fileno())
@@ -137,17 +170,90 @@ class NgramFile:
             finally:
                 Path(name).unlink(missing_ok=True)
         except OSError as error:
-            raise self._failure(error) from None
+            raise _failure(self._path, error) from None
 
-    def _failure(self, error: OSError) -> ConfigError:
-        if self._path.is_symlink():
-            return ConfigError(
-                f"the n-gram store {self._path} is a symbolic link: name the file itself"
-            )
-        return ConfigError(
-            f"cannot use the n-gram store {self._path}: {error.strerror or error}; name another "
-            "file, or make this one readable and writable"
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    n_tokens: int
+    max_bytes: int
+    tokenizer: bytes
+
+
+def _most_tokens(max_bytes: int) -> int:
+    return (max_bytes - _HEADER.size) // 4
+
+
+@contextmanager
+def _opened(path: Path, flags: int) -> Iterator[tuple[int, _Header]]:
+    """Yields the descriptor and the header of a file that others do not change meanwhile."""
+    try:
+        descriptor = os.open(path, flags | _OPEN_FLAGS)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise ConfigError(f"{path} is no file, expected one: name another n-gram store")
+            fcntl.flock(descriptor, fcntl.LOCK_SH if flags == os.O_RDONLY else fcntl.LOCK_EX)
+            yield descriptor, _read_header(path, descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise _failure(path, error) from None
+
+
+def _read_header(path: Path, descriptor: int) -> _Header:
+    """Returns the header, which must be that of a whole store."""
+    n_bytes = os.fstat(descriptor).st_size
+    header = os.pread(descriptor, _HEADER.size, 0)
+    if not header.startswith(_MAGIC):
+        raise BundleError(
+            f"{path} is no n-gram store: name another file, or delete it to start anew"
         )
+    if len(header) < _HEADER.size:
+        raise _truncated(path, n_bytes, _HEADER.size)
+    _, version, n_tokens, max_bytes, tokenizer = _HEADER.unpack(header)
+    if version != _VERSION:
+        raise BundleError(
+            f"the n-gram store {path} has version {version}, expected {_VERSION}: delete it to "
+            "start anew"
+        )
+    if n_bytes < _HEADER.size + 4 * n_tokens:
+        raise _truncated(path, n_bytes, _HEADER.size + 4 * n_tokens)
+    if not LEAST_BYTES <= max_bytes <= MOST_BYTES:
+        raise BundleError(
+            f"the n-gram store {path} says it may hold {max_bytes} bytes, expected {LEAST_BYTES} "
+            f"to {MOST_BYTES}: it is damaged, delete it to start anew"
+        )
+    return _Header(n_tokens, max_bytes, tokenizer)
+
+
+def _truncated(path: Path, n_bytes: int, expected: int) -> BundleError:
+    return BundleError(
+        f"the n-gram store {path} is truncated to {n_bytes} bytes, expected at least {expected}: "
+        "copy it again, or delete it to start anew"
+    )
+
+
+def _read_newest(descriptor: int, header: _Header, n_tokens: int) -> Tokens:
+    """Returns the last tokens of the file, at most ``n_tokens`` and what any store may hold."""
+    n_kept = min(header.n_tokens, n_tokens, _most_tokens(MOST_BYTES))
+    with os.fdopen(os.dup(descriptor), "rb") as file:
+        file.seek(_HEADER.size + 4 * (header.n_tokens - n_kept))
+        found = file.read(4 * n_kept)
+    return np.frombuffer(found, "<u4").astype(np.uint32)
+
+
+def _write(descriptor: int, content: bytes, offset: int) -> None:
+    if os.pwrite(descriptor, content, offset) < len(content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _failure(path: Path, error: OSError) -> ConfigError:
+    if path.is_symlink():
+        return ConfigError(f"the n-gram store {path} is a symbolic link: name the file itself")
+    return ConfigError(
+        f"cannot use the n-gram store {path}: {error.strerror or error}; name another file, or "
+        "make this one readable and writable"
+    )
 
 
 def _remove_stale(folder: Path, prefix: str) -> None:

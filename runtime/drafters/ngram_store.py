@@ -18,8 +18,6 @@ from edgedec.runtime.drafters.ngram_file import SEPARATOR, NgramFile, Tokens
 from edgedec.runtime.drafters.ngram_index import NgramIndex
 from edgedec.runtime.prefill import Progress
 
-DEFAULT_MAX_BYTES = 8 << 20
-
 _LARGEST_FILE = 1 << 20  # bytes of a file worth reading: larger ones are rarely written by hand
 _MOST_FILES = 20_000
 _N_RECENT = 1 << 16  # tokens indexed apart, so that adding does not sort everything again
@@ -63,19 +61,18 @@ class NgramStore:
         self._recent_index: NgramIndex | None = None
 
     @classmethod
-    def open(
-        cls, path: str | Path, tokenizer_hash: str, max_bytes: int = DEFAULT_MAX_BYTES
-    ) -> Self:
+    def open(cls, path: str | Path, tokenizer_sha256: str, max_bytes: int | None = None) -> Self:
         """Returns the store at ``path``, an empty one if there is no file.
 
         Args:
-            tokenizer_hash: Any text that names the tokenizer whose ids are stored.
+            tokenizer_sha256: SHA-256, in hex digits, of the tokenizer whose ids are stored.
+            max_bytes: What the file may hold from now on; what it says itself when None.
 
         Raises:
             ConfigError: ``path`` is no place for a store, or ``max_bytes`` makes no sense.
-            BundleError: The file is something else, or of another version or tokenizer.
+            BundleError: The file is something else, damaged, or of another version or tokenizer.
         """
-        return cls(NgramFile(Path(path), tokenizer_hash, max_bytes))
+        return cls(NgramFile(Path(path), tokenizer_sha256, max_bytes))
 
     @property
     def n_tokens(self) -> int:
@@ -104,6 +101,7 @@ class NgramStore:
         folder: str | Path,
         encode: Callable[[str], Sequence[int]],
         on_progress: Progress | None = None,
+        is_stopping: Callable[[], bool] = lambda: False,
     ) -> SeedReport:
         """Adds the text files under ``folder`` until the store is full.
 
@@ -112,6 +110,7 @@ class NgramStore:
         Args:
             encode: Gives the token ids of a text.
             on_progress: Called with ("seed", files done, files in all).
+            is_stopping: Asked before each file whether to end here, and keep what was read.
 
         Raises:
             ConfigError: ``folder`` is no folder, or the store cannot be written.
@@ -124,7 +123,7 @@ class NgramStore:
         waiting: list[Tokens] = []
         for n_done, path in enumerate(paths):
             report("seed", n_done, len(paths))
-            if self.n_tokens + n_waiting >= self._file.max_tokens:
+            if is_stopping() or self.n_tokens + n_waiting >= self._file.max_tokens:
                 break
             content = _text_of(path)
             tokens = encode(content) if content else ()

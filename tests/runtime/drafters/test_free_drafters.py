@@ -27,7 +27,7 @@ MAKERS: dict[str, Callable[[Path], Drafter]] = {
     "lookup": lambda folder: PromptLookup(),
     "recycling": lambda folder: TokenRecycling(),
     "trigram": lambda folder: Trigrams(),
-    "store": lambda folder: StoreDrafter(NgramStore.open(folder / "store", "toy")),
+    "store": lambda folder: StoreDrafter(NgramStore.open(folder / "store", "ab" * 32)),
 }
 
 make_each = pytest.mark.parametrize("name", MAKERS)

@@ -16,11 +16,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgedec.models.errors import BundleError, ConfigError
-from edgedec.runtime.drafters.ngram_file import LEAST_BYTES, SEPARATOR, NgramFile
+from edgedec.runtime.drafters.ngram_file import (
+    DEFAULT_MAX_BYTES,
+    LEAST_BYTES,
+    SEPARATOR,
+    NgramFile,
+    describe,
+)
 from edgedec.runtime.drafters.ngram_index import LONGEST, SHORTEST, NgramIndex
 from edgedec.runtime.drafters.ngram_store import NgramStore
 
-HASH = "tokenizer-1"
+HASH, OTHER_HASH = "ab" * 32, "cd" * 32
 HEADER_BYTES = 64
 TOKENS = st.integers(0, 3)
 
@@ -158,28 +164,57 @@ def test_a_torn_token_is_ignored_and_later_cut(path: Path, n_torn: int) -> None:
     assert path.stat().st_size % 4 == 0
 
 
-def write_header(path: Path, magic: bytes = b"edngrams", version: int = 1) -> None:
-    """Replaces the beginning of a store's header."""
+def write_header(path: Path, fmt: str, value: int, offset: int) -> None:
+    """Replaces a number in a store's header."""
     with path.open("r+b") as file:
-        file.write(struct.pack("<8sI", magic, version))
+        file.seek(offset)
+        file.write(struct.pack(fmt, value))
 
 
 @pytest.mark.robustness
 def test_foreign_files_are_refused(path: Path) -> None:
     open_store(path).add([1, 2, 3])
     content = path.read_bytes()
-    for broken in (b"", b"edngrams", content[: HEADER_BYTES - 1], b"\x80\x04" + content):
+    for broken in (b"", b"edngram", b"\x80\x04" + content):
         path.write_bytes(broken)
         with pytest.raises(BundleError, match="is no n-gram store: name another file, or delete"):
             open_store(path)
         assert path.read_bytes() == broken, "what is not ours must not be touched"
     path.write_bytes(content)
-    write_header(path, version=2)
-    with pytest.raises(BundleError, match="has version 2, expected 1: delete it"):
-        open_store(path)
+    for version in (1, 3):
+        write_header(path, "<I", version, 8)
+        with pytest.raises(BundleError, match=f"has version {version}, expected 2: delete it"):
+            open_store(path)
+    for max_bytes in (0, LEAST_BYTES - 1, 1 << 63):
+        path.write_bytes(content)
+        write_header(path, "<Q", max_bytes, 24)
+        with pytest.raises(BundleError, match=f"may hold {max_bytes} bytes, .* it is damaged"):
+            open_store(path)
     path.write_bytes(content)
     with pytest.raises(BundleError, match="another model's tokenizer"):
-        NgramStore.open(path, "tokenizer-2", 1 << 20)
+        NgramStore.open(path, OTHER_HASH)
+
+
+@pytest.mark.robustness
+@pytest.mark.parametrize("n_left", [8, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 4])
+def test_a_truncated_store_is_refused(path: Path, n_left: int) -> None:
+    open_store(path).add([1, 2, 3])
+    broken = path.read_bytes()[:n_left]
+    path.write_bytes(broken)
+    expected = HEADER_BYTES if n_left < HEADER_BYTES else HEADER_BYTES + 16
+    with pytest.raises(BundleError, match=f"truncated to {n_left} bytes, .* least {expected}"):
+        open_store(path)
+    with pytest.raises(BundleError, match="is truncated"):
+        describe(path)
+    assert path.read_bytes() == broken
+
+
+@pytest.mark.robustness
+def test_no_number_of_tokens_reads_beyond_the_file(path: Path) -> None:
+    open_store(path).add([1, 2, 3])
+    write_header(path, "<Q", (1 << 64) - 1, 16)
+    with pytest.raises(BundleError, match="is truncated"):
+        open_store(path)
 
 
 @pytest.mark.robustness
@@ -197,6 +232,7 @@ def test_arbitrary_tokens_do_no_harm(path: Path) -> None:
     open_store(path)
     with path.open("ab") as file:
         file.write(np.random.default_rng(1).bytes(4000))
+    write_header(path, "<Q", 1000, 16)
     store = open_store(path)
     assert store.n_tokens == 1000
     assert store.query([1, 2, 3], 4).length == 0
@@ -207,6 +243,7 @@ def test_a_file_of_huge_size_is_read_at_its_end_only(path: Path) -> None:
     open_store(path)
     with path.open("r+b") as file:
         file.truncate(1 << 40)  # sparse: takes no room
+    write_header(path, "<Q", 1 << 37, 16)
     store = open_store(path, LEAST_BYTES)
     assert store.n_tokens <= LEAST_BYTES // 4
     store.add([1, 2, 3])
@@ -234,6 +271,75 @@ def test_links_folders_and_pipes_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "nowhere").exists()
 
 
+def test_a_store_keeps_its_limit(path: Path) -> None:
+    NgramStore.open(path, HASH, LEAST_BYTES)
+    store = NgramStore.open(path, HASH)
+    for _ in range(100):
+        store.add(list(range(50)))
+    assert describe(path).max_bytes == LEAST_BYTES
+    assert path.stat().st_size <= LEAST_BYTES
+    other = path.with_name("other")
+    NgramStore.open(other, HASH)
+    assert describe(other).max_bytes == DEFAULT_MAX_BYTES
+
+
+def test_another_limit_stays(path: Path) -> None:
+    open_store(path).add(list(range(3000)))
+    NgramStore.open(path, HASH, LEAST_BYTES)
+    assert path.stat().st_size <= LEAST_BYTES
+    assert NgramStore.open(path, HASH).query([2990, 2991], 1).following == [[2992]]
+    NgramStore.open(path, HASH, 1 << 20)
+    assert describe(path).max_bytes == 1 << 20
+
+
+def test_describes_what_it_holds(path: Path) -> None:
+    store = open_store(path)
+    store.add([1, 2, 3])
+    store.add([4, 5])
+    facts = describe(path)
+    assert (facts.version, facts.n_texts, facts.n_tokens) == (2, 2, 5)
+    assert facts.n_bytes == HEADER_BYTES + 4 * 7 == path.stat().st_size
+    assert (facts.max_bytes, facts.tokenizer_sha256) == (1 << 20, HASH)
+    with pytest.raises(ConfigError, match="cannot use the n-gram store"):
+        describe(path.with_name("missing"))
+    assert not path.with_name("missing").exists()
+
+
+def test_a_full_disk_loses_the_text_and_nothing_else(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(path)
+    store.add([1, 2, 3])
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", lambda descriptor, content, offset: len(content) // 2)
+        with pytest.raises(ConfigError, match="No space left"):
+            store.add([4, 5, 6])
+    store = open_store(path)
+    assert store.n_tokens == 4
+    store.add([7, 8, 9])
+    assert open_store(path).query([7, 8], 1).following == [[9]]
+
+
+def add_many(path: Path, first: int) -> None:
+    store = NgramStore.open(path, HASH)
+    for token in range(first, first + 200):
+        store.add([token, token, token])
+
+
+def test_writers_at_the_same_time_lose_nothing(path: Path) -> None:
+    open_store(path)
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=add_many, args=(path, first)) for first in (0, 1000)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert [writer.exitcode for writer in writers] == [0, 0]
+    tokens = NgramFile(path, HASH).read().reshape(-1, 4)
+    assert (tokens[:, 0] == tokens[:, 2]).all()
+    assert sorted(tokens[:, 0].tolist()) == [*range(200), *range(1000, 1200)]
+
+
 @pytest.mark.parametrize("max_bytes", [-1, 0, LEAST_BYTES - 1, 1 << 40])
 def test_limits_that_make_no_sense_are_refused(path: Path, max_bytes: int) -> None:
     with pytest.raises(ConfigError, match="makes no sense"):
@@ -251,14 +357,14 @@ def rewrite_and_die(path: Path, when: str) -> None:
     if when == "before the rename":
         os.fsync = die
     else:
-        real_write = os.write
+        real_write = os.pwrite
 
-        def half(descriptor: int, content: bytes) -> int:
-            real_write(descriptor, content[: len(content) // 2 + 1])
+        def half(descriptor: int, content: bytes, offset: int) -> int:
+            real_write(descriptor, content[: len(content) // 2 + 1], offset)
             die()
             return 0
 
-        os.write = half
+        os.pwrite = half
     for _ in range(100):
         store.add(list(range(100, 150)))
 
@@ -332,6 +438,24 @@ def test_seeding_stops_when_the_store_is_full(path: Path, tmp_path: Path) -> Non
     assert 0 < report.n_files < 10
     assert report.n_files + report.n_skipped == 50
     assert path.stat().st_size <= LEAST_BYTES
+
+
+def test_seeding_that_is_stopped_keeps_what_was_read(path: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    for name in "abcd":
+        (folder / name).write_text(f"{name} text of {name}")
+    asked: list[int] = []
+
+    def is_stopping() -> bool:
+        asked.append(1)
+        return len(asked) > 2
+
+    report = open_store(path).seed(folder, encode, is_stopping=is_stopping)
+    assert (report.n_files, report.n_skipped) == (2, 2)
+    store = open_store(path)
+    assert store.query(encode("b te"), 2).following == [encode("xt")]
+    assert store.query(encode("c te"), 2).length < 4
 
 
 def test_seeding_from_what_is_no_folder(path: Path, tmp_path: Path) -> None:

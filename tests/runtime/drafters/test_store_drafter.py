@@ -17,7 +17,7 @@ from .rounds import BUDGET, check_tree, context_of, paths_of, probability_of, ru
 
 @pytest.fixture
 def store(tmp_path: Path) -> NgramStore:
-    return NgramStore.open(tmp_path / "store", "tokenizer")
+    return NgramStore.open(tmp_path / "store", "ab" * 32)
 
 
 def test_proposes_what_followed_by_frequency(store: NgramStore) -> None:
@@ -89,7 +89,7 @@ def test_budgets(
     depth: int,
     min_value: float,
 ) -> None:
-    store = NgramStore.open(tmp_path_factory.mktemp("store") / "store", "tokenizer")
+    store = NgramStore.open(tmp_path_factory.mktemp("store") / "store", "ab" * 32)
     drafter, budget = StoreDrafter(store), Budget(n_nodes, depth, min_value)
     for text in texts:
         drafter.begin(text[:1])
