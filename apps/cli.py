@@ -24,13 +24,15 @@ VERBS = {
     "export": "export_bundle:export",
     "run": "generate:run",
     "chat": "chat:chat",
+    "suggest": "suggest:suggest",
+    "store": "store:store",
     "bench": "bench:bench",
     "tune": "tune:tune",
     "eval": "evaluate:evaluate",
     "inspect": "inspect_bundle:inspect",
     "doctor": "doctor:doctor",
 }
-"""Verb -> its file in this folder, and the function there."""
+"""Verb -> its file in this folder, and there its function, or its own verbs."""
 
 _VERBS_AT_ONCE = ("run", "chat")
 """Verbs whose user waits for a first token."""
@@ -50,7 +52,11 @@ def _make_app(verbs: Iterable[str]) -> typer.Typer:
     )
     for verb in verbs:
         file, _, function = VERBS[verb].partition(":")
-        app.command(verb)(getattr(import_module(f"edgedec.apps.{file}"), function))
+        found = getattr(import_module(f"edgedec.apps.{file}"), function)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=verb)
+        else:
+            app.command(verb)(found)
     app.callback()(_options)
     return app
 

@@ -86,7 +86,7 @@ def run(
 
       edgedec run smollm2.edgedec --prompt-file long.txt --session long.session
     """
-    text = _read_prompt(prompt, prompt_file)
+    text = read_prompt(prompt, prompt_file)
 
     def ask(defaults: GenerationConfig) -> GenerationConfig:
         return switching.apply(grammar.apply(request.make_request(defaults)))
@@ -199,7 +199,12 @@ def switch_summary(result: GenerationResult) -> str:
     return " · ".join(parts)
 
 
-def _read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
+def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
+    """Returns the prompt that was given, read from its file or from standard input.
+
+    Raises:
+        ConfigError: It cannot be read, or is no UTF-8 text.
+    """
     if (prompt is None) == (prompt_file is None):
         raise typer.BadParameter("expected either PROMPT (- for standard input) or --prompt-file")
     try:

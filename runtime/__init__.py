@@ -1,6 +1,6 @@
 """Bundle to tokens: load a bundle, generate text."""
 
-from edgedec.runtime.config import GenerationConfig, SamplingConfig
+from edgedec.runtime.config import GenerationConfig, SamplingConfig, SuggestConfig
 from edgedec.runtime.conversation import Conversation
 from edgedec.runtime.engine import Engine, LoadedModel, load
 from edgedec.runtime.generation import Stream
@@ -20,6 +20,7 @@ __all__ = [
     "Rows",
     "SamplingConfig",
     "Stream",
+    "SuggestConfig",
     "TokenTree",
     "load",
     "peak_rss_mb",

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from edgedec.models.errors import BundleError, ConfigError, SessionError
 from edgedec.models.manifest import ModelEntry, read_manifest
 from edgedec.runtime.affinity import Affinity
 from edgedec.runtime.bundle_parts import default_method, defaults, identity, prompt_encoder
-from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.config import GenerationConfig, SuggestConfig
 from edgedec.runtime.conversation import Conversation
 from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
 from edgedec.runtime.draft_source import DraftSource, find_draft
@@ -39,6 +39,9 @@ from edgedec.runtime.store_source import find_store
 from edgedec.runtime.switching.tuned import TUNED_KEY
 from edgedec.runtime.text_stream import TextStream
 from edgedec.runtime.tokenizer import TOKENIZER_NAME, Codec
+
+if TYPE_CHECKING:
+    from edgedec.runtime.suggestions import Completion
 
 
 @dataclass(frozen=True)
@@ -188,6 +191,29 @@ class Engine:
         text = TextStream(model.tokenizer.detokenizer(), config.stop)
         self._stream = Stream(request, state, text, on_done)
         return self._stream
+
+    def suggest(
+        self,
+        prompt: Prompt,
+        config: SuggestConfig | None = None,
+        on_progress: Progress | None = None,
+    ) -> list[Completion]:
+        """Returns completions of ``prompt`` with different first tokens, the likeliest first.
+
+        Raises:
+            SessionError: The prompt is empty, too long with its completions, or the engine closed.
+        """
+        from edgedec.runtime.suggestions import complete
+
+        model = self._open_model
+        self.finish_stream()
+        tokens = self.encode(prompt)
+        check_fits(tokens, model.session)
+        config = config or SuggestConfig()
+        stops = config.stop_token_ids.union(model.stop_token_ids)
+        model.memory.recall(TARGET, model.session, tokens)
+        asked = replace(config, stop_token_ids=stops)
+        return complete(model.session, model.tokenizer, tokens, asked, on_progress)
 
     def finish_stream(self) -> None:
         """Stops the stream in progress, if any.

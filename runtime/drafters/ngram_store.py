@@ -37,14 +37,25 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class SeedReport:
-    """What seeding did. n_skipped: files that are no text, too large, or beyond the store's size.
+    """What seeding did.
 
-    n_tokens: added.
+    n_files: added. n_skipped: files that are no text, too large, or came too late.
+    n_tokens: added. is_full: the store could take no more.
     """
 
-    n_files: int
-    n_skipped: int
-    n_tokens: int
+    n_files: int = 0
+    n_skipped: int = 0
+    n_tokens: int = 0
+    is_full: bool = False
+
+    def plus(self, other: SeedReport) -> SeedReport:
+        """Returns what this and ``other`` did together."""
+        return SeedReport(
+            self.n_files + other.n_files,
+            self.n_skipped + other.n_skipped,
+            self.n_tokens + other.n_tokens,
+            self.is_full or other.is_full,
+        )
 
 
 class NgramStore:
@@ -120,10 +131,12 @@ class NgramStore:
         paths = sorted(_files(Path(folder)))
         report = on_progress or (lambda phase, done, total: None)
         n_files = n_tokens = n_waiting = 0
+        is_full = False
         waiting: list[Tokens] = []
         for n_done, path in enumerate(paths):
             report("seed", n_done, len(paths))
-            if is_stopping() or self.n_tokens + n_waiting >= self._file.max_tokens:
+            is_full = self.n_tokens + n_waiting >= self._file.max_tokens
+            if is_full or is_stopping():
                 break
             content = _text_of(path)
             tokens = encode(content) if content else ()
@@ -136,7 +149,7 @@ class NgramStore:
                 waiting, n_waiting = [], 0
         self._add_many(waiting)
         report("seed", len(paths), len(paths))
-        return SeedReport(n_files, len(paths) - n_files, n_tokens)
+        return SeedReport(n_files, len(paths) - n_files, n_tokens, is_full)
 
     def query(self, text: Sequence[int], n_tokens: int) -> Match:
         """Returns what came after the longest end of ``text`` that is known, 2 to 16 tokens of it.

@@ -13,37 +13,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from edgedec.models.errors import ConfigError, SessionError
+from edgedec.models.errors import SessionError
+from edgedec.runtime.config import SuggestConfig
 from edgedec.runtime.decoding.draft_tree import ROOT, DraftTree
 from edgedec.runtime.drafters.best_first import MAX_PROBABILITY
 from edgedec.runtime.drafters.drafter import Budget, DraftContext, RoundOutcome
 from edgedec.runtime.prefill import PREFILL_CHUNK, reuse_prefix
-from edgedec.runtime.row_stats import N_TOP, RowStats
+from edgedec.runtime.row_stats import RowStats
 from edgedec.runtime.session import ModelSession, TokenTree
+from edgedec.runtime.switching.policy import Signal
+from edgedec.runtime.switching.stop_rule import StopRule
 
-
-@dataclass(frozen=True, kw_only=True)
-class SuggestConfig:
-    """How many completions of what kind.
-
-    k: completions, at most 8, the candidates that row statistics tell.
-    n_tokens: length of a completion; one that draws a stop token ends before it.
-    no_repeat: a completion never holds the same so many tokens twice, as far as the candidates
-        allow; 0 does not care.
-    """
-
-    k: int = 3
-    n_tokens: int = 8
-    stop_token_ids: frozenset[int] = frozenset()
-    no_repeat: int = 0
-
-    def __post_init__(self) -> None:
-        for name, least, most in (("k", 1, N_TOP), ("n_tokens", 1, None), ("no_repeat", 0, None)):
-            value = getattr(self, name)
-            if value < least or (most is not None and value > most):
-                expected = f"at least {least}" if most is None else f"{least} to {most}"
-                raise ConfigError(f"{name} of suggestions is {value}, expected {expected}")
+EndReason = Literal["length", "stop", "unsure"]
+"""It is as long as asked for; a stop token; where the model is likely to be wrong."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +35,12 @@ class Suggestion:
     """One completion.
 
     log_probs: of each token after those before, at temperature 1. Units: nats.
+    end: why it ends.
     """
 
     tokens: tuple[int, ...]
     log_probs: tuple[float, ...]
+    end: EndReason = "length"
 
     @property
     def score(self) -> float:
@@ -72,15 +58,21 @@ class _Branch:
 
     tokens: list[int]
     log_probs: list[float]
+    rule: StopRule
     row: int = 0
-    is_finished: bool = False
+    end: EndReason | None = None
 
-    def extend(self, token: int, log_prob: float, stops: frozenset[int]) -> None:
-        """Adds a token, or ends before it if it is one of ``stops``."""
-        self.is_finished = token in stops
-        if not self.is_finished:
-            self.tokens.append(token)
-            self.log_probs.append(log_prob)
+    def extend(self, stats: RowStats, index: int, config: SuggestConfig) -> None:
+        """Adds the token that a row of ``stats`` chooses, or ends before it."""
+        if self.rule.should_stop(Signal.of(stats, index)):
+            self.end = "unsure"
+            return
+        token, log_prob = _choose(_candidates(stats, index), self.tokens, config.no_repeat)
+        if token in config.stop_token_ids:
+            self.end = "stop"
+            return
+        self.tokens.append(token)
+        self.log_probs.append(log_prob)
 
 
 def suggest(session: ModelSession, anchor: int, config: SuggestConfig) -> list[Suggestion]:
@@ -112,9 +104,12 @@ def _grow(session: ModelSession, anchor: int, config: SuggestConfig) -> list[Sug
     tokens, parents = [anchor], [-1]
     stats = session.forward(TokenTree((anchor,), (-1,)), (0,), with_logits=False).stats
     firsts = [(token, p) for token, p in _candidates(stats, 0) if token not in stops]
-    branches = [_Branch([token], [log_prob]) for token, log_prob in firsts[: config.k]]
+    branches = [
+        _Branch([token], [log_prob], StopRule(config.max_entropy, config.min_log_prob))
+        for token, log_prob in firsts[: config.k]
+    ]
     for _ in range(config.n_tokens - 1):
-        alive = [branch for branch in branches if not branch.is_finished]
+        alive = [branch for branch in branches if branch.end is None]
         if not alive:
             break
         n_known = len(tokens)
@@ -124,9 +119,8 @@ def _grow(session: ModelSession, anchor: int, config: SuggestConfig) -> list[Sug
         stats = session.forward(tree, rows, n_known=n_known, with_logits=False).stats
         for i, branch in enumerate(alive):
             branch.row = n_known + i
-            chosen = _choose(_candidates(stats, i), branch.tokens, config.no_repeat)
-            branch.extend(*chosen, stops)
-    found = [Suggestion(tuple(b.tokens), tuple(b.log_probs)) for b in branches]
+            branch.extend(stats, i, config)
+    found = [Suggestion(tuple(b.tokens), tuple(b.log_probs), b.end or "length") for b in branches]
     return sorted(found, key=lambda suggestion: -suggestion.score)
 
 

@@ -26,6 +26,7 @@ if typing.TYPE_CHECKING:
         GenerationResult,
         SamplingConfig,
         Stream,
+        SuggestConfig,
         load,
     )
 
@@ -61,6 +62,7 @@ __all__ = [
     "SamplingConfig",
     "SessionError",
     "Stream",
+    "SuggestConfig",
     "UnsupportedModelError",
     "__version__",
     "load",

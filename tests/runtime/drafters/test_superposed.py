@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgedec.models.errors import ConfigError, SessionError
+from edgedec.runtime.config import SuggestConfig
 from edgedec.runtime.drafters.drafter import Budget
 from edgedec.runtime.drafters.superposed import (
-    SuggestConfig,
     Suggestion,
     SuggestionDrafter,
     suggest,

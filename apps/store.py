@@ -1,0 +1,139 @@
+"""`edgedec store`: fills n-gram stores, which `run` and `chat` draft from, and shows them."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edgedec.apps import options
+from edgedec.apps.progress import ProgressBars, count_amount
+from edgedec.apps.terminal import bytes_text, print_json, stops_on_interrupt
+from edgedec.models.errors import ConfigError
+from edgedec.models.manifest import read_manifest
+from edgedec.runtime.drafters.ngram_file import StoreFacts, describe
+from edgedec.runtime.drafters.ngram_store import NgramStore, SeedReport
+from edgedec.runtime.store_source import tokenizer_sha256
+from edgedec.runtime.tokenizer import TOKENIZER_NAME, Tokenizer
+
+store = typer.Typer(
+    help="Fill n-gram stores, which drafts are taken from, and show them.", no_args_is_help=True
+)
+
+StoreFile = Annotated[Path, typer.Argument(metavar="FILE", help="The n-gram store.")]
+
+
+@store.command()
+def seed(
+    file: StoreFile,
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="FOLDER...", help="Folders of text or code.")
+    ],
+    bundle: Annotated[
+        Path, typer.Option(metavar="BUNDLE", help="The bundle that will draft from the store.")
+    ],
+    max_mb: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Most 10**6 bytes that the store may hold from now on; 8 by default.",
+        ),
+    ] = None,
+    json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Add the texts in folders to a store, which is made if there is none.
+
+    Hidden files, links, files above 1 MB and what is no UTF-8 text are skipped. A store belongs to
+    the tokenizer of a bundle. Ctrl-C stops and keeps what was read (exit code 130).
+
+    Examples:
+
+      edgedec store seed code.ngrams src tests --bundle smollm2.edgedec
+
+      edgedec store seed notes.ngrams ~/notes --bundle smollm2.edgedec --max-mb 64
+    """
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigError(f"got {folder}, expected a folder of text or code to read")
+    manifest = read_manifest(bundle)
+    sha256 = tokenizer_sha256(manifest)
+    encode = Tokenizer.load(bundle / TOKENIZER_NAME).encode
+    opened = NgramStore.open(file, sha256, None if max_mb is None else max_mb * 10**6)
+    report, is_stopped = _seed(opened, folders, encode)
+    facts = describe(file)
+    if json:
+        added = dataclasses.asdict(report)
+        print_json({"store": str(file), "added": added, **dataclasses.asdict(facts)})
+    else:
+        sys.stdout.write(_told(report, file, facts))
+    if is_stopped:
+        raise typer.Exit(130)
+
+
+@store.command()
+def info(file: StoreFile, json: options.Json = False, debug: options.Debug = False) -> None:
+    """Show how much a store holds, and the tokenizer it is of.
+
+    Examples:
+
+      edgedec store info code.ngrams
+
+      edgedec store info code.ngrams --json
+    """
+    facts = describe(file)
+    if json:
+        print_json({"store": str(file), **dataclasses.asdict(facts)})
+        return
+    rows = {
+        "texts": f"{facts.n_texts:,}",
+        "tokens": f"{facts.n_tokens:,}",
+        "size": f"{bytes_text(facts.n_bytes)} of {bytes_text(facts.max_bytes)}",
+        "tokenizer": facts.tokenizer_sha256[:16],
+        "version": str(facts.version),
+    }
+    sys.stdout.write(f"{file}\n" + "".join(f"  {name:<10} {row}\n" for name, row in rows.items()))
+
+
+def _seed(
+    opened: NgramStore, folders: Sequence[Path], encode: Callable[[str], Sequence[int]]
+) -> tuple[SeedReport, bool]:
+    """Returns what was added of all ``folders``, and whether Ctrl-C ended it."""
+    is_asked = False
+
+    def ask() -> None:
+        nonlocal is_asked
+        is_asked = True
+
+    total = SeedReport()
+    with ProgressBars(count_amount, has_lines=True) as bars, stops_on_interrupt(ask):
+        for folder in folders:
+            found = opened.seed(
+                folder,
+                encode,
+                partial(_report, bars, f"read {folder}"),
+                lambda: is_asked,
+            )
+            total = total.plus(found)
+    return total, is_asked
+
+
+def _report(bars: ProgressBars, phase: str, _: str, done: int, total: int) -> None:
+    bars.report(phase, done, total)
+
+
+def _told(report: SeedReport, file: Path, facts: StoreFacts) -> str:
+    lines = [
+        f"added {report.n_files:,} files, {report.n_tokens:,} tokens; skipped {report.n_skipped:,}",
+        f"{file} holds {facts.n_tokens:,} tokens in {facts.n_texts:,} texts, "
+        f"{bytes_text(facts.n_bytes)} of {bytes_text(facts.max_bytes)}",
+    ]
+    if report.is_full:
+        lines.append("it is full: --max-mb lets it hold more")
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,98 @@
+"""`edgedec suggest`: several ways to go on with a text."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edgedec.apps import options
+from edgedec.apps.generate import read_prompt
+from edgedec.apps.progress import ProgressBars, count_amount
+from edgedec.apps.terminal import print_json
+from edgedec.runtime.config import SuggestConfig
+from edgedec.runtime.engine import load
+from edgedec.runtime.row_stats import N_TOP
+from edgedec.runtime.suggestions import Completion
+
+
+def suggest(
+    bundle: options.Bundle,
+    prompt: Annotated[
+        str | None, typer.Argument(metavar="TEXT", help="The text; - reads standard input.")
+    ] = None,
+    *,
+    prompt_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Read the text from a file.")
+    ] = None,
+    k: Annotated[
+        int, typer.Option("--count", "-k", min=1, max=N_TOP, help="How many completions.")
+    ] = 3,
+    max_new_tokens: Annotated[
+        int, typer.Option("--max-new-tokens", "-n", min=1, help="Most tokens of each.")
+    ] = 8,
+    no_repeat: Annotated[
+        int,
+        typer.Option(metavar="N", min=0, help="Write no N tokens twice, if possible; 0 is off."),
+    ] = 0,
+    max_entropy: Annotated[
+        float,
+        typer.Option(
+            metavar="BITS", min=0.0, help="End before a token the model is less sure of than this."
+        ),
+    ] = math.inf,
+    min_prob: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            help="End where the likeliest tokens have, of late, had less than this.",
+        ),
+    ] = 0.0,
+    chat: Annotated[
+        bool, typer.Option("--chat/--raw", help="Put the text into the chat template.")
+    ] = False,
+    threads: options.Threads = None,
+    context: options.Context = None,
+    json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Show the likeliest ways to go on with a text.
+
+    The completions begin with the likeliest tokens and take the likeliest from there. They are
+    computed together, and their probabilities are the model's own.
+
+    Examples:
+
+      edgedec suggest smollm2.edgedec "The capital of France" -k 3
+
+      edgedec suggest smollm2.edgedec --prompt-file main.py -n 16 --max-entropy 3 --json
+    """
+    text = read_prompt(prompt, prompt_file)
+    config = SuggestConfig(
+        k=k,
+        n_tokens=max_new_tokens,
+        no_repeat=no_repeat,
+        max_entropy=max_entropy,
+        min_log_prob=math.log(min_prob) if min_prob > 0 else -math.inf,
+    )
+    asked = [{"role": "user", "content": text.rstrip("\n")}] if chat else text
+    with (
+        ProgressBars(count_amount) as bars,
+        load(bundle, threads, context, bars.report, draft=False, prompt_cache_mb=0) as engine,
+    ):
+        found = engine.suggest(asked, config, bars.report)
+    if json:
+        print_json({"completions": [completion.to_dict() for completion in found]})
+        return
+    for completion in found:
+        sys.stdout.write(_line(completion))
+
+
+def _line(completion: Completion) -> str:
+    """Returns a completion as one line, its line ends and quotes written as in Python."""
+    unsure = "  (unsure from here)" if completion.end == "unsure" else ""
+    return f"{100 * completion.probability:8.3g} %  {completion.text!r}{unsure}\n"
