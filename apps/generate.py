@@ -21,7 +21,6 @@ from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.generation import Stream
 from edgedec.runtime.methods import AUTO, STORE
 from edgedec.runtime.result import GenerationResult
-from edgedec.runtime.switching.switching import Switching
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +125,7 @@ def write_stream(stream: Stream, bars: ProgressBars, shown: ShowOptions, is_sile
     Colours tell of drafts where asked for, and of models that take turns always.
     """
     colours = OriginColours()
-    is_switching = isinstance(stream.strategy, Switching)
+    is_switching = hasattr(stream.strategy, "catch_up")  # only models that take turns have to
     is_coloured = shown.show_drafts or is_switching
     writer = TextWriter(colours.paint) if is_coloured else TextWriter()
     n_written = 0
