@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.config import MAX_DRAFT_LEN, GenerationConfig, SpeculationConfig
 from edgedec.runtime.engine import Engine, load
 from edgedec.runtime.prefill import Progress
 
@@ -90,6 +90,16 @@ Method = Annotated[
 Verifier = Annotated[
     str | None, typer.Option(metavar="NAME", help="What accepts drafted tokens when sampling.")
 ]
+DraftLen = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, max=MAX_DRAFT_LEN, help="Most drafted tokens of a round."),
+]
+DraftDepth = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", min=1, max=MAX_DRAFT_LEN, help="Most drafted tokens one after the other."
+    ),
+]
 Draft = Annotated[
     Path | None,
     typer.Option(metavar="BUNDLE", help="Draft model from another bundle than its own."),
@@ -145,6 +155,8 @@ class RequestOptions:
     max_new_tokens: MaxNewTokens = None
     method: Method = None
     verifier: Verifier = None
+    draft_len: DraftLen = None
+    draft_depth: DraftDepth = None
     temperature: Temperature = None
     top_k: TopK = None
     top_p: TopP = None
@@ -176,6 +188,7 @@ class RequestOptions:
             stop=tuple(self.stop or ()),
             stop_token_ids=tuple(self.stop_token or ()),
             ignore_eos=self.ignore_eos,
+            speculation=SpeculationConfig(draft_len=self.draft_len, depth=self.draft_depth),
         )
         return with_method(request, self.method, self.verifier)
 

@@ -1,6 +1,11 @@
 """Bundle to tokens: load a bundle, generate text."""
 
-from edgedec.runtime.config import GenerationConfig, SamplingConfig, SuggestConfig
+from edgedec.runtime.config import (
+    GenerationConfig,
+    SamplingConfig,
+    SpeculationConfig,
+    SuggestConfig,
+)
 from edgedec.runtime.conversation import Conversation
 from edgedec.runtime.engine import Engine, LoadedModel, load
 from edgedec.runtime.generation import Stream
@@ -19,6 +24,7 @@ __all__ = [
     "ModelSession",
     "Rows",
     "SamplingConfig",
+    "SpeculationConfig",
     "Stream",
     "SuggestConfig",
     "TokenTree",

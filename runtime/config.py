@@ -16,6 +16,9 @@ from edgedec.runtime.switching.config import SwitchConfig
 GREEDY_BELOW = 1e-5
 """Temperatures under this take the likeliest token."""
 
+MAX_DRAFT_LEN = 63
+"""Most tokens that a round may be told to draft."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig:
@@ -91,6 +94,36 @@ class SamplingConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SpeculationConfig:
+    """How much a round of a drafting method may draft. None: as the method decides.
+
+    draft_len: most tokens in all, at most 63; ``auto`` drafts no more than 15, whatever it says.
+    depth: most of them one after the other.
+    """
+
+    draft_len: int | None = None
+    depth: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("draft_len", "depth"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            _check_count(name, value, 1, "method plain drafts nothing")
+            if value > MAX_DRAFT_LEN:
+                raise ConfigError(
+                    f"{name} is {value}, expected at most {MAX_DRAFT_LEN}: passes over more rows "
+                    "take longer than drafts save"
+                )
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """Returns the config stated by ``fields``; unknown keys are a ConfigError."""
+        _refuse_unknown(cls, fields)
+        return cls(**fields)
+
+
+@dataclass(frozen=True, kw_only=True)
 class GenerationConfig:
     """One request: how much, how sampled, when to stop.
 
@@ -103,6 +136,7 @@ class GenerationConfig:
         approximate verifiers give the same law of texts, most of them the same text.
     verifier: the rule that accepts drafted tokens; shared-gumbel, which gives the very text of
         plain decoding, when None.
+    speculation: how much is drafted, within what the method does.
     switch: lets the draft model write part of the text, in place of a method.
     json_schema, regex, grammar: what the output has to follow, at most one of them: a JSON schema
         as a mapping or as text, a regular expression for the whole output, or a grammar in the
@@ -117,6 +151,7 @@ class GenerationConfig:
     ignore_eos: bool = False
     method: str | None = None
     verifier: str | None = None
+    speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
     switch: SwitchConfig | None = None
     json_schema: str | Mapping[str, Any] | None = None
     regex: str | None = None
@@ -143,6 +178,8 @@ class GenerationConfig:
                 raise ConfigError(f"{name} is {value!r}, expected a name or None")
             if value is not None and self.switch is not None:
                 raise ConfigError(f"{name} is {value!r}, but switching is a method of its own")
+        if not isinstance(self.speculation, SpeculationConfig):
+            raise ConfigError(f"speculation is {self.speculation!r}, expected a SpeculationConfig")
         if not isinstance(self.switch, SwitchConfig | None):
             raise ConfigError(f"switch is {self.switch!r}, expected a SwitchConfig or None")
         self._check_constraint()
@@ -177,6 +214,8 @@ class GenerationConfig:
         values = dict(fields)
         if isinstance(switch := values.get("switch"), Mapping):
             values["switch"] = SwitchConfig.from_dict(switch)
+        if isinstance(speculation := values.get("speculation"), Mapping):
+            values["speculation"] = SpeculationConfig.from_dict(speculation)
         if isinstance(sampling := values.get("sampling"), Mapping):
             values["sampling"] = SamplingConfig.from_dict(sampling)
         return cls(**values)

@@ -116,9 +116,14 @@ class Methods:
     def _make(self, name: str, verifier: Verifier) -> DecodingStrategy:
         if name == PLAIN:
             return Plain()
+        kind = _kind_for(verifier)
+        if kind is SiblingKind.INDEPENDENT and name != DRAFT:
+            raise ConfigError(
+                f"the {verifier.name} verifier judges nothing but what a draft model draws, and "
+                f"method {name} drafts otherwise: use method draft, or another verifier"
+            )
         if name == AUTO:
             return Speculative(self._controller(), verifier)
-        kind = _kind_for(verifier)
         drafters = [self._drafter(part, kind) for part in name.split("+")]
         budget = _FIXED_MODEL if any(not drafter.is_free for drafter in drafters) else _FIXED
         return Speculative(FixedPlanner(drafters, budget, name), verifier)

@@ -76,10 +76,11 @@ class FixedPlanner:
             drafter.begin(tokens)
 
     def propose(self, context: DraftContext, room: Budget) -> DraftTree:
+        asked = context.speculation
+        n_nodes = asked.draft_len or self._budget.n_nodes
+        depth = asked.depth or max(self._budget.depth, asked.draft_len or 0)
         budget = dataclasses.replace(
-            self._budget,
-            n_nodes=min(self._budget.n_nodes, room.n_nodes),
-            depth=min(self._budget.depth, room.depth),
+            self._budget, n_nodes=min(n_nodes, room.n_nodes), depth=min(depth, room.depth)
         )
         trees = [drafter.propose(context, budget) for drafter in self._drafters]
         found = [tree for tree in trees if len(tree)]

@@ -33,7 +33,14 @@ class Speculative:
 
     def step(self, state: DecodeState, noise: Noise) -> StepResult:
         """Returns the tokens of a round; of the first step, the token that prefill gave."""
-        context = DraftContext(state.tokens, state.n_prompt, state.sampling, noise, state.mask)
+        context = DraftContext(
+            state.tokens,
+            state.n_prompt,
+            state.sampling,
+            noise,
+            state.mask,
+            state.config.speculation,
+        )
         if (rows := state.take_rows()) is not None:
             verdict = Verdict((), state.pick_from(rows, 0, noise), True, frozenset())
             return self._re_anchor(context, DraftTree(), verdict, rows, None)
@@ -63,7 +70,12 @@ class Speculative:
 
     def _propose(self, state: DecodeState, context: DraftContext) -> DraftTree:
         """Returns the tree to verify; empty when only one more token fits."""
-        room = Budget(n_nodes=state.session.context - len(state.tokens), depth=state.n_left - 1)
+        asked = context.speculation
+        n_free = state.session.context - len(state.tokens)
+        room = Budget(
+            n_nodes=min(n_free, asked.draft_len or n_free),
+            depth=min(state.n_left - 1, asked.depth or state.n_left),
+        )
         if room.depth < 1:
             return DraftTree()
         tree = fit(self._planner.propose(context, room), state, room)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from edgedec.runtime.config import SamplingConfig
+from edgedec.runtime.config import SamplingConfig, SpeculationConfig
 from edgedec.runtime.decoding.draft_tree import DraftTree
 from edgedec.runtime.decoding.token_mask import TokenMask
 from edgedec.runtime.noise import Noise
@@ -20,6 +20,7 @@ class DraftContext:
     tokens: prompt and output so far; the last one is the anchor the drafts follow.
     n_prompt: how many of them are the prompt.
     mask: the grammar the output has to follow, if any.
+    speculation: how much the request lets a round draft.
     """
 
     tokens: Sequence[int]
@@ -27,6 +28,7 @@ class DraftContext:
     sampling: SamplingConfig
     noise: Noise
     mask: TokenMask | None = None
+    speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
 
 
 @dataclass(frozen=True)
