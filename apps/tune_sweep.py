@@ -52,7 +52,8 @@ def expect(setting: SwitchConfig, traces: Iterable[Trace], costs: Costs) -> Expe
     """Returns what ``setting`` would do in trust, as if no token changed what follows.
 
     Both models' rows after the prompt are taken to be known. Every pass is charged, over all
-    tokens its model has missed.
+    tokens its model has missed. Passes saved by looking up what the text said before are not
+    counted on.
     """
     n_tokens = n_agreeing = n_large = 0
     total_ms = 0.0

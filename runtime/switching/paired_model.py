@@ -13,7 +13,7 @@ from edgedec.runtime.session import ModelSession, Rows, TokenTree
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """What the latest rows took. gap: tokens computed besides the last one."""
+    """What the latest rows took. gap: tokens computed besides the last one and drafts after it."""
 
     gap: int = 0
     ms: float = 0.0
@@ -23,9 +23,10 @@ class CatchUp:
 class PassCounts:
     """What a model's passes took.
 
-    n_steps, step_ms: passes over a single token. n_catch_ups, n_caught_up, catch_up_ms: passes
-    over tokens it had missed, how many those were besides the last one of each, and the time; such
-    a pass gives the next token as well. prompt_ms: those that reached back into the prompt.
+    n_steps, step_ms: passes over the newest token, and drafts after it. n_catch_ups, n_caught_up,
+    catch_up_ms: passes over tokens it had missed, how many those were besides the last one of each,
+    and the time; such a pass gives the next token as well. prompt_ms: those that reached back into
+    the prompt.
     """
 
     n_steps: int = 0
@@ -57,8 +58,12 @@ class PairedModel:
         self.latest = CatchUp()
         self._n_prompt = n_prompt
 
-    def rows_after(self, text: Sequence[int], n_rows: int = 1, with_logits: bool = True) -> Rows:
+    def rows_after(
+        self, text: Sequence[int], n_rows: int = 1, with_logits: bool = True, n_drafted: int = 0
+    ) -> Rows:
         """Returns the rows after each of the last ``n_rows`` tokens of ``text``.
+
+        n_drafted: how many of them nobody has said yet, which is no catching up.
 
         The KV cache holds all of ``text`` then. What it had missed is computed in the same pass,
         or before in passes as wide as a prompt's.
@@ -76,7 +81,7 @@ class PairedModel:
         rows = session.forward(TokenTree.chain(rest), asked, with_logits=with_logits)
         session.commit(range(len(rest)))
         ms = 1000 * (time.perf_counter() - started_s)
-        self.latest = CatchUp(len(text) - n_known - 1, ms)
+        self.latest = CatchUp(len(text) - n_drafted - n_known - 1, ms)
         self.counts.add(self.latest, n_known < self._n_prompt - 1)
         return rows
 

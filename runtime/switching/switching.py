@@ -4,6 +4,9 @@
 and `verify` the small model's tokens wait until the large one has judged them, which happens when
 it takes over, or after `max_run` of them: its pass over the tokens it missed says what it thinks
 of each. Whether the text ends is then always for the large model to say.
+
+Where the text repeats itself, the small model reads several tokens in one pass and keeps those it
+says itself. The policy is told of each as if it had come alone, so the text does not depend on it.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from edgedec.runtime.decoding.strategy import DecodeState, StepResult
 from edgedec.runtime.noise import Noise
 from edgedec.runtime.session import ModelSession, Rows
 from edgedec.runtime.switching.config import REPAIR, TRUST, SwitchConfig
+from edgedec.runtime.switching.copying import Copying
 from edgedec.runtime.switching.judge import judge
 from edgedec.runtime.switching.paired_model import CatchUp, PairedModel, PassCounts
 from edgedec.runtime.switching.policy import Model, Signal, SwitchPolicy, make_policy
@@ -37,6 +41,7 @@ class Switching:
         policy: SwitchPolicy | None = None,
         size_ratio: float | None = None,
         recall: Callable[[Sequence[int]], None] = lambda prompt: None,
+        copies: bool = True,
     ) -> None:
         """Takes over ``small``, which `close` closes; it knows the target model's tokens.
 
@@ -44,6 +49,7 @@ class Switching:
             policy: Decides in place of the one that ``setting`` names.
             size_ratio: Parameters of the small model per parameter of the large one, if known.
             recall: Called with a prompt; it may fill the small model's KV cache with a prefix.
+            copies: Look up in the text what the small model may say next.
         """
         self.name = setting.policy
         self.is_lossless = setting.is_lossless
@@ -52,12 +58,14 @@ class Switching:
         self._policy = policy or make_policy(setting)
         self._size_ratio = size_ratio
         self._recall = recall
+        self._copying = Copying() if copies else None
         self._models: dict[Model, PairedModel] = {}
         self._log = SwitchLog()
         self._active = Model.SMALL
         self._doubt = Doubt()
         self._is_discarded = False
         self._policy_s = 0.0  # deciding and tagging
+        self._n_copied = 0
 
     def begin(self, state: DecodeState) -> None:
         """Starts an output. The small model sees the prompt when it is first asked."""
@@ -70,12 +78,15 @@ class Switching:
         self._active = self._policy.begin()
         self._doubt = Doubt()
         self._policy_s = 0.0
+        self._n_copied = 0
         if (largest := max(state.tokens)) >= self._session.vocab_size:
             raise ConfigError(
                 f"the prompt holds token {largest}, expected 0 to {self._session.vocab_size - 1}, "
                 "the ids of the small model's vocabulary"
             )
         self._recall(state.tokens)
+        if self._copying is not None:
+            self._copying.begin(state.tokens)
 
     def step(self, state: DecodeState, noise: Noise) -> StepResult:
         """Returns the next token; in `repair` and `verify` a run of the small model, judged."""
@@ -87,6 +98,8 @@ class Switching:
         self._log.cut(len(state.tokens) - state.n_prompt)
         for model in (PairedModel(self._session, 0), PairedModel(state.session, 0)):
             model.rewind(state.tokens)
+        if self._copying is not None:
+            self._copying.end(state.tokens)
 
     def catch_up(self, tokens: Sequence[int]) -> int:
         """Has both models compute what they missed of ``tokens``; returns how much that was.
@@ -105,12 +118,14 @@ class Switching:
     def summary(self) -> dict[str, Any]:
         """Returns what happened in the latest output, JSON-ready; see `SwitchLog.summary`.
 
-        policy_ms: spent on reading off doubt, deciding and tagging, between the passes.
+        policy_ms: spent on reading off doubt, deciding and tagging, between the passes. n_copied:
+        tokens of the small model that were looked up in the text.
         """
         counts = {m: self._models[m].counts if self._models else PassCounts() for m in Model}
         return {
             "setting": self._setting.to_dict(),
             "policy_ms": 1000 * self._policy_s,
+            "n_copied": self._n_copied,
             **self._log.summary(counts[Model.SMALL], counts[Model.LARGE], self._size_ratio),
         }
 
@@ -127,7 +142,11 @@ class Switching:
                 f"{counts['n_catch_ups']} passes over {counts['n_caught_up']} missed tokens in "
                 f"{counts['catch_up_ms']:.0f} ms, the prompt in {counts['prompt_ms']:.0f} ms"
             )
-        return [*lines, f"deciding and tagging: {found['policy_ms']:.1f} ms"]
+        return [
+            *lines,
+            f"deciding and tagging: {found['policy_ms']:.1f} ms; {found['n_copied']} tokens of the "
+            "small model were looked up in the text",
+        ]
 
     def close(self) -> None:
         """Closes the small model's session."""
@@ -135,15 +154,15 @@ class Switching:
 
     def _trust(self, state: DecodeState, noise: Noise) -> StepResult:
         """Returns the next token, of whichever model is to give it."""
-        if self._active is Model.SMALL and self._n_small_may(state) > 0:
-            doubt, small = self._doubt, self._models[Model.SMALL]
-            rows = self._small_rows(state, state.tokens)
-            self._observe(Model.SMALL, rows, 0)
-            if not self._is_discarded:
+        if self._active is Model.SMALL and (n_may := self._n_small_may(state)) > 0:
+            words = self._say(state, noise, (), min(n_may, state.n_left))
+            if words:
                 state.take_rows()  # of the large model, which was not asked
-                self._tag(Model.SMALL, doubt, small.latest)
-                return StepResult((state.pick_from(rows, 0, noise),), (Model.SMALL,))
-            self._log.n_dropped += 1
+                catch_up = self._models[Model.SMALL].latest
+                for word in words:
+                    self._tag(Model.SMALL, word.doubt, catch_up)
+                tokens = tuple(word.token for word in words)
+                return StepResult(tokens, (Model.SMALL,) * len(tokens))
         return self._ask_large(state, noise)
 
     def _run_and_judge(self, state: DecodeState, noise: Noise) -> StepResult:
@@ -184,18 +203,55 @@ class Switching:
         small, run, text = self._models[Model.SMALL], _Run(self._doubt), list(state.tokens)
         limit = min(self._setting.max_run, state.n_left - 1, self._n_small_may(state))
         while self._active is Model.SMALL and len(run.tree) < limit:
-            rows = self._small_rows(state, text)
+            words = self._say(state, noise, text[len(state.tokens) :], limit - len(run.tree))
             if not len(run.tree):
                 run.catch_up = small.latest
             run.ms += small.latest.ms
-            probability = self._observe(Model.SMALL, rows, 0).top_prob
-            token = state.pick_from(rows, 0, noise, text[len(state.tokens) :])
-            if self._is_discarded or token in state.stop_token_ids:
+            for word in words:
+                if word.token in state.stop_token_ids:
+                    self._log.n_dropped += 1
+                    return run
+                run.tree.add(word.token, len(run.tree) - 1, word.probability, Model.SMALL)
+                text.append(word.token)
+            if not words:
+                break
+        return run
+
+    def _say(
+        self, state: DecodeState, noise: Noise, pending: Sequence[int], limit: int
+    ) -> list[_Word]:
+        """Returns up to ``limit`` tokens that one pass of the small model gives after ``pending``.
+
+        One, and before it those that were looked up and are its own; none where its prediction is
+        dropped.
+        """
+        copied = self._looked_up(state, noise, limit - 1) if not pending else []
+        rows = self._small_rows(state, [*state.tokens, *pending, *copied], len(copied))
+        words: list[_Word] = []
+        for i, expected in enumerate([*copied, None]):
+            doubt = self._doubt
+            probability = self._observe(Model.SMALL, rows, i).top_prob
+            if self._is_discarded:
                 self._log.n_dropped += 1
                 break
-            run.tree.add(token, len(run.tree) - 1, probability, Model.SMALL)
-            text.append(token)
-        return run
+            path = [*pending, *(word.token for word in words)]
+            words.append(_Word(state.pick_from(rows, i, noise, path), probability, doubt))
+            is_at_end = words[-1].token in state.stop_token_ids
+            if words[-1].token != expected or self._active is not Model.SMALL or is_at_end:
+                break
+        self._n_copied += sum(w.token == t for w, t in zip(words, copied, strict=False))
+        if self._copying is not None and not pending:
+            self._copying.learn([word.token for word in words], rows)
+        return words
+
+    def _looked_up(self, state: DecodeState, noise: Noise, limit: int) -> list[int]:
+        if self._copying is None:
+            return []
+        room = self._session.context - len(state.tokens)
+        started_s = time.perf_counter()
+        found = self._copying.propose(state, noise, min(limit, room), self._session.vocab_size)
+        state.stats.draft_ms += 1000 * (time.perf_counter() - started_s)
+        return found
 
     def _count_run(self, state: DecodeState, run: _Run, n_kept: int) -> None:
         n_run = len(run.tree)
@@ -207,8 +263,10 @@ class Switching:
         for _ in range(n_kept):
             self._tag(Model.SMALL, run.doubt, run.catch_up)
 
-    def _small_rows(self, state: DecodeState, text: Sequence[int]) -> Rows:
-        rows = self._models[Model.SMALL].rows_after(text, 1, state.needs_logits)
+    def _small_rows(self, state: DecodeState, text: Sequence[int], n_drafted: int) -> Rows:
+        """Returns the small model's rows after ``text`` without its drafts, and after each."""
+        small = self._models[Model.SMALL]
+        rows = small.rows_after(text, 1 + n_drafted, state.needs_logits, n_drafted)
         return widened(rows, state.session.vocab_size)
 
     def _n_small_may(self, state: DecodeState) -> int:
@@ -235,6 +293,15 @@ class Switching:
     def _rewind(self, n_tokens: int) -> None:
         for model in self._models.values():
             model.session.truncate(min(model.session.n_tokens, n_tokens))
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    """A token of the small model. doubt: before it. probability: of the likeliest token."""
+
+    token: int
+    probability: float
+    doubt: Doubt
 
 
 @dataclass

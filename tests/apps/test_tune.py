@@ -69,7 +69,8 @@ def test_paper_equals_switching_where_both_models_choose_alike(setting: str) -> 
     assert all(trace.agrees)
     found = expect(SwitchConfig.parse(setting), [trace], COSTS)
     config = GenerationConfig(max_new_tokens=80)
-    result, large, small = switched(setting, config, small=ToySession(VOCAB, 256, calmer))
+    toy = ToySession(VOCAB, 256, calmer)
+    result, large, small = switched(setting, config, small=toy, copies=False)
     assert found.share_large == result.switch["share_large"]
     assert found.agreement == 1.0
     if "inf" not in setting and "-1" not in setting:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ from .draft_toys import (
     generate,
     open_stream,
 )
-from .switch_toys import large_toy, rule, small_toy, switched
+from .switch_toys import Row, large_toy, rule, small_toy, switched
 
 SETTINGS = [
     "ead:threshold=2.0,window=3,dwell=2",
@@ -52,7 +53,7 @@ def request(sampling: SamplingConfig, n: int = 40) -> GenerationConfig:
 )
 def test_infinite_threshold_is_the_small_model(setting: str, sampling: SamplingConfig) -> None:
     config = request(sampling)
-    result, large, small = switched(setting, config)
+    result, large, small = switched(setting, config, copies=False)
     assert result.token_ids == generate(small_toy(), PROMPT, config).token_ids
     assert set(result.origins) == {"small"}
     assert large.n_rows == len(PROMPT)
@@ -189,7 +190,7 @@ def test_repair_keeps_what_the_large_model_finds_possible(setting: str, rollback
 
 
 def test_bild_asks_the_large_model_where_the_small_one_is_unsure() -> None:
-    result, _, small = switched("bild:fallback=0.5", GREEDY)
+    result, _, small = switched("bild:fallback=0.5", GREEDY, copies=False)
     text = [*PROMPT, *result.token_ids]
     for i, tag in enumerate(result.origins, len(PROMPT)):
         row = rule(VOCAB, 2.0)(text[:i]).astype(np.float64)
@@ -201,7 +202,7 @@ def test_bild_asks_the_large_model_where_the_small_one_is_unsure() -> None:
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_every_token_is_computed_once_by_each_model_at_most(setting: str) -> None:
-    result, large, small = switched(setting, GREEDY)
+    result, large, small = switched(setting, GREEDY, copies=False)
     for session in (large, small):
         assert session.n_rows == session.n_tokens <= len(PROMPT) + 59
         assert session.n_passes <= 60
@@ -212,6 +213,61 @@ def test_every_token_is_computed_once_by_each_model_at_most(setting: str) -> Non
     assert n_passes["small"] == told["n_small"] + told["n_dropped"] - 1  # that of the prompt
     n_computed = n_passes["large"] + passes["large"]["n_caught_up"]
     assert large.n_tokens == len(PROMPT) + n_computed
+
+
+def looping(noise: float) -> Callable[[Sequence[int]], Row]:
+    """Returns logits by the last token alone, so that texts repeat themselves."""
+
+    def row(prefix: Sequence[int]) -> Row:
+        shared = np.random.default_rng([3, prefix[-1]]).standard_normal(VOCAB)
+        own = np.random.default_rng([8, prefix[-1]]).standard_normal(VOCAB)
+        return (6 * shared + noise * own).astype(np.float32)
+
+    return row
+
+
+def log_of(result: GenerationResult) -> list[dict[str, object]]:
+    """Returns the switch log without what the clock and the passes put into it."""
+    return [
+        {key: entry[key] for key in ("position", "to", "entropy", "level")}
+        for entry in result.switch["log"]
+    ]
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+@pytest.mark.parametrize("mode", ["trust", "repair", "verify"])
+@pytest.mark.parametrize("setting", ["ead:threshold=inf", *SETTINGS])
+def test_looking_up_changes_nothing_but_the_passes(
+    setting: str, mode: str, sampling: SamplingConfig
+) -> None:
+    found = {}
+    for copies in (False, True):
+        large = ToySession(VOCAB, 200, looping(0.0))
+        small = StatsSession(VOCAB, 150, looping(2.0))
+        config = request(sampling, 150)
+        result, _, _ = switched(f"{setting},mode={mode}", config, large, small, copies=copies)
+        found[copies] = result, small.n_passes
+    (one_by_one, n_without), (copied, n_with) = found[False], found[True]
+    assert copied.token_ids == one_by_one.token_ids
+    assert copied.origins == one_by_one.origins
+    if mode == "trust":  # elsewhere it decides where runs end, and so what is judged together
+        assert log_of(copied) == log_of(one_by_one)
+        assert copied.switch["n_dropped"] == one_by_one.switch["n_dropped"]
+    assert one_by_one.switch["n_copied"] == 0
+    assert n_with <= n_without
+    if sampling.is_greedy and not sampling.has_penalties:
+        assert copied.switch["n_copied"] > 4
+        assert n_with < n_without
+
+
+def test_a_text_that_repeats_itself_takes_few_passes() -> None:
+    small = StatsSession(VOCAB, 200, looping(0.0))
+    large = ToySession(VOCAB, 200, looping(0.0))
+    result, _, _ = switched("ead:threshold=inf", GREEDY, large, small)
+    assert result.switch["n_copied"] > 30
+    assert small.n_passes < 30
+    counts = result.switch["passes"]["small"]
+    assert counts["n_caught_up"] == counts["n_catch_ups"] == 0  # nothing was missed
 
 
 @settings(max_examples=40, deadline=None)
