@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgedec.runtime.decoding.draft_tree import DraftTree
+from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.drafters.drafter import Budget
 from edgedec.runtime.drafters.ngram_store import NgramStore
 from edgedec.runtime.drafters.store_drafter import StoreDrafter
@@ -53,6 +55,34 @@ def test_grows_with_use_by_what_is_new(store: NgramStore) -> None:
     drafter.end([1, 9, 8])
     assert store.query([9, 8], 1).length == 0  # nothing follows
     assert len(store.query([1, 2], 1).following) == 1
+
+
+def test_retrieved_text_hangs_on_what_a_draft_model_proposes(store: NgramStore) -> None:
+    """What both propose is there once, and the store's continuation goes on from it."""
+    store.add([7, 1, 2, 3, 4, 5])
+    drafted = DraftTree()
+    drafted.add_chain([3, 9], 0.9, "draft")
+    drafter = StoreDrafter(store)
+    for planner in (
+        FixedPlanner([Proposing(drafted), drafter], BUDGET),
+        FixedPlanner([drafter, Proposing(drafted)], BUDGET),
+    ):
+        tree = planner.propose(context_of([7, 1, 2]), BUDGET)
+        assert paths_of(tree) == {(3,), (3, 9), (3, 4), (3, 4, 5)}
+        origins = {node.token: node.origin for node in tree.nodes}
+        assert origins == {3: "draft", 9: "draft", 4: "store", 5: "store"}
+
+
+class Proposing:
+    """A draft model that always proposes the same tree."""
+
+    name = "draft"
+    is_free = False
+
+    def __init__(self, tree: DraftTree) -> None:
+        self.propose = lambda context, budget: tree
+        self.begin = self.observe = self.end = lambda *_: None
+        self.close = lambda: None
 
 
 def test_may_be_told_not_to_grow(store: NgramStore) -> None:
