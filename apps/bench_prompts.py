@@ -34,6 +34,7 @@ from edgedec.models.manifest import BundleManifest, read_manifest
 from edgedec.runtime.engine import Engine, load
 from edgedec.runtime.measuring.disturbance import Watch
 from edgedec.runtime.measuring.loop import Plan
+from edgedec.runtime.methods import STORE
 
 _WARMUP_TOKENS = 8
 
@@ -86,6 +87,10 @@ class PromptOptions:
         Path | None,
         typer.Option(metavar="BUNDLE", help="Draft model from another bundle than its own."),
     ] = None
+    store: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draft from the n-gram store FILE, and leave it as is."),
+    ] = None
 
 
 def bench_prompts(
@@ -99,6 +104,10 @@ def bench_prompts(
     manifest = read_manifest(bundle)
     if options.draft is None and "draft" not in manifest.models:
         _refuse_draft(names)
+    if options.store is None:
+        _refuse_store(names)
+    elif not options.store.exists():
+        raise ConfigError(f"there is no n-gram store {options.store}: edgedec store seed makes one")
     outcome = run_prompts(_Setup(bundle, manifest, options, plan, rivals), names, prompts)
     if outcome.rounds:
         document = make_document(outcome)
@@ -121,6 +130,12 @@ def _refuse_draft(names: Sequence[str]) -> None:
             )
 
 
+def _refuse_store(names: Sequence[str]) -> None:
+    for name in names:
+        if STORE in name.split("+"):
+            raise ConfigError(f"method {name} needs an n-gram store: name its file with --store")
+
+
 @dataclass(frozen=True)
 class _Setup:
     bundle: Path
@@ -135,7 +150,15 @@ class _Setup:
 
     def load(self, context: int | None = None) -> Engine:
         draft = True if self.options.draft is None else self.options.draft
-        return load(self.bundle, self.plan.n_threads, context, draft=draft, prompt_cache_mb=0)
+        return load(
+            self.bundle,
+            self.plan.n_threads,
+            context,
+            draft=draft,
+            prompt_cache_mb=0,
+            store=self.options.store,
+            is_store_growing=False,
+        )
 
 
 def run_prompts(setup: _Setup, names: Sequence[str], prompts: Sequence[BenchPrompt]) -> Outcome:
@@ -172,6 +195,7 @@ def run_prompts(setup: _Setup, names: Sequence[str], prompts: Sequence[BenchProm
                 "ignore_eos": options.ignore_eos,
                 "learning": "cold" if options.cold else "hot",
                 "draft": None if options.draft is None else str(options.draft),
+                "store": None if options.store is None else str(options.store),
                 "peer_draft": setup.rivals.draft,
             },
             prompts=list(prompts),
