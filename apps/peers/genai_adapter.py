@@ -21,9 +21,10 @@ class Model:
         path = Path(spec["path"])
         if not (path / "genai_config.json").is_file():
             raise ValueError(
-                f"onnxruntime-genai loads folders with a genai_config.json, not {path.name}: make "
-                "one with `python -m onnxruntime_genai.models.builder -p int4 -e cpu` and name it "
-                "with --peer-model onnxruntime-genai=FOLDER"
+                f"onnxruntime-genai loads folders with a genai_config.json, not {path.name}: "
+                "make one with `python -m onnxruntime_genai.models.builder -i HF_FOLDER -o FOLDER "
+                "-p int4 -e cpu` (it needs torch and transformers 5), then name it with "
+                "--peer-model onnxruntime-genai=FOLDER"
             )
         options = {"intra_op_num_threads": spec["threads"]}
         config = og.Config(str(path))
@@ -36,7 +37,7 @@ class Model:
         self._n_past = 0
         self.facts = {
             "through": f"onnxruntime-genai {og.__version__}, Generator",
-            "format": f"folder {path.name}",
+            "format": f"folder {path.name}, {_megabytes(path)} MB",
             "threads": spec["threads"],
             "modes": {"lookup": f"ngram_size={_NGRAM_SIZE}"},
             "n_drafted": _N_DRAFTED,
@@ -106,6 +107,11 @@ class Model:
         self._generator.append_tokens(tokens)
         self._n_past += len(ids)
         return time.perf_counter() - started_s
+
+
+def _megabytes(folder: Path) -> int:
+    """Returns the size of the folder's graphs and weights."""
+    return sum(file.stat().st_size for file in folder.glob("*.onnx*")) // 10**6
 
 
 def open_model(spec: dict[str, Any]) -> Model:
