@@ -11,6 +11,7 @@ import typer
 from edgedec.apps.terminal import note
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.decoding.verifiers import VERIFIERS
 from edgedec.runtime.switching.config import ADADEC, AUTO, BILD, SwitchConfig
 
 APPROXIMATE = (
@@ -20,6 +21,10 @@ APPROXIMATE = (
 LOOKS_AHEAD = (
     "this is approximate: the model looks ahead before it chooses a doubtful token, so the text "
     "may differ from that of plain decoding"
+)
+PLAUSIBLE = (
+    "this is approximate: the verifier keeps drafted tokens that the model finds plausible, more "
+    "often than the model alone would write them"
 )
 
 
@@ -111,3 +116,6 @@ def tell_if_approximate(request: GenerationConfig) -> None:
     """Says on standard error that the text of ``request`` may not be the target model's own."""
     if request.switch is not None and not request.switch.is_lossless:
         note(LOOKS_AHEAD if request.switch.policy == ADADEC else APPROXIMATE)
+    verifier = VERIFIERS.get(request.verifier or "")
+    if verifier is not None and not verifier.is_lossless:
+        note(PLAUSIBLE)
