@@ -12,10 +12,10 @@ from edgedec.runtime.noise import Noise
 from edgedec.runtime.session import Rows
 
 _LONGEST = 15
-"""With the newest token a pass of 16 rows, which costs a small model little more than one of 8."""
+"""With the newest token a pass of 16 rows; twice a step or a little more, for a small model."""
 
 _MIN_VALUE = 0.25
-"""A row is worth less than a step; below this, it is worth less than it costs."""
+"""Each row costs about a tenth of a step; the rest is for beliefs that are too high."""
 
 
 class Copying:
