@@ -33,6 +33,7 @@ def open_graph(
     Raises:
         BundleError: The graph or its weights are refused.
     """
+    onnxruntime.disable_telemetry_events()  # for those who imported it before edgedec
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

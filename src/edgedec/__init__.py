@@ -6,6 +6,7 @@ with edgedec.load("smollm2.edgedec") as engine:
     print(engine.generate([{"role": "user", "content": "Why is the sky blue?"}]).text)
 """
 
+import os
 import typing
 
 from edgedec.models.errors import (
@@ -16,6 +17,10 @@ from edgedec.models.errors import (
     SessionError,
     UnsupportedModelError,
 )
+
+# Unless told not to before it is imported, ONNX Runtime reports to its maker which models run, by
+# name and by hash, and how. What runs on a device is nobody else's business.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if typing.TYPE_CHECKING:
     from edgedec.runtime import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -46,3 +47,19 @@ def test_a_short_run(smollm2_bundle: Path) -> None:
         "edgedec.runtime.switching.switching", "edgedec.runtime.drafters.draft_model",
     }  # fmt: skip
     assert sorted(modules & unneeded) == []
+
+
+@pytest.mark.e2e
+def test_nothing_is_reported_to_anyone(smollm2_bundle: Path, tmp_path: Path) -> None:
+    silencers = ("CI", "ORT_DISABLE_TELEMETRY", "ORT_RUNNING_UNIT_TESTS")
+    environment = {name: value for name, value in os.environ.items() if name not in silencers}
+    environment |= {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    code = """
+import sys, edgedec
+with edgedec.load(sys.argv[1]) as engine:
+    engine.generate("Why is the sky blue?", edgedec.GenerationConfig(max_new_tokens=4))
+"""
+    subprocess.run([sys.executable, "-c", code, smollm2_bundle], env=environment, check=True)
+    # ONNX Runtime keeps what it is going to report, and an id of the device, in such files.
+    found = [path.name for path in tmp_path.rglob("*") if path.is_file()]
+    assert [name for name in found if not name.endswith(".json")] == []
