@@ -66,13 +66,16 @@ class NgramIndex:
         is_whole = np.ones(n_grams, np.bool_)
         for offset in range(size):
             part = tokens[offset : offset + n_grams]
-            hashes = hashes * np.uint64(_FACTOR) + part.astype(np.uint64)
+            hashes *= np.uint64(_FACTOR)
+            hashes += part
             is_whole &= part != SEPARATOR
         is_whole &= tokens[size:] != SEPARATOR
         hashes *= np.uint64(_FACTOR)
-        ends = np.arange(size - 1, len(tokens) - 1, dtype=np.uint64)
-        high = hashes >> np.uint64(_POSITION_BITS) << np.uint64(_POSITION_BITS)
-        return np.sort((high | ends)[is_whole])
+        hashes &= np.uint64(_WORD ^ _POSITION_MASK)
+        hashes |= np.arange(size - 1, len(tokens) - 1, dtype=np.uint64)
+        keys = hashes[is_whole]
+        keys.sort()
+        return keys
 
     def _places(self, ngram: Sequence[int]) -> Positions:
         """Returns the newest places where n-grams with the hash of ``ngram`` end, in order."""
