@@ -1,0 +1,146 @@
+"""Sampled outputs follow the model's own law: their first two tokens over 20,000 seeds.
+
+Each verifier judges what a real draft model proposes, in the rounds that decoding uses; only the
+passes of both models are remembered from seed to seed. The law is counted against softmax in
+float64 of logits from plain passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import edgedec
+from edgedec import kernels
+from edgedec.export.config import DraftModelConfig, ExportConfig
+from edgedec.export.pipeline import export
+from edgedec.models.head_ids import read_head_ids
+from edgedec.runtime.config import GenerationConfig, SamplingConfig
+from edgedec.runtime.decoding.draft_tree import SiblingKind
+from edgedec.runtime.decoding.plain import Plain
+from edgedec.runtime.decoding.planner import FixedPlanner
+from edgedec.runtime.decoding.speculative import Speculative
+from edgedec.runtime.decoding.verifiers import VERIFIERS
+from edgedec.runtime.decoding.verifiers.typical import Typical
+from edgedec.runtime.draft_source import DraftSource
+from edgedec.runtime.drafters.draft_model import DraftModelDrafter
+from edgedec.runtime.drafters.drafter import Budget, Drafter
+from edgedec.runtime.drafters.token_map import TokenMap
+from edgedec.runtime.drafters.token_recycling import TokenRecycling
+
+from .chi_square import LEAST_EXPECTED, fit
+from .conftest import Note
+from .first_tokens import FirstTwoLaw, draw
+from .memo_session import MemoSession
+
+pytestmark = pytest.mark.long
+
+N_OUTPUTS = 20_000
+N_COMPARED = 500
+PROMPT = "The opposite of hot is"
+LEAST_P = 1e-3
+WRONG_P = 1e-9
+CONFIG = GenerationConfig(
+    max_new_tokens=3, ignore_eos=True, sampling=SamplingConfig(temperature=1.0)
+)
+BUDGET = Budget(n_nodes=4, depth=2, n_step_nodes=2)
+HEAD_SIZE = 4096
+
+DETERMINISTIC, DISTINCT, INDEPENDENT = (
+    SiblingKind.DETERMINISTIC,
+    SiblingKind.WITHOUT_REPLACEMENT,
+    SiblingKind.INDEPENDENT,
+)
+CASES = [
+    ("shared-gumbel", DETERMINISTIC),
+    ("shared-gumbel", INDEPENDENT),
+    ("deterministic", DETERMINISTIC),
+    ("rejection", DISTINCT),
+    ("rejection", INDEPENDENT),
+    ("k-seq", INDEPENDENT),
+]
+
+
+@dataclass
+class Models:
+    """The target model, twice: remembered, and for plain passes; and the draft model."""
+
+    target: MemoSession
+    draft: MemoSession
+    token_map: TokenMap
+    prompt: list[int]
+    law: FirstTwoLaw
+    sharper_law: FirstTwoLaw
+
+
+@pytest.fixture(scope="module")
+def models(smollm2_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Models]:
+    """SmolLM2 with itself in 4 bits as the draft model, whose head knows few tokens."""
+    if not kernels.has_library():
+        pytest.skip("the compiled kernels are missing")
+    source, bundle = str(smollm2_gguf), tmp_path_factory.mktemp("law") / "pair.edgedec"
+    draft = DraftModelConfig(source=source, quantization="int4", head_size=HEAD_SIZE)
+    export(ExportConfig(source=source, destination=bundle, draft=draft))
+    with edgedec.load(bundle, context=64, prompt_cache_mb=0) as engine:
+        prompt = engine.encode(PROMPT)
+        law = FirstTwoLaw.of(engine.session, prompt, LEAST_EXPECTED / N_OUTPUTS)
+        sharper = law.at(engine.session, prompt, 0.9)
+        assert engine.draft is not None
+        drafting = MemoSession(engine.draft.open().session, prompt[:-1])
+        yield Models(
+            target=MemoSession(engine.session, prompt[:-1]),
+            draft=drafting,
+            token_map=token_map_of(engine.draft),
+            prompt=prompt,
+            law=law,
+            sharper_law=sharper,
+        )
+        drafting.close()
+
+
+def token_map_of(draft: DraftSource) -> TokenMap:
+    size, head_ids = draft.entry.config.vocab_size, draft.entry.head_ids
+    assert head_ids is not None
+    known = read_head_ids(draft.folder / head_ids, size).tolist()
+    return TokenMap.same(draft.target_vocab_size, size, known)
+
+
+def drafters(models: Models, kind: SiblingKind) -> list[Drafter]:
+    """Returns the draft model, and where siblings need not be draws, one that guesses."""
+    model = DraftModelDrafter(models.draft, models.token_map, models.target.vocab_size, kind)
+    return [model, TokenRecycling()] if kind is DETERMINISTIC else [model]
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES, ids=str)
+def test_law_of_the_first_two_tokens(
+    models: Models, name: str, kind: SiblingKind, note: Note
+) -> None:
+    strategy = Speculative(FixedPlanner(drafters(models, kind), BUDGET), VERIFIERS[name])
+    drawn = draw(models.target, strategy, models.prompt, CONFIG, models.law, N_OUTPUTS)
+    found, wrong = (fit(drawn.counts, law.probs) for law in (models.law, models.sharper_law))
+    accepted = drawn.n_accepted
+    note(
+        f"{N_OUTPUTS} seeds, {found}; at temperature 0.9 it would be p = {wrong.p_value:.1g}; "
+        f"accepted {accepted[0]} first and {accepted[1]} second tokens of {drawn.n_evaluated} "
+        "evaluated ones"
+    )
+    assert min(accepted) > N_OUTPUTS / 20
+    assert found.n_cells > 50
+    assert found.p_value > LEAST_P
+    assert wrong.p_value < WRONG_P
+    assert models.target.n_checked > 0
+    if VERIFIERS[name].is_exact:
+        plain = draw(models.target, Plain(), models.prompt, CONFIG, models.law, N_COMPARED)
+        assert drawn.pairs[:N_COMPARED] == plain.pairs
+
+
+def test_another_law_is_seen(models: Models, note: Note) -> None:
+    """Typical acceptance, which is approximate, does not pass for the model's law."""
+    strategy = Speculative(FixedPlanner(drafters(models, DETERMINISTIC), BUDGET), Typical())
+    drawn = draw(models.target, strategy, models.prompt, CONFIG, models.law, N_OUTPUTS // 10)
+    found = fit(drawn.counts, models.law.probs)
+    note(f"typical acceptance: {found}")
+    assert found.p_value < WRONG_P
