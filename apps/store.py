@@ -21,9 +21,16 @@ from edgedec.runtime.drafters.ngram_store import NgramStore, SeedReport
 from edgedec.runtime.store_source import tokenizer_sha256
 from edgedec.runtime.tokenizer import TOKENIZER_NAME, Tokenizer
 
-store = typer.Typer(
-    help="Fill n-gram stores, which drafts are taken from, and show them.", no_args_is_help=True
-)
+_HELP = """Fill n-gram stores, which drafts are taken from, and show them.
+
+Examples:
+
+  edgedec store seed code.ngrams src --bundle smollm2.edgedec
+
+  edgedec store info code.ngrams
+"""
+
+store = typer.Typer(help=_HELP, no_args_is_help=True)
 
 StoreFile = Annotated[Path, typer.Argument(metavar="FILE", help="The n-gram store.")]
 

@@ -12,7 +12,7 @@ from edgedec import __version__
 from edgedec.apps import inspect_bundle
 
 Cli = Callable[..., Any]
-VERBS = ("export", "run", "chat", "inspect", "doctor")
+VERBS = ("export", "run", "chat", "suggest", "store", "inspect", "doctor")
 
 
 def test_help_names_every_verb_and_shows_examples(cli: Cli) -> None:
