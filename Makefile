@@ -1,6 +1,7 @@
 # make run    sets everything up, exports SmolLM2-135M-Instruct, writes text and shows the speed
 # make test   sets everything up, then checks style and types and runs every test
 # make test-pair  the tests that need the Qwen2.5-Coder files
+# make test-long  exactness of decoding on real models: many prompts, many seeds
 # make test-sanitize  the kernels' tests under address and undefined-behaviour sanitizers
 # make test-arm   the kernels and `edgedec run` on emulated ARM processors
 # make check  style and types only         make clean  removes what this file made
@@ -23,17 +24,21 @@ KERNELS := kernels/CMakeLists.txt $(wildcard kernels/src/*)
 EXPORTER := $(shell find export models targets kernels -name '*.py')
 PACKAGES := models targets export kernels runtime apps
 
-.PHONY: run test test-pair test-sanitize test-arm check clean
+.PHONY: run test test-pair test-long test-sanitize test-arm check clean
 
 run: $(BUNDLE)/manifest.json
 	$(BIN)/edgedec run $(BUNDLE) "$(PROMPT)" --max-new-tokens 96
 
 test: check $(MADE)/model
-	$(BIN)/python -m pytest -m 'not pair'
+	$(BIN)/python -m pytest -m 'not pair and not long'
 
 # The Qwen2.5-Coder GGUF files, 1.6 GB, are the user's to bring (EDGEDEC_MODELS names their folder).
 test-pair: $(MADE)/dev
-	$(BIN)/python -m pytest -m pair -s
+	$(BIN)/python -m pytest -m 'pair and not long' -s
+
+# Half an hour or more; the parts that need the Qwen2.5-Coder files are skipped without them.
+test-long: $(MADE)/dev $(MADE)/model
+	$(BIN)/python -m pytest -m long tests/long
 
 test-sanitize: $(MADE)/dev
 	tools/sanitize/run.sh $(BIN)/python
