@@ -23,14 +23,23 @@ import typer
 
 from edgedec.apps.bench_output import Printing, find_plotter
 from edgedec.apps.bench_prompts_data import BenchPrompt, read_prompts
-from edgedec.apps.bench_prompts_jobs import Contestant, Method, Peer, Run, parse_methods
+from edgedec.apps.bench_prompts_jobs import (
+    Asked,
+    Contestant,
+    Method,
+    Peer,
+    Run,
+    parse_methods,
+)
 from edgedec.apps.bench_prompts_report import Outcome, make_document, refusal, render
 from edgedec.apps.bench_prompts_rows import Round
+from edgedec.apps.options import Overlap
 from edgedec.apps.peers.rivals import Rivals
 from edgedec.apps.progress import ProgressBars, count_amount
 from edgedec.apps.terminal import note
 from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.models.manifest import BundleManifest, read_manifest
+from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.engine import Engine, load
 from edgedec.runtime.measuring.disturbance import Watch
 from edgedec.runtime.measuring.loop import Plan
@@ -87,10 +96,23 @@ class PromptOptions:
         Path | None,
         typer.Option(metavar="BUNDLE", help="Draft model from another bundle than its own."),
     ] = None
+    temperature: Annotated[
+        float, typer.Option(min=0.0, help="Sample at this temperature; 0 is greedy.")
+    ] = 0.0
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of every output, for methods to emit plain's text.")
+    ] = 0
+
+    @property
+    def asked(self) -> Asked:
+        """How outputs are to be generated."""
+        return Asked(SamplingConfig(temperature=self.temperature), self.seed, self.ignore_eos)
+
     store: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Draft from the n-gram store FILE, and leave it as is."),
     ] = None
+    overlap: Overlap = "auto"
 
 
 def bench_prompts(
@@ -99,6 +121,11 @@ def bench_prompts(
     """Measures prompts and prints what was found, after Ctrl-C what was found until then."""
     assert options.prompts
     draw = find_plotter("bench_prompts_plot") if printing.plot is not None else None
+    if options.temperature and rivals.modes:
+        raise ConfigError(
+            f"--temperature is {options.temperature:g}, and peers decode greedily: leave "
+            "--temperature or --against out"
+        )
     names = parse_methods(options.methods or "plain,auto")
     prompts = read_prompts(options.prompts, options.category_key, options.per_category)
     manifest = read_manifest(bundle)
@@ -158,6 +185,7 @@ class _Setup:
             prompt_cache_mb=0,
             store=self.options.store,
             is_store_growing=False,
+            overlap=self.options.overlap,
         )
 
 
@@ -173,7 +201,7 @@ def run_prompts(setup: _Setup, names: Sequence[str], prompts: Sequence[BenchProm
         for i, name in enumerate(names):
             bars.report("load", i, n_loads)
             engine = stack.enter_context(setup.load(context))
-            contestants.append(Method(name, engine, options.ignore_eos))
+            contestants.append(Method(name, engine, options.asked))
         spec = {"threads": setup.plan.n_threads, "context": context, "ids": ids[0]}
         peers: list[Peer] = []
         for i, runtime in enumerate(setup.rivals.runtimes):
@@ -193,8 +221,11 @@ def run_prompts(setup: _Setup, names: Sequence[str], prompts: Sequence[BenchProm
                 "max_new_tokens": setup.n_tokens,
                 "template": "chat" if is_chat else "raw",
                 "ignore_eos": options.ignore_eos,
+                "temperature": options.temperature,
+                "seed": options.seed,
                 "learning": "cold" if options.cold else "hot",
                 "draft": None if options.draft is None else str(options.draft),
+                "overlap": options.overlap,
                 "store": None if options.store is None else str(options.store),
                 "peer_draft": setup.rivals.draft,
             },

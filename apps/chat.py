@@ -35,6 +35,7 @@ def chat(
         typer.Option(metavar="MB", min=0, help="Most memory for conversations before /reset."),
     ] = 256,
     store: options.Store = None,
+    overlap: options.Overlap = "auto",
     loading: options.LoadOptions,
     request: options.RequestOptions,
     switching: SwitchOptions,
@@ -56,7 +57,7 @@ def chat(
     """
     switching.apply(request.make_request(GenerationConfig()))  # complains before anything is loaded
     with ProgressBars(count_amount) as bars:
-        engine = loading.load(bundle, bars.report, prompt_cache, store)
+        engine = loading.load(bundle, bars.report, prompt_cache, store, overlap)
     with engine:
         asked = switching.apply(request.make_request(engine.defaults))
         tell_if_approximate(asked)

@@ -61,6 +61,7 @@ def run(
         ),
     ] = None,
     store: options.Store = None,
+    overlap: options.Overlap = "auto",
     loading: options.LoadOptions,
     request: options.RequestOptions,
     grammar: GrammarOptions,
@@ -94,7 +95,7 @@ def run(
     if session is not None and not session.parent.is_dir():
         raise ConfigError(f"cannot save {session}: there is no folder {session.parent}")
     with ProgressBars(count_amount) as bars:
-        engine = loading.load(bundle, bars.report, store=store)
+        engine = loading.load(bundle, bars.report, store=store, overlap=overlap)
         with engine:
             if session is not None and session.exists():
                 n_held = engine.load_session(session)

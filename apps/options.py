@@ -104,6 +104,13 @@ Draft = Annotated[
     Path | None,
     typer.Option(metavar="BUNDLE", help="Draft model from another bundle than its own."),
 ]
+Overlap = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|on|off",
+        help="Draft on while the target model verifies, on other cores; auto: where it pays.",
+    ),
+]
 Store = Annotated[
     Path | None,
     typer.Option(
@@ -134,6 +141,7 @@ class LoadOptions:
         on_progress: Progress | None = None,
         prompt_cache_mb: int = 0,
         store: Path | None = None,
+        overlap: str = "auto",
     ) -> Engine:
         """Returns the engine over ``bundle``, which may draft from ``store``."""
         return load(
@@ -145,6 +153,7 @@ class LoadOptions:
             prompt_cache_mb=prompt_cache_mb,
             affinity=None if self.affinity is None else parse_affinity(self.affinity),
             store=store,
+            overlap=overlap,
         )
 
 

@@ -16,6 +16,7 @@ from edgedec.runtime.affinity import Affinity
 from edgedec.runtime.bundle_parts import default_method, defaults, identity, prompt_encoder
 from edgedec.runtime.config import GenerationConfig, SuggestConfig
 from edgedec.runtime.conversation import Conversation
+from edgedec.runtime.core_split import CoreSplit, split_cores
 from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
 from edgedec.runtime.draft_source import DraftSource, find_draft
 from edgedec.runtime.drafters.drafter import Drafter
@@ -55,7 +56,7 @@ class LoadedModel:
     identity: of models, device and threads; see `MethodParts`.
     memory: what the sessions computed for earlier prompts.
     tuned: what `edgedec tune` found.
-    store: makes drafters over the n-gram store, if there is one.
+    store: makes drafters over the n-gram store, if there is one. split: see `MethodParts`.
     """
 
     session: ModelSession
@@ -70,6 +71,7 @@ class LoadedModel:
     memory: SessionMemory = field(default_factory=SessionMemory)
     tuned: Any = None
     store: Callable[[], Drafter] | None = None
+    split: CoreSplit = field(default_factory=CoreSplit)
 
 
 class Engine:
@@ -80,7 +82,7 @@ class Engine:
         self._model: LoadedModel | None = model
         self._strategy = strategy
         parts = MethodParts(
-            model.session, model.draft, model.identity, store=model.store, tuned=model.tuned
+            model.session, model.draft, model.identity, model.store, model.tuned, model.split
         )
         self._methods = Methods(parts, model.default_method)
         self._grammars = Grammars(model.tokenizer, model.session.vocab_size)
@@ -301,6 +303,7 @@ def load(
     affinity: Sequence[int] | None = None,
     store: str | Path | None = None,
     is_store_growing: bool = True,
+    overlap: str = "auto",
 ) -> Engine:
     """Returns an engine over the bundle at ``path``.
 
@@ -320,6 +323,8 @@ def load(
         store: File of the n-gram store that the methods ``store`` and ``auto`` draft from; made if
             there is none.
         is_store_growing: Whether the texts of these methods are added to the store.
+        overlap: Whether the draft model drafts on while the target model verifies, on processors of
+            its own: ``on``, ``off``, or ``auto``: with four cores or more, as long as it pays.
 
     Raises:
         ConfigError: A number makes no sense.
@@ -349,6 +354,7 @@ def load(
     if draft_source is not None:
         memory.know(DRAFT, draft_source.model)
         draft_source = replace(draft_source, memory=memory, affinity=draft_placed)
+    split = split_cores(overlap, placed, threads, entry, draft_source)
     session, tokenizer = load_together(folder, entry, threads, context, placed)
     report("load", 2, 2)
     return Engine(
@@ -365,6 +371,7 @@ def load(
             memory=memory,
             tuned=manifest.defaults.get(TUNED_KEY),
             store=found_store,
+            split=split,
         )
     )
 

@@ -18,8 +18,15 @@ def allowed_processors() -> list[int]:
 
 def physical_cores() -> int:
     """Returns the cores this process may run on, counting hyper-threads of a core once."""
-    cores = {_siblings(cpu) for cpu in allowed_processors()}
-    return max(1, len(cores))
+    return max(1, len(one_processor_per_core()))
+
+
+def one_processor_per_core() -> list[int]:
+    """Returns the first processor of each core this process may run on."""
+    first: dict[str, int] = {}
+    for cpu in allowed_processors():
+        first.setdefault(_siblings(cpu), cpu)
+    return list(first.values())
 
 
 def processors() -> int:

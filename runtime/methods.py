@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ import platformdirs
 
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.core_split import CoreSplit
 from edgedec.runtime.decoding.controller import Controller
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.draft_tree import SiblingKind
@@ -35,6 +36,7 @@ from edgedec.runtime.session import ModelSession
 from edgedec.runtime.switching.config import ADADEC, SwitchConfig
 
 if TYPE_CHECKING:  # imported by whom they are asked of, for they delay a first token
+    from edgedec.runtime.drafters.overlapped import OverlappedDrafter
     from edgedec.runtime.switching.adadec import AdaDec
     from edgedec.runtime.switching.switching import Switching
 
@@ -62,6 +64,7 @@ class MethodParts:
 
     identity: names models, device and threads; costs measured for one are not used for another.
     store: opens the n-gram store, if there is one. tuned: what the bundle says of switching.
+    split: whether the draft model goes on while the target model verifies, and where.
     """
 
     session: ModelSession
@@ -69,6 +72,7 @@ class MethodParts:
     identity: str = ""
     store: Callable[[], Drafter] | None = None
     tuned: Any = None
+    split: CoreSplit = field(default_factory=CoreSplit)
 
 
 class Methods:
@@ -122,11 +126,28 @@ class Methods:
                 f"the {verifier.name} verifier judges nothing but what a draft model draws, and "
                 f"method {name} drafts otherwise: use method draft, or another verifier"
             )
+        names = name.split("+")
+        has_model = DRAFT in names or (name == AUTO and self._parts.draft is not None)
+        why_not = self._why_no_overlap(verifier) if has_model else ""
+        overlap = self._overlapped(kind) if has_model and not why_not else None
         if name == AUTO:
-            return Speculative(self._controller(), verifier)
-        drafters = [self._drafter(part, kind) for part in name.split("+")]
+            return Speculative(self._controller(overlap), verifier, overlap, why_not)
+        drafters = [overlap if overlap and n == DRAFT else self._drafter(n, kind) for n in names]
         budget = _FIXED_MODEL if any(not drafter.is_free for drafter in drafters) else _FIXED
-        return Speculative(FixedPlanner(drafters, budget, name), verifier)
+        return Speculative(FixedPlanner(drafters, budget, name), verifier, overlap, why_not)
+
+    def _why_no_overlap(self, verifier: Verifier) -> str:
+        if verifier is not DEFAULT_VERIFIER:
+            return f"for with the verifier {verifier.name} the text depends on what is drafted"
+        return self._parts.split.reason
+
+    def _overlapped(self, kind: SiblingKind) -> OverlappedDrafter:
+        from edgedec.runtime.drafters.draft_model import DraftModelDrafter
+        from edgedec.runtime.drafters.overlapped import OverlappedDrafter
+
+        model = self._drafter(DRAFT, kind)
+        assert isinstance(model, DraftModelDrafter)
+        return OverlappedDrafter(model, self._parts.session, self._parts.split)
 
     def _switch(self, setting: SwitchConfig) -> Switching | AdaDec:
         if setting not in self._switching:
@@ -151,7 +172,7 @@ class Methods:
             drafter.session, resolved, size_ratio=pair.size_ratio, recall=drafter.begin
         )
 
-    def _controller(self) -> Controller:
+    def _controller(self, overlap: OverlappedDrafter | None = None) -> Controller:
         free = [self._drafter(name) for name in FREE]
         if self._parts.store is not None:
             free.append(self._drafter(STORE))
@@ -166,7 +187,9 @@ class Methods:
         model = self._drafter(DRAFT)
         assert isinstance(model, DraftModelDrafter)
         session, role = model.session, f"draft-{self._parts.draft.fingerprint[:12]}"
-        return Controller(free, target_costs, model, lambda: self._measured(role, session))
+        return Controller(
+            free, target_costs, overlap or model, lambda: self._measured(role, session)
+        )
 
     def _drafter(self, name: str, kind: SiblingKind = SiblingKind.DETERMINISTIC) -> Drafter:
         """Returns a drafter; only the draft model, which is large, is shared by methods."""

@@ -50,10 +50,13 @@ class FusedSession:
             kernels.active_isa()
         except RuntimeError as error:  # EDGEDEC_ISA, most likely
             raise ConfigError(str(error)) from None
-        self._affinity = affinity or Affinity()
+        self._graph = graph
+        self._affinity = self._own_affinity = affinity or Affinity()
         self._session: onnxruntime.InferenceSession | None = open_graph(
             graph, threads, kernels.library_path(), self._affinity
         )
+        self._own_session: onnxruntime.InferenceSession | None = self._session
+        self._placed: dict[Affinity, onnxruntime.InferenceSession] = {}
         self._config = config
         self._ledger = TokenLedger(context)
         self.kv_format = _kv_format(self._session)
@@ -72,7 +75,7 @@ class FusedSession:
             if name in inputs
         }
         self._has_stats = "stats.argmax" in outputs
-        self._bindings: dict[_PassShape, _Binding] = {}
+        self._bindings: dict[tuple[Affinity, _PassShape], _Binding] = {}
         self._logits = np.empty((0, config.n_logits), np.float32)
 
     @property
@@ -161,9 +164,26 @@ class FusedSession:
         self._kv_cache.load_rows(state.start, state.kv_rows)
         self._ledger.tokens.extend(state.tokens[state.start :])
 
+    def place(self, cores: Affinity | None) -> None:
+        """Runs passes with one thread on each of ``cores`` from now on; None: as when opened.
+
+        The KV cache stays, and so do logits to the last bit. The first time takes as long as
+        opening the graph, whose weights are in memory already.
+        """
+        if self._own_session is None:
+            raise SessionError("the session is closed: load the bundle again")
+        if cores is None or cores == self._own_affinity:
+            self._session, self._affinity = self._own_session, self._own_affinity
+            return
+        if cores not in self._placed:
+            n_threads, library = len(cores.processors), kernels.library_path()
+            self._placed[cores] = open_graph(self._graph, n_threads, library, cores)
+        self._session, self._affinity = self._placed[cores], cores
+
     def close(self) -> None:
         """Releases the model and its KV cache."""
-        self._session = None
+        self._session = self._own_session = None
+        self._placed.clear()
         self._bindings.clear()
         self._ledger.truncate(0)
 
@@ -183,7 +203,7 @@ class FusedSession:
         return not self._layer_gates.all()
 
     def _bound(self, session: onnxruntime.InferenceSession, shape: _PassShape) -> _Binding:
-        binding = self._bindings.get(shape)
+        binding = self._bindings.get((self._affinity, shape))
         if binding is not None:
             return binding
         n_copied = shape.n_rows if shape.has_logits else 0
@@ -197,7 +217,7 @@ class FusedSession:
         stats = _empty_stats(shape.n_rows) if self._has_stats else None
         rows = Rows(self._logits[:n_copied], hidden, stats)
         binding = _Binding(session, shape, rows, self._shared_values)
-        self._bindings[shape] = binding
+        self._bindings[self._affinity, shape] = binding
         return binding
 
 

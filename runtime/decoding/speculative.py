@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 from edgedec.runtime.decoding.draft_tree import ROOT, DraftTree, SiblingKind
 from edgedec.runtime.decoding.planner import Planner, RoundTimings
@@ -14,6 +16,9 @@ from edgedec.runtime.noise import Noise
 from edgedec.runtime.sampling import Survivors
 from edgedec.runtime.session import Rows
 
+if TYPE_CHECKING:
+    from edgedec.runtime.drafters.overlapped import OverlappedDrafter
+
 
 class Speculative:
     """Rounds of propose, verify, commit and re-anchor.
@@ -22,9 +27,18 @@ class Speculative:
     together with the tree that hangs on it. With an empty tree that is a step of plain decoding.
     """
 
-    def __init__(self, planner: Planner, verifier: Verifier = DEFAULT_VERIFIER) -> None:
+    def __init__(
+        self,
+        planner: Planner,
+        verifier: Verifier = DEFAULT_VERIFIER,
+        overlap: OverlappedDrafter | None = None,
+        no_overlap: str = "",
+    ) -> None:
+        """overlap: one of the planner's drafters. no_overlap: why there is none."""
         self._planner = planner
         self._verifier = verifier
+        self._overlap = overlap
+        self._no_overlap = no_overlap
         self.name = planner.name
         self.is_lossless = verifier.is_lossless
 
@@ -47,7 +61,7 @@ class Speculative:
         started_s = time.perf_counter()
         tree = self._propose(state, context)
         drafted_s = time.perf_counter()
-        verdict, rows = self._verify(state, tree, noise)
+        verdict, rows = self._verify(state, context, tree)
         self._commit(state, tree, verdict)
         verified_s = time.perf_counter()
         timings = RoundTimings(1000 * (drafted_s - started_s), 1000 * (verified_s - drafted_s))
@@ -60,10 +74,16 @@ class Speculative:
         session.truncate(min(session.n_tokens, len(state.tokens)))
         self._planner.end(state.tokens)
         state.stats.failed_drafters.update(self._planner.failures)
+        if self._overlap is not None:
+            state.stats.n_early = self._overlap.n_early
+            state.stats.n_early_used = self._overlap.n_early_used
 
     def explain(self) -> list[str]:
         """Returns what was decided in the latest output, a line each."""
-        return self._planner.explain()
+        lines = self._planner.explain()
+        if self._overlap is not None:
+            return [*lines, *self._overlap.explain()]
+        return [*lines, f"overlap: off, {self._no_overlap}"] if self._no_overlap else lines
 
     def close(self) -> None:
         self._planner.close()
@@ -82,11 +102,15 @@ class Speculative:
         check_kind(self._verifier, tree)
         return tree
 
-    def _verify(self, state: DecodeState, tree: DraftTree, noise: Noise) -> tuple[Verdict, Rows]:
+    def _verify(
+        self, state: DecodeState, context: DraftContext, tree: DraftTree
+    ) -> tuple[Verdict, Rows]:
         """Returns what is accepted, and the rows of the pass it was judged by."""
-        rows = state.session.forward(
-            tree.to_pass(state.tokens[-1]), range(len(tree) + 1), with_logits=state.needs_logits
-        )
+        overlap, noise = self._overlap, context.noise
+        with nullcontext() if overlap is None else overlap.beside(context, tree, state.n_left):
+            rows = state.session.forward(
+                tree.to_pass(state.tokens[-1]), range(len(tree) + 1), with_logits=state.needs_logits
+            )
         target = TreeRows(state, tree, rows, noise)
         return self._verifier.verify(tree, target, NoiseChance(noise)), rows
 
@@ -108,6 +132,8 @@ class Speculative:
         tokens = (*(node.token for node in accepted), verdict.next_token)
         outcome = RoundOutcome(tree, verdict.path, tokens, rows.stats)
         self._planner.observe(context, outcome, timings)
+        if self._overlap is not None and timings is not None:
+            self._overlap.count_round(len(tokens), timings.draft_ms + timings.verify_ms)
         return StepResult(tokens, (*(node.origin for node in accepted), TARGET))
 
 

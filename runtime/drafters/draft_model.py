@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edgedec.runtime.decoding.draft_tree import ROOT, DraftTree, SiblingKind
 from edgedec.runtime.drafters.calibration import Calibration
@@ -26,13 +27,17 @@ end. Of the tokens that Qwen2.5-Coder 1.5B writes about 800 tokens of passages, 
 67 % from the last 64, 73 % from 256 and 70 % from all; of its summaries of 1200 tokens 32, 34 and
 83 %, but there it copies, which prompt lookup finds for nothing."""
 
+MAX_AHEAD = 8
+"""Passes under one of the target model's; what lies deeper hardly ever comes true."""
+
 
 @dataclass(slots=True)
 class _Candidate:
     """A token that may be proposed.
 
     parent: index of the candidate it follows, or ROOT. value: estimated probability that it and
-    all before it are accepted. row: of the draft model's tree, once it is computed.
+    all before it are accepted. row: of the draft model's tree, while it has one. is_expanded: what
+    may follow it is known. is_early: that was found out while the target model verified.
     """
 
     option: Option
@@ -41,6 +46,19 @@ class _Candidate:
     probability: float
     value: float
     row: int | None = None
+    is_expanded: bool = False
+    is_early: bool = False
+
+
+@dataclass
+class EarlyCounts:
+    """Drafted tokens computed while the target model verified.
+
+    n_used: those that came true, or that the next proposal went on from.
+    """
+
+    n_drafted: int = 0
+    n_used: int = 0
 
 
 class DraftModelDrafter:
@@ -86,6 +104,7 @@ class DraftModelDrafter:
         self._candidates: list[_Candidate] = []
         self._proposed_after: int | None = None  # tokens of the text at the latest proposal
         self._noise: Noise | None = None  # that coupled candidates were drawn with
+        self.early = EarlyCounts()
 
     @property
     def session(self) -> ModelSession:
@@ -144,6 +163,32 @@ class DraftModelDrafter:
         self._calibrations[is_greedy, True].learn(firsts)
         self._calibrations[is_greedy, False].learn(others)
 
+    def draft_ahead(
+        self, context: DraftContext, path: Sequence[int], is_over: Callable[[], bool]
+    ) -> None:
+        """Goes on below the latest proposal as if the tokens of ``path`` were accepted.
+
+        What comes true is there when the next proposal is asked for. Nothing happens where the
+        path holds another drafter's tokens, or the request draws trees.
+
+        Args:
+            context: Of the latest proposal, unchanged.
+            is_over: Asked before every pass whether to stop.
+        """
+        if self._proposed_after != len(context.tokens):
+            return
+        last = ROOT
+        for token in path:
+            child = self._child(last, token)
+            if child is None:
+                return
+            last = child
+        cost, self._passes.cost = self._passes.cost, DraftCost()  # not the proposal's
+        try:
+            self._go_on(last, context, is_over)
+        finally:
+            self._passes.cost = cost
+
     def end(self, tokens: Sequence[int]) -> None:
         """Keeps the rows of ``tokens`` and no others."""
         self._passes.align(self._recent(tokens))
@@ -172,25 +217,44 @@ class DraftModelDrafter:
         self, context: DraftContext, budget: Budget, text: Sequence[int]
     ) -> DraftTree:
         """Returns the nodes likeliest to be accepted of all that were looked at."""
-        known = self._known_options(text, context.noise)
+        known = self._known(text, context.noise)
         self._forget()
         self._noise = context.noise
-        if known is None:
+        if known:
+            self._take_up(known, context)
+        else:
             rows = self._passes.feed(text, with_logits=not context.sampling.is_greedy)
-            known = self._options(rows, 0, context, depth=1)
-        self._add(ROOT, known, context)
+            self._add(ROOT, self._options(rows, 0, context, depth=1), context)
         while chosen := self._to_expand(budget):
             self._expand(chosen, context)
         self._proposed_after = len(context.tokens)
         return self._tree(budget)
 
-    def _known_options(self, text: Sequence[int], noise: Noise) -> list[Option] | None:
-        """Returns what follows ``text`` if the tree computed it already; aligns the session."""
+    def _known(self, text: Sequence[int], noise: Noise) -> list[_Candidate]:
+        """Returns the candidates after ``text`` if the tree has its last row; aligns the session.
+
+        Their parents count from the first of them. Their rows go, for a commit keeps no others.
+        """
         row = self._passes.align(text)
-        if row == PREFIX or self.session.n_tokens < len(text) or self._noise is not noise:
-            return None
+        if row == PREFIX:
+            return []
         last = next(i for i, c in enumerate(self._candidates) if c.row == row)
-        return [c.option for c in self._candidates if c.parent == last]
+        is_whole = self.session.n_tokens == len(text) and self._noise is noise
+        known: list[_Candidate] = []
+        new_index = {last: ROOT}
+        for i, candidate in enumerate(self._candidates if is_whole else ()):
+            if candidate.parent in new_index:
+                new_index[i] = len(known)
+                known.append(replace(candidate, parent=new_index[candidate.parent], row=None))
+        came_true = self._line(last)
+        self.early.n_used += sum(self._candidates[i].is_early for i in (*came_true, *new_index))
+        self.early.n_used -= self._candidates[last].is_early  # in both
+        return known
+
+    def _take_up(self, known: list[_Candidate], context: DraftContext) -> None:
+        """Makes the ``known`` candidates the tree's."""
+        for parent, siblings in itertools.groupby(known, key=lambda c: c.parent):
+            self._add(parent, [c.option for c in siblings], context)
 
     def _options(self, rows: Rows, index: int, context: DraftContext, depth: int) -> list[Option]:
         if context.sampling.is_greedy:
@@ -202,6 +266,8 @@ class DraftModelDrafter:
         """Adds what may follow a candidate."""
         above = None if parent == ROOT else self._candidates[parent]
         depth, value = (1, 1.0) if above is None else (above.depth + 1, above.value)
+        if above is not None:
+            above.is_expanded = True
         for i, option in enumerate(options):
             calibration = self._calibrations[context.sampling.is_greedy, i == 0]
             probability = calibration.acceptance(option.probability)
@@ -229,26 +295,67 @@ class DraftModelDrafter:
         unknown = [
             i
             for i in best
-            if self._candidates[i].row is None and self._candidates[i].depth < budget.depth
+            if not self._candidates[i].is_expanded and self._candidates[i].depth < budget.depth
         ]
         chosen = unknown[: budget.n_step_nodes]
         value = sum(self._candidates[i].value for i in chosen)
-        if value < budget.min_step_value or not self._passes.has_room(len(chosen)):
-            return []
-        return chosen
+        has_room = self._passes.has_room(len(chosen) + len(self._rowless_above(chosen)))
+        return chosen if has_room and value >= budget.min_step_value else []
 
-    def _expand(self, chosen: list[int], context: DraftContext) -> None:
+    def _expand(self, chosen: Sequence[int], context: DraftContext) -> None:
         """Computes the ``chosen`` candidates and adds what may follow them."""
-        nodes = [self._candidates[i] for i in chosen]
-        first = self._passes.n_rows
+        above, first = self._rowless_above(chosen), self._passes.n_rows
+        order = [*above, *chosen]
+        for row, i in enumerate(order, start=first):
+            self._candidates[i].row = row
+        nodes = [self._candidates[i] for i in order]
         rows = self._passes.grow(
             [node.option.draft_id for node in nodes],
             [self._row_of(node.parent) for node in nodes],
             with_logits=not context.sampling.is_greedy,
         )
-        for index, (i, node) in enumerate(zip(chosen, nodes, strict=True)):
-            node.row = first + index
-            self._add(i, self._options(rows, index, context, node.depth + 1), context)
+        for index, i in enumerate(chosen, start=len(above)):
+            depth = self._candidates[i].depth + 1
+            self._add(i, self._options(rows, index, context, depth), context)
+
+    def _go_on(self, last: int, context: DraftContext, is_over: Callable[[], bool]) -> None:
+        """Expands candidate ``last``, then the likeliest after it, and so on."""
+        n_passes = 0
+        while n_passes < MAX_AHEAD and not is_over():
+            if last != ROOT and not self._candidates[last].is_expanded:
+                if not self._passes.has_room(1 + len(self._rowless_above([last]))):
+                    return
+                self._expand([last], context)
+                self._candidates[last].is_early = True
+                self.early.n_drafted += 1
+                n_passes += 1
+            children = [i for i, c in enumerate(self._candidates) if c.parent == last]
+            if not children:
+                return
+            last = max(children, key=lambda i: self._candidates[i].value)
+
+    def _child(self, parent: int, token: int) -> int | None:
+        return next(
+            (
+                i
+                for i, c in enumerate(self._candidates)
+                if c.parent == parent and c.option.token == token
+            ),
+            None,
+        )
+
+    def _line(self, last: int) -> list[int]:
+        """Returns candidate ``last`` and those above it."""
+        line = []
+        while last != ROOT:
+            line.append(last)
+            last = self._candidates[last].parent
+        return line
+
+    def _rowless_above(self, chosen: Sequence[int]) -> list[int]:
+        """Returns the candidates above the ``chosen`` ones that have to be computed again."""
+        above = {j for i in chosen for j in self._line(self._candidates[i].parent)}
+        return sorted(i for i in above if self._candidates[i].row is None)
 
     def _row_of(self, candidate: int) -> int:
         row = PREFIX if candidate == ROOT else self._candidates[candidate].row
