@@ -103,16 +103,16 @@ class PromptOptions:
         int, typer.Option(min=0, help="Seed of every output, for methods to emit plain's text.")
     ] = 0
 
-    @property
-    def asked(self) -> Asked:
-        """How outputs are to be generated."""
-        return Asked(SamplingConfig(temperature=self.temperature), self.seed, self.ignore_eos)
-
     store: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Draft from the n-gram store FILE, and leave it as is."),
     ] = None
     overlap: Overlap = "auto"
+
+    @property
+    def asked(self) -> Asked:
+        """How outputs are to be generated."""
+        return Asked(SamplingConfig(temperature=self.temperature), self.seed, self.ignore_eos)
 
 
 def bench_prompts(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from edgedec.apps.peers import Mode
 from edgedec.apps.peers.client import PeerError, Worker
 from edgedec.models.errors import ConfigError
-from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.stats import DecodeStats
 
@@ -41,8 +41,27 @@ class Run:
         return self.first_s + self.rest_s
 
 
+@dataclass(frozen=True)
+class Asked:
+    """How methods are to generate: the same for all of them."""
+
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    seed: int = 0
+    ignore_eos: bool = False
+
+    def request(self, method: str, n_tokens: int) -> GenerationConfig:
+        """Returns the request for at most ``n_tokens`` by ``method``."""
+        return GenerationConfig(
+            max_new_tokens=n_tokens,
+            sampling=self.sampling,
+            seed=self.seed,
+            ignore_eos=self.ignore_eos,
+            method=method,
+        )
+
+
 class Contestant(Protocol):
-    """Something that continues prompts greedily."""
+    """Something that continues prompts."""
 
     @property
     def name(self) -> str:
@@ -65,10 +84,10 @@ class Method:
     Every run begins with an empty KV cache: the prompt is computed anew each time.
     """
 
-    def __init__(self, name: str, engine: Engine, ignore_eos: bool) -> None:
+    def __init__(self, name: str, engine: Engine, asked: Asked) -> None:
         self.name = name
         self._engine = engine
-        self._ignore_eos = ignore_eos
+        self._asked = asked
         self._is_lossless: bool | None = None
 
     @property
@@ -80,9 +99,7 @@ class Method:
 
     def run(self, ids: Sequence[int], n_tokens: int) -> Run:
         self._engine.session.truncate(0)
-        request = GenerationConfig(
-            max_new_tokens=n_tokens, ignore_eos=self._ignore_eos, method=self.name
-        )
+        request = self._asked.request(self.name, n_tokens)
         started_s = time.process_time()
         result = self._engine.generate(list(ids), request)
         self._is_lossless = result.lossless
@@ -96,7 +113,7 @@ class Method:
 
 
 class Peer:
-    """A peer in one of its modes. It ignores end tokens, so that it generates as many as asked."""
+    """A peer in one of its modes, greedy. It ignores end tokens, to generate as many as asked."""
 
     def __init__(self, mode: Mode, worker: Worker) -> None:
         self.name = mode.name

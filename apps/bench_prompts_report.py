@@ -133,6 +133,8 @@ def _flat_rows(document: dict[str, Any]) -> list[Row]:
         "max_new_tokens": settings["max_new_tokens"],
         "template": settings["template"],
         "learning": settings["learning"],
+        "temperature": settings["temperature"],
+        "seed": settings["seed"],
     }
     return [common | row for row in document["rows"]]
 
@@ -239,9 +241,11 @@ def _facts(document: dict[str, Any]) -> str:
         "cold": "methods forget what they learned before every prompt",
     }
     end = "end tokens ignored" if settings["ignore_eos"] else "or to the end token"
+    temperature, seed = settings["temperature"], settings["seed"]
+    choice = f"temperature {temperature:g}, seed {seed}" if temperature else "greedy"
     lines = [
-        f"{document['model']} ({document['quantization']}), {document['threads']} threads; greedy, "
-        f"{settings['max_new_tokens']} new tokens {end}; prompts "
+        f"{document['model']} ({document['quantization']}), {document['threads']} threads; "
+        f"{choice}, {settings['max_new_tokens']} new tokens {end}; prompts "
         f"{template[settings['template']]}: {', '.join(settings['prompts'])}",
         f"{learning[settings['learning']]}; nothing of a prompt is in the KV cache before",
         f"{document['repetitions']} repetitions, contestants interleaved on every prompt; speeds "

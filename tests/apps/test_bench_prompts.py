@@ -111,6 +111,38 @@ def test_json_has_rows_of_all_levels(bench: Cli) -> None:
     assert (document["n_rounds"], document["n_rounds_planned"]) == (6, 6)
 
 
+def test_sampling_is_the_same_for_all_methods(bench: Cli, smollm2_bundle: Path) -> None:
+    hot = ("--temperature", 0.8, "--seed", 5, "--max-new-tokens", 24)
+    done = bench("--methods", "plain,auto,lookup+recycling", *hot, "-o", "json", "--ignore-eos")
+    assert done.exit_code == 0, done.err
+    assert (done.json["settings"]["temperature"], done.json["settings"]["seed"]) == (0.8, 5)
+    for name in ("plain", "auto", "lookup+recycling"):
+        (whole,) = rows_of(done.json, "all", name)
+        assert whole["n_identical"] == 3
+        assert whole["n_new_tokens"] == 72
+    assert whole["n_accepted"] > 0
+    assert 0 < whole["acceptance_rate"] < 1
+
+
+def test_sampling_is_told(bench: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[float, int]] = []
+    real = edgedec.Engine.generate
+
+    def spy(engine: edgedec.Engine, prompt: Any, config: Any) -> Any:
+        asked.append((config.sampling.temperature, config.seed))
+        return real(engine, prompt, config)
+
+    monkeypatch.setattr(edgedec.Engine, "generate", spy)
+    assert (
+        "; temperature 0.5, seed 9, 6 new tokens"
+        in bench("--methods", "plain", "--temperature", 0.5, "--seed", 9).out
+    )
+    assert set(asked) == {(0.5, 9)}
+    asked.clear()
+    assert "; greedy, 6 new tokens" in bench("--methods", "plain").out
+    assert set(asked) == {(0.0, 0)}
+
+
 def test_prompts_are_encoded_as_run_does(bench: Cli, smollm2_bundle: Path) -> None:
     chat = bench("--methods", "plain", "-o", "json").json
     (first, second, third) = rows_of(chat, "prompt", "plain")
@@ -314,5 +346,7 @@ def test_options_that_do_not_fit_together(
         "name some with --prompts"
         in cli("bench", smollm2_bundle, *draft[:1], "llama.cpp+lookup", *draft[2:]).error
     )
+    hot = ("--temperature", 0.8, "--against", "llama.cpp", "--model", smollm2_gguf)
+    assert "--temperature is 0.8, and peers decode greedily" in bench(*hot).error
     assert "--cold needs --prompts FILE.jsonl" in cli("bench", smollm2_bundle, "--cold").error
     assert bench("--max-new-tokens", 1).exit_code == 2
