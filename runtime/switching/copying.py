@@ -1,4 +1,4 @@
-"""What the small model is likely to say next because the text said it before."""
+"""What a model is likely to say next because the text said it before."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MIN_VALUE = 0.25
 
 
 class Copying:
-    """Drafts chains for the small model, which keeps what it would have said itself.
+    """Drafts chains for either model, which keeps what it would have said itself.
 
     The text is the same with and without; only passes are saved.
     """
@@ -54,7 +54,7 @@ class Copying:
         return chain
 
     def learn(self, said: Sequence[int], rows: Rows) -> None:
-        """Takes in what the small model said where a chain was asked for last."""
+        """Takes in what the model said where a chain was asked for last."""
         if self._context is not None:
             path = tuple(self._tree.matching(said))
             outcome = RoundOutcome(self._tree, path, tuple(said), rows.stats)

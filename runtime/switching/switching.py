@@ -5,8 +5,8 @@ and `verify` the small model's tokens wait until the large one has judged them, 
 it takes over, or after `max_run` of them: its pass over the tokens it missed says what it thinks
 of each. Whether the text ends is then always for the large model to say.
 
-Where the text repeats itself, the small model reads several tokens in one pass and keeps those it
-says itself. The policy is told of each as if it had come alone, so the text does not depend on it.
+Where the text repeats itself, a model reads several tokens in one pass and keeps those it says
+itself. The policy is told of each as if it had come alone, so the text does not depend on it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Switching:
             policy: Decides in place of the one that ``setting`` names.
             size_ratio: Parameters of the small model per parameter of the large one, if known.
             recall: Called with a prompt; it may fill the small model's KV cache with a prefix.
-            copies: Look up in the text what the small model may say next.
+            copies: Look up in the text what the models may say next.
         """
         self.name = setting.policy
         self.is_lossless = setting.is_lossless
@@ -95,7 +95,10 @@ class Switching:
         return self._run_and_judge(state, noise)
 
     def end(self, state: DecodeState) -> None:
-        self._log.cut(len(state.tokens) - state.n_prompt)
+        n_emitted, tags = len(state.tokens) - state.n_prompt, self._log.tags
+        if tags and tags[-1] is Model.SMALL:  # what was discarded is of no pass of the large model
+            state.stats.n_pass_tokens += len(tags) - n_emitted
+        self._log.cut(n_emitted)
         for model in (PairedModel(self._session, 0), PairedModel(state.session, 0)):
             model.rewind(state.tokens)
         if self._copying is not None:
@@ -119,7 +122,7 @@ class Switching:
         """Returns what happened in the latest output, JSON-ready; see `SwitchLog.summary`.
 
         policy_ms: spent on reading off doubt, deciding and tagging, between the passes. n_copied:
-        tokens of the small model that were looked up in the text.
+        tokens that were looked up in the text before a model said them.
         """
         counts = {m: self._models[m].counts if self._models else PassCounts() for m in Model}
         return {
@@ -144,8 +147,8 @@ class Switching:
             )
         return [
             *lines,
-            f"deciding and tagging: {found['policy_ms']:.1f} ms; {found['n_copied']} tokens of the "
-            "small model were looked up in the text",
+            f"deciding and tagging: {found['policy_ms']:.1f} ms; {found['n_copied']} tokens were "
+            "looked up in the text",
         ]
 
     def close(self) -> None:
@@ -158,11 +161,7 @@ class Switching:
             words = self._say(state, noise, (), min(n_may, state.n_left))
             if words:
                 state.take_rows()  # of the large model, which was not asked
-                catch_up = self._models[Model.SMALL].latest
-                for word in words:
-                    self._tag(Model.SMALL, word.doubt, catch_up)
-                tokens = tuple(word.token for word in words)
-                return StepResult(tokens, (Model.SMALL,) * len(tokens))
+                return self._tagged(Model.SMALL, words, self._models[Model.SMALL].latest)
         return self._ask_large(state, noise)
 
     def _run_and_judge(self, state: DecodeState, noise: Noise) -> StepResult:
@@ -186,17 +185,21 @@ class Switching:
         return StepResult((*pending[:n_kept], token), (*[Model.SMALL] * n_kept, Model.LARGE))
 
     def _ask_large(self, state: DecodeState, noise: Noise) -> StepResult:
-        """Returns the large model's next token."""
-        doubt, large = self._doubt, self._models[Model.LARGE]
-        rows, catch_up = state.take_rows(), CatchUp()  # prefill left the row of the prompt
+        """Returns the large model's next token, after those that were looked up and are its own."""
+        large, catch_up = self._models[Model.LARGE], CatchUp()
+        rows, copied = state.take_rows(), list[int]()  # prefill left the row of the prompt
+        is_prefilled = rows is not None
         if rows is None:
-            rows = large.rows_after(state.tokens, 1, state.needs_logits)
+            # It hands back as soon as it may, mostly: after one token, or after the dwell.
+            n_turn = 1 if self._policy.discards else self._setting.dwell
+            copied = self._looked_up(state, noise, large.session, min(n_turn, state.n_left) - 1)
+            text, n_copied = [*state.tokens, *copied], len(copied)
+            rows = large.rows_after(text, 1 + n_copied, state.needs_logits, n_copied)
             catch_up = large.latest
-            state.stats.n_passes += 1
-            state.stats.n_pass_tokens += 1
-        self._observe(Model.LARGE, rows, 0)
-        self._tag(Model.LARGE, doubt, catch_up)
-        return StepResult((state.pick_from(rows, 0, noise),), (Model.LARGE,))
+        words = self._words(state, noise, Model.LARGE, rows, copied)
+        state.stats.n_passes += not is_prefilled
+        state.stats.n_pass_tokens += 0 if is_prefilled else len(words)
+        return self._tagged(Model.LARGE, words, catch_up)
 
     def _run(self, state: DecodeState, noise: Noise) -> _Run:
         """Returns what the small model says, as far as policy, request and contexts allow."""
@@ -225,33 +228,57 @@ class Switching:
         One, and before it those that were looked up and are its own; none where its prediction is
         dropped.
         """
-        copied = self._looked_up(state, noise, limit - 1) if not pending else []
+        copied = [] if pending else self._looked_up(state, noise, self._session, limit - 1)
         rows = self._small_rows(state, [*state.tokens, *pending, *copied], len(copied))
+        return self._words(state, noise, Model.SMALL, rows, copied, pending)
+
+    def _words(
+        self,
+        state: DecodeState,
+        noise: Noise,
+        model: Model,
+        rows: Rows,
+        copied: Sequence[int],
+        pending: Sequence[int] = (),
+    ) -> list[_Word]:
+        """Returns what ``model`` says after ``pending``, up to where it is not what was looked up.
+
+        rows: after ``pending``, and after each of ``copied``.
+        """
         words: list[_Word] = []
         for i, expected in enumerate([*copied, None]):
             doubt = self._doubt
-            probability = self._observe(Model.SMALL, rows, i).top_prob
+            probability = self._observe(model, rows, i).top_prob
             if self._is_discarded:
                 self._log.n_dropped += 1
                 break
             path = [*pending, *(word.token for word in words)]
             words.append(_Word(state.pick_from(rows, i, noise, path), probability, doubt))
             is_at_end = words[-1].token in state.stop_token_ids
-            if words[-1].token != expected or self._active is not Model.SMALL or is_at_end:
+            if words[-1].token != expected or self._active is not model or is_at_end:
                 break
         self._n_copied += sum(w.token == t for w, t in zip(words, copied, strict=False))
         if self._copying is not None and not pending:
             self._copying.learn([word.token for word in words], rows)
         return words
 
-    def _looked_up(self, state: DecodeState, noise: Noise, limit: int) -> list[int]:
+    def _looked_up(
+        self, state: DecodeState, noise: Noise, session: ModelSession, limit: int
+    ) -> list[int]:
+        """Returns tokens that the model of ``session`` may say next."""
         if self._copying is None:
             return []
-        room = self._session.context - len(state.tokens)
+        room = session.context - len(state.tokens)
         started_s = time.perf_counter()
-        found = self._copying.propose(state, noise, min(limit, room), self._session.vocab_size)
+        found = self._copying.propose(state, noise, min(limit, room), session.vocab_size)
         state.stats.draft_ms += 1000 * (time.perf_counter() - started_s)
         return found
+
+    def _tagged(self, model: Model, words: Sequence[_Word], catch_up: CatchUp) -> StepResult:
+        """Returns a step of ``words``, noted in the log."""
+        for word in words:
+            self._tag(model, word.doubt, catch_up)
+        return StepResult(tuple(word.token for word in words), (model,) * len(words))
 
     def _count_run(self, state: DecodeState, run: _Run, n_kept: int) -> None:
         n_run = len(run.tree)
@@ -297,7 +324,7 @@ class Switching:
 
 @dataclass(frozen=True, slots=True)
 class _Word:
-    """A token of the small model. doubt: before it. probability: of the likeliest token."""
+    """A token a model says. doubt: before it. probability: of its likeliest token."""
 
     token: int
     probability: float

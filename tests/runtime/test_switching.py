@@ -68,7 +68,7 @@ def test_threshold_below_zero_is_the_large_model(
     setting: str, mode: str, sampling: SamplingConfig
 ) -> None:
     config = request(sampling)
-    result, large, small = switched(f"{setting},mode={mode}", config)
+    result, large, small = switched(f"{setting},mode={mode}", config, copies=False)
     assert result.token_ids == generate(large_toy(), PROMPT, config).token_ids
     assert set(result.origins) == {"large"}
     assert large.n_rows == len(PROMPT) + 39
@@ -236,7 +236,7 @@ def log_of(result: GenerationResult) -> list[dict[str, object]]:
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("mode", ["trust", "repair", "verify"])
-@pytest.mark.parametrize("setting", ["ead:threshold=inf", *SETTINGS])
+@pytest.mark.parametrize("setting", ["ead:threshold=inf", "ead:threshold=-1", *SETTINGS])
 def test_looking_up_changes_nothing_but_the_passes(
     setting: str, mode: str, sampling: SamplingConfig
 ) -> None:
@@ -246,7 +246,7 @@ def test_looking_up_changes_nothing_but_the_passes(
         small = StatsSession(VOCAB, 150, looping(2.0))
         config = request(sampling, 150)
         result, _, _ = switched(f"{setting},mode={mode}", config, large, small, copies=copies)
-        found[copies] = result, small.n_passes
+        found[copies] = result, small.n_passes + large.n_passes
     (one_by_one, n_without), (copied, n_with) = found[False], found[True]
     assert copied.token_ids == one_by_one.token_ids
     assert copied.origins == one_by_one.origins
@@ -268,6 +268,24 @@ def test_a_text_that_repeats_itself_takes_few_passes() -> None:
     assert small.n_passes < 30
     counts = result.switch["passes"]["small"]
     assert counts["n_caught_up"] == counts["n_catch_ups"] == 0  # nothing was missed
+
+
+@pytest.mark.parametrize("setting", ["ead:threshold=inf", "ead:threshold=-1", *SETTINGS])
+def test_what_a_stop_cuts_off_is_not_counted(setting: str) -> None:
+    """Several tokens come at once; the text may end in the middle of them."""
+    for n_before in range(20, 36):
+        tokens = switched(setting, GREEDY, *looping_toys())[0].token_ids
+        stop = "".join(f"{token} " for token in tokens[n_before : n_before + 3])
+        config = GenerationConfig(max_new_tokens=60, stop=(stop,))
+        result, _, _ = switched(setting, config, *looping_toys())
+        assert result.finish_reason == "stop"
+        n_large = result.origins.count("large")
+        assert n_large - 1 <= result.stats.n_pass_tokens <= n_large  # the first is prefill's
+        assert result.stats.n_passes <= result.stats.n_pass_tokens + 1
+
+
+def looping_toys() -> tuple[ToySession, ToySession]:
+    return ToySession(VOCAB, 200, looping(0.0)), StatsSession(VOCAB, 200, looping(2.0))
 
 
 @settings(max_examples=40, deadline=None)
