@@ -17,8 +17,8 @@ from .prompts import encoded_prompts
 
 pytestmark = pytest.mark.long
 
-N_TOKENS = 96
-N_PROMPTS = 10
+N_TOKENS = 64
+N_PROMPTS = 8
 SAMPLINGS = [
     SamplingConfig(temperature=0.3),
     SamplingConfig(temperature=0.8),

@@ -55,18 +55,24 @@ COUNTED = [
 
 
 def counted_law(
-    name: str, kind: SiblingKind, target: Tables, draft: Tables, seed: int
+    name: str,
+    kind: SiblingKind,
+    target: Tables,
+    draft: Tables,
+    seed: int,
+    n_rounds: int = N_ROUNDS,
 ) -> tuple[Float64, int]:
     """Returns how often each pair of first tokens came, one seed a round, and the acceptances."""
     rng = np.random.default_rng([seed, 1])
-    counts, n_accepted = np.zeros((N_IDS, N_IDS)), 0
-    uniforms = iter(rng.random(20 * N_ROUNDS).tolist())
+    n_ids = len(target[()])
+    counts, n_accepted = np.zeros((n_ids, n_ids)), 0
+    uniforms = iter(rng.random(20 * n_rounds).tolist())
 
     def draw_one(probs: Float64) -> int:
         return int(np.searchsorted(probs.cumsum(), next(uniforms) * probs.sum(), side="right"))
 
-    for i in range(N_ROUNDS):
-        noise = Noise(seed * N_ROUNDS + i)
+    for i in range(n_rounds):
+        noise = Noise(seed * n_rounds + i)
         tree = drawn_tree(draft, (2, 1), kind, draw_one)
         verdict = VERIFIERS[name].verify(tree, TableTarget(target, tree, noise), NoiseChance(noise))
         emitted = [*(tree.nodes[j].token for j in verdict.path), verdict.next_token]
