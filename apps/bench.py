@@ -12,11 +12,11 @@ import numpy as np
 import typer
 
 from edgedec.apps import options
-from edgedec.apps.bench_jobs import PassJob, Test, limit_jobs, make_tests
-from edgedec.apps.bench_output import Output, Printing, find_plotter
-from edgedec.apps.bench_prompts import PromptOptions, bench_prompts
-from edgedec.apps.bench_report import Outcome, make_document, render
-from edgedec.apps.bench_work import read_work
+from edgedec.apps.benchmarks.jobs import PassJob, Test, limit_jobs, make_tests
+from edgedec.apps.benchmarks.output import Output, Printing, find_plotter
+from edgedec.apps.benchmarks.prompts import PromptOptions, bench_prompts
+from edgedec.apps.benchmarks.report import Outcome, make_document, render
+from edgedec.apps.benchmarks.work import read_work
 from edgedec.apps.option_groups import takes_groups
 from edgedec.apps.peers import EDGEDEC
 from edgedec.apps.peers.client import PeerError, Worker
@@ -161,7 +161,7 @@ def bench_passes(
 ) -> None:
     """Measures passes and prints what was found."""
     tests = passes.tests()
-    draw = find_plotter("bench_plot") if printing.plot is not None else None
+    draw = find_plotter("benchmarks.plot") if printing.plot is not None else None
     manifest = read_manifest(bundle)
     outcome = run_bench(bundle, manifest, tests, plan, rivals)
     if outcome.measurement.noisy() and not printing.allow_noise:

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from edgedec.apps import options
-from edgedec.apps.bench_output import find_plotter
-from edgedec.apps.bench_report import build_facts, device_facts
+from edgedec.apps.benchmarks.output import find_plotter
+from edgedec.apps.benchmarks.report import build_facts, device_facts
 from edgedec.apps.evaluation.job import (
     Job,
     TaskName,

@@ -13,15 +13,15 @@ from typing import Annotated, Any
 import typer
 
 from edgedec.apps import options
-from edgedec.apps.bench_prompts_data import BenchPrompt, read_prompts
-from edgedec.apps.bench_report import device_facts
+from edgedec.apps.benchmarks.prompts_data import BenchPrompt, read_prompts
+from edgedec.apps.benchmarks.report import device_facts
 from edgedec.apps.consoles import out
 from edgedec.apps.option_groups import takes_groups
 from edgedec.apps.progress import ProgressBars, count_amount
 from edgedec.apps.terminal import note, print_json
-from edgedec.apps.tune_adadec import learn, read_references
-from edgedec.apps.tune_catch_up import CatchUpCost
-from edgedec.apps.tune_report import (
+from edgedec.apps.tuning.adadec import learn, read_references
+from edgedec.apps.tuning.catch_up import CatchUpCost
+from edgedec.apps.tuning.report import (
     PROXY,
     Choice,
     Row,
@@ -31,9 +31,9 @@ from edgedec.apps.tune_report import (
     with_tuned,
     write_manifest,
 )
-from edgedec.apps.tune_runs import REFERENCES, Job, costs_of, record, run_for_real
-from edgedec.apps.tune_state import TuneState
-from edgedec.apps.tune_sweep import Expected, around, candidates, expect, frontier
+from edgedec.apps.tuning.runs import REFERENCES, Job, costs_of, record, run_for_real
+from edgedec.apps.tuning.state import TuneState
+from edgedec.apps.tuning.sweep import Expected, around, candidates, expect, frontier
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import BundleManifest, file_sha256, read_manifest
 from edgedec.runtime.engine import Engine

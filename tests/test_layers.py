@@ -34,9 +34,9 @@ THIRD_PARTY = {
 
 OPTIONAL = {
     "runtime/grammar.py": {"llguidance"},
-    "apps/bench_plot.py": {"matplotlib"},
+    "apps/benchmarks/plot.py": {"matplotlib"},
     "apps/evaluation/plot.py": {"matplotlib"},
-    "apps/bench_prompts_plot.py": {"matplotlib"},
+    "apps/benchmarks/prompts_plot.py": {"matplotlib"},
     "apps/peers/genai_adapter.py": {"onnxruntime_genai"},
     "apps/peers/openvino_adapter.py": {"openvino", "openvino_genai"},
 }

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from edgedec.apps.bench_report import table
+from edgedec.apps.benchmarks.report import table
 from edgedec.apps.evaluation.samples import Models, Sample, Setting
 from edgedec.apps.evaluation.scores import (
     interval_text,

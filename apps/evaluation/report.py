@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from edgedec.apps.bench_report import table
+from edgedec.apps.benchmarks.report import table
 from edgedec.apps.evaluation.frontier import (
     SMALL,
     frontier_of,

@@ -14,9 +14,9 @@ import pytest
 
 from edgedec import kernels
 from edgedec.apps import bench as bench_verb
-from edgedec.apps.bench_jobs import Test as BenchTest
-from edgedec.apps.bench_jobs import last_cache_bytes, make_tests, read_buffer_bytes
-from edgedec.apps.bench_work import Work, bound
+from edgedec.apps.benchmarks.jobs import Test as BenchTest
+from edgedec.apps.benchmarks.jobs import last_cache_bytes, make_tests, read_buffer_bytes
+from edgedec.apps.benchmarks.work import Work, bound
 from edgedec.apps.peers import EDGEDEC, PEERS, Runtime
 from edgedec.apps.peers.client import PeerError, Worker
 from edgedec.runtime.measuring.loop import Bounds

@@ -13,8 +13,8 @@ import pytest
 
 import edgedec
 from edgedec import kernels
-from edgedec.apps import bench_prompts
-from edgedec.apps.bench_prompts_jobs import Method, Run
+from edgedec.apps.benchmarks import prompts as bench_prompts
+from edgedec.apps.benchmarks.prompts_jobs import Method, Run
 from edgedec.apps.peers import PEERS, Runtime
 from edgedec.models.errors import SessionError
 from edgedec.runtime.measuring.disturbance import Window

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgedec.apps import tune_runs
-from edgedec.apps.tune_catch_up import CatchUpCost, measure_catch_up
-from edgedec.apps.tune_report import Choice, choose, rows_of, with_tuned, write_manifest
-from edgedec.apps.tune_runs import PLAIN, REFERENCES
-from edgedec.apps.tune_state import Measured, TuneState, replace_text
-from edgedec.apps.tune_sweep import Costs, Expected, around, candidates, expect, frontier
-from edgedec.apps.tune_traces import Trace, predictions
+from edgedec.apps.tuning import runs as tune_runs
+from edgedec.apps.tuning.catch_up import CatchUpCost, measure_catch_up
+from edgedec.apps.tuning.report import Choice, choose, rows_of, with_tuned, write_manifest
+from edgedec.apps.tuning.runs import PLAIN, REFERENCES
+from edgedec.apps.tuning.state import Measured, TuneState, replace_text
+from edgedec.apps.tuning.sweep import Costs, Expected, around, candidates, expect, frontier
+from edgedec.apps.tuning.traces import Trace, predictions
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import read_manifest
 from edgedec.runtime.config import GenerationConfig

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from edgedec.apps.bench_jobs import MULTIPLY, READ, Test
-from edgedec.apps.bench_work import Work, bound
+from edgedec.apps.benchmarks.jobs import MULTIPLY, READ, Test
+from edgedec.apps.benchmarks.work import Work, bound
 
 _COLOURS = ("#1f5fbf", "#d1495b", "#e09f3e", "#3c8d5a", "#7a5195")
 _LIMIT_COLOUR = "#555555"

@@ -13,8 +13,8 @@ from functools import reduce
 from operator import add
 from typing import Any
 
-from edgedec.apps.bench_prompts_data import BenchPrompt
-from edgedec.apps.bench_prompts_jobs import Run
+from edgedec.apps.benchmarks.prompts_data import BenchPrompt
+from edgedec.apps.benchmarks.prompts_jobs import Run
 from edgedec.runtime.measuring.disturbance import Window
 from edgedec.runtime.stats import DecodeStats, DraftCounts
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgedec.apps.tune_traces import Trace
+from edgedec.apps.tuning.traces import Trace
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.switching.config import MARGIN, SwitchConfig
 from edgedec.runtime.switching.policy import Model, make_policy

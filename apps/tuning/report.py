@@ -11,9 +11,9 @@ from typing import Any
 
 from rich.table import Table
 
-from edgedec.apps.tune_runs import PLAIN, REFERENCES
-from edgedec.apps.tune_state import Measured, Round, replace_text
-from edgedec.apps.tune_sweep import Expected
+from edgedec.apps.tuning.runs import PLAIN, REFERENCES
+from edgedec.apps.tuning.state import Measured, Round, replace_text
+from edgedec.apps.tuning.sweep import Expected
 from edgedec.models.manifest import MANIFEST_NAME, BundleManifest
 from edgedec.runtime.switching.config import ADADEC, SwitchConfig
 from edgedec.runtime.switching.tuned import TUNED_KEY

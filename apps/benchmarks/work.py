@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from edgedec import kernels
-from edgedec.apps.bench_jobs import Test
+from edgedec.apps.benchmarks.jobs import Test
 from edgedec.models.blocks import weight_shapes
 from edgedec.models.manifest import ModelEntry
 from edgedec.models.quant import FORMATS

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from edgedec.apps.tune_runs import Progress
-from edgedec.apps.tune_state import TuneState
-from edgedec.apps.tune_traces import predictions
+from edgedec.apps.tuning.runs import Progress
+from edgedec.apps.tuning.state import TuneState
+from edgedec.apps.tuning.traces import predictions
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.drafters.token_map import common_prefix
 from edgedec.runtime.engine import Engine

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from edgedec.apps.tune_catch_up import measure_catch_up
-from edgedec.apps.tune_state import Measured, Round, TuneState
-from edgedec.apps.tune_sweep import COST_SIZES, Costs
-from edgedec.apps.tune_traces import Trace, generate_until, predictions
+from edgedec.apps.tuning.catch_up import measure_catch_up
+from edgedec.apps.tuning.state import Measured, Round, TuneState
+from edgedec.apps.tuning.sweep import COST_SIZES, Costs
+from edgedec.apps.tuning.traces import Trace, generate_until, predictions
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding.cost_table import CostTable

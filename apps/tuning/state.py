@@ -10,8 +10,8 @@ from typing import Any
 
 import platformdirs
 
-from edgedec.apps.tune_catch_up import CatchUpCost
-from edgedec.apps.tune_traces import Trace
+from edgedec.apps.tuning.catch_up import CatchUpCost
+from edgedec.apps.tuning.traces import Trace
 from edgedec.models.errors import ConfigError
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgedec.apps.bench_prompts_data import BenchPrompt
-from edgedec.apps.bench_prompts_rows import (
+from edgedec.apps.benchmarks.prompts_data import BenchPrompt
+from edgedec.apps.benchmarks.prompts_rows import (
     Round,
     Row,
     drafter_counts,
@@ -17,7 +17,7 @@ from edgedec.apps.bench_prompts_rows import (
     prompt_row,
     summary_row,
 )
-from edgedec.apps.bench_report import build_facts, device_facts, table, write_csv
+from edgedec.apps.benchmarks.report import build_facts, device_facts, table, write_csv
 from edgedec.models.manifest import BundleManifest
 from edgedec.runtime.measuring.loop import Plan
 

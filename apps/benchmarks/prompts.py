@@ -21,9 +21,9 @@ from typing import Annotated
 
 import typer
 
-from edgedec.apps.bench_output import Printing, find_plotter
-from edgedec.apps.bench_prompts_data import BenchPrompt, read_prompts
-from edgedec.apps.bench_prompts_jobs import (
+from edgedec.apps.benchmarks.output import Printing, find_plotter
+from edgedec.apps.benchmarks.prompts_data import BenchPrompt, read_prompts
+from edgedec.apps.benchmarks.prompts_jobs import (
     Asked,
     Contestant,
     Method,
@@ -31,8 +31,8 @@ from edgedec.apps.bench_prompts_jobs import (
     Run,
     parse_methods,
 )
-from edgedec.apps.bench_prompts_report import Outcome, make_document, refusal, render
-from edgedec.apps.bench_prompts_rows import Round
+from edgedec.apps.benchmarks.prompts_report import Outcome, make_document, refusal, render
+from edgedec.apps.benchmarks.prompts_rows import Round
 from edgedec.apps.options import Overlap
 from edgedec.apps.peers.rivals import Rivals
 from edgedec.apps.progress import ProgressBars, count_amount
@@ -120,7 +120,7 @@ def bench_prompts(
 ) -> None:
     """Measures prompts and prints what was found, after Ctrl-C what was found until then."""
     assert options.prompts
-    draw = find_plotter("bench_prompts_plot") if printing.plot is not None else None
+    draw = find_plotter("benchmarks.prompts_plot") if printing.plot is not None else None
     if options.temperature and rivals.modes:
         raise ConfigError(
             f"--temperature is {options.temperature:g}, and peers decode greedily: leave "

@@ -30,7 +30,7 @@ class Printing:
 
 
 def find_plotter(module: str) -> Any:
-    """Returns the function of a module of this folder that draws.
+    """Returns the function of a module below `edgedec.apps` that draws.
 
     Raises:
         ConfigError: matplotlib is missing, which had better be known before anything runs.

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from edgedec import __version__, kernels
-from edgedec.apps.bench_jobs import MULTIPLY, READ, Test, job_name, read_buffer_bytes
-from edgedec.apps.bench_work import Work, bound, read_work
+from edgedec.apps.benchmarks.jobs import MULTIPLY, READ, Test, job_name, read_buffer_bytes
+from edgedec.apps.benchmarks.work import Work, bound, read_work
 from edgedec.apps.machine import read_cpu
 from edgedec.models.manifest import BundleManifest
 from edgedec.runtime.measuring.loop import Measurement, Plan, Series

@@ -1,0 +1,1 @@
+"""What `edgedec tune` does: traces of both models, a sweep over them, and runs of the best."""
