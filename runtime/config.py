@@ -122,6 +122,16 @@ class SpeculationConfig:
         _refuse_unknown(cls, fields)
         return cls(**fields)
 
+    def check_context(self, context: int) -> None:
+        """Raises a ConfigError if a round may draft more than ``context`` has room for."""
+        for name in ("draft_len", "depth"):
+            value = getattr(self, name)
+            if value is not None and value >= context:
+                raise ConfigError(
+                    f"{name} is {value}, expected less than {context}, the positions of the "
+                    "context: draft less, or load with a larger context"
+                )
+
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationConfig:

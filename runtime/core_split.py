@@ -63,7 +63,9 @@ def split_cores(
     if mode == ON and obstacle:
         raise ConfigError(f"overlap is on, but {obstacle}")
     if obstacle or (mode == AUTO and len(cores) < _AUTO_CORES):
-        reason = obstacle or f"{len(cores)} cores to divide, and less than {_AUTO_CORES} do not pay"
+        reason = (
+            obstacle or f"{len(cores)} cores to divide, and fewer than {_AUTO_CORES} do not pay"
+        )
         return CoreSplit(reason=reason)
     n_draft = max(1, len(cores) // _DRAFT_SHARE)
     return CoreSplit(

@@ -88,6 +88,7 @@ class Methods:
 
     def of_request(self, request: GenerationConfig) -> DecodingStrategy:
         """Returns the method that ``request`` asks for; raises as `strategy` does."""
+        request.speculation.check_context(self._parts.session.context)
         if request.switch is not None:
             return self._switch(request.switch)
         return self.strategy(request.method, request.verifier)

@@ -43,6 +43,8 @@ class Speculative:
         self.is_lossless = verifier.is_lossless
 
     def begin(self, state: DecodeState) -> None:
+        if self._overlap is not None:
+            self._overlap.clear_counts()
         self._planner.begin(state.tokens)
 
     def step(self, state: DecodeState, noise: Noise) -> StepResult:

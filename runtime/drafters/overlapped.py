@@ -113,8 +113,7 @@ class OverlappedDrafter:
         self._is_over = threading.Event()
         self._error: Exception | None = None
         self._asked: DraftContext | None = None  # of this round's proposal
-        self._has_overlapped = False
-        self._clear_counts()
+        self.clear_counts()
 
     @property
     def cost(self) -> DraftCost:
@@ -138,8 +137,6 @@ class OverlappedDrafter:
     def begin(self, tokens: Sequence[int]) -> None:
         """Starts an output; see `Drafter`."""
         self._finish()
-        self._asked = None
-        self._clear_counts()
         self._model.begin(tokens)
 
     def propose(self, context: DraftContext, budget: Budget) -> DraftTree:
@@ -167,6 +164,12 @@ class OverlappedDrafter:
             yield
         finally:
             self._finish()
+
+    def clear_counts(self) -> None:
+        """Counts anew, for another output."""
+        self._asked, self._has_overlapped = None, False
+        self._early_before = dataclasses.replace(self._model.early)
+        self.rounds = {True: _Tally(), False: _Tally()}
 
     def count_round(self, n_tokens: int, ms: float) -> None:
         """Takes in what a round emitted, and took, if this drafter was asked in it."""
@@ -202,12 +205,12 @@ class OverlappedDrafter:
     def explain(self) -> list[str]:
         """Returns what overlap came to in the latest output, on one line."""
         with_it, without = self.rounds[True], self.rounds[False]
-        told = f"overlap: {with_it.n_rounds} rounds with, {with_it.rate:.1f} tokens/s"
-        told += f"; {without.n_rounds} without, {without.rate:.1f} tokens/s"
         n_dropped = self.n_early - self.n_early_used
-        told += f"; {self.n_early} tokens drafted early, {self.n_early_used} used, "
-        told += f"{n_dropped} thrown away"
-        return [told]
+        return [
+            f"overlap: {with_it.n_rounds} rounds with, {with_it.rate:.1f} tokens/s; "
+            f"{without.n_rounds} without, {without.rate:.1f} tokens/s; {self.n_early} tokens "
+            f"drafted early, {self.n_early_used} used, {n_dropped} thrown away"
+        ]
 
     def _start(self, context: DraftContext, path: Sequence[int]) -> None:
         if self._error is not None:
@@ -243,10 +246,6 @@ class OverlappedDrafter:
         for session, cores in self._placing:
             if not session.is_closed:
                 session.place(cores if is_apart else None)
-
-    def _clear_counts(self) -> None:
-        self._early_before = dataclasses.replace(self._model.early)
-        self.rounds = {True: _Tally(), False: _Tally()}
 
 
 def best_path(tree: DraftTree) -> list[int]:
