@@ -223,14 +223,17 @@ class Methods:
         return FREE[name]()
 
     def _measured(self, role: str, session: ModelSession) -> CostTable:
-        """Returns the costs of ``session``'s passes, measured now if they are not known."""
+        """Returns the costs of ``session``'s passes; the first few runs measure them."""
         if role not in self._costs:
             path = _cost_file(self._parts.identity, role)
-            table = CostTable.load(path, self._parts.identity) if path else None
-            if table is None:
-                table = CostTable.measure(session, anchor=0)
-                if path:
-                    table.save(path, self._parts.identity)
+            known = CostTable.load(path, self._parts.identity) if path else None
+            if known is not None and known.is_settled:
+                self._costs[role] = known
+                return known
+            table = CostTable.measure(session, anchor=0)
+            table = table.merged(known) if known else table
+            if path:
+                table.save(path, self._parts.identity)
             self._costs[role] = table
         return self._costs[role]
 

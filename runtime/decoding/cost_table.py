@@ -16,7 +16,10 @@ from edgedec.runtime.session import ModelSession, TokenTree
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
 """Pass sizes that are measured; between them costs are interpolated."""
 
-_LEARNING_RATE = 0.08
+_SCALE_RATE, _STEP_SCALE_RATE = 0.05, 0.1  # the latter of passes over one row, the yardstick
+_MEASURED_WEIGHT = 4  # of a measured cost, in passes observed later
+_LEAST_RATE = 0.05  # at which the cost of a size goes on changing
+_N_MEASUREMENTS = 3  # runs that measure: the machine's state may have been odd through one
 _STEADY = 1.2  # times the shortest; where the median of a pass is longer, others were busy
 _MOST_CHANGE = 1.5  # of one observation; a pass that took longer was disturbed
 
@@ -26,40 +29,82 @@ class CostTable:
     """Milliseconds of a pass over m rows.
 
     row_ms: measured, by m. is_steady: the measurement was not disturbed.
+    n_measurements: runs that measured; ``row_ms`` is their mean.
     scale: how the passes of late compare with those measured; it follows a growing context, a hot
         device and other programs.
     """
 
     row_ms: dict[int, float]
     is_steady: bool = True
+    n_measurements: int = 1
     scale: float = 1.0
     _sizes: list[int] = field(init=False)
+    _weights: dict[int, float] = field(init=False)
 
     def __post_init__(self) -> None:
         self._sizes = sorted(self.row_ms)
+        self._weights = dict.fromkeys(self._sizes, _MEASURED_WEIGHT)
 
     def ms(self, n_rows: int) -> float:
         """Returns the expected milliseconds of a pass over ``n_rows`` rows."""
         return self.scale * self._measured(n_rows)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether enough runs measured."""
+        return self.n_measurements >= _N_MEASUREMENTS
+
     def observe(self, n_rows: int, ms: float) -> None:
-        """Corrects the table by a pass that took ``ms``."""
+        """Corrects the table by a pass that took ``ms``.
+
+        What a size costs compared with one row is learned from its own passes, fast at first;
+        sizes nobody tries are kept in order with it, for more rows never cost less.
+        """
         change = ms / self.ms(n_rows)
         change = min(max(change, 1 / _MOST_CHANGE), _MOST_CHANGE)
-        self.scale *= change**_LEARNING_RATE
-        if n_rows in self.row_ms:  # what the others do not share is this size's own
-            self.row_ms[n_rows] *= change ** (_LEARNING_RATE / 2)
+        if n_rows == 1:
+            self.scale *= change**_STEP_SCALE_RATE
+            return
+        self.scale *= change**_SCALE_RATE
+        for size, share in self._neighbours(n_rows):
+            if size > 1:
+                self._weights[size] += share
+                rate = max(1 / self._weights[size], _LEAST_RATE)
+                self._set(size, self.row_ms[size] * change ** (share * rate))
+
+    def merged(self, other: Self) -> Self:
+        """Returns the mean of this measurement and those before it."""
+        n_measurements = self.n_measurements + other.n_measurements
+        share = self.n_measurements / n_measurements
+        row_ms = {
+            m: ms**share * other.row_ms.get(m, ms) ** (1 - share) for m, ms in self.row_ms.items()
+        }
+        return type(self)(row_ms, self.is_steady and other.is_steady, n_measurements)
+
+    def _set(self, size: int, ms: float) -> None:
+        self.row_ms[size] = max(ms, self.row_ms[self._sizes[0]])
+        for other in self._sizes[1:]:
+            limit = min if other < size else max
+            self.row_ms[other] = limit(self.row_ms[other], self.row_ms[size])
+
+    def _neighbours(self, n_rows: int) -> list[tuple[int, float]]:
+        """Returns the measured sizes next to ``n_rows`` and how much each counts."""
+        sizes = self._sizes
+        at = bisect.bisect_left(sizes, n_rows)
+        if at == len(sizes):
+            return [(sizes[-1], 1.0)]
+        if at == 0 or sizes[at] == n_rows:
+            return [(sizes[at], 1.0)]
+        share = (n_rows - sizes[at - 1]) / (sizes[at] - sizes[at - 1])
+        return [(sizes[at - 1], 1 - share), (sizes[at], share)]
 
     def _measured(self, n_rows: int) -> float:
         sizes = self._sizes
-        at = bisect.bisect_left(sizes, n_rows)
-        if at < len(sizes) and sizes[at] == n_rows:
-            return self.row_ms[n_rows]
-        if at == 0 or len(sizes) == 1:
-            return self.row_ms[sizes[0]]
-        low, high = (sizes[at - 1], sizes[at]) if at < len(sizes) else (sizes[-2], sizes[-1])
-        slope = (self.row_ms[high] - self.row_ms[low]) / (high - low)
-        return self.row_ms[low] + slope * (n_rows - low)
+        if n_rows > sizes[-1] and len(sizes) > 1:
+            low, high = sizes[-2:]
+            slope = (self.row_ms[high] - self.row_ms[low]) / (high - low)
+            return self.row_ms[high] + slope * (n_rows - high)
+        return sum(share * self.row_ms[size] for size, share in self._neighbours(n_rows))
 
     @classmethod
     def measure(
@@ -72,33 +117,37 @@ class CostTable:
     ) -> Self:
         """Returns the costs of passes after what ``session`` holds; nothing is committed.
 
-        Sizes are measured in turn, several times over, and the shortest time counts: what else
-        the machine does only ever adds. Sizes the context has no room for are left out.
+        Sizes are measured in turn, several times over, each against passes over one row before
+        and after all of them: the medians of the ratios hold when the machine's speed wanders.
+        Sizes the context has no room for are left out.
         """
         import statistics  # takes long, and most processes read what another measured
 
         room = session.context - session.n_tokens
         fitting = [m for m in sizes if m <= room] or [1]
-        times: dict[int, list[float]] = {m: [] for m in fitting}
-        for repetition in range(repetitions + 1):
-            for m in fitting:
-                tree = TokenTree((anchor,) * m, (-1, *[0] * (m - 1)))
-                start = clock()
-                session.forward(tree, range(m), with_logits=False)
-                if repetition:  # the first time, memory is made
-                    times[m].append(1000 * (clock() - start))
-        row_ms = {m: min(found) for m, found in times.items()}
-        is_steady = statistics.median(times[fitting[0]]) < _STEADY * row_ms[fitting[0]]
+        sweeps = [_sweep(session, anchor, fitting, clock) for _ in range(repetitions + 1)]
+        del sweeps[0]  # memory was made
+        yardsticks = [(sweep[0] + sweep[-1]) / 2 for sweep in sweeps]
+        step_ms = statistics.median(yardsticks)
+        is_steady = step_ms < _STEADY * min(yardsticks)
+        row_ms = {fitting[0]: step_ms}
+        for at, m in enumerate(fitting[1:], start=1):
+            ratios = [sweep[at] / ms for sweep, ms in zip(sweeps, yardsticks, strict=True)]
+            row_ms[m] = step_ms * statistics.median(ratios)
         highest = 0.0
         for m in fitting:  # more rows never cost less: what says so is noise
             highest = row_ms[m] = max(highest, row_ms[m])
         return cls(row_ms, is_steady)
 
     def save(self, path: Path, fingerprint: str) -> None:
-        """Writes the table if it is steady; without one, the next load measures again."""
+        """Writes the table if it is steady."""
         if not self.is_steady:
             return
-        document = {"fingerprint": fingerprint, "row_ms": self.row_ms}
+        document = {
+            "fingerprint": fingerprint,
+            "n_measurements": self.n_measurements,
+            "row_ms": self.row_ms,
+        }
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(
@@ -116,8 +165,22 @@ class CostTable:
             document: Any = json.loads(path.read_text(encoding="utf-8"))
             if document["fingerprint"] != fingerprint:
                 return None
+            n_measurements = int(document["n_measurements"])
             row_ms = {int(m): float(ms) for m, ms in document["row_ms"].items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
         is_sane = row_ms and all(0 < m <= 4096 and 0 < ms < 1e6 for m, ms in row_ms.items())
-        return cls(row_ms) if is_sane else None
+        return cls(row_ms, n_measurements=n_measurements) if is_sane else None
+
+
+def _sweep(
+    session: ModelSession, anchor: int, sizes: Sequence[int], clock: Callable[[], float]
+) -> list[float]:
+    """Returns milliseconds of a pass of each of ``sizes`` and of the first once more."""
+    times = []
+    for m in (*sizes, sizes[0]):
+        tree = TokenTree((anchor,) * m, (-1, *[0] * (m - 1)))
+        start = clock()
+        session.forward(tree, range(m), with_logits=False)
+        times.append(1000 * (clock() - start))
+    return times

@@ -20,7 +20,8 @@ _MARGIN = 1.03  # a draft model must promise this much more than doing without i
 _USUAL_FEED = 2  # tokens of the text a draft model has yet to see in most rounds
 _HORIZON = 128  # tokens over which catching up with the text has to pay
 _FIRST_GAIN = 1.3  # taken for granted when an output starts
-_RENT = 0.5  # share of that cost that has to be lost first
+_STAKE = 1.0  # plain steps' time that catching up may cost on trust alone
+_PART_WORTH = 0.3  # of the usual gain is what a draft model brings that reads only the text's end
 _FIRST_REST, _LONGEST_REST = 8, 128  # rounds a draft model that lost is left alone
 
 
@@ -30,6 +31,10 @@ class ModelDrafter(Drafter, Protocol):
     @property
     def cost(self) -> DraftCost:
         """What the latest proposal cost."""
+
+    @property
+    def reads_end_only(self) -> bool:
+        """Whether it leaves out the beginning of the text."""
 
     def n_missing(self, tokens: Sequence[int]) -> int:
         """Returns how many tokens the next proposal after ``tokens`` has to compute first."""
@@ -141,15 +146,19 @@ class ModelAdvisor:
     ) -> bool:
         """Whether reading what the draft model has missed is worth it.
 
-        What it would save has to exceed that cost over what may be left of the output, and a part
-        of the cost has to be lost already by not having it: a text that ends soon, or that free
-        drafters turn out to follow well, never pays for the reading (ski rental).
+        What it would save over what may be left of the output has to exceed half of that cost.
+        And the cost, but for a small stake, has to be lost already by not having it: a text that
+        ends soon, or that free drafters turn out to follow well, never pays for the reading (ski
+        rental).
         """
         n_missing = self._model.n_missing(context.tokens) - _USUAL_FEED
         if n_missing <= 0:
             return True
         cost_ms = n_missing * self._costs().ms(16) / 16
         saved_ms = max(target.ms(1) / max(self._free_gain, 1.0) - 1 / rate, 0.0)  # per token
+        if self._model.reads_end_only:
+            saved_ms *= _PART_WORTH
         self._regret_ms += saved_ms
         n_left = min(room.depth, _HORIZON)
-        return self._regret_ms > _RENT * cost_ms and n_left * saved_ms > (1 - _RENT) * cost_ms
+        is_lost = self._regret_ms > cost_ms - _STAKE * target.ms(1)
+        return is_lost and n_left * saved_ms > cost_ms / 2

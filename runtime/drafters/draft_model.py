@@ -116,6 +116,11 @@ class DraftModelDrafter:
         """What the latest proposal cost."""
         return self._passes.cost
 
+    @property
+    def reads_end_only(self) -> bool:
+        """Whether it leaves out the beginning of the text."""
+        return self._start > 0
+
     def n_missing(self, tokens: Sequence[int]) -> int:
         """Returns how many tokens the next proposal after ``tokens`` has to compute first."""
         return self._passes.n_missing(self._recent(tokens, is_drafting=True))

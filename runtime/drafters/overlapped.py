@@ -130,6 +130,11 @@ class OverlappedDrafter:
         """Those that came true, or that the next proposal went on from."""
         return self._model.early.n_used - self._early_before.n_used
 
+    @property
+    def reads_end_only(self) -> bool:
+        """Whether the draft model leaves out the beginning of the text."""
+        return self._model.reads_end_only
+
     def n_missing(self, tokens: Sequence[int]) -> int:
         """Returns how many tokens the next proposal after ``tokens`` has to compute first."""
         return self._model.n_missing(tokens)

@@ -27,6 +27,7 @@ class Oracle:
     """Proposes the coming text, right with a given chance, and claims another."""
 
     is_free = True
+    reads_end_only = False
 
     def __init__(self, right: float, claimed: float, depth: int = 4, name: str = "oracle") -> None:
         self.name = name
@@ -140,6 +141,24 @@ def test_a_draft_model_far_behind_a_short_output_is_left_alone() -> None:
     assert model.n_asked == 0
 
 
+@pytest.mark.parametrize(("n_missing", "first"), [(1, 0), (20, 0), (60, 2), (160, 9)])
+@pytest.mark.parametrize("reads_end_only", [False, True])
+def test_reading_much_waits_until_as_much_was_lost_without(
+    n_missing: int, first: int, reads_end_only: bool
+) -> None:
+    """Reading costs a quarter of a millisecond a token, and a plain step ten."""
+    model = Oracle(0.8, 0.8, name="draft")
+    model.reads_end_only = reads_end_only
+    model.n_missing = lambda _: 1 if model.n_asked else n_missing  # type: ignore[method-assign]
+    for n_rounds in range(40):
+        run(make([], FLAT, model), FLAT, n_rounds + 1)
+        if model.n_asked:
+            break
+    waited = n_rounds / 3 if reads_end_only else n_rounds
+    assert waited == pytest.approx(first, abs=2)
+    assert (n_rounds == 0) == (n_missing < 40)
+
+
 def test_the_log_tells_what_was_predicted_and_what_came_of_it() -> None:
     controller = make([Oracle(1.0, 0.9)], FLAT)
     run(controller, FLAT, 20)
@@ -184,12 +203,46 @@ def test_a_disturbed_pass_moves_the_table_little() -> None:
     "text",
     ["", "{", "[]", '{"fingerprint": "f"}', '{"fingerprint": "f", "row_ms": {"a": 1}}',
      '{"fingerprint": "f", "row_ms": {"1": -3}}', '{"fingerprint": "f", "row_ms": {}}',
-     '{"fingerprint": "f", "row_ms": {"1": NaN}}', "null", '{"fingerprint": "f", "row_ms": 7}'],
+     '{"fingerprint": "f", "row_ms": {"1": NaN}}', "null",
+     '{"fingerprint": "f", "row_ms": {"1": 3}, "n_measurements": "x"}',
+     '{"fingerprint": "f", "row_ms": 7}'],
 )  # fmt: skip
 def test_a_broken_table_is_measured_anew(text: str, tmp_path) -> None:
     path = tmp_path / "costs.json"
     path.write_text(text)
     assert CostTable.load(path, "f") is None
+
+
+def test_a_measurement_that_was_disturbed_is_corrected_by_what_passes_take() -> None:
+    disturbed = {1: 10.0, 2: 12.0, 4: 15.0, 8: 20.0, 16: 30.0}
+    table = CostTable(disturbed)
+    for _ in range(40):
+        table.observe(1, 10.0)
+        table.observe(8, 14.0)
+    assert table.ms(8) == pytest.approx(14.0, rel=0.05)
+    assert table.ms(4) <= table.ms(8)  # though never tried
+    assert table.ms(16) > 25
+    for _ in range(60):
+        table.observe(1, 10.0)
+        table.observe(6, 30.0)
+    assert table.ms(6) == pytest.approx(30.0, rel=0.1)
+    assert [table.ms(m) for m in range(1, 17)] == sorted(table.ms(m) for m in range(1, 17))
+
+
+def test_the_mean_of_the_first_runs_counts(tmp_path) -> None:
+    path = tmp_path / "costs.json"
+    table = CostTable({1: 10.0, 8: 20.0})
+    assert not table.is_settled
+    table.save(path, "f")
+    for times in ({1: 20.0, 8: 40.0}, {1: 5.0, 8: 10.0}):
+        known = CostTable.load(path, "f")
+        assert known is not None
+        assert not known.is_settled
+        CostTable(times).merged(known).save(path, "f")
+    settled = CostTable.load(path, "f")
+    assert settled is not None
+    assert settled.is_settled
+    assert settled.row_ms == pytest.approx({1: 10.0, 8: 20.0})
 
 
 def test_tables_of_other_devices_are_not_used(tmp_path) -> None:

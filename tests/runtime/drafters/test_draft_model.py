@@ -218,7 +218,9 @@ def test_of_a_long_prompt_only_the_end_is_read() -> None:
     drafter = make_drafter(session)
     prompt = [i * i % VOCAB for i in range(MAX_MISSING + 300)]
     drafter.begin(prompt)
+    assert not drafter.reads_end_only
     assert drafter.n_missing(prompt) == N_RECENT
+    assert drafter.reads_end_only
     tree = drafter.propose(context_of(prompt), WIDE)
     assert drafter.cost.n_fed == N_RECENT
     assert list(session.tokens) == prompt[-N_RECENT:]
