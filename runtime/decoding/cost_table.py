@@ -167,10 +167,14 @@ class CostTable:
                 return None
             n_measurements = int(document["n_measurements"])
             row_ms = {int(m): float(ms) for m, ms in document["row_ms"].items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            return None
+        except (RecursionError, OverflowError):  # hostile nesting, an infinite count
             return None
         is_sane = row_ms and all(0 < m <= 4096 and 0 < ms < 1e6 for m, ms in row_ms.items())
-        return cls(row_ms, n_measurements=n_measurements) if is_sane else None
+        if not is_sane or n_measurements < 1:
+            return None
+        return cls(row_ms, n_measurements=n_measurements)
 
 
 def _sweep(

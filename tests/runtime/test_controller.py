@@ -201,12 +201,23 @@ def test_a_disturbed_pass_moves_the_table_little() -> None:
 @pytest.mark.robustness
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", '{"fingerprint": "f"}', '{"fingerprint": "f", "row_ms": {"a": 1}}',
-     '{"fingerprint": "f", "row_ms": {"1": -3}}', '{"fingerprint": "f", "row_ms": {}}',
-     '{"fingerprint": "f", "row_ms": {"1": NaN}}', "null",
-     '{"fingerprint": "f", "row_ms": {"1": 3}, "n_measurements": "x"}',
-     '{"fingerprint": "f", "row_ms": 7}'],
-)  # fmt: skip
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"fingerprint": "f"}',
+        '{"fingerprint": "f", "row_ms": {"1": 3}}',
+        *(
+            f'{{"fingerprint": "f", "n_measurements": 1, "row_ms": {row_ms}}}'
+            for row_ms in ('{"a": 1}', '{"1": -3}', "{}", '{"1": NaN}', "7")
+        ),
+        *(
+            f'{{"fingerprint": "f", "n_measurements": {n}, "row_ms": {{"1": 3}}}}'
+            for n in ('"x"', "0", "-1", "Infinity", "NaN", "null")
+        ),
+    ],
+)
 def test_a_broken_table_is_measured_anew(text: str, tmp_path) -> None:
     path = tmp_path / "costs.json"
     path.write_text(text)
