@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from edgedec.apps.benchmarks.prompts_rows import (
     prompt_row,
     summary_row,
 )
-from edgedec.apps.benchmarks.report import build_facts, device_facts, table, write_csv
+from edgedec.apps.benchmarks.report import build_facts, device_facts, table, written
 from edgedec.models.manifest import BundleManifest
 from edgedec.runtime.measuring.loop import Plan
 
@@ -110,15 +109,7 @@ def _prompt_rows(outcome: Outcome) -> list[Row]:
 
 def render(document: dict[str, Any], output: str) -> str:
     """Returns the document as ``md``, ``json``, ``csv`` or ``jsonl``."""
-    match output:
-        case "json":
-            return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-        case "jsonl":
-            return "".join(json.dumps(row) + "\n" for row in _flat_rows(document))
-        case "csv":
-            return write_csv(_flat_rows(document))
-        case _:
-            return _markdown(document)
+    return written(document, output, _flat_rows, _markdown)
 
 
 def _flat_rows(document: dict[str, Any]) -> list[Row]:

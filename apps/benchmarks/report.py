@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import platform
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -138,15 +139,25 @@ def build_facts() -> dict[str, Any]:
 
 def render(document: dict[str, Any], output: str) -> str:
     """Returns the document as ``md``, ``json``, ``csv`` or ``jsonl``."""
+    return written(document, output, _flat_rows, _markdown)
+
+
+def written(
+    document: dict[str, Any],
+    output: str,
+    flat_rows: Callable[[dict[str, Any]], list[Row]],
+    markdown: Callable[[dict[str, Any]], str],
+) -> str:
+    """Returns a document in the format ``output``: ``json``, ``jsonl``, ``csv`` or Markdown."""
     match output:
         case "json":
             return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         case "jsonl":
-            return "".join(json.dumps(row) + "\n" for row in _flat_rows(document))
+            return "".join(json.dumps(row) + "\n" for row in flat_rows(document))
         case "csv":
-            return write_csv(_flat_rows(document))
+            return write_csv(flat_rows(document))
         case _:
-            return _markdown(document)
+            return markdown(document)
 
 
 def write_csv(rows: list[Row]) -> str:
