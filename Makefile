@@ -36,7 +36,7 @@ test: check $(MADE)/model
 test-pair: $(MADE)/dev
 	$(BIN)/python -m pytest -m 'pair and not long' -s
 
-# Half an hour or more; the parts that need the Qwen2.5-Coder files are skipped without them.
+# Hours on two cores; the parts that need the Qwen2.5-Coder files are skipped without them.
 test-long: $(MADE)/dev $(MADE)/model
 	$(BIN)/python -m pytest -m long tests/long
 
