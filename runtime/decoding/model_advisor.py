@@ -16,6 +16,7 @@ _PRIOR = 0.7  # acceptance of a level before any was seen
 _NODES_PER_LEVEL = 1.3  # drafted for verification, on average
 _STEP_NODES = 2  # expanded in one pass of the draft model
 _LATER_GAIN = 0.8  # of a drafted level is what a level after it brings on average
+_FIRST_LEVELS = 3  # drafted in an output until most of them hold
 _MARGIN = 1.03  # a draft model must promise this much more than doing without it
 _USUAL_FEED = 2  # tokens of the text a draft model has yet to see in most rounds
 _HORIZON = 128  # tokens over which catching up with the text has to pay
@@ -63,6 +64,7 @@ class ModelAdvisor:
         self._costs = costs
         self._rates = DepthRates(_PRIOR, MAX_LEVELS)
         self._step_scale = 1.0
+        self._passes_per_level = 1.0
         self._backoff = Backoff(_FIRST_REST, _LONGEST_REST)
         self.begin()
 
@@ -72,6 +74,7 @@ class ModelAdvisor:
         self._regret_ms = 0.0  # lost so far by doing without the draft model
         self._free_gain = 1.0  # over plain decoding, of rounds without it
         self._gain = _FIRST_GAIN  # of rounds with it
+        self._most_levels = _FIRST_LEVELS
 
     def plan(
         self, context: DraftContext, room: Budget, target: CostTable, free_rate: float
@@ -86,9 +89,9 @@ class ModelAdvisor:
             # Its rates are those of the time it lost; only another try gives new ones.
             return ModelPlan(2, 1 / target.ms(1), is_probe=True)
         best = ModelPlan()
-        for levels in range(1, min(MAX_LEVELS, room.depth) + 1):
+        for levels in range(1, min(self._most_levels, room.depth) + 1):
             n_rows = min(1 + round(_NODES_PER_LEVEL * levels), room.n_nodes + 1)
-            ms = levels * self.step_ms + target.ms(n_rows)
+            ms = levels * self._passes_per_level * self.step_ms + target.ms(n_rows)
             rate = (1 + self._rates.expected_tokens(levels)) / ms
             if rate > best.rate:
                 best = ModelPlan(levels, rate)
@@ -101,7 +104,7 @@ class ModelAdvisor:
         row_ms = (target.ms(8) - target.ms(4)) / 4
         return Budget(
             n_nodes=min(n_nodes, room.n_nodes),
-            depth=min(2 if plan.is_probe else MAX_LEVELS, room.depth),
+            depth=min(2 if plan.is_probe else self._most_levels, room.depth),
             min_value=0.5 * row_ms * plan.rate,
             min_step_value=self.step_ms * plan.rate / _LATER_GAIN,
             n_step_nodes=_STEP_NODES,
@@ -119,7 +122,12 @@ class ModelAdvisor:
             measured = (cost.level_ms + is_usual * cost.feed_ms) / n_steps
             change = min(max(measured / self.step_ms, 0.67), 1.5)
             self._step_scale *= change**0.1
-        self._rates.observe(min(cost.n_levels + 1, MAX_LEVELS), n_accepted)
+        if cost.depth:  # passes that made the tree wide, not deep, are in the rates' favour
+            passes_per_level = min((cost.n_levels + 1) / cost.depth, 1.0)
+            self._passes_per_level += 0.1 * (passes_per_level - self._passes_per_level)
+        self._rates.observe(min(cost.depth, MAX_LEVELS), n_accepted)
+        if n_accepted > self._most_levels / 2:
+            self._most_levels = min(2 * self._most_levels, MAX_LEVELS)
         self._gain += 0.2 * (gain - self._gain)
         if self._gain > 1.0:
             self._backoff.reset()

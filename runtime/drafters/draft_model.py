@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from edgedec.runtime.decoding.draft_tree import ROOT, DraftTree, SiblingKind
 from edgedec.runtime.drafters.calibration import Calibration
 from edgedec.runtime.drafters.draft_draws import NAME, Draws
+from edgedec.runtime.drafters.draft_guesses import MAX_GUESSES, Guesses
 from edgedec.runtime.drafters.draft_law import Option, coupled, likeliest
 from edgedec.runtime.drafters.draft_passes import PREFIX, DraftCost, DraftPasses
 from edgedec.runtime.drafters.drafter import Budget, DraftContext, RoundOutcome
@@ -101,6 +102,7 @@ class DraftModelDrafter:
             for is_greedy in (True, False)
             for is_first in (True, False)
         }
+        self._guesses = Guesses()
         self._candidates: list[_Candidate] = []
         self._proposed_after: int | None = None  # tokens of the text at the latest proposal
         self._noise: Noise | None = None  # that coupled candidates were drawn with
@@ -137,6 +139,11 @@ class DraftModelDrafter:
         text = self._recent(context.tokens, is_drafting=True)
         if not text or len(text) > self.session.context or min(budget.n_nodes, budget.depth) < 1:
             return DraftTree()
+        tree = self._grow_tree(context, budget, text)
+        self._passes.cost.depth = max((node.depth for node in tree.nodes), default=0)
+        return tree
+
+    def _grow_tree(self, context: DraftContext, budget: Budget, text: Sequence[int]) -> DraftTree:
         if context.sampling.is_greedy or self._kind is SiblingKind.DETERMINISTIC:
             return self._propose_best(context, budget, text)
         self._forget()
@@ -231,7 +238,7 @@ class DraftModelDrafter:
             rows = self._passes.feed(text, with_logits=not context.sampling.is_greedy)
             self._add(ROOT, self._options(rows, 0, context, depth=1), context)
         while chosen := self._to_expand(budget):
-            self._expand(chosen, context)
+            self._expand(chosen, context, budget.depth)
         self._proposed_after = len(context.tokens)
         return self._tree(budget)
 
@@ -273,6 +280,8 @@ class DraftModelDrafter:
         depth, value = (1, 1.0) if above is None else (above.depth + 1, above.value)
         if above is not None:
             above.is_expanded = True
+        if options:
+            self._guesses.learn(self._last_two(parent, context), options[0])
         for i, option in enumerate(options):
             calibration = self._calibrations[context.sampling.is_greedy, i == 0]
             probability = calibration.acceptance(option.probability)
@@ -307,21 +316,58 @@ class DraftModelDrafter:
         has_room = self._passes.has_room(len(chosen) + len(self._rowless_above(chosen)))
         return chosen if has_room and value >= budget.min_step_value else []
 
-    def _expand(self, chosen: Sequence[int], context: DraftContext) -> None:
-        """Computes the ``chosen`` candidates and adds what may follow them."""
+    def _expand(self, chosen: Sequence[int], context: DraftContext, max_depth: int = 0) -> None:
+        """Computes the ``chosen`` candidates and adds what may follow them.
+
+        What will probably be chosen next, below the first of them, is guessed and computed too,
+        as far as it is less than ``max_depth`` deep.
+        """
         above, first = self._rowless_above(chosen), self._passes.n_rows
         order = [*above, *chosen]
         for row, i in enumerate(order, start=first):
             self._candidates[i].row = row
         nodes = [self._candidates[i] for i in order]
+        guesses = self._guess(chosen[0], context, max_depth, len(order))
+        n_rows = first + len(order)
+        below = [self._row_of(chosen[0]), *range(n_rows, n_rows + len(guesses))]
         rows = self._passes.grow(
-            [node.option.draft_id for node in nodes],
-            [self._row_of(node.parent) for node in nodes],
+            [option.draft_id for option in (*(node.option for node in nodes), *guesses)],
+            [*(self._row_of(node.parent) for node in nodes), *below[: len(guesses)]],
             with_logits=not context.sampling.is_greedy,
         )
         for index, i in enumerate(chosen, start=len(above)):
-            depth = self._candidates[i].depth + 1
-            self._add(i, self._options(rows, index, context, depth), context)
+            self._add_after(i, rows, index, context)
+        last = chosen[0]
+        for index, guess in enumerate(guesses, start=len(order)):
+            last = self._place(guess, last)
+            self._candidates[last].row = first + index
+            self._add_after(last, rows, index, context)
+
+    def _guess(
+        self, candidate: int, context: DraftContext, max_depth: int, n_rows: int
+    ) -> list[Option]:
+        """Returns what may come one after the other below ``candidate``, in a pass of more rows.
+
+        n_rows: of the pass without them.
+        """
+        node = self._candidates[candidate]
+        most = min(MAX_GUESSES, max_depth - node.depth - 1)
+        guesses = self._guesses.chain(self._last_two(candidate, context), node.value, most)
+        return guesses if self._passes.has_room(n_rows + len(guesses)) else []
+
+    def _place(self, guess: Option, parent: int) -> int:
+        """Returns the candidate of a guess below ``parent``; one of no worth if there was none."""
+        child = self._child(parent, guess.token)
+        if child is None:
+            depth = self._candidates[parent].depth + 1
+            self._candidates.append(_Candidate(guess, parent, depth, 0.0, 0.0))
+            child = len(self._candidates) - 1
+        return child
+
+    def _add_after(self, candidate: int, rows: Rows, index: int, context: DraftContext) -> None:
+        """Adds what may follow a candidate, which row ``index`` of a pass says."""
+        depth = self._candidates[candidate].depth + 1
+        self._add(candidate, self._options(rows, index, context, depth), context)
 
     def _go_on(self, last: int, context: DraftContext, is_over: Callable[[], bool]) -> None:
         """Expands candidate ``last``, then the likeliest after it, and so on."""
@@ -361,6 +407,11 @@ class DraftModelDrafter:
         """Returns the candidates above the ``chosen`` ones that have to be computed again."""
         above = {j for i in chosen for j in self._line(self._candidates[i].parent)}
         return sorted(i for i in above if self._candidates[i].row is None)
+
+    def _last_two(self, candidate: int, context: DraftContext) -> tuple[int, ...]:
+        """Returns the last two tokens of the text that ends with a candidate, or ROOT."""
+        path = [self._candidates[i].option.token for i in self._line(candidate)[:2]]
+        return (*context.tokens[-2:], *reversed(path))[-2:]
 
     def _row_of(self, candidate: int) -> int:
         row = PREFIX if candidate == ROOT else self._candidates[candidate].row

@@ -20,6 +20,7 @@ class DraftCost:
 
     n_fed, feed_ms: tokens of the text that had to be computed first, and the time it took.
     n_levels, n_level_rows, level_ms: passes over drafted tokens, their rows, and their time.
+    depth: levels of the tree that came of it; fewer passes make it where guesses were right.
     """
 
     n_fed: int = 0
@@ -27,6 +28,7 @@ class DraftCost:
     n_levels: int = 0
     n_level_rows: int = 0
     level_ms: float = 0.0
+    depth: int = 0
 
     @property
     def n_passes(self) -> int:

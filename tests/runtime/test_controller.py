@@ -53,7 +53,7 @@ class Oracle:
         self.n_asked += 1
         tree, parent, at = DraftTree(), ROOT, len(context.tokens)
         n_levels = min(self.depth, budget.depth)
-        self.cost = DraftCost(1, 2.0, n_levels - 1, n_levels - 1, 2.0 * (n_levels - 1))
+        self.cost = DraftCost(1, 2.0, n_levels - 1, n_levels - 1, 2.0 * (n_levels - 1), n_levels)
         for i in range(n_levels):
             is_right = self._rng.random() < self.right
             token = TEXT[at + i] if is_right else 1000
@@ -122,7 +122,7 @@ def test_a_drafter_that_becomes_right_is_used_again_without_having_been_verified
 
 
 def test_a_draft_model_is_asked_when_its_steps_pay() -> None:
-    model = Oracle(0.8, 0.8, depth=5, name="draft")
+    model = Oracle(0.9, 0.9, depth=5, name="draft")
     run(make([], FLAT, model), FLAT, 30)
     assert model.n_asked == 30
 
@@ -277,3 +277,9 @@ def test_rests_grow_while_tries_are_lost_and_end_with_a_win() -> None:
     backoff.reset()
     assert backoff.is_over()
     assert backoff.is_over()
+
+
+def test_an_output_begins_with_shallow_drafts_until_most_of_them_hold() -> None:
+    good, bad = Oracle(1.0, 0.9, depth=8, name="draft"), Oracle(0.0, 0.9, depth=8, name="draft")
+    assert run(make([], FLAT, good), FLAT, 4)[0] == [3, 6, 8, 8]
+    assert run(make([], FLAT, bad), FLAT, 3)[0] == [3, 3, 3]
