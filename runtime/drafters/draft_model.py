@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from edgedec.runtime.decoding.draft_tree import ROOT, DraftTree, SiblingKind
 from edgedec.runtime.drafters.calibration import Calibration
+from edgedec.runtime.drafters.candidates import Candidate, Candidates
 from edgedec.runtime.drafters.draft_draws import NAME, Draws
 from edgedec.runtime.drafters.draft_guesses import MAX_GUESSES, Guesses
 from edgedec.runtime.drafters.draft_law import Option, coupled, likeliest
@@ -30,25 +31,6 @@ end. Of the tokens that Qwen2.5-Coder 1.5B writes about 800 tokens of passages, 
 
 MAX_AHEAD = 8
 """Passes under one of the target model's; what lies deeper hardly ever comes true."""
-
-
-@dataclass(slots=True)
-class _Candidate:
-    """A token that may be proposed.
-
-    parent: index of the candidate it follows, or ROOT. value: estimated probability that it and
-    all before it are accepted. row: of the draft model's tree, while it has one. is_expanded: what
-    may follow it is known. is_early: that was found out while the target model verified.
-    """
-
-    option: Option
-    parent: int
-    depth: int
-    probability: float
-    value: float
-    row: int | None = None
-    is_expanded: bool = False
-    is_early: bool = False
 
 
 @dataclass
@@ -103,7 +85,7 @@ class DraftModelDrafter:
             for is_first in (True, False)
         }
         self._guesses = Guesses()
-        self._candidates: list[_Candidate] = []
+        self._candidates = Candidates()
         self._proposed_after: int | None = None  # tokens of the text at the latest proposal
         self._noise: Noise | None = None  # that coupled candidates were drawn with
         self.early = EarlyCounts()
@@ -163,7 +145,7 @@ class DraftModelDrafter:
         others: list[tuple[float, bool]] = []
         followed = ROOT
         for token in outcome.emitted:
-            children = [i for i, c in enumerate(self._candidates) if c.parent == followed]
+            children = self._candidates.children(followed)
             options = [self._candidates[i].option for i in children]
             drafts = [(option.probability, option.token == token) for option in options]
             firsts += drafts[:1]
@@ -191,7 +173,7 @@ class DraftModelDrafter:
             return
         last = ROOT
         for token in path:
-            child = self._child(last, token)
+            child = self._candidates.child(last, token)
             if child is None:
                 return
             last = child
@@ -223,7 +205,7 @@ class DraftModelDrafter:
         return text[self._start :] if self._start else text
 
     def _forget(self) -> None:
-        self._candidates, self._proposed_after = [], None
+        self._candidates, self._proposed_after = Candidates(), None
 
     def _propose_best(
         self, context: DraftContext, budget: Budget, text: Sequence[int]
@@ -240,9 +222,9 @@ class DraftModelDrafter:
         while chosen := self._to_expand(budget):
             self._expand(chosen, context, budget.depth)
         self._proposed_after = len(context.tokens)
-        return self._tree(budget)
+        return self._candidates.tree(budget, self.name)
 
-    def _known(self, text: Sequence[int], noise: Noise) -> list[_Candidate]:
+    def _known(self, text: Sequence[int], noise: Noise) -> list[Candidate]:
         """Returns the candidates after ``text`` if the tree has its last row; aligns the session.
 
         Their parents count from the first of them. Their rows go, for a commit keeps no others.
@@ -250,20 +232,20 @@ class DraftModelDrafter:
         row = self._passes.align(text)
         if row == PREFIX:
             return []
-        last = next(i for i, c in enumerate(self._candidates) if c.row == row)
+        last = self._candidates.at_row(row)
         is_whole = self.session.n_tokens == len(text) and self._noise is noise
-        known: list[_Candidate] = []
+        known: list[Candidate] = []
         new_index = {last: ROOT}
         for i, candidate in enumerate(self._candidates if is_whole else ()):
             if candidate.parent in new_index:
                 new_index[i] = len(known)
                 known.append(replace(candidate, parent=new_index[candidate.parent], row=None))
-        came_true = self._line(last)
+        came_true = self._candidates.line(last)
         self.early.n_used += sum(self._candidates[i].is_early for i in (*came_true, *new_index))
         self.early.n_used -= self._candidates[last].is_early  # in both
         return known
 
-    def _take_up(self, known: list[_Candidate], context: DraftContext) -> None:
+    def _take_up(self, known: list[Candidate], context: DraftContext) -> None:
         """Makes the ``known`` candidates the tree's."""
         for parent, siblings in itertools.groupby(known, key=lambda c: c.parent):
             self._add(parent, [c.option for c in siblings], context)
@@ -276,36 +258,18 @@ class DraftModelDrafter:
 
     def _add(self, parent: int, options: list[Option], context: DraftContext) -> None:
         """Adds what may follow a candidate."""
-        above = None if parent == ROOT else self._candidates[parent]
-        depth, value = (1, 1.0) if above is None else (above.depth + 1, above.value)
-        if above is not None:
-            above.is_expanded = True
+        if parent != ROOT:
+            self._candidates[parent].is_expanded = True
         if options:
-            self._guesses.learn(self._last_two(parent, context), options[0])
+            self._guesses.learn(self._candidates.last_two(context.tokens, parent), options[0])
         for i, option in enumerate(options):
             calibration = self._calibrations[context.sampling.is_greedy, i == 0]
-            probability = calibration.acceptance(option.probability)
-            self._candidates.append(
-                _Candidate(option, parent, depth, probability, value * probability)
-            )
-
-    def _best(self, budget: Budget) -> list[int]:
-        """Returns the candidates most worth a row of verification, the best first.
-
-        A child comes after its parent: it is worth no more and was found later.
-        """
-        worthy = [
-            i
-            for i, c in enumerate(self._candidates)
-            if c.value >= budget.min_value and c.depth <= budget.depth
-        ]
-        worthy.sort(key=lambda i: -self._candidates[i].value)
-        return worthy[: budget.n_nodes]
+            self._candidates.add(option, parent, calibration.acceptance(option.probability))
 
     def _to_expand(self, budget: Budget) -> list[int]:
         """Returns the candidates whose children are worth a pass; none when drafting shall end."""
         # Nothing that follows the last of the best could be among them.
-        best = self._best(budget)[: budget.n_nodes - 1]
+        best = self._candidates.best(budget)[: budget.n_nodes - 1]
         unknown = [
             i
             for i in best
@@ -313,7 +277,7 @@ class DraftModelDrafter:
         ]
         chosen = unknown[: budget.n_step_nodes]
         value = sum(self._candidates[i].value for i in chosen)
-        has_room = self._passes.has_room(len(chosen) + len(self._rowless_above(chosen)))
+        has_room = self._passes.has_room(len(chosen) + len(self._candidates.rowless_above(chosen)))
         return chosen if has_room and value >= budget.min_step_value else []
 
     def _expand(self, chosen: Sequence[int], context: DraftContext, max_depth: int = 0) -> None:
@@ -322,17 +286,17 @@ class DraftModelDrafter:
         What will probably be chosen next, below the first of them, is guessed and computed too,
         as far as it is less than ``max_depth`` deep.
         """
-        above, first = self._rowless_above(chosen), self._passes.n_rows
+        above, first = self._candidates.rowless_above(chosen), self._passes.n_rows
         order = [*above, *chosen]
         for row, i in enumerate(order, start=first):
             self._candidates[i].row = row
         nodes = [self._candidates[i] for i in order]
         guesses = self._guess(chosen[0], context, max_depth, len(order))
         n_rows = first + len(order)
-        below = [self._row_of(chosen[0]), *range(n_rows, n_rows + len(guesses))]
+        below = [self._candidates.row_of(chosen[0]), *range(n_rows, n_rows + len(guesses))]
         rows = self._passes.grow(
             [option.draft_id for option in (*(node.option for node in nodes), *guesses)],
-            [*(self._row_of(node.parent) for node in nodes), *below[: len(guesses)]],
+            [*(self._candidates.row_of(node.parent) for node in nodes), *below[: len(guesses)]],
             with_logits=not context.sampling.is_greedy,
         )
         for index, i in enumerate(chosen, start=len(above)):
@@ -352,17 +316,15 @@ class DraftModelDrafter:
         """
         node = self._candidates[candidate]
         most = min(MAX_GUESSES, max_depth - node.depth - 1)
-        guesses = self._guesses.chain(self._last_two(candidate, context), node.value, most)
+        guesses = self._guesses.chain(
+            self._candidates.last_two(context.tokens, candidate), node.value, most
+        )
         return guesses if self._passes.has_room(n_rows + len(guesses)) else []
 
     def _place(self, guess: Option, parent: int) -> int:
         """Returns the candidate of a guess below ``parent``; one of no worth if there was none."""
-        child = self._child(parent, guess.token)
-        if child is None:
-            depth = self._candidates[parent].depth + 1
-            self._candidates.append(_Candidate(guess, parent, depth, 0.0, 0.0))
-            child = len(self._candidates) - 1
-        return child
+        child = self._candidates.child(parent, guess.token)
+        return self._candidates.add(guess, parent, 0.0) if child is None else child
 
     def _add_after(self, candidate: int, rows: Rows, index: int, context: DraftContext) -> None:
         """Adds what may follow a candidate, which row ``index`` of a pass says."""
@@ -374,55 +336,13 @@ class DraftModelDrafter:
         n_passes = 0
         while n_passes < MAX_AHEAD and not is_over():
             if last != ROOT and not self._candidates[last].is_expanded:
-                if not self._passes.has_room(1 + len(self._rowless_above([last]))):
+                if not self._passes.has_room(1 + len(self._candidates.rowless_above([last]))):
                     return
                 self._expand([last], context)
                 self._candidates[last].is_early = True
                 self.early.n_drafted += 1
                 n_passes += 1
-            children = [i for i, c in enumerate(self._candidates) if c.parent == last]
+            children = self._candidates.children(last)
             if not children:
                 return
             last = max(children, key=lambda i: self._candidates[i].value)
-
-    def _child(self, parent: int, token: int) -> int | None:
-        return next(
-            (
-                i
-                for i, c in enumerate(self._candidates)
-                if c.parent == parent and c.option.token == token
-            ),
-            None,
-        )
-
-    def _line(self, last: int) -> list[int]:
-        """Returns candidate ``last`` and those above it."""
-        line = []
-        while last != ROOT:
-            line.append(last)
-            last = self._candidates[last].parent
-        return line
-
-    def _rowless_above(self, chosen: Sequence[int]) -> list[int]:
-        """Returns the candidates above the ``chosen`` ones that have to be computed again."""
-        above = {j for i in chosen for j in self._line(self._candidates[i].parent)}
-        return sorted(i for i in above if self._candidates[i].row is None)
-
-    def _last_two(self, candidate: int, context: DraftContext) -> tuple[int, ...]:
-        """Returns the last two tokens of the text that ends with a candidate, or ROOT."""
-        path = [self._candidates[i].option.token for i in self._line(candidate)[:2]]
-        return (*context.tokens[-2:], *reversed(path))[-2:]
-
-    def _row_of(self, candidate: int) -> int:
-        row = PREFIX if candidate == ROOT else self._candidates[candidate].row
-        assert row is not None
-        return row
-
-    def _tree(self, budget: Budget) -> DraftTree:
-        tree, index_of = DraftTree(), {ROOT: ROOT}
-        for i in self._best(budget):
-            node = self._candidates[i]
-            index_of[i] = tree.add(
-                node.option.token, index_of[node.parent], node.probability, self.name
-            )
-        return tree

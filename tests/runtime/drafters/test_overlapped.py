@@ -5,12 +5,9 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pytest
 
 from edgedec.runtime.affinity import Affinity
@@ -20,13 +17,10 @@ from edgedec.runtime.decoding.controller import Controller
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.decoding.speculative import Speculative
-from edgedec.runtime.decoding.strategy import DecodingStrategy
 from edgedec.runtime.drafters import overlapped
-from edgedec.runtime.drafters.draft_model import MAX_AHEAD, DraftModelDrafter
+from edgedec.runtime.drafters.draft_model import MAX_AHEAD
 from edgedec.runtime.drafters.drafter import Budget
 from edgedec.runtime.drafters.overlapped import OverlapGauge, OverlappedDrafter, best_path
-from edgedec.runtime.drafters.token_map import TokenMap
-from edgedec.runtime.session import Rows, TokenTree
 
 from ..conftest import ToySession
 from ..draft_toys import (
@@ -38,120 +32,28 @@ from ..draft_toys import (
     generate,
     open_stream,
 )
+from .overlap_toys import (
+    BUDGET,
+    LONG,
+    NOW,
+    PAIRS,
+    DraftSession,
+    Inline,
+    Pair,
+    Placed,
+    Rule,
+    certain,
+    model_over,
+    mostly,
+    sure,
+    wait_for,
+)
 from .rounds import context_of, outcome_of, paths_of
-
-BUDGET = Budget(n_nodes=7, depth=4, min_value=0.02, min_step_value=0.25, n_step_nodes=2)
-NOW = Budget(n_nodes=5, depth=5, min_step_value=float("inf"))
-"""Asks for what is there."""
-
-LONG = GenerationConfig(max_new_tokens=60)
-PAIRS: list[Pair] = []
-"""Closed after each test."""
-
-Rule = Callable[[Sequence[int]], npt.NDArray[np.float32]]
-
-
-def sure(prefix: Sequence[int]) -> npt.NDArray[np.float32]:
-    """Returns logits that leave little doubt."""
-    rng = np.random.default_rng([len(prefix), *prefix[-3:]])
-    return (9 * rng.standard_normal(VOCAB)).astype(np.float32)
-
-
-def certain(prefix: Sequence[int]) -> npt.NDArray[np.float32]:
-    """Returns logits that leave none."""
-    return 20 * sure(prefix)
-
-
-def mostly(prefix: Sequence[int]) -> npt.NDArray[np.float32]:
-    """Returns the logits of `sure`, one time in four those of something else."""
-    return sure(prefix if sum(prefix) % 4 else [*prefix, 1])
-
-
-class DraftSession(ToySession):
-    """Notes what it computes and in which thread; it fails there when told to."""
-
-    def __init__(self, rule: Rule = sure, context: int = 256) -> None:
-        super().__init__(VOCAB, context, rule)
-        self.computed: list[tuple[int, ...]] = []
-        self.n_early_passes = 0
-        self.failure: BaseException | None = None
-
-    def forward(
-        self, tree: TokenTree, logit_rows: Sequence[int], *others: Any, **named: Any
-    ) -> Rows:
-        named.pop("with_logits", None)
-        if threading.current_thread() is not threading.main_thread():
-            self.n_early_passes += 1
-            if self.failure is not None:
-                raise self.failure
-        rows = super().forward(tree, logit_rows, *others, **named)
-        known = named.get("n_known", 0)
-        self.computed += [tuple(self._prefix(tree, i)) for i in range(known, len(tree))]
-        return rows
-
-    def plain(self, text: Sequence[int], n: int) -> list[int]:
-        """Returns what greedy decoding of it alone makes of ``text``."""
-        found = list(text)
-        for _ in range(n):
-            found.append(int(self._rule(found).argmax()))
-        return found[len(text) :]
-
-
-class Inline:
-    """In place of a thread: everything is done when it is asked for."""
-
-    def __init__(self, *_: Any) -> None: ...
-
-    def submit(self, call: Callable[..., None], *arguments: Any) -> Future[None]:
-        future: Future[None] = Future()
-        try:
-            future.set_result(call(*arguments))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-    def shutdown(self) -> None: ...
 
 
 @pytest.fixture
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overlapped, "ThreadPoolExecutor", Inline)
-
-
-def model_over(session: DraftSession) -> DraftModelDrafter:
-    return DraftModelDrafter(session, TokenMap.same(VOCAB, VOCAB), VOCAB)
-
-
-class Pair:
-    """A target and a draft session, and the strategy `draft` over them."""
-
-    def __init__(self, rule: Rule = mostly, is_measured: bool = False, context: int = 256) -> None:
-        self.target = ToySession(VOCAB, context, sure)
-        self.draft = DraftSession(rule, context)
-        split = CoreSplit(is_measured=is_measured, reason="")
-        self.drafter = OverlappedDrafter(model_over(self.draft), self.target, split)
-        planner = FixedPlanner([self.drafter], BUDGET)
-        self.strategy: DecodingStrategy = Speculative(planner, overlap=self.drafter)
-        PAIRS.append(self)
-
-    def run(self, config: GenerationConfig = LONG, mask: ToyMask | None = None) -> Any:
-        return generate(self.target, PROMPT, config, self.strategy, mask)
-
-    def check_rewound(self, tokens: Sequence[int]) -> None:
-        for session in (self.target, self.draft):
-            assert list(session.tokens) == [*PROMPT, *tokens][: session.n_tokens]
-
-
-def wait_for(pair: Pair, n_passes: int) -> None:
-    """Has every pass of the target last until the draft made so many, or has nothing to do."""
-
-    def before_pass() -> None:
-        running = pair.drafter._running
-        aim = pair.draft.n_early_passes + n_passes
-        while running is not None and pair.draft.n_early_passes < aim and not running.done():
-            threading.Event().wait(0.0005)
-
-    pair.target.before_pass = before_pass
 
 
 @pytest.fixture(autouse=True)
@@ -394,22 +296,6 @@ def test_close_ends_the_thread() -> None:
     assert set(threading.enumerate()) - before
     pair.strategy.close()
     assert set(threading.enumerate()) <= before
-
-
-class Placed(DraftSession):
-    """Notes where its passes run."""
-
-    def __init__(self, rule: Rule = sure) -> None:
-        super().__init__(rule)
-        self.cores: Affinity | None = None
-        self.seen: list[Affinity | None] = []
-
-    def place(self, cores: Affinity | None) -> None:
-        self.cores = cores
-
-    def forward(self, tree: TokenTree, *others: Any, **named: Any) -> Rows:
-        self.seen.append(self.cores)
-        return super().forward(tree, *others, **named)
 
 
 @pytest.mark.usefixtures("inline")
