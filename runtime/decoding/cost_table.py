@@ -16,9 +16,8 @@ from edgedec.runtime.session import ModelSession, TokenTree
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
 """Pass sizes that are measured; between them costs are interpolated."""
 
-_SCALE_RATE, _STEP_SCALE_RATE = 0.05, 0.1  # the latter of passes over one row, the yardstick
-_MEASURED_WEIGHT = 4  # of a measured cost, in passes observed later
-_LEAST_RATE = 0.05  # at which the cost of a size goes on changing
+_SCALE_RATE = 0.05  # at which passes of one size change the costs of all
+_RATE = 0.3  # at which they change the cost of their own
 _N_MEASUREMENTS = 3  # runs that measure: the machine's state may have been odd through one
 _STEADY = 1.2  # times the shortest; where the median of a pass is longer, others were busy
 _MOST_CHANGE = 1.5  # of one observation; a pass that took longer was disturbed
@@ -39,11 +38,9 @@ class CostTable:
     n_measurements: int = 1
     scale: float = 1.0
     _sizes: list[int] = field(init=False)
-    _weights: dict[int, float] = field(init=False)
 
     def __post_init__(self) -> None:
         self._sizes = sorted(self.row_ms)
-        self._weights = dict.fromkeys(self._sizes, _MEASURED_WEIGHT)
 
     def ms(self, n_rows: int) -> float:
         """Returns the expected milliseconds of a pass over ``n_rows`` rows."""
@@ -57,20 +54,15 @@ class CostTable:
     def observe(self, n_rows: int, ms: float) -> None:
         """Corrects the table by a pass that took ``ms``.
 
-        What a size costs compared with one row is learned from its own passes, fast at first;
-        sizes nobody tries are kept in order with it, for more rows never cost less.
+        What a size costs is learned from its own passes, within a few of them: memory and
+        arithmetic slow down and recover apart from each other, so few rows may become dearer while
+        one becomes cheaper. Sizes nobody tries are kept in order, for more rows never cost less.
         """
         change = ms / self.ms(n_rows)
         change = min(max(change, 1 / _MOST_CHANGE), _MOST_CHANGE)
-        if n_rows == 1:
-            self.scale *= change**_STEP_SCALE_RATE
-            return
         self.scale *= change**_SCALE_RATE
         for size, share in self._neighbours(n_rows):
-            if size > 1:
-                self._weights[size] += share
-                rate = max(1 / self._weights[size], _LEAST_RATE)
-                self._set(size, self.row_ms[size] * change ** (share * rate))
+            self._set(size, self.row_ms[size] * change ** (share * _RATE))
 
     def merged(self, other: Self) -> Self:
         """Returns the mean of this measurement and those before it."""
@@ -82,7 +74,8 @@ class CostTable:
         return type(self)(row_ms, self.is_steady and other.is_steady, n_measurements)
 
     def _set(self, size: int, ms: float) -> None:
-        self.row_ms[size] = max(ms, self.row_ms[self._sizes[0]])
+        is_first = size == self._sizes[0]
+        self.row_ms[size] = ms if is_first else max(ms, self.row_ms[self._sizes[0]])
         for other in self._sizes[1:]:
             limit = min if other < size else max
             self.row_ms[other] = limit(self.row_ms[other], self.row_ms[size])

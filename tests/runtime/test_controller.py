@@ -189,7 +189,7 @@ def test_costs_between_measured_sizes_lie_between() -> None:
     for _ in range(100):
         table.observe(1, 20.0)
     assert table.ms(1) == pytest.approx(20.0, rel=0.02)
-    assert table.ms(8) > 20.0
+    assert table.ms(8) >= table.ms(1)
 
 
 def test_a_disturbed_pass_moves_the_table_little() -> None:
@@ -238,6 +238,15 @@ def test_a_measurement_that_was_disturbed_is_corrected_by_what_passes_take() -> 
         table.observe(6, 30.0)
     assert table.ms(6) == pytest.approx(30.0, rel=0.1)
     assert [table.ms(m) for m in range(1, 17)] == sorted(table.ms(m) for m in range(1, 17))
+
+
+def test_when_memory_gets_faster_and_arithmetic_slower_a_few_passes_show_it() -> None:
+    table = CostTable({1: 25.0, 2: 26.0, 4: 27.0, 8: 31.0})
+    for _ in range(6):
+        table.observe(1, 20.0)
+        table.observe(4, 30.0)
+        table.observe(8, 40.0)
+    assert [table.ms(m) for m in (1, 4, 8)] == pytest.approx([20.0, 30.0, 40.0], rel=0.05)
 
 
 def test_the_mean_of_the_first_runs_counts(tmp_path) -> None:
