@@ -27,8 +27,9 @@ _MOST_CHANGE = 1.5  # of one observation; a pass that took longer was disturbed
 class CostTable:
     """Milliseconds of a pass over m rows.
 
-    row_ms: measured, by m. is_steady: the measurement was not disturbed.
-    n_measurements: runs that measured; ``row_ms`` is their mean.
+    row_ms: by m; measured, then corrected by what passes take. is_steady: the measurement was not
+        disturbed.
+    n_measurements: runs that measured; ``row_ms`` began as their mean.
     scale: how the passes of late compare with those measured; it follows a growing context, a hot
         device and other programs.
     """

@@ -17,14 +17,7 @@ from edgedec.runtime.drafters.draft_law import Option
 from edgedec.runtime.drafters.drafter import Budget
 
 from .rounds import context_of, outcome_of
-from .test_draft_model import (
-    VOCAB,
-    WatchedSession,
-    make_drafter,
-    peaked,
-    plain,
-    spine,
-)
+from .watched_session import VOCAB, WatchedSession, make_drafter, peaked, plain, spine
 
 DEEP = Budget(n_nodes=9, depth=9)
 
