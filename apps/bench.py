@@ -17,6 +17,8 @@ from edgedec.apps.benchmarks.output import Output, Printing, find_plotter
 from edgedec.apps.benchmarks.prompts import PromptOptions, bench_prompts
 from edgedec.apps.benchmarks.report import Outcome, make_document, render
 from edgedec.apps.benchmarks.work import read_work
+from edgedec.apps.measuring.energy import find_meter
+from edgedec.apps.measuring.loop import Job, Measurement, Plan, measure
 from edgedec.apps.option_groups import takes_groups
 from edgedec.apps.peers import EDGEDEC
 from edgedec.apps.peers.client import PeerError, Worker
@@ -25,9 +27,7 @@ from edgedec.apps.progress import ProgressBars, count_amount
 from edgedec.apps.terminal import note
 from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.models.manifest import BundleManifest, read_manifest
-from edgedec.runtime.machine import physical_cores
-from edgedec.runtime.measuring.energy import find_meter
-from edgedec.runtime.measuring.loop import Job, Measurement, Plan, measure
+from edgedec.runtime.cores.machine import physical_cores
 
 _SETTLE_S = 0.02
 

@@ -17,8 +17,8 @@ from edgedec.apps.switch_options import SwitchOptions, tell_if_approximate
 from edgedec.apps.terminal import note, print_error, print_json
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.conversation import Conversation
 from edgedec.runtime.engine import Engine
+from edgedec.runtime.requests.conversation import Conversation
 
 _HELP = "/reset begins anew, /exit or Ctrl-D leaves, Ctrl-C stops an answer"
 

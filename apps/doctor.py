@@ -16,7 +16,7 @@ from edgedec.apps import options
 from edgedec.apps.consoles import out
 from edgedec.apps.machine import Requirement, extras, memory_bytes, read_cpu, version
 from edgedec.apps.terminal import bytes_text, print_json
-from edgedec.runtime.machine import physical_cores
+from edgedec.runtime.cores.machine import physical_cores
 
 
 def doctor(json: options.Json = False, debug: options.Debug = False) -> None:

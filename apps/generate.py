@@ -18,9 +18,9 @@ from edgedec.apps.switch_options import SwitchOptions, tell_if_approximate
 from edgedec.apps.terminal import TextWriter, note, print_json, stops_on_interrupt
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.generation import Stream
-from edgedec.runtime.methods import AUTO, STORE
-from edgedec.runtime.result import GenerationResult
+from edgedec.runtime.methods.methods import AUTO, STORE
+from edgedec.runtime.requests.result import GenerationResult
+from edgedec.runtime.requests.stream import Stream
 
 
 @dataclass(frozen=True, kw_only=True)

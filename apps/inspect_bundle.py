@@ -18,7 +18,7 @@ from edgedec.kernels import packed_nbytes
 from edgedec.models.blocks import head_weight
 from edgedec.models.manifest import BundleManifest, ModelEntry, damaged_files, read_manifest
 from edgedec.models.quant import FORMATS
-from edgedec.runtime.kv_cache import kv_row_nbytes
+from edgedec.runtime.backends.kv_cache import kv_row_nbytes
 
 
 def inspect(

@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from edgedec.runtime.config import MAX_DRAFT_LEN, GenerationConfig, SpeculationConfig
-from edgedec.runtime.engine import Engine, load
-from edgedec.runtime.prefill import Progress
+from edgedec.runtime.engine import Engine
+from edgedec.runtime.opening.load import load
+from edgedec.runtime.sessions.prefill import Progress
 
 Bundle = Annotated[
     Path, typer.Argument(metavar="BUNDLE", help="Directory made by `edgedec export`.")

@@ -16,10 +16,10 @@ from edgedec.apps.progress import ProgressBars, count_amount
 from edgedec.apps.terminal import bytes_text, print_json, stops_on_interrupt
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import read_manifest
-from edgedec.runtime.drafters.ngram_file import StoreFacts, describe
-from edgedec.runtime.drafters.ngram_store import NgramStore, SeedReport
-from edgedec.runtime.store_source import tokenizer_sha256
-from edgedec.runtime.tokenizer import TOKENIZER_NAME, Tokenizer
+from edgedec.runtime.methods.store_source import tokenizer_sha256
+from edgedec.runtime.ngrams.ngram_file import StoreFacts, describe
+from edgedec.runtime.ngrams.ngram_store import NgramStore, SeedReport
+from edgedec.runtime.text.tokenizer import TOKENIZER_NAME, Tokenizer
 
 _HELP = """Fill n-gram stores, which drafts are taken from, and show them.
 

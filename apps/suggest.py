@@ -14,9 +14,9 @@ from edgedec.apps.generate import read_prompt
 from edgedec.apps.progress import ProgressBars, count_amount
 from edgedec.apps.terminal import print_json
 from edgedec.runtime.config import SuggestConfig
-from edgedec.runtime.engine import load
-from edgedec.runtime.row_stats import N_TOP
-from edgedec.runtime.suggestions import Completion
+from edgedec.runtime.opening.load import load
+from edgedec.runtime.requests.suggestions import Completion
+from edgedec.runtime.sessions.row_stats import N_TOP
 
 
 def suggest(

@@ -11,8 +11,8 @@ import typer
 from edgedec.apps.terminal import note
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.config.switching import ADADEC, AUTO, BILD, SwitchConfig
 from edgedec.runtime.decoding.verifiers import VERIFIERS
-from edgedec.runtime.switching.config import ADADEC, AUTO, BILD, SwitchConfig
 
 APPROXIMATE = (
     "this is approximate: the small model writes part of the text, which may differ from what "

@@ -6,13 +6,14 @@ from edgedec.runtime.config import (
     SpeculationConfig,
     SuggestConfig,
 )
-from edgedec.runtime.conversation import Conversation
-from edgedec.runtime.engine import Engine, LoadedModel, load
-from edgedec.runtime.generation import Stream
-from edgedec.runtime.machine import peak_rss_mb, physical_cores
-from edgedec.runtime.result import GenerationResult
-from edgedec.runtime.session import ModelSession, Rows, TokenTree
-from edgedec.runtime.stats import DecodeStats
+from edgedec.runtime.cores.machine import peak_rss_mb, physical_cores
+from edgedec.runtime.drafting.stats import DecodeStats
+from edgedec.runtime.engine import Engine, LoadedModel
+from edgedec.runtime.opening.load import load
+from edgedec.runtime.requests.conversation import Conversation
+from edgedec.runtime.requests.result import GenerationResult
+from edgedec.runtime.requests.stream import Stream
+from edgedec.runtime.sessions.session import ModelSession, Rows, TokenTree
 
 __all__ = [
     "Conversation",

@@ -32,8 +32,29 @@ THIRD_PARTY = {
 }
 """What an installation without extras offers. ``export`` may use its extra, too."""
 
+ROOMS = (
+    ("cores",),
+    ("text",),
+    ("sessions",),
+    ("config",),
+    ("sampling", "backends"),
+    ("drafting",),
+    ("ngrams",),
+    ("drafters",),
+    ("decoding",),
+    ("switching",),
+    ("methods",),
+    ("requests",),
+    ("engine",),
+    ("opening",),
+)
+"""Folders of ``runtime``, and its one file: each may import from itself and from those before it.
+
+Of two side by side neither imports the other. The public surface comes last.
+"""
+
 OPTIONAL = {
-    "runtime/grammar.py": {"llguidance"},
+    "runtime/sampling/grammar.py": {"llguidance"},
     "apps/benchmarks/plot.py": {"matplotlib"},
     "apps/evaluation/plot.py": {"matplotlib"},
     "apps/benchmarks/prompts_plot.py": {"matplotlib"},
@@ -84,3 +105,23 @@ def test_every_folder_was_read() -> None:
 @pytest.mark.parametrize("path", [path for _, path in FILES], ids=lambda p: p.stem)
 def test_files_stay_short(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
+
+
+def room_of(path: Path) -> str | None:
+    name = path.relative_to(ROOT / "runtime").with_suffix("").parts[0]
+    return None if name == "__init__" else name
+
+
+RUNTIME_FILES = [path for folder, path in FILES if folder == "runtime" and room_of(path)]
+NAMES = [str(path.relative_to(ROOT)) for path in RUNTIME_FILES]
+LEVEL = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}
+
+
+@pytest.mark.parametrize("path", RUNTIME_FILES, ids=NAMES)
+def test_rooms_of_the_runtime_have_no_cycles(path: Path) -> None:
+    own = room_of(path)
+    assert own in LEVEL, f"{own} is no room of the runtime: add it to ROOMS where it belongs"
+    for name in imported(path):
+        if name.startswith("edgedec.runtime."):
+            used = name.split(".")[2]
+            assert used == own or LEVEL.get(used, len(ROOMS)) < LEVEL[own], f"{own} -> {name}"

@@ -12,9 +12,9 @@ import numpy as np
 
 from edgedec import kernels
 from edgedec.apps.machine import memory_bytes
+from edgedec.apps.measuring.energy import EnergyMeter
+from edgedec.apps.measuring.loop import Sample
 from edgedec.apps.peers.client import PeerError, Worker
-from edgedec.runtime.measuring.energy import EnergyMeter
-from edgedec.runtime.measuring.loop import Sample
 
 Kind = Literal["pp", "tg", "verify"]
 

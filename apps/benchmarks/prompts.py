@@ -33,6 +33,8 @@ from edgedec.apps.benchmarks.prompts_jobs import (
 )
 from edgedec.apps.benchmarks.prompts_report import Outcome, make_document, refusal, render
 from edgedec.apps.benchmarks.prompts_rows import Round
+from edgedec.apps.measuring.disturbance import Watch
+from edgedec.apps.measuring.loop import Plan
 from edgedec.apps.options import Overlap
 from edgedec.apps.peers.rivals import Rivals
 from edgedec.apps.progress import ProgressBars, count_amount
@@ -40,10 +42,9 @@ from edgedec.apps.terminal import note
 from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.models.manifest import BundleManifest, read_manifest
 from edgedec.runtime.config import SamplingConfig
-from edgedec.runtime.engine import Engine, load
-from edgedec.runtime.measuring.disturbance import Watch
-from edgedec.runtime.measuring.loop import Plan
-from edgedec.runtime.methods import STORE
+from edgedec.runtime.engine import Engine
+from edgedec.runtime.methods.methods import STORE
+from edgedec.runtime.opening.load import load
 
 _WARMUP_TOKENS = 8
 

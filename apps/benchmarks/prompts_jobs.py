@@ -11,8 +11,8 @@ from edgedec.apps.peers import Mode
 from edgedec.apps.peers.client import PeerError, Worker
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
+from edgedec.runtime.drafting.stats import DecodeStats
 from edgedec.runtime.engine import Engine
-from edgedec.runtime.stats import DecodeStats
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from edgedec.apps.benchmarks.prompts_rows import (
     summary_row,
 )
 from edgedec.apps.benchmarks.report import build_facts, device_facts, table, written
+from edgedec.apps.measuring.loop import Plan
 from edgedec.models.manifest import BundleManifest
-from edgedec.runtime.measuring.loop import Plan
 
 
 @dataclass(frozen=True)

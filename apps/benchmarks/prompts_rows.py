@@ -15,8 +15,8 @@ from typing import Any
 
 from edgedec.apps.benchmarks.prompts_data import BenchPrompt
 from edgedec.apps.benchmarks.prompts_jobs import Run
-from edgedec.runtime.measuring.disturbance import Window
-from edgedec.runtime.stats import DecodeStats, DraftCounts
+from edgedec.apps.measuring.disturbance import Window
+from edgedec.runtime.drafting.stats import DecodeStats, DraftCounts
 
 PLAIN = "plain"
 Row = dict[str, Any]

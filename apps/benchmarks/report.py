@@ -18,9 +18,9 @@ from edgedec import __version__, kernels
 from edgedec.apps.benchmarks.jobs import MULTIPLY, READ, Test, job_name, read_buffer_bytes
 from edgedec.apps.benchmarks.work import Work, bound, read_work
 from edgedec.apps.machine import read_cpu
+from edgedec.apps.measuring.loop import Measurement, Plan, Series
+from edgedec.apps.measuring.summary import summarize
 from edgedec.models.manifest import BundleManifest
-from edgedec.runtime.measuring.loop import Measurement, Plan, Series
-from edgedec.runtime.measuring.summary import summarize
 
 Row = dict[str, Any]
 

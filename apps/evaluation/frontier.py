@@ -24,7 +24,7 @@ from edgedec.apps.evaluation.scores import (
 )
 from edgedec.apps.evaluation.tasks import Metric
 from edgedec.models.errors import ConfigError
-from edgedec.runtime.methods import AUTO, PLAIN
+from edgedec.runtime.methods.methods import AUTO, PLAIN
 from edgedec.runtime.switching.policy import Model
 
 SMALL = "small"

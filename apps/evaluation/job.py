@@ -26,17 +26,18 @@ from edgedec.apps.evaluation.tasks import Task, file_sha256, read_problems, read
 from edgedec.apps.evaluation.walk import Answers, Engines, Predictions, Work
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import MANIFEST_NAME, BundleManifest, read_manifest
-from edgedec.runtime.affinity import Affinity
 from edgedec.runtime.backends import open_session
-from edgedec.runtime.bundle_parts import prompt_encoder
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.draft_source import DraftSource, find_draft
-from edgedec.runtime.engine import Engine, LoadedModel, load
-from edgedec.runtime.machine import physical_cores
-from edgedec.runtime.methods import AUTO, PLAIN
-from edgedec.runtime.switching.config import ADADEC, POLICIES, SwitchConfig
+from edgedec.runtime.config.switching import ADADEC, POLICIES, SwitchConfig
+from edgedec.runtime.cores.affinity import Affinity
+from edgedec.runtime.cores.machine import physical_cores
+from edgedec.runtime.engine import Engine, LoadedModel
+from edgedec.runtime.methods.draft_source import DraftSource, find_draft
+from edgedec.runtime.methods.methods import AUTO, PLAIN
+from edgedec.runtime.opening.bundle_parts import prompt_encoder
+from edgedec.runtime.opening.load import load
 from edgedec.runtime.switching.pair import checked
-from edgedec.runtime.tokenizer import TOKENIZER_NAME, Tokenizer
+from edgedec.runtime.text.tokenizer import TOKENIZER_NAME, Tokenizer
 
 _DRAFT_ROOM = 32
 """Positions beyond prompt and output, so that the last drafts fit."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgedec.models.errors import ConfigError
-from edgedec.runtime.session import ModelSession, TokenTree
+from edgedec.runtime.sessions.session import ModelSession, TokenTree
 
 _CHUNK = 64
 """Tokens per pass: a chunk's logits take _CHUNK rows of the vocabulary's width."""

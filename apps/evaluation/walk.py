@@ -21,7 +21,7 @@ from edgedec.apps.evaluation.tasks import Problem, Task
 from edgedec.apps.terminal import note
 from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.runtime.engine import Engine
-from edgedec.runtime.methods import PLAIN
+from edgedec.runtime.methods.methods import PLAIN
 
 _WARMUP_TOKENS = 4
 

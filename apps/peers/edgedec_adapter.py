@@ -8,11 +8,12 @@ from typing import Any
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.decoding.plain import Plain
 from edgedec.runtime.decoding.strategy import DecodeState
-from edgedec.runtime.engine import Engine, load
-from edgedec.runtime.noise import Noise
-from edgedec.runtime.prefill import prefill
-from edgedec.runtime.session import TokenTree
-from edgedec.runtime.stats import DecodeStats
+from edgedec.runtime.drafting.stats import DecodeStats
+from edgedec.runtime.engine import Engine
+from edgedec.runtime.opening.load import load
+from edgedec.runtime.sampling.noise import Noise
+from edgedec.runtime.sessions.prefill import prefill
+from edgedec.runtime.sessions.session import TokenTree
 
 
 class Model:

@@ -15,10 +15,10 @@ from edgedec.apps.tuning.runs import Progress
 from edgedec.apps.tuning.state import TuneState
 from edgedec.apps.tuning.traces import predictions
 from edgedec.models.errors import ConfigError
-from edgedec.runtime.drafters.token_map import common_prefix
+from edgedec.runtime.config.switching import ADADEC, SwitchConfig
 from edgedec.runtime.engine import Engine
-from edgedec.runtime.switching.config import ADADEC, SwitchConfig
 from edgedec.runtime.switching.pause_threshold import learn_threshold
+from edgedec.runtime.text.common_prefix import common_prefix
 
 _PROMPT_KEYS = ("prompt", "question")
 _ANSWER_KEYS = ("canonical_solution", "answer")

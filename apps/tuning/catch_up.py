@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from edgedec.runtime.session import ModelSession
+from edgedec.runtime.sessions.session import ModelSession
 from edgedec.runtime.switching.paired_model import PairedModel
 
 N_TOKENS = 32

@@ -15,7 +15,7 @@ from edgedec.apps.tuning.runs import PLAIN, REFERENCES
 from edgedec.apps.tuning.state import Measured, Round, replace_text
 from edgedec.apps.tuning.sweep import Expected
 from edgedec.models.manifest import MANIFEST_NAME, BundleManifest
-from edgedec.runtime.switching.config import ADADEC, SwitchConfig
+from edgedec.runtime.config.switching import ADADEC, SwitchConfig
 from edgedec.runtime.switching.tuned import TUNED_KEY
 
 PROXY = (

@@ -12,11 +12,11 @@ from edgedec.apps.tuning.sweep import COST_SIZES, Costs
 from edgedec.apps.tuning.traces import Trace, generate_until, predictions
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
+from edgedec.runtime.config.switching import SwitchConfig
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.engine import Engine
-from edgedec.runtime.result import GenerationResult
-from edgedec.runtime.session import ModelSession
-from edgedec.runtime.switching.config import SwitchConfig
+from edgedec.runtime.requests.result import GenerationResult
+from edgedec.runtime.sessions.session import ModelSession
 
 PLAIN, AUTO = "plain", "auto"
 SMALL = str(SwitchConfig(threshold=float("inf")))

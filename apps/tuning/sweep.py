@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgedec.apps.tuning.traces import Trace
+from edgedec.runtime.config.switching import MARGIN, SwitchConfig
 from edgedec.runtime.decoding.cost_table import CostTable
-from edgedec.runtime.switching.config import MARGIN, SwitchConfig
 from edgedec.runtime.switching.policy import Model, make_policy
 
 COST_SIZES = (1, 2, 4, 8, 16, 32, 64)

@@ -9,8 +9,8 @@ from typing import Any, Self
 
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine import Engine
-from edgedec.runtime.result import GenerationResult
-from edgedec.runtime.session import ModelSession
+from edgedec.runtime.requests.result import GenerationResult
+from edgedec.runtime.sessions.session import ModelSession
 from edgedec.runtime.switching.paired_model import PairedModel
 from edgedec.runtime.switching.policy import Signal
 

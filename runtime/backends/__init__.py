@@ -6,8 +6,8 @@ from pathlib import Path
 
 from edgedec.models.errors import BundleError
 from edgedec.models.manifest import ModelEntry
-from edgedec.runtime.affinity import Affinity
-from edgedec.runtime.session import ModelSession
+from edgedec.runtime.cores.affinity import Affinity
+from edgedec.runtime.sessions.session import ModelSession
 
 
 def open_session(

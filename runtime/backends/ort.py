@@ -7,7 +7,7 @@ from pathlib import Path
 import onnxruntime
 
 from edgedec.models.errors import BundleError
-from edgedec.runtime.affinity import Affinity
+from edgedec.runtime.cores.affinity import Affinity
 
 NO_GATES = (
     "this bundle's graph cannot leave sub-layers out: export the model again, as a fused graph"

@@ -17,10 +17,10 @@ import onnxruntime
 
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, SessionError
-from edgedec.runtime.affinity import Affinity
 from edgedec.runtime.backends.ort import NO_GATES, one_line, open_graph
-from edgedec.runtime.session import Rows, TokenLedger, TokenTree
-from edgedec.runtime.session_state import SessionState
+from edgedec.runtime.cores.affinity import Affinity
+from edgedec.runtime.sessions.session import Rows, TokenLedger, TokenTree
+from edgedec.runtime.sessions.state import SessionState
 
 _MASKED = np.float32(-3.0e38)  # -inf would turn rows without any valid position into NaN
 _PAST = re.compile(r"past_key_values\.(\d+)\.(key|value)$")

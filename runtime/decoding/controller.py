@@ -18,13 +18,13 @@ from collections.abc import Callable, Sequence
 from edgedec.runtime.decoding.acceptance import Backoff, Trust
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.decisions import Decision, DecisionLog
-from edgedec.runtime.decoding.draft_tree import ROOT, DraftTree
-from edgedec.runtime.decoding.guarded import GuardedDrafter, failures
 from edgedec.runtime.decoding.model_advisor import ModelAdvisor, ModelDrafter, ModelPlan
 from edgedec.runtime.decoding.planner import RoundTimings
-from edgedec.runtime.drafters.best_first import MAX_PROBABILITY
-from edgedec.runtime.drafters.drafter import Budget, DraftContext, Drafter, RoundOutcome
-from edgedec.runtime.drafters.fusion import fuse
+from edgedec.runtime.drafting.best_first import MAX_PROBABILITY
+from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
+from edgedec.runtime.drafting.drafter import Budget, DraftContext, Drafter, RoundOutcome
+from edgedec.runtime.drafting.fusion import fuse
+from edgedec.runtime.drafting.guarded import GuardedDrafter, failures
 
 MAX_NODES = 15
 """One row of sixteen is the anchor; beyond sixteen the cost of a row rises."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from edgedec.runtime.session import ModelSession, TokenTree
+from edgedec.runtime.sessions.session import ModelSession, TokenTree
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
 """Pass sizes that are measured; between them costs are interpolated."""

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from edgedec.runtime.decoding.acceptance import Backoff, DepthRates
 from edgedec.runtime.decoding.cost_table import CostTable
-from edgedec.runtime.drafters.draft_passes import DraftCost
-from edgedec.runtime.drafters.drafter import Budget, DraftContext, Drafter
+from edgedec.runtime.drafting.draft_passes import DraftCost
+from edgedec.runtime.drafting.drafter import Budget, DraftContext, Drafter
 
 MAX_LEVELS = 8
 _PRIOR = 0.7  # acceptance of a level before any was seen

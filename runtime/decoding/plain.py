@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from edgedec.runtime.decoding.strategy import TARGET, DecodeState, StepResult
-from edgedec.runtime.noise import Noise
-from edgedec.runtime.session import TokenTree
+from edgedec.runtime.sampling.noise import Noise
+from edgedec.runtime.sessions.session import TokenTree
 
 _ONLY_ROW = (0,)
 _ORIGINS = (TARGET,)

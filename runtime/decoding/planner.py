@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from edgedec.runtime.decoding.draft_tree import DraftTree
-from edgedec.runtime.decoding.guarded import GuardedDrafter, failures
-from edgedec.runtime.drafters.drafter import Budget, DraftContext, Drafter, RoundOutcome
-from edgedec.runtime.drafters.fusion import fuse
+from edgedec.runtime.drafting.draft_tree import DraftTree
+from edgedec.runtime.drafting.drafter import Budget, DraftContext, Drafter, RoundOutcome
+from edgedec.runtime.drafting.fusion import fuse
+from edgedec.runtime.drafting.guarded import GuardedDrafter, failures
 
 
 @dataclass(frozen=True, slots=True)

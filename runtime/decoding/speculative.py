@@ -6,18 +6,18 @@ import time
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from edgedec.runtime.decoding.draft_tree import ROOT, DraftTree, SiblingKind
 from edgedec.runtime.decoding.planner import Planner, RoundTimings
 from edgedec.runtime.decoding.strategy import TARGET, DecodeState, StepResult
 from edgedec.runtime.decoding.verifiers import DEFAULT_VERIFIER, Verdict, Verifier
 from edgedec.runtime.decoding.verifiers.verifier import NoiseChance, check_kind
-from edgedec.runtime.drafters.drafter import Budget, DraftContext, RoundOutcome
-from edgedec.runtime.noise import Noise
-from edgedec.runtime.sampling import Survivors
-from edgedec.runtime.session import Rows
+from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree, SiblingKind
+from edgedec.runtime.drafting.drafter import Budget, DraftContext, RoundOutcome
+from edgedec.runtime.sampling.noise import Noise
+from edgedec.runtime.sampling.sampling import Survivors
+from edgedec.runtime.sessions.session import Rows
 
 if TYPE_CHECKING:
-    from edgedec.runtime.drafters.overlapped import OverlappedDrafter
+    from edgedec.runtime.drafters.draft.overlapped import OverlappedDrafter
 
 
 class Speculative:

@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
-from edgedec.runtime.decoding.token_mask import Allowed, TokenMask
-from edgedec.runtime.noise import Noise
-from edgedec.runtime.sampling import History, Survivors, choose, edit, greedy, truncate
-from edgedec.runtime.session import ModelSession, Rows
-from edgedec.runtime.stats import DecodeStats
+from edgedec.runtime.drafting.stats import DecodeStats
+from edgedec.runtime.sampling.noise import Noise
+from edgedec.runtime.sampling.sampling import History, Survivors, choose, edit, greedy, truncate
+from edgedec.runtime.sampling.token_mask import Allowed, TokenMask
+from edgedec.runtime.sessions.session import ModelSession, Rows
 
 TARGET = "target"
 """Origin of tokens that no drafter proposed."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgedec.runtime.decoding.draft_tree import DraftTree
-from edgedec.runtime.drafters.drafter import Budget, DraftContext, RoundOutcome
+from edgedec.runtime.drafting.draft_tree import DraftTree
+from edgedec.runtime.drafting.drafter import Budget, DraftContext, RoundOutcome
 
 
 class GrammarDrafter:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from edgedec.runtime.decoding.draft_tree import ROOT, DraftTree
-from edgedec.runtime.drafters.best_first import BestFirst, Option
-from edgedec.runtime.drafters.drafter import Budget, DraftContext, RoundOutcome
-from edgedec.runtime.row_stats import RowStats
+from edgedec.runtime.drafting.best_first import BestFirst, Option
+from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
+from edgedec.runtime.drafting.drafter import Budget, DraftContext, RoundOutcome
+from edgedec.runtime.sessions.row_stats import RowStats
 
 _N_CANDIDATES = 4  # of a verified row
 _LEAST_PROBABILITY = 0.03  # of a candidate that is counted

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edgedec.models.errors import ConfigError
+from edgedec.runtime.config.switching import SwitchConfig
 from edgedec.runtime.decoding.strategy import TARGET, DecodeState, StepResult
-from edgedec.runtime.drafters.draft_passes import PREFIX, DraftPasses
-from edgedec.runtime.noise import Noise
-from edgedec.runtime.session import Rows, TokenTree
-from edgedec.runtime.switching.config import SwitchConfig
+from edgedec.runtime.drafting.draft_passes import PREFIX, DraftPasses
+from edgedec.runtime.sampling.noise import Noise
+from edgedec.runtime.sessions.session import Rows, TokenTree
 from edgedec.runtime.switching.policy import Signal
 
 N_CANDIDATES = 3

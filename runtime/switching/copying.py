@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgedec.runtime.decoding.draft_tree import ROOT, DraftTree
 from edgedec.runtime.decoding.strategy import DecodeState
-from edgedec.runtime.drafters.drafter import Budget, DraftContext, RoundOutcome
-from edgedec.runtime.drafters.prompt_lookup import PromptLookup
-from edgedec.runtime.noise import Noise
-from edgedec.runtime.session import Rows
+from edgedec.runtime.drafters.lookup import PromptLookup
+from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
+from edgedec.runtime.drafting.drafter import Budget, DraftContext, RoundOutcome
+from edgedec.runtime.sampling.noise import Noise
+from edgedec.runtime.sessions.session import Rows
 
 _LONGEST = 15
 """With the newest token a pass of 16 rows; twice a step or a little more, for a small model."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgedec.runtime.decoding.strategy import DecodeState
-from edgedec.runtime.noise import Noise
-from edgedec.runtime.session import Rows
+from edgedec.runtime.sampling.noise import Noise
+from edgedec.runtime.sessions.session import Rows
 
 
 def judge(

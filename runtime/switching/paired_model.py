@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from edgedec.runtime.drafters.token_map import common_prefix
-from edgedec.runtime.prefill import PREFILL_CHUNK
-from edgedec.runtime.session import ModelSession, Rows, TokenTree
+from edgedec.runtime.sessions.prefill import PREFILL_CHUNK
+from edgedec.runtime.sessions.session import ModelSession, Rows, TokenTree
+from edgedec.runtime.text.common_prefix import common_prefix
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from enum import StrEnum
 from typing import Protocol, Self
 
 from edgedec.models.errors import ConfigError
-from edgedec.runtime.row_stats import RowStats
-from edgedec.runtime.switching.config import BILD, MARGIN, SwitchConfig
+from edgedec.runtime.config.switching import BILD, MARGIN, SwitchConfig
+from edgedec.runtime.sessions.row_stats import RowStats
 
 
 class Model(StrEnum):

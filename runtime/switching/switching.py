@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from edgedec.models.errors import ConfigError
-from edgedec.runtime.decoding.draft_tree import DraftTree
+from edgedec.runtime.config.switching import REPAIR, TRUST, SwitchConfig
 from edgedec.runtime.decoding.strategy import DecodeState, StepResult
-from edgedec.runtime.noise import Noise
-from edgedec.runtime.session import ModelSession, Rows
-from edgedec.runtime.switching.config import REPAIR, TRUST, SwitchConfig
+from edgedec.runtime.drafting.draft_tree import DraftTree
+from edgedec.runtime.sampling.noise import Noise
+from edgedec.runtime.sessions.session import ModelSession, Rows
 from edgedec.runtime.switching.copying import Copying
 from edgedec.runtime.switching.judge import judge
 from edgedec.runtime.switching.paired_model import CatchUp, PairedModel, PassCounts

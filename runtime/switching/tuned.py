@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgedec.models.errors import BundleError, ConfigError
-from edgedec.runtime.switching.config import ADADEC, SwitchConfig
+from edgedec.runtime.config.switching import ADADEC, SwitchConfig
 
 TUNED_KEY = "switch"
 """Where `manifest.defaults` holds what `edgedec tune` found."""

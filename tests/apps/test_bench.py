@@ -17,9 +17,9 @@ from edgedec.apps import bench as bench_verb
 from edgedec.apps.benchmarks.jobs import Test as BenchTest
 from edgedec.apps.benchmarks.jobs import last_cache_bytes, make_tests, read_buffer_bytes
 from edgedec.apps.benchmarks.work import Work, bound
+from edgedec.apps.measuring.loop import Bounds
 from edgedec.apps.peers import EDGEDEC, PEERS, Runtime
 from edgedec.apps.peers.client import PeerError, Worker
-from edgedec.runtime.measuring.loop import Bounds
 
 pytestmark = pytest.mark.e2e
 

@@ -15,9 +15,9 @@ import edgedec
 from edgedec import kernels
 from edgedec.apps.benchmarks import prompts as bench_prompts
 from edgedec.apps.benchmarks.prompts_jobs import Method, Run
+from edgedec.apps.measuring.disturbance import Window
 from edgedec.apps.peers import PEERS, Runtime
 from edgedec.models.errors import SessionError
-from edgedec.runtime.measuring.disturbance import Window
 
 Cli = Callable[..., Any]
 

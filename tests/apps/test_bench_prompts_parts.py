@@ -21,10 +21,10 @@ from edgedec.apps.benchmarks.prompts_rows import (
     prompt_row,
     summary_row,
 )
+from edgedec.apps.measuring.disturbance import Window
 from edgedec.apps.peers import find_mode
 from edgedec.models.errors import ConfigError
-from edgedec.runtime.measuring.disturbance import Window
-from edgedec.runtime.stats import DecodeStats, DraftCounts
+from edgedec.runtime.drafting.stats import DecodeStats, DraftCounts
 
 
 def write(path: Path, *lines: object) -> Path:

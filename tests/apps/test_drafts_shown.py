@@ -19,11 +19,11 @@ from edgedec.apps.option_groups import takes_groups
 from edgedec.apps.progress import ProgressBars, count_amount
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.switching.config import SwitchConfig
+from edgedec.runtime.config.switching import SwitchConfig
 from edgedec.runtime.switching.switching import Switching
 
 from ..runtime.draft_toys import PROMPT, open_stream
-from ..runtime.switch_toys import large_toy, small_toy
+from ..runtime.switching.switch_toys import large_toy, small_toy
 
 GREEN, CYAN, PLAIN = "\x1b[32m", "\x1b[36m", "\x1b[0m"
 

@@ -15,7 +15,7 @@ import pytest
 
 from edgedec.apps.evaluation import job as job_module
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.switching.config import SwitchConfig
+from edgedec.runtime.config.switching import SwitchConfig
 
 Cli = Callable[..., Any]
 PROGRAM = [sys.executable, "-c", "from edgedec.apps.cli import main; main()"]

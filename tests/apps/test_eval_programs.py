@@ -23,9 +23,9 @@ from edgedec.apps.evaluation.tasks import Problem
 from edgedec.apps.evaluation.walk import Answers, Engines, walk
 from edgedec.models.errors import EdgedecError
 from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.drafting.stats import DecodeStats
 from edgedec.runtime.engine import Engine
-from edgedec.runtime.result import GenerationResult
-from edgedec.runtime.stats import DecodeStats
+from edgedec.runtime.requests.result import GenerationResult
 
 pytestmark = pytest.mark.robustness
 

@@ -21,7 +21,7 @@ from edgedec.apps.evaluation.tasks import Problem, read_problems
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine import Engine
-from edgedec.runtime.session import Rows, TokenLedger, TokenTree
+from edgedec.runtime.sessions.session import Rows, TokenLedger, TokenTree
 
 LIMITS = Limits(seconds=30)
 ADD = Problem(

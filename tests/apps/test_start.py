@@ -43,8 +43,8 @@ def test_a_short_run(smollm2_bundle: Path) -> None:
     assert modules >= {"edgedec.apps.generate", "edgedec.runtime.backends.fused", "jinja2"}
     unneeded = {
         "rich", "pydantic", "importlib.metadata", "statistics", "torch", "transformers", "onnx",
-        "llguidance", "matplotlib", "edgedec.export", "edgedec.runtime.session_file",
-        "edgedec.runtime.switching.switching", "edgedec.runtime.drafters.draft_model",
+        "llguidance", "matplotlib", "edgedec.export", "edgedec.runtime.sessions.file",
+        "edgedec.runtime.switching.switching", "edgedec.runtime.drafters.draft.draft_model",
     }  # fmt: skip
     assert sorted(modules & unneeded) == []
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from edgedec.runtime.drafters.ngram_file import NgramFile
-from edgedec.runtime.tokenizer import Tokenizer
+from edgedec.runtime.ngrams.ngram_file import NgramFile
+from edgedec.runtime.text.tokenizer import Tokenizer
 
 Cli = Callable[..., Any]
 PROMPT = "Name the planets of the solar system, one after the other."

@@ -12,8 +12,8 @@ import pytest
 from edgedec.apps.switch_options import APPROXIMATE, SwitchOptions
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.generation import Stream
-from edgedec.runtime.switching.config import SwitchConfig
+from edgedec.runtime.config.switching import SwitchConfig
+from edgedec.runtime.requests.stream import Stream
 
 Cli = Callable[..., Any]
 

@@ -24,14 +24,14 @@ from edgedec.apps.tuning.traces import Trace, predictions
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import read_manifest
 from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.config.switching import SwitchConfig
 from edgedec.runtime.decoding.cost_table import CostTable
-from edgedec.runtime.switching.config import SwitchConfig
 from edgedec.runtime.switching.policy import Signal
 from edgedec.runtime.switching.tuned import TUNED_KEY
 
 from ..runtime.conftest import ToySession
 from ..runtime.draft_toys import PROMPT, VOCAB, generate
-from ..runtime.switch_toys import Row, large_toy, rule, small_toy, switched
+from ..runtime.switching.switch_toys import Row, large_toy, rule, small_toy, switched
 
 Cli = Callable[..., Any]
 COSTS = Costs(

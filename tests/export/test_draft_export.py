@@ -24,7 +24,7 @@ from edgedec.models.head_ids import read_head_ids, write_head_ids
 from edgedec.models.manifest import BundleManifest, damaged_files, read_manifest
 from edgedec.models.weights import float_rows
 from edgedec.runtime.backends import open_session
-from edgedec.runtime.session import TokenTree
+from edgedec.runtime.sessions.session import TokenTree
 
 GgufMaker = Callable[..., Path]
 TEXT = "hello world 12 hello"

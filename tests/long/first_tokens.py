@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.decoding.strategy import TARGET, DecodeState, DecodingStrategy
-from edgedec.runtime.noise import Noise
-from edgedec.runtime.session import ModelSession, TokenTree
+from edgedec.runtime.sampling.noise import Noise
+from edgedec.runtime.sessions.session import ModelSession, TokenTree
 
 Float64 = npt.NDArray[np.float64]
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.runtime.row_stats import RowStats
-from edgedec.runtime.session import ModelSession, Rows, TokenLedger, TokenTree
+from edgedec.runtime.sessions.row_stats import RowStats
+from edgedec.runtime.sessions.session import ModelSession, Rows, TokenLedger, TokenTree
 
 MOST_ROWS = 4000
 """Rows remembered, 0.2 MB each of SmolLM2's."""

@@ -19,17 +19,17 @@ from edgedec.export.config import DraftModelConfig, ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.models.head_ids import read_head_ids
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
-from edgedec.runtime.decoding.draft_tree import SiblingKind
 from edgedec.runtime.decoding.plain import Plain
 from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.decoding.speculative import Speculative
 from edgedec.runtime.decoding.verifiers import VERIFIERS
 from edgedec.runtime.decoding.verifiers.typical import Typical
-from edgedec.runtime.draft_source import DraftSource
-from edgedec.runtime.drafters.draft_model import DraftModelDrafter
-from edgedec.runtime.drafters.drafter import Budget, Drafter
-from edgedec.runtime.drafters.token_map import TokenMap
-from edgedec.runtime.drafters.token_recycling import TokenRecycling
+from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter
+from edgedec.runtime.drafters.recycling import TokenRecycling
+from edgedec.runtime.drafting.draft_tree import SiblingKind
+from edgedec.runtime.drafting.drafter import Budget, Drafter
+from edgedec.runtime.methods.draft_source import DraftSource
+from edgedec.runtime.text.token_map import TokenMap
 
 from .chi_square import LEAST_EXPECTED, fit
 from .conftest import Note

@@ -12,9 +12,9 @@ import pytest
 import edgedec
 from edgedec import kernels
 from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.drafting.stats import DraftCounts
 from edgedec.runtime.engine import Engine
-from edgedec.runtime.result import GenerationResult
-from edgedec.runtime.stats import DraftCounts
+from edgedec.runtime.requests.result import GenerationResult
 
 from .conftest import CONTEXT, Note
 from .prompts import encoded_prompts

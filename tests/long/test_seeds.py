@@ -9,8 +9,8 @@ import pytest
 
 import edgedec
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
+from edgedec.runtime.drafting.stats import DraftCounts
 from edgedec.runtime.engine import Engine
-from edgedec.runtime.stats import DraftCounts
 
 from .conftest import CONTEXT, Note
 from .prompts import encoded_prompts

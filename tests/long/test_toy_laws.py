@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgedec.runtime.decoding.draft_tree import SiblingKind
+from edgedec.runtime.drafting.draft_tree import SiblingKind
 
-from ..runtime.test_verifier_counts import COUNTED, counted_law
-from ..runtime.verifier_tables import Tables, probs_of, tables_of
+from ..runtime.decoding.test_verifier_counts import COUNTED, counted_law
+from ..runtime.decoding.verifier_tables import Tables, probs_of, tables_of
 from .chi_square import Float64, fit
 from .conftest import Note
 

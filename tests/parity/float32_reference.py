@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.runtime.session import ModelSession, TokenTree
+from edgedec.runtime.sessions.session import ModelSession, TokenTree
 
 PROMPTS: list[str] = json.loads((Path(__file__).parent / "prompts.json").read_text())
 

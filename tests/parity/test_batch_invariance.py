@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from edgedec import kernels, load
-from edgedec.runtime.session import ModelSession, TokenTree
+from edgedec.runtime.sessions.session import ModelSession, TokenTree
 
 PREFIX = [504, 3575, 282, 4649, 314, 260, 2240, 1902, 28, 284]
 TOKENS = [281, 253, 3365, 690, 260, 1357, 42, 30, 198, 504, 7042, 314, 1096, 253, 2066, 30]

@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 from edgedec import load
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
-from edgedec.runtime.session import ModelSession
+from edgedec.runtime.sessions.session import ModelSession
 
 N_NEW = 64
 N_CHARACTERS = 20_000

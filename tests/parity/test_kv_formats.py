@@ -18,7 +18,7 @@ from edgedec.models.blocks import weight_shapes
 from edgedec.models.manifest import KVFormat
 from edgedec.models.reference import ReferenceModel
 from edgedec.runtime.backends.fused import FusedSession
-from edgedec.runtime.session import TokenTree
+from edgedec.runtime.sessions.session import TokenTree
 
 pytestmark = [
     pytest.mark.parity,

@@ -17,14 +17,14 @@ from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.blocks import weight_shapes
 from edgedec.runtime.backends.fused import FusedSession
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
-from edgedec.runtime.decoding.draft_tree import DraftTree
 from edgedec.runtime.decoding.plain import Plain
 from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.decoding.speculative import Speculative
 from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
-from edgedec.runtime.drafters.drafter import Budget, DraftContext
-from edgedec.runtime.noise import Noise
-from edgedec.runtime.prefill import prefill
+from edgedec.runtime.drafting.draft_tree import DraftTree
+from edgedec.runtime.drafting.drafter import Budget, DraftContext
+from edgedec.runtime.sampling.noise import Noise
+from edgedec.runtime.sessions.prefill import prefill
 
 pytestmark = pytest.mark.parity
 

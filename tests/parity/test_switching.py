@@ -18,16 +18,16 @@ from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.blocks import weight_shapes
 from edgedec.runtime.backends.fused import FusedSession
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
+from edgedec.runtime.config.switching import SwitchConfig
 from edgedec.runtime.decoding.plain import Plain
 from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
-from edgedec.runtime.generation import Request, Stream
-from edgedec.runtime.result import GenerationResult
-from edgedec.runtime.session import ModelSession, TokenTree
-from edgedec.runtime.switching.config import SwitchConfig
+from edgedec.runtime.requests.result import GenerationResult
+from edgedec.runtime.requests.stream import Request, Stream
+from edgedec.runtime.sessions.session import ModelSession, TokenTree
 from edgedec.runtime.switching.paired_model import PairedModel
 from edgedec.runtime.switching.policy import ReplayPolicy
 from edgedec.runtime.switching.switching import Switching
-from edgedec.runtime.text_stream import TextStream
+from edgedec.runtime.text.text_stream import TextStream
 
 pytestmark = pytest.mark.parity
 

@@ -14,10 +14,10 @@ from edgedec.export.pipeline import export
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import read_manifest
 from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.config.switching import SwitchConfig
 from edgedec.runtime.engine import Engine
-from edgedec.runtime.result import GenerationResult
-from edgedec.runtime.session import TokenTree
-from edgedec.runtime.switching.config import SwitchConfig
+from edgedec.runtime.requests.result import GenerationResult
+from edgedec.runtime.sessions.session import TokenTree
 from edgedec.runtime.switching.pair import Pair
 from edgedec.runtime.switching.paired_model import PairedModel
 from edgedec.runtime.switching.policy import ReplayPolicy

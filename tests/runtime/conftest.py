@@ -12,12 +12,12 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from edgedec.models.errors import SessionError
-from edgedec.runtime.chat_template import ChatTemplate
 from edgedec.runtime.engine import Engine, LoadedModel
-from edgedec.runtime.prompt import PromptEncoder
-from edgedec.runtime.session import Rows, TokenLedger, TokenTree
-from edgedec.runtime.session_state import SessionState
-from edgedec.runtime.tokenizer import Tokenizer
+from edgedec.runtime.sessions.session import Rows, TokenLedger, TokenTree
+from edgedec.runtime.sessions.state import SessionState
+from edgedec.runtime.text.chat_template import ChatTemplate
+from edgedec.runtime.text.prompt import PromptEncoder
+from edgedec.runtime.text.tokenizer import Tokenizer
 
 Row = npt.NDArray[np.float32]
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")

@@ -10,16 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
-from edgedec.runtime.decoding.draft_tree import ROOT, DraftTree
 from edgedec.runtime.decoding.plain import Plain
 from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
-from edgedec.runtime.decoding.token_mask import TokenMask
-from edgedec.runtime.drafters.drafter import Budget, DraftContext, RoundOutcome
-from edgedec.runtime.generation import Request, Stream
-from edgedec.runtime.result import GenerationResult
-from edgedec.runtime.row_stats import RowStats
-from edgedec.runtime.session import ModelSession, Rows, TokenTree
-from edgedec.runtime.text_stream import TextStream
+from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
+from edgedec.runtime.drafting.drafter import Budget, DraftContext, RoundOutcome
+from edgedec.runtime.requests.result import GenerationResult
+from edgedec.runtime.requests.stream import Request, Stream
+from edgedec.runtime.sampling.token_mask import TokenMask
+from edgedec.runtime.sessions.row_stats import RowStats
+from edgedec.runtime.sessions.session import ModelSession, Rows, TokenTree
+from edgedec.runtime.text.text_stream import TextStream
 
 from .conftest import ToySession
 

@@ -11,10 +11,10 @@ import pytest
 
 from edgedec.models.errors import ConfigError, SessionError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
-from edgedec.runtime.conversation import keep_generated
 from edgedec.runtime.engine import Engine
-from edgedec.runtime.prefill import PREFILL_CHUNK
-from edgedec.runtime.tokenizer import Tokenizer
+from edgedec.runtime.requests.conversation import keep_generated
+from edgedec.runtime.sessions.prefill import PREFILL_CHUNK
+from edgedec.runtime.text.tokenizer import Tokenizer
 
 from .conftest import Row, ToySession, one_hot
 

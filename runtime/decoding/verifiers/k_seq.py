@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.runtime.decoding.draft_tree import DraftTree, SiblingKind
 from edgedec.runtime.decoding.verifiers.rejection import index_of, judge_siblings
 from edgedec.runtime.decoding.verifiers.verifier import (
     Chance,
@@ -17,7 +16,8 @@ from edgedec.runtime.decoding.verifiers.verifier import (
     draft_probs,
     walk,
 )
-from edgedec.runtime.sampling import Survivors
+from edgedec.runtime.drafting.draft_tree import DraftTree, SiblingKind
+from edgedec.runtime.sampling.sampling import Survivors
 
 Float64 = npt.NDArray[np.float64]
 

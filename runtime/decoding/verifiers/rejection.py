@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.runtime.decoding.draft_tree import DraftTree, SiblingKind
 from edgedec.runtime.decoding.verifiers.verifier import (
     ALL_KINDS,
     Chance,
@@ -18,7 +17,8 @@ from edgedec.runtime.decoding.verifiers.verifier import (
     draft_probs,
     walk,
 )
-from edgedec.runtime.sampling import Survivors
+from edgedec.runtime.drafting.draft_tree import DraftTree, SiblingKind
+from edgedec.runtime.sampling.sampling import Survivors
 
 Float64 = npt.NDArray[np.float64]
 

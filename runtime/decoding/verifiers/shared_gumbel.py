@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgedec.runtime.decoding.draft_tree import DraftTree
 from edgedec.runtime.decoding.verifiers.verifier import (
     ALL_KINDS,
     Chance,
@@ -13,6 +12,7 @@ from edgedec.runtime.decoding.verifiers.verifier import (
     Verdict,
     walk,
 )
+from edgedec.runtime.drafting.draft_tree import DraftTree
 
 
 class SharedGumbel:

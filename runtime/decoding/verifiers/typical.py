@@ -7,10 +7,10 @@ from functools import cache
 
 import numpy as np
 
-from edgedec.runtime.decoding.draft_tree import ROOT, DraftTree
 from edgedec.runtime.decoding.verifiers.rejection import index_of
 from edgedec.runtime.decoding.verifiers.verifier import ALL_KINDS, Chance, Target, Verdict
-from edgedec.runtime.sampling import Survivors
+from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
+from edgedec.runtime.sampling.sampling import Survivors
 
 
 class Typical:

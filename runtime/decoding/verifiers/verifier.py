@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.models.errors import SessionError
-from edgedec.runtime.decoding.draft_tree import ROOT, DraftTree, SiblingKind
-from edgedec.runtime.noise import Noise
-from edgedec.runtime.sampling import Survivors
+from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree, SiblingKind
+from edgedec.runtime.sampling.noise import Noise
+from edgedec.runtime.sampling.sampling import Survivors
 
 ALL_KINDS = frozenset(SiblingKind)
 

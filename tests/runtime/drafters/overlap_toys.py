@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.runtime.affinity import Affinity
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.core_split import CoreSplit
+from edgedec.runtime.cores.affinity import Affinity
+from edgedec.runtime.cores.core_split import CoreSplit
 from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.decoding.speculative import Speculative
 from edgedec.runtime.decoding.strategy import DecodingStrategy
-from edgedec.runtime.drafters.draft_model import DraftModelDrafter
-from edgedec.runtime.drafters.drafter import Budget
-from edgedec.runtime.drafters.overlapped import OverlappedDrafter
-from edgedec.runtime.drafters.token_map import TokenMap
-from edgedec.runtime.session import Rows, TokenTree
+from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter
+from edgedec.runtime.drafters.draft.overlapped import OverlappedDrafter
+from edgedec.runtime.drafting.drafter import Budget
+from edgedec.runtime.sessions.session import Rows, TokenTree
+from edgedec.runtime.text.token_map import TokenMap
 
 from ..conftest import ToySession
 from ..draft_toys import PROMPT, VOCAB, ToyMask, generate

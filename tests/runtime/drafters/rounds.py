@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from edgedec.runtime.config import SamplingConfig
-from edgedec.runtime.decoding.draft_tree import ROOT, DraftTree
-from edgedec.runtime.drafters.drafter import Budget, DraftContext, Drafter, RoundOutcome
-from edgedec.runtime.noise import Noise
-from edgedec.runtime.row_stats import N_TOP, RowStats
+from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
+from edgedec.runtime.drafting.drafter import Budget, DraftContext, Drafter, RoundOutcome
+from edgedec.runtime.sampling.noise import Noise
+from edgedec.runtime.sessions.row_stats import N_TOP, RowStats
 
 BUDGET = Budget(n_nodes=8, depth=8)
 

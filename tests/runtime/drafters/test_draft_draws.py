@@ -11,16 +11,16 @@ import numpy.typing as npt
 import pytest
 
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
-from edgedec.runtime.decoding.draft_tree import ROOT, DraftTree, SiblingKind
 from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.decoding.speculative import Speculative
 from edgedec.runtime.decoding.strategy import DecodeState
 from edgedec.runtime.decoding.verifiers import VERIFIERS
-from edgedec.runtime.drafters.draft_model import DraftModelDrafter
-from edgedec.runtime.drafters.drafter import Budget, DraftContext
-from edgedec.runtime.drafters.token_map import TokenMap
-from edgedec.runtime.noise import Noise
-from edgedec.runtime.prefill import prefill
+from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter
+from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree, SiblingKind
+from edgedec.runtime.drafting.drafter import Budget, DraftContext
+from edgedec.runtime.sampling.noise import Noise
+from edgedec.runtime.sessions.prefill import prefill
+from edgedec.runtime.text.token_map import TokenMap
 
 from ..conftest import ToySession
 

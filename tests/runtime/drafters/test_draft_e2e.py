@@ -8,14 +8,14 @@ import pytest
 
 import edgedec
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
-from edgedec.runtime.decoding.draft_tree import DraftTree
 from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.decoding.speculative import Speculative
 from edgedec.runtime.decoding.strategy import DecodeState
-from edgedec.runtime.draft_source import DraftSource
-from edgedec.runtime.drafters.drafter import Budget, DraftContext
-from edgedec.runtime.noise import Noise
-from edgedec.runtime.prefill import prefill
+from edgedec.runtime.drafting.draft_tree import DraftTree
+from edgedec.runtime.drafting.drafter import Budget, DraftContext
+from edgedec.runtime.methods.draft_source import DraftSource
+from edgedec.runtime.sampling.noise import Noise
+from edgedec.runtime.sessions.prefill import prefill
 
 pytestmark = pytest.mark.e2e
 

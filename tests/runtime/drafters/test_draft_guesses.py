@@ -11,10 +11,10 @@ import numpy.typing as npt
 import pytest
 
 from edgedec.runtime.config import SamplingConfig
-from edgedec.runtime.drafters import draft_guesses
-from edgedec.runtime.drafters.draft_guesses import MAX_GUESSES, Guesses
-from edgedec.runtime.drafters.draft_law import Option
-from edgedec.runtime.drafters.drafter import Budget
+from edgedec.runtime.drafters.draft import guesses as draft_guesses
+from edgedec.runtime.drafters.draft.guesses import MAX_GUESSES, Guesses
+from edgedec.runtime.drafters.draft.law import Option
+from edgedec.runtime.drafting.drafter import Budget
 
 from .rounds import context_of, outcome_of
 from .watched_session import VOCAB, WatchedSession, make_drafter, peaked, plain, spine
@@ -105,7 +105,7 @@ def test_drafts_are_those_of_a_drafter_that_never_guesses(
     """Over rounds of a text that is what the draft model says, but for each eleventh token."""
     chains = []
     for most in (MAX_GUESSES, 0):
-        monkeypatch.setattr("edgedec.runtime.drafters.draft_model.MAX_GUESSES", most)
+        monkeypatch.setattr("edgedec.runtime.drafters.draft.draft_model.MAX_GUESSES", most)
         session = WatchedSession(rule=rule)
         drafter = make_drafter(session)
         text, seen = [3, 14, 15, 9], []

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config import SamplingConfig
-from edgedec.runtime.decoding.draft_tree import ROOT, DraftTree
-from edgedec.runtime.drafters.calibration import KNOTS, Calibration
-from edgedec.runtime.drafters.draft_model import MAX_MISSING, N_RECENT, DraftModelDrafter
-from edgedec.runtime.drafters.drafter import Budget, DraftContext
-from edgedec.runtime.drafters.token_map import TokenMap
-from edgedec.runtime.noise import Noise
-from edgedec.runtime.prefill import PREFILL_CHUNK
-from edgedec.runtime.sampling import choose
+from edgedec.runtime.drafters.draft.calibration import KNOTS, Calibration
+from edgedec.runtime.drafters.draft.draft_model import MAX_MISSING, N_RECENT, DraftModelDrafter
+from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
+from edgedec.runtime.drafting.drafter import Budget, DraftContext
+from edgedec.runtime.sampling.noise import Noise
+from edgedec.runtime.sampling.sampling import choose
+from edgedec.runtime.sessions.prefill import PREFILL_CHUNK
+from edgedec.runtime.text.token_map import TokenMap
 
 from ..conftest import ToySession
 from .rounds import check_tree, context_of, outcome_of, paths_of

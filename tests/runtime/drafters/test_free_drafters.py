@@ -11,12 +11,12 @@ import pytest
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.decoding.speculative import Speculative
-from edgedec.runtime.drafters.drafter import Budget, Drafter
-from edgedec.runtime.drafters.ngram_store import NgramStore
-from edgedec.runtime.drafters.prompt_lookup import PromptLookup
-from edgedec.runtime.drafters.store_drafter import StoreDrafter
-from edgedec.runtime.drafters.token_recycling import TokenRecycling
+from edgedec.runtime.drafters.lookup import PromptLookup
+from edgedec.runtime.drafters.recycling import TokenRecycling
+from edgedec.runtime.drafters.store import StoreDrafter
 from edgedec.runtime.drafters.trigram import Trigrams
+from edgedec.runtime.drafting.drafter import Budget, Drafter
+from edgedec.runtime.ngrams.ngram_store import NgramStore
 
 from ..draft_toys import StatsSession, generate
 from .rounds import check_tree, context_of, outcome_of, paths_of

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from edgedec.runtime.affinity import Affinity
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
-from edgedec.runtime.core_split import CoreSplit
+from edgedec.runtime.cores.affinity import Affinity
+from edgedec.runtime.cores.core_split import CoreSplit
 from edgedec.runtime.decoding.controller import Controller
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.decoding.speculative import Speculative
-from edgedec.runtime.drafters import overlapped
-from edgedec.runtime.drafters.draft_model import MAX_AHEAD
-from edgedec.runtime.drafters.drafter import Budget
-from edgedec.runtime.drafters.overlapped import OverlapGauge, OverlappedDrafter, best_path
+from edgedec.runtime.drafters.draft import overlapped
+from edgedec.runtime.drafters.draft.draft_model import MAX_AHEAD
+from edgedec.runtime.drafters.draft.overlapped import OverlapGauge, OverlappedDrafter, best_path
+from edgedec.runtime.drafting.drafter import Budget
 
 from ..conftest import ToySession
 from ..draft_toys import (

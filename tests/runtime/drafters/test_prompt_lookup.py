@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgedec.runtime.drafters.drafter import Budget
-from edgedec.runtime.drafters.prompt_lookup import PromptLookup
+from edgedec.runtime.drafters.lookup import PromptLookup
+from edgedec.runtime.drafting.drafter import Budget
 
+from ..ngrams.test_suffix_automaton import longest_repeat
 from .rounds import BUDGET, check_tree, context_of, paths_of, probability_of, run_round
-from .test_suffix_automaton import longest_repeat
 
 
 def propose(text: list[int], budget: Budget = BUDGET) -> set[tuple[int, ...]]:

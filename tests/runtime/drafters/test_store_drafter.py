@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgedec.runtime.decoding.draft_tree import DraftTree
 from edgedec.runtime.decoding.planner import FixedPlanner
-from edgedec.runtime.drafters.drafter import Budget
-from edgedec.runtime.drafters.ngram_store import NgramStore
-from edgedec.runtime.drafters.store_drafter import StoreDrafter
+from edgedec.runtime.drafters.store import StoreDrafter
+from edgedec.runtime.drafting.draft_tree import DraftTree
+from edgedec.runtime.drafting.drafter import Budget
+from edgedec.runtime.ngrams.ngram_store import NgramStore
 
 from .rounds import BUDGET, check_tree, context_of, paths_of, probability_of, run_round
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgedec.runtime.decoding.draft_tree import ROOT, DraftTree
-from edgedec.runtime.drafters.drafter import Budget, RoundOutcome
-from edgedec.runtime.drafters.token_recycling import TokenRecycling
+from edgedec.runtime.drafters.recycling import TokenRecycling
+from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
+from edgedec.runtime.drafting.drafter import Budget, RoundOutcome
 
 from .rounds import (
     BUDGET,

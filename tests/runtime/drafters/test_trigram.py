@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgedec.runtime.decoding.draft_tree import DraftTree
-from edgedec.runtime.drafters.drafter import Budget
 from edgedec.runtime.drafters.trigram import Trigrams
+from edgedec.runtime.drafting.draft_tree import DraftTree
+from edgedec.runtime.drafting.drafter import Budget
 
 from .rounds import BUDGET, check_tree, context_of, outcome_of, paths_of, probability_of, run_round
 from .test_token_recycling import tree_of

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.runtime.decoding.draft_tree import ROOT, DraftTree
-from edgedec.runtime.drafters.draft_model import DraftModelDrafter
-from edgedec.runtime.drafters.token_map import TokenMap
-from edgedec.runtime.session import Rows, TokenTree
+from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter
+from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
+from edgedec.runtime.sessions.session import Rows, TokenTree
+from edgedec.runtime.text.token_map import TokenMap
 
 from ..conftest import ToySession
 

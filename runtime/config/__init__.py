@@ -1,0 +1,17 @@
+"""What a request may ask for, validated before any model runs."""
+
+from edgedec.runtime.config.generation import GenerationConfig
+from edgedec.runtime.config.sampling import GREEDY_BELOW, SamplingConfig
+from edgedec.runtime.config.speculation import MAX_DRAFT_LEN, SpeculationConfig
+from edgedec.runtime.config.suggestion import SuggestConfig
+from edgedec.runtime.config.switching import SwitchConfig
+
+__all__ = [
+    "GREEDY_BELOW",
+    "MAX_DRAFT_LEN",
+    "GenerationConfig",
+    "SamplingConfig",
+    "SpeculationConfig",
+    "SuggestConfig",
+    "SwitchConfig",
+]

@@ -1,0 +1,138 @@
+"""What one request asks for."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from edgedec.models.errors import ConfigError
+from edgedec.runtime.config.checks import check_count, refuse_unknown
+from edgedec.runtime.config.sampling import SamplingConfig
+from edgedec.runtime.config.speculation import SpeculationConfig
+from edgedec.runtime.config.switching import SwitchConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationConfig:
+    """One request: how much, how sampled, when to stop.
+
+    max_new_tokens: most tokens emitted.
+    seed: the same seed and prompt give the same text.
+    stop: texts that end the output; a stop text itself is not emitted.
+    stop_token_ids: tokens that end the output besides the model's own.
+    ignore_eos: the model's own stop tokens do not end the output (for measuring).
+    method: how to decode: plain, auto, or drafters; the bundle's default when None. All but
+        approximate verifiers give the same law of texts, most of them the same text.
+    verifier: the rule that accepts drafted tokens; shared-gumbel, which gives the very text of
+        plain decoding, when None.
+    speculation: how much is drafted, within what the method does.
+    switch: lets the draft model write part of the text, in place of a method.
+    json_schema, regex, grammar: what the output has to follow, at most one of them: a JSON schema
+        as a mapping or as text, a regular expression for the whole output, or a grammar in the
+        dialect of Lark that llguidance reads. Needs the extra ``grammar``.
+    """
+
+    max_new_tokens: int = 256
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    method: str | None = None
+    verifier: str | None = None
+    speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
+    switch: SwitchConfig | None = None
+    json_schema: str | Mapping[str, Any] | None = None
+    regex: str | None = None
+    grammar: str | None = None
+
+    def __post_init__(self) -> None:
+        check_count("max_new_tokens", self.max_new_tokens, 1, "ask for at least one token")
+        if not isinstance(self.sampling, SamplingConfig):
+            raise ConfigError(f"sampling is {self.sampling!r}, expected a SamplingConfig")
+        check_count("seed", self.seed, 0, "any whole number will do")
+        if isinstance(self.stop, str):
+            raise ConfigError(f"stop is the text {self.stop!r}, expected several: ({self.stop!r},)")
+        object.__setattr__(self, "stop", tuple(self.stop))
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        for text in self.stop:
+            if not isinstance(text, str) or not text:
+                raise ConfigError(f"a stop text is {text!r}, expected a non-empty string")
+        for token in self.stop_token_ids:
+            check_count("a stop token id", token, 0, "token ids are meant")
+        if not isinstance(self.ignore_eos, bool):
+            raise ConfigError(f"ignore_eos is {self.ignore_eos!r}, expected true or false")
+        for name in ("method", "verifier"):
+            if not isinstance(value := getattr(self, name), str | None):
+                raise ConfigError(f"{name} is {value!r}, expected a name or None")
+            if value is not None and self.switch is not None:
+                raise ConfigError(f"{name} is {value!r}, but switching is a method of its own")
+        if not isinstance(self.speculation, SpeculationConfig):
+            raise ConfigError(f"speculation is {self.speculation!r}, expected a SpeculationConfig")
+        if not isinstance(self.switch, SwitchConfig | None):
+            raise ConfigError(f"switch is {self.switch!r}, expected a SwitchConfig or None")
+        self._check_constraint()
+
+    @property
+    def constraint(self) -> tuple[str, str] | None:
+        """What the output has to follow: json_schema, regex or grammar, and its text."""
+        for name in ("json_schema", "regex", "grammar"):
+            if (value := getattr(self, name)) is not None:
+                return name, value if isinstance(value, str) else json.dumps(value)
+        return None
+
+    def _check_constraint(self) -> None:
+        given = [n for n in ("json_schema", "regex", "grammar") if getattr(self, n) is not None]
+        if len(given) > 1:
+            raise ConfigError(f"{' and '.join(given)} are given, expected at most one")
+        for name in ("regex", "grammar"):
+            if not isinstance(value := getattr(self, name), str | None):
+                raise ConfigError(f"{name} is {value!r}, expected text")
+        schema = self.json_schema
+        if not isinstance(schema, str | Mapping | None):
+            raise ConfigError(f"json_schema is {schema!r}, expected a mapping or JSON text")
+        try:
+            _ = json.loads(schema) if isinstance(schema, str) else json.dumps(schema)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(f"json_schema is no JSON: {error}") from None
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """Returns the config stated by ``fields``; unknown keys are a ConfigError."""
+        refuse_unknown(cls, fields)
+        values = dict(fields)
+        if isinstance(switch := values.get("switch"), Mapping):
+            values["switch"] = SwitchConfig.from_dict(switch)
+        if isinstance(speculation := values.get("speculation"), Mapping):
+            values["speculation"] = SpeculationConfig.from_dict(speculation)
+        if isinstance(sampling := values.get("sampling"), Mapping):
+            values["sampling"] = SamplingConfig.from_dict(sampling)
+        return cls(**values)
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Raises a ConfigError if a token id here is none of a model with ``vocab_size``."""
+        named = {"logit_bias": self.sampling.logit_bias, "stop_token_ids": self.stop_token_ids}
+        for name, tokens in named.items():
+            if (largest := max(tokens, default=0)) >= vocab_size:
+                raise ConfigError(
+                    f"{name} names token {largest}, expected 0 to {vocab_size - 1}, the ids of "
+                    "this model's vocabulary"
+                )
+
+    @classmethod
+    def from_bundle(cls, fields: Mapping[str, Any]) -> Self:
+        """Returns the request a bundle's ``generation_config.json`` recommends.
+
+        That file keeps the names of Hugging Face, whose other keys are none of our business.
+        Sampling is recommended only where ``do_sample`` is true.
+        """
+        known = {f.name for f in dataclasses.fields(SamplingConfig)} - {"logit_bias"}
+        sampling = {name: value for name, value in fields.items() if name in known and value}
+        if fields.get("do_sample") is not True:
+            sampling = {k: v for k, v in sampling.items() if k.endswith("_penalty")}
+        elif "temperature" not in fields:
+            sampling["temperature"] = 1.0
+        return cls(sampling=SamplingConfig(**sampling))

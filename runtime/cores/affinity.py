@@ -1,0 +1,79 @@
+"""Which processors the threads of a model stay on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from edgedec.models.errors import ConfigError
+from edgedec.runtime.cores.machine import allowed_processors
+
+
+@dataclass(frozen=True)
+class Affinity:
+    """A processor for each thread, the calling one first; none leaves the choice to the system."""
+
+    processors: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, processors: Sequence[int] | None, threads: int | None = None) -> Affinity:
+        """Returns the affinity that a caller asks for.
+
+        Raises:
+            ConfigError: There is no such processor, or not one for each of ``threads``.
+        """
+        if processors is None:
+            return cls()
+        allowed = allowed_processors()
+        for processor in processors:
+            if isinstance(processor, bool) or processor not in allowed:
+                raise ConfigError(
+                    f"affinity names processor {processor!r}, expected some of "
+                    f"{', '.join(map(str, allowed))}, which this process may use"
+                )
+        if not processors or len(set(processors)) < len(processors):
+            raise ConfigError(
+                f"affinity is {list(processors)}, expected different processors, at least one"
+            )
+        if threads not in (None, len(processors)):
+            raise ConfigError(
+                f"affinity names {len(processors)} processors for {threads} threads, expected one "
+                "for each"
+            )
+        return cls(tuple(processors))
+
+    def first(self, threads: int) -> Affinity:
+        """Returns the affinity of a second model with as many threads or fewer.
+
+        Raises:
+            ConfigError: It has more.
+        """
+        if self.processors and threads > len(self.processors):
+            raise ConfigError(
+                f"affinity names {len(self.processors)} processors, but the draft model has "
+                f"{threads} threads: name more processors, or use fewer threads"
+            )
+        return Affinity(self.processors[:threads])
+
+    @property
+    def of_pool(self) -> str:
+        """The processors of all threads but the calling one, as ONNX Runtime wants them.
+
+        It counts from 1; semicolons separate threads.
+        """
+        return ";".join(str(processor + 1) for processor in self.processors[1:])
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keeps the calling thread on its processor, where the system offers that."""
+        if not self.processors or not hasattr(os, "sched_setaffinity"):
+            yield
+            return
+        before = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, self.processors[:1])
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, before)

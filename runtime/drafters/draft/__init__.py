@@ -1,0 +1,1 @@
+"""A smaller model drafts."""

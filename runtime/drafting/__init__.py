@@ -1,0 +1,1 @@
+"""What drafters are made of: the contract, trees of drafted tokens, counters."""

@@ -1,0 +1,147 @@
+"""Drafted tokens: a tree that hangs on the last emitted token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy.typing as npt
+
+from edgedec.models.errors import SessionError
+from edgedec.runtime.sessions.session import TokenTree
+
+ROOT = -1
+"""Parent of the nodes that follow the last emitted token."""
+
+
+class SiblingKind(StrEnum):
+    """How the children of one node were chosen, which decides how they may be accepted."""
+
+    DETERMINISTIC = "deterministic"
+    """By any rule that does not draw from the draft distribution, or draws shared noise."""
+    WITHOUT_REPLACEMENT = "without_replacement"
+    """Drawn one after the other from the draft distribution without those before."""
+    INDEPENDENT = "independent"
+    """Drawn independently from the draft distribution; equal tokens may occur."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftNode:
+    """One drafted token.
+
+    parent: index of the node it follows, or ROOT.
+    depth: 1 for tokens that follow the last emitted one.
+    probability: the drafter's estimate that the target model chooses this token, given that it
+        chose all tokens before.
+    origin: name of the drafter.
+    """
+
+    token: int
+    parent: int
+    depth: int
+    probability: float
+    origin: str
+
+
+@dataclass
+class DraftTree:
+    """Nodes in an order that puts parents before children; siblings in the order to be tried.
+
+    kind: of every sibling group. draft_rows: draft distribution [V] after each node (by index,
+    ROOT included) that has drawn children; empty for DETERMINISTIC.
+    """
+
+    nodes: list[DraftNode] = field(default_factory=list)
+    kind: SiblingKind = SiblingKind.DETERMINISTIC
+    draft_rows: dict[int, npt.NDArray[Any]] = field(default_factory=dict)
+    _children: dict[int, list[int]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def add(self, token: int, parent: int, probability: float, origin: str) -> int:
+        """Returns the index of ``token`` after ``parent``, a new node unless there is one.
+
+        A deterministic tree holds each sibling once; the likelier of two estimates stays, with
+        its origin.
+        """
+        if not ROOT <= parent < len(self.nodes):
+            raise SessionError(f"parent is {parent}, expected -1 to {len(self.nodes) - 1}")
+        if self.kind is not SiblingKind.INDEPENDENT:
+            found = self.child(parent, token)
+            if found is not None:
+                old = self.nodes[found]
+                if probability > old.probability:
+                    self.nodes[found] = DraftNode(token, parent, old.depth, probability, origin)
+                return found
+        depth = 1 if parent == ROOT else self.nodes[parent].depth + 1
+        self.nodes.append(DraftNode(token, parent, depth, probability, origin))
+        self._children.setdefault(parent, []).append(len(self.nodes) - 1)
+        return len(self.nodes) - 1
+
+    def add_chain(self, tokens: Iterable[int], probability: float, origin: str) -> int:
+        """Adds ``tokens`` one after the other from the root; returns the last one's index."""
+        parent = ROOT
+        for token in tokens:
+            parent = self.add(token, parent, probability, origin)
+        return parent
+
+    def children(self, parent: int) -> list[int]:
+        """Returns the nodes that follow ``parent``, in the order to be tried."""
+        return self._children.get(parent, [])
+
+    def child(self, parent: int, token: int) -> int | None:
+        """Returns the node of ``token`` after ``parent``, if any."""
+        for i in self.children(parent):
+            if self.nodes[i].token == token:
+                return i
+        return None
+
+    def matching(self, tokens: Iterable[int]) -> list[int]:
+        """Returns the nodes, from the root down, that spell a beginning of ``tokens``."""
+        found: list[int] = []
+        for token in tokens:
+            child = self.child(found[-1] if found else ROOT, token)
+            if child is None:
+                break
+            found.append(child)
+        return found
+
+    def path(self, node: int) -> list[int]:
+        """Returns the nodes from the root down to ``node``, itself included."""
+        found: list[int] = []
+        while node != ROOT:
+            found.append(node)
+            node = self.nodes[node].parent
+        return found[::-1]
+
+    def values(self) -> list[float]:
+        """Returns the estimated probability that each node is accepted, its ancestors included."""
+        values: list[float] = []
+        for node in self.nodes:
+            above = 1.0 if node.parent == ROOT else values[node.parent]
+            values.append(above * min(node.probability, 1.0))  # estimates may round up
+        return values
+
+    def subtree(self, kept: Iterable[int]) -> DraftTree:
+        """Returns the tree of the ``kept`` nodes alone; parents of kept nodes must be kept.
+
+        Only for DETERMINISTIC trees: dropping drawn siblings would change the law.
+        """
+        if self.kind is not SiblingKind.DETERMINISTIC:
+            raise SessionError(f"a tree of {self.kind.value} siblings cannot be pruned")
+        tree = DraftTree()
+        new_index = {ROOT: ROOT}
+        for i in sorted(set(kept)):
+            node = self.nodes[i]
+            new_index[i] = tree.add(
+                node.token, new_index[node.parent], node.probability, node.origin
+            )
+        return tree
+
+    def to_pass(self, anchor: int) -> TokenTree:
+        """Returns the pass that verifies the tree: token 0 is ``anchor``, node i is token i + 1."""
+        tokens = (anchor, *(node.token for node in self.nodes))
+        return TokenTree(tokens, (-1, *(node.parent + 1 for node in self.nodes)))

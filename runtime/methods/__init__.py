@@ -1,0 +1,1 @@
+"""Decoding methods by name, and what they are made of."""

@@ -1,0 +1,130 @@
+"""Where an engine's draft model lies. It is opened only when a method asks for it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from edgedec.models.errors import BundleError
+from edgedec.models.head_ids import read_head_ids
+from edgedec.models.manifest import BundleManifest, ModelEntry, read_manifest
+from edgedec.runtime.backends import open_session
+from edgedec.runtime.cores.affinity import Affinity
+from edgedec.runtime.drafting.draft_tree import SiblingKind
+from edgedec.runtime.sessions.memory import DRAFT, KnownModel, SessionMemory, fingerprint_of
+from edgedec.runtime.switching.pair import Pair
+from edgedec.runtime.text.token_map import TokenMap, spellings
+from edgedec.runtime.text.tokenizer import TOKENIZER_NAME
+
+if TYPE_CHECKING:
+    from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter
+
+
+@dataclass(frozen=True)
+class DraftSource:
+    """A draft model and what opening it takes.
+
+    folder: bundle that holds it. tokenizers: files of the target model's and of its own, None
+    where they are the same. fingerprint: names what decides the rows of its KV cache. memory: of
+    the engine, which gives the session what earlier ones computed. pair: of target and draft
+    model, if they may take turns. affinity: where its threads stay.
+    """
+
+    folder: Path
+    entry: ModelEntry
+    tokenizers: tuple[Path, Path] | None
+    target_vocab_size: int
+    threads: int
+    context: int
+    fingerprint: str
+    memory: SessionMemory = field(default_factory=SessionMemory)
+    pair: Pair | None = None
+    affinity: Affinity = field(default_factory=Affinity)
+
+    @property
+    def model(self) -> KnownModel:
+        """The draft model as a memory knows it."""
+        return KnownModel(self.fingerprint, self.entry.config, self.context)
+
+    def open(self, kind: SiblingKind = SiblingKind.DETERMINISTIC) -> DraftModelDrafter:
+        """Returns a drafter over a session of its own.
+
+        Raises:
+            BundleError: The draft model is broken.
+            ConfigError: Its tokenizer has nothing in common with the target model's.
+        """
+        from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter
+
+        token_map = self._token_map()
+        session = open_session(self.folder, self.entry, self.threads, self.context, self.affinity)
+        self.memory.open(DRAFT, session)
+        recall = partial(self.memory.recall, DRAFT, session)
+        return DraftModelDrafter(session, token_map, self.target_vocab_size, kind, recall)
+
+    def _token_map(self) -> TokenMap:
+        entry, size = self.entry, self.entry.config.vocab_size
+        head_ids = None
+        if entry.head_ids is not None:
+            head_ids = read_head_ids(self.folder / entry.head_ids, size).tolist()
+        if self.tokenizers is None:
+            return TokenMap.same(self.target_vocab_size, size, head_ids)
+        target, draft = (spellings(_read_json(path)) for path in self.tokenizers)
+        return TokenMap.between(target, draft, size, head_ids)
+
+
+def find_draft(
+    folder: Path,
+    manifest: BundleManifest,
+    draft: bool | str | Path,
+    threads: int,
+    context: int,
+) -> DraftSource | None:
+    """Returns where the draft model lies; reads no more than manifests.
+
+    Args:
+        draft: True for the bundle's own draft model, if it has one; False for none; the path of
+            another bundle whose target model shall draft.
+
+    Raises:
+        BundleError: That other bundle is broken.
+    """
+    if draft is False:
+        return None
+    other, listing = (folder, manifest) if draft is True else (Path(draft), None)
+    listing = listing or read_manifest(other)
+    role = "draft" if draft is True else "target"
+    entry = listing.models.get(role)
+    if entry is None:
+        return None
+    name = TOKENIZER_NAME
+    if draft is True:
+        own_name = str(PurePosixPath(entry.graph).parent / TOKENIZER_NAME)
+        name = own_name if own_name in manifest.files else TOKENIZER_NAME
+    if name not in listing.files:
+        raise BundleError(f"the manifest of {other} lists no {name}: export it again")
+    hashes = manifest.files[TOKENIZER_NAME].sha256, listing.files[name].sha256
+    target, fingerprint = manifest.models["target"].config, fingerprint_of(listing, role)
+    return DraftSource(
+        folder=other,
+        entry=entry,
+        tokenizers=None if hashes[0] == hashes[1] else (folder / TOKENIZER_NAME, other / name),
+        target_vocab_size=target.n_logits,
+        threads=threads,
+        context=min(context, entry.context),
+        fingerprint=fingerprint,
+        pair=Pair(hashes, target, entry.config, fingerprint),
+    )
+
+
+def _read_json(path: Path) -> dict[str, object]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(document, dict):
+            return document
+        reason = f"holds a {type(document).__name__}"
+    except (OSError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+    raise BundleError(f"{path} is no tokenizer ({reason}): copy the bundle again")

@@ -1,0 +1,1 @@
+"""Indexes of token sequences that occurred before, in memory and on disk."""

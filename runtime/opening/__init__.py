@@ -1,0 +1,1 @@
+"""What an engine takes from a bundle, and how that is opened."""

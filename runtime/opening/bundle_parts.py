@@ -1,0 +1,74 @@
+"""What an engine takes from a bundle besides its models."""
+
+from __future__ import annotations
+
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+from edgedec import kernels
+from edgedec.models.errors import BundleError, ConfigError, SessionError
+from edgedec.models.manifest import BundleManifest
+from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.cores.machine import processors
+from edgedec.runtime.methods.methods import PLAIN, identity_of
+from edgedec.runtime.text.prompt import PromptEncoder
+from edgedec.runtime.text.tokenizer import Tokenizer
+
+TEMPLATE_NAME = "chat_template.jinja"
+GENERATION_CONFIG_NAME = "generation_config.json"
+
+
+def prompt_encoder(folder: Path, manifest: BundleManifest, tokenizer: Tokenizer) -> PromptEncoder:
+    """Returns what turns prompts into the ids that the bundle's model expects."""
+    template = None
+    if TEMPLATE_NAME in manifest.files:
+        from edgedec.runtime.text.chat_template import ChatTemplate
+
+        eos = manifest.stop_token_ids[0] if manifest.stop_token_ids else None
+        variables = {
+            "bos_token": tokenizer.token(manifest.bos_token_id),
+            "eos_token": tokenizer.token(eos),
+        }
+        source = _read_text(folder / TEMPLATE_NAME)
+        try:
+            template = ChatTemplate(source, variables)
+        except SessionError as error:
+            raise BundleError(f"{folder / TEMPLATE_NAME}: {error}") from None
+    bos = manifest.bos_token_id if manifest.add_bos else None
+    return PromptEncoder(tokenizer, template, bos)
+
+
+def default_method(manifest: BundleManifest) -> str:
+    """Returns the decoding method of requests that name none."""
+    method = manifest.defaults.get("method", PLAIN)
+    if not isinstance(method, str):
+        raise BundleError(f"manifest.defaults.method is {method!r}, expected a method's name")
+    return method
+
+
+def identity(manifest: BundleManifest, threads: int) -> str:
+    """Returns a name of the models, the machine and the threads that costs depend on."""
+    weights = sorted((path, entry.sha256) for path, entry in manifest.files.items())
+    isa = kernels.active_isa() if kernels.has_library() else ""
+    return identity_of(weights, threads, isa, platform.machine(), platform.node(), processors())
+
+
+def defaults(folder: Path, manifest: BundleManifest) -> GenerationConfig:
+    """Returns the request that the bundle recommends."""
+    if GENERATION_CONFIG_NAME not in manifest.files:
+        return GenerationConfig()
+    path = folder / GENERATION_CONFIG_NAME
+    try:
+        fields: Any = json.loads(_read_text(path))
+        return GenerationConfig.from_bundle(fields if isinstance(fields, dict) else {})
+    except (ValueError, ConfigError) as error:
+        raise BundleError(f"{path}: {error}; mend it or export the model again") from None
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise BundleError(f"cannot read {path}: {error}; copy the bundle again") from None

@@ -1,0 +1,70 @@
+"""Which processors each of two models gets, and whether they may compute at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edgedec.models.errors import ConfigError
+from edgedec.models.manifest import ModelEntry
+from edgedec.runtime.cores.affinity import Affinity
+from edgedec.runtime.cores.core_split import CoreSplit
+from edgedec.runtime.cores.machine import one_processor_per_core
+from edgedec.runtime.methods.draft_source import DraftSource
+
+AUTO, ON, OFF = MODES = ("auto", "on", "off")
+
+_AUTO_CORES = 4
+"""With fewer, what a draft model takes from the target model is more than it can give back."""
+
+_DRAFT_SHARE = 4
+"""One core in so many drafts: the target model's pass is the longer one, and waits for memory."""
+
+
+def split_cores(
+    mode: str, affinity: Affinity, threads: int, target: ModelEntry, draft: DraftSource | None
+) -> CoreSplit:
+    """Returns the cores of the two models under ``mode``: auto, on, or off.
+
+    Args:
+        affinity: Where threads stay; one processor of each physical core when it says nothing.
+        threads: Of the target model; no more cores than that are divided.
+        draft: The draft model, if there is one.
+
+    Raises:
+        ConfigError: There is no such mode, or it is ``on`` where that is impossible.
+    """
+    if mode not in MODES:
+        raise ConfigError(f"overlap is {mode!r}, expected {', '.join(MODES)}")
+    if mode == OFF:
+        return CoreSplit()
+    cores = list(affinity.processors or one_processor_per_core())[:threads]
+    obstacle = _obstacle(cores, target, draft)
+    if mode == ON and obstacle:
+        raise ConfigError(f"overlap is on, but {obstacle}")
+    if obstacle or (mode == AUTO and len(cores) < _AUTO_CORES):
+        reason = (
+            obstacle or f"{len(cores)} cores to divide, and fewer than {_AUTO_CORES} do not pay"
+        )
+        return CoreSplit(reason=reason)
+    n_draft = max(1, len(cores) // _DRAFT_SHARE)
+    return CoreSplit(
+        target=Affinity(tuple(cores[:-n_draft])),
+        draft=Affinity(tuple(cores[-n_draft:])),
+        is_measured=mode == AUTO,
+        reason="",
+    )
+
+
+def _obstacle(cores: Sequence[int], target: ModelEntry, draft: DraftSource | None) -> str:
+    """Returns why two models cannot compute at the same time; empty if they can."""
+    if draft is None:
+        return "there is no draft model: export the bundle with --draft, or name one with --draft"
+    kinds = [target.graph_kind, draft.entry.graph_kind]
+    if kinds != ["fused", "fused"]:
+        return (
+            f"the two models have graphs of the kinds {' and '.join(kinds)}, and only fused ones "
+            "change processors: export both with --target cpu"
+        )
+    if len(cores) < 2:
+        return "there is only one core to divide: allow more threads or processors"
+    return ""

@@ -1,0 +1,1 @@
+"""One request being served: streams, conversations, suggestions, results."""

@@ -1,0 +1,70 @@
+"""What one generation returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from edgedec.runtime.drafting.stats import DecodeStats
+
+FinishReason = Literal["stop", "length", "cancelled", "context"]
+"""A stop token or text; max_new_tokens; stopped by the caller; no room for another token."""
+
+
+@dataclass(frozen=True)
+class GenerationResult:
+    """One finished output and what it took.
+
+    text: without stop text and special tokens.
+    token_ids: every token emitted, a final stop token included.
+    origins: for each token the drafter that proposed it, or "target"; of switching the model that
+        gave it, "small" or "large".
+    load_ms: time to load the bundle, before this generation.
+    ttft_ms: from the request to its first token.
+    tpot_ms: mean time of each later token, (total - ttft) / (n - 1); 0 for a single token.
+    tokens_per_s: 1000 / tpot_ms: the rate of decoding, prefill excluded.
+    peak_rss_mb: most memory the process has had resident. Units: 10**6 bytes.
+    switch: what switching did, see `Switching.summary`; empty for methods that do not switch.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    origins: tuple[str, ...]
+    finish_reason: FinishReason
+    n_prompt_tokens: int
+    load_ms: float
+    ttft_ms: float
+    tpot_ms: float
+    peak_rss_mb: float
+    method: str
+    lossless: bool
+    stats: DecodeStats
+    switch: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def n_new_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def tokens_per_s(self) -> float:
+        return 1000.0 / self.tpot_ms if self.tpot_ms > 0 else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the document `edgedec run --json` prints."""
+        return {
+            "text": self.text,
+            "token_ids": list(self.token_ids),
+            "origins": list(self.origins),
+            "finish_reason": self.finish_reason,
+            "n_prompt_tokens": self.n_prompt_tokens,
+            "n_new_tokens": self.n_new_tokens,
+            "load_ms": self.load_ms,
+            "ttft_ms": self.ttft_ms,
+            "tpot_ms": self.tpot_ms,
+            "tokens_per_s": self.tokens_per_s,
+            "peak_rss_mb": self.peak_rss_mb,
+            "method": self.method,
+            "lossless": self.lossless,
+            "stats": self.stats.to_dict(),
+            "switch": dict(self.switch),
+        }

@@ -1,0 +1,1 @@
+"""From a logits row to a token: penalties, truncation, noise, grammars."""

@@ -1,0 +1,234 @@
+"""From a logits row to a token, in pure functions that plain and speculative decoding share.
+
+The order of the steps is part of the interface: what a grammar forbids goes first, then the order
+that `SamplingConfig` states. The draw is
+Gumbel-max with the counter-based noise of `runtime.noise`: the token is the argmax of
+``log p + g``, which has exactly the law p, and depends on the row, the seed and the position only.
+
+Source: Gumbel-max trick (Maddison, Tarlow and Minka, 2014, section 2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgedec.models.errors import SessionError
+from edgedec.runtime.config import SamplingConfig
+from edgedec.runtime.sampling.noise import Noise
+
+Float64 = npt.NDArray[np.float64]
+Ids = npt.NDArray[np.int64]
+Values = npt.NDArray[Any]  # a logits row: float32 as it came, float64 once edited
+
+_HEAD = 1024  # likeliest tokens looked at before a whole row is sorted
+_HEAD_SCORE = 5.0  # log-probability under the best at which coarse noise decides who matters
+
+
+class History:
+    """Which tokens penalties see. `add` and `remove` let a verifier walk a tree of drafts."""
+
+    def __init__(self, prompt: Iterable[int] = ()) -> None:
+        self._prompt = frozenset(prompt)
+        self._emitted: Counter[int] = Counter()
+
+    def add(self, token: int) -> None:
+        """Counts one more occurrence of ``token`` in the output."""
+        self._emitted[token] += 1
+
+    def remove(self, token: int) -> None:
+        """Takes back one `add` of ``token``."""
+        self._emitted[token] -= 1
+        if not self._emitted[token]:
+            del self._emitted[token]
+
+    def seen(self) -> Ids:
+        """Returns the distinct tokens of prompt and output."""
+        return np.fromiter(self._prompt | self._emitted.keys(), np.int64)
+
+    def emitted(self) -> tuple[Ids, Float64]:
+        """Returns the distinct tokens of the output and how often each occurred."""
+        ids = np.fromiter(self._emitted, np.int64)
+        return ids, np.fromiter(self._emitted.values(), np.float64)
+
+
+@dataclass(frozen=True)
+class Survivors:
+    """The tokens a draw may give, in rising order of id.
+
+    Shapes:
+        ids: [N] int64.
+        scores: [N] float64 finite log-probabilities, up to a constant.
+    """
+
+    ids: Ids
+    scores: Float64
+
+    def probs(self) -> Float64:
+        """Returns the probability of each survivor. Shapes: [N] float64."""
+        weights = np.exp(self.scores - self.scores.max())
+        return np.asarray(weights / weights.sum())
+
+
+def pick(row: Values, config: SamplingConfig, history: History, noise: Noise, position: int) -> int:
+    """Returns the token for ``position`` that ``row`` and the seed's noise determine.
+
+    Shapes: row [V] float32 or float64.
+    """
+    return choose(edit(row, config, history), config, noise, position)
+
+
+def choose(values: Values, config: SamplingConfig, noise: Noise, position: int) -> int:
+    """Returns the token for ``position`` that edited logits and the seed's noise determine.
+
+    Shapes: values [V].
+    """
+    if config.is_greedy:
+        return greedy(values)
+    if not config.is_truncating:
+        return draw_whole(values, config.temperature, noise, position)
+    return draw(truncate(values, config), noise, position)
+
+
+def greedy(values: Values) -> int:
+    """Returns the id of the largest logit, the lowest one of equals. Shapes: values [V]."""
+    best = int(values.argmax())
+    if not math.isfinite(values[best]):
+        raise SessionError(
+            f"the largest logit is {values[best]}, expected a number; the model's weights, the "
+            "logit_bias or the grammar leave no token to choose"
+        )
+    return best
+
+
+def edit(
+    row: Values,
+    config: SamplingConfig,
+    history: History,
+    allowed: npt.NDArray[np.bool_] | None = None,
+) -> Values:
+    """Returns ``row`` after grammar mask, bias and penalties; the row itself without any.
+
+    allowed: the tokens a grammar leaves; all when None.
+
+    Shapes: row [V], allowed [V] -> [V] float64 when edited.
+    """
+    if allowed is None and not (config.logit_bias or config.has_penalties):
+        return row
+    values = row.astype(np.float64)
+    if allowed is not None:
+        values[~allowed] = -np.inf
+    for token, bias in config.logit_bias.items():
+        values[token] += bias
+    if config.repetition_penalty != 1.0:
+        seen = history.seen()
+        penalty = config.repetition_penalty
+        values[seen] = np.where(values[seen] < 0, values[seen] * penalty, values[seen] / penalty)
+    if config.frequency_penalty or config.presence_penalty:
+        ids, counts = history.emitted()
+        values[ids] -= config.frequency_penalty * counts + config.presence_penalty
+    return values
+
+
+def truncate(values: Values, config: SamplingConfig) -> Survivors:
+    """Returns what temperature, top-k, top-p and min-p leave of edited logits.
+
+    Shapes: values [V].
+    """
+    largest, temperature = float(values[greedy(values)]), config.temperature
+    total: float | None = None  # weight of the whole row, where only its head is looked at
+    if 0 < config.top_k < len(values):
+        ids = top_k(values, config.top_k)
+    elif config.top_p < 1.0 and len(values) > 2 * _HEAD:
+        ids, total = _head(values, largest, config)
+    elif config.min_p > 0.0:  # loosely here, exactly below
+        ids = np.flatnonzero(values > largest + 1.01 * temperature * math.log(config.min_p) - 0.01)
+    else:
+        ids = np.flatnonzero(values > -np.inf)
+    scores = (values[ids].astype(np.float64) - largest) / temperature
+    if config.top_p < 1.0:
+        ids, scores = _keep(ids, scores, top_p(scores, config.top_p, total))
+    if config.min_p > 0.0:
+        ids, scores = _keep(ids, scores, scores >= math.log(config.min_p))
+    return Survivors(*_keep(ids, scores, np.isfinite(scores)))
+
+
+def top_k(values: Values, k: int) -> Ids:
+    """Returns the ids of the ``k`` largest values in rising order; of equals the lowest ids.
+
+    Shapes: values [V], 0 < k <= V -> [k] int64.
+    """
+    threshold = np.partition(values, len(values) - k)[len(values) - k]
+    at_least = np.flatnonzero(values >= threshold)
+    n_excess = len(at_least) - k
+    if n_excess == 0:
+        return at_least
+    equals = np.flatnonzero(values[at_least] == threshold)
+    return np.delete(at_least, equals[len(equals) - n_excess :])
+
+
+def top_p(scores: Float64, mass: float, total: float | None = None) -> Ids:
+    """Returns indices of the fewest likeliest scores that reach ``mass``, in rising order.
+
+    total: weight (sum of exponentials) that ``mass`` is a part of; that of ``scores`` when None.
+
+    Shapes: scores [N] float64 -> [n] int64; equal scores are taken in order.
+    """
+    order = np.argsort(-scores, kind="stable")
+    reached = np.cumsum(np.exp(scores[order]))
+    wanted = mass * (reached[-1] if total is None else total)
+    return np.sort(order[: int(np.searchsorted(reached, wanted)) + 1])
+
+
+def _head(values: Values, largest: float, config: SamplingConfig) -> tuple[Ids, float]:
+    """Returns the likeliest ids that surely hold the mass of top-p, and the row's weight.
+
+    The mass nearly always sits in a short head; only a flat row needs the whole sort.
+    """
+    weights = values.astype(np.float64)
+    weights -= largest
+    weights /= config.temperature
+    np.exp(weights, out=weights)
+    total = float(weights.sum())
+    ids = top_k(values, _HEAD)
+    if weights[ids].sum() * (1 - 1e-9) < config.top_p * total:
+        ids = np.flatnonzero(values > -np.inf)
+    return ids, total
+
+
+def draw(survivors: Survivors, noise: Noise, position: int) -> int:
+    """Returns the token of the largest ``score + Gumbel noise``, the lowest id of equals."""
+    ids = survivors.ids
+    return int(ids[np.argmax(survivors.scores + noise.gumbel(position, ids))])
+
+
+def draw_whole(values: Values, temperature: float, noise: Noise, position: int) -> int:
+    """Returns what `draw` would of a row that nothing truncates, without noise for every token.
+
+    Two logarithms per token of a large vocabulary cost more than all the rest. A token outside
+    the head needs noise above ``best - score``, which its coarse bits alone refute.
+
+    Shapes: values [V].
+    """
+    largest = float(values[greedy(values)])
+    head = np.flatnonzero(values > largest - _HEAD_SCORE * temperature)
+
+    def noisy(ids: Ids) -> Float64:
+        scores = (values[ids].astype(np.float64) - largest) / temperature
+        return np.asarray(scores + noise.gumbel(position, ids))
+
+    best = float(noisy(head).max())
+    # A hair under, for the rounding of the head's own boundary.
+    others = noise.ids_above(position, len(values), best + _HEAD_SCORE - 1e-6)
+    contenders = np.union1d(head, others)
+    return int(contenders[np.argmax(noisy(contenders))])
+
+
+def _keep(ids: Ids, scores: Float64, chosen: npt.NDArray[Any]) -> tuple[Ids, Float64]:
+    return ids[chosen], scores[chosen]

@@ -1,0 +1,97 @@
+"""What a caller may pass as a prompt, and the token ids it becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from edgedec.models.errors import SessionError
+from edgedec.runtime.text.tokenizer import Codec, without_surrogates
+
+if TYPE_CHECKING:  # `loading` knows when to import it
+    from edgedec.runtime.text.chat_template import ChatTemplate
+
+Message = Mapping[str, Any]
+"""A chat message: ``role`` and ``content``, and whatever else the model's template reads."""
+
+Prompt = str | Sequence[Message] | Sequence[int]
+"""Plain text, chat messages (rendered by the bundle's template), or token ids as they are."""
+
+
+class PromptEncoder:
+    """Turns prompts into token ids as the bundle's model expects them."""
+
+    def __init__(
+        self, codec: Codec, template: ChatTemplate | None = None, bos_token_id: int | None = None
+    ) -> None:
+        """bos_token_id: put before plain text; None when the model wants no start token."""
+        self._codec = codec
+        self._template = template
+        self._bos_token_id = bos_token_id
+
+    @property
+    def has_template(self) -> bool:
+        return self._template is not None
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Returns the ids of ``prompt``.
+
+        Raises:
+            SessionError: The prompt is empty, of no known kind, or refused by the template.
+        """
+        if isinstance(prompt, str):
+            return self._encode_text(prompt)
+        items: list[Any] = list(prompt) if isinstance(prompt, Sequence) else []
+        if items and all(isinstance(item, Mapping) for item in items):
+            return self._encode_messages(items)
+        if items and all(isinstance(i, int) and not isinstance(i, bool) for i in items):
+            return items
+        raise SessionError(
+            f"the prompt is {_shown(prompt)}, expected text, chat messages (mappings with role and "
+            "content) or token ids, at least one"
+        )
+
+    def _encode_text(self, text: str) -> list[int]:
+        bos = [] if self._bos_token_id is None else [self._bos_token_id]
+        ids = bos + self._codec.encode(text)
+        if not ids:
+            raise SessionError(
+                "the prompt is empty and this model has no start token: pass at least one character"
+            )
+        return ids
+
+    def _encode_messages(self, items: Sequence[Any]) -> list[int]:
+        if self._template is None:
+            raise SessionError(
+                "this bundle has no chat template: pass the prompt as plain text instead of "
+                "messages"
+            )
+        from edgedec.runtime.text.chat_template import Guard, texts_of
+
+        messages = [_checked(message) for message in items]
+        guard = Guard(self._codec.special_texts, texts_of(messages))
+        guarded = [{**guard.hide_all(m), "role": m["role"]} for m in messages]
+        ids = self._codec.encode_rendered(self._template.render(guarded), guard.restore)
+        if not ids:
+            raise SessionError("the chat template renders these messages to nothing")
+        return ids
+
+
+def _checked(message: Message) -> dict[str, Any]:
+    role = message.get("role")
+    if not isinstance(role, str) or not role.replace("-", "_").isidentifier():
+        raise SessionError(
+            f"a message's role is {_shown(role)}, expected a word such as 'user' or 'assistant'"
+        )
+    if "content" not in message:
+        raise SessionError(f"a message of role {role!r} has no content")
+    return {key: _clean(value) for key, value in message.items()}
+
+
+def _clean(value: Any) -> Any:
+    return without_surrogates(value) if isinstance(value, str) else value
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

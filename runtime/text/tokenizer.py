@@ -1,0 +1,184 @@
+"""Text to token ids and back, over the `tokenizers` library.
+
+Text of a user never becomes a special token; special tokens come from the chat template, from
+the model, or from the caller's explicit ids.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import tokenizers
+from tokenizers.decoders import DecodeStream
+
+from edgedec.models.errors import BundleError
+from edgedec.runtime.text.token_map import spellings
+
+TOKENIZER_NAME = "tokenizer.json"
+"""File of a bundle that holds its tokenizer."""
+
+
+class Codec(Protocol):
+    """What the engine asks of a tokenizer."""
+
+    def encode(self, text: str) -> list[int]:
+        """Returns the ids of plain text; special-token text in it stays text."""
+
+    @property
+    def special_texts(self) -> tuple[str, ...]:
+        """The texts of the special tokens."""
+
+    def encode_rendered(self, text: str, restore: Mapping[int, str]) -> list[int]:
+        """Returns the ids of a rendered chat template whose user texts `Guard` has guarded."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Returns the text of ``ids`` without special tokens."""
+
+    def detokenizer(self) -> Detokenizer:
+        """Returns a decoder of one output as its tokens appear."""
+
+    def spellings(self) -> Mapping[int, bytes | str]:
+        """Returns the bytes that each token stands for; for special tokens, their names."""
+
+
+class Detokenizer(Protocol):
+    """Turns tokens into text as they appear, never splitting a character."""
+
+    def push(self, token: int) -> str:
+        """Returns the text that ``token`` completes; may be empty."""
+
+    def flush(self) -> str:
+        """Returns what incomplete characters at the end of the output decode to."""
+
+
+class Tokenizer:
+    """The tokenizer of a bundle."""
+
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        self._backend = backend
+        self._special = {
+            token.content: token
+            for token in backend.get_added_tokens_decoder().values()
+            if token.special
+        }
+        # The longest alternative first: the library's matcher is leftmost-longest.
+        contents = sorted(self._special, key=len, reverse=True)
+        self._any_special = "|".join(map(re.escape, contents)) or r"(?!)"
+
+    @classmethod
+    def load(cls, path: Path) -> Tokenizer:
+        """Returns the tokenizer stored at ``path``.
+
+        Raises:
+            BundleError: The file is missing or no tokenizer.
+        """
+        try:
+            return cls(tokenizers.Tokenizer.from_file(str(path)))
+        except Exception as error:  # the library raises bare Exception
+            reason = str(error).partition("\n")[0]
+            raise BundleError(
+                f"{path} is no tokenizer ({reason}): copy the bundle again or export the model "
+                "again"
+            ) from None
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens, special ones included."""
+        return int(self._backend.get_vocab_size())
+
+    @property
+    def special_texts(self) -> tuple[str, ...]:
+        """The texts of the special tokens."""
+        return tuple(self._special)
+
+    def token(self, token_id: int | None) -> str:
+        """Returns the text that stands for ``token_id`` in the vocabulary, empty for none."""
+        return "" if token_id is None else (self._backend.id_to_token(token_id) or "")
+
+    def encode(self, text: str) -> list[int]:
+        """Returns the ids of plain text; special-token text in it stays text."""
+        return self._ids(without_surrogates(text), is_special_text=True)
+
+    def encode_rendered(self, text: str, restore: Mapping[int, str]) -> list[int]:
+        """Returns the ids of a rendered chat template whose user texts `Guard` has guarded.
+
+        When nothing had to be hidden these are the ids of the whole text, special tokens and all.
+        Otherwise the text is cut at special tokens, which are the template's own; the parts
+        between get their hidden characters back and are encoded as plain text.
+        """
+        if text == text.translate(restore):
+            return self._ids(text, is_special_text=False)
+        ids: list[int] = []
+        start = 0
+        for match in re.finditer(self._any_special, text):
+            token = self._special[match[0]]
+            part = text[start : match.start()]
+            part = part.rstrip() if token.lstrip else part
+            ids += self._ids(part.translate(restore), is_special_text=True)
+            ids.append(self._backend.token_to_id(token.content))
+            start = match.end()
+            if token.rstrip:
+                start += len(text[start:]) - len(text[start:].lstrip())
+        return ids + self._ids(text[start:].translate(restore), is_special_text=True)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Returns the text of ``ids`` without special tokens."""
+        return str(self._backend.decode(list(ids), skip_special_tokens=True))
+
+    def spellings(self) -> Mapping[int, bytes | str]:
+        """Returns the bytes that each token stands for; for special tokens, their names."""
+        return spellings(json.loads(self._backend.to_str()))
+
+    def detokenizer(self) -> StreamDecoder:
+        """Returns a decoder of one output as its tokens appear."""
+        return StreamDecoder(self._backend)
+
+    def _ids(self, text: str, is_special_text: bool) -> list[int]:
+        if not text:
+            return []
+        self._backend.encode_special_tokens = is_special_text
+        return list(self._backend.encode(text, add_special_tokens=False).ids)
+
+
+class StreamDecoder:
+    """Decodes one output token by token; special tokens are left out."""
+
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        self._backend = backend
+        self._stream = DecodeStream(skip_special_tokens=True)
+        self._last: list[int] = []  # tokens of the newest piece
+        self._held: list[int] = []  # tokens since then
+
+    def push(self, token: int) -> str:
+        """Returns the text that ``token`` completes; may be empty."""
+        piece = self._stream.step(self._backend, token)
+        if piece is None:
+            self._held.append(token)
+            return ""
+        self._last, self._held = [*self._held, token], []
+        return str(piece)
+
+    def flush(self) -> str:
+        """Returns what incomplete characters at the end of the output decode to."""
+        last, held = self._last, self._held
+        self._last, self._held = [], []
+        # Some decoders treat the first token of a text differently, so the newest piece leads.
+        return self._decode(last + held)[len(self._decode(last)) :] if held else ""
+
+    def _decode(self, ids: list[int]) -> str:
+        return str(self._backend.decode(ids, skip_special_tokens=True))
+
+
+def without_surrogates(text: str) -> str:
+    """Returns ``text`` with surrogate pairs joined and lone surrogates replaced by U+FFFD."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text

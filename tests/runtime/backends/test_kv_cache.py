@@ -1,0 +1,115 @@
+"""The layouts of the KV cache against plain rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from edgedec.models.config import ModelConfig
+from edgedec.models.manifest import KVFormat
+from edgedec.runtime.backends.kv_cache import KV_PANEL, PanelKVCache, kv_row_nbytes, lazy_zeros
+
+D = 4
+CONFIG = ModelConfig("llama", 8, 8, 8, 2, 6, 3, D, 64, 1e-5)
+Rows = dict[str, npt.NDArray[Any]]
+
+
+@pytest.fixture(params=get_args(KVFormat))
+def kv_cache(request: pytest.FixtureRequest) -> PanelKVCache:
+    """Returns a KV cache of random numbers."""
+    return random_kv_cache(request.param, seed=0)
+
+
+def random_kv_cache(kv_format: KVFormat, seed: int) -> PanelKVCache:
+    rng, kv_cache = np.random.default_rng(seed), PanelKVCache(CONFIG, 50, kv_format)
+    for array in (kv_cache.keys, kv_cache.values):
+        if kv_format == "int8":
+            array[:] = rng.integers(0, 120, array.shape)
+        else:
+            array[:] = rng.standard_normal(array.shape)
+    return kv_cache
+
+
+def plain_rows(kv_cache: PanelKVCache) -> Rows:
+    """Returns copies of everything by token, read number by number. Shapes: [L, H, C, ...]."""
+    keys, values = kv_cache.keys, kv_cache.values
+    if keys.dtype == np.float16:
+        by_token = [keys[:, :, t // 16, :, t % 16] for t in range(64)]
+        return {"keys": np.stack(by_token, axis=2), "values": values.copy()}
+    rows: Rows = {name: np.zeros((2, 3, 64, D), np.int8) for name in ("keys", "values")}
+    rows |= {name: np.zeros((2, 3, 64), np.float16) for name in ("key_scales", "value_scales")}
+    for place in np.ndindex(2, 3, 64):
+        layer, head, t = place
+        of_keys, of_values = (array[layer, head, t // 16].tobytes() for array in (keys, values))
+        lane = t % 16
+        for name, block in (("key_scales", of_keys), ("value_scales", of_values)):
+            rows[name][place] = np.frombuffer(block, np.float16, 1, 2 * lane)[0]
+        for i in range(D):
+            rows["keys"][place][i] = of_keys[32 + 16 * i + lane]
+            rows["values"][place][i] = of_values[32 + 16 * lane + i]
+    return rows
+
+
+def test_shapes() -> None:
+    half, int8 = PanelKVCache(CONFIG, 50), PanelKVCache(CONFIG, 50, "int8")
+    assert half.values.shape == (2, 3, 64, D)
+    assert half.keys.shape == (2, 3, 64 // KV_PANEL, D, KV_PANEL)
+    assert int8.keys.shape == int8.values.shape == (2, 3, 64 // KV_PANEL, 32 + 16 * 16)
+    for kv_cache in (half, int8):
+        assert kv_cache.keys.nbytes + kv_cache.values.nbytes == 64 * kv_cache.row_nbytes
+    wide = ModelConfig("llama", 8, 8, 8, 2, 6, 3, 64, 64, 1e-5)
+    assert kv_row_nbytes(wide, "float16") == 2 * 2 * 3 * 64 * 2
+    assert kv_row_nbytes(wide, "int8") == 2 * 2 * 3 * (64 + 2)
+
+
+@pytest.mark.parametrize(
+    ("n_committed", "path"),
+    [(0, ()), (0, (0, 1, 2)), (5, (0, 2, 3, 7)), (14, (1, 3, 4)), (15, (20,)), (30, (5, 6, 9))],
+)
+def test_compact_equals_plain_rows(
+    kv_cache: PanelKVCache, n_committed: int, path: tuple[int, ...]
+) -> None:
+    before = plain_rows(kv_cache)
+    kv_cache.compact(n_committed, path)
+    kept = [*range(n_committed), *(n_committed + i for i in path)]
+    for name, rows in plain_rows(kv_cache).items():
+        np.testing.assert_array_equal(rows[:, :, : len(kept)], before[name][:, :, kept])
+        np.testing.assert_array_equal(rows[:, :, len(kept) :], before[name][:, :, len(kept) :])
+
+
+@pytest.mark.parametrize("stop", [1, 16, 20, 48])
+@pytest.mark.parametrize("start", [0, 1, 15, 16, 17])
+def test_rows_equal_plain_rows(kv_cache: PanelKVCache, start: int, stop: int) -> None:
+    """Copied out, and put into another KV cache, whose other rows stay."""
+    stop = max(start, stop)
+    kv_format: KVFormat = "float16" if kv_cache.keys.dtype == np.float16 else "int8"
+    sink = random_kv_cache(kv_format, seed=1)
+    before, plain = plain_rows(sink), plain_rows(kv_cache)
+    kv_rows = kv_cache.rows(start, stop)
+    sink.load_rows(start, kv_rows)
+    assert kv_rows.keys() == plain.keys()
+    for name, rows in plain_rows(sink).items():
+        np.testing.assert_array_equal(kv_rows[name], plain[name][:, :, start:stop])
+        assert kv_rows[name].dtype == plain[name].dtype
+        before[name][:, :, start:stop] = plain[name][:, :, start:stop]
+        np.testing.assert_array_equal(rows, before[name])
+    assert not np.shares_memory(kv_rows["values"], kv_cache.values)
+
+
+def test_untouched_pages_take_no_memory() -> None:
+    status = Path("/proc/self/statm")
+    if not status.exists():
+        pytest.skip("no /proc here to read resident memory from")
+
+    def resident_pages() -> int:
+        return int(status.read_text().split()[1])
+
+    before = resident_pages()
+    zeros = lazy_zeros((64, 1 << 20), np.float16)  # 128 MB
+    zeros[:, 0] = 1
+    assert resident_pages() - before < 4096
+    assert zeros[3, :2].tolist() == [1, 0]

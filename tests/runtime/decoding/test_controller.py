@@ -1,0 +1,295 @@
+"""The controller against made-up devices and drafters whose worth is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from edgedec.runtime.config import SamplingConfig
+from edgedec.runtime.decoding.acceptance import Backoff
+from edgedec.runtime.decoding.controller import Controller, best_part, reordered
+from edgedec.runtime.decoding.cost_table import CostTable
+from edgedec.runtime.decoding.planner import RoundTimings
+from edgedec.runtime.drafting.draft_passes import DraftCost
+from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
+from edgedec.runtime.drafting.drafter import Budget, DraftContext, RoundOutcome
+from edgedec.runtime.sampling.noise import Noise
+from edgedec.runtime.sessions.row_stats import RowStats
+
+FLAT = {1: 10.0, 2: 10.5, 4: 11.0, 8: 14.0, 16: 23.0}
+STEEP = {1: 10.0, 2: 20.0, 4: 40.0, 8: 80.0, 16: 160.0}
+TEXT = [int(x) for x in np.random.default_rng(0).integers(0, 1000, 600)]
+
+
+class Oracle:
+    """Proposes the coming text, right with a given chance, and claims another."""
+
+    is_free = True
+    reads_end_only = False
+    n_unread = 1  # tokens to compute before the first proposal
+
+    def __init__(self, right: float, claimed: float, depth: int = 4, name: str = "oracle") -> None:
+        self.name = name
+        self.right = right
+        self.claimed = claimed
+        self.depth = depth
+        self.n_asked = 0
+        self.cost = DraftCost()
+        self._rng = np.random.default_rng(1)
+
+    def begin(self, tokens: Sequence[int]) -> None: ...
+
+    def end(self, tokens: Sequence[int]) -> None: ...
+
+    def close(self) -> None: ...
+
+    def observe(self, context: DraftContext, outcome: RoundOutcome) -> None: ...
+
+    def n_missing(self, tokens: Sequence[int]) -> int:
+        return 1 if self.n_asked else self.n_unread
+
+    def propose(self, context: DraftContext, budget: Budget) -> DraftTree:
+        self.n_asked += 1
+        tree, parent, at = DraftTree(), ROOT, len(context.tokens)
+        n_levels = min(self.depth, budget.depth)
+        self.cost = DraftCost(1, 2.0, n_levels - 1, n_levels - 1, 2.0 * (n_levels - 1), n_levels)
+        are_right = self._rng.random(self.depth) < self.right  # whatever the budget
+        for i in range(n_levels):
+            token = TEXT[at + i] if are_right[i] else 1000
+            parent = tree.add(token, parent, self.claimed, self.name)
+        return tree
+
+
+def run(controller: Controller, costs: dict[int, float], n_rounds: int) -> tuple[list[int], float]:
+    """Plays rounds over TEXT; returns drafted nodes per round and tokens per millisecond."""
+    tokens = TEXT[:10]
+    controller.begin(tokens)
+    sizes, ms = [], 0.0
+    truth = CostTable(dict(costs))
+    for _ in range(n_rounds):
+        context = DraftContext(tokens, 10, SamplingConfig(), Noise(0))
+        tree = controller.propose(context, Budget(n_nodes=100, depth=100))
+        path = tree.matching(TEXT[len(tokens) :])
+        emitted = tuple(TEXT[len(tokens) : len(tokens) + len(path) + 1])
+        stats = RowStats.of(np.zeros((len(tree) + 1, 8), np.float32))
+        outcome = RoundOutcome(tree, tuple(path), emitted, stats)
+        took = truth.ms(len(tree) + 1)
+        controller.observe(context, outcome, RoundTimings(0.0, took))
+        tokens = [*tokens, *emitted]
+        sizes.append(len(tree))
+        ms += took
+    return sizes, (len(tokens) - 10) / ms
+
+
+def make(free: list[Oracle], costs: dict[int, float], model: Oracle | None = None) -> Controller:
+    draft = None if model is None else (lambda: CostTable({1: 2.0, 16: 4.0}))
+    table = CostTable(dict(costs))
+    return Controller(free, lambda: table, model, draft)
+
+
+def test_nothing_to_propose_is_plain_decoding() -> None:
+    sizes, rate = run(make([], FLAT), FLAT, 20)
+    assert sizes == [0] * 20
+    assert rate == pytest.approx(1 / 10)
+
+
+def test_a_good_drafter_is_used_in_full() -> None:
+    sizes, rate = run(make([Oracle(1.0, 0.9)], FLAT), FLAT, 20)
+    assert min(sizes) == 4
+    assert rate > 3 / 10
+
+
+def test_rows_that_cost_as_much_as_steps_are_not_bought() -> None:
+    sizes, rate = run(make([Oracle(0.6, 0.6)], STEEP), STEEP, 40)
+    assert sum(sizes) == 0
+    assert rate == pytest.approx(1 / 10)
+
+
+def test_a_liar_is_found_out_within_a_few_rounds_and_costs_little() -> None:
+    sizes, rate = run(make([Oracle(0.0, 0.9)], FLAT), FLAT, 60)
+    assert max(sizes[25:]) <= 1
+    assert rate > 0.94 / 10
+
+
+def test_a_drafter_that_becomes_right_is_used_again_without_having_been_verified() -> None:
+    drafter = Oracle(0.0, 0.9)
+    controller = make([drafter], FLAT)
+    run(controller, FLAT, 60)
+    drafter.right = 1.0
+    sizes, _ = run(controller, FLAT, 30)
+    assert min(sizes[15:]) >= 2
+
+
+def test_a_draft_model_is_asked_when_its_steps_pay() -> None:
+    model = Oracle(0.8, 0.8, depth=5, name="draft")
+    run(make([], FLAT, model), FLAT, 30)
+    assert model.n_asked == 30
+
+
+def test_a_draft_model_that_is_always_wrong_rests_longer_and_longer() -> None:
+    model = Oracle(0.0, 0.8, depth=5, name="draft")
+    sizes, _ = run(make([], FLAT, model), FLAT, 300)
+    assert model.n_asked <= 16
+    assert sizes[-40:].count(0) >= 38
+
+
+def test_a_draft_model_far_behind_a_short_output_is_left_alone() -> None:
+    model = Oracle(0.8, 0.8, name="draft")
+    model.n_unread = 2000
+    run(make([], FLAT, model), FLAT, 10)
+    assert model.n_asked == 0
+
+
+@pytest.mark.parametrize(("n_missing", "first"), [(1, 0), (20, 0), (60, 2), (160, 9)])
+@pytest.mark.parametrize("reads_end_only", [False, True])
+def test_reading_much_waits_until_as_much_was_lost_without(
+    n_missing: int, first: int, reads_end_only: bool
+) -> None:
+    """Reading costs a quarter of a millisecond a token, and a plain step ten."""
+    model = Oracle(0.8, 0.8, name="draft")
+    model.reads_end_only = reads_end_only
+    model.n_unread = n_missing
+    for n_rounds in range(40):
+        run(make([], FLAT, model), FLAT, n_rounds + 1)
+        if model.n_asked:
+            break
+    waited = n_rounds / 3 if reads_end_only else n_rounds
+    assert waited == pytest.approx(first, abs=2)
+    assert (n_rounds == 0) == (n_missing < 40)
+
+
+def test_the_log_tells_what_was_predicted_and_what_came_of_it() -> None:
+    controller = make([Oracle(1.0, 0.9)], FLAT)
+    run(controller, FLAT, 20)
+    (line,) = controller.explain()
+    assert line.startswith("free drafts: 20 rounds, 4.0 drafted and 5.00 emitted per round")
+    assert "predicted" in line
+    assert "observed" in line
+
+
+def test_best_part_takes_the_likeliest_nodes_with_their_parents() -> None:
+    tree = DraftTree()
+    a = tree.add(1, ROOT, 0.9, "x")
+    b = tree.add(2, ROOT, 0.05, "x")
+    c = tree.add(3, a, 0.8, "x")
+    tree.add(4, b, 0.9, "x")
+    chosen, rate = best_part(tree, CostTable(dict(FLAT)), 0.0, 10)
+    assert set(chosen) == {a, c}
+    assert rate == pytest.approx((1 + 0.9 + 0.72) / CostTable(dict(FLAT)).ms(3))
+    moved = reordered(tree, [c, a])
+    assert [node.token for node in moved.nodes] == [1, 3, 2, 4]
+    assert moved.nodes[1].parent == 0
+
+
+def test_costs_between_measured_sizes_lie_between() -> None:
+    table = CostTable(dict(FLAT))
+    assert table.ms(3) == pytest.approx(10.75)
+    assert table.ms(20) == pytest.approx(27.5)
+    for _ in range(100):
+        table.observe(1, 20.0)
+    assert table.ms(1) == pytest.approx(20.0, rel=0.02)
+    assert table.ms(8) >= table.ms(1)
+
+
+def test_a_disturbed_pass_moves_the_table_little() -> None:
+    table = CostTable(dict(FLAT))
+    table.observe(1, 10_000.0)
+    assert table.ms(4) < 11.0 * 1.05
+
+
+@pytest.mark.robustness
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"fingerprint": "f"}',
+        '{"fingerprint": "f", "row_ms": {"1": 3}}',
+        *(
+            f'{{"fingerprint": "f", "n_measurements": 1, "row_ms": {row_ms}}}'
+            for row_ms in ('{"a": 1}', '{"1": -3}', "{}", '{"1": NaN}', "7")
+        ),
+        *(
+            f'{{"fingerprint": "f", "n_measurements": {n}, "row_ms": {{"1": 3}}}}'
+            for n in ('"x"', "0", "-1", "Infinity", "NaN", "null")
+        ),
+    ],
+)
+def test_a_broken_table_is_measured_anew(text: str, tmp_path) -> None:
+    path = tmp_path / "costs.json"
+    path.write_text(text)
+    assert CostTable.load(path, "f") is None
+
+
+def test_a_measurement_that_was_disturbed_is_corrected_by_what_passes_take() -> None:
+    disturbed = {1: 10.0, 2: 12.0, 4: 15.0, 8: 20.0, 16: 30.0}
+    table = CostTable(disturbed)
+    for _ in range(40):
+        table.observe(1, 10.0)
+        table.observe(8, 14.0)
+    assert table.ms(8) == pytest.approx(14.0, rel=0.05)
+    assert table.ms(4) <= table.ms(8)  # though never tried
+    assert table.ms(16) > 25
+    for _ in range(60):
+        table.observe(1, 10.0)
+        table.observe(6, 30.0)
+    assert table.ms(6) == pytest.approx(30.0, rel=0.1)
+    assert [table.ms(m) for m in range(1, 17)] == sorted(table.ms(m) for m in range(1, 17))
+
+
+def test_when_memory_gets_faster_and_arithmetic_slower_a_few_passes_show_it() -> None:
+    table = CostTable({1: 25.0, 2: 26.0, 4: 27.0, 8: 31.0})
+    for _ in range(6):
+        table.observe(1, 20.0)
+        table.observe(4, 30.0)
+        table.observe(8, 40.0)
+    assert [table.ms(m) for m in (1, 4, 8)] == pytest.approx([20.0, 30.0, 40.0], rel=0.05)
+
+
+def test_the_mean_of_the_first_runs_counts(tmp_path) -> None:
+    path = tmp_path / "costs.json"
+    table = CostTable({1: 10.0, 8: 20.0})
+    assert not table.is_settled
+    table.save(path, "f")
+    for times in ({1: 20.0, 8: 40.0}, {1: 5.0, 8: 10.0}):
+        known = CostTable.load(path, "f")
+        assert known is not None
+        assert not known.is_settled
+        CostTable(times).merged(known).save(path, "f")
+    settled = CostTable.load(path, "f")
+    assert settled is not None
+    assert settled.is_settled
+    assert settled.row_ms == pytest.approx({1: 10.0, 8: 20.0})
+
+
+def test_tables_of_other_devices_are_not_used(tmp_path) -> None:
+    path = tmp_path / "deep" / "costs.json"
+    CostTable(dict(FLAT)).save(path, "this")
+    assert CostTable.load(path, "other") is None
+    found = CostTable.load(path, "this")
+    assert found is not None
+    assert found.row_ms == FLAT
+
+
+def test_rests_grow_while_tries_are_lost_and_end_with_a_win() -> None:
+    backoff = Backoff(first=1, longest=4)
+    tried = []
+    for _ in range(20):
+        tried.append(backoff.is_over())
+        if tried[-1]:
+            backoff.lost()
+    assert tried == [True, False, True, False, False, True, *[False] * 4, True, *[False] * 4, True,
+                     *[False] * 4]  # fmt: skip
+    backoff.reset()
+    assert backoff.is_over()
+    assert backoff.is_over()
+
+
+def test_an_output_begins_with_shallow_drafts_until_most_of_them_hold() -> None:
+    good, bad = Oracle(1.0, 0.9, depth=8, name="draft"), Oracle(0.0, 0.9, depth=8, name="draft")
+    assert run(make([], FLAT, good), FLAT, 4)[0] == [3, 6, 8, 8]
+    assert run(make([], FLAT, bad), FLAT, 3)[0] == [3, 3, 3]

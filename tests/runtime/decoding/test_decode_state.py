@@ -1,0 +1,109 @@
+"""A generation's state: what fits, and what the target model says after each drafted node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec.runtime.config import GenerationConfig, SamplingConfig
+from edgedec.runtime.decoding.speculative import TreeRows, fit
+from edgedec.runtime.decoding.strategy import DecodeState
+from edgedec.runtime.drafting.draft_tree import DraftTree, SiblingKind
+from edgedec.runtime.drafting.drafter import Budget
+from edgedec.runtime.sampling.noise import Noise
+from edgedec.runtime.sessions.session import TokenTree
+
+from ..conftest import ToySession
+from ..draft_toys import PROMPT, SAMPLINGS, VOCAB, ToyMask, bush
+
+
+def start(mask: ToyMask | None = None, **fields: Any) -> DecodeState:
+    config = GenerationConfig(**fields)
+    stops = frozenset(config.stop_token_ids)
+    return DecodeState.start(ToySession(VOCAB), PROMPT, config, stops, mask)
+
+
+def chain(*tokens: int, kind: SiblingKind = SiblingKind.DETERMINISTIC) -> DraftTree:
+    tree = DraftTree(kind=kind)
+    tree.add_chain(tokens, 0.5, "toy")
+    return tree
+
+
+ROOMY = Budget(n_nodes=20, depth=20)
+
+
+def test_fit_keeps_a_good_tree() -> None:
+    tree = chain(1, 2, 3)
+    assert fit(tree, start(), ROOMY) is tree
+
+
+@pytest.mark.parametrize(
+    ("tree", "room", "n_left"),
+    [
+        (chain(1, 2, VOCAB, 3), ROOMY, 2),
+        (chain(-1, 2), ROOMY, 0),
+        (chain(1, 2, 3, 4), Budget(n_nodes=3, depth=20), 3),
+        (chain(1, 2, 3, 4), Budget(n_nodes=20, depth=1), 1),
+        (chain(1, 50, 2), ROOMY, 1),  # 50 stops
+        (chain(1, VOCAB, kind=SiblingKind.INDEPENDENT), ROOMY, 0),
+        (chain(1, 2, kind=SiblingKind.WITHOUT_REPLACEMENT), Budget(n_nodes=1, depth=9), 0),
+        (chain(1, 50, 2, kind=SiblingKind.INDEPENDENT), ROOMY, 3),
+    ],
+)
+def test_fit_drops_what_is_worth_no_row(tree: DraftTree, room: Budget, n_left: int) -> None:
+    fitted = fit(tree, start(stop_token_ids=(50,)), room)
+    assert fitted.nodes == tree.nodes[:n_left]
+
+
+def test_fit_drops_what_the_mask_forbids() -> None:
+    state = start(ToyMask(VOCAB))
+    allowed = int(np.flatnonzero(state.allowed_after(()))[0])
+    tree = chain(allowed, 1, 2)
+    tree.add(allowed + 1, -1, 0.5, "toy")
+    assert state.allowed_after([allowed])[1] == ((1 + sum(PROMPT) + allowed) % 3 == 0)
+    kept = [node.token for node in fit(tree, state, ROOMY).nodes]
+    assert allowed in kept
+    assert allowed + 1 not in kept
+
+
+def test_room_left() -> None:
+    state = start(max_new_tokens=5)
+    assert state.n_left == 5
+    state.append(1)
+    assert state.n_left == 4
+    state.session = ToySession(VOCAB, context=8)
+    assert state.n_left == 2  # the last token needs no row of the KV cache
+    assert len(state.tokens) == 7
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_every_node_is_judged_as_if_its_path_had_been_emitted(
+    sampling: SamplingConfig, is_masked: bool
+) -> None:
+    def fresh() -> DecodeState:
+        mask = ToyMask(VOCAB) if is_masked else None
+        config = GenerationConfig(sampling=sampling)
+        return DecodeState.start(ToySession(VOCAB), PROMPT, config, mask=mask)
+
+    state, noise = fresh(), Noise(4)
+    grown = bush(np.random.default_rng(1), PROMPT, Budget(n_nodes=60, depth=5))
+    tree = fit(grown, state, Budget(n_nodes=60, depth=5))
+    assert len(tree) > 3
+    state.session.forward(TokenTree.chain(PROMPT[:-1]), ())
+    state.session.commit(range(len(PROMPT) - 1))
+    rows = state.session.forward(tree.to_pass(PROMPT[-1]), range(len(tree) + 1))
+    judged = TreeRows(state, tree, rows, noise)
+    for node in range(-1, len(tree)):
+        other = fresh()
+        for i in tree.path(node):
+            other.append(tree.nodes[i].token)
+        row = other.session.forward(TokenTree.chain(other.tokens), (len(other.tokens) - 1,))
+        assert judged.pick(node) == other.pick_from(row, 0, noise)
+        law, expected = judged.law(node), other.survivors_from(row, 0)
+        assert law.ids.tolist() == expected.ids.tolist()
+        assert law.scores.tolist() == expected.scores.tolist()
+        assert judged.position(node) == len(other.tokens)
+    assert vars(state.history) == vars(fresh().history)

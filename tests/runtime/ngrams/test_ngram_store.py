@@ -1,0 +1,464 @@
+"""The n-gram store: what it finds, how it grows, and what it survives."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import stat
+import struct
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgedec.models.errors import BundleError, ConfigError
+from edgedec.runtime.ngrams.ngram_file import (
+    DEFAULT_MAX_BYTES,
+    LEAST_BYTES,
+    SEPARATOR,
+    NgramFile,
+    describe,
+)
+from edgedec.runtime.ngrams.ngram_index import LONGEST, SHORTEST, NgramIndex
+from edgedec.runtime.ngrams.ngram_store import NgramStore
+
+HASH, OTHER_HASH = "ab" * 32, "cd" * 32
+HEADER_BYTES = 64
+TOKENS = st.integers(0, 3)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "deep" / "store.ngrams"
+
+
+def open_store(path: Path, max_bytes: int = 1 << 20) -> NgramStore:
+    return NgramStore.open(path, HASH, max_bytes)
+
+
+def search(texts: list[list[int]], context: list[int]) -> tuple[int, list[list[int]]]:
+    """Returns the longest match of the end of ``context`` and all that follows, latest first."""
+    for length in range(min(LONGEST, len(context)), SHORTEST - 1, -1):
+        suffix = context[-length:]
+        found = [
+            text[i + length :]
+            for text in texts
+            for i in range(len(text) - length)
+            if text[i : i + length] == suffix
+        ]
+        if found:
+            return length, found[::-1]
+    return 0, []
+
+
+def cut(following: list[list[int]], n_tokens: int) -> list[list[int]]:
+    """Returns what is before the separators."""
+    return [(row[: row.index(SEPARATOR)] if SEPARATOR in row else row) for row in following]
+
+
+@given(st.lists(st.lists(TOKENS, min_size=1, max_size=30), max_size=4), st.lists(TOKENS))
+def test_index_finds_what_a_search_finds(texts: list[list[int]], context: list[int]) -> None:
+    flat = [token for text in texts for token in (*text, SEPARATOR)]
+    index = NgramIndex(np.array(flat, np.uint32))
+    length, places = index.find(context)
+    expected_length, expected = search(texts, context)
+    assert length == expected_length
+    following = cut(index.following(places, 5), 5)
+    assert following == [row[:5] for row in expected[:32]]
+
+
+def test_index_compares_tokens_not_hashes() -> None:
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(0, 2**31, 4000).astype(np.uint32)
+    index = NgramIndex(tokens)
+    for start in range(0, 3000, 100):
+        context = tokens[start : start + 20].tolist()
+        length, places = index.find(context)
+        assert (length, places.tolist()) == (16, [start + 20 + LONGEST])
+        assert index.find([1, *context[-3:-1], 2])[0] == 0
+
+
+@pytest.mark.parametrize("n_recent", [0, 1, 3])
+def test_old_and_recent_texts_are_found_alike(path: Path, n_recent: int) -> None:
+    texts = [[1, 2, 3, 4, 5], [9, 2, 3, 4, 6], [7, 1, 2, 3, 4, 8]]
+    store = open_store(path)
+    for text in texts[: 3 - n_recent]:
+        store.add(text)
+    store = open_store(path)
+    for text in texts[3 - n_recent :]:
+        store.add(text)
+    for context in ([0, 3, 4], [1, 2, 3, 4], [9, 2], [5, 1], [4, 4]):
+        match = store.query(context, 4)
+        length, expected = search(texts, context)
+        assert match.length == length
+        assert cut(match.following, 4) == expected
+
+
+def test_texts_survive_on_disk(path: Path) -> None:
+    open_store(path).add([1, 2, 3])
+    open_store(path).add([4, 2, 5])
+    store = open_store(path)
+    assert store.n_tokens == 8
+    assert store.query([1, 2], 1).following == [[3]]
+    assert store.query([4, 2], 2).following == [[5, SEPARATOR]]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_the_oldest_texts_are_dropped(path: Path) -> None:
+    store = open_store(path, LEAST_BYTES)
+    for first in range(0, 4000, 40):
+        store.add(list(range(first, first + 40)))
+        assert path.stat().st_size <= LEAST_BYTES
+        assert open_store(path, LEAST_BYTES).query([first, first + 1], 1).length == 2
+    reopened = open_store(path, LEAST_BYTES)
+    assert reopened.query([0, 1], 1).length == 0
+    assert reopened.query([3900, 3901], 1).following == [[3902]]
+    tokens = NgramFile(path, HASH, LEAST_BYTES).read()
+    assert tokens[0] % 40 == 0, "a text without its beginning was kept"
+    assert len(list(path.parent.iterdir())) == 1
+
+
+def test_a_text_larger_than_the_store_keeps_its_end(path: Path) -> None:
+    store = open_store(path, LEAST_BYTES)
+    store.add(list(range(5000)))
+    assert path.stat().st_size <= LEAST_BYTES
+    assert open_store(path, LEAST_BYTES).query([4990, 4991], 1).following == [[4992]]
+
+
+def test_a_smaller_limit_reads_the_newest(path: Path) -> None:
+    store = open_store(path)
+    store.add(list(range(3000)))
+    smaller = open_store(path, LEAST_BYTES)
+    assert smaller.query([10, 11], 1).length == 0
+    assert smaller.query([2990, 2991], 1).following == [[2992]]
+
+
+def test_many_texts_are_merged_into_one_index(path: Path) -> None:
+    store = open_store(path)
+    for first in range(0, 90_000, 1000):
+        store.add(list(range(first, first + 1000)))
+    for first in (0, 50_000, 89_000):
+        assert store.query([first, first + 1], 1).following == [[first + 2]]
+
+
+@pytest.mark.parametrize("tokens", [[-1, 2], [1, SEPARATOR], [1, 2**40]])
+def test_refuses_what_is_no_token(path: Path, tokens: list[int]) -> None:
+    with pytest.raises(ConfigError, match="expected ids"):
+        open_store(path).add(tokens)
+
+
+@pytest.mark.robustness
+@pytest.mark.parametrize("n_torn", [1, 2, 3])
+def test_a_torn_token_is_ignored_and_later_cut(path: Path, n_torn: int) -> None:
+    open_store(path).add([1, 2, 3])
+    with path.open("ab") as file:
+        file.write(b"\x07" * n_torn)
+    store = open_store(path)
+    assert store.query([1, 2], 1).following == [[3]]
+    store.add([1, 2, 4])
+    assert open_store(path).query([1, 2], 1).following == [[4], [3]]
+    assert path.stat().st_size % 4 == 0
+
+
+def write_header(path: Path, fmt: str, value: int, offset: int) -> None:
+    """Replaces a number in a store's header."""
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(struct.pack(fmt, value))
+
+
+@pytest.mark.robustness
+def test_foreign_files_are_refused(path: Path) -> None:
+    open_store(path).add([1, 2, 3])
+    content = path.read_bytes()
+    for broken in (b"", b"edngram", b"\x80\x04" + content):
+        path.write_bytes(broken)
+        with pytest.raises(BundleError, match="is no n-gram store: name another file, or delete"):
+            open_store(path)
+        assert path.read_bytes() == broken, "what is not ours must not be touched"
+    path.write_bytes(content)
+    for version in (1, 3):
+        write_header(path, "<I", version, 8)
+        with pytest.raises(BundleError, match=f"has version {version}, expected 2: delete it"):
+            open_store(path)
+    for max_bytes in (0, LEAST_BYTES - 1, 1 << 63):
+        path.write_bytes(content)
+        write_header(path, "<Q", max_bytes, 24)
+        with pytest.raises(BundleError, match=f"may hold {max_bytes} bytes, .* it is damaged"):
+            open_store(path)
+    path.write_bytes(content)
+    with pytest.raises(BundleError, match="another model's tokenizer"):
+        NgramStore.open(path, OTHER_HASH)
+
+
+@pytest.mark.robustness
+@pytest.mark.parametrize("n_left", [8, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 4])
+def test_a_truncated_store_is_refused(path: Path, n_left: int) -> None:
+    open_store(path).add([1, 2, 3])
+    broken = path.read_bytes()[:n_left]
+    path.write_bytes(broken)
+    expected = HEADER_BYTES if n_left < HEADER_BYTES else HEADER_BYTES + 16
+    with pytest.raises(BundleError, match=f"truncated to {n_left} bytes, .* least {expected}"):
+        open_store(path)
+    with pytest.raises(BundleError, match="is truncated"):
+        describe(path)
+    assert path.read_bytes() == broken
+
+
+@pytest.mark.robustness
+def test_no_number_of_tokens_reads_beyond_the_file(path: Path) -> None:
+    open_store(path).add([1, 2, 3])
+    write_header(path, "<Q", (1 << 64) - 1, 16)
+    with pytest.raises(BundleError, match="is truncated"):
+        open_store(path)
+
+
+@pytest.mark.robustness
+def test_a_store_replaced_by_something_else_is_not_written_to(path: Path) -> None:
+    store = open_store(path)
+    path.write_bytes(b"somebody's novel, which is longer than any header of ours would ever be")
+    before = path.read_bytes()
+    with pytest.raises(BundleError, match="is no n-gram store"):
+        store.add([1, 2, 3])
+    assert path.read_bytes() == before
+
+
+@pytest.mark.robustness
+def test_arbitrary_tokens_do_no_harm(path: Path) -> None:
+    open_store(path)
+    with path.open("ab") as file:
+        file.write(np.random.default_rng(1).bytes(4000))
+    write_header(path, "<Q", 1000, 16)
+    store = open_store(path)
+    assert store.n_tokens == 1000
+    assert store.query([1, 2, 3], 4).length == 0
+
+
+@pytest.mark.robustness
+def test_a_file_of_huge_size_is_read_at_its_end_only(path: Path) -> None:
+    open_store(path)
+    with path.open("r+b") as file:
+        file.truncate(1 << 40)  # sparse: takes no room
+    write_header(path, "<Q", 1 << 37, 16)
+    store = open_store(path, LEAST_BYTES)
+    assert store.n_tokens <= LEAST_BYTES // 4
+    store.add([1, 2, 3])
+    assert path.stat().st_size <= LEAST_BYTES
+
+
+@pytest.mark.robustness
+def test_links_folders_and_pipes_are_refused(tmp_path: Path) -> None:
+    real = tmp_path / "real"
+    open_store(real).add([1, 2, 3])
+    before = real.read_bytes()
+    link, dangling, pipe = tmp_path / "link", tmp_path / "dangling", tmp_path / "pipe"
+    link.symlink_to(real)
+    dangling.symlink_to(tmp_path / "nowhere")
+    os.mkfifo(pipe)
+    for place in (link, dangling):
+        with pytest.raises(ConfigError, match="is a symbolic link: name the file itself"):
+            open_store(place)
+    for place in (tmp_path, pipe):
+        with pytest.raises(ConfigError, match="is no file"):
+            open_store(place)
+    with pytest.raises(ConfigError, match="cannot use the n-gram store"):
+        open_store(real / "below")
+    assert real.read_bytes() == before
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_store_keeps_its_limit(path: Path) -> None:
+    NgramStore.open(path, HASH, LEAST_BYTES)
+    store = NgramStore.open(path, HASH)
+    for _ in range(100):
+        store.add(list(range(50)))
+    assert describe(path).max_bytes == LEAST_BYTES
+    assert path.stat().st_size <= LEAST_BYTES
+    other = path.with_name("other")
+    NgramStore.open(other, HASH)
+    assert describe(other).max_bytes == DEFAULT_MAX_BYTES
+
+
+def test_another_limit_stays(path: Path) -> None:
+    open_store(path).add(list(range(3000)))
+    NgramStore.open(path, HASH, LEAST_BYTES)
+    assert path.stat().st_size <= LEAST_BYTES
+    assert NgramStore.open(path, HASH).query([2990, 2991], 1).following == [[2992]]
+    NgramStore.open(path, HASH, 1 << 20)
+    assert describe(path).max_bytes == 1 << 20
+
+
+def test_describes_what_it_holds(path: Path) -> None:
+    store = open_store(path)
+    store.add([1, 2, 3])
+    store.add([4, 5])
+    facts = describe(path)
+    assert (facts.version, facts.n_texts, facts.n_tokens) == (2, 2, 5)
+    assert facts.n_bytes == HEADER_BYTES + 4 * 7 == path.stat().st_size
+    assert (facts.max_bytes, facts.tokenizer_sha256) == (1 << 20, HASH)
+    with pytest.raises(ConfigError, match="cannot use the n-gram store"):
+        describe(path.with_name("missing"))
+    assert not path.with_name("missing").exists()
+
+
+def test_a_full_disk_loses_the_text_and_nothing_else(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(path)
+    store.add([1, 2, 3])
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", lambda descriptor, content, offset: len(content) // 2)
+        with pytest.raises(ConfigError, match="No space left"):
+            store.add([4, 5, 6])
+    store = open_store(path)
+    assert store.n_tokens == 4
+    store.add([7, 8, 9])
+    assert open_store(path).query([7, 8], 1).following == [[9]]
+
+
+def add_many(path: Path, first: int) -> None:
+    store = NgramStore.open(path, HASH)
+    for token in range(first, first + 200):
+        store.add([token, token, token])
+
+
+def test_writers_at_the_same_time_lose_nothing(path: Path) -> None:
+    open_store(path)
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=add_many, args=(path, first)) for first in (0, 1000)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert [writer.exitcode for writer in writers] == [0, 0]
+    tokens = NgramFile(path, HASH).read().reshape(-1, 4)
+    assert (tokens[:, 0] == tokens[:, 2]).all()
+    assert sorted(tokens[:, 0].tolist()) == [*range(200), *range(1000, 1200)]
+
+
+@pytest.mark.parametrize("max_bytes", [-1, 0, LEAST_BYTES - 1, 1 << 40])
+def test_limits_that_make_no_sense_are_refused(path: Path, max_bytes: int) -> None:
+    with pytest.raises(ConfigError, match="makes no sense"):
+        open_store(path, max_bytes)
+    assert not path.exists()
+
+
+def rewrite_and_die(path: Path, when: str) -> None:
+    """Fills the store until it is rewritten, and is killed in the middle of that."""
+    store = open_store(path, LEAST_BYTES)
+
+    def die(*arguments: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if when == "before the rename":
+        os.fsync = die
+    else:
+        real_write = os.pwrite
+
+        def half(descriptor: int, content: bytes, offset: int) -> int:
+            real_write(descriptor, content[: len(content) // 2 + 1], offset)
+            die()
+            return 0
+
+        os.pwrite = half
+    for _ in range(100):
+        store.add(list(range(100, 150)))
+
+
+@pytest.mark.robustness
+@pytest.mark.skipif(sys.platform == "win32", reason="no fork")
+@pytest.mark.parametrize("when", ["before the rename", "while appending"])
+def test_a_killed_writer_leaves_the_store_readable(path: Path, when: str) -> None:
+    open_store(path, LEAST_BYTES).add([1, 2, 3])
+    child = multiprocessing.get_context("spawn").Process(target=rewrite_and_die, args=(path, when))
+    child.start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    store = open_store(path, LEAST_BYTES)
+    assert store.query([1, 2], 1).following == [[3]]
+    store.add([5, 6, 7])
+    assert open_store(path, LEAST_BYTES).query([5, 6], 1).following == [[7]]
+
+
+def test_what_killed_writers_left_is_removed_in_time(path: Path) -> None:
+    store = open_store(path, LEAST_BYTES)
+    stale, fresh = path.parent / f".{path.name}.a.tmp", path.parent / f".{path.name}.b.tmp"
+    for left in (stale, fresh):
+        left.write_bytes(b"half")
+    os.utime(stale, (0, 0))
+    store.add(list(range(2000)))
+    assert not stale.exists()
+    assert fresh.exists()
+
+
+def encode(text: str) -> list[int]:
+    return list(text.encode())
+
+
+def test_seeding_reads_text_files_only(path: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "notes"
+    (folder / "sub").mkdir(parents=True)
+    (folder / ".git").mkdir()
+    (folder / "a.txt").write_text("hello world")
+    (folder / "sub" / "b.py").write_text("def größe(): pass")
+    (folder / "empty.txt").write_text("")
+    (folder / "binary.bin").write_bytes(b"ELF\0\1\2")
+    (folder / "latin1.txt").write_bytes(b"s\xfc\xdf und kalt")
+    (folder / "large.txt").write_text("x" * ((1 << 20) + 1))
+    (folder / ".hidden").write_text("secret")
+    (folder / ".git" / "config").write_text("secret")
+    (tmp_path / "outside.txt").write_text("outside")
+    (folder / "link.txt").symlink_to(tmp_path / "outside.txt")
+    (folder / "loop").symlink_to(folder)
+    calls: list[tuple[str, int, int]] = []
+    store = open_store(path)
+    report = store.seed(folder, encode, lambda *call: calls.append(call))
+    assert (report.n_files, report.n_skipped) == (2, 4)
+    assert report.n_tokens == len("hello world") + len("def größe(): pass".encode())
+    assert calls[0] == ("seed", 0, 6)
+    assert calls[-1] == ("seed", 6, 6)
+    for opened in (store, open_store(path)):
+        assert opened.query(encode("hello"), 3).following == [encode(" wo")]
+        assert opened.query(encode("def"), 2).following == [encode(" g")]
+        for text in ("secret", "outside", "kalt"):
+            assert opened.query(encode(text), 1).length < 3
+
+
+def test_seeding_stops_when_the_store_is_full(path: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    for i in range(50):
+        (folder / f"{i:02}.txt").write_text(f"{i:03}" * 100)
+    store = open_store(path, LEAST_BYTES)
+    report = store.seed(folder, encode)
+    assert 0 < report.n_files < 10
+    assert report.n_files + report.n_skipped == 50
+    assert path.stat().st_size <= LEAST_BYTES
+
+
+def test_seeding_that_is_stopped_keeps_what_was_read(path: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    for name in "abcd":
+        (folder / name).write_text(f"{name} text of {name}")
+    asked: list[int] = []
+
+    def is_stopping() -> bool:
+        asked.append(1)
+        return len(asked) > 2
+
+    report = open_store(path).seed(folder, encode, is_stopping=is_stopping)
+    assert (report.n_files, report.n_skipped) == (2, 2)
+    store = open_store(path)
+    assert store.query(encode("b te"), 2).following == [encode("xt")]
+    assert store.query(encode("c te"), 2).length < 4
+
+
+def test_seeding_from_what_is_no_folder(path: Path, tmp_path: Path) -> None:
+    for place in (tmp_path / "missing", Path(__file__)):
+        with pytest.raises(ConfigError, match="it is no folder"):
+            open_store(path).seed(place, encode)

@@ -1,0 +1,357 @@
+"""Engines that remember: prompts that take turns, and sessions that go through a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgedec import kernels
+from edgedec.export.to_onnx.emit import emit_portable
+from edgedec.export.to_onnx.fuse import fuse
+from edgedec.export.to_onnx.weights_file import write_weights
+from edgedec.models.blocks import weight_shapes
+from edgedec.models.errors import SessionError
+from edgedec.runtime.backends.fused import FusedSession
+from edgedec.runtime.backends.portable import PortableSession
+from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.decoding.planner import FixedPlanner
+from edgedec.runtime.decoding.speculative import Speculative
+from edgedec.runtime.decoding.strategy import DecodingStrategy
+from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter
+from edgedec.runtime.drafting.drafter import Budget
+from edgedec.runtime.engine import Engine, LoadedModel
+from edgedec.runtime.sessions.memory import (
+    DRAFT,
+    TARGET,
+    KnownModel,
+    SessionMemory,
+)
+from edgedec.runtime.sessions.session import ModelSession
+from edgedec.runtime.sessions.state import SessionState
+from edgedec.runtime.text.chat_template import ChatTemplate
+from edgedec.runtime.text.common_prefix import common_prefix
+from edgedec.runtime.text.prompt import PromptEncoder
+from edgedec.runtime.text.token_map import TokenMap
+from edgedec.runtime.text.tokenizer import Tokenizer
+
+from ..conftest import CHATML, ToySession, toy_state
+from ..test_engine import reciting
+
+MB = 10**6
+GREEDY = GenerationConfig(max_new_tokens=6, ignore_eos=True)
+VOCAB = 330
+
+
+def prompt(seed: int, n_tokens: int = 80) -> list[int]:
+    return [int(t) for t in np.random.default_rng(seed).integers(3, VOCAB, n_tokens)]
+
+
+A, B, C = prompt(1), prompt(2), [*prompt(1)[:40], *prompt(3, 40)]
+"""C begins as A does."""
+
+
+class LazySession(ToySession):
+    """A `ToySession` that counts the rows copied out of it."""
+
+    n_copied = 0
+
+    def snapshot(self, n_tokens: int | None = None, start: int = 0) -> SessionState:
+        state = super().snapshot(n_tokens, start)
+        self.n_copied += len(state.tokens) - start
+        return state
+
+
+@pytest.fixture(scope="module", params=["toy", "portable", "float16", "int8"])
+def make_session(
+    request: pytest.FixtureRequest, make_source: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[], ModelSession]:
+    """Returns a maker of sessions over one toy or tiny model."""
+    if request.param == "toy":
+        return lambda: LazySession(VOCAB)
+    source = make_source(vocab_size=VOCAB, max_positions=256)
+    model = emit_portable(source.config, 256, ())
+    if request.param != "portable":
+        if not kernels.has_library():
+            pytest.skip("the kernel library is not built")
+        shapes = weight_shapes(source.config)
+        formats = {name: source.format(name) for name, s in shapes.items() if len(s) == 2}
+        model = fuse(model, source.config, formats, kv_format=request.param)
+    folder = tmp_path_factory.mktemp(request.param)
+    write_weights(model, source, folder)
+    onnx.save(model, folder / "model.onnx")
+    kind = PortableSession if request.param == "portable" else FusedSession
+    return lambda: kind(folder / "model.onnx", source.config, 1, 256)
+
+
+MakeEngine = Callable[..., Engine]
+
+
+@pytest.fixture
+def make_engine(tokenizer: Tokenizer, make_source: Any) -> MakeEngine:
+    """Returns a maker of engines that remember."""
+    config = make_source(vocab_size=VOCAB).config
+
+    def make(
+        session: ModelSession,
+        max_bytes: int = MB,
+        strategy: DecodingStrategy | None = None,
+        memory: SessionMemory | None = None,
+        fingerprint: str = "tiny",
+    ) -> Engine:
+        memory = memory or SessionMemory(max_bytes)
+        memory.know(TARGET, KnownModel(fingerprint, config, session.context))
+        encoder = PromptEncoder(tokenizer, ChatTemplate(CHATML))
+        return Engine(LoadedModel(session, tokenizer, encoder, memory=memory), strategy)
+
+    return make
+
+
+def run(engine: Engine, tokens: Sequence[int]) -> tuple[list[int], int]:
+    """Returns the tokens an engine adds and how many of the prompt's it did not compute."""
+    result = engine.generate(list(tokens), GREEDY)
+    n_reused = result.stats.n_reused_tokens
+    assert result.stats.n_prefill_tokens == len(tokens) - n_reused
+    return list(result.token_ids), n_reused
+
+
+@pytest.mark.parity
+def test_prompts_that_take_turns(
+    make_engine: MakeEngine, make_session: Callable[[], ModelSession]
+) -> None:
+    engine = make_engine(make_session())
+    alone = {i: run(make_engine(make_session()), p)[0] for i, p in enumerate((A, B, C))}
+    assert run(engine, A) == (alone[0], 0)
+    assert run(engine, B) == (alone[1], 0)
+    assert run(engine, C) == (alone[2], 40)  # of A, in memory
+    assert run(engine, A) == (alone[0], 79)  # all but the token whose logits are wanted
+    assert run(engine, B) == (alone[1], 79)
+    assert run(engine, [*A, *alone[0], 7, 8])[1] == 85  # the answer's last token was not computed
+    assert run(engine, C) == (alone[2], 79)
+
+
+@pytest.mark.parity
+def test_rows_recalled_are_those_computed(
+    make_engine: MakeEngine, make_session: Callable[[], ModelSession]
+) -> None:
+    """Every row of the KV cache, bit for bit, piecewise recalled or computed."""
+    engine, fresh = make_engine(make_session()), make_engine(make_session())
+    for tokens in (A, C, B, [*A[:60], *B[:22]], B):
+        run(engine, tokens)
+    for tokens in ([*C, 5, 6, 7], [*A[:60], *B[:22], 9]):
+        _, n_reused = run(engine, tokens)
+        assert n_reused >= 79
+        fresh.session.truncate(0)
+        run(fresh, tokens)
+        got, expected = engine.session.snapshot(), fresh.session.snapshot()
+        assert got.tokens == expected.tokens
+        if isinstance(engine.session, PortableSession):
+            continue  # its rows depend on the shape of the pass
+        for name, rows in expected.kv_rows.items():
+            np.testing.assert_array_equal(got.kv_rows[name], rows)
+
+
+def test_nothing_is_copied_without_need(make_engine: MakeEngine) -> None:
+    session = LazySession(VOCAB)
+    engine = make_engine(session)
+    tokens = list(A)
+    for _ in range(4):
+        added, _ = run(engine, tokens)  # a prompt that goes on
+        tokens += [*added, 5]
+    assert session.n_copied == 0
+    run(engine, tokens[:-8])  # what is lost is soon computed again
+    assert session.n_copied == 0
+    run(engine, B)
+    n_held = session.n_copied
+    assert n_held == len(tokens[:-8]) + 5
+    run(engine, A)  # B is copied; of A all is held
+    assert session.n_copied == n_held + len(B) + 5
+    run(engine, C)
+    run(engine, A)
+    assert session.n_copied == n_held + len(B) + 5 + (len(C) - 40 + 5)
+
+
+def test_no_memory_no_copies(make_engine: MakeEngine) -> None:
+    session = LazySession(VOCAB)
+    engine = make_engine(session, max_bytes=0)
+    for tokens, n_reused in ((A, 0), (B, 0), (A, 0), (C, 40)):
+        assert run(engine, tokens)[1] == n_reused
+    assert session.n_copied == 0
+
+
+@pytest.mark.parametrize("n_chunks", [0, 1])
+def test_cancelled_turns_lose_nothing_else(make_engine: MakeEngine, n_chunks: int) -> None:
+    session = LazySession(VOCAB)
+    engine = make_engine(session)
+    alone, _ = run(engine, A)
+    stream = engine.stream([*C, *prompt(9, 150)], GREEDY)
+    if n_chunks:
+        session.before_pass = stream.cancel
+    else:
+        next(stream)
+        stream.cancel()
+    list(stream)
+    session.before_pass = lambda: None
+    assert list(session.tokens) == A[:40]
+    assert run(engine, A) == (alone, 79)
+    assert run(engine, [*C, 4])[1] == 40  # the cancelled text was dropped
+
+
+def test_cancelled_before_it_began(make_engine: MakeEngine) -> None:
+    engine = make_engine(LazySession(VOCAB))
+    run(engine, A)
+    engine.stream(B, GREEDY).cancel()
+    assert list(engine.session.tokens[:80]) == A
+    assert engine.session.n_tokens == 85
+
+
+def test_conversations_that_take_turns(make_engine: MakeEngine, tokenizer: Tokenizer) -> None:
+    """Each of two conversations computes only what is new to it."""
+    rule = reciting(tokenizer, "The quick brown fox jumps.")
+    engine = make_engine(LazySession(VOCAB, 600, rule))
+    one = engine.conversation("You know everything about foxes and nothing else.", GREEDY)
+    two = engine.conversation("You know everything about dogs, lazy ones, too.", GREEDY)
+    held: dict[Any, int] = {}
+    for turn in range(3):
+        for conversation in (one, two):
+            stream = conversation.send(f"Tell me about the quick brown fox number {turn}.")
+            list(stream)
+            stats, result = stream.result.stats, stream.result
+            if turn:
+                assert stats.n_reused_tokens >= held[conversation]
+            held[conversation] = result.n_prompt_tokens + result.n_new_tokens - 1
+    dropped = one.send("And now something else, a long question about lazy dogs and cafes.")
+    next(dropped)
+    dropped.cancel()
+    stream = two.send("Go on.")
+    list(stream)
+    assert stream.result.stats.n_reused_tokens >= held[two]
+    stream = one.send("Go on.")
+    list(stream)
+    assert stream.result.stats.n_reused_tokens >= held[one]
+
+
+REQUESTS = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(1, 120), st.integers(0, 3), st.integers(0, 60)),
+    max_size=8,
+)
+
+
+@given(requests=REQUESTS, max_bytes=st.integers(0, 3000))
+@settings(deadline=None, max_examples=50)
+def test_any_requests_any_limit(requests: list[tuple[int, int, int, int]], max_bytes: int) -> None:
+    """`ToySession.restore` checks every row; the session's own prefix is never made shorter."""
+    session = ToySession(VOCAB)
+    memory = SessionMemory(max_bytes)
+    for first, n_first, second, n_second in requests:
+        tokens = [*prompt(first, 120)[:n_first], *prompt(second, 60)[:n_second]]
+        n_own = common_prefix(session.tokens, tokens[:-1])
+        memory.recall(TARGET, session, tokens)
+        assert n_own <= common_prefix(session.tokens, tokens)
+        assert memory.prompt_cache.nbytes <= max_bytes
+        session.restore(toy_state(tokens, 0))
+
+
+def draft_strategy(memory: SessionMemory, draft: ToySession) -> Speculative:
+    """Returns speculation with a draft model that remembers."""
+    memory.open(DRAFT, draft)
+    drafter = DraftModelDrafter(
+        draft,
+        TokenMap.same(VOCAB, VOCAB),
+        VOCAB,
+        recall=lambda text: memory.recall(DRAFT, draft, text),
+    )
+    return Speculative(FixedPlanner([drafter], Budget(n_nodes=3, depth=3)))
+
+
+def test_draft_models_remember_too(make_engine: MakeEngine) -> None:
+    memory, draft = SessionMemory(MB), ToySession(VOCAB)
+    engine = make_engine(ToySession(VOCAB), strategy=draft_strategy(memory, draft), memory=memory)
+    alone = {i: run(make_engine(ToySession(VOCAB)), p)[0] for i, p in enumerate((A, B))}
+    costs = []
+    for i, tokens in ((0, A), (1, B), (0, A), (1, B)):
+        before = draft.n_rows
+        added, n_reused = run(engine, tokens)
+        assert added == alone[i]
+        costs.append((n_reused, draft.n_rows - before))
+    assert [n_reused for n_reused, _ in costs] == [0, 0, 79, 79]
+    for first, again in ((costs[0][1], costs[2][1]), (costs[1][1], costs[3][1])):
+        assert again <= first - 79
+    cache = memory.prompt_cache
+    assert cache.n_known(TARGET, A) == cache.n_known(DRAFT, A) == 80
+
+
+@pytest.mark.parity
+def test_saved_and_loaded(
+    make_engine: MakeEngine, make_session: Callable[[], ModelSession], tmp_path: Path
+) -> None:
+    path = tmp_path / "a.session"
+    first = make_engine(make_session(), max_bytes=0)
+    added, _ = run(first, A)
+    first.save_session(path)
+    second = make_engine(make_session(), max_bytes=0)
+    assert second.load_session(path) == 85
+    got, expected = second.session.snapshot(), first.session.snapshot()
+    assert got.tokens == expected.tokens == (*A, *added[:-1])
+    for name, rows in expected.kv_rows.items():
+        np.testing.assert_array_equal(got.kv_rows[name], rows)
+    longer = [*A, *added, 3, 4]
+    assert run(second, longer) == run(first, longer)
+    assert run(second, [*longer, 9])[1] == 88
+
+
+def test_loading_remembers_what_it_replaces(make_engine: MakeEngine, tmp_path: Path) -> None:
+    engine = make_engine(LazySession(VOCAB))
+    run(engine, A)
+    engine.save_session(tmp_path / "a")
+    run(engine, B)
+    engine.load_session(tmp_path / "a")
+    assert run(engine, [*B, 5])[1] == 80
+
+
+def test_refused_files_change_nothing(make_engine: MakeEngine, tmp_path: Path) -> None:
+    engine, other = make_engine(ToySession(VOCAB)), make_engine(ToySession(VOCAB, 16))
+    foreign = make_engine(ToySession(VOCAB), fingerprint="another")
+    run(engine, A)
+    engine.save_session(tmp_path / "a")
+    with pytest.raises(SessionError, match="'tiny', this one is 'another'"):
+        foreign.load_session(tmp_path / "a")
+    with pytest.raises(SessionError, match="load with a larger context"):
+        other.load_session(tmp_path / "a")
+    assert foreign.session.n_tokens == other.session.n_tokens == 0
+    data = (tmp_path / "a").read_bytes()
+    (tmp_path / "a").write_bytes(data[:-1] + b"\1")
+    run(engine, B)
+    with pytest.raises(SessionError, match="SHA-256"):
+        engine.load_session(tmp_path / "a")
+    assert list(engine.session.tokens[:80]) == B
+
+
+def test_a_stream_is_stopped_first(make_engine: MakeEngine, tmp_path: Path) -> None:
+    engine = make_engine(ToySession(VOCAB))
+    stream = engine.stream(A, GREEDY)
+    list(zip(range(2), stream, strict=False))
+    engine.save_session(tmp_path / "a")
+    assert stream.result.finish_reason == "cancelled"
+    n_held = engine.session.n_tokens
+    stream = engine.stream(B, GREEDY)
+    next(stream)
+    assert engine.load_session(tmp_path / "a") == n_held
+    assert stream.is_finished
+    engine.close()
+    for act in (engine.save_session, engine.load_session):
+        with pytest.raises(SessionError, match="closed"):
+            act(tmp_path / "a")
+
+
+def test_an_engine_without_a_bundle_has_no_files(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    session = ToySession(tokenizer.vocab_size)
+    engine = Engine(LoadedModel(session, tokenizer, PromptEncoder(tokenizer)))
+    with pytest.raises(SessionError, match="of no bundle"):
+        engine.save_session(tmp_path / "a")

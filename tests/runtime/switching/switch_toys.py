@@ -1,0 +1,82 @@
+"""Two toy models that mostly agree, and a plain account of what switching should do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.config.switching import SwitchConfig
+from edgedec.runtime.requests.result import GenerationResult
+from edgedec.runtime.sampling.token_mask import TokenMask
+from edgedec.runtime.switching.switching import Switching
+
+from ..conftest import ToySession
+from ..draft_toys import PROMPT, VOCAB, StatsSession, generate
+
+Row = npt.NDArray[np.float32]
+
+
+def rule(vocab_size: int, noise: float) -> Callable[[Sequence[int]], Row]:
+    """Returns logits that all toys share, plus ``noise`` of the small one's own."""
+
+    def row(prefix: Sequence[int]) -> Row:
+        shared = np.random.default_rng([len(prefix), *prefix[-3:]])
+        own = np.random.default_rng([7, len(prefix), *prefix[-3:]])
+        logits = 4 * shared.standard_normal(VOCAB) + noise * own.standard_normal(VOCAB)
+        return logits[:vocab_size].astype(np.float32)
+
+    return row
+
+
+def large_toy(context: int = 256, kind: type[ToySession] = ToySession) -> ToySession:
+    return kind(VOCAB, context, rule(VOCAB, 0.0))
+
+
+def small_toy(
+    context: int = 256,
+    vocab_size: int = VOCAB,
+    kind: type[ToySession] = StatsSession,
+    noise: float = 2.0,
+) -> ToySession:
+    return kind(vocab_size, context, rule(vocab_size, noise))
+
+
+def switched(
+    setting: str | SwitchConfig,
+    config: GenerationConfig,
+    large: ToySession | None = None,
+    small: ToySession | None = None,
+    mask: TokenMask | None = None,
+    **others: Any,
+) -> tuple[GenerationResult, ToySession, ToySession]:
+    """Returns an output of switching and both sessions, rewound as they must be."""
+    large, small = large or large_toy(), small or small_toy()
+    parsed = SwitchConfig.parse(setting) if isinstance(setting, str) else setting
+    strategy = Switching(small, parsed, size_ratio=0.25, **others)
+    result = generate(large, PROMPT, config, strategy, mask)
+    check_account(result)
+    text = [*PROMPT, *result.token_ids]
+    for session in (large, small):
+        assert list(session.tokens) == text[: session.n_tokens]
+    return result, large, small
+
+
+def check_account(result: GenerationResult) -> None:
+    """Asserts that everything told of an output agrees with its tags."""
+    told, tags = result.switch, list(result.origins)
+    assert set(tags) <= {"small", "large"}
+    assert (told["n_small"], told["n_large"]) == (tags.count("small"), tags.count("large"))
+    assert told["share_large"] == tags.count("large") / len(tags)
+    assert told["cost_paper"] == told["share_large"] + 0.25 * (1 - told["share_large"])
+    changes = [i for i in range(1, len(tags)) if tags[i] != tags[i - 1]]
+    assert [entry["position"] for entry in told["log"]] == changes
+    assert told["n_switches"] == len(changes)
+    assert told["first"] == tags[0]
+    for entry in told["log"]:
+        assert (entry["from"], entry["to"]) == tuple(tags[entry["position"] - 1 :][:2])
+        assert entry["gap"] >= 0
+        assert entry["catch_up_ms"] >= 0

@@ -1,0 +1,448 @@
+"""Switching at its edges: whose text it is, what the KV caches hold, what is told of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgedec.models.errors import ConfigError
+from edgedec.runtime.config import GenerationConfig, SamplingConfig
+from edgedec.runtime.config.switching import SwitchConfig
+from edgedec.runtime.requests.result import GenerationResult
+from edgedec.runtime.sessions.session import TokenTree
+from edgedec.runtime.switching.judge import surprise
+from edgedec.runtime.switching.paired_model import PairedModel
+from edgedec.runtime.switching.policy import ReplayPolicy
+from edgedec.runtime.switching.switching import Switching
+
+from ..conftest import ToySession
+from ..draft_toys import (
+    PROMPT,
+    SAMPLINGS,
+    VOCAB,
+    StatsSession,
+    ToyMask,
+    check_sums,
+    generate,
+    open_stream,
+)
+from .switch_toys import Row, large_toy, rule, small_toy, switched
+
+SETTINGS = [
+    "ead:threshold=2.0,window=3,dwell=2",
+    "ead:threshold=2.2,window=4,dwell=4,hysteresis=0.9",
+    "ead:threshold=2.0,window=4,dwell=1,reset_window=true",
+    "margin:threshold=0.5,window=2,dwell=1",
+    "bild:fallback=0.5",
+]
+GREEDY = GenerationConfig(max_new_tokens=60)
+
+
+def request(sampling: SamplingConfig, n: int = 40) -> GenerationConfig:
+    return GenerationConfig(max_new_tokens=n, seed=5, sampling=sampling)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+@pytest.mark.parametrize(
+    "setting", ["ead:threshold=inf", "margin:threshold=inf", "bild:fallback=0"]
+)
+def test_infinite_threshold_is_the_small_model(setting: str, sampling: SamplingConfig) -> None:
+    config = request(sampling)
+    result, large, small = switched(setting, config, copies=False)
+    assert result.token_ids == generate(small_toy(), PROMPT, config).token_ids
+    assert set(result.origins) == {"small"}
+    assert large.n_rows == len(PROMPT)
+    assert small.n_rows == len(PROMPT) + 39
+    assert not result.lossless
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+@pytest.mark.parametrize("mode", ["trust", "repair", "verify"])
+@pytest.mark.parametrize("setting", ["ead:threshold=-1", "margin:threshold=-1", "bild:fallback=2"])
+def test_threshold_below_zero_is_the_large_model(
+    setting: str, mode: str, sampling: SamplingConfig
+) -> None:
+    config = request(sampling)
+    result, large, small = switched(f"{setting},mode={mode}", config, copies=False)
+    assert result.token_ids == generate(large_toy(), PROMPT, config).token_ids
+    assert set(result.origins) == {"large"}
+    assert large.n_rows == len(PROMPT) + 39
+    assert setting.startswith("bild") or small.n_rows == 0  # bild asks the small model first
+
+
+def test_models_differ() -> None:
+    texts = [generate(toy(), PROMPT, GREEDY).token_ids for toy in (small_toy, large_toy)]
+    assert texts[0] != texts[1]
+
+
+@pytest.mark.parametrize("setting", [*SETTINGS, "ead:threshold=inf", "ead:threshold=-1"])
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_verify_is_the_large_model(setting: str, sampling: SamplingConfig, is_masked: bool) -> None:
+    config = request(sampling)
+    mask = ToyMask(VOCAB) if is_masked else None
+    plain = generate(large_toy(), PROMPT, config, mask=mask)
+    large = large_toy(kind=StatsSession)
+    text = setting + ("," if ":" in setting else ":") + "mode=verify,max_run=6"
+    result, _, _ = switched(text, config, large=large, mask=mask)
+    assert (result.token_ids, result.finish_reason) == (plain.token_ids, plain.finish_reason)
+    assert result.lossless
+    check_sums(result)
+    if "-1" not in setting:
+        assert "small" in result.origins
+        assert result.stats.n_passes < 39
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    sampling=st.sampled_from(SAMPLINGS),
+    seed=st.integers(0, 10**6),
+    policy=st.sampled_from(["ead", "margin", "bild"]),
+    threshold=st.floats(-0.5, 4.0),
+    window=st.integers(1, 8),
+    dwell=st.integers(1, 6),
+    max_run=st.integers(1, 12),
+    max_new_tokens=st.integers(1, 30),
+    contexts=st.tuples(st.integers(8, 40), st.integers(6, 40)),
+    vocab_size=st.integers(50, VOCAB),
+    is_masked=st.booleans(),
+    stop=st.sets(st.integers(0, VOCAB - 1), max_size=20),
+)
+def test_verify_whatever_the_limits(
+    sampling: SamplingConfig,
+    seed: int,
+    policy: str,
+    threshold: float,
+    window: int,
+    dwell: int,
+    max_run: int,
+    max_new_tokens: int,
+    contexts: tuple[int, int],
+    vocab_size: int,
+    is_masked: bool,
+    stop: set[int],
+) -> None:
+    config = GenerationConfig(
+        max_new_tokens=max_new_tokens, seed=seed, sampling=sampling, stop_token_ids=tuple(stop)
+    )
+    mask = ToyMask(VOCAB) if is_masked else None
+    plain = generate(large_toy(contexts[0]), PROMPT, config, mask=mask)
+    if max(plain.token_ids) >= vocab_size:  # the small model has no embedding for it
+        vocab_size = VOCAB
+    setting = SwitchConfig(
+        policy=policy,
+        threshold="auto" if policy == "bild" else threshold,
+        window=window,
+        dwell=dwell,
+        max_run=max_run,
+        mode="verify",
+    )
+    small = small_toy(contexts[1], vocab_size)
+    result, _, _ = switched(setting, config, large_toy(contexts[0]), small, mask)
+    assert (result.token_ids, result.finish_reason) == (plain.token_ids, plain.finish_reason)
+    check_sums(result)
+    assert result.stats.n_discarded == 0 or stop
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("mode", ["trust", "repair", "verify"])
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+def test_replay_gives_the_same_text(setting: str, mode: str, sampling: SamplingConfig) -> None:
+    config = request(sampling, 60)
+    result, _, _ = switched(f"{setting},mode={mode},rollback=1.5", config)
+    assert result.switch["n_switches"] > 1
+    log = json.loads(json.dumps(result.switch))  # as a file would keep it
+    replay, _, _ = switched("ead:threshold=0", config, policy=ReplayPolicy.of(log))
+    assert replay.token_ids == result.token_ids
+    assert replay.origins == result.origins
+
+
+def judged(result: GenerationResult) -> list[tuple[str, float, bool]]:
+    """Returns for each token its tag, the large model's -ln p, and whether it is its choice."""
+    found, text = [], [*PROMPT, *result.token_ids]
+    for i in range(len(PROMPT), len(text)):
+        row = rule(VOCAB, 0.0)(text[:i]).astype(np.float64)
+        total = np.log(np.exp(row - row.max()).sum()) + row.max()
+        found.append(
+            (result.origins[i - len(PROMPT)], total - row[text[i]], row.argmax() == text[i])
+        )
+    return found
+
+
+@pytest.mark.parametrize("rollback", [0.0, 0.7, 2.0, 5.0, float("inf")])
+@pytest.mark.parametrize("setting", ["bild:fallback=0.3", "ead:threshold=2.5,dwell=2"])
+def test_repair_keeps_what_the_large_model_finds_possible(setting: str, rollback: float) -> None:
+    result, _, _ = switched(f"{setting},mode=repair,rollback={rollback}", GREEDY)
+    tokens = judged(result)
+    assert all(is_choice for tag, _, is_choice in tokens if tag == "large")
+    small = [(nats, is_choice) for tag, nats, is_choice in tokens if tag == "small"]
+    assert all(nats <= rollback + 1e-4 or is_choice for nats, is_choice in small)
+    assert len(small) > 5
+    plain = generate(large_toy(), PROMPT, GREEDY).token_ids
+    assert (result.token_ids == plain) == (rollback < 1)  # half the mass is surely its choice
+    assert not result.lossless
+    check_sums(result)
+
+
+def test_bild_asks_the_large_model_where_the_small_one_is_unsure() -> None:
+    result, _, small = switched("bild:fallback=0.5", GREEDY, copies=False)
+    text = [*PROMPT, *result.token_ids]
+    for i, tag in enumerate(result.origins, len(PROMPT)):
+        row = rule(VOCAB, 2.0)(text[:i]).astype(np.float64)
+        top_prob = 1 / np.exp(row - row.max()).sum()
+        assert tag == ("large" if top_prob < 0.5 else "small")
+    assert result.switch["n_dropped"] == result.switch["n_large"] > 5
+    assert small.n_rows == len(text) - 1
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_every_token_is_computed_once_by_each_model_at_most(setting: str) -> None:
+    result, large, small = switched(setting, GREEDY, copies=False)
+    for session in (large, small):
+        assert session.n_rows == session.n_tokens <= len(PROMPT) + 59
+        assert session.n_passes <= 60
+    passes = result.switch["passes"]
+    n_passes = {name: counts["n_steps"] + counts["n_catch_ups"] for name, counts in passes.items()}
+    told = result.switch
+    assert n_passes["large"] == told["n_large"]
+    assert n_passes["small"] == told["n_small"] + told["n_dropped"] - 1  # that of the prompt
+    n_computed = n_passes["large"] + passes["large"]["n_caught_up"]
+    assert large.n_tokens == len(PROMPT) + n_computed
+
+
+def looping(noise: float) -> Callable[[Sequence[int]], Row]:
+    """Returns logits by the last token alone, so that texts repeat themselves."""
+
+    def row(prefix: Sequence[int]) -> Row:
+        shared = np.random.default_rng([3, prefix[-1]]).standard_normal(VOCAB)
+        own = np.random.default_rng([8, prefix[-1]]).standard_normal(VOCAB)
+        return (6 * shared + noise * own).astype(np.float32)
+
+    return row
+
+
+def log_of(result: GenerationResult) -> list[dict[str, object]]:
+    """Returns the switch log without what the clock and the passes put into it."""
+    return [
+        {key: entry[key] for key in ("position", "to", "entropy", "level")}
+        for entry in result.switch["log"]
+    ]
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+@pytest.mark.parametrize("mode", ["trust", "repair", "verify"])
+@pytest.mark.parametrize("setting", ["ead:threshold=inf", "ead:threshold=-1", *SETTINGS])
+def test_looking_up_changes_nothing_but_the_passes(
+    setting: str, mode: str, sampling: SamplingConfig
+) -> None:
+    found = {}
+    for copies in (False, True):
+        large = ToySession(VOCAB, 200, looping(0.0))
+        small = StatsSession(VOCAB, 150, looping(2.0))
+        config = request(sampling, 150)
+        result, _, _ = switched(f"{setting},mode={mode}", config, large, small, copies=copies)
+        found[copies] = result, small.n_passes + large.n_passes
+    (one_by_one, n_without), (copied, n_with) = found[False], found[True]
+    assert copied.token_ids == one_by_one.token_ids
+    assert copied.origins == one_by_one.origins
+    if mode == "trust":  # elsewhere it decides where runs end, and so what is judged together
+        assert log_of(copied) == log_of(one_by_one)
+        assert copied.switch["n_dropped"] == one_by_one.switch["n_dropped"]
+    assert one_by_one.switch["n_copied"] == 0
+    assert n_with <= n_without
+    if sampling.is_greedy and not sampling.has_penalties:
+        assert copied.switch["n_copied"] > 4
+        assert n_with < n_without
+
+
+def test_a_text_that_repeats_itself_takes_few_passes() -> None:
+    small = StatsSession(VOCAB, 200, looping(0.0))
+    large = ToySession(VOCAB, 200, looping(0.0))
+    result, _, _ = switched("ead:threshold=inf", GREEDY, large, small)
+    assert result.switch["n_copied"] > 30
+    assert small.n_passes < 30
+    counts = result.switch["passes"]["small"]
+    assert counts["n_caught_up"] == counts["n_catch_ups"] == 0  # nothing was missed
+
+
+@pytest.mark.parametrize("setting", ["ead:threshold=inf", "ead:threshold=-1", SETTINGS[0]])
+def test_what_a_stop_cuts_off_is_not_counted(setting: str) -> None:
+    """Several tokens come at once; the caller may stop in the middle of them."""
+    n_discarded = 0
+    for n_pieces in range(20, 50):
+        large = ToySession(VOCAB, 200, looping(0.0))
+        small = StatsSession(VOCAB, 200, looping(2.0))
+        strategy = Switching(small, SwitchConfig.parse(setting))
+        stream = open_stream(large, PROMPT, GREEDY, strategy)
+        for _ in range(n_pieces):
+            next(stream)
+        stream.stop()
+        result = stream.result
+        n_large = result.origins.count("large")
+        assert len(result.origins) == n_pieces
+        assert n_large == result.switch["n_large"]
+        # The prompt's pass gave the first token, if that is the large model's.
+        assert result.stats.n_pass_tokens == n_large - (result.origins[0] == "large")
+        n_discarded += result.stats.n_discarded
+    assert n_discarded > 5
+
+
+@settings(max_examples=40, deadline=None)
+@given(gap=st.integers(0, 200), n_rows=st.integers(1, 64), n_wrong=st.integers(0, 9))
+def test_caught_up_rows_equal_those_of_a_session_that_saw_every_token(
+    gap: int, n_rows: int, n_wrong: int
+) -> None:
+    text = [*PROMPT, *(np.random.default_rng(gap).integers(0, VOCAB, gap + n_rows).tolist())]
+    session, fresh = large_toy(400), large_toy(400)
+    wrong = [*PROMPT, *[1] * n_wrong]
+    session.forward(TokenTree.chain(wrong), ())
+    session.commit(range(len(wrong)))
+    model = PairedModel(session, len(PROMPT))
+    rows = model.rows_after(text, n_rows).logits
+    expected = []
+    for i, token in enumerate(text):
+        row = fresh.forward(TokenTree.chain([token]), (0,)).logits[0]
+        fresh.commit((0,))
+        expected += [row] if i >= len(text) - n_rows else []
+    np.testing.assert_array_equal(rows, expected)
+    assert list(session.tokens) == text
+
+
+def test_small_context_hands_over_for_good() -> None:
+    config = GenerationConfig(max_new_tokens=30)
+    result, _, small = switched("ead:threshold=inf", config, small=small_toy(context=16))
+    assert result.origins == ("small",) * 11 + ("large",) * 19
+    assert small.n_tokens == 16
+
+
+def test_narrower_vocabulary() -> None:
+    """A model of the same family may have fewer padding rows."""
+    config = request(SamplingConfig(temperature=1.0, logit_bias={VOCAB - 1: 1.0}))
+    result, _, _ = switched("ead:threshold=inf", config, small=small_toy(vocab_size=VOCAB - 5))
+    assert max(result.token_ids) < VOCAB - 5
+    with pytest.raises(ConfigError, match="the prompt holds token 15, expected 0 to 11"):
+        switched("ead:threshold=inf", config, small=small_toy(vocab_size=12))
+
+
+@pytest.mark.parametrize("mode", ["trust", "repair", "verify"])
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("n_pieces", [0, 1, 7])
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_cancelling_leaves_both_sessions_rewound(
+    mode: str, setting: str, n_pieces: int, is_dropped: bool
+) -> None:
+    large, small = large_toy(), small_toy()
+    strategy = Switching(small, SwitchConfig.parse(f"{setting},mode={mode}"))
+    stream = open_stream(large, PROMPT, GREEDY, strategy)
+    for _ in range(n_pieces):
+        next(stream)
+    if is_dropped:
+        stream.cancel()
+    else:
+        stream.stop()
+    text = [*PROMPT, *stream.result.token_ids]
+    for session in (large, small):
+        assert list(session.tokens) == text[: session.n_tokens]
+    assert len(stream.result.token_ids) == n_pieces
+    switch = stream.result.switch
+    assert switch["n_small"] + switch["n_large"] == n_pieces
+    assert (
+        generate(large, PROMPT, GREEDY, strategy).token_ids
+        == switched(f"{setting},mode={mode}", GREEDY)[0].token_ids
+    )
+
+
+@pytest.mark.parametrize("mode", ["trust", "repair", "verify"])
+@pytest.mark.parametrize("setting", ["ead:threshold=inf", "ead:threshold=-1", SETTINGS[0]])
+def test_idle_time_is_for_catching_up(setting: str, mode: str) -> None:
+    large, small = large_toy(context=90), small_toy(context=50)
+    strategy = Switching(small, SwitchConfig.parse(f"{setting},mode={mode}"))
+    stream = open_stream(large, PROMPT, GREEDY, strategy)
+    next(stream)
+    assert stream.catch_up() == 0  # nobody is idle yet
+    list(stream)
+    told, text = stream.result.switch, [*PROMPT, *stream.result.token_ids]
+    missed = len(text) - large.n_tokens + 50 - small.n_tokens
+    assert missed > 0
+    n_rows = large.n_rows + small.n_rows
+    assert stream.catch_up() == missed
+    assert large.n_rows + small.n_rows == n_rows + missed
+    assert list(large.tokens) == text
+    assert list(small.tokens) == text[:50]
+    assert stream.catch_up() == 0
+    assert stream.result.switch == told
+    longer = [*text, 3, 1]
+    config = GenerationConfig(max_new_tokens=9)
+    found = generate(large, longer, config, strategy).token_ids
+    anew = Switching(small_toy(context=50), SwitchConfig.parse(f"{setting},mode={mode}"))
+    assert found == generate(large_toy(context=90), longer, config, anew).token_ids
+
+
+@pytest.mark.parametrize("n_pieces", [0, 3])
+def test_nothing_is_caught_up_of_what_was_dropped(n_pieces: int) -> None:
+    large, small = large_toy(), small_toy()
+    strategy = Switching(small, SwitchConfig.parse("ead:threshold=inf"))
+    generate(large, PROMPT, GREEDY, strategy)
+    stream = open_stream(large, PROMPT[:3], GREEDY, strategy)
+    for _ in range(n_pieces):
+        next(stream)
+    stream.cancel()
+    n_rows = large.n_rows + small.n_rows
+    assert stream.catch_up() == 0
+    assert large.n_rows + small.n_rows == n_rows
+
+
+@pytest.mark.parametrize("mode", ["trust", "verify"])
+@pytest.mark.parametrize("victim", ["large", "small"])
+def test_interrupt_in_a_pass_leaves_both_sessions_rewound(mode: str, victim: str) -> None:
+    sessions = {"large": large_toy(), "small": small_toy()}
+    strategy = Switching(sessions["small"], SwitchConfig.parse(f"{SETTINGS[0]},mode={mode}"))
+    stream = open_stream(sessions["large"], PROMPT, GREEDY, strategy)
+    for _ in range(9):
+        next(stream)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    sessions[victim].before_pass = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        list(stream)
+    text = [*PROMPT, *stream.result.token_ids]
+    for session in sessions.values():
+        assert list(session.tokens) == text[: session.n_tokens]
+
+
+def test_a_stop_in_the_middle_of_a_run_is_not_counted() -> None:
+    plain = generate(large_toy(), PROMPT, GREEDY)
+    stop = f"{plain.token_ids[20]} "
+    config = GenerationConfig(max_new_tokens=60, stop=(stop,))
+    result, _, _ = switched("ead:threshold=inf,mode=verify,max_run=30", config)
+    expected = generate(large_toy(), PROMPT, config)
+    assert (result.text, result.finish_reason) == (expected.text, "stop")
+    assert result.switch["n_small"] + result.switch["n_large"] == len(result.token_ids)
+
+
+def test_surprise_is_in_nats_before_temperature() -> None:
+    rows = ToySession(VOCAB).forward(TokenTree.chain(PROMPT), (5,))
+    row = rows.logits[0].astype(np.float64)
+    expected = -np.log(np.exp(row[4]) / np.exp(row).sum())
+    assert surprise(rows, 0, 4) == pytest.approx(expected, rel=1e-5)
+
+
+def test_output_is_json_and_explained() -> None:
+    small = small_toy()
+    strategy = Switching(small, SwitchConfig.parse("ead:threshold=inf"))
+    result = generate(large_toy(), PROMPT, GREEDY, strategy)
+    assert "Infinity" not in json.dumps(result.to_dict())
+    assert result.switch["cost_paper"] is None
+    assert SwitchConfig.from_dict(result.switch["setting"]).threshold == float("inf")
+    assert strategy.explain()[0].startswith("ead:threshold=inf: 0 tokens from the large model, 60")
+    decode_ms = result.ttft_ms + result.tpot_ms * (len(result.token_ids) - 1)
+    assert 0 < result.switch["policy_ms"] < decode_ms
+    strategy.close()
+    assert small.is_closed

@@ -1,0 +1,64 @@
+"""Text of a user never becomes special tokens; everything else is the library's own encoding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgedec.models.errors import BundleError
+from edgedec.runtime.text.tokenizer import Tokenizer, without_surrogates
+
+from ..conftest import SPECIAL
+
+HOSTILE = [
+    "",
+    " " * 500,
+    "\u200b\u200d\ufeff\u202e",
+    "e" + "\u0301" * 50,
+    "\U0001f469\u200d\U0001f469\u200d\U0001f467",
+    "\x00\x01\r\n\t\x7f",
+    "\U0010ffff\ufdd0",
+]
+
+
+def test_special_token_text_stays_text(tokenizer: Tokenizer) -> None:
+    for special in SPECIAL:
+        ids = tokenizer.encode(f"a{special}b")
+        assert not set(ids) & {0, 1, 2}
+        assert tokenizer.decode(ids) == f"a{special}b"
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_text_equals_the_library(
+    tokenizer: Tokenizer, backend: tokenizers.Tokenizer, text: str
+) -> None:
+    assert tokenizer.encode(text) == backend.encode(text, add_special_tokens=False).ids
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=st.text(st.characters(), max_size=40))
+def test_any_text_survives(backend: tokenizers.Tokenizer, text: str) -> None:
+    tokenizer = Tokenizer(backend)
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == without_surrogates(text)
+    assert not set(ids) & {0, 1, 2}
+
+
+def test_lone_surrogates_are_replaced(tokenizer: Tokenizer) -> None:
+    assert without_surrogates("a\ud800b") == "a\ufffdb"
+    assert without_surrogates("\ud83d\ude42") == "🙂"
+    assert tokenizer.decode(tokenizer.encode("a\ud800b")) == "a\ufffdb"
+
+
+def test_broken_file_is_a_bundle_error(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    for content in (None, "", "{", '{"version": "1.0"}', "[]"):
+        if content is not None:
+            path.write_text(content)
+        with pytest.raises(BundleError, match=r"^[^\n]*tokenizer\.json is no tokenizer"):
+            Tokenizer.load(path)
