@@ -237,7 +237,8 @@ class DraftModelDrafter:
         known: list[Candidate] = []
         new_index = {last: ROOT}
         for i, candidate in enumerate(self._candidates if is_whole else ()):
-            if candidate.parent in new_index:
+            is_found = candidate.probability > 0  # and not a guess that nothing likely was
+            if is_found and candidate.parent in new_index:
                 new_index[i] = len(known)
                 known.append(replace(candidate, parent=new_index[candidate.parent], row=None))
         came_true = self._candidates.line(last)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from edgedec.models.errors import SessionError
@@ -98,8 +98,14 @@ rounds = st.lists(
 )
 
 
+WRONG_GUESS = [("random", 1, 1, 1, 0), ("drafted", 1, 1, 1, 1), ("random", 1, 1, 1, 1)]
+WRONG_GUESS += [("random", 1, 1, 1, 1), ("random", 1, 2, 1, 1), ("drafted", 1, 1, 1, 0)]
+"""A guess rides along in a pass, is not among what is likely there, and its parent comes true."""
+
+
 @settings(max_examples=150, deadline=None)
 @given(plan=rounds, is_greedy=st.booleans())
+@example(plan=WRONG_GUESS, is_greedy=False)
 def test_in_step_with_the_text_whatever_happens(plan: list[Any], is_greedy: bool) -> None:
     """Nothing is computed twice, and the trees are those of a drafter that knows no past.
 
