@@ -18,7 +18,7 @@ from edgedec.apps.switch_options import SwitchOptions, tell_if_approximate
 from edgedec.apps.terminal import TextWriter, note, print_json, stops_on_interrupt
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.methods.methods import AUTO, STORE
+from edgedec.runtime.methods.methods import AUTO
 from edgedec.runtime.requests.result import GenerationResult
 from edgedec.runtime.requests.stream import Stream
 
@@ -126,7 +126,7 @@ def write_stream(stream: Stream, bars: ProgressBars, shown: ShowOptions, is_sile
     Colours tell of drafts where asked for, and of models that take turns always.
     """
     colours = OriginColours()
-    is_switching = hasattr(stream.strategy, "catch_up")  # only models that take turns have to
+    is_switching = stream.takes_turns
     is_coloured = shown.show_drafts or is_switching
     writer = TextWriter(colours.paint) if is_coloured else TextWriter()
     n_written = 0
@@ -142,7 +142,7 @@ def write_stream(stream: Stream, bars: ProgressBars, shown: ShowOptions, is_sile
         writer.write(stream.result.text[n_written:])
         writer.end_line()
         note(summary(stream.result))
-        if is_switching:
+        if is_switching and stream.result.switch:  # none where it was stopped before it began
             note(switch_summary(stream.result))
         if is_coloured:
             colours.print_legend(stream.result.origins)
@@ -154,18 +154,14 @@ def write_stream(stream: Stream, bars: ProgressBars, shown: ShowOptions, is_sile
 
 def tell_if_unused(store: Path | None, stream: Stream) -> None:
     """Notes that the method of ``stream`` does not draft from ``store``."""
-    name = stream.strategy.name
-    if store is not None and name != AUTO and STORE not in name.split("+"):
+    name = stream.method
+    if store is not None and name != AUTO and "store" not in name.split("+"):
         note(f"the method {name} leaves {store} alone: use --method auto, or store")
 
 
 def explanation(stream: Stream) -> list[str]:
     """Returns why the method of a finished stream did what it did."""
-    explain = getattr(stream.strategy, "explain", None)
-    if explain is None:
-        return [f"the method {stream.strategy.name} decides nothing"]
-    told = explain()
-    return told.splitlines() if isinstance(told, str) else list(told)
+    return stream.explain() or [f"the method {stream.method} decides nothing"]
 
 
 def summary(result: GenerationResult) -> str:

@@ -19,6 +19,7 @@ from edgedec.models.blocks import head_weight
 from edgedec.models.manifest import BundleManifest, ModelEntry, damaged_files, read_manifest
 from edgedec.models.quant import FORMATS
 from edgedec.runtime.backends.kv_cache import kv_row_nbytes
+from edgedec.runtime.drafters import Need, drafter_names, find_drafter
 
 
 def inspect(
@@ -69,6 +70,7 @@ def _show(manifest: BundleManifest, damaged: list[str] | None) -> None:
         "written by": f"edgedec {manifest.edgedec_version}, schema {manifest.schema_version}",
         "stop tokens": ", ".join(map(str, manifest.stop_token_ids)) or "none",
     }
+    facts["methods"] = ", ".join(_methods(manifest))
     verified = manifest.verification
     facts |= _verified({key: value for key, value in verified.items() if key != "draft"})
     out.print(_facts(facts))
@@ -86,6 +88,16 @@ def _show(manifest: BundleManifest, damaged: list[str] | None) -> None:
         out.print(f"{names}; copy the bundle again or export the model again", markup=False)
     elif damaged is not None:
         out.print("[green]every file is as exported[/]")
+
+
+def _methods(manifest: BundleManifest) -> list[str]:
+    """Returns the decoding methods, with what those need that the bundle does not bring."""
+    names = ["plain", "auto"]
+    for name in drafter_names():
+        need = find_drafter(name).need
+        is_there = need is Need.DRAFT_MODEL and "draft" in manifest.models
+        names.append(name if need is None or is_there else f"{name} (with {need.option})")
+    return names
 
 
 def _published(model: ModelEntry) -> dict[str, str]:

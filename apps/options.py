@@ -9,8 +9,10 @@ from typing import Annotated
 import typer
 
 from edgedec.runtime.config import MAX_DRAFT_LEN, GenerationConfig, SpeculationConfig
+from edgedec.runtime.drafters import drafter_names
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.opening.load import load
+from edgedec.runtime.opening.options import EngineOptions
 from edgedec.runtime.sessions.prefill import Progress
 
 Bundle = Annotated[
@@ -86,7 +88,10 @@ IgnoreEos = Annotated[
 
 Method = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="How to decode: plain, auto, or a drafting method."),
+    typer.Option(
+        metavar="NAME",
+        help=f"How to decode: plain, auto, or some of {', '.join(drafter_names())}, joined by +.",
+    ),
 ]
 Verifier = Annotated[
     str | None, typer.Option(metavar="NAME", help="What accepts drafted tokens when sampling.")
@@ -145,17 +150,16 @@ class LoadOptions:
         overlap: str = "auto",
     ) -> Engine:
         """Returns the engine over ``bundle``, which may draft from ``store``."""
-        return load(
-            bundle,
-            self.threads,
-            self.context,
-            on_progress,
+        loading = EngineOptions(
+            threads=self.threads,
+            context=self.context,
             draft=True if self.draft is None else self.draft,
             prompt_cache_mb=prompt_cache_mb,
             affinity=None if self.affinity is None else parse_affinity(self.affinity),
             store=store,
             overlap=overlap,
         )
+        return load(bundle, loading, on_progress)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from edgedec.apps.progress import ProgressBars, count_amount
 from edgedec.apps.terminal import print_json
 from edgedec.runtime.config import SuggestConfig
 from edgedec.runtime.opening.load import load
+from edgedec.runtime.opening.options import EngineOptions
 from edgedec.runtime.requests.suggestions import Completion
 from edgedec.runtime.sessions.row_stats import N_TOP
 
@@ -80,9 +81,10 @@ def suggest(
         min_log_prob=math.log(min_prob) if min_prob > 0 else -math.inf,
     )
     asked = [{"role": "user", "content": text.rstrip("\n")}] if chat else text
+    loading = EngineOptions(threads=threads, context=context, draft=False, prompt_cache_mb=0)
     with (
         ProgressBars(count_amount) as bars,
-        load(bundle, threads, context, bars.report, draft=False, prompt_cache_mb=0) as engine,
+        load(bundle, loading, bars.report) as engine,
     ):
         found = engine.suggest(asked, config, bars.report)
     if json:

@@ -321,7 +321,7 @@ def _encode(
 ) -> dict[str, list[int]]:
     is_chat = engine.has_chat_template if what.chat is None else what.chat
     found = {prompt.name: prompt.encode(engine, is_chat) for prompt in prompts}
-    limit = engine.session.context - what.max_new_tokens
+    limit = engine.context - what.max_new_tokens
     fitting = {name: ids for name, ids in found.items() if len(ids) <= limit}
     if len(fitting) < len(found):
         note(f"left out {len(found) - len(fitting)} prompts of more than {limit} tokens")

@@ -10,24 +10,28 @@ from edgedec.runtime.cores.machine import peak_rss_mb, physical_cores
 from edgedec.runtime.drafting.stats import DecodeStats
 from edgedec.runtime.engine import Engine, LoadedModel
 from edgedec.runtime.opening.load import load
+from edgedec.runtime.opening.options import EngineOptions
 from edgedec.runtime.requests.conversation import Conversation
 from edgedec.runtime.requests.result import GenerationResult
 from edgedec.runtime.requests.stream import Stream
-from edgedec.runtime.sessions.session import ModelSession, Rows, TokenTree
+from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sessions.token_tree import TokenTree
 
 __all__ = [
     "Conversation",
     "DecodeStats",
     "Engine",
+    "EngineOptions",
     "GenerationConfig",
     "GenerationResult",
     "LoadedModel",
-    "ModelSession",
     "Rows",
     "SamplingConfig",
     "SpeculationConfig",
     "Stream",
     "SuggestConfig",
+    "TokenSequence",
     "TokenTree",
     "load",
     "peak_rss_mb",

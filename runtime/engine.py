@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakSet
 
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config import GenerationConfig, SuggestConfig
 from edgedec.runtime.cores.core_split import CoreSplit
 from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
-from edgedec.runtime.drafting.drafter import Drafter
 from edgedec.runtime.methods.draft_source import DraftSource
 from edgedec.runtime.methods.methods import PLAIN, MethodParts, Methods
+from edgedec.runtime.ngrams.ngram_store import NgramStore
 from edgedec.runtime.requests.conversation import Conversation
 from edgedec.runtime.requests.result import GenerationResult
 from edgedec.runtime.requests.stream import OnDone, Request, Stream
 from edgedec.runtime.sampling.grammar import Grammars
-from edgedec.runtime.sessions.memory import (
-    TARGET,
-    SessionMemory,
-)
+from edgedec.runtime.sessions.memory import TARGET, SessionMemory
+from edgedec.runtime.sessions.model import Model
 from edgedec.runtime.sessions.prefill import Progress, check_fits
-from edgedec.runtime.sessions.session import ModelSession
+from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sessions.turns import Turns
 from edgedec.runtime.text.prompt import Prompt, PromptEncoder
 from edgedec.runtime.text.text_stream import TextStream
 from edgedec.runtime.text.tokenizer import Codec
@@ -39,17 +41,18 @@ if TYPE_CHECKING:
 class LoadedModel:
     """The parts an engine is made of.
 
+    model: the target model. context: most tokens of a text.
     stop_token_ids: tokens with which the model itself ends an output.
     defaults: the request used when the caller states none.
     draft: the draft model, opened by methods that need it.
     default_method: how requests are decoded that do not say.
-    identity: of models, device and threads; see `MethodParts`.
-    memory: what the sessions computed for earlier prompts.
-    tuned: what `edgedec tune` found.
-    store: makes drafters over the n-gram store, if there is one. split: see `MethodParts`.
+    identity, tuned, store, is_store_growing, split: see `MethodParts`.
+    memory: what the sequences computed for earlier prompts.
+    release: called with the target model when the engine is closed.
     """
 
-    session: ModelSession
+    model: Model
+    context: int
     tokenizer: Codec
     encoder: PromptEncoder
     stop_token_ids: tuple[int, ...] = ()
@@ -60,25 +63,39 @@ class LoadedModel:
     identity: str = ""
     memory: SessionMemory = field(default_factory=SessionMemory)
     tuned: Any = None
-    store: Callable[[], Drafter] | None = None
+    store: NgramStore | None = None
+    is_store_growing: bool = True
     split: CoreSplit = field(default_factory=CoreSplit)
+    release: Callable[[Model], None] = lambda model: model.close()
 
 
 class Engine:
-    """A loaded bundle. It serves one request at a time and reuses the KV cache between them."""
+    """A loaded bundle. Its requests take turns, each with a KV cache of its own.
 
-    def __init__(self, model: LoadedModel, strategy: DecodingStrategy | None = None) -> None:
-        """Takes over ``model``. strategy: decodes all requests, whatever method they name."""
-        self._model: LoadedModel | None = model
+    A KV cache goes from a finished request to the next one that begins alike.
+    """
+
+    def __init__(self, loaded: LoadedModel, strategy: DecodingStrategy | None = None) -> None:
+        """Takes over ``loaded``. strategy: decodes all requests, whatever method they name."""
+        self._loaded: LoadedModel | None = loaded
         self._strategy = strategy
         parts = MethodParts(
-            model.session, model.draft, model.identity, model.store, model.tuned, model.split
+            context=loaded.context,
+            hidden_layers=loaded.model.capabilities.hidden_layers,
+            draft=loaded.draft,
+            identity=loaded.identity,
+            store=loaded.store,
+            is_store_growing=loaded.is_store_growing,
+            tuned=loaded.tuned,
+            split=loaded.split,
         )
-        self._methods = Methods(parts, model.default_method)
-        self._grammars = Grammars(model.tokenizer, model.session.vocab_size)
-        self._stream: Stream | None = None
-        self.defaults = model.defaults
-        model.memory.open(TARGET, model.session)
+        self._methods = Methods(parts, loaded.default_method)
+        self._grammars = Grammars(loaded.tokenizer, loaded.model.vocab_size)
+        self._turns = Turns()
+        self._streams: WeakSet[Stream] = WeakSet()
+        self._abandoned: deque[Callable[[], None]] = deque()
+        self.defaults = loaded.defaults
+        self._pool = loaded.memory.open(TARGET, loaded.model, loaded.context)
 
     def __enter__(self) -> Self:
         return self
@@ -92,32 +109,54 @@ class Engine:
         self.close()
 
     @property
-    def session(self) -> ModelSession:
-        """The target model's session."""
-        return self._open_model.session
+    def model(self) -> Model:
+        """The target model."""
+        return self._open.model
+
+    @property
+    def context(self) -> int:
+        """Most tokens of prompt and output together."""
+        return self._open.context
+
+    @contextmanager
+    def borrowed(self, text: Sequence[int]) -> Iterator[TokenSequence]:
+        """The sequence of a finished request that holds most of ``text``, for passes of one's own.
+
+        It may be left in any state; the next request makes of it what it needs.
+        """
+        self._tidy()
+        sequence = self._pool.take(text)
+        try:
+            yield sequence
+        finally:
+            self._pool.give_back(sequence)
+
+    def new_sequence(self) -> TokenSequence:
+        """Returns an empty sequence of the target model, for passes of one's own; close it."""
+        return TokenSequence(self._open.model, self._open.context)
 
     @property
     def tokenizer(self) -> Codec:
-        return self._open_model.tokenizer
+        return self._open.tokenizer
 
     @property
     def has_chat_template(self) -> bool:
-        return self._open_model.encoder.has_template
+        return self._open.encoder.has_template
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
         """Tokens with which the model itself ends an output."""
-        return self._open_model.stop_token_ids
+        return self._open.stop_token_ids
 
     @property
     def draft(self) -> DraftSource | None:
         """Where the draft model lies, if there is one."""
-        return self._open_model.draft
+        return self._open.draft
 
     @property
     def load_ms(self) -> float:
         """Time it took to load the bundle."""
-        return self._open_model.load_ms
+        return self._open.load_ms
 
     def generate(
         self,
@@ -137,7 +176,7 @@ class Engine:
         config: GenerationConfig | None = None,
         on_progress: Progress | None = None,
     ) -> Stream:
-        """Returns the output as it appears. An unfinished earlier stream is stopped.
+        """Returns the output as it appears. Streams in progress go on, in turns with this one.
 
         Args:
             prompt: Plain text, chat messages (``role`` and ``content``), or token ids.
@@ -151,7 +190,7 @@ class Engine:
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Returns the ids of ``prompt``."""
-        return self._open_model.encoder.encode(prompt)
+        return self._open.encoder.encode(prompt)
 
     def open_stream(
         self,
@@ -162,27 +201,33 @@ class Engine:
     ) -> Stream:
         """Returns a `stream` that also reports its result to ``on_done``."""
         started_s = time.perf_counter()
-        model = self._open_model
-        self.finish_stream()
+        loaded = self._open
+        self._tidy()
         config = config or self.defaults
-        config.check_vocabulary(model.session.vocab_size)
-        strategy = self._strategy or self._methods.of_request(config)
+        config.check_vocabulary(loaded.model.vocab_size)
         tokens = self.encode(prompt)
-        check_fits(tokens, model.session)
-        own_stops = () if config.ignore_eos else model.stop_token_ids
+        check_fits(tokens, loaded.context, loaded.model.vocab_size)
+        own_stops = () if config.ignore_eos else loaded.stop_token_ids
+        stops = frozenset(own_stops) | frozenset(config.stop_token_ids)
+        with self._turns.taken():  # what requests share is made when first asked for
+            strategy = self._strategy or self._methods.of_request(config)
+            mask = self._grammars.mask(config, stops)
         request = Request(
             strategy=strategy,
             started_s=started_s,
-            load_ms=model.load_ms,
+            load_ms=loaded.load_ms,
+            lender=self._pool,
+            turns=self._turns,
             on_progress=on_progress,
-            recall=partial(model.memory.recall, TARGET, model.session),
+            recall=partial(loaded.memory.recall, TARGET),
+            abandon=self._abandoned.append,
         )
-        stops = frozenset(own_stops) | frozenset(config.stop_token_ids)
-        mask = self._grammars.mask(config, stops)
-        state = DecodeState.start(model.session, tokens, config, stops, mask)
-        text = TextStream(model.tokenizer.detokenizer(), config.stop)
-        self._stream = Stream(request, state, text, on_done)
-        return self._stream
+        text = TextStream(loaded.tokenizer.detokenizer(), config.stop)
+        sequence = self._pool.take(tokens)
+        state = DecodeState.start(sequence, tokens, config, stops, mask)
+        stream = Stream(request, state, text, on_done)
+        self._streams.add(stream)
+        return stream
 
     def suggest(
         self,
@@ -197,29 +242,22 @@ class Engine:
         """
         from edgedec.runtime.requests.suggestions import complete
 
-        model = self._open_model
-        self.finish_stream()
+        loaded = self._open
+        self._tidy()
         tokens = self.encode(prompt)
-        check_fits(tokens, model.session)
+        check_fits(tokens, loaded.context, loaded.model.vocab_size)
         config = config or SuggestConfig()
-        stops = config.stop_token_ids.union(model.stop_token_ids)
-        model.memory.recall(TARGET, model.session, tokens)
+        stops = config.stop_token_ids.union(loaded.stop_token_ids)
         asked = replace(config, stop_token_ids=stops)
-        return complete(model.session, model.tokenizer, tokens, asked, on_progress)
-
-    def finish_stream(self) -> None:
-        """Stops the stream in progress, if any.
-
-        Raises:
-            SessionError: Another thread is computing it right now.
-        """
-        if self._stream is None or self._stream.is_finished:
-            return
-        if self._stream.is_running:
-            raise SessionError(
-                "the engine is busy with another stream: finish it, or stop() it and wait"
+        sequence = self._pool.take(tokens)
+        try:
+            with self._turns.taken():
+                loaded.memory.recall(TARGET, sequence, tokens)
+            return self._turns.drive(
+                complete(sequence, loaded.tokenizer, tokens, asked, on_progress)
             )
-        self._stream.stop()
+        finally:
+            self._pool.give_back(sequence)
 
     def conversation(
         self, system: str | None = None, config: GenerationConfig | None = None
@@ -237,21 +275,30 @@ class Engine:
 
     def forget_drafts(self) -> None:
         """Forgets what drafters learned from earlier requests, and their KV caches."""
-        self.finish_stream()
-        self._methods.forget()
+        self._tidy()
+        with self._turns.taken():
+            self._methods.forget()
+
+    def forget_prompts(self) -> None:
+        """Forgets what the KV caches of finished requests hold."""
+        self._tidy()
+        with self._turns.taken():
+            self._pool.forget()
 
     def save_session(self, path: str | Path) -> None:
-        """Stops the stream in progress and writes what the KV caches hold, the draft model's too.
+        """Writes what the KV caches used last hold, the draft model's too.
 
-        An older file at ``path`` is replaced when all of the new one is on the disk. Only the
-        file's owner may read it, for it holds the text.
+        Of a stream in progress that is what was computed so far. An older file at ``path`` is
+        replaced when all of the new one is on the disk. Only the file's owner may read it, for it
+        holds the text.
 
         Raises:
-            SessionError: The file cannot be written, or a stream is being computed.
+            SessionError: The file cannot be written.
         """
-        memory = self._open_model.memory
-        self.finish_stream()
-        memory.save(Path(path))
+        memory = self._open.memory
+        self._tidy()
+        with self._turns.taken():
+            memory.save(Path(path))
 
     def load_session(self, path: str | Path) -> int:
         """Makes the KV caches hold what `save_session` wrote; returns the number of tokens.
@@ -261,22 +308,46 @@ class Engine:
         Raises:
             SessionError: The file is damaged or of another model; everything stays as it was.
         """
-        memory = self._open_model.memory
-        self.finish_stream()
-        return memory.load(Path(path))
+        memory = self._open.memory
+        self._tidy()
+        with self._turns.taken():
+            return memory.load(Path(path))
 
     def close(self) -> None:
-        """Releases the model. Closing twice is fine."""
-        if self._model is not None:
-            self.finish_stream()
-            self._methods.close()
-            if self._strategy is not None:
-                self._strategy.close()
-            self._model.session.close()
-            self._model = None
+        """Stops all streams and releases the model. Closing twice is fine.
+
+        Raises:
+            SessionError: Another thread is computing a stream right now.
+        """
+        loaded = self._loaded
+        if loaded is None:
+            return
+        streams = [stream for stream in self._streams if not stream.is_finished]
+        if any(stream.is_running for stream in streams):
+            raise SessionError(
+                "the engine is busy with a stream in another thread: finish it, or stop() it and "
+                "wait"
+            )
+        for stream in streams:
+            stream.stop()
+        self._tidy()
+        self._methods.close()
+        if self._strategy is not None:
+            self._strategy.close()
+        self._pool.close()
+        loaded.release(loaded.model)
+        self._loaded = None
+
+    def _tidy(self) -> None:
+        """Ends the streams that were let go of unfinished."""
+        if not self._abandoned:
+            return
+        with self._turns.taken():  # in here none of them is taken by another thread
+            while self._abandoned:
+                self._abandoned.popleft()()
 
     @property
-    def _open_model(self) -> LoadedModel:
-        if self._model is None:
+    def _open(self) -> LoadedModel:
+        if self._loaded is None:
             raise SessionError("the engine is closed: load the bundle again")
-        return self._model
+        return self._loaded

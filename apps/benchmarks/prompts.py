@@ -43,8 +43,8 @@ from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.models.manifest import BundleManifest, read_manifest
 from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.engine import Engine
-from edgedec.runtime.methods.methods import STORE
 from edgedec.runtime.opening.load import load
+from edgedec.runtime.opening.options import EngineOptions
 
 _WARMUP_TOKENS = 8
 
@@ -160,7 +160,7 @@ def _refuse_draft(names: Sequence[str]) -> None:
 
 def _refuse_store(names: Sequence[str]) -> None:
     for name in names:
-        if STORE in name.split("+"):
+        if "store" in name.split("+"):
             raise ConfigError(f"method {name} needs an n-gram store: name its file with --store")
 
 
@@ -178,16 +178,16 @@ class _Setup:
 
     def load(self, context: int | None = None) -> Engine:
         draft = True if self.options.draft is None else self.options.draft
-        return load(
-            self.bundle,
-            self.plan.n_threads,
-            context,
+        loading = EngineOptions(
+            threads=self.plan.n_threads,
+            context=context,
             draft=draft,
             prompt_cache_mb=0,
             store=self.options.store,
             is_store_growing=False,
             overlap=self.options.overlap,
         )
+        return load(self.bundle, loading)
 
 
 def run_prompts(setup: _Setup, names: Sequence[str], prompts: Sequence[BenchPrompt]) -> Outcome:

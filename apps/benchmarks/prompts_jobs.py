@@ -98,7 +98,7 @@ class Method:
         self._engine.forget_drafts()
 
     def run(self, ids: Sequence[int], n_tokens: int) -> Run:
-        self._engine.session.truncate(0)
+        self._engine.forget_prompts()
         request = self._asked.request(self.name, n_tokens)
         started_s = time.process_time()
         result = self._engine.generate(list(ids), request)

@@ -26,7 +26,7 @@ from edgedec.apps.evaluation.tasks import Task, file_sha256, read_problems, read
 from edgedec.apps.evaluation.walk import Answers, Engines, Predictions, Work
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import MANIFEST_NAME, BundleManifest, read_manifest
-from edgedec.runtime.backends import open_session
+from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.switching import ADADEC, POLICIES, SwitchConfig
 from edgedec.runtime.cores.affinity import Affinity
@@ -36,6 +36,7 @@ from edgedec.runtime.methods.draft_source import DraftSource, find_draft
 from edgedec.runtime.methods.methods import AUTO, PLAIN
 from edgedec.runtime.opening.bundle_parts import prompt_encoder
 from edgedec.runtime.opening.load import load
+from edgedec.runtime.opening.options import EngineOptions
 from edgedec.runtime.switching.pair import checked
 from edgedec.runtime.text.tokenizer import TOKENIZER_NAME, Tokenizer
 
@@ -165,24 +166,24 @@ class Job:
         """Returns an engine of the models, which keeps nothing of earlier prompts."""
         if models is Models.SMALL:
             return self._open_small(context or self.context)
-        return load(
-            self.bundle,
-            self.threads,
-            context,
+        loading = EngineOptions(
+            threads=self.threads,
+            context=context,
             draft=True if models is Models.OWN else self.draft,
             prompt_cache_mb=0,
             affinity=self.placed.processors or None,
         )
+        return load(self.bundle, loading)
 
     def _open_small(self, context: int) -> Engine:
         """Returns an engine whose one model is the draft model."""
         source, tokenizer = self.source(context), Tokenizer.load(self.bundle / TOKENIZER_NAME)
-        session = open_session(
-            source.folder, source.entry, self.threads, source.context, self.placed
-        )
+        model = open_model(source.folder, source.entry, self.threads, self.placed)
         return Engine(
             LoadedModel(
-                session=session,
+                model=model,
+                context=source.context,
+                release=release_model,
                 tokenizer=tokenizer,
                 encoder=prompt_encoder(self.bundle, self.manifest, tokenizer),
                 stop_token_ids=self.manifest.stop_token_ids,

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgedec.models.errors import ConfigError
-from edgedec.runtime.sessions.session import ModelSession, TokenTree
+from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sessions.token_tree import TokenTree
 
 _CHUNK = 64
 """Tokens per pass: a chunk's logits take _CHUNK rows of the vocabulary's width."""
@@ -60,21 +61,21 @@ def cut(n_tokens: int, window: int, stride: int, has_start_token: bool) -> Itera
 
 
 def score(
-    session: ModelSession, tokens: Sequence[int], window: Window, start_token: int | None
+    sequence: TokenSequence, tokens: Sequence[int], window: Window, start_token: int | None
 ) -> tuple[float, float]:
     """Returns the nats that a window's scored tokens take together, and the seconds it took."""
     started_s = time.perf_counter()
     lead = [] if start_token is None else [start_token]
     ids = [*lead, *tokens[window.start : window.end]]
     first = window.scored - window.start + len(lead)  # index in ids of the first scored token
-    session.truncate(0)
+    sequence.truncate(0)
     nats = 0.0
     for start in range(0, len(ids) - 1, _CHUNK):
         chunk = ids[start : min(start + _CHUNK, len(ids) - 1)]
         asked = [i for i in range(len(chunk)) if start + i + 1 >= first]
-        rows = session.forward(TokenTree.chain(chunk), asked)
+        rows = sequence.forward(TokenTree.chain(chunk), asked)
         followers = [ids[start + i + 1] for i in asked]
         chosen = rows.logits[np.arange(len(asked)), followers].astype(np.float64)
         nats += float(np.sum(rows.stats.log_sum_exp.astype(np.float64) - chosen))
-        session.commit(range(len(chunk)))
+        sequence.commit(range(len(chunk)))
     return nats, time.perf_counter() - started_s

@@ -75,13 +75,13 @@ class Answers:
 
     def warm_up(self, setting: Setting) -> None:
         engine = self.engines.of(setting)
-        engine.session.truncate(0)
+        engine.forget_prompts()
         engine.generate(self.prompts[0], replace(setting.request, max_new_tokens=_WARMUP_TOKENS))
 
     def take(self, setting: Setting, index: int) -> Sample:
         problem, engine = self.problems[index], self.engines.of(setting)
         request = self.task.request(engine, problem, setting.request)
-        engine.session.truncate(0)
+        engine.forget_prompts()
         started_s = time.perf_counter()
         result = engine.generate(self.prompts[index], request)
         seconds = time.perf_counter() - started_s
@@ -122,8 +122,9 @@ class Predictions:
 
     def take(self, setting: Setting, index: int) -> Sample:
         window = self.windows[index]
-        session = self.engines.of(setting).session
-        nats, seconds = score(session, self.tokens, window, self.start_token)
+        sequence = self.engines.of(setting).new_sequence()
+        nats, seconds = score(sequence, self.tokens, window, self.start_token)
+        sequence.close()
         return Sample(
             fingerprint=setting.fingerprint,
             name=self.names[index],

@@ -1,4 +1,4 @@
-"""edgedec itself, through the session and the strategy that `edgedec run` decodes with."""
+"""edgedec itself, through the sequence and the strategy that `edgedec run` decodes with."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from typing import Any
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.decoding.plain import Plain
 from edgedec.runtime.decoding.strategy import DecodeState
-from edgedec.runtime.drafting.stats import DecodeStats
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.opening.load import load
+from edgedec.runtime.opening.options import EngineOptions
 from edgedec.runtime.sampling.noise import Noise
-from edgedec.runtime.sessions.prefill import prefill
-from edgedec.runtime.sessions.session import TokenTree
+from edgedec.runtime.sessions.passes import run_passes
+from edgedec.runtime.sessions.prefill import feed
+from edgedec.runtime.sessions.token_tree import TokenTree
 
 
 class Model:
     """A loaded bundle and the tokens to feed it."""
 
     def __init__(self, engine: Engine, spec: dict[str, Any]) -> None:
-        self._session = engine.session
-        self._engine = engine  # owns the session
+        self._sequence = engine.new_sequence()
+        self._engine = engine  # owns the model
         self._ids: list[int] = spec["ids"]
         self.facts = {"through": "edgedec.runtime", "threads": spec["threads"]}
 
@@ -29,18 +30,18 @@ class Model:
         """Returns the seconds for n tokens after depth others, with logits of the last."""
         self._fill(depth)
         started_s = time.perf_counter()
-        prefill(self._session, self._ids[: depth + n], DecodeStats())
+        run_passes(feed(self._sequence, self._ids[: depth + n]))
         return time.perf_counter() - started_s
 
     def decode(self, depth: int, n: int) -> float | None:
         """Returns the seconds for n greedy tokens."""
         self._fill(depth)
         tokens = self._ids[: depth + 1]
-        state = DecodeState.start(self._session, tokens, GenerationConfig(max_new_tokens=n))
-        strategy, noise = Plain(), Noise(0)
+        state = DecodeState.start(self._sequence, tokens, GenerationConfig(max_new_tokens=n))
+        decoding, noise = Plain().begin(state, {}), Noise(0)
         started_s = time.perf_counter()
         for _ in range(n):
-            for token in strategy.step(state, noise).tokens:
+            for token in run_passes(decoding.step(noise)).tokens:
                 state.append(token)
         return time.perf_counter() - started_s
 
@@ -50,19 +51,19 @@ class Model:
         tree = TokenTree.chain(self._ids[depth : depth + m])
         rows = range(m)
         started_s = time.perf_counter()
-        self._session.forward(tree, rows)
+        self._sequence.forward(tree, rows)
         return time.perf_counter() - started_s
 
     def _fill(self, depth: int) -> None:
         """Makes the first ``depth`` tokens, and no more, the contents of the KV cache."""
-        session = self._session
-        if list(session.tokens[:depth]) == self._ids[:depth]:
-            session.truncate(depth)
+        sequence = self._sequence
+        if list(sequence.tokens[:depth]) == self._ids[:depth]:
+            sequence.truncate(depth)
         elif depth:
-            prefill(session, self._ids[:depth], DecodeStats())
+            run_passes(feed(sequence, self._ids[:depth]))
 
 
 def open_model(spec: dict[str, Any]) -> Model:
     """Returns the bundle at ``path``, loaded."""
-    engine = load(spec["path"], threads=spec["threads"], context=spec["context"])
-    return Model(engine, spec)
+    options = EngineOptions(threads=spec["threads"], context=spec["context"])
+    return Model(load(spec["path"], options), spec)

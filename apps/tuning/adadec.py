@@ -76,7 +76,7 @@ def learn(
     report: Progress,
 ) -> Learned:
     """Returns the threshold that the references teach, as many as time allows."""
-    is_interrupted = False
+    is_interrupted, sequence = False, engine.new_sequence()
     try:
         for i, reference in enumerate(references):
             report("read answers", i, len(references))
@@ -85,8 +85,8 @@ def learn(
             if time.monotonic() > deadline_s:
                 break
             text, n_prompt = reference.encode(engine, is_chat)
-            if len(text) <= engine.session.context:
-                says = predictions(engine.session, text, n_prompt)
+            if len(text) <= engine.context:
+                says = predictions(sequence, text, n_prompt)
                 state.references[reference.name] = [
                     (round(prediction.signal.entropy, 6), prediction.token == token)
                     for prediction, token in zip(says, text[n_prompt:], strict=True)
@@ -94,6 +94,8 @@ def learn(
                 state.save()
     except KeyboardInterrupt:
         is_interrupted = True
+    finally:
+        sequence.close()
     positions = [position for found in state.references.values() for position in found]
     entropies = np.array([entropy for entropy, _ in positions], np.float64)
     is_right = np.array([right for _, right in positions], np.bool_)

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from edgedec.runtime.sessions.session import ModelSession
+from edgedec.runtime.sessions.passes import run_passes
+from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.switching.paired_model import PairedModel
 
 N_TOKENS = 32
@@ -35,7 +36,7 @@ class CatchUpCost:
 
 
 def measure_catch_up(
-    session: ModelSession,
+    sequence: TokenSequence,
     anchor: int = 0,
     repetitions: int = _REPETITIONS,
     clock: Callable[[], float] = time.perf_counter,
@@ -46,15 +47,15 @@ def measure_catch_up(
     machine does only ever adds.
     """
     n_text = _N_BEFORE + N_TOKENS
-    if session.context < n_text:
+    if sequence.context < n_text:
         return None
-    text, model = [anchor] * n_text, PairedModel(session, 0)
+    text, model = [anchor] * n_text, PairedModel(sequence, 0)
 
     def timed(ends: Sequence[int]) -> float:
-        model.rows_after(text[:_N_BEFORE], with_logits=False)
+        run_passes(model.rows_after(text[:_N_BEFORE], with_logits=False))
         started_s = clock()
         for end in ends:
-            model.rows_after(text[:end], with_logits=False)
+            run_passes(model.rows_after(text[:end], with_logits=False))
         return 1000 * (clock() - started_s)
 
     pass_ms, steps_ms = [], []
@@ -63,5 +64,5 @@ def measure_catch_up(
         if repetition:  # the first time, memory is made
             pass_ms.append(found[0])
             steps_ms.append(found[1])
-    session.truncate(0)
+    sequence.truncate(0)
     return CatchUpCost(N_TOKENS, min(pass_ms), min(steps_ms))

@@ -16,7 +16,8 @@ from edgedec.runtime.config.switching import SwitchConfig
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.requests.result import GenerationResult
-from edgedec.runtime.sessions.session import ModelSession
+from edgedec.runtime.sessions.passes import run_passes
+from edgedec.runtime.sessions.sequence import TokenSequence
 
 PLAIN, AUTO = "plain", "auto"
 SMALL = str(SwitchConfig(threshold=float("inf")))
@@ -59,23 +60,25 @@ def record(job: Job, until_s: float) -> None:
     missing = [name for name in job.prompts if name not in state.traces]
     if not missing and state.costs:
         return
-    small = source.open().session
+    role = source.open()
+    small, large = role.take([]), job.engine.new_sequence()
     try:
         if not state.costs:
             job.report("measure passes", 0, 0)
             state.costs = {
-                name: CostTable.measure(session, anchor=0, sizes=COST_SIZES).row_ms
-                for name, session in (("small", small), ("large", job.engine.session))
+                name: run_passes(CostTable.measure(sequence, anchor=0, sizes=COST_SIZES)).row_ms
+                for name, sequence in (("small", small), ("large", large))
             }
-            state.catch_up = measure_catch_up(job.engine.session)
+            state.catch_up = measure_catch_up(large)
             state.save()
         for name in missing:
             job.report("record", len(state.traces), len(job.prompts))
             if time.monotonic() > until_s and state.traces:
                 break
-            _record_one(job, name, small, until_s)
+            _record_one(job, name, large, small, until_s)
     finally:
-        small.close()
+        large.close()
+        role.close()
 
 
 def costs_of(state: TuneState) -> Costs:
@@ -101,7 +104,9 @@ def run_for_real(job: Job, settings: Sequence[SwitchConfig]) -> None:
         job.state.save()
 
 
-def _record_one(job: Job, name: str, small: ModelSession, until_s: float) -> None:
+def _record_one(
+    job: Job, name: str, large: TokenSequence, small: TokenSequence, until_s: float
+) -> None:
     prompt, state = job.prompts[name], job.state
     result = generate_until(job.engine, prompt, job.request(PLAIN), until_s)
     text = [*prompt, *result.token_ids]
@@ -111,7 +116,7 @@ def _record_one(job: Job, name: str, small: ModelSession, until_s: float) -> Non
             f"{small.context}: leave it out, or export with a larger context"
         )
     if len(result.token_ids) > 1:
-        state.traces[name] = Trace.record(text, len(prompt), job.engine.session, small)
+        state.traces[name] = Trace.record(text, len(prompt), large, small)
         state.save()
 
 
@@ -128,7 +133,9 @@ def _round(job: Job, prompt: str, names: Sequence[str]) -> Round | None:
 
 def _measured(engine: Engine, prompt: Sequence[int], result: GenerationResult) -> Measured:
     tokens = result.token_ids
-    says = predictions(engine.session, [*prompt, *tokens], len(prompt))
+    text = [*prompt, *tokens]
+    with engine.borrowed(text) as sequence:  # which holds most of it
+        says = predictions(sequence, text, len(prompt))
     n_large = result.switch.get("n_large", len(tokens))
     return Measured(
         n_tokens=len(tokens),

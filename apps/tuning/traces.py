@@ -10,7 +10,8 @@ from typing import Any, Self
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.requests.result import GenerationResult
-from edgedec.runtime.sessions.session import ModelSession
+from edgedec.runtime.sessions.passes import run_passes
+from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.switching.paired_model import PairedModel
 from edgedec.runtime.switching.policy import Signal
 
@@ -41,7 +42,7 @@ class Trace:
 
     @classmethod
     def record(
-        cls, text: Sequence[int], n_prompt: int, large: ModelSession, small: ModelSession
+        cls, text: Sequence[int], n_prompt: int, large: TokenSequence, small: TokenSequence
     ) -> Self:
         """Returns the trace of ``text``, which the large model wrote after ``n_prompt`` tokens."""
         says_large = predictions(large, text, n_prompt)
@@ -76,14 +77,14 @@ class Trace:
         return cls(small, large, agrees)
 
 
-def predictions(session: ModelSession, text: Sequence[int], n_prompt: int) -> list[Prediction]:
+def predictions(sequence: TokenSequence, text: Sequence[int], n_prompt: int) -> list[Prediction]:
     """Returns what the model says of each token after the prompt, given all before it."""
-    model = PairedModel(session, n_prompt)
+    model = PairedModel(sequence, n_prompt)
     found: list[Prediction] = []
     while len(found) < len(text) - n_prompt:
         n_rows = min(_ROWS, len(text) - n_prompt - len(found))
         stop = n_prompt + len(found) + n_rows - 1
-        stats = model.rows_after(text[:stop], n_rows, with_logits=False).stats
+        stats = run_passes(model.rows_after(text[:stop], n_rows, with_logits=False)).stats
         found += [Prediction(Signal.of(stats, i), int(stats.argmax[i])) for i in range(n_rows)]
     return found
 

@@ -1,4 +1,4 @@
-"""Sessions over fused graphs: edgedec's own operators, KV cache written in place."""
+"""Fused graphs: edgedec's own operators, KV cache written in place."""
 
 from __future__ import annotations
 
@@ -17,28 +17,27 @@ from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, ConfigError, SessionError
 from edgedec.models.manifest import KVFormat
 from edgedec.runtime.backends.kv_cache import PanelKVCache
-from edgedec.runtime.backends.ort import NO_GATES, one_line, open_graph
+from edgedec.runtime.backends.ort import one_line, open_graph
 from edgedec.runtime.cores.affinity import Affinity
+from edgedec.runtime.sessions.model import Capabilities
+from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.row_stats import N_TOP, RowStats
-from edgedec.runtime.sessions.session import Rows, TokenLedger, TokenTree
-from edgedec.runtime.sessions.state import SessionState
+from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sessions.state import KVRows
+from edgedec.runtime.sessions.token_tree import TokenTree
 
 _MAX_BINDINGS = 128
 
 
-class FusedSession:
-    """A `ModelSession` over a fused graph.
-
-    Every input and output is bound once per shape of pass, to arrays that stay where they are: a
-    decode step writes a few numbers and runs.
-    """
+class FusedModel:
+    """A `Model` over a fused graph."""
 
     def __init__(
         self,
         graph: Path,
         config: ModelConfig,
         threads: int,
-        context: int,
+        hidden_layers: tuple[int, ...] = (),
         affinity: Affinity | None = None,
     ) -> None:
         if not kernels.has_library():
@@ -50,160 +49,129 @@ class FusedSession:
             kernels.active_isa()
         except RuntimeError as error:  # EDGEDEC_ISA, most likely
             raise ConfigError(str(error)) from None
+        self.config = config
         self._graph = graph
-        self._affinity = self._own_affinity = affinity or Affinity()
-        self._session: onnxruntime.InferenceSession | None = open_graph(
-            graph, threads, kernels.library_path(), self._affinity
+        self._affinity = affinity or Affinity()
+        session = open_graph(graph, threads, kernels.library_path(), self._affinity)
+        self._placed: dict[Affinity, onnxruntime.InferenceSession] = {self._affinity: session}
+        self._is_closed = False
+        self.inputs = frozenset(value.name for value in session.get_inputs())
+        outputs = frozenset(value.name for value in session.get_outputs())
+        self.kv_format = _kv_format(session)
+        self.capabilities = Capabilities(
+            trees=True,
+            gates="layer_gates" in self.inputs,
+            hidden_layers=hidden_layers,
+            row_stats="stats.argmax" in outputs,
+            cores=True,
         )
-        self._own_session: onnxruntime.InferenceSession | None = self._session
-        self._placed: dict[Affinity, onnxruntime.InferenceSession] = {}
-        self._config = config
-        self._ledger = TokenLedger(context)
-        self.kv_format = _kv_format(self._session)
-        self._kv_cache = PanelKVCache(config, context, self.kv_format)
-        self._layer_gates = np.ones(2 * config.n_layers, np.int64)
-        shared = {
-            "k_cache": self._kv_cache.keys,
-            "v_cache": self._kv_cache.values,
-            "layer_gates": self._layer_gates,
-        }
-        inputs = {value.name for value in self._session.get_inputs()}
-        outputs = {value.name for value in self._session.get_outputs()}
-        self._shared_values = {
-            name: OrtValue.ortvalue_from_numpy(array)
-            for name, array in shared.items()
-            if name in inputs
-        }
-        self._has_stats = "stats.argmax" in outputs
-        self._bindings: dict[tuple[Affinity, _PassShape], _Binding] = {}
-        self._logits = np.empty((0, config.n_logits), np.float32)
-
-    @property
-    def tokens(self) -> Sequence[int]:
-        """The committed tokens."""
-        return self._ledger.tokens
-
-    @property
-    def n_tokens(self) -> int:
-        return len(self._ledger.tokens)
-
-    @property
-    def context(self) -> int:
-        return self._ledger.context
 
     @property
     def vocab_size(self) -> int:
-        return self._config.n_logits
+        return self.config.n_logits
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of KV cache that committed tokens occupy."""
-        return self.n_tokens * self._kv_cache.row_nbytes
+    def n_token_ids(self) -> int:
+        return self.config.vocab_size
+
+    @property
+    def n_layers(self) -> int:
+        return self.config.n_layers
 
     @property
     def is_closed(self) -> bool:
-        return self._session is None
+        return self._is_closed
 
-    def forward(
-        self,
-        tree: TokenTree,
-        logit_rows: Sequence[int],
-        hidden_layers: Sequence[int] = (),
-        *,
-        n_known: int = 0,
-        with_logits: bool = True,
-        layer_gates: Sequence[bool] | None = None,
-    ) -> Rows:
-        """Returns the asked rows. They are overwritten by the next pass of the same shape."""
-        session = self._session
-        if session is None:
-            raise SessionError("the session is closed: load the bundle again")
-        self._ledger.check_room(tree)
-        self._ledger.check_known(tree, n_known)
-        is_gated = self._set_gates(layer_gates)
-        has_logits = with_logits or not self._has_stats
-        shape = _PassShape(
-            len(tree.tokens), n_known, len(logit_rows), has_logits, tuple(hidden_layers)
-        )
-        binding = self._bound(session, shape)
-        binding.fill(tree, len(self._ledger.tokens), logit_rows)
-        self._ledger.pending = None
-        try:
-            with self._affinity.held():
-                session.run_with_iobinding(binding.io)
-        except Exception as error:
-            raise SessionError(f"ONNX Runtime could not run the model: {one_line(error)}") from None
-        self._ledger.expect(tree, n_known, is_gated)
-        return replace(binding.rows)
+    def new_cache(self, context: int) -> FusedKVCache:
+        """Returns an empty KV cache; its memory is taken when it is first written to."""
+        return FusedKVCache(self, context)
 
-    def commit(self, path: Sequence[int]) -> None:
-        """Keeps the rows of ``path``, moved together behind the committed ones."""
-        tree = self._ledger.check_path(path)
-        if path and path[-1] != len(path) - 1:  # a way down is rising, so it skips some row
-            self._kv_cache.compact(len(self._ledger.tokens), path)
-        self._ledger.accept(tree, path)
-
-    def truncate(self, n_tokens: int) -> None:
-        """Forgets every committed token after the first ``n_tokens``."""
-        self._ledger.check_truncate(n_tokens)
-        self._ledger.truncate(n_tokens)
-
-    def snapshot(self, n_tokens: int | None = None, start: int = 0) -> SessionState:
-        """Returns copies of the rows of tokens ``start`` to ``n_tokens``; to the last when None."""
-        n_tokens = self._ledger.check_snapshot(n_tokens, start)
-        return SessionState(
-            tuple(self.tokens[:n_tokens]), start, self._kv_cache.rows(start, n_tokens)
-        )
-
-    def restore(self, state: SessionState) -> None:
-        """Makes the tokens of ``state`` the committed ones, as if they had been computed."""
-        if self._session is None:
-            raise SessionError("the session is closed: load the bundle again")
-        self._ledger.check_state(state, self.snapshot(0).layout, self._config.vocab_size)
-        self._ledger.truncate(state.start)  # an interrupt must not leave tokens with others' rows
-        self._kv_cache.load_rows(state.start, state.kv_rows)
-        self._ledger.tokens.extend(state.tokens[state.start :])
-
-    def place(self, cores: Affinity | None) -> None:
-        """Runs passes with one thread on each of ``cores`` from now on; None: as when opened.
-
-        The KV cache stays, and so do logits to the last bit. The first time takes as long as
-        opening the graph, whose weights are in memory already.
-        """
-        if self._own_session is None:
-            raise SessionError("the session is closed: load the bundle again")
-        if cores is None or cores == self._own_affinity:
-            self._session, self._affinity = self._own_session, self._own_affinity
-            return
+    def session(self, cores: Affinity | None) -> tuple[Affinity, onnxruntime.InferenceSession]:
+        """Returns the graph on ``cores``, on its own when None, and which those are."""
+        if self._is_closed:
+            raise SessionError("the model is closed: load the bundle again")
+        cores = cores or self._affinity
         if cores not in self._placed:
             n_threads, library = len(cores.processors), kernels.library_path()
             self._placed[cores] = open_graph(self._graph, n_threads, library, cores)
-        self._session, self._affinity = self._placed[cores], cores
+        return cores, self._placed[cores]
 
     def close(self) -> None:
-        """Releases the model and its KV cache."""
-        self._session = self._own_session = None
+        """Releases the graph."""
+        self._is_closed = True
         self._placed.clear()
-        self._bindings.clear()
-        self._ledger.truncate(0)
 
-    def _set_gates(self, layer_gates: Sequence[bool] | None) -> bool:
-        """Returns whether sub-layers are left out."""
-        if layer_gates is None:
+
+class FusedKVCache:
+    """A `KVCache` whose rows the graph writes in place.
+
+    Every input and output is bound once per shape of pass, to arrays that stay where they are: a
+    decode step writes a few numbers and runs.
+    """
+
+    def __init__(self, model: FusedModel, context: int) -> None:
+        self._model = model
+        self._config = model.config
+        self._panels = PanelKVCache(model.config, context, model.kv_format)
+        self.row_nbytes = self._panels.row_nbytes
+        self._layer_gates = np.ones(2 * model.config.n_layers, np.int64)
+        shared = {
+            "k_cache": self._panels.keys,
+            "v_cache": self._panels.values,
+            "layer_gates": self._layer_gates,
+        }
+        self._shared_values = {
+            name: OrtValue.ortvalue_from_numpy(array)
+            for name, array in shared.items()
+            if name in model.inputs
+        }
+        self._bindings: dict[tuple[Affinity, _PassShape], _Binding] = {}
+        self._logits = np.empty((0, model.config.n_logits), np.float32)
+
+    def compute(self, wanted: Pass, n_past: int, cores: Affinity | None) -> Rows:
+        """Returns the asked rows. They are overwritten by the next pass of the same shape."""
+        affinity, session = self._model.session(cores)
+        if wanted.layer_gates is None:
             self._layer_gates.fill(1)
-            return False
-        if "layer_gates" not in self._shared_values:
-            raise SessionError(NO_GATES)
-        if len(layer_gates) != len(self._layer_gates):
-            raise SessionError(
-                f"got {len(layer_gates)} layer gates, expected {len(self._layer_gates)}, two for "
-                "each layer"
-            )
-        self._layer_gates[:] = np.asarray(layer_gates, np.bool_)
-        return not self._layer_gates.all()
+        else:
+            self._layer_gates[:] = np.asarray(wanted.layer_gates, np.bool_)
+        shape = _PassShape(
+            len(wanted.tree.tokens),
+            wanted.n_known,
+            len(wanted.logit_rows),
+            wanted.with_logits or not self._model.capabilities.row_stats,
+            tuple(wanted.hidden_layers),
+        )
+        binding = self._bound(affinity, session, shape)
+        binding.fill(wanted.tree, n_past, wanted.logit_rows)
+        try:
+            with affinity.held():
+                session.run_with_iobinding(binding.io)
+        except Exception as error:
+            raise SessionError(f"ONNX Runtime could not run the model: {one_line(error)}") from None
+        return replace(binding.rows)
 
-    def _bound(self, session: onnxruntime.InferenceSession, shape: _PassShape) -> _Binding:
-        binding = self._bindings.get((self._affinity, shape))
+    def keep(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
+        """Moves the rows of ``path`` together behind the committed ones."""
+        if path and path[-1] != len(path) - 1:  # a way down is rising, so it skips some row
+            self._panels.compact(n_past, path)
+
+    def rows(self, start: int, stop: int) -> KVRows:
+        return self._panels.rows(start, stop)
+
+    def load_rows(self, start: int, kv_rows: KVRows) -> None:
+        self._panels.load_rows(start, kv_rows)
+
+    def close(self) -> None:
+        """Releases all arrays."""
+        self._bindings.clear()
+        self._shared_values.clear()
+        self._panels = PanelKVCache(self._config, 0, self._model.kv_format)
+
+    def _bound(
+        self, affinity: Affinity, session: onnxruntime.InferenceSession, shape: _PassShape
+    ) -> _Binding:
+        binding = self._bindings.get((affinity, shape))
         if binding is not None:
             return binding
         n_copied = shape.n_rows if shape.has_logits else 0
@@ -214,10 +182,10 @@ class FusedSession:
         width = self._config.hidden_size
         n_new = shape.n_tokens - shape.n_known
         hidden = {i: np.empty((n_new, width), np.float32) for i in shape.hidden_layers}
-        stats = _empty_stats(shape.n_rows) if self._has_stats else None
+        stats = _empty_stats(shape.n_rows) if self._model.capabilities.row_stats else None
         rows = Rows(self._logits[:n_copied], hidden, stats)
         binding = _Binding(session, shape, rows, self._shared_values)
-        self._bindings[self._affinity, shape] = binding
+        self._bindings[affinity, shape] = binding
         return binding
 
 

@@ -103,10 +103,11 @@ def _int8_panels(keys: Array, values: Array, head_size: int) -> dict[str, Array]
     lead = keys.shape[:3]
     key_codes, value_codes = (a[..., _SCALES_NBYTES:].view(np.int8) for a in (keys, values))
     by_channel = key_codes[..., : KV_PANEL * head_size].reshape(*lead, head_size, KV_PANEL)
+    row_nbytes = value_codes.shape[-1] // KV_PANEL
     key_scales, value_scales = (a[..., :_SCALES_NBYTES].view(np.float16) for a in (keys, values))
     return {
         "keys": by_channel.swapaxes(-1, -2),
-        "values": value_codes.reshape(*lead, KV_PANEL, -1)[..., :head_size],
+        "values": value_codes.reshape(*lead, KV_PANEL, row_nbytes)[..., :head_size],
         "key_scales": key_scales,
         "value_scales": value_scales,
     }

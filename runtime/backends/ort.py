@@ -9,12 +9,7 @@ import onnxruntime
 from edgedec.models.errors import BundleError
 from edgedec.runtime.cores.affinity import Affinity
 
-NO_GATES = (
-    "this bundle's graph cannot leave sub-layers out: export the model again, as a fused graph"
-)
 _SEVERITY_ERROR = 3
-
-
 _NO_AFFINITY = Affinity()
 
 

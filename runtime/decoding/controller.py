@@ -13,18 +13,28 @@ costs nothing, and a draft model that lost is tried again at growing distances.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from edgedec.runtime.decoding.acceptance import Backoff, Trust
+from edgedec.runtime.decoding.cost_book import CostBook
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.decisions import Decision, DecisionLog
-from edgedec.runtime.decoding.model_advisor import ModelAdvisor, ModelDrafter, ModelPlan
-from edgedec.runtime.decoding.planner import RoundTimings
+from edgedec.runtime.decoding.model_advisor import ModelAdvisor, ModelPlan, ModelRates
+from edgedec.runtime.decoding.planner import Drafters, DraftingTeam, Planning, RoundTimings
 from edgedec.runtime.drafting.best_first import MAX_PROBABILITY
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
-from edgedec.runtime.drafting.drafter import Budget, DraftContext, Drafter, RoundOutcome
+from edgedec.runtime.drafting.drafter import (
+    Budget,
+    DraftContext,
+    Drafter,
+    DraftPrompt,
+    ModelDrafter,
+    ModelDrafting,
+    RoundOutcome,
+)
 from edgedec.runtime.drafting.fusion import fuse
-from edgedec.runtime.drafting.guarded import GuardedDrafter, failures
+from edgedec.runtime.sessions.passes import Passes
+from edgedec.runtime.sessions.sequence import TokenSequence
 
 MAX_NODES = 15
 """One row of sixteen is the anchor; beyond sixteen the cost of a row rises."""
@@ -37,9 +47,8 @@ class Controller:
     """A `Planner` that weighs free drafters, a draft model and plain decoding each round.
 
     Args:
-        target_costs: Called when a round has to be planned and returns the target's cost table;
-            measuring may happen then.
-        draft_costs: The same of the draft model's session, if there is one.
+        costs: Asked for the target's cost table when a round has to be planned; measuring may
+            happen then. model_role: what the draft model's cost table is called there.
     """
 
     name = "auto"
@@ -47,45 +56,55 @@ class Controller:
     def __init__(
         self,
         free: Sequence[Drafter],
-        target_costs: Callable[[], CostTable],
+        costs: CostBook,
         model: ModelDrafter | None = None,
-        draft_costs: Callable[[], CostTable] | None = None,
-        log: DecisionLog | None = None,
+        model_role: str = "draft",
     ) -> None:
-        self._free = [GuardedDrafter(drafter) for drafter in free]
-        self._model = None if model is None else GuardedDrafter(model)
-        self._advisor = ModelAdvisor(model, draft_costs) if model and draft_costs else None
-        self._target_costs = target_costs
-        self._trust = {drafter.name: Trust() for drafter in free}
-        self._backoffs = {drafter.name: Backoff(1, _LONGEST_REST) for drafter in free}
-        self.log = log or DecisionLog()
+        self.drafters = Drafters(free, model)
+        self.costs = costs
+        self.model_role = model_role
+        self.model_rates = ModelRates()
+        self.trust = {drafter.name: Trust() for drafter in free}
+        self.hidden_layers = self.drafters.hidden_layers
+
+    @property
+    def failures(self) -> dict[str, str]:
+        return self.drafters.failures
+
+    def begin(self, prompt: DraftPrompt, target: TokenSequence) -> ControlledPlanning:
+        """Returns the part of a new output's request."""
+        return ControlledPlanning(self, self.drafters.begin(prompt), target)
+
+    def close(self) -> None:
+        self.drafters.close()
+
+
+class ControlledPlanning(Planning):
+    """The rounds of one output."""
+
+    def __init__(self, controller: Controller, team: DraftingTeam, target: TokenSequence) -> None:
+        self._controller = controller
+        self._team = team
+        self._target = target
+        self._trust = controller.trust
+        self._backoffs = {name: Backoff(1, _LONGEST_REST) for name in controller.trust}
+        self._costs: CostTable | None = None
+        self._advisor: ModelAdvisor | None = None
+        self.log = DecisionLog()
         self._proposed = DraftTree()
         self._decision: Decision | None = None
 
     @property
-    def failures(self) -> dict[str, str]:
-        return failures(self._all)
+    def model(self) -> ModelDrafting | None:
+        return None if self._team.model is None else self._team.model.drafting
 
-    @property
-    def _all(self) -> list[GuardedDrafter]:
-        return [*self._free, *([self._model] if self._model else [])]
-
-    def begin(self, tokens: Sequence[int]) -> None:
-        for drafter in self._all:
-            drafter.begin(tokens)
-        for backoff in self._backoffs.values():
-            backoff.reset()
-        if self._advisor is not None:
-            self._advisor.begin()
-        self.log.clear()
-
-    def propose(self, context: DraftContext, room: Budget) -> DraftTree:
-        costs = self._target_costs()
+    def propose(self, context: DraftContext, room: Budget) -> Passes[DraftTree]:
+        costs = yield from self._measured_costs()
         tree = self._ask_free(context, room)
         chosen, rate = best_part(tree, costs, 0.0, room.n_nodes)
-        plan = self._plan_model(context, room, costs, rate)
+        plan = yield from self._plan_model(context, room, costs, rate)
         if plan.levels:
-            tree = self._ask_model(context, room, costs, plan, tree)
+            tree = yield from self._ask_model(context, room, costs, plan, tree)
             chosen, rate = best_part(tree, costs, self._drafted_ms(), room.n_nodes)
         self._proposed = reordered(tree, chosen)
         plain = 1.0 / costs.ms(1)
@@ -98,8 +117,7 @@ class Controller:
         tree, self._proposed = self._proposed, DraftTree()
         path = tree.matching(outcome.emitted)
         whole = dataclasses.replace(outcome, tree=tree, path=tuple(path))
-        for drafter in self._all:
-            drafter.observe(context, whole)
+        self._team.observe(context, whole)
         if timings is None or self._decision is None:
             return
         self._learn(tree, outcome, path, timings)
@@ -107,33 +125,38 @@ class Controller:
         self.log.add(self._decision, n_accepted, timings.draft_ms + timings.verify_ms)
 
     def end(self, tokens: Sequence[int]) -> None:
-        for drafter in self._all:
-            drafter.end(tokens)
-
-    def close(self) -> None:
-        for drafter in self._all:
-            drafter.close()
+        self._team.end(tokens)
 
     def explain(self) -> list[str]:
         """Returns what was decided how often, and what it promised and brought."""
-        return self.log.lines(1.0 / self._target_costs().ms(1))
+        return [] if self._costs is None else self.log.lines(1.0 / self._costs.ms(1))
+
+    def _measured_costs(self) -> Passes[CostTable]:
+        if self._costs is None:
+            self._costs = yield from self._controller.costs.of("target", self._target)
+        return self._costs
 
     def _ask_free(self, context: DraftContext, room: Budget) -> DraftTree:
         budget = dataclasses.replace(_FREE, depth=min(_FREE.depth, room.depth))
         found = []
-        for drafter in self._free:
-            if not self._backoffs[drafter.name].is_over():
+        for drafting in self._team.free:
+            if not self._backoffs[drafting.name].is_over():
                 continue
-            tree = drafter.propose(context, budget)
+            tree = drafting.propose(context, budget)
             if len(tree):
-                found.append(scaled(tree, self._trust[drafter.name].factor))
+                found.append(scaled(tree, self._trust[drafting.name].factor))
         return found[0] if len(found) == 1 else fuse(found, budget)
 
     def _plan_model(
         self, context: DraftContext, room: Budget, costs: CostTable, free_rate: float
-    ) -> ModelPlan:
-        if self._advisor is None or self._model is None or self._model.failure is not None:
+    ) -> Passes[ModelPlan]:
+        model = self._team.model
+        if model is None or model.is_off:
             return ModelPlan()
+        if self._advisor is None:
+            drafting, controller = model.drafting, self._controller
+            own = yield from controller.costs.of(controller.model_role, drafting.sequence)
+            self._advisor = ModelAdvisor(drafting, own, controller.model_rates)
         return self._advisor.plan(context, room, costs, free_rate)
 
     def _ask_model(
@@ -143,12 +166,12 @@ class Controller:
         costs: CostTable,
         plan: ModelPlan,
         free: DraftTree,
-    ) -> DraftTree:
+    ) -> Passes[DraftTree]:
         """Returns the draft model's tree with the free drafters' hung in."""
         assert self._advisor is not None
-        assert self._model is not None
+        assert self._team.model is not None
         budget = self._advisor.budget(plan, room, costs, 2 * MAX_NODES)
-        tree = self._model.propose(context, budget)
+        tree = yield from self._team.model.propose(context, budget)
         return fuse([tree, free], budget) if len(free) and len(tree) else tree
 
     def _drafted_ms(self) -> float:
@@ -158,8 +181,9 @@ class Controller:
         self, tree: DraftTree, outcome: RoundOutcome, path: list[int], timings: RoundTimings
     ) -> None:
         assert self._decision is not None
+        assert self._costs is not None
         n_verified = self._decision.n_nodes
-        self._target_costs().observe(n_verified + 1, timings.verify_ms)
+        self._costs.observe(n_verified + 1, timings.verify_ms)
         accepted = set(path)
         tested = set()
         for i in (ROOT, *path):
@@ -178,7 +202,7 @@ class Controller:
                 self._backoffs[name].lost()
         if self._advisor is None:
             return
-        plain_ms = len(outcome.emitted) * self._target_costs().ms(1)
+        plain_ms = len(outcome.emitted) * self._costs.ms(1)
         if self._decision.n_levels:
             took_ms = timings.verify_ms + self._advisor.drafted_ms
             self._advisor.learn(len(path), plain_ms / took_ms)

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from edgedec.runtime.sessions.session import ModelSession, TokenTree
+from edgedec.runtime.sessions.passes import Pass, Passes
+from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sessions.token_tree import TokenTree
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
 """Pass sizes that are measured; between them costs are interpolated."""
@@ -103,13 +105,13 @@ class CostTable:
     @classmethod
     def measure(
         cls,
-        session: ModelSession,
+        sequence: TokenSequence,
         anchor: int,
         sizes: Sequence[int] = ROWS,
         repetitions: int = 4,
         clock: Callable[[], float] = time.perf_counter,
-    ) -> Self:
-        """Returns the costs of passes after what ``session`` holds; nothing is committed.
+    ) -> Passes[Self]:
+        """Returns the costs of passes after what ``sequence`` holds; nothing is committed.
 
         Sizes are measured in turn, several times over, each against passes over one row before
         and after all of them: the medians of the ratios hold when the machine's speed wanders.
@@ -117,9 +119,11 @@ class CostTable:
         """
         import statistics  # takes long, and most processes read what another measured
 
-        room = session.context - session.n_tokens
+        room = sequence.context - sequence.n_tokens
         fitting = [m for m in sizes if m <= room] or [1]
-        sweeps = [_sweep(session, anchor, fitting, clock) for _ in range(repetitions + 1)]
+        sweeps: list[list[float]] = []
+        for _ in range(repetitions + 1):
+            sweeps.append((yield from _sweep(sequence, anchor, fitting, clock)))
         del sweeps[0]  # memory was made
         yardsticks = [(sweep[0] + sweep[-1]) / 2 for sweep in sweeps]
         step_ms = statistics.median(yardsticks)
@@ -172,13 +176,13 @@ class CostTable:
 
 
 def _sweep(
-    session: ModelSession, anchor: int, sizes: Sequence[int], clock: Callable[[], float]
-) -> list[float]:
+    sequence: TokenSequence, anchor: int, sizes: Sequence[int], clock: Callable[[], float]
+) -> Passes[list[float]]:
     """Returns milliseconds of a pass of each of ``sizes`` and of the first once more."""
     times = []
     for m in (*sizes, sizes[0]):
-        tree = TokenTree((anchor,) * m, (-1, *[0] * (m - 1)))
+        wanted = Pass(sequence, TokenTree.chain((anchor,) * m), range(m), with_logits=False)
         start = clock()
-        session.forward(tree, range(m), with_logits=False)
+        yield wanted
         times.append(1000 * (clock() - start))
     return times

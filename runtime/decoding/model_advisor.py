@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from edgedec.runtime.decoding.acceptance import Backoff, DepthRates
 from edgedec.runtime.decoding.cost_table import CostTable
-from edgedec.runtime.drafting.draft_passes import DraftCost
-from edgedec.runtime.drafting.drafter import Budget, DraftContext, Drafter
+from edgedec.runtime.drafting.drafter import Budget, DraftContext, ModelDrafting
 
 MAX_LEVELS = 8
 _PRIOR = 0.7  # acceptance of a level before any was seen
@@ -26,21 +23,6 @@ _PART_WORTH = 0.3  # of the usual gain is what a draft model brings that reads o
 _FIRST_REST, _LONGEST_REST = 8, 128  # rounds a draft model that lost is left alone
 
 
-class ModelDrafter(Drafter, Protocol):
-    """A drafter that runs passes of a model."""
-
-    @property
-    def cost(self) -> DraftCost:
-        """What the latest proposal cost."""
-
-    @property
-    def reads_end_only(self) -> bool:
-        """Whether it leaves out the beginning of the text."""
-
-    def n_missing(self, tokens: Sequence[int]) -> int:
-        """Returns how many tokens the next proposal after ``tokens`` has to compute first."""
-
-
 @dataclass(frozen=True)
 class ModelPlan:
     """What the draft model promises.
@@ -53,24 +35,30 @@ class ModelPlan:
     is_probe: bool = False
 
 
-class ModelAdvisor:
-    """Weighs the draft model against doing without it.
+class ModelRates:
+    """What was learned of the draft model in all requests.
 
-    costs: Called when a plan is made and returns the cost table of the draft model's session.
+    step_scale: milliseconds of a pass over those of its cost table. passes_per_level: passes that a
+    level of a tree takes; fewer than one where guesses were right.
     """
 
-    def __init__(self, model: ModelDrafter, costs: Callable[[], CostTable]) -> None:
+    def __init__(self) -> None:
+        self.levels = DepthRates(_PRIOR, MAX_LEVELS)
+        self.step_scale = 1.0
+        self.passes_per_level = 1.0
+
+
+class ModelAdvisor:
+    """Weighs the draft model against doing without it, in one request.
+
+    costs: of passes of the draft model.
+    """
+
+    def __init__(self, model: ModelDrafting, costs: CostTable, rates: ModelRates) -> None:
         self._model = model
         self._costs = costs
-        self._rates = DepthRates(_PRIOR, MAX_LEVELS)
-        self._step_scale = 1.0
-        self._passes_per_level = 1.0
+        self._rates = rates
         self._backoff = Backoff(_FIRST_REST, _LONGEST_REST)
-        self.begin()
-
-    def begin(self) -> None:
-        """A new output starts."""
-        self._backoff.reset()
         self._regret_ms = 0.0  # lost so far by doing without the draft model
         self._free_gain = 1.0  # over plain decoding, of rounds without it
         self._gain = _FIRST_GAIN  # of rounds with it
@@ -91,8 +79,8 @@ class ModelAdvisor:
         best = ModelPlan()
         for levels in range(1, min(self._most_levels, room.depth) + 1):
             n_rows = min(1 + round(_NODES_PER_LEVEL * levels), room.n_nodes + 1)
-            ms = levels * self._passes_per_level * self.step_ms + target.ms(n_rows)
-            rate = (1 + self._rates.expected_tokens(levels)) / ms
+            ms = levels * self._rates.passes_per_level * self.step_ms + target.ms(n_rows)
+            rate = (1 + self._rates.levels.expected_tokens(levels)) / ms
             if rate > best.rate:
                 best = ModelPlan(levels, rate)
         if best.rate <= _MARGIN * free_rate:
@@ -121,11 +109,11 @@ class ModelAdvisor:
         if n_steps:
             measured = (cost.level_ms + is_usual * cost.feed_ms) / n_steps
             change = min(max(measured / self.step_ms, 0.67), 1.5)
-            self._step_scale *= change**0.1
+            self._rates.step_scale *= change**0.1
         if cost.depth:  # passes that made the tree wide, not deep, are in the rates' favour
             passes_per_level = min((cost.n_levels + 1) / cost.depth, 1.0)
-            self._passes_per_level += 0.1 * (passes_per_level - self._passes_per_level)
-        self._rates.observe(min(cost.depth, MAX_LEVELS), n_accepted)
+            self._rates.passes_per_level += 0.1 * (passes_per_level - self._rates.passes_per_level)
+        self._rates.levels.observe(min(cost.depth, MAX_LEVELS), n_accepted)
         if n_accepted > self._most_levels / 2:
             self._most_levels = min(2 * self._most_levels, MAX_LEVELS)
         self._gain += 0.2 * (gain - self._gain)
@@ -141,7 +129,7 @@ class ModelAdvisor:
     @property
     def step_ms(self) -> float:
         """Expected milliseconds of a pass of the draft model."""
-        return self._step_scale * self._costs().ms(1)
+        return self._rates.step_scale * self._costs.ms(1)
 
     @property
     def drafted_ms(self) -> float:
@@ -162,7 +150,7 @@ class ModelAdvisor:
         n_missing = self._model.n_missing(context.tokens) - _USUAL_FEED
         if n_missing <= 0:
             return True
-        cost_ms = n_missing * self._costs().ms(16) / 16
+        cost_ms = n_missing * self._costs.ms(16) / 16
         saved_ms = max(target.ms(1) / max(self._free_gain, 1.0) - 1 / rate, 0.0)  # per token
         if self._model.reads_end_only:
             saved_ms *= _PART_WORTH

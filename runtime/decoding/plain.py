@@ -2,36 +2,50 @@
 
 from __future__ import annotations
 
-from edgedec.runtime.decoding.strategy import TARGET, DecodeState, StepResult
+from edgedec.runtime.decoding.strategy import (
+    TARGET,
+    DecodeState,
+    Decoding,
+    DecodingStrategy,
+    StepResult,
+)
 from edgedec.runtime.sampling.noise import Noise
-from edgedec.runtime.sessions.session import TokenTree
+from edgedec.runtime.sessions.passes import Pass, Passes
+from edgedec.runtime.sessions.prefill import HiddenStates
+from edgedec.runtime.sessions.token_tree import TokenTree
 
 _ONLY_ROW = (0,)
 _ORIGINS = (TARGET,)
 
 
-class Plain:
+class Plain(DecodingStrategy):
     """Plain decoding."""
 
     name = "plain"
     is_lossless = True
 
-    def begin(self, state: DecodeState) -> None:
-        """Nothing to prepare."""
+    def begin(self, state: DecodeState, hidden: HiddenStates) -> PlainDecoding:
+        """Returns the steps of one request."""
+        return PlainDecoding(state)
 
-    def step(self, state: DecodeState, noise: Noise) -> StepResult:
+
+class PlainDecoding(Decoding):
+    """One request, plainly decoded."""
+
+    def __init__(self, state: DecodeState) -> None:
+        self._state = state
+
+    def step(self, noise: Noise) -> Passes[StepResult]:
         """Returns the next token."""
+        state = self._state
         rows = state.take_rows()
         if rows is None:
             anchor = TokenTree((state.tokens[-1],), (-1,))
-            rows = state.session.forward(anchor, _ONLY_ROW, with_logits=state.needs_logits)
-            state.session.commit(_ONLY_ROW)
+            rows = yield Pass(state.sequence, anchor, _ONLY_ROW, with_logits=state.needs_logits)
+            state.sequence.commit(_ONLY_ROW)
             state.stats.n_passes += 1
             state.stats.n_pass_tokens += 1
         return StepResult((state.pick_from(rows, 0, noise),), _ORIGINS)
 
-    def end(self, state: DecodeState) -> None:
+    def end(self) -> None:
         """Nothing to rewind: only emitted tokens are committed."""
-
-    def close(self) -> None:
-        """Holds nothing."""

@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from edgedec.runtime.drafting.draft_tree import DraftTree
-from edgedec.runtime.drafting.drafter import Budget, DraftContext, Drafter, RoundOutcome
+from edgedec.runtime.drafting.drafter import (
+    Budget,
+    DraftContext,
+    Drafter,
+    DraftPrompt,
+    ModelDrafter,
+    ModelDrafting,
+    RoundOutcome,
+)
 from edgedec.runtime.drafting.fusion import fuse
-from edgedec.runtime.drafting.guarded import GuardedDrafter, failures
+from edgedec.runtime.drafting.guarded import (
+    GuardedDrafter,
+    GuardedDrafting,
+    GuardedModelDrafter,
+    GuardedModelDrafting,
+    failures,
+)
+from edgedec.runtime.sessions.passes import Passes
+from edgedec.runtime.sessions.sequence import TokenSequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +41,36 @@ class RoundTimings:
     verify_ms: float
 
 
+class Planning(ABC):
+    """A planner's part in one request."""
+
+    @property
+    @abstractmethod
+    def model(self) -> ModelDrafting | None:
+        """The model that drafts, if one does."""
+
+    @abstractmethod
+    def propose(self, context: DraftContext, room: Budget) -> Passes[DraftTree]:
+        """Returns the tree to verify, at most ``room``; an empty one asks for a plain step."""
+
+    @abstractmethod
+    def observe(
+        self, context: DraftContext, outcome: RoundOutcome, timings: RoundTimings | None
+    ) -> None:
+        """Learns from a round; ``context`` is that of before it.
+
+        Also told of the first token, which prefill gave: ``timings`` is None, the tree empty.
+        """
+
+    @abstractmethod
+    def end(self, tokens: Sequence[int]) -> None:
+        """The output ended with exactly ``tokens``, prompt included."""
+
+    @abstractmethod
+    def explain(self) -> list[str]:
+        """Returns what was decided in this output so far, a line each."""
+
+
 class Planner(Protocol):
     """Decides each round which drafters propose how much, and learns from what becomes of it."""
 
@@ -35,73 +82,133 @@ class Planner(Protocol):
     def failures(self) -> Mapping[str, str]:
         """Drafters that were switched off, and why."""
 
-    def begin(self, tokens: Sequence[int]) -> None:
-        """A new output starts after the prompt ``tokens``, which has been prefilled."""
+    @property
+    def hidden_layers(self) -> Sequence[int]:
+        """Layers whose hidden states the drafters need."""
 
-    def propose(self, context: DraftContext, room: Budget) -> DraftTree:
-        """Returns the tree to verify, at most ``room``; an empty one asks for a plain step."""
-
-    def observe(
-        self, context: DraftContext, outcome: RoundOutcome, timings: RoundTimings | None
-    ) -> None:
-        """Learns from a round; ``context`` is that of before it.
-
-        Also told of the first token, which prefill gave: ``timings`` is None, the tree empty.
-        """
-
-    def end(self, tokens: Sequence[int]) -> None:
-        """The output ended with exactly ``tokens``, prompt included."""
-
-    def explain(self) -> list[str]:
-        """Returns what was decided in this output so far, a line each."""
+    def begin(self, prompt: DraftPrompt, target: TokenSequence) -> Planning:
+        """Returns the part of a new output's request. target: the text in the target's KV cache."""
 
     def close(self) -> None:
         """Releases the drafters."""
 
 
-class FixedPlanner:
-    """Asks all its drafters every round and fuses their trees within a fixed budget."""
+class Drafters:
+    """The drafters of a planner: any number of free ones, and at most one with a model."""
 
-    def __init__(self, drafters: Sequence[Drafter], budget: Budget, name: str = "") -> None:
-        self._drafters = [GuardedDrafter(drafter) for drafter in drafters]
-        self._budget = budget
-        self.name = name or "+".join(drafter.name for drafter in drafters)
+    def __init__(self, free: Sequence[Drafter], model: ModelDrafter | None = None) -> None:
+        self.free = [GuardedDrafter(drafter) for drafter in free]
+        self.model = None if model is None else GuardedModelDrafter(model)
+
+    @property
+    def all(self) -> list[GuardedDrafter | GuardedModelDrafter]:
+        return [*self.free, *([] if self.model is None else [self.model])]
 
     @property
     def failures(self) -> dict[str, str]:
-        return failures(self._drafters)
+        """Drafters that were switched off, and why."""
+        return failures(drafter.guard for drafter in self.all)
 
-    def begin(self, tokens: Sequence[int]) -> None:
-        for drafter in self._drafters:
-            drafter.begin(tokens)
+    @property
+    def hidden_layers(self) -> tuple[int, ...]:
+        """Layers whose hidden states some drafter needs."""
+        return tuple(sorted({layer for drafter in self.all for layer in drafter.hidden_layers}))
 
-    def propose(self, context: DraftContext, room: Budget) -> DraftTree:
+    def begin(self, prompt: DraftPrompt) -> DraftingTeam:
+        """Returns the parts of a new output's request."""
+        model = None if self.model is None else self.model.begin(prompt)
+        return DraftingTeam([drafter.begin(prompt) for drafter in self.free], model)
+
+    def close(self) -> None:
+        for drafter in self.all:
+            drafter.close()
+
+
+@dataclass(frozen=True)
+class DraftingTeam:
+    """The parts of all drafters of a planner in one request."""
+
+    free: list[GuardedDrafting]
+    model: GuardedModelDrafting | None
+
+    def observe(self, context: DraftContext, outcome: RoundOutcome) -> None:
+        """Tells all of a round."""
+        for drafting in self._all:
+            drafting.observe(context, outcome)
+
+    def end(self, tokens: Sequence[int]) -> None:
+        """Tells all that the output ended."""
+        for drafting in self._all:
+            drafting.end(tokens)
+
+    @property
+    def _all(self) -> list[GuardedDrafting | GuardedModelDrafting]:
+        return [*self.free, *([] if self.model is None else [self.model])]
+
+
+class FixedPlanner:
+    """Asks all its drafters every round and fuses their trees within a fixed budget."""
+
+    def __init__(
+        self,
+        free: Sequence[Drafter],
+        budget: Budget,
+        name: str = "",
+        model: ModelDrafter | None = None,
+    ) -> None:
+        self._drafters = Drafters(free, model)
+        self._budget = budget
+        self.name = name or "+".join(drafter.name for drafter in self._drafters.all)
+        self.hidden_layers = self._drafters.hidden_layers
+
+    @property
+    def failures(self) -> dict[str, str]:
+        return self._drafters.failures
+
+    def begin(self, prompt: DraftPrompt, target: TokenSequence) -> FixedPlanning:
+        """Returns the part of a new output's request."""
+        return FixedPlanning(self._drafters.begin(prompt), self._budget, self.name)
+
+    def close(self) -> None:
+        self._drafters.close()
+
+
+class FixedPlanning(Planning):
+    """A fixed budget for one output."""
+
+    def __init__(self, team: DraftingTeam, budget: Budget, name: str) -> None:
+        self._team = team
+        self._budget = budget
+        self._name = name
+
+    @property
+    def model(self) -> ModelDrafting | None:
+        return None if self._team.model is None else self._team.model.drafting
+
+    def propose(self, context: DraftContext, room: Budget) -> Passes[DraftTree]:
         asked = context.speculation
         n_nodes = asked.draft_len or self._budget.n_nodes
         depth = asked.depth or max(self._budget.depth, asked.draft_len or 0)
         budget = dataclasses.replace(
             self._budget, n_nodes=min(n_nodes, room.n_nodes), depth=min(depth, room.depth)
         )
-        trees = [drafter.propose(context, budget) for drafter in self._drafters]
+        trees = [drafting.propose(context, budget) for drafting in self._team.free]
+        if self._team.model is not None:
+            trees.insert(0, (yield from self._team.model.propose(context, budget)))
         found = [tree for tree in trees if len(tree)]
         return found[0] if len(found) == 1 else fuse(found, budget)
 
     def observe(
         self, context: DraftContext, outcome: RoundOutcome, timings: RoundTimings | None
     ) -> None:
-        for drafter in self._drafters:
-            drafter.observe(context, outcome)
+        self._team.observe(context, outcome)
 
     def end(self, tokens: Sequence[int]) -> None:
-        for drafter in self._drafters:
-            drafter.end(tokens)
+        self._team.end(tokens)
 
     def explain(self) -> list[str]:
         budget = self._budget
         return [
-            f"{self.name}: at most {budget.n_nodes} drafted tokens every round, {budget.depth} deep"
+            f"{self._name}: at most {budget.n_nodes} drafted tokens every round, {budget.depth} "
+            "deep"
         ]
-
-    def close(self) -> None:
-        for drafter in self._drafters:
-            drafter.close()

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
 
-from edgedec.runtime.decoding.planner import Planner, RoundTimings
-from edgedec.runtime.decoding.strategy import TARGET, DecodeState, StepResult
-from edgedec.runtime.decoding.verifiers import DEFAULT_VERIFIER, Verdict, Verifier
+from edgedec.runtime.decoding.planner import Planner, Planning, RoundTimings
+from edgedec.runtime.decoding.strategy import (
+    TARGET,
+    DecodeState,
+    Decoding,
+    DecodingStrategy,
+    StepResult,
+)
+from edgedec.runtime.decoding.verifiers import DEFAULT_VERIFIER, Verdict, Verifier, kind_for
 from edgedec.runtime.decoding.verifiers.verifier import NoiseChance, check_kind
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree, SiblingKind
-from edgedec.runtime.drafting.drafter import Budget, DraftContext, RoundOutcome
+from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt, RoundOutcome
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sampling.sampling import Survivors
-from edgedec.runtime.sessions.session import Rows
+from edgedec.runtime.sessions.passes import Pass, Passes
+from edgedec.runtime.sessions.prefill import HiddenStates
+from edgedec.runtime.sessions.rows import Rows
 
-if TYPE_CHECKING:
-    from edgedec.runtime.drafters.draft.overlapped import OverlappedDrafter
 
-
-class Speculative:
+class Speculative(DecodingStrategy):
     """Rounds of propose, verify, commit and re-anchor.
 
     The last emitted token, the anchor, is not in the KV cache yet; a round's pass computes it
@@ -28,27 +32,51 @@ class Speculative:
     """
 
     def __init__(
-        self,
-        planner: Planner,
-        verifier: Verifier = DEFAULT_VERIFIER,
-        overlap: OverlappedDrafter | None = None,
-        no_overlap: str = "",
+        self, planner: Planner, verifier: Verifier = DEFAULT_VERIFIER, no_overlap: str = ""
     ) -> None:
-        """overlap: one of the planner's drafters. no_overlap: why there is none."""
+        """no_overlap: why the model that drafts does not go on while the target verifies."""
         self._planner = planner
         self._verifier = verifier
-        self._overlap = overlap
         self._no_overlap = no_overlap
         self.name = planner.name
         self.is_lossless = verifier.is_lossless
+        self.hidden_layers = planner.hidden_layers
 
-    def begin(self, state: DecodeState) -> None:
-        if self._overlap is not None:
-            self._overlap.clear_counts()
-        self._planner.begin(state.tokens)
+    def begin(self, state: DecodeState, hidden: HiddenStates) -> SpeculativeDecoding:
+        """Returns the rounds of one request."""
+        planning = self._planner.begin(DraftPrompt(state.tokens, hidden), state.sequence)
+        return SpeculativeDecoding(self, state, planning)
 
-    def step(self, state: DecodeState, noise: Noise) -> StepResult:
+    @property
+    def verifier(self) -> Verifier:
+        """What judges drafted tokens."""
+        return self._verifier
+
+    @property
+    def failures(self) -> Mapping[str, str]:
+        """Drafters that were switched off, and why."""
+        return self._planner.failures
+
+    @property
+    def no_overlap(self) -> str:
+        """Why nothing is drafted while the target model verifies; empty if something may be."""
+        return self._no_overlap
+
+    def close(self) -> None:
+        self._planner.close()
+
+
+class SpeculativeDecoding(Decoding):
+    """The rounds of one request."""
+
+    def __init__(self, method: Speculative, state: DecodeState, planning: Planning) -> None:
+        self._method = method
+        self._state = state
+        self._planning = planning
+
+    def step(self, noise: Noise) -> Passes[StepResult]:
         """Returns the tokens of a round; of the first step, the token that prefill gave."""
+        state = self._state
         context = DraftContext(
             state.tokens,
             state.n_prompt,
@@ -56,70 +84,81 @@ class Speculative:
             noise,
             state.mask,
             state.config.speculation,
+            kind_for(self._method.verifier),
         )
         if (rows := state.take_rows()) is not None:
             verdict = Verdict((), state.pick_from(rows, 0, noise), True, frozenset())
             return self._re_anchor(context, DraftTree(), verdict, rows, None)
-        started_s = time.perf_counter()
-        tree = self._propose(state, context)
-        drafted_s = time.perf_counter()
-        verdict, rows = self._verify(state, context, tree)
-        self._commit(state, tree, verdict)
-        verified_s = time.perf_counter()
+        started_s = state.clock.now_s()
+        tree = yield from self._propose(context)
+        drafted_s = state.clock.now_s()
+        verdict, rows = yield from self._verify(context, tree)
+        self._commit(tree, verdict)
+        verified_s = state.clock.now_s()
         timings = RoundTimings(1000 * (drafted_s - started_s), 1000 * (verified_s - drafted_s))
         state.stats.draft_ms += timings.draft_ms
         state.stats.verify_ms += timings.verify_ms
         return self._re_anchor(context, tree, verdict, rows, timings)
 
-    def end(self, state: DecodeState) -> None:
-        session = state.session
-        session.truncate(min(session.n_tokens, len(state.tokens)))
-        self._planner.end(state.tokens)
-        state.stats.failed_drafters.update(self._planner.failures)
-        if self._overlap is not None:
-            state.stats.n_early = self._overlap.n_early
-            state.stats.n_early_used = self._overlap.n_early_used
+    def end(self) -> None:
+        state, model = self._state, self._planning.model
+        state.sequence.truncate(min(state.sequence.n_tokens, len(state.tokens)))
+        self._planning.end(state.tokens)
+        state.stats.failed_drafters.update(self._method.failures)
+        if model is not None:
+            state.stats.n_early = model.n_early
+            state.stats.n_early_used = model.n_early_used
 
     def explain(self) -> list[str]:
-        """Returns what was decided in the latest output, a line each."""
-        lines = self._planner.explain()
-        if self._overlap is not None:
-            return [*lines, *self._overlap.explain()]
-        return [*lines, f"overlap: off, {self._no_overlap}"] if self._no_overlap else lines
+        """Returns what was decided, a line each."""
+        lines, model, why_not = self._planning.explain(), self._planning.model, self._method
+        if model is not None:
+            lines += model.explain()
+        if why_not.no_overlap:
+            lines.append(f"overlap: off, {why_not.no_overlap}")
+        return lines
 
-    def close(self) -> None:
-        self._planner.close()
-
-    def _propose(self, state: DecodeState, context: DraftContext) -> DraftTree:
+    def _propose(self, context: DraftContext) -> Passes[DraftTree]:
         """Returns the tree to verify; empty when only one more token fits."""
-        asked = context.speculation
-        n_free = state.session.context - len(state.tokens)
+        state, asked = self._state, context.speculation
+        n_free = state.sequence.context - len(state.tokens)
         room = Budget(
             n_nodes=min(n_free, asked.draft_len or n_free),
             depth=min(state.n_left - 1, asked.depth or state.n_left),
         )
         if room.depth < 1:
             return DraftTree()
-        tree = fit(self._planner.propose(context, room), state, room)
-        check_kind(self._verifier, tree)
+        tree = yield from self._planning.propose(context, room)
+        if not state.sequence.model.capabilities.trees:
+            tree = tree.likeliest_chain()
+        tree = fit(tree, state, room)
+        check_kind(self._method.verifier, tree)
         return tree
 
-    def _verify(
-        self, state: DecodeState, context: DraftContext, tree: DraftTree
-    ) -> tuple[Verdict, Rows]:
+    def _verify(self, context: DraftContext, tree: DraftTree) -> Passes[tuple[Verdict, Rows]]:
         """Returns what is accepted, and the rows of the pass it was judged by."""
-        overlap, noise = self._overlap, context.noise
-        with nullcontext() if overlap is None else overlap.beside(context, tree, state.n_left):
-            rows = state.session.forward(
-                tree.to_pass(state.tokens[-1]), range(len(tree) + 1), with_logits=state.needs_logits
-            )
+        state, noise, model = self._state, context.noise, self._planning.model
+        wanted = Pass(
+            state.sequence,
+            tree.to_pass(state.tokens[-1]),
+            range(len(tree) + 1),
+            self._method.hidden_layers,
+            with_logits=state.needs_logits,
+        )
+        beside = (
+            nullcontext()
+            if model is None
+            else model.beside(context, tree, state.n_left, state.sequence)
+        )
+        with beside:
+            rows = yield wanted
         target = TreeRows(state, tree, rows, noise)
-        return self._verifier.verify(tree, target, NoiseChance(noise)), rows
+        return self._method.verifier.verify(tree, target, NoiseChance(noise)), rows
 
-    def _commit(self, state: DecodeState, tree: DraftTree, verdict: Verdict) -> None:
+    def _commit(self, tree: DraftTree, verdict: Verdict) -> None:
         """Keeps the anchor and the accepted nodes in the KV cache."""
-        state.session.commit([0, *(node + 1 for node in verdict.path)])
-        state.stats.count_pass(tree, verdict.evaluated, verdict.path, verdict.is_bonus)
+        self._state.sequence.commit([0, *(node + 1 for node in verdict.path)])
+        self._state.stats.count_pass(tree, verdict.evaluated, verdict.path, verdict.is_bonus)
 
     def _re_anchor(
         self,
@@ -132,10 +171,13 @@ class Speculative:
         """Returns the round's tokens, the last of which is the next anchor; lets drafters learn."""
         accepted = [tree.nodes[i] for i in verdict.path]
         tokens = (*(node.token for node in accepted), verdict.next_token)
-        outcome = RoundOutcome(tree, verdict.path, tokens, rows.stats)
-        self._planner.observe(context, outcome, timings)
-        if self._overlap is not None and timings is not None:
-            self._overlap.count_round(len(tokens), timings.draft_ms + timings.verify_ms)
+        # Of the prompt's rows the drafters were told when the output began.
+        own = {} if timings is None else rows.hidden
+        hidden = {layer: states.copy() for layer, states in own.items()}
+        outcome = RoundOutcome(tree, verdict.path, tokens, rows.stats, hidden)
+        self._planning.observe(context, outcome, timings)
+        if (model := self._planning.model) is not None and timings is not None:
+            model.count_round(len(tokens), timings.draft_ms + timings.verify_ms)
         return StepResult(tokens, (*(node.origin for node in accepted), TARGET))
 
 
@@ -169,7 +211,7 @@ def fit(tree: DraftTree, state: DecodeState, room: Budget) -> DraftTree:
     token, stop tokens themselves (the row before them finds them as soon), and what the grammar
     forbids. Drawn trees cannot be pruned; one that asks for the impossible is dropped as a whole.
     """
-    n_ids = state.session.vocab_size
+    n_ids = state.sequence.vocab_size
     possible = [0 <= n.token < n_ids and n.depth <= room.depth for n in tree.nodes]
     if tree.kind is not SiblingKind.DETERMINISTIC:
         return tree if all(possible) and len(tree) <= room.n_nodes else DraftTree()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,11 @@ from edgedec.runtime.drafting.stats import DecodeStats
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sampling.sampling import History, Survivors, choose, edit, greedy, truncate
 from edgedec.runtime.sampling.token_mask import Allowed, TokenMask
-from edgedec.runtime.sessions.session import ModelSession, Rows
+from edgedec.runtime.sessions.passes import Passes
+from edgedec.runtime.sessions.prefill import HiddenStates
+from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sessions.turns import BusyClock
 
 TARGET = "target"
 """Origin of tokens that no drafter proposed."""
@@ -28,13 +33,14 @@ class DecodeState:
     """One generation in progress.
 
     tokens: the prompt and everything emitted. All but the last few are in the KV cache of
-        ``session``, which alone knows how many.
+        ``sequence``, which alone knows how many.
     mask: the grammar the output has to follow.
     rows: of the pass that ended prefill, until the first step consumes them; row 0 is meant.
+    clock: what the method's own timings are read from.
     n_prompt: how many of ``tokens`` are the prompt.
     """
 
-    session: ModelSession
+    sequence: TokenSequence
     tokens: list[int]
     config: GenerationConfig
     history: History
@@ -42,6 +48,7 @@ class DecodeState:
     stop_token_ids: frozenset[int] = frozenset()
     mask: TokenMask | None = None
     rows: Rows | None = None
+    clock: BusyClock = field(default_factory=BusyClock)
     n_prompt: int = field(init=False)
     _allowed: dict[tuple[int, ...], Allowed | None] = field(default_factory=dict, init=False)
 
@@ -51,7 +58,7 @@ class DecodeState:
     @classmethod
     def start(
         cls,
-        session: ModelSession,
+        sequence: TokenSequence,
         prompt: Sequence[int],
         config: GenerationConfig,
         stop_token_ids: frozenset[int] = frozenset(),
@@ -61,7 +68,7 @@ class DecodeState:
         if mask is not None:
             mask.begin(prompt)
         history = History(prompt)
-        return cls(session, list(prompt), config, history, DecodeStats(), stop_token_ids, mask)
+        return cls(sequence, list(prompt), config, history, DecodeStats(), stop_token_ids, mask)
 
     @property
     def sampling(self) -> SamplingConfig:
@@ -71,7 +78,7 @@ class DecodeState:
     def n_left(self) -> int:
         """Tokens that may still be emitted: by the request, and by the room in the context."""
         n_asked = self.n_prompt + self.config.max_new_tokens
-        return min(n_asked, self.session.context + 1) - len(self.tokens)
+        return min(n_asked, self.sequence.context + 1) - len(self.tokens)
 
     @property
     def is_edited(self) -> bool:
@@ -171,33 +178,64 @@ class StepResult:
     origins: tuple[str, ...]
 
 
-class DecodingStrategy(Protocol):
-    """A way to get the next tokens."""
+class Decoding(ABC):
+    """A decoding method's part in one request."""
 
-    @property
-    def name(self) -> str:
-        """What users call the method."""
-
-    @property
-    def is_lossless(self) -> bool:
-        """The tokens are those of plain decoding, or follow the same distribution."""
-
-    def begin(self, state: DecodeState) -> None:
-        """A stream starts; its prompt has been prefilled."""
-
-    def step(self, state: DecodeState, noise: Noise) -> StepResult:
-        """Returns the next tokens; the caller appends those it emits to ``state``.
+    @abstractmethod
+    def step(self, noise: Noise) -> Passes[StepResult]:
+        """Returns the next tokens; the caller appends those it emits to the state.
 
         The KV cache may then hold tokens that the caller did not emit, until `end`. A step
         follows another only after all tokens of the first were emitted.
         """
 
-    def end(self, state: DecodeState) -> None:
-        """The stream ended with exactly ``state.tokens``.
+    @abstractmethod
+    def end(self) -> None:
+        """The output ended with exactly the state's tokens.
 
-        Every session is rewound so that its tokens are a prefix of them. Called once for each
-        `begin`, however the stream ended.
+        Every sequence is rewound so that its tokens are a prefix of them. Called once, however the
+        output ended; afterwards only `catch_up`, `explain` and `summary` are.
+        """
+
+    def catch_up(self, target: TokenSequence) -> Passes[int]:
+        """Computes what models missed of the finished output; returns how many tokens.
+
+        target: a sequence of the target model that holds as much of the output as any.
+        """
+        return 0
+        yield  # makes it a step without passes
+
+    def explain(self) -> list[str]:
+        """Returns what was decided, a line each."""
+        return []
+
+    def summary(self) -> dict[str, Any]:
+        """Returns what happened besides the counters, JSON-ready."""
+        return {}
+
+
+class DecodingStrategy(ABC):
+    """A way to get the next tokens: what its requests share."""
+
+    name: str
+    """What users call the method."""
+
+    is_lossless: bool
+    """The tokens are those of plain decoding, or follow the same distribution."""
+
+    takes_turns: bool = False
+    """Several models write, and compute what they missed of the text later."""
+
+    hidden_layers: Sequence[int] = ()
+    """Layers whose hidden states of the prompt `begin` is given."""
+
+    @abstractmethod
+    def begin(self, state: DecodeState, hidden: HiddenStates) -> Decoding:
+        """Returns the part of a request whose prompt has been prefilled.
+
+        hidden: see `DraftPrompt`.
         """
 
     def close(self) -> None:
         """Releases whatever the method holds besides the target model."""
+        return

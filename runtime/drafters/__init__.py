@@ -1,1 +1,98 @@
-"""Drafting methods, one per file, and their contract."""
+"""Drafting methods: one module or package per method, which users choose by its name.
+
+A module states itself as ``METHOD``; that is all there is to adding one. `auto`, the help of
+``--method`` and the documentation read it here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from typing import ClassVar
+
+from edgedec.runtime.cores.core_split import CoreSplit
+from edgedec.runtime.drafting.draft_role import DraftRole
+from edgedec.runtime.drafting.drafter import Drafter, ModelDrafter
+from edgedec.runtime.ngrams.ngram_store import NgramStore
+
+
+class Need(Enum):
+    """What a method may need besides the text.
+
+    advice: what it is, and what to do where it is missing. option: what brings it on the command
+    line.
+    """
+
+    STORE = (
+        "an n-gram store: name its file (--store FILE, or EngineOptions(store=...))",
+        "--store FILE",
+    )
+    DRAFT_MODEL = (
+        "a draft model: export the bundle with --draft, or name another bundle to draft with",
+        "--draft BUNDLE",
+    )
+
+    def __init__(self, advice: str, option: str) -> None:
+        self.advice = advice
+        self.option = option
+
+
+@dataclass(frozen=True)
+class DrafterParts:
+    """What drafters of one engine are made of.
+
+    open_draft: opens the draft model, the same one whenever it is called; None if there is none.
+    is_store_growing: whether texts are added to the store when they end.
+    """
+
+    store: NgramStore | None = None
+    is_store_growing: bool = True
+    open_draft: Callable[[], DraftRole] | None = None
+
+    def has(self, need: Need | None) -> bool:
+        """Whether what a method needs is there."""
+        if need is Need.STORE:
+            return self.store is not None
+        return need is None or self.open_draft is not None
+
+
+@dataclass(frozen=True)
+class FreeMethod:
+    """A method whose drafter takes microseconds. summary: what its guesses are, for users."""
+
+    summary: str
+    make: Callable[[DrafterParts], Drafter]
+    need: Need | None = None
+    is_free: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class ModelMethod:
+    """A method whose drafter runs passes of a model. summary: what its guesses are, for users.
+
+    make: is also told on which cores it may draft on while the target verifies; None: it must not.
+    """
+
+    summary: str
+    make: Callable[[DrafterParts, CoreSplit | None], ModelDrafter]
+    need: Need | None = None
+    is_free: ClassVar[bool] = False
+
+
+Method = FreeMethod | ModelMethod
+
+
+@cache
+def drafter_names() -> tuple[str, ...]:
+    """Returns the names `find_drafter` knows, sorted."""
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
+
+
+def find_drafter(name: str) -> Method:
+    """Returns the method called ``name``, which must be one of `drafter_names`."""
+    found: Method = importlib.import_module(f"{__name__}.{name}").METHOD
+    return found

@@ -4,24 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from edgedec.runtime.drafters import FreeMethod
 from edgedec.runtime.drafting.draft_tree import DraftTree
-from edgedec.runtime.drafting.drafter import Budget, DraftContext, RoundOutcome
+from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt, RoundOutcome
 
 
 class GrammarDrafter:
     """The tokens that the tokenizer makes of forced text. The model may cut it up otherwise."""
 
     name = "grammar"
-    is_free = True
+    hidden_layers = ()
 
-    def begin(self, tokens: Sequence[int]) -> None:
-        """Nothing to prepare: the grammar follows the output by itself."""
+    def begin(self, prompt: DraftPrompt) -> GrammarDrafting:
+        """Returns the part of a request, whose context brings the grammar."""
+        return GrammarDrafting()
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+class GrammarDrafting:
+    """One request's part: the grammar follows the output by itself."""
 
     def propose(self, context: DraftContext, budget: Budget) -> DraftTree:
         tree = DraftTree()
         if context.mask is not None:
             n_most = min(budget.n_nodes, budget.depth)
-            tree.add_chain(context.mask.forced()[:n_most], 1.0, self.name)
+            tree.add_chain(context.mask.forced()[:n_most], 1.0, GrammarDrafter.name)
         return tree
 
     def observe(self, context: DraftContext, outcome: RoundOutcome) -> None:
@@ -30,5 +39,5 @@ class GrammarDrafter:
     def end(self, tokens: Sequence[int]) -> None:
         """Nothing to forget."""
 
-    def close(self) -> None:
-        """Holds nothing."""
+
+METHOD = FreeMethod("what a grammar leaves no choice about", lambda parts: GrammarDrafter())

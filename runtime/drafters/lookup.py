@@ -9,15 +9,18 @@ length as in SAM-Decoding (Hu et al., 2024).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 
-from edgedec.runtime.drafting.best_first import BestFirst, Option
+from edgedec.runtime.drafters import FreeMethod
+from edgedec.runtime.drafting.best_first import AcceptanceRates, BestFirst, Option
 from edgedec.runtime.drafting.draft_tree import DraftTree
-from edgedec.runtime.drafting.drafter import Budget, DraftContext, RoundOutcome
+from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt, RoundOutcome
 from edgedec.runtime.drafting.match_classes import match_class, match_priors
 from edgedec.runtime.ngrams.suffix_automaton import START, SuffixAutomaton
 
 _N_BRANCHES = 3
+_N_IDLE = 4  # texts whose index is kept, for the next turns of their conversations
 _N_SHORTER = 2  # shorter matches asked for what the longest does not know
 
 
@@ -28,17 +31,41 @@ class PromptLookup:
     """
 
     name = "lookup"
-    is_free = True
+    hidden_layers = ()
 
     def __init__(self) -> None:
-        self._index = SuffixAutomaton()
-        self._growth: BestFirst[tuple[int, int]] = BestFirst(self.name, match_priors())
+        self._rates = AcceptanceRates(match_priors())
+        self._idle: deque[SuffixAutomaton] = deque(maxlen=_N_IDLE)
 
-    def begin(self, tokens: Sequence[int]) -> None:
-        """Keeps the index of an earlier text that ``tokens`` begin with."""
-        known = self._index.tokens
-        if list(tokens[: len(known)]) != known:
-            self._index = SuffixAutomaton()
+    def begin(self, prompt: DraftPrompt) -> LookupDrafting:
+        """Returns the part of a request, with the index of an earlier text the prompt goes on."""
+        tokens = list(prompt.tokens)
+        found = [index for index in self._idle if tokens[: len(index.tokens)] == index.tokens]
+        index = max(found, key=lambda index: len(index.tokens), default=None)
+        if index is None:
+            index = SuffixAutomaton()
+        else:
+            self._idle.remove(index)
+        return LookupDrafting(self._rates, index, tokens, self._idle.append)
+
+    def close(self) -> None:
+        self._idle.clear()
+
+
+class LookupDrafting:
+    """The index of one request's text."""
+
+    def __init__(
+        self,
+        rates: AcceptanceRates,
+        index: SuffixAutomaton,
+        tokens: Sequence[int],
+        give_back: Callable[[SuffixAutomaton], None],
+    ) -> None:
+        """index: of a beginning of ``tokens``; ``give_back`` gets it when the output ended."""
+        self._index = index
+        self._give_back = give_back
+        self._growth: BestFirst[tuple[int, int]] = BestFirst(PromptLookup.name, rates)
         self._follow(tokens)
 
     def propose(self, context: DraftContext, budget: Budget) -> DraftTree:
@@ -49,11 +76,8 @@ class PromptLookup:
         self._growth.learn(len(context.tokens), outcome.emitted)
 
     def end(self, tokens: Sequence[int]) -> None:
-        if len(self._index.tokens) > len(tokens):
-            self._index = SuffixAutomaton(tokens)
-
-    def close(self) -> None:
-        self._index = SuffixAutomaton()
+        is_beyond = len(self._index.tokens) > len(tokens)
+        self._give_back(SuffixAutomaton(tokens) if is_beyond else self._index)
 
     def longest_match(self) -> int:
         """Returns the length of the longest suffix that occurs earlier in the text followed."""
@@ -107,3 +131,8 @@ class PromptLookup:
             (token, (count + (latest == newest)) / total, to)
             for token, to, count, latest in found[:_N_BRANCHES]
         ]
+
+
+METHOD = FreeMethod(
+    "what followed the last words before, in the prompt or the output", lambda parts: PromptLookup()
+)

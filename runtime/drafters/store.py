@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from edgedec.runtime.drafting.best_first import BestFirst, Option
+from edgedec.runtime.drafters import DrafterParts, FreeMethod, Need
+from edgedec.runtime.drafting.best_first import AcceptanceRates, BestFirst, Option
 from edgedec.runtime.drafting.draft_tree import DraftTree
-from edgedec.runtime.drafting.drafter import Budget, DraftContext, RoundOutcome
+from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt, RoundOutcome
 from edgedec.runtime.drafting.match_classes import match_class, match_priors
 from edgedec.runtime.ngrams.ngram_file import SEPARATOR
 from edgedec.runtime.ngrams.ngram_index import LONGEST
 from edgedec.runtime.ngrams.ngram_store import NgramStore
+from edgedec.runtime.text.common_prefix import common_prefix
 
 _N_BRANCHES = 3
 _CAUTION = 0.8  # other texts are worth less than this one
@@ -27,17 +29,39 @@ class StoreDrafter:
     """
 
     name = "store"
-    is_free = True
+    hidden_layers = ()
 
     def __init__(self, store: NgramStore, is_growing: bool = True) -> None:
         self._store = store
         self._is_growing = is_growing
         self._added: list[int] = []  # the text that was added last
-        self._growth: BestFirst[tuple[int, Rows]] = BestFirst(self.name, match_priors(_CAUTION))
+        self._rates = AcceptanceRates(match_priors(_CAUTION))
 
-    def begin(self, tokens: Sequence[int]) -> None:
+    def begin(self, prompt: DraftPrompt) -> StoreDrafting:
         """Sorts the store's index if it is not yet, so that the first round need not."""
-        self._store.query(tokens[-LONGEST:], 1)
+        self._store.query(prompt.tokens[-LONGEST:], 1)
+        return StoreDrafting(self._store, self._rates, self._add)
+
+    def close(self) -> None:
+        """Does nothing: the store is on disk whenever a text has ended."""
+
+    def _add(self, tokens: Sequence[int]) -> None:
+        """Adds ``tokens`` to the store, but for what they have in common with the text before."""
+        if self._is_growing:
+            self._store.add(tokens[common_prefix(tokens, self._added) :])
+            self._added = list(tokens)
+
+
+class StoreDrafting:
+    """One request's part: nothing but the latest tree."""
+
+    def __init__(
+        self, store: NgramStore, rates: AcceptanceRates, add: Callable[[Sequence[int]], None]
+    ) -> None:
+        """add: called with the whole text when it has ended."""
+        self._store = store
+        self._add = add
+        self._growth: BestFirst[tuple[int, Rows]] = BestFirst(StoreDrafter.name, rates)
 
     def propose(self, context: DraftContext, budget: Budget) -> DraftTree:
         text = context.tokens[-LONGEST:]
@@ -55,16 +79,7 @@ class StoreDrafter:
         self._growth.learn(len(context.tokens), outcome.emitted)
 
     def end(self, tokens: Sequence[int]) -> None:
-        """Adds ``tokens`` to the store, but for what they have in common with the text before."""
-        if not self._is_growing:
-            return
-        longest = min(len(tokens), len(self._added))
-        n_known = next((i for i in range(longest) if tokens[i] != self._added[i]), longest)
-        self._store.add(tokens[n_known:])
-        self._added = list(tokens)
-
-    def close(self) -> None:
-        """Does nothing: the store is on disk whenever a text has ended."""
+        self._add(tokens)
 
 
 def _options(length: int, rows: Rows, depth: int) -> list[Option[tuple[int, Rows]]]:
@@ -77,3 +92,11 @@ def _options(length: int, rows: Rows, depth: int) -> list[Option[tuple[int, Rows
         Option(token, n / len(found), kind, (length, tuple(r for r in found if r[depth] == token)))
         for token, n in Counter(row[depth] for row in found).most_common(_N_BRANCHES)
     ]
+
+
+def _make(parts: DrafterParts) -> StoreDrafter:
+    assert parts.store is not None
+    return StoreDrafter(parts.store, parts.is_store_growing)
+
+
+METHOD = FreeMethod("what followed the last words in texts on disk", _make, Need.STORE)

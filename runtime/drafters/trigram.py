@@ -9,9 +9,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from edgedec.runtime.drafting.best_first import BestFirst, Option
+from edgedec.runtime.drafters import FreeMethod
+from edgedec.runtime.drafting.best_first import AcceptanceRates, BestFirst, Option
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
-from edgedec.runtime.drafting.drafter import Budget, DraftContext, RoundOutcome
+from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt, RoundOutcome
 from edgedec.runtime.sessions.row_stats import RowStats
 
 _N_CANDIDATES = 4  # of a verified row
@@ -34,41 +35,16 @@ class Trigrams:
     """
 
     name = "trigram"
-    is_free = True
+    hidden_layers = ()
 
     def __init__(self, max_pairs: int = 200_000) -> None:
         self._max_pairs = max_pairs
         self._counts: dict[Pair, dict[int, float]] = {}  # the pair touched last comes last
-        self._n_followed = 0  # tokens of the current text that are counted
-        priors = [prior for prior in _PRIORS for _ in _DEPTH_STARTS]
-        self._growth: BestFirst[Pair] = BestFirst(self.name, priors)
+        self.rates = AcceptanceRates(prior for prior in _PRIORS for _ in _DEPTH_STARTS)
 
-    def begin(self, tokens: Sequence[int]) -> None:
-        self._n_followed = 0
-        self._follow(tokens)
-
-    def propose(self, context: DraftContext, budget: Budget) -> DraftTree:
-        tokens = context.tokens
-        self._follow(tokens)
-        if len(tokens) < 2:
-            return DraftTree()
-        first = self._options((tokens[-2], tokens[-1]), 0)
-        return self._growth.grow(len(tokens), first, self._options, budget)
-
-    def observe(self, context: DraftContext, outcome: RoundOutcome) -> None:
-        self._growth.learn(len(context.tokens), outcome.emitted)
-        if len(context.tokens) < 2:
-            return
-        before, anchor = context.tokens[-2], context.tokens[-1]
-        stats, nodes = outcome.stats, outcome.tree.nodes
-        candidates = _candidates(stats)
-        self._add((before, anchor), candidates[0])
-        for node, found in zip(nodes, candidates[1:], strict=False):
-            above = anchor if node.parent == ROOT else nodes[node.parent].token
-            self._add((above, node.token), found)
-
-    def end(self, tokens: Sequence[int]) -> None:
-        self._follow(tokens)
+    def begin(self, prompt: DraftPrompt) -> TrigramDrafting:
+        """Returns the part of a request, the prompt counted."""
+        return TrigramDrafting(self, prompt.tokens)
 
     def close(self) -> None:
         self._counts.clear()
@@ -80,13 +56,8 @@ class Trigrams:
     def __len__(self) -> int:
         return len(self._counts)
 
-    def _follow(self, tokens: Sequence[int]) -> None:
-        """Counts what ``tokens`` hold beyond those counted already."""
-        for i in range(max(2, self._n_followed), len(tokens)):
-            self._add((tokens[i - 2], tokens[i - 1]), ((tokens[i], 1.0),))
-        self._n_followed = len(tokens)
-
-    def _add(self, pair: Pair, found: Sequence[tuple[int, float]]) -> None:
+    def add(self, pair: Pair, found: Sequence[tuple[int, float]]) -> None:
+        """Counts what came, or may have come, after two tokens."""
         counts = self._counts.pop(pair, None)
         if counts is None:
             counts = {}
@@ -98,7 +69,8 @@ class Trigrams:
         if len(counts) > _N_OPTIONS or sum(counts.values()) > _FULL:
             self._counts[pair] = _reduced(counts)
 
-    def _options(self, pair: Pair, depth: int) -> list[Option[Pair]]:
+    def options(self, pair: Pair, depth: int) -> list[Option[Pair]]:
+        """Returns what may follow two tokens, ``depth`` of them drafted already."""
         counts = self._counts.get(pair)
         if counts is None:
             return []
@@ -107,6 +79,45 @@ class Trigrams:
         kind = row * len(_DEPTH_STARTS) + bisect_right(_DEPTH_STARTS, depth + 1) - 1
         last, scale = pair[1], 1.0 / (total + _PRIOR_TOTAL)
         return [Option(token, c * scale, kind, (last, token)) for token, c in counts.items()]
+
+
+class TrigramDrafting:
+    """One request's part: how much of its text is counted."""
+
+    def __init__(self, table: Trigrams, tokens: Sequence[int]) -> None:
+        self._table = table
+        self._n_followed = 0
+        self._growth: BestFirst[Pair] = BestFirst(table.name, table.rates)
+        self._follow(tokens)
+
+    def propose(self, context: DraftContext, budget: Budget) -> DraftTree:
+        tokens = context.tokens
+        self._follow(tokens)
+        if len(tokens) < 2:
+            return DraftTree()
+        first = self._table.options((tokens[-2], tokens[-1]), 0)
+        return self._growth.grow(len(tokens), first, self._table.options, budget)
+
+    def observe(self, context: DraftContext, outcome: RoundOutcome) -> None:
+        self._growth.learn(len(context.tokens), outcome.emitted)
+        if len(context.tokens) < 2:
+            return
+        before, anchor = context.tokens[-2], context.tokens[-1]
+        stats, nodes = outcome.stats, outcome.tree.nodes
+        candidates = _candidates(stats)
+        self._table.add((before, anchor), candidates[0])
+        for node, found in zip(nodes, candidates[1:], strict=False):
+            above = anchor if node.parent == ROOT else nodes[node.parent].token
+            self._table.add((above, node.token), found)
+
+    def end(self, tokens: Sequence[int]) -> None:
+        self._follow(tokens)
+
+    def _follow(self, tokens: Sequence[int]) -> None:
+        """Counts what ``tokens`` hold beyond those counted already."""
+        for i in range(max(2, self._n_followed), len(tokens)):
+            self._table.add((tokens[i - 2], tokens[i - 1]), ((tokens[i], 1.0),))
+        self._n_followed = len(tokens)
 
 
 def _candidates(stats: RowStats) -> list[list[tuple[int, float]]]:
@@ -124,3 +135,6 @@ def _reduced(counts: dict[int, float]) -> dict[int, float]:
     largest = sorted(counts.items(), key=lambda c: -c[1])[:_N_OPTIONS]
     scale = 0.5 if sum(counts.values()) > _FULL else 1.0
     return {token: scale * count for token, count in largest}
+
+
+METHOD = FreeMethod("what most often came after the last two tokens", lambda parts: Trigrams())

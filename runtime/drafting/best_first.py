@@ -55,12 +55,14 @@ class AcceptanceRates:
 class BestFirst(Generic[State]):
     """Grows trees node by node, always where the next one is likeliest to be accepted.
 
+    The trees are one request's; ``rates``, what became of drafts before, may be shared by several.
+
     Source: the expansion by value of DySpec (Xiong et al., 2025, section 4), without draws.
     """
 
-    def __init__(self, name: str, priors: Iterable[float]) -> None:
+    def __init__(self, name: str, rates: AcceptanceRates) -> None:
         self._name = name
-        self._rates = AcceptanceRates(priors)
+        self._rates = rates
         self._tree = DraftTree()
         self._drafts: list[tuple[float, int]] = []  # share and class of each node
         self._grown_after: int | None = None

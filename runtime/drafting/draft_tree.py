@@ -10,7 +10,7 @@ from typing import Any
 import numpy.typing as npt
 
 from edgedec.models.errors import SessionError
-from edgedec.runtime.sessions.session import TokenTree
+from edgedec.runtime.sessions.token_tree import TokenTree
 
 ROOT = -1
 """Parent of the nodes that follow the last emitted token."""
@@ -140,6 +140,21 @@ class DraftTree:
                 node.token, new_index[node.parent], node.probability, node.origin
             )
         return tree
+
+    def likeliest_chain(self) -> DraftTree:
+        """Returns the tree without branches: from the root down the likeliest child each time.
+
+        A drawn tree with branches becomes an empty one: dropping drawn siblings would change the
+        law.
+        """
+        path: list[int] = []
+        node = ROOT
+        while children := self.children(node):
+            node = max(children, key=lambda i: self.nodes[i].probability)
+            path.append(node)
+        if len(path) == len(self):
+            return self
+        return self.subtree(path) if self.kind is SiblingKind.DETERMINISTIC else DraftTree()
 
     def to_pass(self, anchor: int) -> TokenTree:
         """Returns the pass that verifies the tree: token 0 is ``anchor``, node i is token i + 1."""

@@ -1,16 +1,26 @@
-"""The contract of drafters: propose tokens, learn what became of them."""
+"""The contract of drafters: propose tokens, learn what became of them.
+
+A `Drafter` holds what all requests share, above all what was learned; `Drafter.begin` gives each
+request a part of its own.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from edgedec.runtime.config import SamplingConfig, SpeculationConfig
-from edgedec.runtime.drafting.draft_tree import DraftTree
+from edgedec.runtime.drafting.draft_cost import DraftCost
+from edgedec.runtime.drafting.draft_tree import DraftTree, SiblingKind
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sampling.token_mask import TokenMask
+from edgedec.runtime.sessions.passes import Passes
+from edgedec.runtime.sessions.prefill import HiddenStates
 from edgedec.runtime.sessions.row_stats import RowStats
+from edgedec.runtime.sessions.sequence import TokenSequence
 
 
 @dataclass(frozen=True)
@@ -21,6 +31,7 @@ class DraftContext:
     n_prompt: how many of them are the prompt.
     mask: the grammar the output has to follow, if any.
     speculation: how much the request lets a round draft.
+    kind: how the verifier wants siblings chosen when sampling, by drafters that can choose.
     """
 
     tokens: Sequence[int]
@@ -29,6 +40,7 @@ class DraftContext:
     noise: Noise
     mask: TokenMask | None = None
     speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
+    kind: SiblingKind = SiblingKind.DETERMINISTIC
 
 
 @dataclass(frozen=True)
@@ -50,6 +62,21 @@ class Budget:
 
 
 @dataclass(frozen=True)
+class DraftPrompt:
+    """What an output starts from.
+
+    tokens: the prompt, which has been prefilled.
+    hidden: layer -> hidden states of its last tokens, those that were computed, for the layers the
+        drafter needs; to be kept.
+
+    Shapes: hidden [n, hidden_size] float32, n at most len(tokens).
+    """
+
+    tokens: Sequence[int]
+    hidden: HiddenStates = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class RoundOutcome:
     """What verification made of a round. Also reported after plain steps, with an empty tree.
 
@@ -57,27 +84,20 @@ class RoundOutcome:
     path: accepted nodes, root first.
     emitted: tokens of the path and the correction or bonus token.
     stats: of the verified rows: row 0 after the anchor, row i + 1 after node i.
+    hidden: layer -> hidden states of the same rows, for the layers the drafter needs; to be kept.
+
+    Shapes: hidden [1 + len(tree), hidden_size] float32.
     """
 
     tree: DraftTree
     path: tuple[int, ...]
     emitted: tuple[int, ...]
     stats: RowStats
+    hidden: HiddenStates = field(default_factory=dict)
 
 
-class Drafter(Protocol):
-    """Proposes tokens. It never sees the target model, only what was emitted."""
-
-    @property
-    def name(self) -> str:
-        """What users, statistics and nodes call it."""
-
-    @property
-    def is_free(self) -> bool:
-        """It takes microseconds, not passes of a model."""
-
-    def begin(self, tokens: Sequence[int]) -> None:
-        """A new output starts after the prompt ``tokens``."""
+class Drafting(Protocol):
+    """A drafter's part in one request. It never sees the target model, only what was emitted."""
 
     def propose(self, context: DraftContext, budget: Budget) -> DraftTree:
         """Returns a tree within ``budget``, empty when there is nothing worth proposing."""
@@ -86,7 +106,105 @@ class Drafter(Protocol):
         """Learns from a round; ``context`` is that of before the round."""
 
     def end(self, tokens: Sequence[int]) -> None:
-        """The output ended with exactly ``tokens`` (prompt included): forget all beyond."""
+        """The output ended with exactly ``tokens`` (prompt included): forget all beyond.
+
+        Called once. Nothing else is called afterwards.
+        """
+
+
+class Drafter(Protocol):
+    """What requests share of a drafter that takes microseconds."""
+
+    @property
+    def name(self) -> str:
+        """What users, statistics and nodes call it."""
+
+    @property
+    def hidden_layers(self) -> Sequence[int]:
+        """Layers whose hidden states `begin` and `observe` are given."""
+
+    def begin(self, prompt: DraftPrompt) -> Drafting:
+        """Returns the part of a new output's request."""
 
     def close(self) -> None:
         """Releases whatever it holds."""
+
+
+class ModelDrafting(ABC):
+    """A `Drafting` that runs passes of a model to propose."""
+
+    @property
+    @abstractmethod
+    def sequence(self) -> TokenSequence:
+        """The text in the draft model's KV cache."""
+
+    @property
+    @abstractmethod
+    def cost(self) -> DraftCost:
+        """What the latest proposal cost."""
+
+    @property
+    def reads_end_only(self) -> bool:
+        """Whether it leaves out the beginning of the text."""
+        return False
+
+    @abstractmethod
+    def n_missing(self, tokens: Sequence[int]) -> int:
+        """Returns how many tokens the next proposal after ``tokens`` has to compute first."""
+
+    @abstractmethod
+    def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:
+        """Returns a tree as `Drafting.propose` does, after the passes that takes."""
+
+    @abstractmethod
+    def observe(self, context: DraftContext, outcome: RoundOutcome) -> None:
+        """Learns from a round, as `Drafting.observe` does."""
+
+    @abstractmethod
+    def end(self, tokens: Sequence[int]) -> None:
+        """The output ended, as `Drafting.end` is told."""
+
+    def beside(
+        self, context: DraftContext, tree: DraftTree, n_left: int, target: TokenSequence
+    ) -> AbstractContextManager[None]:
+        """Returns a block inside which ``target`` verifies ``tree``; it may draft on meanwhile.
+
+        n_left: tokens that may still be emitted.
+        """
+        return nullcontext()
+
+    def count_round(self, n_tokens: int, ms: float) -> None:
+        """Takes in how many tokens a round emitted, and what it took."""
+        return
+
+    @property
+    def n_early(self) -> int:
+        """Tokens it drafted while the target model verified."""
+        return 0
+
+    @property
+    def n_early_used(self) -> int:
+        """Those that came true, or that the next proposal went on from."""
+        return 0
+
+    def explain(self) -> list[str]:
+        """Returns what it decided for itself in this output, a line each."""
+        return []
+
+
+class ModelDrafter(Protocol):
+    """What requests share of a drafter that runs passes of a model."""
+
+    @property
+    def name(self) -> str:
+        """What users, statistics and nodes call it."""
+
+    @property
+    def hidden_layers(self) -> Sequence[int]:
+        """Layers whose hidden states `begin` and `observe` are given."""
+
+    def begin(self, prompt: DraftPrompt) -> ModelDrafting:
+        """Returns the part of a new output's request."""
+
+    def close(self) -> None:
+        """Releases the model."""

@@ -1,4 +1,4 @@
-"""A drafter that cannot do harm: if it fails it is switched off, and the text goes on."""
+"""Drafters that cannot do harm: one that fails is switched off, and the text goes on."""
 
 from __future__ import annotations
 
@@ -7,58 +7,154 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from edgedec.runtime.drafting.draft_tree import DraftTree
-from edgedec.runtime.drafting.drafter import Budget, DraftContext, Drafter, RoundOutcome
+from edgedec.runtime.drafting.drafter import (
+    Budget,
+    DraftContext,
+    Drafter,
+    Drafting,
+    DraftPrompt,
+    ModelDrafter,
+    ModelDrafting,
+    RoundOutcome,
+)
+from edgedec.runtime.sessions.passes import Passes
 
 _log = logging.getLogger(__name__)
-_T = TypeVar("_T")
+T = TypeVar("T")
 
 
-class GuardedDrafter:
-    """Another drafter, until its first error; from then on it proposes nothing.
+class Guard:
+    """Calls a drafter until its first error, from then on in no request but to end it.
 
     failure: why it was switched off.
     """
 
-    def __init__(self, drafter: Drafter) -> None:
-        self._drafter = drafter
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.failure: str | None = None
 
-    @property
-    def name(self) -> str:
-        return self._drafter.name
-
-    @property
-    def is_free(self) -> bool:
-        return self._drafter.is_free
-
-    def begin(self, tokens: Sequence[int]) -> None:
-        self._guard(lambda: self._drafter.begin(tokens))
-
-    def propose(self, context: DraftContext, budget: Budget) -> DraftTree:
-        tree = self._guard(lambda: self._drafter.propose(context, budget))
-        return DraftTree() if tree is None else tree
-
-    def observe(self, context: DraftContext, outcome: RoundOutcome) -> None:
-        self._guard(lambda: self._drafter.observe(context, outcome))
-
-    def end(self, tokens: Sequence[int]) -> None:
-        self._guard(lambda: self._drafter.end(tokens))
-
-    def close(self) -> None:
-        self._drafter.close()
-
-    def _guard(self, call: Callable[[], _T]) -> _T | None:
+    def call(self, call: Callable[[], T]) -> T | None:
         """Returns what ``call`` does; None once the drafter is off."""
         if self.failure is not None:
             return None
         try:
             return call()
         except Exception as error:  # whatever it is, decoding does not depend on it
-            self.failure = f"{type(error).__name__}: {error}"
-            _log.warning("drafter %s is switched off: %s", self.name, self.failure)
+            self._fail(error)
             return None
 
+    def steps(self, passes: Callable[[], Passes[T]]) -> Passes[T | None]:
+        """Returns what a drafter's step does, None once it is off; its passes may fail, too."""
+        if self.failure is not None:
+            return None
+        try:
+            return (yield from passes())
+        except Exception as error:
+            self._fail(error)
+            return None
 
-def failures(drafters: Iterable[GuardedDrafter]) -> dict[str, str]:
+    def end(self, call: Callable[[], None]) -> None:
+        """Calls what ends a request, even of a drafter that is off: it gives back what it took."""
+        try:
+            call()
+        except Exception as error:
+            if self.failure is None:
+                self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self.failure = f"{type(error).__name__}: {error}"
+        _log.warning("drafter %s is switched off: %s", self.name, self.failure)
+
+
+class GuardedDrafter:
+    """Another `Drafter`, until its first error; from then on it proposes nothing."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._drafter = drafter
+        self.guard = Guard(drafter.name)
+        self.name = drafter.name
+        self.hidden_layers = tuple(drafter.hidden_layers)
+
+    def begin(self, prompt: DraftPrompt) -> GuardedDrafting:
+        """Returns the part of a new output's request."""
+        return GuardedDrafting(self.guard, self.guard.call(lambda: self._drafter.begin(prompt)))
+
+    def close(self) -> None:
+        """Releases whatever the drafter holds."""
+        self._drafter.close()
+
+
+class GuardedDrafting:
+    """A `Drafting` behind the guard of its drafter, or none if it could not begin."""
+
+    def __init__(self, guard: Guard, drafting: Drafting | None) -> None:
+        self.guard = guard
+        self._drafting = drafting
+
+    @property
+    def name(self) -> str:
+        return self.guard.name
+
+    def propose(self, context: DraftContext, budget: Budget) -> DraftTree:
+        drafting = self._drafting
+        if drafting is None:
+            return DraftTree()
+        return self.guard.call(lambda: drafting.propose(context, budget)) or DraftTree()
+
+    def observe(self, context: DraftContext, outcome: RoundOutcome) -> None:
+        if (drafting := self._drafting) is not None:
+            self.guard.call(lambda: drafting.observe(context, outcome))
+
+    def end(self, tokens: Sequence[int]) -> None:
+        if (drafting := self._drafting) is not None:
+            self.guard.call(lambda: drafting.end(tokens))
+
+
+class GuardedModelDrafter:
+    """Another `ModelDrafter`, until its first error."""
+
+    def __init__(self, drafter: ModelDrafter) -> None:
+        self._drafter = drafter
+        self.guard = Guard(drafter.name)
+        self.name = drafter.name
+        self.hidden_layers = tuple(drafter.hidden_layers)
+
+    def begin(self, prompt: DraftPrompt) -> GuardedModelDrafting | None:
+        """Returns the part of a new output's request; None if the drafter is off."""
+        drafting = self.guard.call(lambda: self._drafter.begin(prompt))
+        return None if drafting is None else GuardedModelDrafting(self.guard, drafting)
+
+    def close(self) -> None:
+        """Releases the model."""
+        self._drafter.close()
+
+
+class GuardedModelDrafting:
+    """A `ModelDrafting` behind the guard of its drafter. drafting: itself, to be asked of costs."""
+
+    def __init__(self, guard: Guard, drafting: ModelDrafting) -> None:
+        self.guard = guard
+        self.drafting = drafting
+
+    @property
+    def name(self) -> str:
+        return self.guard.name
+
+    @property
+    def is_off(self) -> bool:
+        return self.guard.failure is not None
+
+    def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:
+        tree = yield from self.guard.steps(lambda: self.drafting.propose(context, budget))
+        return tree or DraftTree()
+
+    def observe(self, context: DraftContext, outcome: RoundOutcome) -> None:
+        self.guard.call(lambda: self.drafting.observe(context, outcome))
+
+    def end(self, tokens: Sequence[int]) -> None:
+        self.guard.end(lambda: self.drafting.end(tokens))
+
+
+def failures(guards: Iterable[Guard]) -> dict[str, str]:
     """Returns the names of the drafters that are switched off, and why."""
-    return {drafter.name: drafter.failure for drafter in drafters if drafter.failure is not None}
+    return {guard.name: guard.failure for guard in guards if guard.failure is not None}

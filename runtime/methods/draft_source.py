@@ -6,21 +6,17 @@ import json
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 from edgedec.models.errors import BundleError
 from edgedec.models.head_ids import read_head_ids
 from edgedec.models.manifest import BundleManifest, ModelEntry, read_manifest
-from edgedec.runtime.backends import open_session
+from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.cores.affinity import Affinity
-from edgedec.runtime.drafting.draft_tree import SiblingKind
+from edgedec.runtime.drafting.draft_role import DraftRole
 from edgedec.runtime.sessions.memory import DRAFT, KnownModel, SessionMemory, fingerprint_of
 from edgedec.runtime.switching.pair import Pair
 from edgedec.runtime.text.token_map import TokenMap, spellings
 from edgedec.runtime.text.tokenizer import TOKENIZER_NAME
-
-if TYPE_CHECKING:
-    from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter
 
 
 @dataclass(frozen=True)
@@ -29,7 +25,7 @@ class DraftSource:
 
     folder: bundle that holds it. tokenizers: files of the target model's and of its own, None
     where they are the same. fingerprint: names what decides the rows of its KV cache. memory: of
-    the engine, which gives the session what earlier ones computed. pair: of target and draft
+    the engine, which gives its sequences what earlier ones computed. pair: of target and draft
     model, if they may take turns. affinity: where its threads stay.
     """
 
@@ -49,20 +45,18 @@ class DraftSource:
         """The draft model as a memory knows it."""
         return KnownModel(self.fingerprint, self.entry.config, self.context)
 
-    def open(self, kind: SiblingKind = SiblingKind.DETERMINISTIC) -> DraftModelDrafter:
-        """Returns a drafter over a session of its own.
+    def open(self) -> DraftRole:
+        """Returns the draft model, opened.
 
         Raises:
             BundleError: The draft model is broken.
             ConfigError: Its tokenizer has nothing in common with the target model's.
         """
-        from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter
-
         token_map = self._token_map()
-        session = open_session(self.folder, self.entry, self.threads, self.context, self.affinity)
-        self.memory.open(DRAFT, session)
-        recall = partial(self.memory.recall, DRAFT, session)
-        return DraftModelDrafter(session, token_map, self.target_vocab_size, kind, recall)
+        model = open_model(self.folder, self.entry, self.threads, self.affinity)
+        pool = self.memory.open(DRAFT, model, self.context)
+        recall = partial(self.memory.recall, DRAFT)
+        return DraftRole(pool, token_map, self.target_vocab_size, recall, release_model)
 
     def _token_map(self) -> TokenMap:
         entry, size = self.entry, self.entry.config.vocab_size

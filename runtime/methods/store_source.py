@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from edgedec.models.errors import BundleError
 from edgedec.models.manifest import BundleManifest
-from edgedec.runtime.drafting.drafter import Drafter
+from edgedec.runtime.ngrams.ngram_store import NgramStore
 from edgedec.runtime.text.tokenizer import TOKENIZER_NAME
 
 
@@ -22,13 +21,8 @@ def tokenizer_sha256(manifest: BundleManifest) -> str:
     return manifest.files[TOKENIZER_NAME].sha256
 
 
-def find_store(
-    path: str | Path | None, manifest: BundleManifest, is_growing: bool = True
-) -> Callable[[], Drafter] | None:
-    """Returns a maker of drafters over the store at ``path``, which is made if there is none.
-
-    Args:
-        is_growing: Whether texts are added to the store when they end.
+def find_store(path: str | Path | None, manifest: BundleManifest) -> NgramStore | None:
+    """Returns the store at ``path``, which is made if there is none; None where there is no path.
 
     Raises:
         ConfigError: ``path`` is no place for a store.
@@ -36,8 +30,4 @@ def find_store(
     """
     if path is None:
         return None
-    from edgedec.runtime.drafters.store import StoreDrafter
-    from edgedec.runtime.ngrams.ngram_store import NgramStore
-
-    store = NgramStore.open(path, tokenizer_sha256(manifest))
-    return lambda: StoreDrafter(store, is_growing)
+    return NgramStore.open(path, tokenizer_sha256(manifest))

@@ -8,26 +8,26 @@ from importlib import import_module
 from pathlib import Path
 
 from edgedec.models.manifest import ModelEntry
-from edgedec.runtime.backends import open_session
+from edgedec.runtime.backends import open_model
 from edgedec.runtime.cores.affinity import Affinity
-from edgedec.runtime.sessions.session import ModelSession
+from edgedec.runtime.sessions.model import Model
 from edgedec.runtime.text.tokenizer import TOKENIZER_NAME, Tokenizer
 
 
 def load_together(
-    folder: Path, entry: ModelEntry, threads: int, context: int, affinity: Affinity
-) -> tuple[ModelSession, Tokenizer]:
-    """Returns a session over the model ``entry`` of the bundle at ``folder``, and its tokenizer.
+    folder: Path, entry: ModelEntry, threads: int, affinity: Affinity
+) -> tuple[Model, Tokenizer]:
+    """Returns the model ``entry`` of the bundle at ``folder``, and its tokenizer.
 
     Raises:
         BundleError: One of them is broken.
     """
-    opened = partial(open_session, folder, entry, threads, context, affinity)
+    opened = partial(open_model, folder, entry, threads, affinity)
     import_module("onnxruntime")  # takes long, and Python's lock: here, before there are two
     with ThreadPoolExecutor(max_workers=1) as pool:
-        session = pool.submit(opened)
+        model = pool.submit(opened)
         # An import gives Python's lock away at every file, and the other thread needs it for a
         # millisecond until all of its work is ONNX Runtime's. Reading a tokenizer never does.
         import_module("edgedec.runtime.text.chat_template")
         tokenizer = Tokenizer.load(folder / TOKENIZER_NAME)
-        return session.result(), tokenizer
+        return model.result(), tokenizer

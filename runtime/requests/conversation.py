@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from edgedec.models.errors import SessionError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.requests.result import GenerationResult
 from edgedec.runtime.requests.stream import OnDone, Stream
@@ -32,9 +33,6 @@ class Host(Protocol):
     ) -> Stream:
         """Returns the output as it appears."""
 
-    def finish_stream(self) -> None:
-        """Stops the stream in progress, if any."""
-
 
 class Conversation:
     """Turns of one chat. Made by `Engine.conversation`."""
@@ -42,6 +40,7 @@ class Conversation:
     def __init__(self, host: Host, system: str | None, config: GenerationConfig | None) -> None:
         self._host = host
         self._config = config
+        self._stream: Stream | None = None
         self._cached: tuple[list[int], tuple[int, ...]] = ([], ())  # latest prompt and answer
         self._messages: list[dict[str, Any]] = []
         if system is not None:
@@ -64,9 +63,10 @@ class Conversation:
         turn, question included. An unfinished earlier answer is stopped.
 
         Raises:
-            SessionError: The conversation is longer than the context.
+            SessionError: The conversation is longer than the context, or its latest answer is being
+                computed in another thread.
         """
-        self._host.finish_stream()
+        self._finish_answer()
         messages = [*self._messages, {"role": "user", "content": text}]
         ids = keep_generated(self._host.encode(messages), *self._cached, self._host.tokenizer)
 
@@ -75,7 +75,22 @@ class Conversation:
                 self._messages = [*messages, {"role": "assistant", "content": result.text}]
                 self._cached = ids, result.token_ids
 
-        return self._host.open_stream(ids, config or self._config, on_progress, on_done)
+        self._stream = self._host.open_stream(ids, config or self._config, on_progress, on_done)
+        return self._stream
+
+    def _finish_answer(self) -> None:
+        """Stops the answer in progress, if any.
+
+        Raises:
+            SessionError: Another thread is computing it right now.
+        """
+        if self._stream is None or self._stream.is_finished:
+            return
+        if self._stream.is_running:
+            raise SessionError(
+                "the conversation is busy with another answer: finish it, or stop() it and wait"
+            )
+        self._stream.stop()
 
 
 def keep_generated(

@@ -5,15 +5,31 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
 
 from edgedec.models.errors import SessionError
 from edgedec.runtime.cores.machine import peak_rss_mb
-from edgedec.runtime.decoding.strategy import TARGET, DecodeState, DecodingStrategy
+from edgedec.runtime.decoding.strategy import TARGET, DecodeState, Decoding, DecodingStrategy
 from edgedec.runtime.requests.result import FinishReason, GenerationResult
 from edgedec.runtime.sampling.noise import Noise
-from edgedec.runtime.sessions.prefill import Progress, prefill
+from edgedec.runtime.sessions.passes import Passes
+from edgedec.runtime.sessions.prefill import ExactPrefiller, Prefiller, PrefillRequest, Progress
+from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sessions.turns import Turns
+from edgedec.runtime.text.common_prefix import common_prefix
 from edgedec.runtime.text.text_stream import TextStream
+
+
+class Lender(Protocol):
+    """Where a stream's sequence is from, as `SequencePool` is."""
+
+    def take(self, text: Sequence[int]) -> TokenSequence:
+        """Returns a sequence for ``text``."""
+
+    def give_back(self, sequence: TokenSequence) -> None:
+        """Takes it back."""
 
 
 @dataclass(frozen=True)
@@ -22,14 +38,21 @@ class Request:
 
     started_s: `time.perf_counter` when the caller asked.
     load_ms: passed on to the result.
-    recall: called with the prompt before its first pass; it may fill the KV cache with a prefix.
+    lender: of the state's sequence. turns: with the other requests of the engine.
+    recall: called with the sequence and the prompt before its first pass; it may fill the KV cache
+        with a prefix.
+    abandon: called with what ends a stream that its caller let go of without finishing it.
     """
 
     strategy: DecodingStrategy
     started_s: float
     load_ms: float
+    lender: Lender
+    turns: Turns
     on_progress: Progress | None = None
-    recall: Callable[[Sequence[int]], None] = lambda prompt: None
+    recall: Callable[[TokenSequence, Sequence[int]], None] = lambda sequence, prompt: None
+    abandon: Callable[[Callable[[], None]], None] = lambda end: end()
+    prefiller: Prefiller = field(default_factory=ExactPrefiller)
 
 
 OnDone = Callable[[GenerationResult, bool], None]
@@ -40,8 +63,10 @@ class Stream(Iterator[str]):
     """An output as it appears: iterate it, or its `pieces`, for pieces of text.
 
     `stop` and `cancel` may be called at any time, from any thread; they take effect before the
-    next token, or the next chunk of the prompt. An interrupt or error inside the iteration ends
-    the output as `stop` does. Only time spent inside the iteration is counted.
+    next token, or the next chunk of the prompt. Other streams of the engine may be iterated in
+    between, or in other threads: they take turns, each with a KV cache of its own. An interrupt or
+    error inside the iteration ends the output as `stop` does. Only time spent inside the iteration
+    is counted.
     """
 
     def __init__(
@@ -55,7 +80,7 @@ class Stream(Iterator[str]):
         self._found: deque[tuple[int, str]] = deque()  # tokens of the last step, not yet emitted
         self._origins: list[str] = []
         self._is_prefilled = False  # or was begun
-        self._has_begun = False
+        self._decoding: Decoding | None = None
         self._is_running = False
         self._is_stopping = False
         self._is_dropped = False
@@ -82,10 +107,20 @@ class Stream(Iterator[str]):
         """The pieces of text, each with the origin of the token that completed it."""
         return ((piece, self._origins[-1] if self._origins else TARGET) for piece in self)
 
+    def __del__(self) -> None:
+        # Whoever lets go of an unfinished stream may be in the middle of another's turn.
+        if self.__dict__.get("_finish_reason", "never begun") is None and self._result is None:
+            self._request.abandon(partial(_end, self._decoding, self._state, self._request.lender))
+
     @property
-    def strategy(self) -> DecodingStrategy:
-        """The method that decodes it."""
-        return self._request.strategy
+    def method(self) -> str:
+        """The name of the method that decodes it."""
+        return self._request.strategy.name
+
+    @property
+    def takes_turns(self) -> bool:
+        """Two models take turns at it, so that `catch_up` has something to do."""
+        return self._request.strategy.takes_turns
 
     @property
     def is_running(self) -> bool:
@@ -126,17 +161,25 @@ class Stream(Iterator[str]):
             self._is_dropped = True
             self.stop()
 
+    def explain(self) -> list[str]:
+        """Returns what the method decided so far, a line each; nothing for methods that do not."""
+        return [] if self._decoding is None else self._decoding.explain()
+
     def catch_up(self) -> int:
         """Uses idle time after an output: models that took turns compute what they missed of it.
 
         The next turn then begins sooner. Returns how many tokens that were; none of a dropped turn.
         """
-        from edgedec.runtime.switching.switching import Switching
-
-        strategy, is_kept = self._request.strategy, self._has_begun and not self._is_dropped
-        if self._result is None or not is_kept or not isinstance(strategy, Switching):
+        if self._result is None or self._decoding is None or self._is_dropped:
             return 0
-        return strategy.catch_up(self._state.tokens)
+        lender, state = self._request.lender, self._state
+        target = lender.take(state.tokens)
+        try:
+            if common_prefix(target.tokens, state.tokens) < state.n_prompt:
+                return 0  # another request has the text's sequence by now
+            return self._request.turns.drive(self._decoding.catch_up(target))
+        finally:
+            lender.give_back(target)
 
     def _advance(self) -> str:
         """Returns the text of the next step, empty when it completed none."""
@@ -157,34 +200,41 @@ class Stream(Iterator[str]):
 
     def _step(self) -> str:
         """Returns the text the next token adds; empty when prefill was cancelled."""
-        if not self._found and not self._find_tokens():
+        if not self._found:
+            self._request.turns.drive(self._find_tokens(), self._state.clock)
+        if not self._found:
             return ""
         token, origin = self._found.popleft()
         self._state.append(token)
         self._origins.append(origin)
         return self._accept(token)
 
-    def _find_tokens(self) -> bool:
-        """Runs a step, after prefill if that is still to do; False when cancelled in there."""
-        state, strategy = self._state, self._request.strategy
-        if not self._is_prefilled:
-            self._is_prefilled = True
-            self._request.recall(state.tokens)
-            state.rows = prefill(
-                state.session,
-                state.tokens,
-                state.stats,
-                lambda: self._is_stopping,
-                self._request.on_progress,
-                state.needs_logits,
-            )
-            if state.rows is None:
-                return False
-            self._has_begun = True
-            strategy.begin(state)
-        result = strategy.step(state, self._noise)
+    def _find_tokens(self) -> Passes[None]:
+        """A step, after prefill if that is still to do; finds nothing when cancelled in there."""
+        if self._decoding is None:
+            self._decoding = yield from self._begin()
+        if self._decoding is None:
+            return
+        result = yield from self._decoding.step(self._noise)
         self._found.extend(zip(result.tokens, result.origins, strict=True))
-        return True
+
+    def _begin(self) -> Passes[Decoding | None]:
+        """Computes the prompt; returns None when cancelled on the way."""
+        state, strategy = self._state, self._request.strategy
+        self._is_prefilled = True
+        self._request.recall(state.sequence, state.tokens)
+        wanted = PrefillRequest(
+            state.stats,
+            state.needs_logits,
+            tuple(strategy.hidden_layers),
+            lambda: self._is_stopping,
+            self._request.on_progress,
+        )
+        done = yield from self._request.prefiller.prefill(state.sequence, state.tokens, wanted)
+        if done is None:
+            return None
+        state.rows = done.rows
+        return strategy.begin(state, done.hidden)
 
     def _accept(self, token: int) -> str:
         """Returns the text ``token`` adds; notes the reason when it is the last one."""
@@ -199,20 +249,22 @@ class Stream(Iterator[str]):
             self._finish_reason = "stop"
         elif len(self._origins) >= self._state.config.max_new_tokens:
             self._finish_reason = "length"
-        elif len(self._state.tokens) > self._state.session.context:
+        elif len(self._state.tokens) > self._state.sequence.context:
             self._finish_reason = "context"
         return piece
 
     def _finish(self, reason: FinishReason) -> str:
         """Returns the text held back until now; makes the result and tells the owner."""
-        rest = self._text.flush()
-        self._state.stats.discard(len(self._found))
+        rest, state = self._text.flush(), self._state
+        state.stats.discard(len(self._found))
         self._found.clear()
-        if self._has_begun:
-            self._request.strategy.end(self._state)
-        if self._is_dropped and self._is_prefilled:
-            n_kept = min(self._state.stats.n_reused_tokens, self._state.session.n_tokens)
-            self._state.session.truncate(n_kept)
+        self._finish_reason = reason
+        with self._request.turns.taken():
+            if self._is_dropped and self._is_prefilled:
+                n_kept = state.stats.n_reused_tokens
+                _end(self._decoding, state, self._request.lender, n_kept)
+            else:
+                _end(self._decoding, state, self._request.lender)
         self._result = self._make_result(reason)
         if self._on_done is not None:
             self._on_done(self._result, self._is_dropped)
@@ -235,5 +287,18 @@ class Stream(Iterator[str]):
             method=strategy.name,
             lossless=strategy.is_lossless,
             stats=self._state.stats,
-            switch=getattr(strategy, "summary", dict)(),
+            switch={} if self._decoding is None else self._decoding.summary(),
         )
+
+
+def _end(
+    decoding: Decoding | None, state: DecodeState, lender: Lender, n_kept: int | None = None
+) -> None:
+    """Ends a request's part everywhere. n_kept: tokens that stay in the KV cache, all when None."""
+    try:
+        if decoding is not None:
+            decoding.end()
+        if n_kept is not None and not state.sequence.is_closed:
+            state.sequence.truncate(min(n_kept, state.sequence.n_tokens))
+    finally:
+        lender.give_back(state.sequence)

@@ -10,8 +10,9 @@ from typing import Any
 from edgedec.runtime.config import SuggestConfig
 from edgedec.runtime.drafting.stats import DecodeStats
 from edgedec.runtime.requests.superposed import EndReason, suggest
-from edgedec.runtime.sessions.prefill import Progress, prefill
-from edgedec.runtime.sessions.session import ModelSession
+from edgedec.runtime.sessions.passes import Passes
+from edgedec.runtime.sessions.prefill import ExactPrefiller, PrefillRequest, Progress
+from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.text.tokenizer import Codec
 
 _N_BEFORE = 8  # tokens that decide how the first new one is spelt
@@ -47,22 +48,24 @@ class Completion:
 
 
 def complete(
-    session: ModelSession,
+    sequence: TokenSequence,
     codec: Codec,
     tokens: Sequence[int],
     config: SuggestConfig,
     on_progress: Progress | None = None,
-) -> list[Completion]:
-    """Returns completions of ``tokens``; the session then holds all of these but the last.
+) -> Passes[list[Completion]]:
+    """Returns completions of ``tokens``; the sequence then holds all of these but the last.
 
     Raises:
         SessionError: The completions do not fit the context.
     """
     before, anchor = tokens[:-1], tokens[-1]
     if before:
-        prefill(session, before, DecodeStats(), on_progress=on_progress, with_logits=False)
+        request = PrefillRequest(DecodeStats(), with_logits=False, on_progress=on_progress)
+        yield from ExactPrefiller().prefill(sequence, before, request)
     else:
-        session.truncate(0)
+        sequence.truncate(0)
+    suggestions = yield from suggest(sequence, anchor, config)
     known = list(tokens[-_N_BEFORE:])
     n_known = len(codec.decode(known))
     return [
@@ -72,5 +75,5 @@ def complete(
             token_probs=tuple(min(1.0, math.exp(log_prob)) for log_prob in found.log_probs),
             end=found.end,
         )
-        for found in suggest(session, anchor, config)
+        for found in suggestions
     ]

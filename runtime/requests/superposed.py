@@ -18,8 +18,10 @@ from typing import Literal
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config import SuggestConfig
 from edgedec.runtime.drafting.best_first import MAX_PROBABILITY
+from edgedec.runtime.sessions.passes import Pass, Passes
 from edgedec.runtime.sessions.row_stats import RowStats
-from edgedec.runtime.sessions.session import ModelSession, TokenTree
+from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sessions.token_tree import TokenTree
 from edgedec.runtime.switching.policy import Signal
 from edgedec.runtime.switching.stop_rule import StopRule
 
@@ -72,34 +74,37 @@ class _Branch:
         self.log_probs.append(log_prob)
 
 
-def suggest(session: ModelSession, anchor: int, config: SuggestConfig) -> list[Suggestion]:
+def suggest(
+    sequence: TokenSequence, anchor: int, config: SuggestConfig
+) -> Passes[list[Suggestion]]:
     """Returns completions with different first tokens, the likeliest first.
 
     The first tokens are the likeliest but for stop tokens, fewer than k if there are no more; each
-    is continued greedily. The session is left as it was.
+    is continued greedily. The sequence is left as it was.
 
     Args:
-        anchor: The text's last token. The session has committed all before it.
+        anchor: The text's last token. The sequence has committed all before it.
 
     Raises:
         SessionError: The tree does not fit the context.
     """
-    needed = session.n_tokens + 1 + config.k * (config.n_tokens - 1)
-    if needed > session.context:
+    needed = sequence.n_tokens + 1 + config.k * (config.n_tokens - 1)
+    if needed > sequence.context:
         raise SessionError(
             f"{config.k} suggestions of {config.n_tokens} tokens need {needed} positions, the "
-            f"context has {session.context}: ask for fewer or shorter ones"
+            f"context has {sequence.context}: ask for fewer or shorter ones"
         )
     try:
-        return _grow(session, anchor, config)
+        return (yield from _grow(sequence, anchor, config))
     finally:
-        session.truncate(session.n_tokens)  # forgets the pass
+        sequence.truncate(sequence.n_tokens)  # forgets the pass
 
 
-def _grow(session: ModelSession, anchor: int, config: SuggestConfig) -> list[Suggestion]:
+def _grow(sequence: TokenSequence, anchor: int, config: SuggestConfig) -> Passes[list[Suggestion]]:
     stops = config.stop_token_ids
     tokens, parents = [anchor], [-1]
-    stats = session.forward(TokenTree((anchor,), (-1,)), (0,), with_logits=False).stats
+    rows = yield Pass(sequence, TokenTree((anchor,), (-1,)), (0,), with_logits=False)
+    stats = rows.stats
     firsts = [(token, p) for token, p in _candidates(stats, 0) if token not in stops]
     branches = [
         _Branch([token], [log_prob], StopRule(config.max_entropy, config.min_log_prob))
@@ -112,8 +117,9 @@ def _grow(session: ModelSession, anchor: int, config: SuggestConfig) -> list[Sug
         n_known = len(tokens)
         tokens += [branch.tokens[-1] for branch in alive]
         parents += [branch.row for branch in alive]
-        tree, rows = TokenTree(tuple(tokens), tuple(parents)), range(n_known, len(tokens))
-        stats = session.forward(tree, rows, n_known=n_known, with_logits=False).stats
+        tree, asked = TokenTree(tuple(tokens), tuple(parents)), range(n_known, len(tokens))
+        rows = yield Pass(sequence, tree, asked, n_known=n_known, with_logits=False)
+        stats = rows.stats
         for i, branch in enumerate(alive):
             branch.row = n_known + i
             branch.extend(stats, i, config)

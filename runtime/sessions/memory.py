@@ -1,4 +1,4 @@
-"""What an engine's sessions remember: between prompts in memory, and between runs in a file."""
+"""What an engine's sequences remember: between prompts in memory, and between runs in a file."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Self
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import ConfigError, SessionError
 from edgedec.models.manifest import BundleManifest
+from edgedec.runtime.sessions.model import Model
+from edgedec.runtime.sessions.pool import SequencePool
 from edgedec.runtime.sessions.prompt_cache import PromptCache
-from edgedec.runtime.sessions.session import ModelSession
+from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.state import SessionState
 from edgedec.runtime.text.common_prefix import common_prefix
 
@@ -29,7 +31,7 @@ _WORTH_KEEPING = 16
 
 @dataclass(frozen=True)
 class KnownModel:
-    """A model that may have a session, open or not. context: most tokens of that session."""
+    """A model that may be open or not. context: most tokens of its sequences."""
 
     fingerprint: str
     config: ModelConfig
@@ -37,17 +39,17 @@ class KnownModel:
 
 
 class SessionMemory:
-    """The sessions of one engine by role, what they computed before, and their files.
+    """The sequences of one engine by role, what they computed before, and their files.
 
-    What a session holds is copied only when a prompt is about to overwrite it.
+    What a sequence holds is copied only when a prompt is about to overwrite it.
     """
 
     def __init__(self, max_bytes: int = 0) -> None:
-        """Makes a memory of at most ``max_bytes`` of rows besides those in the sessions."""
+        """Makes a memory of at most ``max_bytes`` of rows besides those in the sequences."""
         self.prompt_cache = PromptCache(max_bytes)
         self._known: dict[str, KnownModel] = {}
-        self._sessions: dict[str, ModelSession] = {}
-        self._waiting: dict[str, SessionState] = {}  # loaded for sessions not open yet
+        self._pools: dict[str, SequencePool] = {}
+        self._waiting: dict[str, SessionState] = {}  # loaded for models not open yet
 
     @classmethod
     def of_mb(cls, prompt_cache_mb: int) -> Self:
@@ -65,40 +67,42 @@ class SessionMemory:
         """Learns which model has ``role``, before any session of it is open."""
         self._known[role] = model
 
-    def open(self, role: str, session: ModelSession) -> None:
-        """Takes note of the session of ``role``; gives it the state that was loaded for it."""
-        self._sessions[role] = session
+    def open(self, role: str, model: Model, context: int) -> SequencePool:
+        """Returns the pool of the model of ``role``, which has the state loaded for it."""
+        pool = SequencePool(model, context, lambda dropped: self._remember(role, dropped, 0))
+        self._pools[role] = pool
         state = self._waiting.pop(role, None)
-        if state is not None and state.layout == session.snapshot(0).layout:
-            session.restore(state)
+        if state is not None and state.layout == (sequence := pool.take_idle()).layout:
+            sequence.restore(state)
+        return pool
 
-    def recall(self, role: str, session: ModelSession, prompt: Sequence[int]) -> None:
-        """Makes ``session`` hold the longest known prefix of ``prompt``, its last token left out.
+    def take(self, role: str, text: Sequence[int]) -> TokenSequence:
+        """Returns a sequence for ``text``; see `SequencePool.take`."""
+        return self._pools[role].take(text)
 
-        What the session forgets for it, or is about to forget for ``prompt``, is remembered.
+    def recall(self, role: str, sequence: TokenSequence, prompt: Sequence[int]) -> None:
+        """Makes ``sequence`` hold the longest known prefix of ``prompt``, its last token left out.
+
+        What it forgets for that, or is about to forget for ``prompt``, is remembered.
         """
         if self.prompt_cache.max_bytes == 0:
             return
-        n_common = common_prefix(session.tokens, prompt[:-1])
-        pieces = self.prompt_cache.find(role, prompt[:-1], session.snapshot(0).layout)
-        self._remember(role, session, n_common)
+        n_common = common_prefix(sequence.tokens, prompt[:-1])
+        pieces = self.prompt_cache.find(role, prompt[:-1], sequence.layout)
+        self._remember(role, sequence, n_common)
         for piece in pieces:
             if len(piece.tokens) > n_common:
-                session.restore(piece.after(max(piece.start, n_common)))
+                sequence.restore(piece.after(max(piece.start, n_common)))
 
     def save(self, path: Path) -> None:
-        """Writes what the open sessions hold, and what was loaded for others.
+        """Writes what the sequences used last hold, and what was loaded for models not open yet.
 
         Raises:
             SessionError: The file cannot be written.
         """
         from edgedec.runtime.sessions.file import SavedModel, write_states
 
-        states = self._waiting | {
-            role: session.snapshot()
-            for role, session in self._sessions.items()
-            if role == TARGET or not session.is_closed
-        }
+        states = self._waiting | {role: p.latest.snapshot() for role, p in self._open().items()}
         if not states.keys() <= self._known.keys():
             raise SessionError("this engine's model is of no bundle, so no file can name it")
         write_states(
@@ -111,42 +115,45 @@ class SessionMemory:
         )
 
     def load(self, path: Path) -> int:
-        """Makes the sessions hold what `save` wrote; returns the tokens of the target model.
+        """Makes idle sequences hold what `save` wrote; returns the tokens of the target model.
 
         Raises:
-            SessionError: The file cannot be read, is damaged, or is of other models; all sessions
+            SessionError: The file cannot be read, is damaged, or is of other models; all sequences
                 stay as they were.
         """
         from edgedec.runtime.sessions.file import read_states
 
         states = read_states(path, {role: self._expected(role) for role in self._known})
         for role, saved in states.items():
-            session = self._sessions.get(role)
-            if session is None or session.is_closed:
+            pool = self._open().get(role)
+            if pool is None:
                 self._waiting[role] = saved.state
                 continue
-            self._remember(role, session, common_prefix(session.tokens, saved.state.tokens))
-            session.restore(saved.state)
+            sequence = pool.take_idle()
+            self._remember(role, sequence, common_prefix(sequence.tokens, saved.state.tokens))
+            sequence.restore(saved.state)
         return len(states[TARGET].state.tokens)
 
-    def _remember(self, role: str, session: ModelSession, n_kept: int) -> None:
-        """Keeps what ``session`` holds if more than a few tokens behind ``n_kept`` will be lost."""
-        if session.n_tokens - n_kept >= _WORTH_KEEPING and self.prompt_cache.max_bytes > 0:
-            self.prompt_cache.insert(role, session.tokens, session.snapshot)
+    def _open(self) -> dict[str, SequencePool]:
+        return {role: pool for role, pool in self._pools.items() if not pool.model.is_closed}
+
+    def _remember(self, role: str, sequence: TokenSequence, n_kept: int) -> None:
+        """Keeps what it holds if more than a few tokens behind ``n_kept`` will be lost."""
+        if sequence.n_tokens - n_kept >= _WORTH_KEEPING and self.prompt_cache.max_bytes > 0:
+            self.prompt_cache.insert(role, sequence.tokens, sequence.snapshot)
 
     def _expected(self, role: str) -> Expected:
         from edgedec.runtime.sessions.file import Expected
 
-        model, session = self._known[role], self._sessions.get(role)
+        model, pool = self._known[role], self._open().get(role)
         config = model.config
-        is_open = session is not None and not session.is_closed
         return Expected(
             fingerprint=model.fingerprint,
             context=model.context,
             vocab_size=config.vocab_size,
             # Two arrays of float32 for each layer, and as much again for what goes with them.
             max_row_nbytes=16 * config.n_layers * config.n_kv_heads * config.head_size,
-            layout=session.snapshot(0).layout if session is not None and is_open else None,
+            layout=None if pool is None else pool.latest.layout,
         )
 
 

@@ -1,12 +1,19 @@
-"""The prompt's passes: what the KV cache lacks, in chunks, so that it can be watched and left."""
+"""How a text gets into a KV cache: the one place that finds common prefixes and cuts chunks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+
 from edgedec.models.errors import SessionError
-from edgedec.runtime.sessions.session import ModelSession, Rows, TokenTree
+from edgedec.runtime.sessions.passes import Pass, Passes
+from edgedec.runtime.sessions.rows import Float32, Rows
+from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.text.common_prefix import common_prefix
 
 PREFILL_CHUNK = 128
 """Tokens per pass: enough to keep the kernels busy, few enough to cancel within a moment."""
@@ -14,64 +21,136 @@ PREFILL_CHUNK = 128
 Progress = Callable[[str, int, int], None]
 """Called with a phase and how much of it is done, of how much."""
 
+HiddenStates = Mapping[int, Float32]
+"""Layer -> the residual stream after that many layers. Shapes: [T, hidden_size] float32."""
+
 
 class PrefillCounts(Protocol):
-    """Where `prefill` counts tokens."""
+    """Where a prefill counts tokens: those found in the KV cache, and those computed so far."""
 
     n_reused_tokens: int
     n_prefill_tokens: int
 
 
-def check_fits(prompt: Sequence[int], session: ModelSession) -> None:
-    """Raises a SessionError unless ``prompt`` is made of the model's tokens and fits it."""
-    if len(prompt) > session.context:
+@dataclass(frozen=True)
+class Prefilled:
+    """What a prefill left besides the KV cache.
+
+    rows: row 0 is the one after the prompt. hidden: of the prompt's last tokens, those computed,
+    in arrays of their own.
+    """
+
+    rows: Rows
+    hidden: HiddenStates = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PrefillRequest:
+    """What is wanted of a prefill.
+
+    with_logits: whether the row's logits are wanted; its statistics always are. hidden_layers:
+    layers whose hidden states are wanted. is_cancelled: asked before every chunk.
+    """
+
+    counts: PrefillCounts
+    with_logits: bool = True
+    hidden_layers: tuple[int, ...] = ()
+    is_cancelled: Callable[[], bool] = lambda: False
+    on_progress: Progress | None = None
+
+
+class Prefiller(Protocol):
+    """A way for a prompt to enter a KV cache.
+
+    is_exact: what it leaves there is what computing every token gives, bit for bit.
+    """
+
+    @property
+    def is_exact(self) -> bool: ...
+
+    def prefill(
+        self, sequence: TokenSequence, prompt: Sequence[int], request: PrefillRequest
+    ) -> Passes[Prefilled | None]:
+        """Makes ``prompt`` the committed tokens; returns None when cancelled on the way."""
+
+
+class ExactPrefiller:
+    """Computes what the KV cache does not hold, chunk by chunk."""
+
+    is_exact = True
+
+    def prefill(
+        self, sequence: TokenSequence, prompt: Sequence[int], request: PrefillRequest
+    ) -> Passes[Prefilled | None]:
+        request.counts.n_reused_tokens = rewind(sequence, prompt)
+        hidden: dict[int, list[Float32]] = {layer: [] for layer in request.hidden_layers}
+        while not request.is_cancelled():
+            n_before = sequence.n_tokens
+            rows = yield from _next_chunk(
+                sequence, prompt, 1, request.with_logits, request.hidden_layers
+            )
+            for layer, found in hidden.items():
+                found.append(rows.hidden[layer].copy())
+            request.counts.n_prefill_tokens += sequence.n_tokens - n_before
+            if request.on_progress is not None:
+                request.on_progress("prefill", sequence.n_tokens, len(prompt))
+            if sequence.n_tokens == len(prompt):
+                whole = {layer: np.concatenate(found) for layer, found in hidden.items()}
+                return Prefilled(rows, whole)
+        return None
+
+
+def check_fits(prompt: Sequence[int], context: int, vocab_size: int) -> None:
+    """Raises a SessionError unless ``prompt`` is made of the model's tokens and fits."""
+    if len(prompt) > context:
         raise SessionError(
-            f"the prompt has {len(prompt)} tokens, the context {session.context}: shorten the "
+            f"the prompt has {len(prompt)} tokens, the context {context}: shorten the "
             "prompt, or load or export with a larger context"
         )
     worst = max(prompt) if min(prompt) >= 0 else min(prompt)
-    if not 0 <= worst < session.vocab_size:
-        raise SessionError(
-            f"the prompt holds token {worst}, expected 0 to {session.vocab_size - 1}"
-        )
+    if not 0 <= worst < vocab_size:
+        raise SessionError(f"the prompt holds token {worst}, expected 0 to {vocab_size - 1}")
 
 
-def reuse_prefix(session: ModelSession, prompt: Sequence[int]) -> int:
-    """Returns how many of the prompt's tokens stay in the KV cache; forgets the rest of it.
+def rewind(sequence: TokenSequence, text: Sequence[int], n_rows: int = 1) -> int:
+    """Forgets what is no beginning of ``text``; returns how many of its tokens are committed.
 
-    The last token is always computed anew: its logits are wanted.
+    The last ``n_rows`` never are: the rows after them are wanted, which only a pass gives.
     """
-    committed = session.tokens
-    longest = min(len(committed), len(prompt) - 1)
-    n_common = next((i for i in range(longest) if committed[i] != prompt[i]), longest)
-    session.truncate(n_common)
+    n_common = min(common_prefix(sequence.tokens, text), len(text) - n_rows)
+    sequence.truncate(n_common)
     return n_common
 
 
-def prefill(
-    session: ModelSession,
-    prompt: Sequence[int],
-    stats: PrefillCounts,
-    is_cancelled: Callable[[], bool] = lambda: False,
-    on_progress: Progress | None = None,
-    with_logits: bool = True,
-) -> Rows | None:
-    """Returns the row after ``prompt``, or None when cancelled between chunks.
-
-    with_logits: whether the row's logits are wanted; its statistics always are.
-    """
-    stats.n_reused_tokens = reuse_prefix(session, prompt)
-    n_prompt = len(prompt)
-    while not is_cancelled():
-        start = session.n_tokens
-        chunk = prompt[start : start + PREFILL_CHUNK]
-        is_last = start + len(chunk) == n_prompt
-        asked = (len(chunk) - 1,) if is_last else ()
-        rows = session.forward(TokenTree.chain(chunk), asked, with_logits=with_logits)
-        session.commit(range(len(chunk)))
-        stats.n_prefill_tokens += len(chunk)
-        if on_progress is not None:
-            on_progress("prefill", start + len(chunk), n_prompt)
-        if is_last:
+def feed(
+    sequence: TokenSequence, text: Sequence[int], n_rows: int = 1, with_logits: bool = True
+) -> Passes[Rows]:
+    """Makes ``text`` the committed tokens; returns the rows after each of its last ``n_rows``."""
+    rewind(sequence, text, n_rows)
+    ms = 0.0
+    while True:
+        rows = yield from _next_chunk(sequence, text, n_rows, with_logits)
+        ms += rows.ms
+        if sequence.n_tokens == len(text):
+            rows.ms = ms
             return rows
-    return None
+
+
+def _next_chunk(
+    sequence: TokenSequence,
+    text: Sequence[int],
+    n_rows: int,
+    with_logits: bool,
+    hidden_layers: Sequence[int] = (),
+) -> Passes[Rows]:
+    """Commits the next tokens of ``text``; the last ``n_rows`` come in one pass, the last."""
+    start = sequence.n_tokens
+    is_last = len(text) - start <= max(PREFILL_CHUNK, n_rows)
+    stop = len(text) if is_last else min(start + PREFILL_CHUNK, len(text) - n_rows)
+    chunk = text[start:stop]
+    asked = range(len(chunk) - n_rows, len(chunk)) if is_last else ()
+    rows = yield Pass(
+        sequence, TokenTree.chain(chunk), asked, hidden_layers, 0, with_logits and is_last
+    )
+    sequence.commit(range(len(chunk)))
+    return rows

@@ -14,10 +14,19 @@ from typing import Any
 
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config.switching import SwitchConfig
-from edgedec.runtime.decoding.strategy import TARGET, DecodeState, StepResult
+from edgedec.runtime.decoding.strategy import (
+    TARGET,
+    DecodeState,
+    Decoding,
+    DecodingStrategy,
+    StepResult,
+)
 from edgedec.runtime.drafting.draft_passes import PREFIX, DraftPasses
 from edgedec.runtime.sampling.noise import Noise
-from edgedec.runtime.sessions.session import Rows, TokenTree
+from edgedec.runtime.sessions.passes import Pass, Passes
+from edgedec.runtime.sessions.prefill import HiddenStates
+from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sessions.token_tree import TokenTree
 from edgedec.runtime.switching.policy import Signal
 
 N_CANDIDATES = 3
@@ -50,7 +59,7 @@ class _Branch:
         return 1 + next(doubtful, len(self.entropies))
 
 
-class AdaDec:
+class AdaDec(DecodingStrategy):
     """Greedy decoding that pauses above an entropy and re-ranks the likeliest tokens."""
 
     is_lossless = False
@@ -64,14 +73,13 @@ class AdaDec:
         """
         assert not isinstance(setting.threshold, str), "auto must be resolved first"
         self.name = setting.policy
-        self._setting = setting
-        self._threshold = float(setting.threshold)
-        self._n_candidates = n_candidates
-        self._n_ahead = n_ahead
-        self._n_pauses = self._n_changed = self._n_ahead_passes = 0
+        self.setting = setting
+        self.threshold = float(setting.threshold)
+        self.n_candidates = n_candidates
+        self.n_ahead = n_ahead
 
-    def begin(self, state: DecodeState) -> None:
-        """Starts an output.
+    def begin(self, state: DecodeState, hidden: HiddenStates) -> AdaDecDecoding:
+        """Returns the part of a request.
 
         Raises:
             ConfigError: The request samples, or edits logits: candidates are the model's own.
@@ -81,31 +89,42 @@ class AdaDec:
                 "adadec chooses by the model's own probabilities: use temperature 0, and no "
                 "penalties, biases or grammars"
             )
+        return AdaDecDecoding(self, state)
+
+
+class AdaDecDecoding(Decoding):
+    """One request, decoded with pauses."""
+
+    def __init__(self, method: AdaDec, state: DecodeState) -> None:
+        self._method = method
+        self._state = state
         self._n_pauses = self._n_changed = self._n_ahead_passes = 0
 
-    def step(self, state: DecodeState, noise: Noise) -> StepResult:
+    def step(self, noise: Noise) -> Passes[StepResult]:
         """Returns the next token; after a pause also those that were looked ahead to and sure."""
+        state, method = self._state, self._method
         rows = state.take_rows()
         if rows is None:
             anchor = TokenTree.chain(state.tokens[-1:])
-            rows = state.session.forward(anchor, (0,), with_logits=False)
-            state.session.commit((0,))
+            rows = yield Pass(state.sequence, anchor, (0,), with_logits=False)
+            state.sequence.commit((0,))
             state.stats.n_passes += 1
             state.stats.n_pass_tokens += 1
         likeliest = state.pick_from(rows, 0, noise)
-        room = state.session.context - state.session.n_tokens
-        n_ahead = min(self._n_ahead, state.n_left - 1, room // self._n_candidates)
-        if Signal.of(rows.stats, 0).entropy < self._threshold or n_ahead < 1:
+        room = state.sequence.context - state.sequence.n_tokens
+        n_ahead = min(method.n_ahead, state.n_left - 1, room // method.n_candidates)
+        if Signal.of(rows.stats, 0).entropy < method.threshold or n_ahead < 1:
             return StepResult((likeliest,), (TARGET,))
-        tokens = tuple(self._look_ahead(state, rows, n_ahead).tokens)
+        winner = yield from self._look_ahead(rows, n_ahead)
+        tokens = tuple(winner.tokens)
         self._n_pauses += 1
         self._n_changed += tokens[0] != likeliest
         state.stats.n_pass_tokens += len(tokens) - 1
         return StepResult(tokens, (LOOK_AHEAD,) * len(tokens))
 
-    def end(self, state: DecodeState) -> None:
-        session = state.session
-        session.truncate(min(session.n_tokens, len(state.tokens)))
+    def end(self) -> None:
+        sequence = self._state.sequence
+        sequence.truncate(min(sequence.n_tokens, len(self._state.tokens)))
 
     def summary(self) -> dict[str, Any]:
         """Returns what happened in the latest output, JSON-ready.
@@ -114,7 +133,7 @@ class AdaDec:
         n_ahead_passes: passes for looking ahead.
         """
         return {
-            "setting": self._setting.to_dict(),
+            "setting": self._method.setting.to_dict(),
             "n_pauses": self._n_pauses,
             "n_changed": self._n_changed,
             "n_ahead_passes": self._n_ahead_passes,
@@ -123,41 +142,40 @@ class AdaDec:
     def explain(self) -> list[str]:
         """Returns what happened in the latest output, in words."""
         return [
-            f"{self._setting}: looked ahead {self._n_pauses} times in {self._n_ahead_passes} "
-            f"passes and chose another token than the likeliest {self._n_changed} times"
+            f"{self._method.setting}: looked ahead {self._n_pauses} times in "
+            f"{self._n_ahead_passes} passes and chose another token than the likeliest "
+            f"{self._n_changed} times"
         ]
 
-    def close(self) -> None:
-        """Holds nothing."""
-
-    def _look_ahead(self, state: DecodeState, rows: Rows, n_ahead: int) -> _Branch:
+    def _look_ahead(self, rows: Rows, n_ahead: int) -> Passes[_Branch]:
         """Returns the best of the likeliest tokens, by what the model makes of it.
 
         What of its tokens the model was sure of is in the KV cache then, the last one left out.
         """
-        passes = DraftPasses(state.session)
+        state, method = self._state, self._method
+        passes = DraftPasses(state.sequence)
         branches = [
             _Branch([token], [_log_prob(rows, 0, i)])
-            for i, token in enumerate(rows.stats.top_ids[0, : self._n_candidates].tolist())
+            for i, token in enumerate(rows.stats.top_ids[0, : method.n_candidates].tolist())
             if token >= 0
         ]
         for _ in range(n_ahead):
             growing = [b for b in branches if b.tokens[-1] not in state.stop_token_ids]
             if growing:
-                _grow(passes, growing)
+                yield from _grow(passes, growing)
                 self._n_ahead_passes += 1
                 state.stats.n_passes += 1
         winner = max(branches, key=lambda branch: branch.score)
-        del winner.tokens[winner.n_sure(self._threshold) :]
+        del winner.tokens[winner.n_sure(method.threshold) :]
         passes.align([*state.tokens, *winner.tokens[:-1]])
         return winner
 
 
-def _grow(passes: DraftPasses, branches: Sequence[_Branch]) -> None:
+def _grow(passes: DraftPasses, branches: Sequence[_Branch]) -> Passes[None]:
     """Computes the last token of each branch and appends the likeliest after it."""
     first = passes.n_rows
     tokens = [branch.tokens[-1] for branch in branches]
-    rows = passes.grow(tokens, [branch.row for branch in branches], with_logits=False)
+    rows = yield from passes.grow(tokens, [branch.row for branch in branches], with_logits=False)
     for i, branch in enumerate(branches):
         branch.row = first + i
         branch.entropies.append(Signal.of(rows.stats, i).entropy)

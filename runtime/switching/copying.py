@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgedec.runtime.decoding.strategy import DecodeState
-from edgedec.runtime.drafters.lookup import PromptLookup
+from edgedec.runtime.drafters.lookup import LookupDrafting
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, RoundOutcome
 from edgedec.runtime.sampling.noise import Noise
-from edgedec.runtime.sessions.session import Rows
+from edgedec.runtime.sessions.rows import Rows
 
 _LONGEST = 15
 """With the newest token a pass of 16 rows; twice a step or a little more, for a small model."""
@@ -21,18 +21,14 @@ _MIN_VALUE = 0.25
 class Copying:
     """Drafts chains for either model, which keeps what it would have said itself.
 
-    The text is the same with and without; only passes are saved.
+    The text is the same with and without; only passes are saved. One request's.
     """
 
-    def __init__(self) -> None:
-        self._lookup = PromptLookup()
+    def __init__(self, drafting: LookupDrafting) -> None:
+        """Takes over ``drafting``, begun with the prompt."""
+        self._drafting = drafting
         self._context: DraftContext | None = None
         self._tree = DraftTree()
-
-    def begin(self, tokens: Sequence[int]) -> None:
-        """A new output follows the prompt ``tokens``."""
-        self._context = None
-        self._lookup.begin(tokens)
 
     def propose(self, state: DecodeState, noise: Noise, limit: int, n_ids: int) -> list[int]:
         """Returns at most ``limit`` tokens, all of them below ``n_ids``."""
@@ -42,7 +38,7 @@ class Copying:
         self._context = DraftContext(
             state.tokens, state.n_prompt, state.sampling, noise, state.mask
         )
-        self._tree = self._lookup.propose(self._context, Budget(limit, limit, _MIN_VALUE))
+        self._tree = self._drafting.propose(self._context, Budget(limit, limit, _MIN_VALUE))
         chain: list[int] = []
         node = ROOT
         while children := self._tree.children(node):
@@ -58,10 +54,10 @@ class Copying:
         if self._context is not None:
             path = tuple(self._tree.matching(said))
             outcome = RoundOutcome(self._tree, path, tuple(said), rows.stats)
-            self._lookup.observe(self._context, outcome)
+            self._drafting.observe(self._context, outcome)
             self._context = None
 
     def end(self, tokens: Sequence[int]) -> None:
         """The output ended with exactly ``tokens``."""
         self._context = None
-        self._lookup.end(tokens)
+        self._drafting.end(tokens)

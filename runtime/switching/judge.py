@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from edgedec.runtime.decoding.strategy import DecodeState
 from edgedec.runtime.sampling.noise import Noise
-from edgedec.runtime.sessions.session import Rows
+from edgedec.runtime.sessions.rows import Rows
 
 
 def judge(

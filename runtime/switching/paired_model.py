@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from edgedec.runtime.sessions.prefill import PREFILL_CHUNK
-from edgedec.runtime.sessions.session import ModelSession, Rows, TokenTree
-from edgedec.runtime.text.common_prefix import common_prefix
+from edgedec.runtime.sessions.passes import Passes
+from edgedec.runtime.sessions.prefill import feed, rewind
+from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sessions.sequence import TokenSequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +50,17 @@ class PassCounts:
 
 
 class PairedModel:
-    """A session, and what its passes took since the prompt of ``n_prompt`` tokens."""
+    """A sequence, and what its passes took since the prompt of ``n_prompt`` tokens."""
 
-    def __init__(self, session: ModelSession, n_prompt: int) -> None:
-        self.session = session
+    def __init__(self, sequence: TokenSequence, n_prompt: int) -> None:
+        self.sequence = sequence
         self.counts = PassCounts()
         self.latest = CatchUp()
         self._n_prompt = n_prompt
 
     def rows_after(
         self, text: Sequence[int], n_rows: int = 1, with_logits: bool = True, n_drafted: int = 0
-    ) -> Rows:
+    ) -> Passes[Rows]:
         """Returns the rows after each of the last ``n_rows`` tokens of ``text``.
 
         n_drafted: how many of them nobody has said yet, which is no catching up.
@@ -68,23 +68,12 @@ class PairedModel:
         The KV cache holds all of ``text`` then. What it had missed is computed in the same pass,
         or before in passes as wide as a prompt's.
         """
-        session, started_s = self.session, time.perf_counter()
-        n_before = len(text) - n_rows
-        session.truncate(min(common_prefix(session.tokens, text), n_before))
-        n_known = session.n_tokens
-        while len(text) - session.n_tokens > PREFILL_CHUNK:
-            chunk = text[session.n_tokens : min(session.n_tokens + PREFILL_CHUNK, n_before)]
-            session.forward(TokenTree.chain(chunk), (), with_logits=False)
-            session.commit(range(len(chunk)))
-        rest = text[session.n_tokens :]
-        asked = range(len(rest) - n_rows, len(rest))
-        rows = session.forward(TokenTree.chain(rest), asked, with_logits=with_logits)
-        session.commit(range(len(rest)))
-        ms = 1000 * (time.perf_counter() - started_s)
-        self.latest = CatchUp(len(text) - n_drafted - n_known - 1, ms)
+        n_known = rewind(self.sequence, text, n_rows)
+        rows = yield from feed(self.sequence, text, n_rows, with_logits)
+        self.latest = CatchUp(len(text) - n_drafted - n_known - 1, rows.ms)
         self.counts.add(self.latest, n_known < self._n_prompt - 1)
         return rows
 
     def rewind(self, text: Sequence[int]) -> None:
         """Forgets what is no beginning of ``text``, and a pass in progress."""
-        self.session.truncate(common_prefix(self.session.tokens, text))
+        rewind(self.sequence, text, n_rows=0)

@@ -20,103 +20,118 @@ import numpy as np
 
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config.switching import REPAIR, TRUST, SwitchConfig
-from edgedec.runtime.decoding.strategy import DecodeState, StepResult
+from edgedec.runtime.decoding.strategy import DecodeState, Decoding, DecodingStrategy, StepResult
+from edgedec.runtime.drafters.lookup import PromptLookup
+from edgedec.runtime.drafting.draft_role import DraftRole
 from edgedec.runtime.drafting.draft_tree import DraftTree
+from edgedec.runtime.drafting.drafter import DraftPrompt
 from edgedec.runtime.sampling.noise import Noise
-from edgedec.runtime.sessions.session import ModelSession, Rows
+from edgedec.runtime.sessions.passes import Passes
+from edgedec.runtime.sessions.prefill import HiddenStates, feed, rewind
+from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.switching.copying import Copying
 from edgedec.runtime.switching.judge import judge
-from edgedec.runtime.switching.paired_model import CatchUp, PairedModel, PassCounts
+from edgedec.runtime.switching.paired_model import CatchUp, PairedModel
 from edgedec.runtime.switching.policy import Model, Signal, SwitchPolicy, make_policy
 from edgedec.runtime.switching.switch_log import Doubt, SwitchLog
 
 
-class Switching:
+class Switching(DecodingStrategy):
     """Decodes with a small and a large model; the large one is the target model."""
+
+    takes_turns = True
 
     def __init__(
         self,
-        small: ModelSession,
+        small: DraftRole,
         setting: SwitchConfig,
-        policy: SwitchPolicy | None = None,
+        new_policy: Callable[[], SwitchPolicy] | None = None,
         size_ratio: float | None = None,
-        recall: Callable[[Sequence[int]], None] = lambda prompt: None,
         copies: bool = True,
     ) -> None:
-        """Takes over ``small``, which `close` closes; it knows the target model's tokens.
+        """small: knows the target model's tokens.
 
         Args:
-            policy: Decides in place of the one that ``setting`` names.
+            new_policy: Makes what decides in place of the one that ``setting`` names.
             size_ratio: Parameters of the small model per parameter of the large one, if known.
-            recall: Called with a prompt; it may fill the small model's KV cache with a prefix.
             copies: Look up in the text what the models may say next.
         """
         self.name = setting.policy
         self.is_lossless = setting.is_lossless
-        self._session = small
-        self._setting = setting
-        self._policy = policy or make_policy(setting)
-        self._size_ratio = size_ratio
-        self._recall = recall
-        self._copying = Copying() if copies else None
-        self._models: dict[Model, PairedModel] = {}
+        self.small = small
+        self.setting = setting
+        self.size_ratio = size_ratio
+        self._new_policy = new_policy or (lambda: make_policy(setting))
+        self._lookup = PromptLookup() if copies else None
+
+    def begin(self, state: DecodeState, hidden: HiddenStates) -> SwitchedDecoding:
+        """Returns the part of a request. The small model sees the prompt when it is first asked.
+
+        Raises:
+            ConfigError: The prompt holds tokens that the small model does not know.
+        """
+        n_ids = self.small.pool.model.vocab_size
+        if (largest := max(state.tokens)) >= n_ids:
+            raise ConfigError(
+                f"the prompt holds token {largest}, expected 0 to {n_ids - 1}, "
+                "the ids of the small model's vocabulary"
+            )
+        prompt = DraftPrompt(state.tokens)
+        copying = None if self._lookup is None else Copying(self._lookup.begin(prompt))
+        return SwitchedDecoding(self, state, self._new_policy(), copying)
+
+
+class SwitchedDecoding(Decoding):
+    """One request that two models take turns at."""
+
+    def __init__(
+        self, method: Switching, state: DecodeState, policy: SwitchPolicy, copying: Copying | None
+    ) -> None:
+        self._method = method
+        self._setting = method.setting
+        self._state = state
+        self._policy = policy
+        self._copying = copying
+        self._small = method.small.take(state.tokens)
+        self._models = {
+            Model.SMALL: PairedModel(self._small, state.n_prompt),
+            Model.LARGE: PairedModel(state.sequence, state.n_prompt),
+        }
         self._log = SwitchLog()
-        self._active = Model.SMALL
+        self._active = policy.begin()
         self._doubt = Doubt()
         self._is_discarded = False
         self._policy_s = 0.0  # deciding and tagging
         self._n_copied = 0
 
-    def begin(self, state: DecodeState) -> None:
-        """Starts an output. The small model sees the prompt when it is first asked."""
-        n_prompt = state.n_prompt
-        self._models = {
-            Model.SMALL: PairedModel(self._session, n_prompt),
-            Model.LARGE: PairedModel(state.session, n_prompt),
-        }
-        self._log = SwitchLog()
-        self._active = self._policy.begin()
-        self._doubt = Doubt()
-        self._policy_s = 0.0
-        self._n_copied = 0
-        if (largest := max(state.tokens)) >= self._session.vocab_size:
-            raise ConfigError(
-                f"the prompt holds token {largest}, expected 0 to {self._session.vocab_size - 1}, "
-                "the ids of the small model's vocabulary"
-            )
-        self._recall(state.tokens)
-        if self._copying is not None:
-            self._copying.begin(state.tokens)
-
-    def step(self, state: DecodeState, noise: Noise) -> StepResult:
+    def step(self, noise: Noise) -> Passes[StepResult]:
         """Returns the next token; in `repair` and `verify` a run of the small model, judged."""
         if self._setting.mode == TRUST:
-            return self._trust(state, noise)
-        return self._run_and_judge(state, noise)
+            return (yield from self._trust(noise))
+        return (yield from self._run_and_judge(noise))
 
-    def end(self, state: DecodeState) -> None:
+    def end(self) -> None:
+        state = self._state
         n_emitted, tags = len(state.tokens) - state.n_prompt, self._log.tags
         if tags and tags[-1] is Model.SMALL:  # what was discarded is of no pass of the large model
             state.stats.n_pass_tokens += len(tags) - n_emitted
         self._log.cut(n_emitted)
-        for model in (PairedModel(self._session, 0), PairedModel(state.session, 0)):
+        for model in self._models.values():
             model.rewind(state.tokens)
         if self._copying is not None:
             self._copying.end(state.tokens)
+        self._method.small.pool.give_back(self._small)
 
-    def catch_up(self, tokens: Sequence[int]) -> int:
-        """Has both models compute what they missed of ``tokens``; returns how much that was.
-
-        For idle time: whoever is asked next need not do it then.
-        """
-        n_computed = 0
-        for paired in self._models.values():
-            text = tokens[: paired.session.context]
-            paired.rewind(text)
-            if missed := len(text) - paired.session.n_tokens:
-                paired.rows_after(text, with_logits=False)
-                n_computed += missed
-        return n_computed
+    def catch_up(self, target: TokenSequence) -> Passes[int]:
+        """Has both models compute what they missed, so that whoever is asked next need not."""
+        pool, tokens = self._method.small.pool, self._state.tokens
+        small = pool.take(tokens)
+        try:
+            n_of_small = yield from _caught_up(small, tokens)
+        finally:
+            pool.give_back(small)
+        return n_of_small + (yield from _caught_up(target, tokens))
 
     def summary(self) -> dict[str, Any]:
         """Returns what happened in the latest output, JSON-ready; see `SwitchLog.summary`.
@@ -124,12 +139,12 @@ class Switching:
         policy_ms: spent on reading off doubt, deciding and tagging, between the passes. n_copied:
         tokens that were looked up in the text before a model said them.
         """
-        counts = {m: self._models[m].counts if self._models else PassCounts() for m in Model}
+        counts = {m: self._models[m].counts for m in Model}
         return {
             "setting": self._setting.to_dict(),
             "policy_ms": 1000 * self._policy_s,
             "n_copied": self._n_copied,
-            **self._log.summary(counts[Model.SMALL], counts[Model.LARGE], self._size_ratio),
+            **self._log.summary(counts[Model.SMALL], counts[Model.LARGE], self._method.size_ratio),
         }
 
     def explain(self) -> list[str]:
@@ -151,62 +166,63 @@ class Switching:
             "looked up in the text",
         ]
 
-    def close(self) -> None:
-        """Closes the small model's session."""
-        self._session.close()
-
-    def _trust(self, state: DecodeState, noise: Noise) -> StepResult:
+    def _trust(self, noise: Noise) -> Passes[StepResult]:
         """Returns the next token, of whichever model is to give it."""
-        if self._active is Model.SMALL and (n_may := self._n_small_may(state)) > 0:
-            words = self._say(state, noise, (), min(n_may, state.n_left))
+        state = self._state
+        if self._active is Model.SMALL and (n_may := self._n_small_may()) > 0:
+            words = yield from self._say(noise, (), min(n_may, state.n_left))
             if words:
                 state.take_rows()  # of the large model, which was not asked
                 return self._tagged(Model.SMALL, words, self._models[Model.SMALL].latest)
-        return self._ask_large(state, noise)
+        return (yield from self._ask_large(noise))
 
-    def _run_and_judge(self, state: DecodeState, noise: Noise) -> StepResult:
+    def _run_and_judge(self, noise: Noise) -> Passes[StepResult]:
         """Returns what the large model leaves of a run of the small one, and its own next token."""
+        state = self._state
         if state.rows is not None:
-            return self._ask_large(state, noise)
-        run = self._run(state, noise)
+            return (yield from self._ask_large(noise))
+        run = yield from self._run(noise)
         if not len(run.tree):
-            return self._ask_large(state, noise)
+            return (yield from self._ask_large(noise))
         pending = [node.token for node in run.tree.nodes]
         doubt, large = self._doubt, self._models[Model.LARGE]
         is_repairing = self._setting.mode == REPAIR
         text, with_logits = [*state.tokens, *pending], is_repairing or state.needs_logits
-        rows = large.rows_after(text, len(pending) + 1, with_logits)
+        rows = yield from large.rows_after(text, len(pending) + 1, with_logits)
         rollback = self._setting.rollback if is_repairing else None
         n_kept, token = judge(state, rows, pending, noise, rollback)
         self._observe(Model.LARGE, rows, n_kept)
         self._rewind(len(state.tokens) + n_kept)
-        self._count_run(state, run, n_kept)
+        self._count_run(run, n_kept)
         self._tag(Model.LARGE, doubt, large.latest)
         return StepResult((*pending[:n_kept], token), (*[Model.SMALL] * n_kept, Model.LARGE))
 
-    def _ask_large(self, state: DecodeState, noise: Noise) -> StepResult:
+    def _ask_large(self, noise: Noise) -> Passes[StepResult]:
         """Returns the large model's next token, after those that were looked up and are its own."""
+        state = self._state
         large, catch_up = self._models[Model.LARGE], CatchUp()
         rows, copied = state.take_rows(), list[int]()  # prefill left the row of the prompt
         is_prefilled = rows is not None
         if rows is None:
             # It hands back as soon as it may, mostly: after one token, or after the dwell.
             n_turn = 1 if self._policy.discards else self._setting.dwell
-            copied = self._looked_up(state, noise, large.session, min(n_turn, state.n_left) - 1)
+            copied = self._looked_up(noise, large.sequence, min(n_turn, state.n_left) - 1)
             text, n_copied = [*state.tokens, *copied], len(copied)
-            rows = large.rows_after(text, 1 + n_copied, state.needs_logits, n_copied)
+            rows = yield from large.rows_after(text, 1 + n_copied, state.needs_logits, n_copied)
             catch_up = large.latest
-        words = self._words(state, noise, Model.LARGE, rows, copied)
+        words = self._words(noise, Model.LARGE, rows, copied)
         state.stats.n_passes += not is_prefilled
         state.stats.n_pass_tokens += 0 if is_prefilled else len(words)
         return self._tagged(Model.LARGE, words, catch_up)
 
-    def _run(self, state: DecodeState, noise: Noise) -> _Run:
+    def _run(self, noise: Noise) -> Passes[_Run]:
         """Returns what the small model says, as far as policy, request and contexts allow."""
-        small, run, text = self._models[Model.SMALL], _Run(self._doubt), list(state.tokens)
-        limit = min(self._setting.max_run, state.n_left - 1, self._n_small_may(state))
+        state, small = self._state, self._models[Model.SMALL]
+        run, text = _Run(self._doubt), list(state.tokens)
+        limit = min(self._setting.max_run, state.n_left - 1, self._n_small_may())
         while self._active is Model.SMALL and len(run.tree) < limit:
-            words = self._say(state, noise, text[len(state.tokens) :], limit - len(run.tree))
+            pending = text[len(state.tokens) :]
+            words = yield from self._say(noise, pending, limit - len(run.tree))
             if not len(run.tree):
                 run.catch_up = small.latest
             run.ms += small.latest.ms
@@ -220,21 +236,19 @@ class Switching:
                 break
         return run
 
-    def _say(
-        self, state: DecodeState, noise: Noise, pending: Sequence[int], limit: int
-    ) -> list[_Word]:
+    def _say(self, noise: Noise, pending: Sequence[int], limit: int) -> Passes[list[_Word]]:
         """Returns up to ``limit`` tokens that one pass of the small model gives after ``pending``.
 
         One, and before it those that were looked up and are its own; none where its prediction is
         dropped.
         """
-        copied = [] if pending else self._looked_up(state, noise, self._session, limit - 1)
-        rows = self._small_rows(state, [*state.tokens, *pending, *copied], len(copied))
-        return self._words(state, noise, Model.SMALL, rows, copied, pending)
+        copied = [] if pending else self._looked_up(noise, self._small, limit - 1)
+        text = [*self._state.tokens, *pending, *copied]
+        rows = yield from self._small_rows(text, len(copied))
+        return self._words(noise, Model.SMALL, rows, copied, pending)
 
     def _words(
         self,
-        state: DecodeState,
         noise: Noise,
         model: Model,
         rows: Rows,
@@ -245,7 +259,7 @@ class Switching:
 
         rows: after ``pending``, and after each of ``copied``.
         """
-        words: list[_Word] = []
+        state, words = self._state, list[_Word]()
         for i, expected in enumerate([*copied, None]):
             doubt = self._doubt
             probability = self._observe(model, rows, i).top_prob
@@ -262,15 +276,14 @@ class Switching:
             self._copying.learn([word.token for word in words], rows)
         return words
 
-    def _looked_up(
-        self, state: DecodeState, noise: Noise, session: ModelSession, limit: int
-    ) -> list[int]:
-        """Returns tokens that the model of ``session`` may say next."""
+    def _looked_up(self, noise: Noise, sequence: TokenSequence, limit: int) -> list[int]:
+        """Returns tokens that the model of ``sequence`` may say next."""
+        state = self._state
         if self._copying is None:
             return []
-        room = session.context - len(state.tokens)
+        room = sequence.context - len(state.tokens)
         started_s = time.perf_counter()
-        found = self._copying.propose(state, noise, min(limit, room), session.vocab_size)
+        found = self._copying.propose(state, noise, min(limit, room), sequence.vocab_size)
         state.stats.draft_ms += 1000 * (time.perf_counter() - started_s)
         return found
 
@@ -280,8 +293,8 @@ class Switching:
             self._tag(model, word.doubt, catch_up)
         return StepResult(tuple(word.token for word in words), (model,) * len(words))
 
-    def _count_run(self, state: DecodeState, run: _Run, n_kept: int) -> None:
-        n_run = len(run.tree)
+    def _count_run(self, run: _Run, n_kept: int) -> None:
+        state, n_run = self._state, len(run.tree)
         evaluated = range(min(n_kept + 1, n_run))
         state.stats.count_pass(run.tree, evaluated, range(n_kept), n_kept == n_run)
         state.stats.draft_ms += run.ms
@@ -290,15 +303,15 @@ class Switching:
         for _ in range(n_kept):
             self._tag(Model.SMALL, run.doubt, run.catch_up)
 
-    def _small_rows(self, state: DecodeState, text: Sequence[int], n_drafted: int) -> Rows:
+    def _small_rows(self, text: Sequence[int], n_drafted: int) -> Passes[Rows]:
         """Returns the small model's rows after ``text`` without its drafts, and after each."""
-        small = self._models[Model.SMALL]
-        rows = small.rows_after(text, 1 + n_drafted, state.needs_logits, n_drafted)
-        return widened(rows, state.session.vocab_size)
+        small, needs_logits = self._models[Model.SMALL], self._state.needs_logits
+        rows = yield from small.rows_after(text, 1 + n_drafted, needs_logits, n_drafted)
+        return widened(rows, self._state.sequence.vocab_size)
 
-    def _n_small_may(self, state: DecodeState) -> int:
+    def _n_small_may(self) -> int:
         """Returns how many tokens the small model's context lets it say yet."""
-        return self._session.context - len(state.tokens) + 1
+        return self._small.context - len(self._state.tokens) + 1
 
     def _observe(self, model: Model, rows: Rows, index: int) -> Signal:
         """Tells the policy of a prediction; the model to go on with is active then."""
@@ -319,7 +332,7 @@ class Switching:
 
     def _rewind(self, n_tokens: int) -> None:
         for model in self._models.values():
-            model.session.truncate(min(model.session.n_tokens, n_tokens))
+            model.sequence.truncate(min(model.sequence.n_tokens, n_tokens))
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,6 +357,15 @@ class _Run:
     ms: float = 0.0
 
 
+def _caught_up(sequence: TokenSequence, tokens: Sequence[int]) -> Passes[int]:
+    """Computes what ``sequence`` missed of ``tokens``; returns how many that were."""
+    text = tokens[: sequence.context]
+    n_missed = len(text) - rewind(sequence, text, n_rows=0)
+    if n_missed:
+        yield from feed(sequence, text, with_logits=False)
+    return n_missed
+
+
 def widened(rows: Rows, n_ids: int) -> Rows:
     """Returns ``rows`` with logits for ``n_ids`` tokens; those the model does not know are -inf.
 
@@ -355,4 +377,4 @@ def widened(rows: Rows, n_ids: int) -> Rows:
     if n_missing <= 0 or not len(rows.logits):
         return rows
     logits = np.pad(rows.logits, ((0, 0), (0, n_missing)), constant_values=-np.inf)
-    return Rows(logits, rows.hidden, rows.stats)
+    return Rows(logits, rows.hidden, rows.stats, rows.ms)

@@ -23,7 +23,7 @@ from edgedec.runtime.config.switching import SwitchConfig
 from edgedec.runtime.switching.switching import Switching
 
 from ..runtime.draft_toys import PROMPT, open_stream
-from ..runtime.switching.switch_toys import large_toy, small_toy
+from ..runtime.switching.switch_toys import large_toy, role_of, small_toy
 
 GREEN, CYAN, PLAIN = "\x1b[32m", "\x1b[36m", "\x1b[0m"
 
@@ -41,22 +41,18 @@ class FakeResult:
     stats = type("Stats", (), {"n_reused_tokens": 0})()
 
 
-class FakeStrategy:
-    name = "fake"
-
-    def explain(self) -> str:
-        return "round 1: lookup\nround 2: off"
-
-
 class FakeStream:
     """Four tokens, of which the last one's text only comes at the end."""
 
     result = FakeResult()
-    strategy: Any = FakeStrategy()
+    method, takes_turns = "fake", False
 
     @property
     def pieces(self) -> Iterator[tuple[str, str]]:
         return iter([("one ", "target"), ("two ", "lookup"), ("three ", "draft")])
+
+    def explain(self) -> list[str]:
+        return ["round 1: lookup", "round 2: off"]
 
     def stop(self) -> None: ...
 
@@ -85,7 +81,7 @@ def test_models_that_take_turns_are_always_coloured(
     monkeypatch.setattr(sys, "stdout", Terminal())
     large, small = large_toy(), small_toy()
     setting = SwitchConfig.parse("ead:threshold=2.0,window=3,dwell=2")
-    strategy = Switching(small, setting, size_ratio=0.25)
+    strategy = Switching(role_of(small), setting, size_ratio=0.25)
     stream = open_stream(large, PROMPT, GenerationConfig(max_new_tokens=30), strategy)
     write_stream(stream, ProgressBars(count_amount), ShowOptions(), is_silent=False)
     found, first = stream.result, stream.result.origins[0]
@@ -103,6 +99,18 @@ def test_models_that_take_turns_are_always_coloured(
     caught_up = sum(counts["n_caught_up"] for counts in found.switch["passes"].values())
     assert f"{caught_up} missed tokens caught up in" in err
     assert f"large {found.origins.count('large')}" in err
+
+
+def test_nothing_is_told_of_turns_that_were_never_taken(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    strategy = Switching(role_of(small_toy()), SwitchConfig.parse("ead:threshold=2.0"))
+    stream = open_stream(large_toy(), PROMPT, GenerationConfig(max_new_tokens=30), strategy)
+    stream.stop()
+    write_stream(stream, ProgressBars(count_amount), ShowOptions(), is_silent=False)
+    err = capsys.readouterr().err
+    assert "0 new tokens (cancelled)" in err
+    assert "switches" not in err
 
 
 def test_no_colours_unless_asked_for_nor_where_they_are_unwanted(
@@ -128,8 +136,8 @@ def test_each_drafter_keeps_its_colour(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_explanations(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     written(monkeypatch, io.StringIO(), explain=True)
     assert "round 1: lookup\nround 2: off\n" in capsys.readouterr().err
-    silent: Any = FakeStream()
-    silent.strategy = type("Plain", (), {"name": "plain"})()
+    silent = open_stream(large_toy(), PROMPT, GenerationConfig(max_new_tokens=3))
+    list(silent)
     assert explanation(silent) == ["the method plain decides nothing"]
 
 

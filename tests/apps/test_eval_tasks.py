@@ -21,7 +21,8 @@ from edgedec.apps.evaluation.tasks import Problem, read_problems
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine import Engine
-from edgedec.runtime.sessions.session import Rows, TokenLedger, TokenTree
+
+from ..runtime.conftest import ToySession
 
 LIMITS = Limits(seconds=30)
 ADD = Problem(
@@ -302,30 +303,10 @@ def test_windows_that_make_no_sense(arguments: tuple[int, int, int, bool], messa
         list(cut(*arguments))
 
 
-class HashSession:
-    """Logits are a function of all tokens before; enough of a session to score a text."""
-
-    vocab_size = 11
-
-    def __init__(self, context: int) -> None:
-        self._ledger = TokenLedger(context)
-
-    def row(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
-        rng = np.random.default_rng([len(tokens), *tokens])
-        return (3 * rng.standard_normal(self.vocab_size)).astype(np.float32)
-
-    def forward(self, tree: TokenTree, logit_rows: Sequence[int]) -> Rows:
-        self._ledger.check_room(tree)
-        self._ledger.expect(tree, 0, False)
-        before = list(self._ledger.tokens)
-        rows = [self.row([*before, *tree.tokens[: i + 1]]) for i in logit_rows]
-        return Rows(np.array(rows, np.float32).reshape(len(rows), self.vocab_size))
-
-    def commit(self, path: Sequence[int]) -> None:
-        self._ledger.accept(self._ledger.check_path(path), path)
-
-    def truncate(self, n_tokens: int) -> None:
-        self._ledger.truncate(n_tokens)
+def hash_row(tokens: Sequence[int]) -> npt.NDArray[np.float32]:
+    """Returns logits that are a function of all tokens before."""
+    rng = np.random.default_rng([len(tokens), *tokens])
+    return (3 * rng.standard_normal(11)).astype(np.float32)
 
 
 @pytest.mark.parametrize("start_token", [None, 3])
@@ -336,13 +317,13 @@ def test_scores_are_those_of_float64(
     n_tokens: int, window: int, stride: int, start_token: int | None
 ) -> None:
     tokens = [int(i) for i in np.random.default_rng(1).integers(0, 11, n_tokens)]
-    session: Any = HashSession(window)
+    session = ToySession(11, window, hash_row)
     lead = [] if start_token is None else [start_token]
     for one in cut(n_tokens, window, stride, start_token is not None):
         nats, seconds = score(session, tokens, one, start_token)
         expected = 0.0
         for i in range(one.scored, one.end):
-            row = session.row([*lead, *tokens[one.start : i]]).astype(np.float64)
+            row = hash_row([*lead, *tokens[one.start : i]]).astype(np.float64)
             expected -= row[tokens[i]] - np.log(np.exp(row).sum())
         assert nats == pytest.approx(expected, rel=1e-6, abs=1e-5)
         assert seconds > 0

@@ -26,10 +26,12 @@ from edgedec.models.manifest import read_manifest
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.switching import SwitchConfig
 from edgedec.runtime.decoding.cost_table import CostTable
+from edgedec.runtime.sessions.passes import Pass
+from edgedec.runtime.sessions.rows import Rows
 from edgedec.runtime.switching.policy import Signal
 from edgedec.runtime.switching.tuned import TUNED_KEY
 
-from ..runtime.conftest import ToySession
+from ..runtime.conftest import ToyModel, ToySession
 from ..runtime.draft_toys import PROMPT, VOCAB, generate
 from ..runtime.switching.switch_toys import Row, large_toy, rule, small_toy, switched
 
@@ -104,17 +106,17 @@ def test_predictions_are_those_of_single_passes() -> None:
 
 
 def test_catching_up_is_measured_over_the_same_tokens() -> None:
-    session, clock = ToySession(VOCAB, context=200), 0.0
+    clock = 0.0
     passes: list[int] = []
-    forward = session.forward
 
-    def timed(tree: Any, *arguments: Any, **named: Any) -> Any:
-        nonlocal clock
-        passes.append(len(tree))
-        clock += 0.010 + 0.001 * len(tree)
-        return forward(tree, *arguments, **named)
+    class TimedModel(ToyModel):
+        def rows_of(self, wanted: Pass) -> Rows:
+            nonlocal clock
+            passes.append(len(wanted.tree))
+            clock += 0.010 + 0.001 * len(wanted.tree)
+            return super().rows_of(wanted)
 
-    session.forward = timed  # type: ignore[method-assign]
+    session = ToySession(VOCAB, context=200, model=TimedModel(VOCAB))
     found = measure_catch_up(session, repetitions=2, clock=lambda: clock)
     assert found is not None
     assert (found.n_tokens, found.pass_ms) == (32, pytest.approx(10 + 32))

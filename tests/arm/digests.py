@@ -19,7 +19,7 @@ import numpy.typing as npt
 import edgedec
 from edgedec import kernels
 from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat, ScaleKind
-from edgedec.runtime.sessions.session import TokenTree
+from edgedec.runtime.sessions.token_tree import TokenTree
 
 Float32 = npt.NDArray[np.float32]
 
@@ -126,16 +126,17 @@ def kernel_digests() -> dict[str, str]:
 def logits_digests(bundle: str) -> dict[str, str]:
     """Returns a digest of the logits of every row, for each kind of pass."""
     digests = {}
-    with edgedec.load(bundle, threads=2) as engine:
+    with edgedec.load(bundle, edgedec.EngineOptions(threads=2)) as engine:
+        sequence = engine.new_sequence()
         passes = (
             ("prefill", TokenTree.chain(PROMPT), range(len(PROMPT))),
             ("tree", TREE, PATH),
             ("decode", TokenTree.chain([PROMPT[0]]), (0,)),
         )
         for name, tree, path in passes:
-            rows = engine.session.forward(tree, range(len(tree)))
+            rows = sequence.forward(tree, range(len(tree)))
             digests[name] = sha256(rows.logits)
-            engine.session.commit(path)
+            sequence.commit(path)
     return digests
 
 

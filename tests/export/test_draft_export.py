@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import edgedec
+from edgedec import EngineOptions
 from edgedec.export.checkpoint import open_checkpoint
 from edgedec.export.config import DRAFT_HEAD_SIZE, DraftModelConfig, ExportConfig
 from edgedec.export.head_tokens import choose_head_ids, count_tokens
@@ -23,8 +24,11 @@ from edgedec.models.errors import BundleError, CheckpointError, ConfigError
 from edgedec.models.head_ids import read_head_ids, write_head_ids
 from edgedec.models.manifest import BundleManifest, damaged_files, read_manifest
 from edgedec.models.weights import float_rows
-from edgedec.runtime.backends import open_session
-from edgedec.runtime.sessions.session import TokenTree
+from edgedec.runtime.backends import open_model, release_model
+from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter
+from edgedec.runtime.drafting.drafter import DraftPrompt
+from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sessions.token_tree import TokenTree
 
 GgufMaker = Callable[..., Path]
 TEXT = "hello world 12 hello"
@@ -41,9 +45,10 @@ def export_pair(target: Path, draft: Path, bundle: Path, **options: Any) -> Expo
 
 def logits_of(bundle: Path, role: str) -> np.ndarray[Any, Any]:
     """Returns the rows of a few tokens. Shapes: [T, n_logits] float32."""
-    session = open_session(bundle, read_manifest(bundle).models[role], 1, 64)
-    rows = session.forward(TokenTree.chain(TOKENS), range(len(TOKENS))).logits.copy()
-    session.close()
+    model = open_model(bundle, read_manifest(bundle).models[role], 1)
+    sequence = TokenSequence(model, 64)
+    rows = sequence.forward(TokenTree.chain(TOKENS), range(len(TOKENS))).logits.copy()
+    release_model(model)
     return rows
 
 
@@ -88,15 +93,15 @@ def test_manifest_and_files(pair: Path) -> None:
 
 def test_the_draft_model_runs_and_takes_no_part_in_plain_decoding(pair: Path) -> None:
     request = edgedec.GenerationConfig(max_new_tokens=5, ignore_eos=True)
-    with edgedec.load(pair, draft=False) as engine:
+    with edgedec.load(pair, EngineOptions(draft=False)) as engine:
         assert engine.draft is None
         expected = engine.generate(TEXT, request).token_ids
     with edgedec.load(pair) as engine:
         assert engine.draft is not None
         assert engine.generate(TEXT, request).token_ids == expected
-        drafter = engine.draft.open()
-        assert drafter.session.vocab_size == 40
-        drafter.close()
+        role = engine.draft.open()
+        assert role.pool.model.vocab_size == 40
+        role.close()
 
 
 def test_quantisation_of_the_draft_only(make_gguf: GgufMaker, tmp_path: Path) -> None:
@@ -184,24 +189,25 @@ def test_another_tokenizer_travels_along(make_gguf: GgufMaker, tmp_path: Path) -
             bundle / "tokenizer.json",
             bundle / "draft/tokenizer.json",
         )
-        drafter = engine.draft.open()  # same vocabulary, split in another way
-        assert drafter.n_missing([5, 6, 7]) == 3
-        drafter.close()
+        role = engine.draft.open()  # same vocabulary, split in another way
+        drafting = DraftModelDrafter(role).begin(DraftPrompt([5, 6, 7]))
+        assert drafting.n_missing([5, 6, 7]) == 3
+        role.close()
 
 
 def test_another_bundle_may_draft(make_gguf: GgufMaker, pair: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.edgedec"
     export(ExportConfig(str(make_gguf("llama")), other, context=64))
-    with edgedec.load(pair, draft=other) as engine:
+    with edgedec.load(pair, EngineOptions(draft=other)) as engine:
         assert engine.draft is not None
         assert engine.draft.tokenizers is None
-        drafter = engine.draft.open()
-        assert drafter.session.vocab_size == 300
-        drafter.close()
+        role = engine.draft.open()
+        assert role.pool.model.vocab_size == 300
+        role.close()
     with edgedec.load(other) as engine:
         assert engine.draft is None
     with pytest.raises(BundleError, match="expected a bundle"):
-        edgedec.load(other, draft=tmp_path / "nowhere")
+        edgedec.load(other, EngineOptions(draft=tmp_path / "nowhere"))
 
 
 def test_head_tokens_of_a_corpus(make_gguf: GgufMaker, corpus: Path, tiny: Any) -> None:

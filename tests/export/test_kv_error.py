@@ -28,7 +28,8 @@ from edgedec.kernels import has_library
 from edgedec.models.blocks import weight_shapes
 from edgedec.models.errors import BundleError, ConfigError, UnsupportedModelError
 from edgedec.models.manifest import BundleManifest, KVFormat, damaged_files, read_manifest
-from edgedec.runtime.backends import open_session
+from edgedec.runtime.backends import open_model, release_model
+from edgedec.runtime.backends.fused import FusedModel
 
 GgufMaker = Callable[..., Path]
 TOKENS = [(37 * i + 5) % 83 for i in range(60)]
@@ -134,7 +135,10 @@ def test_bundle_with_a_draft_model(make_gguf: GgufMaker, tmp_path: Path) -> None
         error = found["int8_kv_cache"]
         assert 0 < error["mean_abs_error"] < 0.1 * error["logit_std"]
         assert found["tree_max_abs_error"] == 0
-        assert open_session(bundle, manifest.models[role], 1, 64).kv_format == "int8"  # type: ignore[attr-defined]
+        model = open_model(bundle, manifest.models[role], 1)
+        assert isinstance(model, FusedModel)
+        assert model.kv_format == "int8"
+        release_model(model)
     texts = []
     for method in ("plain", "draft"):
         request = edgedec.GenerationConfig(max_new_tokens=20, ignore_eos=True, method=method)

@@ -11,7 +11,9 @@ import numpy.typing as npt
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.decoding.strategy import TARGET, DecodeState, DecodingStrategy
 from edgedec.runtime.sampling.noise import Noise
-from edgedec.runtime.sessions.session import ModelSession, TokenTree
+from edgedec.runtime.sessions.passes import run_passes
+from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sessions.token_tree import TokenTree
 
 Float64 = npt.NDArray[np.float64]
 
@@ -30,7 +32,7 @@ class FirstTwoLaw:
     probs: Float64
 
     @classmethod
-    def of(cls, model: ModelSession, prompt: Sequence[int], least: float) -> FirstTwoLaw:
+    def of(cls, model: TokenSequence, prompt: Sequence[int], least: float) -> FirstTwoLaw:
         """Returns the law at temperature 1 in cells of probability ``least`` and more, mostly."""
         cells: list[tuple[int, int | None]] = []
         first = _probs_after(model, prompt)
@@ -42,7 +44,7 @@ class FirstTwoLaw:
         law = cls({cell: i for i, cell in enumerate(cells)}, np.zeros(0))
         return law.at(model, prompt, 1.0)
 
-    def at(self, model: ModelSession, prompt: Sequence[int], temperature: float) -> FirstTwoLaw:
+    def at(self, model: TokenSequence, prompt: Sequence[int], temperature: float) -> FirstTwoLaw:
         """Returns the law of the same cells at another temperature.
 
         Rows are those of plain passes over one text each; the rest is float64.
@@ -66,7 +68,7 @@ class FirstTwoLaw:
         return self.cells.get((first, second), self.cells.get((first, None), rest))
 
 
-def _probs_after(model: ModelSession, text: Sequence[int], temperature: float = 1.0) -> Float64:
+def _probs_after(model: TokenSequence, text: Sequence[int], temperature: float = 1.0) -> Float64:
     model.truncate(0)
     row = model.forward(TokenTree.chain(text), [len(text) - 1]).logits[0].astype(np.float64)
     weights = np.exp((row - row.max()) / temperature)
@@ -90,7 +92,7 @@ class Drawn:
 
 
 def draw(
-    session: ModelSession,
+    session: TokenSequence,
     strategy: DecodingStrategy,
     prompt: Sequence[int],
     config: GenerationConfig,
@@ -115,7 +117,7 @@ def draw(
 
 
 def emit(
-    session: ModelSession,
+    session: TokenSequence,
     strategy: DecodingStrategy,
     prompt: Sequence[int],
     config: GenerationConfig,
@@ -124,12 +126,12 @@ def emit(
     """Returns the state after two tokens or more, and their origins; the session is rewound."""
     state, noise = DecodeState.start(session, prompt, config), Noise(seed)
     origins: list[str] = []
-    strategy.begin(state)
+    decoding = strategy.begin(state, {})
     while len(origins) < 2:
-        result = strategy.step(state, noise)
+        result = run_passes(decoding.step(noise))
         for token in result.tokens:
             state.append(token)
         origins += result.origins
-    strategy.end(state)
+    decoding.end()
     session.truncate(len(prompt) - 1)
     return state, origins

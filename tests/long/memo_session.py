@@ -1,4 +1,4 @@
-"""A session that computes each row once per text: 20,000 outputs of one prompt cost few passes."""
+"""A sequence that computes each row once per text: 20,000 outputs of one prompt cost few passes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from edgedec.runtime.cores.affinity import Affinity
+from edgedec.runtime.sessions.model import Capabilities
+from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.row_stats import RowStats
-from edgedec.runtime.sessions.session import ModelSession, Rows, TokenLedger, TokenTree
+from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sessions.state import KVRows
+from edgedec.runtime.sessions.token_tree import TokenTree
 
 MOST_ROWS = 4000
 """Rows remembered, 0.2 MB each of SmolLM2's."""
@@ -26,104 +32,123 @@ class _Row:
     stats: RowStats
 
 
-class MemoSession:
-    """A `ModelSession` over ``model``, which always holds ``prefix`` and nothing after it.
+class MemoSession(TokenSequence):
+    """A sequence of a `MemoModel`, which holds at least the prefix."""
+
+    def __init__(self, computing: TokenSequence, prefix: Sequence[int]) -> None:
+        """Takes over ``computing``, which `close` closes."""
+        self._memo = MemoModel(computing, prefix)
+        super().__init__(self._memo, computing.context)
+        self.forward(TokenTree.chain(prefix), ())
+        self.commit(range(len(prefix)))
+
+    @property
+    def n_checked(self) -> int:
+        """Passes that ran though all their rows were known."""
+        return self._memo.n_checked
+
+    def close(self) -> None:
+        super().close()
+        self._memo.close()
+
+
+class MemoModel:
+    """A `Model` over a sequence, which always holds ``prefix`` and nothing after it.
 
     Rows depend on the text before them and nothing else, so that they may be remembered. That is
     checked as it goes: now and then a pass whose rows are all known runs nevertheless.
     """
 
-    def __init__(self, model: ModelSession, prefix: Sequence[int]) -> None:
-        """Takes over ``model``, which `close` closes."""
-        model.truncate(0)
-        model.forward(TokenTree.chain(prefix), ())
-        model.commit(range(len(prefix)))
-        self._model = model
-        self._ledger = TokenLedger(model.context)
-        self._ledger.tokens = list(prefix)
-        self._n_prefix = len(prefix)
+    def __init__(self, computing: TokenSequence, prefix: Sequence[int]) -> None:
+        computing.truncate(0)
+        computing.forward(TokenTree.chain(prefix), ())
+        computing.commit(range(len(prefix)))
+        self._computing = computing
+        self._prefix = list(prefix)
         self._known: OrderedDict[tuple[int, ...], _Row] = OrderedDict()
+        self.capabilities = Capabilities()
+        self.vocab_size = computing.vocab_size
+        self.n_token_ids = computing.model.n_token_ids
+        self.n_layers = computing.model.n_layers
         self.n_asked = self.n_computed = self.n_checked = 0
 
     @property
-    def tokens(self) -> Sequence[int]:
-        return self._ledger.tokens
+    def is_closed(self) -> bool:
+        return self._computing.is_closed
 
-    @property
-    def n_tokens(self) -> int:
-        return len(self._ledger.tokens)
+    def new_cache(self, context: int) -> MemoCache:
+        return MemoCache(self)
 
-    @property
-    def context(self) -> int:
-        return self._model.context
+    def close(self) -> None:
+        self._computing.close()
 
-    @property
-    def vocab_size(self) -> int:
-        return self._model.vocab_size
-
-    def forward(
-        self,
-        tree: TokenTree,
-        logit_rows: Sequence[int],
-        hidden_layers: Sequence[int] = (),
-        *,
-        n_known: int = 0,
-        with_logits: bool = True,
-        layer_gates: Sequence[bool] | None = None,
-    ) -> Rows:
-        assert not hidden_layers
-        assert layer_gates is None
-        self._ledger.check_room(tree)
-        self._ledger.check_known(tree, n_known)
-        self._ledger.expect(tree, n_known, False)
+    def rows_of(self, wanted: Pass) -> Rows:
+        """Returns rows of a pass, known or computed."""
+        if not wanted.logit_rows:
+            return _together([], self.vocab_size)
+        n_prefix = len(self._prefix)
+        assert list(wanted.sequence.tokens[:n_prefix]) == self._prefix
         self.n_asked += 1
-        texts = self._texts(tree)
-        wanted = [texts[i] for i in logit_rows]
-        is_new = any(text not in self._known for text in wanted)
+        committed = wanted.sequence.tokens[n_prefix:]
+        texts = _texts(committed, wanted.tree)
+        asked = [texts[i] for i in wanted.logit_rows]
+        is_new = any(text not in self._known for text in asked)
         if is_new or self.n_asked % _CHECKED_EVERY == 0:
-            self._compute(tree, texts)
+            self._compute(committed, wanted.tree, texts)
             self.n_checked += not is_new
-        for text in wanted:
+        for text in asked:
             self._known.move_to_end(text)
-        rows = [self._known[text] for text in wanted]
+        rows = [self._known[text] for text in asked]
         while len(self._known) > MOST_ROWS:
             self._known.popitem(last=False)
         return _together(rows, self.vocab_size)
 
-    def commit(self, path: Sequence[int]) -> None:
-        self._ledger.accept(self._ledger.check_path(path), path)
-
-    def truncate(self, n_tokens: int) -> None:
-        assert n_tokens >= self._n_prefix
-        self._ledger.check_truncate(n_tokens)
-        self._ledger.truncate(n_tokens)
-
-    def close(self) -> None:
-        self._model.close()
-
-    def _texts(self, tree: TokenTree) -> list[tuple[int, ...]]:
-        """Returns for each token of ``tree`` the text after the prefix that ends with it."""
-        committed = tuple(self._ledger.tokens[self._n_prefix :])
-        texts: list[tuple[int, ...]] = []
-        for token, parent in zip(tree.tokens, tree.parents, strict=True):
-            texts.append((*texts[parent], token) if parent >= 0 else (*committed, token))
-        return texts
-
-    def _compute(self, tree: TokenTree, texts: list[tuple[int, ...]]) -> None:
+    def _compute(
+        self, tail: Sequence[int], tree: TokenTree, texts: Sequence[tuple[int, ...]]
+    ) -> None:
         """Runs the pass as asked for and remembers all its rows; known ones have to be equal."""
-        tail = self._ledger.tokens[self._n_prefix :]
         n = len(tail)
         parents = (*range(-1, n - 1), *(n + p if p >= 0 else n - 1 for p in tree.parents))
-        rows = self._model.forward(
-            TokenTree((*tail, *tree.tokens), parents), range(n, n + len(tree))
-        )
-        self._model.truncate(self._n_prefix)
+        whole = TokenTree((*tail, *tree.tokens), parents)
+        rows = self._computing.forward(whole, range(n, n + len(tree)))
         self.n_computed += 1
         for i, text in enumerate(texts):
             row = _Row(rows.logits[i].copy(), _stats_of(rows.stats, i))
             if text in self._known:
                 assert np.array_equal(row.logits, self._known[text].logits)
             self._known[text] = row
+
+
+class MemoCache:
+    """A `KVCache` of nothing: texts name their rows."""
+
+    row_nbytes = 0
+
+    def __init__(self, model: MemoModel) -> None:
+        self._model = model
+
+    def compute(self, wanted: Pass, n_past: int, cores: Affinity | None) -> Rows:
+        return self._model.rows_of(wanted)
+
+    def keep(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
+        """Nothing to keep."""
+
+    def rows(self, start: int, stop: int) -> KVRows:
+        return {}
+
+    def load_rows(self, start: int, kv_rows: KVRows) -> None:
+        """Nothing to load."""
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def _texts(committed: Sequence[int], tree: TokenTree) -> list[tuple[int, ...]]:
+    """Returns for each token of ``tree`` the text that ends with it, ``committed`` before it."""
+    texts: list[tuple[int, ...]] = []
+    for token, parent in zip(tree.tokens, tree.parents, strict=True):
+        texts.append((*texts[parent], token) if parent >= 0 else (*committed, token))
+    return texts
 
 
 def _stats_of(stats: RowStats, i: int) -> RowStats:

@@ -7,30 +7,30 @@ float64 of logits from plain passes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 import edgedec
-from edgedec import kernels
+from edgedec import EngineOptions, kernels
 from edgedec.export.config import DraftModelConfig, ExportConfig
 from edgedec.export.pipeline import export
-from edgedec.models.head_ids import read_head_ids
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding.plain import Plain
 from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.decoding.speculative import Speculative
 from edgedec.runtime.decoding.verifiers import VERIFIERS
 from edgedec.runtime.decoding.verifiers.typical import Typical
-from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter
+from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter, DraftModelDrafting
 from edgedec.runtime.drafters.recycling import TokenRecycling
-from edgedec.runtime.drafting.draft_tree import SiblingKind
-from edgedec.runtime.drafting.drafter import Budget, Drafter
-from edgedec.runtime.methods.draft_source import DraftSource
-from edgedec.runtime.text.token_map import TokenMap
+from edgedec.runtime.drafting.draft_role import DraftRole
+from edgedec.runtime.drafting.draft_tree import DraftTree, SiblingKind
+from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt
+from edgedec.runtime.sessions.passes import Passes
 
+from ..runtime.conftest import OnePool
 from .chi_square import LEAST_EXPECTED, fit
 from .conftest import Note
 from .first_tokens import FirstTwoLaw, draw
@@ -69,8 +69,7 @@ class Models:
     """The target model, twice: remembered, and for plain passes; and the draft model."""
 
     target: MemoSession
-    draft: MemoSession
-    token_map: TokenMap
+    draft: DraftRole
     prompt: list[int]
     law: FirstTwoLaw
     sharper_law: FirstTwoLaw
@@ -84,41 +83,56 @@ def models(smollm2_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     source, bundle = str(smollm2_gguf), tmp_path_factory.mktemp("law") / "pair.edgedec"
     draft = DraftModelConfig(source=source, quantization="int4", head_size=HEAD_SIZE)
     export(ExportConfig(source=source, destination=bundle, draft=draft))
-    with edgedec.load(bundle, context=64, prompt_cache_mb=0) as engine:
-        prompt = engine.encode(PROMPT)
-        law = FirstTwoLaw.of(engine.session, prompt, LEAST_EXPECTED / N_OUTPUTS)
-        sharper = law.at(engine.session, prompt, 0.9)
+    with edgedec.load(bundle, EngineOptions(context=64, prompt_cache_mb=0)) as engine:
+        prompt, computing = engine.encode(PROMPT), engine.new_sequence()
+        law = FirstTwoLaw.of(computing, prompt, LEAST_EXPECTED / N_OUTPUTS)
+        sharper = law.at(computing, prompt, 0.9)
         assert engine.draft is not None
-        drafting = MemoSession(engine.draft.open().session, prompt[:-1])
+        opened = engine.draft.open()
+        drafting = MemoSession(opened.take(prompt), prompt[:-1])
         yield Models(
-            target=MemoSession(engine.session, prompt[:-1]),
-            draft=drafting,
-            token_map=token_map_of(engine.draft),
+            target=MemoSession(computing, prompt[:-1]),
+            draft=DraftRole(OnePool(drafting), opened.token_map, opened.target_vocab_size),
             prompt=prompt,
             law=law,
             sharper_law=sharper,
         )
-        drafting.close()
+        opened.close()
 
 
-def token_map_of(draft: DraftSource) -> TokenMap:
-    size, head_ids = draft.entry.config.vocab_size, draft.entry.head_ids
-    assert head_ids is not None
-    known = read_head_ids(draft.folder / head_ids, size).tolist()
-    return TokenMap.same(draft.target_vocab_size, size, known)
+class ChoosingDrafter(DraftModelDrafter):
+    """A draft model that chooses siblings as ``kind`` says, whatever the verifier wants."""
+
+    def __init__(self, role: DraftRole, kind: SiblingKind) -> None:
+        super().__init__(role)
+        self.kind = kind
+
+    def begin(self, prompt: DraftPrompt) -> ChoosingDrafting:
+        return ChoosingDrafting(self, prompt.tokens)
 
 
-def drafters(models: Models, kind: SiblingKind) -> list[Drafter]:
-    """Returns the draft model, and where siblings need not be draws, one that guesses."""
-    model = DraftModelDrafter(models.draft, models.token_map, models.target.vocab_size, kind)
-    return [model, TokenRecycling()] if kind is DETERMINISTIC else [model]
+class ChoosingDrafting(DraftModelDrafting):
+    """The part of a request."""
+
+    def __init__(self, drafter: ChoosingDrafter, tokens: Sequence[int]) -> None:
+        super().__init__(drafter, tokens)
+        self._kind = drafter.kind
+
+    def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:
+        return super().propose(replace(context, kind=self._kind), budget)
+
+
+def planner(models: Models, kind: SiblingKind) -> FixedPlanner:
+    """Returns one with the draft model, and where siblings need not be draws, one that guesses."""
+    free = [TokenRecycling()] if kind is DETERMINISTIC else []
+    return FixedPlanner(free, BUDGET, model=ChoosingDrafter(models.draft, kind))
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES, ids=str)
 def test_law_of_the_first_two_tokens(
     models: Models, name: str, kind: SiblingKind, note: Note
 ) -> None:
-    strategy = Speculative(FixedPlanner(drafters(models, kind), BUDGET), VERIFIERS[name])
+    strategy = Speculative(planner(models, kind), VERIFIERS[name])
     drawn = draw(models.target, strategy, models.prompt, CONFIG, models.law, N_OUTPUTS)
     found, wrong = (fit(drawn.counts, law.probs) for law in (models.law, models.sharper_law))
     accepted = drawn.n_accepted
@@ -139,7 +153,7 @@ def test_law_of_the_first_two_tokens(
 
 def test_another_law_is_seen(models: Models, note: Note) -> None:
     """Typical acceptance, which is approximate, does not pass for the model's law."""
-    strategy = Speculative(FixedPlanner(drafters(models, DETERMINISTIC), BUDGET), Typical())
+    strategy = Speculative(planner(models, DETERMINISTIC), Typical())
     drawn = draw(models.target, strategy, models.prompt, CONFIG, models.law, N_OUTPUTS // 10)
     found = fit(drawn.counts, models.law.probs)
     note(f"typical acceptance: {found}")

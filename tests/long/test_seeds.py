@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import edgedec
+from edgedec import EngineOptions
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.drafting.stats import DraftCounts
 from edgedec.runtime.engine import Engine
@@ -55,7 +56,8 @@ def name_of(sampling: SamplingConfig) -> str:
 
 @pytest.fixture(scope="module")
 def engine(smollm2_pair: Path) -> Iterator[Engine]:
-    with edgedec.load(smollm2_pair, None, CONTEXT, prompt_cache_mb=0) as engine:
+    options = EngineOptions(context=CONTEXT, prompt_cache_mb=0)
+    with edgedec.load(smollm2_pair, options) as engine:
         yield engine
 
 

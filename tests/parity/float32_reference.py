@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.runtime.sessions.session import ModelSession, TokenTree
+from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sessions.token_tree import TokenTree
 
 PROMPTS: list[str] = json.loads((Path(__file__).parent / "prompts.json").read_text())
 
@@ -38,7 +39,7 @@ def reference_logits(model: Any, token_ids: list[int]) -> npt.NDArray[np.float32
     return np.asarray(logits.numpy(), np.float32)
 
 
-def greedy(session: ModelSession, prompt: list[int], n_new: int) -> list[int]:
+def greedy(session: TokenSequence, prompt: list[int], n_new: int) -> list[int]:
     """Returns ``n_new`` greedy tokens after ``prompt``."""
     session.truncate(0)
     pending, out = prompt, []
@@ -84,7 +85,7 @@ def summed_nll(logits: npt.NDArray[np.float32], targets: list[int]) -> float:
     return float((log_sum - logits[np.arange(len(targets)), targets]).sum())
 
 
-def session_nll(session: ModelSession, token_ids: list[int], chunk: int = 128) -> float:
+def session_nll(session: TokenSequence, token_ids: list[int], chunk: int = 128) -> float:
     """Returns the summed NLL of ``token_ids[1:]`` under the session."""
     session.truncate(0)
     total = 0.0

@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from edgedec import kernels, load
-from edgedec.runtime.sessions.session import ModelSession, TokenTree
+from edgedec import EngineOptions, kernels, load
+from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sessions.token_tree import TokenTree
 
 PREFIX = [504, 3575, 282, 4649, 314, 260, 2240, 1902, 28, 284]
 TOKENS = [281, 253, 3365, 690, 260, 1357, 42, 30, 198, 504, 7042, 314, 1096, 253, 2066, 30]
@@ -17,13 +18,13 @@ TOKENS = [281, 253, 3365, 690, 260, 1357, 42, 30, 198, 504, 7042, 314, 1096, 253
 Logits = npt.NDArray[np.float32]
 
 
-def pass_logits(session: ModelSession, tokens: list[int]) -> Logits:
+def pass_logits(session: TokenSequence, tokens: list[int]) -> Logits:
     """Returns the logits of one pass over ``tokens`` after the prefix."""
     session.truncate(len(PREFIX))
     return session.forward(TokenTree.chain(tokens), range(len(tokens))).logits.copy()
 
 
-def one_by_one(session: ModelSession) -> Logits:
+def one_by_one(session: TokenSequence) -> Logits:
     """Returns the logits of every token, each in a pass of its own."""
     session.truncate(0)
     rows = []
@@ -39,8 +40,8 @@ def same_bits(a: Logits, b: Logits) -> bool:
 
 @pytest.fixture(scope="module")
 def expected(smollm2_bundle: Path) -> Logits:
-    with load(smollm2_bundle, threads=1) as engine:
-        return one_by_one(engine.session)
+    with load(smollm2_bundle, EngineOptions(threads=1)) as engine:
+        return one_by_one(engine.new_sequence())
 
 
 @pytest.mark.parity
@@ -48,16 +49,17 @@ def expected(smollm2_bundle: Path) -> Logits:
 def test_rows_do_not_depend_on_their_company(
     smollm2_bundle: Path, expected: Logits, threads: int
 ) -> None:
-    with load(smollm2_bundle, threads=threads) as engine:
-        assert same_bits(one_by_one(engine.session), expected)
+    with load(smollm2_bundle, EngineOptions(threads=threads)) as engine:
+        session = engine.new_sequence()
+        assert same_bits(one_by_one(session), expected)
         for m in range(1, len(TOKENS) + 1):
-            assert same_bits(pass_logits(engine.session, TOKENS[:m]), expected[:m]), m
+            assert same_bits(pass_logits(session, TOKENS[:m]), expected[:m]), m
 
 
 @pytest.mark.parity
 def test_prefill_equals_decoding(smollm2_bundle: Path, expected: Logits) -> None:
-    with load(smollm2_bundle, threads=2) as engine:
-        session = engine.session
+    with load(smollm2_bundle, EngineOptions(threads=2)) as engine:
+        session = engine.new_sequence()
         tokens = PREFIX + TOKENS
         logits = session.forward(TokenTree.chain(tokens), range(len(tokens))).logits
         assert same_bits(logits[len(PREFIX) :], expected)
@@ -65,8 +67,8 @@ def test_prefill_equals_decoding(smollm2_bundle: Path, expected: Logits) -> None
 
 @pytest.mark.parity
 def test_a_branch_equals_its_chain(smollm2_bundle: Path, expected: Logits) -> None:
-    with load(smollm2_bundle, threads=2) as engine:
-        session = engine.session
+    with load(smollm2_bundle, EngineOptions(threads=2)) as engine:
+        session = engine.new_sequence()
         session.forward(TokenTree.chain(PREFIX), [])
         session.commit(range(len(PREFIX)))
         tree = TokenTree((TOKENS[0], 99, TOKENS[1], 77, TOKENS[2]), (-1, -1, 0, 1, 2))
@@ -85,9 +87,9 @@ def test_every_instruction_set_computes_the_same(
     if isa not in kernels.available_isas():
         pytest.skip(f"no {isa} here")
     monkeypatch.setenv("EDGEDEC_ISA", isa)
-    with load(smollm2_bundle, threads=2) as engine:
+    with load(smollm2_bundle, EngineOptions(threads=2)) as engine:
         assert kernels.active_isa() == isa
-        session = engine.session
+        session = engine.new_sequence()
         tokens = PREFIX + TOKENS
         logits = session.forward(TokenTree.chain(tokens), range(len(tokens))).logits
         assert same_bits(logits[len(PREFIX) :], expected)

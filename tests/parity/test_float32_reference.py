@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 from edgedec import load
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
-from edgedec.runtime.sessions.session import ModelSession
+from edgedec.runtime.sessions.sequence import TokenSequence
 
 N_NEW = 64
 N_CHARACTERS = 20_000
@@ -40,7 +40,7 @@ class Case:
         identical to float32 on the same file and prompts.
     """
 
-    session: ModelSession
+    session: TokenSequence
     reference: Any
     tokenizer: Tokenizer
     min_identical: int
@@ -69,7 +69,8 @@ def case(
     export(ExportConfig(source=str(gguf), destination=bundle))
     with load(bundle) as engine:
         tokenizer = Tokenizer.from_file(str(bundle / "tokenizer.json"))
-        yield Case(engine.session, load_reference(gguf), tokenizer, FILES[request.param])
+        session = engine.new_sequence()
+        yield Case(session, load_reference(gguf), tokenizer, FILES[request.param])
 
 
 @pytest.mark.parity

@@ -17,8 +17,9 @@ from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.blocks import weight_shapes
 from edgedec.models.manifest import KVFormat
 from edgedec.models.reference import ReferenceModel
-from edgedec.runtime.backends.fused import FusedSession
-from edgedec.runtime.sessions.session import TokenTree
+from edgedec.runtime.backends.fused import FusedModel
+from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sessions.token_tree import TokenTree
 
 pytestmark = [
     pytest.mark.parity,
@@ -30,7 +31,7 @@ TEXT = [int(token) for token in np.random.default_rng(1).integers(0, 83, 300)]
 TREE = TokenTree((30, 31, 32, 33, 34, 35), (-1, 0, 0, 2, 2, 4))
 PATH = (0, 2, 4)
 ISAS = ["avx512vnni", "avxvnni", "avx2", "neoni8mm", "neondot"]
-MakeSession = Callable[..., FusedSession]
+MakeSession = Callable[..., TokenSequence]
 Logits = npt.NDArray[np.float32]
 
 
@@ -52,21 +53,22 @@ def open_format(source: Any, tmp_path_factory: pytest.TempPathFactory) -> MakeSe
         write_weights(graph, source, folder / kv_format)
         onnx.save(graph, folder / kv_format / "model.onnx")
 
-    def make(kv_format: KVFormat, threads: int = 1) -> FusedSession:
-        return FusedSession(folder / kv_format / "model.onnx", source.config, threads, CONTEXT)
+    def make(kv_format: KVFormat, threads: int = 1) -> TokenSequence:
+        model = FusedModel(folder / kv_format / "model.onnx", source.config, threads)
+        return TokenSequence(model, CONTEXT)
 
     return make
 
 
 @pytest.fixture(params=get_args(KVFormat))
 def make_session(request: pytest.FixtureRequest, open_format: MakeSession) -> MakeSession:
-    def make(threads: int = 1) -> FusedSession:
+    def make(threads: int = 1) -> TokenSequence:
         return open_format(request.param, threads)
 
     return make
 
 
-def feed(session: FusedSession, tokens: Sequence[int], *sizes: int) -> Logits:
+def feed(session: TokenSequence, tokens: Sequence[int], *sizes: int) -> Logits:
     """Commits ``tokens`` in passes of ``sizes``, the last of them again and again."""
     rows, start, widths = [], 0, list(sizes) or [len(tokens)]
     while start < len(tokens):
@@ -78,7 +80,7 @@ def feed(session: FusedSession, tokens: Sequence[int], *sizes: int) -> Logits:
     return np.concatenate(rows)
 
 
-def whole_run(session: FusedSession) -> list[Logits]:
+def whole_run(session: TokenSequence) -> list[Logits]:
     """Returns the logits of a long text, a tree, and what follows a way down that tree."""
     text = feed(session, TEXT, 256, 1, 8)
     tree = session.forward(TREE, range(len(TREE))).logits.copy()

@@ -15,16 +15,18 @@ from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.blocks import weight_shapes
-from edgedec.runtime.backends.fused import FusedSession
+from edgedec.runtime.backends.fused import FusedModel
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding.plain import Plain
 from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.decoding.speculative import Speculative
 from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
 from edgedec.runtime.drafting.draft_tree import DraftTree
-from edgedec.runtime.drafting.drafter import Budget, DraftContext
+from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt, RoundOutcome
 from edgedec.runtime.sampling.noise import Noise
-from edgedec.runtime.sessions.prefill import prefill
+from edgedec.runtime.sessions.passes import run_passes
+from edgedec.runtime.sessions.prefill import ExactPrefiller, PrefillRequest
+from edgedec.runtime.sessions.sequence import TokenSequence
 
 pytestmark = pytest.mark.parity
 
@@ -44,13 +46,21 @@ class HalfKnowing:
     """Hides the true continuation in a tree that is wrong in every other place."""
 
     name = "toy"
-    is_free = True
+    hidden_layers = ()
 
     def __init__(self, truth: Sequence[int]) -> None:
         self._truth = truth
         self._rng = np.random.default_rng(0)
-        self.begin = self.end = self.observe = lambda *_: None
         self.close = lambda: None
+
+    def begin(self, prompt: DraftPrompt) -> HalfKnowing:
+        return self
+
+    def observe(self, context: DraftContext, outcome: RoundOutcome) -> None:
+        """Learns nothing."""
+
+    def end(self, tokens: Sequence[int]) -> None:
+        """Keeps nothing."""
 
     def propose(self, context: DraftContext, budget: Budget) -> DraftTree:
         tree, parent = DraftTree(), -1
@@ -77,21 +87,29 @@ def open_tiny(
     folder: Path = tmp_path_factory.mktemp("tiny")
     write_weights(graph, source, folder)
     onnx.save(graph, folder / "model.onnx")
-    return lambda threads: FusedSession(folder / "model.onnx", source.config, threads, CONTEXT)
+
+    def make(threads: int) -> TokenSequence:
+        model = FusedModel(folder / "model.onnx", source.config, threads)
+        return TokenSequence(model, CONTEXT)
+
+    return make
 
 
 def emit(
-    session: FusedSession, sampling: SamplingConfig, strategy: DecodingStrategy
+    session: TokenSequence, sampling: SamplingConfig, strategy: DecodingStrategy
 ) -> DecodeState:
     """Returns the state after N_NEW tokens, the session rewound."""
     config = GenerationConfig(max_new_tokens=N_NEW, seed=11, sampling=sampling)
     state, noise = DecodeState.start(session, PROMPT, config), Noise(config.seed)
-    state.rows = prefill(session, PROMPT, state.stats, with_logits=state.needs_logits)
-    strategy.begin(state)
+    asked = PrefillRequest(state.stats, state.needs_logits)
+    prefilled = run_passes(ExactPrefiller().prefill(session, PROMPT, asked))
+    assert prefilled is not None
+    state.rows = prefilled.rows
+    decoding = strategy.begin(state, prefilled.hidden)
     while state.n_left > 0:
-        for token in strategy.step(state, noise).tokens:
+        for token in run_passes(decoding.step(noise)).tokens:
             state.append(token)
-    strategy.end(state)
+    decoding.end()
     return state
 
 

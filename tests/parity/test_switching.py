@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +16,22 @@ from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.blocks import weight_shapes
-from edgedec.runtime.backends.fused import FusedSession
+from edgedec.runtime.backends.fused import FusedModel
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.config.switching import SwitchConfig
-from edgedec.runtime.decoding.plain import Plain
-from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
+from edgedec.runtime.decoding.strategy import DecodingStrategy
+from edgedec.runtime.drafting.draft_role import DraftRole
 from edgedec.runtime.requests.result import GenerationResult
-from edgedec.runtime.requests.stream import Request, Stream
-from edgedec.runtime.sessions.session import ModelSession, TokenTree
+from edgedec.runtime.sessions.passes import run_passes
+from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sessions.token_tree import TokenTree
 from edgedec.runtime.switching.paired_model import PairedModel
 from edgedec.runtime.switching.policy import ReplayPolicy
 from edgedec.runtime.switching.switching import Switching
-from edgedec.runtime.text.text_stream import TextStream
+from edgedec.runtime.text.token_map import TokenMap
+
+from ..runtime import draft_toys
+from ..runtime.conftest import OnePool
 
 pytestmark = pytest.mark.parity
 
@@ -43,7 +47,7 @@ SETTINGS = [
     "margin:threshold=0.97,window=2,dwell=1",
     "bild:fallback=0.07",
 ]
-OpenPair = Callable[[], tuple[ModelSession, ModelSession]]
+OpenPair = Callable[[], tuple[TokenSequence, TokenSequence]]
 
 
 @pytest.fixture(scope="module")
@@ -63,32 +67,24 @@ def open_pair(make_source: Any, tmp_path_factory: pytest.TempPathFactory) -> Ope
         write_weights(graph, source, folder / name)
         onnx.save(graph, folder / name / "model.onnx")
 
-    def open_one(name: str) -> ModelSession:
+    def open_one(name: str) -> TokenSequence:
         config = large.config if name == "large" else small.config
-        return FusedSession(folder / name / "model.onnx", config, 1, CONTEXT)
+        return TokenSequence(FusedModel(folder / name / "model.onnx", config, 1), CONTEXT)
 
     return lambda: (open_one("large"), open_one("small"))
 
 
-class Numerals:
-    """A detokenizer: every token is its number and a blank."""
-
-    def push(self, token: int) -> str:
-        return f"{token} "
-
-    def flush(self) -> str:
-        return ""
+def role_of(small: TokenSequence) -> DraftRole:
+    """Returns the small model for whoever takes turns with it."""
+    n_ids = small.vocab_size
+    return DraftRole(OnePool(small), TokenMap.same(n_ids, n_ids), n_ids)
 
 
 def generate(
-    session: ModelSession, sampling: SamplingConfig, strategy: DecodingStrategy | None = None
+    session: TokenSequence, sampling: SamplingConfig, strategy: DecodingStrategy | None = None
 ) -> GenerationResult:
     config = GenerationConfig(max_new_tokens=90, seed=3, sampling=sampling)
-    state = DecodeState.start(session, PROMPT, config)
-    request = Request(strategy or Plain(), time.perf_counter(), 0.0)
-    stream = Stream(request, state, TextStream(Numerals(), ()))
-    list(stream)
-    return stream.result
+    return draft_toys.generate(session, PROMPT, config, strategy)
 
 
 def test_rows_after_catch_up_equal_those_of_a_session_that_saw_every_token(
@@ -107,7 +103,7 @@ def test_rows_after_catch_up_equal_those_of_a_session_that_saw_every_token(
     while n_seen < len(text):
         n_seen = min(len(text), n_seen + int(rng.choice([1, 2, 7, 33, 64, 150])))
         n_rows = min(int(rng.integers(1, 20)), n_seen)
-        found = model.rows_after(text[:n_seen], n_rows).logits
+        found = run_passes(model.rows_after(text[:n_seen], n_rows)).logits
         np.testing.assert_array_equal(found, rows[n_seen - n_rows : n_seen])
         gaps.append(model.latest.gap)
     assert max(gaps) > 128  # more than one pass
@@ -124,7 +120,7 @@ def test_verify_is_the_large_model(
     for max_run in (3, 16):
         config = SwitchConfig.parse(f"{setting},mode=verify,max_run={max_run}")
         large.truncate(0)
-        result = generate(large, sampling, Switching(small, config))
+        result = generate(large, sampling, Switching(role_of(small), config))
         assert result.token_ids == plain
         assert "small" in result.origins
 
@@ -137,11 +133,12 @@ def test_replay_gives_the_same_text(
 ) -> None:
     large, small = open_pair()
     config = SwitchConfig.parse(f"{setting},mode={mode},rollback=3")
-    result = generate(large, sampling, Switching(small, config))
+    result = generate(large, sampling, Switching(role_of(small), config))
     assert 0 < result.switch["share_large"] < 1
     for session in (large, small):
         session.truncate(0)
-    again = Switching(small, SwitchConfig(threshold=0.0), ReplayPolicy.of(result.switch))
+    policy = partial(ReplayPolicy.of, result.switch)
+    again = Switching(role_of(small), SwitchConfig(threshold=0.0), policy)
     replay = generate(large, sampling, again)
     assert replay.token_ids == result.token_ids
     assert replay.origins == result.origins
@@ -154,4 +151,4 @@ def test_extreme_thresholds(open_pair: OpenPair, sampling: SamplingConfig) -> No
     assert plain[0] != plain[1]
     for threshold, expected in ((-1.0, plain[0]), (float("inf"), plain[1])):
         setting = SwitchConfig(threshold=threshold)
-        assert generate(large, sampling, Switching(small, setting)).token_ids == expected
+        assert generate(large, sampling, Switching(role_of(small), setting)).token_ids == expected

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import edgedec
+from edgedec import EngineOptions
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.models.errors import ConfigError
@@ -17,7 +19,8 @@ from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.switching import SwitchConfig
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.requests.result import GenerationResult
-from edgedec.runtime.sessions.session import TokenTree
+from edgedec.runtime.sessions.passes import run_passes
+from edgedec.runtime.sessions.token_tree import TokenTree
 from edgedec.runtime.switching.pair import Pair
 from edgedec.runtime.switching.paired_model import PairedModel
 from edgedec.runtime.switching.policy import ReplayPolicy
@@ -46,8 +49,8 @@ def bundles(
 
 @pytest.fixture(scope="module")
 def engine(bundles: dict[str, Path]) -> Iterator[Engine]:
-    opened = edgedec.load(bundles["large"], 2, CONTEXT, draft=bundles["small"], prompt_cache_mb=0)
-    with opened as engine:
+    options = EngineOptions(threads=2, context=CONTEXT, draft=bundles["small"], prompt_cache_mb=0)
+    with edgedec.load(bundles["large"], options) as engine:
         yield engine
 
 
@@ -56,7 +59,7 @@ def plain(bundles: dict[str, Path]) -> dict[str, tuple[int, ...]]:
     """What each model says alone."""
     found = {}
     for name, bundle in bundles.items():
-        with edgedec.load(bundle, 2, CONTEXT) as engine:
+        with edgedec.load(bundle, EngineOptions(threads=2, context=CONTEXT)) as engine:
             found[name] = engine.generate(PROMPT, request(method="plain")).token_ids
     assert found["large"] != found["small"]
     return found
@@ -68,7 +71,7 @@ def request(setting: str | None = None, method: str | None = None) -> Generation
 
 
 def switched(engine: Engine, setting: str) -> GenerationResult:
-    engine.session.truncate(0)
+    engine.forget_prompts()
     return engine.generate(PROMPT, request(setting))
 
 
@@ -102,13 +105,13 @@ def test_shares_are_the_tags_and_the_log_gives_the_text(engine: Engine, setting:
         told["share_large"] + (1 - told["share_large"]) * pair(engine).size_ratio
     )
     assert 0.3 < pair(engine).size_ratio < 0.45
-    engine.session.truncate(0)
     assert engine.draft is not None
-    replay = Switching(
-        engine.draft.open().session, SwitchConfig(threshold=0.0), ReplayPolicy.of(told)
+    small = engine.draft.open()
+    replay = Switching(small, SwitchConfig(threshold=0.0), partial(ReplayPolicy.of, told))
+    again = generate(
+        engine.new_sequence(), engine.encode(PROMPT), request("ead:threshold=0"), replay
     )
-    again = generate(engine.session, engine.encode(PROMPT), request("ead:threshold=0"), replay)
-    replay.close()
+    small.close()
     assert (again.token_ids, again.origins) == (result.token_ids, tags)
 
 
@@ -121,8 +124,7 @@ def pair(engine: Engine) -> Pair:
 def test_rows_after_catch_up_are_those_of_single_steps(
     engine: Engine, plain: dict[str, tuple[int, ...]]
 ) -> None:
-    session, text = engine.session, [*engine.encode(PROMPT), *plain["small"]]
-    session.truncate(0)
+    session, text = engine.new_sequence(), [*engine.encode(PROMPT), *plain["small"]]
     rows = []
     for token in text:
         rows.append(session.forward(TokenTree.chain([token]), (0,)).logits[0].copy())
@@ -130,7 +132,7 @@ def test_rows_after_catch_up_are_those_of_single_steps(
     session.truncate(3)
     model = PairedModel(session, 3)
     for end in (5, 6, 38, len(text)):
-        found = model.rows_after(text[:end], 2).logits
+        found = run_passes(model.rows_after(text[:end], 2)).logits
         np.testing.assert_array_equal(found, rows[end - 2 : end])
     assert model.counts.n_caught_up > 30
 
@@ -138,7 +140,8 @@ def test_rows_after_catch_up_are_those_of_single_steps(
 def test_models_of_other_tokenizers_are_refused(
     bundles: dict[str, Path], smollm2_bundle: Path
 ) -> None:
-    with edgedec.load(bundles["large"], 2, CONTEXT, draft=smollm2_bundle) as engine:
+    options = EngineOptions(threads=2, context=CONTEXT, draft=smollm2_bundle)
+    with edgedec.load(bundles["large"], options) as engine:
         with pytest.raises(ConfigError) as caught:
             engine.generate(PROMPT, request("ead:threshold=1"))
         for bundle in (bundles["large"], smollm2_bundle):

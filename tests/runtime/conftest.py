@@ -11,10 +11,14 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from edgedec.models.errors import SessionError
+from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.engine import Engine, LoadedModel
-from edgedec.runtime.sessions.session import Rows, TokenLedger, TokenTree
-from edgedec.runtime.sessions.state import SessionState
+from edgedec.runtime.sessions.model import Capabilities
+from edgedec.runtime.sessions.passes import Pass
+from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sessions.state import KVRows, SessionState
+from edgedec.runtime.sessions.token_tree import TokenTree
 from edgedec.runtime.text.chat_template import ChatTemplate
 from edgedec.runtime.text.prompt import PromptEncoder
 from edgedec.runtime.text.tokenizer import Tokenizer
@@ -34,99 +38,154 @@ CORPUS = [
 ]
 
 
-class ToySession:
-    """A `ModelSession` whose logits are a function of the tokens before; it counts what it runs."""
+class ToyModel:
+    """A `Model` whose logits are a function of the tokens before; it counts what it runs."""
 
-    def __init__(
-        self,
-        vocab_size: int,
-        context: int = 256,
-        rule: Callable[[Sequence[int]], Row] | None = None,
-    ) -> None:
-        self.vocab_size = vocab_size
+    def __init__(self, vocab_size: int, rule: Callable[[Sequence[int]], Row] | None = None) -> None:
+        self.vocab_size = self.n_token_ids = vocab_size
+        self.capabilities = Capabilities()
+        self.n_layers = 1
         self.n_rows = 0
         self.n_passes = 0
         self.is_closed = False
         self.before_pass: Callable[[], None] = lambda: None
-        self._rule = rule or self._random_row
-        self._ledger = TokenLedger(context)
+        self.rule = rule or self._random_row
 
-    @property
-    def tokens(self) -> Sequence[int]:
-        return self._ledger.tokens
+    def new_cache(self, context: int) -> ToyCache:
+        return ToyCache(self)
 
-    @property
-    def n_tokens(self) -> int:
-        return len(self._ledger.tokens)
-
-    @property
-    def context(self) -> int:
-        return self._ledger.context
-
-    @property
-    def nbytes(self) -> int:
-        return 8 * self.n_tokens
-
-    def forward(
-        self,
-        tree: TokenTree,
-        logit_rows: Sequence[int],
-        hidden_layers: Sequence[int] = (),
-        *,
-        n_known: int = 0,
-        with_logits: bool = True,
-    ) -> Rows:
-        if self.is_closed:
-            raise SessionError("closed")
-        self._ledger.check_room(tree)
-        self._ledger.check_known(tree, n_known)
-        self.before_pass()
-        self.n_rows += len(tree) - n_known
-        self.n_passes += 1
-        self._ledger.pending = tree
-        rows = [self._rule(self._prefix(tree, i)) for i in logit_rows]
+    def rows_of(self, wanted: Pass) -> Rows:
+        """Returns the asked rows; toys that answer otherwise override it."""
+        rows = [self.rule(prefix_of(wanted, i)) for i in wanted.logit_rows]
         return Rows(np.array(rows, np.float32).reshape(len(rows), self.vocab_size))
-
-    def commit(self, path: Sequence[int]) -> None:
-        self._ledger.accept(self._ledger.check_path(path), path)
-
-    def truncate(self, n_tokens: int) -> None:
-        self._ledger.check_truncate(n_tokens)
-        self._ledger.truncate(n_tokens)
-
-    def snapshot(self, n_tokens: int | None = None, start: int = 0) -> SessionState:
-        n_tokens = self._ledger.check_snapshot(n_tokens, start)
-        return toy_state(self.tokens[:n_tokens], start)
-
-    def restore(self, state: SessionState) -> None:
-        self._ledger.check_state(state, toy_state([], 0).layout, self.vocab_size)
-        expected = toy_state(state.tokens, state.start).kv_rows["rows"]
-        np.testing.assert_array_equal(state.kv_rows["rows"], expected)
-        self._ledger.truncate(state.start)
-        self._ledger.tokens.extend(state.tokens[state.start :])
 
     def close(self) -> None:
         self.is_closed = True
-
-    def _prefix(self, tree: TokenTree, row: int) -> list[int]:
-        branch: list[int] = []
-        while row >= 0:
-            branch.append(tree.tokens[row])
-            row = tree.parents[row]
-        return [*self.tokens, *reversed(branch)]
 
     def _random_row(self, prefix: Sequence[int]) -> Row:
         rng = np.random.default_rng([len(prefix), *prefix[-3:]])
         return (4 * rng.standard_normal(self.vocab_size)).astype(np.float32)
 
 
+class ToyCache:
+    """A `KVCache` whose row of each token tells the token and all before it."""
+
+    row_nbytes = 8
+
+    def __init__(self, model: ToyModel) -> None:
+        self._model = model
+        self._tokens: list[int] = []
+
+    def compute(self, wanted: Pass, n_past: int, cores: Affinity | None) -> Rows:
+        assert self._tokens[:n_past] == list(wanted.sequence.tokens)
+        self._model.before_pass()
+        self._model.n_rows += len(wanted.tree) - wanted.n_known
+        self._model.n_passes += 1
+        return self._model.rows_of(wanted)
+
+    def keep(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
+        self._tokens[n_past:] = [tree.tokens[i] for i in path]
+
+    def rows(self, start: int, stop: int) -> KVRows:
+        return toy_state(self._tokens[:stop], start).kv_rows
+
+    def load_rows(self, start: int, kv_rows: KVRows) -> None:
+        rows = kv_rows["rows"][0, 0, :, 0].tolist()
+        digest = toy_digest(self._tokens[:start])
+        del self._tokens[start:]
+        for row in rows:
+            token = (row - digest * _FACTOR) % _MODULUS - 1
+            assert 0 <= token < self._model.n_token_ids  # another text's rows give none
+            self._tokens.append(token)
+            digest = row
+
+    def close(self) -> None:
+        self._tokens.clear()
+
+
+class ToySession(TokenSequence):
+    """A sequence of a `ToyModel` of its own."""
+
+    def __init__(
+        self,
+        vocab_size: int,
+        context: int = 256,
+        rule: Callable[[Sequence[int]], Row] | None = None,
+        model: ToyModel | None = None,
+    ) -> None:
+        self.toy = model or ToyModel(vocab_size, rule)
+        super().__init__(self.toy, context)
+
+    @property
+    def n_rows(self) -> int:
+        return self.toy.n_rows
+
+    @n_rows.setter
+    def n_rows(self, value: int) -> None:
+        self.toy.n_rows = value
+
+    @property
+    def n_passes(self) -> int:
+        return self.toy.n_passes
+
+    @n_passes.setter
+    def n_passes(self, value: int) -> None:
+        self.toy.n_passes = value
+
+    @property
+    def before_pass(self) -> Callable[[], None]:
+        return self.toy.before_pass
+
+    @before_pass.setter
+    def before_pass(self, value: Callable[[], None]) -> None:
+        self.toy.before_pass = value
+
+
+class OnePool:
+    """A pool of one sequence, which is lent to whoever asks."""
+
+    def __init__(self, sequence: TokenSequence) -> None:
+        self.sequence = sequence
+        self.model, self.context = sequence.model, sequence.context
+
+    def take(self, text: Sequence[int]) -> TokenSequence:
+        return self.sequence
+
+    def give_back(self, sequence: TokenSequence) -> None:
+        assert sequence is self.sequence
+
+    def forget(self) -> None:
+        self.sequence.truncate(0)
+
+    def close(self) -> None:
+        self.sequence.close()
+
+
+def prefix_of(wanted: Pass, row: int) -> list[int]:
+    """Returns all tokens that a row of a pass comes after."""
+    branch: list[int] = []
+    while row >= 0:
+        branch.append(wanted.tree.tokens[row])
+        row = wanted.tree.parents[row]
+    return [*wanted.sequence.tokens, *reversed(branch)]
+
+
+_FACTOR, _MODULUS = 1_000_003, 1 << 61
+
+
+def toy_digest(tokens: Sequence[int]) -> int:
+    """Returns the row of the last of ``tokens``."""
+    digest = 0
+    for token in tokens:
+        digest = (digest * _FACTOR + token + 1) % _MODULUS
+    return digest
+
+
 def toy_state(tokens: Sequence[int], start: int) -> SessionState:
     """Returns a state whose row of each token tells the token and all before it."""
     rows = np.zeros((1, 1, len(tokens), 1), np.int64)
-    digest = 0
-    for i, token in enumerate(tokens):
-        digest = (digest * 1_000_003 + token + 1) % (1 << 61)
-        rows[..., i, 0] = digest
+    for i in range(len(tokens)):
+        rows[..., i, 0] = toy_digest(tokens[: i + 1])
     return SessionState(tuple(tokens), start, {"rows": rows[:, :, start:]})
 
 
@@ -153,7 +212,7 @@ def tokenizer(backend: tokenizers.Tokenizer) -> Tokenizer:
 
 @pytest.fixture
 def make_engine(tokenizer: Tokenizer) -> Callable[..., Engine]:
-    """Returns a maker of engines over a `ToySession`."""
+    """Returns a maker of engines over a `ToyModel`."""
 
     def make(
         rule: Callable[[Sequence[int]], Row] | None = None,
@@ -161,10 +220,10 @@ def make_engine(tokenizer: Tokenizer) -> Callable[..., Engine]:
         template: str | None = CHATML,
         **fields: Any,
     ) -> Engine:
-        session = ToySession(tokenizer.vocab_size, context, rule)
+        model = fields.pop("model", None) or ToyModel(tokenizer.vocab_size, rule)
         chat_template = None if template is None else ChatTemplate(template)
         encoder = PromptEncoder(tokenizer, chat_template, fields.pop("bos_token_id", None))
-        return Engine(LoadedModel(session, tokenizer, encoder, **fields))
+        return Engine(LoadedModel(model, context, tokenizer, encoder, **fields))
 
     return make
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,15 +13,18 @@ from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding.plain import Plain
 from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
-from edgedec.runtime.drafting.drafter import Budget, DraftContext, RoundOutcome
+from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt, RoundOutcome
 from edgedec.runtime.requests.result import GenerationResult
 from edgedec.runtime.requests.stream import Request, Stream
 from edgedec.runtime.sampling.token_mask import TokenMask
+from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.row_stats import RowStats
-from edgedec.runtime.sessions.session import ModelSession, Rows, TokenTree
+from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sessions.turns import Turns
 from edgedec.runtime.text.text_stream import TextStream
 
-from .conftest import ToySession
+from .conftest import OnePool, Row, ToyModel, ToySession
 
 Grow = Callable[[np.random.Generator, Sequence[int], Budget], DraftTree]
 _T = TypeVar("_T")
@@ -39,21 +42,25 @@ SAMPLINGS = [
 ]
 
 
-class StatsSession(ToySession):
-    """A `ToySession` that gives statistics alone where nobody wants logits."""
+class StatsModel(ToyModel):
+    """A `ToyModel` that gives statistics alone where nobody wants logits."""
 
-    def forward(
-        self,
-        tree: TokenTree,
-        logit_rows: Sequence[int],
-        hidden_layers: Sequence[int] = (),
-        *,
-        with_logits: bool = True,
-        **others: Any,
-    ) -> Rows:
-        rows = super().forward(tree, logit_rows, hidden_layers, **others)
-        logits = rows.logits if with_logits else rows.logits[:0]
+    def rows_of(self, wanted: Pass) -> Rows:
+        rows = super().rows_of(wanted)
+        logits = rows.logits if wanted.with_logits else rows.logits[:0]
         return Rows(logits, {}, RowStats.of(rows.logits))
+
+
+class StatsSession(ToySession):
+    """A sequence of a `StatsModel` of its own."""
+
+    def __init__(
+        self,
+        vocab_size: int,
+        context: int = 256,
+        rule: Callable[[Sequence[int]], Row] | None = None,
+    ) -> None:
+        super().__init__(vocab_size, context, model=StatsModel(vocab_size, rule))
 
 
 class ToyDrafter:
@@ -64,7 +71,7 @@ class ToyDrafter:
     """
 
     name = "toy"
-    is_free = True
+    hidden_layers = ()
 
     def __init__(self, truth: Sequence[int], grow: Grow, seed: int = 0) -> None:
         self._truth = list(truth)
@@ -75,8 +82,9 @@ class ToyDrafter:
         self.outcomes: list[RoundOutcome] = []
         self.is_closed = False
 
-    def begin(self, tokens: Sequence[int]) -> None:
-        self.begun.append(list(tokens))
+    def begin(self, prompt: DraftPrompt) -> ToyDrafter:
+        self.begun.append(list(prompt.tokens))
+        return self
 
     def propose(self, context: DraftContext, budget: Budget) -> DraftTree:
         return self._grow(self._rng, self._truth[len(context.tokens) :], budget)
@@ -172,7 +180,7 @@ class Numerals:
 
 
 def open_stream(
-    session: ModelSession,
+    session: TokenSequence,
     prompt: Sequence[int],
     config: GenerationConfig,
     strategy: DecodingStrategy | None = None,
@@ -180,12 +188,12 @@ def open_stream(
 ) -> Stream:
     """Returns a stream as the engine makes it."""
     state = DecodeState.start(session, prompt, config, frozenset(config.stop_token_ids), mask)
-    request = Request(strategy or Plain(), time.perf_counter(), 0.0)
+    request = Request(strategy or Plain(), time.perf_counter(), 0.0, OnePool(session), Turns())
     return Stream(request, state, TextStream(Numerals(), config.stop))
 
 
 def generate(
-    session: ModelSession,
+    session: TokenSequence,
     prompt: Sequence[int],
     config: GenerationConfig,
     strategy: DecodingStrategy | None = None,

@@ -16,15 +16,21 @@ from edgedec.runtime.requests.conversation import keep_generated
 from edgedec.runtime.sessions.prefill import PREFILL_CHUNK
 from edgedec.runtime.text.tokenizer import Tokenizer
 
-from .conftest import Row, ToySession, one_hot
+from .conftest import Row, ToyModel, one_hot
 
 MakeEngine = Callable[..., Engine]
 USER = [{"role": "user", "content": "The quick brown fox"}]
 
 
-def toy(engine: Engine) -> ToySession:
-    assert isinstance(engine.session, ToySession)
-    return engine.session
+def toy(engine: Engine) -> ToyModel:
+    assert isinstance(engine.model, ToyModel)
+    return engine.model
+
+
+def held(engine: Engine) -> list[int]:
+    """Returns the tokens of the sequence that the latest finished request left."""
+    with engine.borrowed(()) as sequence:
+        return list(sequence.tokens)
 
 
 def reciting(tokenizer: Tokenizer, text: str, then: int = 2) -> Callable[[Sequence[int]], Row]:
@@ -83,7 +89,7 @@ def test_stats_add_up(make_engine: MakeEngine) -> None:
     assert stats.acceptance_rate == 0.0
     assert stats.n_rounds == stats.n_correction + stats.n_bonus == 0
     assert toy(engine).n_rows == stats.n_prefill_tokens + stats.n_passes
-    assert toy(engine).n_tokens == result.n_prompt_tokens + result.n_new_tokens - 1
+    assert len(held(engine)) == result.n_prompt_tokens + result.n_new_tokens - 1
 
 
 def test_json_has_the_documented_keys(make_engine: MakeEngine) -> None:
@@ -144,22 +150,22 @@ def test_stop_keeps_the_cache(make_engine: MakeEngine) -> None:
     result = stream.result
     assert result.finish_reason == "cancelled"
     assert 2 <= result.n_new_tokens < 50
-    assert toy(engine).n_tokens == result.n_prompt_tokens + result.n_new_tokens - 1
+    assert len(held(engine)) == result.n_prompt_tokens + result.n_new_tokens - 1
 
 
 def test_cancel_drops_the_turn(make_engine: MakeEngine) -> None:
     engine = make_engine()
     engine.generate("The quick", GenerationConfig(max_new_tokens=1))
-    kept = list(toy(engine).tokens)
+    kept = held(engine)
     stream = engine.stream("The quick brown fox", GenerationConfig(max_new_tokens=50))
     next(stream)
     stream.cancel()
     assert stream.result.finish_reason == "cancelled"
-    assert list(toy(engine).tokens) == kept[: toy(engine).n_tokens]
-    assert toy(engine).n_tokens >= len(kept) - 1
+    assert held(engine) == kept[: len(held(engine))]
+    assert len(held(engine)) >= len(kept) - 1
     untouched = engine.stream("lazy dog")
     untouched.cancel()
-    assert toy(engine).n_tokens >= len(kept) - 1
+    assert len(held(engine)) >= len(kept) - 1
 
 
 def test_unfinished_stream_has_no_result(make_engine: MakeEngine) -> None:
@@ -168,16 +174,25 @@ def test_unfinished_stream_has_no_result(make_engine: MakeEngine) -> None:
         _ = stream.result
 
 
-def test_new_stream_stops_the_old_one(make_engine: MakeEngine) -> None:
-    engine = make_engine()
+def test_new_stream_leaves_the_old_one_alone(make_engine: MakeEngine) -> None:
+    engine, config = make_engine(), GenerationConfig(max_new_tokens=5)
     old = engine.stream("fox", GenerationConfig(max_new_tokens=50))
     next(old)
-    new = engine.generate("dog", GenerationConfig(max_new_tokens=5))
+    new = engine.generate("dog", config)
+    assert not old.is_finished
+    list(old)
+    alone = make_engine().generate("fox", GenerationConfig(max_new_tokens=50))
+    assert old.result.token_ids == alone.token_ids
+    assert new.token_ids == make_engine().generate("dog", config).token_ids
+
+
+def test_a_conversation_stops_its_own_unfinished_answer(make_engine: MakeEngine) -> None:
+    conversation = make_engine().conversation()
+    old = conversation.send("fox", GenerationConfig(max_new_tokens=50))
+    next(old)
+    conversation.send("dog")
     assert old.result.finish_reason == "cancelled"
     assert list(old) == []
-    assert (
-        new.token_ids == make_engine().generate("dog", GenerationConfig(max_new_tokens=5)).token_ids
-    )
 
 
 def test_prefill_is_chunked_watched_and_cancelled_between_chunks(make_engine: MakeEngine) -> None:
@@ -188,12 +203,12 @@ def test_prefill_is_chunked_watched_and_cancelled_between_chunks(make_engine: Ma
     n = len(prompt)
     assert seen == [("prefill", min(n, (i + 1) * PREFILL_CHUNK), n) for i in range(4)]
     assert toy(engine).n_passes == 4
-    toy(engine).truncate(0)
+    engine.forget_prompts()
     stream = engine.stream(prompt, on_progress=lambda phase, done, total: stream.stop())
     assert list(stream) == []
     assert stream.result.finish_reason == "cancelled"
     assert stream.result.n_new_tokens == 0
-    assert list(toy(engine).tokens) == prompt[:PREFILL_CHUNK]
+    assert held(engine) == prompt[:PREFILL_CHUNK]
 
 
 def test_common_prefix_is_reused(make_engine: MakeEngine) -> None:
@@ -275,7 +290,7 @@ def test_context_fills_up(make_engine: MakeEngine, n_prompt: int) -> None:
     result = engine.generate([5] * n_prompt, GenerationConfig(max_new_tokens=99))
     assert result.finish_reason == "context"
     assert result.n_prompt_tokens + result.n_new_tokens == 33
-    assert toy(engine).n_tokens == 32
+    assert len(held(engine)) == 32
 
 
 def test_empty_prompt(make_engine: MakeEngine) -> None:
@@ -310,29 +325,29 @@ def test_interrupted_pass_leaves_everything_usable(
 ) -> None:
     config = GenerationConfig(max_new_tokens=12)
     engine = make_engine()
-    session = toy(engine)
+    model = toy(engine)
 
     def interrupt() -> None:
-        if session.n_passes == i_pass:
+        if model.n_passes == i_pass:
             raise error
 
-    session.before_pass = interrupt
+    model.before_pass = interrupt
     stream = engine.stream("The quick brown fox", config)
     with pytest.raises(error):
         list(stream)
-    session.before_pass = lambda: None
+    model.before_pass = lambda: None
     assert stream.result.finish_reason == "cancelled"
     assert stream.result.n_new_tokens == i_pass
     tokens = engine.tokenizer.encode("The quick brown fox") + list(stream.result.token_ids)
-    assert list(session.tokens) == tokens[: session.n_tokens]
+    assert held(engine) == tokens[: len(held(engine))]
     after = engine.generate("The quick brown fox", config)
     assert after.token_ids == make_engine().generate("The quick brown fox", config).token_ids
 
 
 def test_stop_from_another_thread(make_engine: MakeEngine) -> None:
     engine = make_engine(context=4096)
-    session, entered = toy(engine), threading.Event()
-    session.before_pass = entered.set
+    model, entered = toy(engine), threading.Event()
+    model.before_pass = entered.set
     stream = engine.stream("fox", GenerationConfig(max_new_tokens=4000))
     thread = threading.Thread(target=lambda: list(stream))
     thread.start()
@@ -344,23 +359,28 @@ def test_stop_from_another_thread(make_engine: MakeEngine) -> None:
     assert stream.result.n_new_tokens < 4000
 
 
-def test_busy_engine_refuses_a_second_stream(make_engine: MakeEngine) -> None:
+def test_busy_conversation_and_engine_refuse(make_engine: MakeEngine) -> None:
     engine = make_engine()
+    conversation = engine.conversation()
 
     def intrude() -> None:
-        with pytest.raises(SessionError, match="busy"):
-            engine.stream("dog")
+        for call in (lambda: conversation.send("dog"), engine.close):
+            with pytest.raises(SessionError, match="busy"):
+                call()
 
+    stream = conversation.send("fox", GenerationConfig(max_new_tokens=2))
     toy(engine).before_pass = intrude
-    assert engine.generate("fox", GenerationConfig(max_new_tokens=2)).n_new_tokens == 2
+    list(stream)
+    assert stream.result.n_new_tokens == 2
+    assert toy(engine).n_passes == 2
 
 
 def test_closed_engine(make_engine: MakeEngine) -> None:
     with make_engine() as engine:
-        session = toy(engine)
+        model = toy(engine)
         stream = engine.stream("fox")
         next(stream)
-    assert session.is_closed
+    assert model.is_closed
     assert stream.result.finish_reason == "cancelled"
     with pytest.raises(SessionError, match="closed"):
         engine.generate("fox")

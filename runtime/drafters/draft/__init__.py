@@ -1,1 +1,24 @@
 """A smaller model drafts."""
+
+from __future__ import annotations
+
+from edgedec.runtime.cores.core_split import CoreSplit
+from edgedec.runtime.drafters import DrafterParts, ModelMethod, Need
+from edgedec.runtime.drafting.drafter import ModelDrafter
+
+
+def _make(parts: DrafterParts, split: CoreSplit | None) -> ModelDrafter:
+    from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter
+
+    assert parts.open_draft is not None
+    drafter = DraftModelDrafter(parts.open_draft())
+    if split is None:
+        return drafter
+    from edgedec.runtime.drafters.draft.overlapped import OverlappedDrafter
+
+    return OverlappedDrafter(drafter, split)
+
+
+METHOD = ModelMethod(
+    "what a smaller model would write, the bundle's own or another's", _make, Need.DRAFT_MODEL
+)

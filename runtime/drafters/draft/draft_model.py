@@ -11,12 +11,22 @@ from edgedec.runtime.drafters.draft.candidates import Candidate, Candidates
 from edgedec.runtime.drafters.draft.draws import NAME, Draws
 from edgedec.runtime.drafters.draft.guesses import MAX_GUESSES, Guesses
 from edgedec.runtime.drafters.draft.law import Option, coupled, likeliest
-from edgedec.runtime.drafting.draft_passes import PREFIX, DraftCost, DraftPasses
+from edgedec.runtime.drafting.draft_cost import DraftCost
+from edgedec.runtime.drafting.draft_passes import PREFIX, DraftPasses
+from edgedec.runtime.drafting.draft_role import DraftRole
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree, SiblingKind
-from edgedec.runtime.drafting.drafter import Budget, DraftContext, RoundOutcome
+from edgedec.runtime.drafting.drafter import (
+    Budget,
+    DraftContext,
+    DraftPrompt,
+    ModelDrafting,
+    RoundOutcome,
+)
 from edgedec.runtime.sampling.noise import Noise
-from edgedec.runtime.sessions.session import ModelSession, Rows
-from edgedec.runtime.text.token_map import DraftText, TokenMap
+from edgedec.runtime.sessions.passes import Passes
+from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.text.token_map import DraftText
 
 MAX_MISSING = 256
 """Most tokens of a text that the draft model reads as a whole before it drafts."""
@@ -45,55 +55,58 @@ class EarlyCounts:
 
 
 class DraftModelDrafter:
-    """Proposes what a smaller model thinks.
+    """Proposes what a smaller model thinks; what requests share is how far it can be believed.
 
-    Its session follows the text: rows of drafted tokens that came true are kept, never computed
-    again. Its probabilities are calibrated by what became of them.
+    Its probabilities are calibrated by what became of them.
+    """
+
+    name = NAME
+    hidden_layers = ()
+
+    def __init__(self, role: DraftRole) -> None:
+        self.role = role
+        # What leads its siblings is accepted oftener than its probability says, others less often.
+        self.calibrations = {
+            (is_greedy, is_first): Calibration()
+            for is_greedy in (True, False)
+            for is_first in (True, False)
+        }
+        self.guesses = Guesses()
+
+    def begin(self, prompt: DraftPrompt) -> DraftModelDrafting:
+        """Returns the part of a request, with a sequence of the draft model."""
+        return DraftModelDrafting(self, prompt.tokens)
+
+    def close(self) -> None:
+        """Does nothing: the draft model is its role's."""
+
+
+class DraftModelDrafting(ModelDrafting):
+    """One request's part: the draft model's sequence, which follows the text.
+
+    Rows of drafted tokens that came true are kept, never computed again.
 
     Under sampling a deterministic tree is coupled: it draws with the target model's own noise.
     Bias, penalties and grammars of the request do not reach the draft model, only verification.
     """
 
-    name = NAME
-    is_free = False
-
-    def __init__(
-        self,
-        session: ModelSession,
-        token_map: TokenMap,
-        target_vocab_size: int,
-        kind: SiblingKind = SiblingKind.DETERMINISTIC,
-        recall: Callable[[Sequence[int]], None] = lambda text: None,
-    ) -> None:
-        """Takes over ``session``, which `close` closes.
-
-        Args:
-            kind: How siblings are chosen when sampling; greedy trees are always deterministic.
-            recall: Called with a prompt in draft tokens; it may fill the KV cache with a prefix.
-        """
-        self._passes = DraftPasses(session)
-        self._map = token_map
-        self._text = DraftText(token_map)
-        self._target_vocab_size = target_vocab_size
-        self._kind = kind
-        self._recall = recall
+    def __init__(self, drafter: DraftModelDrafter, tokens: Sequence[int]) -> None:
+        """Begins with what any text before and the prompt ``tokens`` have in common."""
+        self._drafter = drafter
+        self._map = drafter.role.token_map
+        self._text = DraftText(self._map)
         self._start = 0  # of the text that the draft model reads
-        # What leads its siblings is accepted oftener than its probability says, others less often.
-        self._calibrations = {
-            (is_greedy, is_first): Calibration()
-            for is_greedy in (True, False)
-            for is_first in (True, False)
-        }
-        self._guesses = Guesses()
         self._candidates = Candidates()
         self._proposed_after: int | None = None  # tokens of the text at the latest proposal
         self._noise: Noise | None = None  # that coupled candidates were drawn with
         self.early = EarlyCounts()
+        self._passes = DraftPasses(drafter.role.take(self._text.follow(tokens)))
+        self._passes.align(self._recent(tokens))
 
     @property
-    def session(self) -> ModelSession:
-        """The draft model's session."""
-        return self._passes.session
+    def sequence(self) -> TokenSequence:
+        """The text in the draft model's KV cache."""
+        return self._passes.sequence
 
     @property
     def cost(self) -> DraftCost:
@@ -109,32 +122,32 @@ class DraftModelDrafter:
         """Returns how many tokens the next proposal after ``tokens`` has to compute first."""
         return self._passes.n_missing(self._recent(tokens, is_drafting=True))
 
-    def begin(self, tokens: Sequence[int]) -> None:
-        """Keeps what any text before and the prompt ``tokens`` have in common."""
-        self._start = 0
-        self._recall(self._text.follow(tokens))
-        self.end(tokens)
+    def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:
+        """Returns a tree within ``budget``; empty where the draft model's context ends.
 
-    def propose(self, context: DraftContext, budget: Budget) -> DraftTree:
-        """Returns a tree within ``budget``; empty where the draft model's context ends."""
+        ``context.kind`` says how siblings are chosen when sampling; greedy trees are always
+        deterministic.
+        """
         self._passes.begin_proposal()
         text = self._recent(context.tokens, is_drafting=True)
-        if not text or len(text) > self.session.context or min(budget.n_nodes, budget.depth) < 1:
+        if not text or len(text) > self.sequence.context or min(budget.n_nodes, budget.depth) < 1:
             return DraftTree()
-        tree = self._grow_tree(context, budget, text)
+        tree = yield from self._grow_tree(context, budget, text)
         self._passes.cost.depth = max((node.depth for node in tree.nodes), default=0)
         return tree
 
-    def _grow_tree(self, context: DraftContext, budget: Budget, text: Sequence[int]) -> DraftTree:
-        if context.sampling.is_greedy or self._kind is SiblingKind.DETERMINISTIC:
-            return self._propose_best(context, budget, text)
+    def _grow_tree(
+        self, context: DraftContext, budget: Budget, text: Sequence[int]
+    ) -> Passes[DraftTree]:
+        if context.sampling.is_greedy or context.kind is SiblingKind.DETERMINISTIC:
+            return (yield from self._propose_best(context, budget, text))
         self._forget()
         self._passes.align(text)
-        rows = self._passes.feed(text, with_logits=True)
-        draws = Draws(self._passes, self._map, context, self._target_vocab_size)
-        if self._kind is SiblingKind.WITHOUT_REPLACEMENT:
-            return draws.tree(rows, budget)
-        return draws.chains(rows, budget)
+        rows = yield from self._passes.feed(text, with_logits=True)
+        draws = Draws(self._passes, self._map, context, self._drafter.role.target_vocab_size)
+        if context.kind is SiblingKind.WITHOUT_REPLACEMENT:
+            return (yield from draws.tree(rows, budget))
+        return (yield from draws.chains(rows, budget))
 
     def observe(self, context: DraftContext, outcome: RoundOutcome) -> None:
         """Learns how far its probabilities can be believed."""
@@ -154,12 +167,12 @@ class DraftModelDrafter:
                 break
             followed = next(i for i in children if self._candidates[i].option.token == token)
         is_greedy = context.sampling.is_greedy
-        self._calibrations[is_greedy, True].learn(firsts)
-        self._calibrations[is_greedy, False].learn(others)
+        self._drafter.calibrations[is_greedy, True].learn(firsts)
+        self._drafter.calibrations[is_greedy, False].learn(others)
 
     def draft_ahead(
         self, context: DraftContext, path: Sequence[int], is_over: Callable[[], bool]
-    ) -> None:
+    ) -> Passes[None]:
         """Goes on below the latest proposal as if the tokens of ``path`` were accepted.
 
         What comes true is there when the next proposal is asked for. Nothing happens where the
@@ -179,19 +192,15 @@ class DraftModelDrafter:
             last = child
         cost, self._passes.cost = self._passes.cost, DraftCost()  # not the proposal's
         try:
-            self._go_on(last, context, is_over)
+            yield from self._go_on(last, context, is_over)
         finally:
             self._passes.cost = cost
 
     def end(self, tokens: Sequence[int]) -> None:
-        """Keeps the rows of ``tokens`` and no others."""
+        """Keeps the rows of ``tokens`` and no others, and gives the sequence back."""
         self._passes.align(self._recent(tokens))
         self._forget()
-
-    def close(self) -> None:
-        """Closes the draft model's session."""
-        self._forget()
-        self.session.close()
+        self._drafter.role.pool.give_back(self.sequence)
 
     def _recent(self, tokens: Sequence[int], is_drafting: bool = False) -> list[int]:
         """Returns what the draft model reads of ``tokens``, in its own tokens.
@@ -209,7 +218,7 @@ class DraftModelDrafter:
 
     def _propose_best(
         self, context: DraftContext, budget: Budget, text: Sequence[int]
-    ) -> DraftTree:
+    ) -> Passes[DraftTree]:
         """Returns the nodes likeliest to be accepted of all that were looked at."""
         known = self._known(text, context.noise)
         self._forget()
@@ -217,15 +226,15 @@ class DraftModelDrafter:
         if known:
             self._take_up(known, context)
         else:
-            rows = self._passes.feed(text, with_logits=not context.sampling.is_greedy)
+            rows = yield from self._passes.feed(text, with_logits=not context.sampling.is_greedy)
             self._add(ROOT, self._options(rows, 0, context, depth=1), context)
         while chosen := self._to_expand(budget):
-            self._expand(chosen, context, budget.depth)
+            yield from self._expand(chosen, context, budget.depth)
         self._proposed_after = len(context.tokens)
-        return self._candidates.tree(budget, self.name)
+        return self._candidates.tree(budget, NAME)
 
     def _known(self, text: Sequence[int], noise: Noise) -> list[Candidate]:
-        """Returns the candidates after ``text`` if the tree has its last row; aligns the session.
+        """Returns the candidates after ``text`` if the tree has its last row; aligns the sequence.
 
         Their parents count from the first of them. Their rows go, for a commit keeps no others.
         """
@@ -233,7 +242,7 @@ class DraftModelDrafter:
         if row == PREFIX:
             return []
         last = self._candidates.at_row(row)
-        is_whole = self.session.n_tokens == len(text) and self._noise is noise
+        is_whole = self.sequence.n_tokens == len(text) and self._noise is noise
         known: list[Candidate] = []
         new_index = {last: ROOT}
         for i, candidate in enumerate(self._candidates if is_whole else ()):
@@ -262,9 +271,11 @@ class DraftModelDrafter:
         if parent != ROOT:
             self._candidates[parent].is_expanded = True
         if options:
-            self._guesses.learn(self._candidates.last_two(context.tokens, parent), options[0])
+            self._drafter.guesses.learn(
+                self._candidates.last_two(context.tokens, parent), options[0]
+            )
         for i, option in enumerate(options):
-            calibration = self._calibrations[context.sampling.is_greedy, i == 0]
+            calibration = self._drafter.calibrations[context.sampling.is_greedy, i == 0]
             self._candidates.add(option, parent, calibration.acceptance(option.probability))
 
     def _to_expand(self, budget: Budget) -> list[int]:
@@ -281,7 +292,9 @@ class DraftModelDrafter:
         has_room = self._passes.has_room(len(chosen) + len(self._candidates.rowless_above(chosen)))
         return chosen if has_room and value >= budget.min_step_value else []
 
-    def _expand(self, chosen: Sequence[int], context: DraftContext, max_depth: int = 0) -> None:
+    def _expand(
+        self, chosen: Sequence[int], context: DraftContext, max_depth: int = 0
+    ) -> Passes[None]:
         """Computes the ``chosen`` candidates and adds what may follow them.
 
         What will probably be chosen next, below the first of them, is guessed and computed too,
@@ -295,7 +308,7 @@ class DraftModelDrafter:
         guesses = self._guess(chosen[0], context, max_depth, len(order))
         n_rows = first + len(order)
         below = [self._candidates.row_of(chosen[0]), *range(n_rows, n_rows + len(guesses))]
-        rows = self._passes.grow(
+        rows = yield from self._passes.grow(
             [option.draft_id for option in (*(node.option for node in nodes), *guesses)],
             [*(self._candidates.row_of(node.parent) for node in nodes), *below[: len(guesses)]],
             with_logits=not context.sampling.is_greedy,
@@ -317,7 +330,7 @@ class DraftModelDrafter:
         """
         node = self._candidates[candidate]
         most = min(MAX_GUESSES, max_depth - node.depth - 1)
-        guesses = self._guesses.chain(
+        guesses = self._drafter.guesses.chain(
             self._candidates.last_two(context.tokens, candidate), node.value, most
         )
         return guesses if self._passes.has_room(n_rows + len(guesses)) else []
@@ -332,14 +345,14 @@ class DraftModelDrafter:
         depth = self._candidates[candidate].depth + 1
         self._add(candidate, self._options(rows, index, context, depth), context)
 
-    def _go_on(self, last: int, context: DraftContext, is_over: Callable[[], bool]) -> None:
+    def _go_on(self, last: int, context: DraftContext, is_over: Callable[[], bool]) -> Passes[None]:
         """Expands candidate ``last``, then the likeliest after it, and so on."""
         n_passes = 0
         while n_passes < MAX_AHEAD and not is_over():
             if last != ROOT and not self._candidates[last].is_expanded:
                 if not self._passes.has_room(1 + len(self._candidates.rowless_above([last]))):
                     return
-                self._expand([last], context)
+                yield from self._expand([last], context)
                 self._candidates[last].is_early = True
                 self.early.n_drafted += 1
                 n_passes += 1

@@ -13,7 +13,8 @@ from edgedec.runtime.drafters.draft.law import DraftLaw, drawn
 from edgedec.runtime.drafting.draft_passes import PREFIX, DraftPasses
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree, SiblingKind
 from edgedec.runtime.drafting.drafter import Budget, DraftContext
-from edgedec.runtime.sessions.session import Rows
+from edgedec.runtime.sessions.passes import Passes
+from edgedec.runtime.sessions.rows import Rows
 from edgedec.runtime.text.token_map import TokenMap
 
 NAME = "draft"
@@ -53,7 +54,7 @@ class Draws:
         self._vocab_size = vocab_size
         self._n_draws = 0
 
-    def tree(self, rows: Rows, budget: Budget) -> DraftTree:
+    def tree(self, rows: Rows, budget: Budget) -> Passes[DraftTree]:
         """Returns a tree of siblings without replacement, grown at the likeliest places.
 
         Source: DySpec (Xiong et al., 2025), algorithm 1, with passes over several nodes at once.
@@ -70,7 +71,7 @@ class Draws:
             if -loss < budget.min_value:
                 break
             if not node.is_computed:
-                self._compute(nodes, slots, budget)
+                yield from self._compute(nodes, slots, budget)
             heapq.heappop(slots)
             if node.law is None:
                 continue
@@ -82,7 +83,7 @@ class Draws:
                 heapq.heappush(slots, (loss * share, child))
         return tree
 
-    def chains(self, rows: Rows, budget: Budget) -> DraftTree:
+    def chains(self, rows: Rows, budget: Budget) -> Passes[DraftTree]:
         """Returns as many independent chains as a pass may have nodes.
 
         Source: SpecTr (Sun et al., 2023), section 4.
@@ -105,7 +106,7 @@ class Draws:
             if not nodes or not self._passes.has_room(len(nodes)):
                 break
             first = self._passes.n_rows
-            rows = self._passes.grow(
+            rows = yield from self._passes.grow(
                 [self._drawn_id(node) for node in nodes], [n.row for n in nodes], with_logits=True
             )
             end_rows = list(range(first, first + len(nodes)))
@@ -142,7 +143,7 @@ class Draws:
 
     def _compute(
         self, nodes: dict[int, _Node], slots: list[tuple[float, int]], budget: Budget
-    ) -> None:
+    ) -> Passes[None]:
         """Computes the likeliest nodes that have no law yet, if that is worth a pass."""
         unknown = [slot for slot in sorted(slots) if not nodes[slot[1]].is_computed]
         unknown = unknown[: budget.n_step_nodes]
@@ -151,7 +152,7 @@ class Draws:
             return
         chosen = [nodes[at] for _, at in unknown]
         first = self._passes.n_rows
-        rows = self._passes.grow(
+        rows = yield from self._passes.grow(
             [node.draft_id for node in chosen],
             [node.parent_row for node in chosen],
             with_logits=True,

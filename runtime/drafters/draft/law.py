@@ -11,7 +11,7 @@ from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sampling.sampling import Survivors, top_k, truncate
 from edgedec.runtime.sessions.row_stats import N_TOP
-from edgedec.runtime.sessions.session import Rows
+from edgedec.runtime.sessions.rows import Rows
 from edgedec.runtime.text.token_map import TokenMap
 
 Float64 = npt.NDArray[np.float64]

@@ -19,27 +19,25 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
 
-from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.cores.core_split import CoreSplit
-from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter
-from edgedec.runtime.drafting.draft_passes import DraftCost
-from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
-from edgedec.runtime.drafting.drafter import Budget, DraftContext, RoundOutcome
-from edgedec.runtime.sessions.session import ModelSession
+from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter, DraftModelDrafting
+from edgedec.runtime.drafters.draft.draws import NAME
+from edgedec.runtime.drafting.draft_cost import DraftCost
+from edgedec.runtime.drafting.draft_tree import DraftTree
+from edgedec.runtime.drafting.drafter import (
+    Budget,
+    DraftContext,
+    DraftPrompt,
+    ModelDrafting,
+    RoundOutcome,
+)
+from edgedec.runtime.sessions.passes import Passes, run_passes
+from edgedec.runtime.sessions.sequence import TokenSequence
 
 _BLOCK = 8  # rounds in a row with overlap, or without
 _N_BLOCKS = 4  # of a trial
 _HOLD = 256  # rounds between trials
-
-
-@runtime_checkable
-class PlacedSession(ModelSession, Protocol):
-    """A session whose threads can move."""
-
-    def place(self, cores: Affinity | None) -> None:
-        """Runs passes with one thread on each of ``cores`` from now on; None: as when opened."""
 
 
 @dataclass
@@ -90,97 +88,109 @@ class OverlapGauge:
 
 
 class OverlappedDrafter:
-    """A `DraftModelDrafter` with a thread of its own; errors in there are raised by `observe`."""
+    """A `DraftModelDrafter` with a thread of its own; what requests share of it."""
+
+    name = NAME
+    hidden_layers = ()
 
     def __init__(
-        self,
-        model: DraftModelDrafter,
-        target: ModelSession,
-        split: CoreSplit,
-        gauge: OverlapGauge | None = None,
+        self, model: DraftModelDrafter, split: CoreSplit, gauge: OverlapGauge | None = None
     ) -> None:
-        """Takes over ``model``. target: the verifying session, which keeps off the draft's cores.
-
-        Both sessions move to their own processors while they compute at the same time, if they can.
-        """
-        self.name, self.is_free = model.name, model.is_free
+        """split: processors of the two models while both compute at the same time."""
         self._model = model
-        pair = (target, split.target), (model.session, split.draft)
-        self._placing = [(s, cores) for s, cores in pair if isinstance(s, PlacedSession)]
-        self._gauge = gauge or OverlapGauge(split.is_measured)
+        self.split = split
+        self.gauge = gauge or OverlapGauge(split.is_measured)
         self._pool: ThreadPoolExecutor | None = None
+
+    def begin(self, prompt: DraftPrompt) -> OverlappedDrafting:
+        """Returns the part of a request."""
+        return OverlappedDrafting(self, self._model.begin(prompt))
+
+    def submit(self, passes: Passes[None]) -> Future[None]:
+        """Runs a step in the thread."""
+        self._pool = self._pool or ThreadPoolExecutor(1, "edgedec-draft")
+        return self._pool.submit(run_passes, passes)
+
+    def close(self) -> None:
+        """Ends the thread."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+        self._model.close()
+
+
+class OverlappedDrafting(ModelDrafting):
+    """One request's part; errors in the thread are raised by `observe`."""
+
+    def __init__(self, drafter: OverlappedDrafter, drafting: DraftModelDrafting) -> None:
+        self._drafter = drafter
+        self._drafting = drafting
         self._running: Future[None] | None = None
+        self._target: TokenSequence | None = None  # that verifies while the thread runs
         self._is_over = threading.Event()
         self._error: Exception | None = None
         self._asked: DraftContext | None = None  # of this round's proposal
-        self.clear_counts()
+        self._has_overlapped = False
+        self.rounds = {True: _Tally(), False: _Tally()}
+
+    @property
+    def sequence(self) -> TokenSequence:
+        return self._drafting.sequence
 
     @property
     def cost(self) -> DraftCost:
         """What the latest proposal cost, without what was drafted while the target verified."""
-        return self._model.cost
+        return self._drafting.cost
 
     @property
     def n_early(self) -> int:
-        """Tokens of this output that were drafted while the target model verified."""
-        return self._model.early.n_drafted - self._early_before.n_drafted
+        return self._drafting.early.n_drafted
 
     @property
     def n_early_used(self) -> int:
-        """Those that came true, or that the next proposal went on from."""
-        return self._model.early.n_used - self._early_before.n_used
+        return self._drafting.early.n_used
 
     @property
     def reads_end_only(self) -> bool:
-        """Whether the draft model leaves out the beginning of the text."""
-        return self._model.reads_end_only
+        return self._drafting.reads_end_only
 
     def n_missing(self, tokens: Sequence[int]) -> int:
-        """Returns how many tokens the next proposal after ``tokens`` has to compute first."""
-        return self._model.n_missing(tokens)
+        return self._drafting.n_missing(tokens)
 
-    def begin(self, tokens: Sequence[int]) -> None:
-        """Starts an output; see `Drafter`."""
-        self._finish()
-        self._model.begin(tokens)
-
-    def propose(self, context: DraftContext, budget: Budget) -> DraftTree:
+    def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:
         """Returns a tree: what is there, or, without overlap, as deep as the budget likes."""
         self._finish()
-        if self._gauge.is_on:
+        if self._drafter.gauge.is_on:
             budget = dataclasses.replace(budget, min_step_value=math.inf)
-        tree = self._model.propose(context, budget)
+        tree = yield from self._drafting.propose(context, budget)
         self._asked = context
         return tree
 
     @contextmanager
-    def beside(self, context: DraftContext, tree: DraftTree, n_left: int) -> Iterator[None]:
-        """Drafts on while the block runs, which verifies ``tree``.
+    def beside(
+        self, context: DraftContext, tree: DraftTree, n_left: int, target: TokenSequence
+    ) -> Iterator[None]:
+        """Drafts on while the block runs, in which ``target`` verifies ``tree``.
 
-        n_left: tokens that may still be emitted.
+        The target keeps off the draft's processors meanwhile.
         """
-        path = best_path(tree)
+        path = [node.token for node in tree.likeliest_chain().nodes]
         is_worthwhile = n_left > len(path) + 2  # the path, the token after it, a drafted one
-        if self._asked is not context or not self._gauge.is_on or not is_worthwhile:
+        if self._asked is not context or not self._drafter.gauge.is_on or not is_worthwhile:
             yield
             return
+        self._target = target
         self._start(context, path)
         try:
             yield
         finally:
             self._finish()
 
-    def clear_counts(self) -> None:
-        """Counts anew, for another output."""
-        self._asked, self._has_overlapped = None, False
-        self._early_before = dataclasses.replace(self._model.early)
-        self.rounds = {True: _Tally(), False: _Tally()}
-
     def count_round(self, n_tokens: int, ms: float) -> None:
         """Takes in what a round emitted, and took, if this drafter was asked in it."""
         if self._asked is not None:
             self.rounds[self._has_overlapped].add(n_tokens, ms)
-            self._gauge.observe(n_tokens, ms)
+            self._drafter.gauge.observe(n_tokens, ms)
         self._asked, self._has_overlapped = None, False
 
     def observe(self, context: DraftContext, outcome: RoundOutcome) -> None:
@@ -192,23 +202,15 @@ class OverlappedDrafter:
         self._finish()
         if self._error is not None:
             raise self._error
-        self._model.observe(context, outcome)
+        self._drafting.observe(context, outcome)
 
     def end(self, tokens: Sequence[int]) -> None:
         """Waits for the thread and rewinds the draft model."""
         self._finish()
-        self._model.end(tokens)
-
-    def close(self) -> None:
-        """Ends the thread and closes the draft model's session."""
-        self._finish()
-        if self._pool is not None:
-            self._pool.shutdown()
-            self._pool = None
-        self._model.close()
+        self._drafting.end(tokens)
 
     def explain(self) -> list[str]:
-        """Returns what overlap came to in the latest output, on one line."""
+        """Returns what overlap came to, on one line."""
         with_it, without = self.rounds[True], self.rounds[False]
         n_dropped = self.n_early - self.n_early_used
         return [
@@ -222,10 +224,9 @@ class OverlappedDrafter:
             return
         try:
             self._place(is_apart=True)
-            self._pool = self._pool or ThreadPoolExecutor(1, "edgedec-draft")
             self._is_over.clear()
-            self._running = self._pool.submit(
-                self._model.draft_ahead, context, path, self._is_over.is_set
+            self._running = self._drafter.submit(
+                self._drafting.draft_ahead(context, path, self._is_over.is_set)
             )
             self._has_overlapped = True
         except Exception as error:  # no memory for another graph or thread
@@ -248,16 +249,7 @@ class OverlappedDrafter:
         self._place(is_apart=False)
 
     def _place(self, is_apart: bool) -> None:
-        for session, cores in self._placing:
-            if not session.is_closed:
-                session.place(cores if is_apart else None)
-
-
-def best_path(tree: DraftTree) -> list[int]:
-    """Returns the tokens from the root down, the likeliest child each time."""
-    path: list[int] = []
-    node = ROOT
-    while children := tree.children(node):
-        node = max(children, key=lambda i: tree.nodes[i].probability)
-        path.append(tree.nodes[node].token)
-    return path
+        split = self._drafter.split
+        for sequence, cores in ((self._target, split.target), (self.sequence, split.draft)):
+            if sequence is not None and not sequence.is_closed:
+                sequence.place(cores if is_apart else None)

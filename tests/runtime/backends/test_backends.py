@@ -18,10 +18,12 @@ from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.blocks import weight_shapes
 from edgedec.models.errors import BundleError, ConfigError, SessionError
 from edgedec.models.reference import ReferenceModel
-from edgedec.runtime.backends.fused import FusedSession
-from edgedec.runtime.backends.portable import PortableSession
+from edgedec.runtime.backends.fused import FusedModel
+from edgedec.runtime.backends.portable import PortableModel
+from edgedec.runtime.sessions.model import Model
 from edgedec.runtime.sessions.row_stats import RowStats
-from edgedec.runtime.sessions.session import ModelSession, TokenTree, exit_at
+from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sessions.token_tree import TokenTree
 
 pytestmark = pytest.mark.parity
 
@@ -29,7 +31,7 @@ CONTEXT = 64
 TOKENS = [3, 80, 7, 7, 41, 0, 12, 66, 5, 19, 20, 21]
 TREE = TokenTree((30, 31, 32, 33, 34, 35), (-1, 0, 0, 2, 2, 4))
 HIDDEN = (0, 2)
-MakeSession = Callable[..., ModelSession]
+MakeSession = Callable[..., TokenSequence]
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +54,11 @@ def make_session(
     folder = tmp_path_factory.mktemp(request.param)
     write_weights(model, source, folder)
     onnx.save(model, folder / "model.onnx")
-    kind = FusedSession if request.param == "fused" else PortableSession
+    kind = FusedModel if request.param == "fused" else PortableModel
 
-    def make(threads: int = 1, context: int = CONTEXT) -> ModelSession:
-        return kind(folder / "model.onnx", source.config, threads, context)
+    def make(threads: int = 1, context: int = CONTEXT) -> TokenSequence:
+        model = kind(folder / "model.onnx", source.config, threads, HIDDEN)
+        return TokenSequence(model, context)
 
     return make
 
@@ -68,7 +71,7 @@ def reference(source: Any) -> Callable[[Sequence[int]], npt.NDArray[Any]]:
     return logits
 
 
-def feed(session: ModelSession, tokens: Sequence[int], *sizes: int) -> npt.NDArray[np.float32]:
+def feed(session: TokenSequence, tokens: Sequence[int], *sizes: int) -> npt.NDArray[np.float32]:
     """Commits ``tokens`` in passes of ``sizes`` and returns all their logits."""
     rows, start = [], 0
     for size in sizes or (len(tokens),):
@@ -170,7 +173,7 @@ def test_rows_without_logits(make_session: MakeSession) -> None:
     found = session.forward(TREE, (1, 4), with_logits=False)
     for name, array in vars(found.stats).items():
         np.testing.assert_array_equal(array, getattr(expected, name))
-    if isinstance(session, FusedSession):
+    if isinstance(session.model, FusedModel):
         assert found.logits.shape == (0, 83)
 
 
@@ -219,6 +222,11 @@ def test_many_shapes(make_session: MakeSession) -> None:
             np.testing.assert_allclose(logits, expected[list(rows)], rtol=0, atol=1e-5)
 
 
+def exit_after(layer: int, n_layers: int) -> tuple[bool, ...]:
+    """Returns the gates of a pass that leaves after so many layers."""
+    return tuple(i < 2 * layer for i in range(2 * n_layers))
+
+
 GATES = [
     pytest.param((1, 1, 1, 1, 0, 0), id="exit_after_2"),
     pytest.param((0, 0, 0, 0, 0, 0), id="embeddings"),
@@ -229,7 +237,7 @@ GATES = [
 
 @pytest.fixture
 def make_gated(make_session: MakeSession) -> MakeSession:
-    if not isinstance(make_session(), FusedSession):
+    if not isinstance(make_session().model, FusedModel):
         pytest.skip("the portable graph has no layer gates")
     return make_session
 
@@ -254,8 +262,10 @@ def test_all_gates_open_change_nothing(make_gated: MakeSession) -> None:
     session = make_gated()
     expected = feed(session, TOKENS)
     session.truncate(0)
-    session.forward(TokenTree.chain(TOKENS), (), layer_gates=exit_at(1, 3))  # soils nothing
-    logits = session.forward(TokenTree.chain(TOKENS), range(12), layer_gates=exit_at(3, 3)).logits
+    session.forward(TokenTree.chain(TOKENS), (), layer_gates=exit_after(1, 3))  # soils nothing
+    logits = session.forward(
+        TokenTree.chain(TOKENS), range(12), layer_gates=exit_after(3, 3)
+    ).logits
     np.testing.assert_array_equal(logits, expected)
     session.commit(range(12))
     assert session.n_tokens == 12
@@ -270,14 +280,14 @@ def test_exit_is_the_head_on_a_hidden_state(
     hidden = session.forward(chain, (), HIDDEN).hidden[layer].astype(np.float64)
     normed = hidden / np.sqrt((hidden**2).mean(axis=1, keepdims=True) + 1e-5)
     head = source.weights["norm.weight"] * source.weights["lm_head.weight"]
-    found = session.forward(chain, range(12), layer_gates=exit_at(layer, 3)).logits
+    found = session.forward(chain, range(12), layer_gates=exit_after(layer, 3)).logits
     np.testing.assert_allclose(found, normed @ head.T, rtol=0, atol=1e-4)
 
 
 def test_a_gated_pass_grows_but_is_not_committed(make_gated: MakeSession) -> None:
     session = make_gated()
     feed(session, TOKENS[:6])
-    gates = exit_at(2, 3)
+    gates = exit_after(2, 3)
     expected = session.forward(TREE, (4, 5), layer_gates=gates).logits.copy()
     session.forward(TokenTree(TREE.tokens[:3], TREE.parents[:3]), (), layer_gates=gates)
     grown = session.forward(TREE, (4, 5), n_known=3, layer_gates=gates).logits
@@ -294,24 +304,22 @@ def test_a_gated_pass_grows_but_is_not_committed(make_gated: MakeSession) -> Non
 
 def test_layer_gates_that_make_no_sense(make_session: MakeSession) -> None:
     session = make_session()
-    is_fused = isinstance(session, FusedSession)
+    is_fused = isinstance(session.model, FusedModel)
     text = "got 4 layer gates, expected 6" if is_fused else "cannot leave sub-layers out"
     with pytest.raises(SessionError, match=text):
-        session.forward(TREE, (), layer_gates=exit_at(1, 2))
-    with pytest.raises(SessionError, match="exit layer is 4, expected 0 to 3"):
-        exit_at(4, 3)
+        session.forward(TREE, (), layer_gates=exit_after(1, 2))
 
 
 @pytest.mark.parametrize("content", [b"", b"not a graph", b"\x08\x07\x12\x00" * 9])
-@pytest.mark.parametrize("kind", [FusedSession, PortableSession])
+@pytest.mark.parametrize("kind", [FusedModel, PortableModel])
 def test_broken_graph_is_one_line(
-    tmp_path: Path, source: Any, kind: Callable[..., ModelSession], content: bytes
+    tmp_path: Path, source: Any, kind: Callable[..., Model], content: bytes
 ) -> None:
-    if kind is FusedSession and not kernels.has_library():
+    if kind is FusedModel and not kernels.has_library():
         pytest.skip("the kernel library is not built")
     (tmp_path / "model.onnx").write_bytes(content)
     with pytest.raises(BundleError, match=r"^ONNX Runtime refuses [^\n]*$"):
-        kind(tmp_path / "model.onnx", source.config, 1, 32)
+        kind(tmp_path / "model.onnx", source.config, 1)
 
 
 def test_graph_without_kv_cache(tmp_path: Path, source: Any) -> None:
@@ -325,7 +333,7 @@ def test_graph_without_kv_cache(tmp_path: Path, source: Any) -> None:
         tmp_path / "model.onnx",
     )
     with pytest.raises(BundleError, match=r"has inputs \['x'\], expected input_ids"):
-        PortableSession(tmp_path / "model.onnx", source.config, 1, 32)
+        PortableModel(tmp_path / "model.onnx", source.config, 1)
 
 
 def test_missing_kernels_say_what_to_do(
@@ -333,7 +341,7 @@ def test_missing_kernels_say_what_to_do(
 ) -> None:
     monkeypatch.setattr(kernels, "has_library", lambda: False)
     with pytest.raises(BundleError, match="lacks: reinstall"):
-        FusedSession(tmp_path / "model.onnx", source.config, 1, 32)
+        FusedModel(tmp_path / "model.onnx", source.config, 1)
 
 
 def test_unusable_isa_is_named(
@@ -343,4 +351,4 @@ def test_unusable_isa_is_named(
         pytest.skip("the kernel library is not built")
     monkeypatch.setenv("EDGEDEC_ISA", "abacus")
     with pytest.raises(ConfigError, match=r"^EDGEDEC_ISA names [^\n]*$"):
-        FusedSession(tmp_path / "model.onnx", source.config, 1, 32)
+        FusedModel(tmp_path / "model.onnx", source.config, 1)

@@ -100,6 +100,14 @@ def test_rows_equal_plain_rows(kv_cache: PanelKVCache, start: int, stop: int) ->
     assert not np.shares_memory(kv_rows["values"], kv_cache.values)
 
 
+def test_no_context_takes_no_memory() -> None:
+    """What is left of a closed one; restoring nothing into it works."""
+    for kv_format in get_args(KVFormat):
+        kv_cache = PanelKVCache(CONFIG, 0, kv_format)
+        assert kv_cache.keys.nbytes == kv_cache.values.nbytes == 0
+        kv_cache.load_rows(0, kv_cache.rows(0, 0))
+
+
 def test_untouched_pages_take_no_memory() -> None:
     status = Path("/proc/self/statm")
     if not status.exists():

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from edgedec.models.errors import SessionError
-from edgedec.runtime.backends.portable import PortableSession
-from edgedec.runtime.sessions.session import TokenTree
+from edgedec.runtime.backends.portable import PortableModel
+from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sessions.token_tree import TokenTree
 
 pytestmark = pytest.mark.parity
 TOKENS = [5, 90, 33, 2, 61, 7]
@@ -42,7 +43,7 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Any]:
 @pytest.mark.parametrize("sizes", [(6,), (1,) * 6, (4, 2)], ids=str)
 def test_chain_equals_transformers(gpt2: tuple[Path, Any, Any], sizes: tuple[int, ...]) -> None:
     graph, config, expected = gpt2
-    session = PortableSession(graph, config, 1, 64)
+    session = TokenSequence(PortableModel(graph, config, 1), 64)
     start = 0
     for size in sizes:
         chain = TokenTree.chain(TOKENS[start : start + size])
@@ -57,14 +58,15 @@ def test_chain_equals_transformers(gpt2: tuple[Path, Any, Any], sizes: tuple[int
 
 def test_tree_is_refused(gpt2: tuple[Path, Any, Any]) -> None:
     graph, config, _ = gpt2
-    session = PortableSession(graph, config, 1, 64)
+    session = TokenSequence(PortableModel(graph, config, 1), 64)
     with pytest.raises(SessionError, match="cannot run a tree of drafts"):
         session.forward(TokenTree((1, 2, 3), (-1, 0, 0)), (2,))
 
 
 def test_restored_session_goes_on_bit_for_bit(gpt2: tuple[Path, Any, Any]) -> None:
     graph, config, _ = gpt2
-    computed, restored = (PortableSession(graph, config, 1, 64) for _ in range(2))
+    model = PortableModel(graph, config, 1)
+    computed, restored = TokenSequence(model, 64), TokenSequence(model, 64)
     computed.forward(TokenTree.chain(TOKENS), ())
     computed.commit(range(len(TOKENS)))
     restored.restore(computed.snapshot(5))

@@ -1,4 +1,4 @@
-"""What waits for a draft model's session, and which models a saved session fits."""
+"""What waits for a draft model to be opened, and which models a saved session fits."""
 
 from __future__ import annotations
 
@@ -18,75 +18,88 @@ from edgedec.runtime.sessions.memory import (
     SessionMemory,
     fingerprint_of,
 )
-from edgedec.runtime.sessions.state import SessionState
+from edgedec.runtime.sessions.pool import SequencePool
+from edgedec.runtime.sessions.state import KVRows
 
-from ..conftest import ToySession, toy_state
+from ..conftest import ToyCache, ToyModel, toy_state
 
-VOCAB = 330
+VOCAB, CONTEXT = 330, 256
 A, B = list(range(40)), list(range(100, 180))
+
+
+class OtherModel(ToyModel):
+    """A model whose KV cache is of another format."""
+
+    def new_cache(self, context: int) -> ToyCache:
+        return OtherCache(self)
+
+
+class OtherCache(ToyCache):
+    """Rows under another name."""
+
+    def rows(self, start: int, stop: int) -> KVRows:
+        return {"other": super().rows(start, stop)["rows"]}
 
 
 def both(make_source: Any) -> SessionMemory:
     config = make_source(vocab_size=VOCAB).config
     memory = SessionMemory(10**6)
-    memory.know(TARGET, KnownModel("tiny", config, 256))
-    memory.know(DRAFT, KnownModel("tinier", config, 256))
+    memory.know(TARGET, KnownModel("tiny", config, CONTEXT))
+    memory.know(DRAFT, KnownModel("tinier", config, CONTEXT))
     return memory
 
 
-def computed(tokens: Sequence[int]) -> ToySession:
-    session = ToySession(VOCAB)
-    session.restore(toy_state(tokens, 0))
-    return session
+def opened(
+    memory: SessionMemory, role: str, tokens: Sequence[int] = (), model: ToyModel | None = None
+) -> SequencePool:
+    """Returns the pool of a model of ``role``, where something computed ``tokens`` if any."""
+    pool = memory.open(role, model or ToyModel(VOCAB), CONTEXT)
+    if tokens:
+        pool.take_idle().restore(toy_state(tokens, 0))
+    return pool
 
 
-def test_draft_state_waits_for_its_session(make_source: Any, tmp_path: Path) -> None:
+def test_draft_state_waits_for_its_model(make_source: Any, tmp_path: Path) -> None:
     """Draft models are opened by the first request that drafts, long after a file is loaded."""
     memory = both(make_source)
-    memory.open(TARGET, computed(A))
-    memory.open(DRAFT, computed(B))
+    opened(memory, TARGET, A)
+    opened(memory, DRAFT, B)
     memory.save(tmp_path / "ab")
     memory = both(make_source)
-    memory.open(TARGET, target := ToySession(VOCAB))
+    target = opened(memory, TARGET)
     assert memory.load(tmp_path / "ab") == 40
-    assert list(target.tokens) == A
+    assert list(target.latest.tokens) == A
     memory.save(tmp_path / "again")  # what waits is saved as well
     assert (tmp_path / "again").read_bytes() == (tmp_path / "ab").read_bytes()
-    memory.open(DRAFT, draft := ToySession(VOCAB))
-    assert list(draft.tokens) == B
-    memory.open(DRAFT, another := ToySession(VOCAB))
-    assert another.n_tokens == 0
+    draft = opened(memory, DRAFT)
+    assert list(draft.latest.tokens) == B
+    another = opened(memory, DRAFT)
+    assert another.latest.n_tokens == 0
     another.close()
+    another.model.close()
     memory.load(tmp_path / "ab")
-    memory.open(DRAFT, third := ToySession(VOCAB))
-    assert list(third.tokens) == B
+    assert list(opened(memory, DRAFT).latest.tokens) == B
 
 
 def test_draft_state_of_another_kv_format_is_dropped(make_source: Any, tmp_path: Path) -> None:
     memory = both(make_source)
-    memory.open(TARGET, computed(A))
-    memory.open(DRAFT, computed(B))
+    opened(memory, TARGET, A)
+    opened(memory, DRAFT, B)
     memory.save(tmp_path / "ab")
     memory = both(make_source)
-    memory.open(TARGET, ToySession(VOCAB))
+    opened(memory, TARGET)
     memory.load(tmp_path / "ab")
-
-    class Narrow(ToySession):
-        def snapshot(self, n_tokens: int | None = None, start: int = 0) -> SessionState:
-            state = super().snapshot(n_tokens, start)
-            return SessionState(state.tokens, start, {"other": state.kv_rows["rows"]})
-
-    memory.open(DRAFT, draft := Narrow(VOCAB))
-    assert draft.n_tokens == 0
+    draft = opened(memory, DRAFT, model=OtherModel(VOCAB))
+    assert draft.latest.n_tokens == 0
 
 
 def test_a_file_without_draft_leaves_the_draft(make_source: Any, tmp_path: Path) -> None:
     memory = both(make_source)
-    memory.open(TARGET, computed(A))
+    opened(memory, TARGET, A)
     memory.save(tmp_path / "a")
-    memory.open(DRAFT, draft := computed(B))
+    draft = opened(memory, DRAFT, B)
     memory.load(tmp_path / "a")
-    assert list(draft.tokens) == B
+    assert list(draft.latest.tokens) == B
 
 
 def test_fingerprint_names_what_computes_rows(smollm2_bundle: Path) -> None:

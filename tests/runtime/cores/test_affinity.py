@@ -78,19 +78,19 @@ def test_a_draft_model_has_no_more_threads_than_processors() -> None:
 def test_threads_of_a_model_stay_where_they_belong(smollm2_bundle: Path) -> None:
     before = places_of_threads()
     asked = PROCESSORS[:2]
-    with edgedec.load(smollm2_bundle, affinity=asked[::-1]) as engine:
+    with edgedec.load(smollm2_bundle, edgedec.EngineOptions(affinity=asked[::-1])) as engine:
         pinned = places_of_threads()
         assert pinned.count({asked[0]}) == before.count({asked[0]}) + 1  # the pool's one
         pinned_text = engine.generate("Once upon", SHORT).text
     assert allowed_processors() == PROCESSORS
-    with edgedec.load(smollm2_bundle, threads=2) as engine:
+    with edgedec.load(smollm2_bundle, edgedec.EngineOptions(threads=2)) as engine:
         assert engine.generate("Once upon", SHORT).text == pinned_text
 
 
 @needs_two
 @pytest.mark.e2e
 def test_threads_rest_after_a_text(smollm2_bundle: Path) -> None:
-    with edgedec.load(smollm2_bundle, threads=2) as engine:
+    with edgedec.load(smollm2_bundle, edgedec.EngineOptions(threads=2)) as engine:
         engine.generate("Once upon", SHORT)
         used_s = time.process_time()
         time.sleep(0.3)

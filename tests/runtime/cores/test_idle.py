@@ -30,7 +30,7 @@ def rest(when):
     print(when, 1000 * (time.process_time() - used_s))
 
 bundle = sys.argv[1]
-with edgedec.load(bundle, threads=2, context=128, draft=bundle) as engine:
+with edgedec.load(bundle, edgedec.EngineOptions(threads=2, context=128, draft=bundle)) as engine:
     rest("loaded")
     for method in ("plain", "draft", "auto"):
         request = edgedec.GenerationConfig(max_new_tokens=16, ignore_eos=True, method=method)

@@ -17,12 +17,13 @@ from edgedec.runtime.config import GenerationConfig, SpeculationConfig
 from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.decoding.speculative import Speculative
 from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter
+from edgedec.runtime.drafting.draft_role import DraftRole
 from edgedec.runtime.drafting.drafter import Budget
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.methods.draft_source import DraftSource
 from edgedec.runtime.text.token_map import TokenMap
 
-from ..conftest import ToySession
+from ..conftest import OnePool, ToyModel, ToySession
 from ..draft_toys import PROMPT, VOCAB, check_sums, generate
 
 pytestmark = pytest.mark.robustness
@@ -35,7 +36,8 @@ def check_refused(engine: Engine, config: GenerationConfig, text: str) -> None:
     with pytest.raises(ConfigError, match=text) as caught:
         engine.stream("fox", config)
     assert "\n" not in str(caught.value)
-    assert engine.session.n_passes == 0  # type: ignore[attr-defined]
+    assert isinstance(engine.model, ToyModel)
+    assert engine.model.n_passes == 0
     plain = GenerationConfig(max_new_tokens=3, method="plain")
     assert engine.generate("fox", plain).n_new_tokens == 3
 
@@ -109,8 +111,9 @@ def test_a_draft_model_that_fails_is_switched_off(
             raise error
 
     draft.before_pass = fail
-    drafter = DraftModelDrafter(draft, TokenMap.same(VOCAB, VOCAB), VOCAB)
-    strategy = Speculative(FixedPlanner([drafter], Budget(n_nodes=5, depth=3)))
+    role = DraftRole(OnePool(draft), TokenMap.same(VOCAB, VOCAB), VOCAB)
+    planner = FixedPlanner([], Budget(n_nodes=5, depth=3), model=DraftModelDrafter(role))
+    strategy = Speculative(planner)
     with caplog.at_level(logging.WARNING):
         result = generate(ToySession(VOCAB), PROMPT, config, strategy)
     reason = f"{type(error).__name__}: {error}"

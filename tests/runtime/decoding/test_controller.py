@@ -10,13 +10,24 @@ import pytest
 from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.decoding.acceptance import Backoff
 from edgedec.runtime.decoding.controller import Controller, best_part, reordered
+from edgedec.runtime.decoding.cost_book import CostBook
 from edgedec.runtime.decoding.cost_table import CostTable
-from edgedec.runtime.decoding.planner import RoundTimings
-from edgedec.runtime.drafting.draft_passes import DraftCost
+from edgedec.runtime.decoding.planner import Planning, RoundTimings
+from edgedec.runtime.drafting.draft_cost import DraftCost
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
-from edgedec.runtime.drafting.drafter import Budget, DraftContext, RoundOutcome
+from edgedec.runtime.drafting.drafter import (
+    Budget,
+    DraftContext,
+    DraftPrompt,
+    ModelDrafting,
+    RoundOutcome,
+)
 from edgedec.runtime.sampling.noise import Noise
+from edgedec.runtime.sessions.passes import Passes, run_passes
 from edgedec.runtime.sessions.row_stats import RowStats
+from edgedec.runtime.sessions.sequence import TokenSequence
+
+from ..conftest import ToySession
 
 FLAT = {1: 10.0, 2: 10.5, 4: 11.0, 8: 14.0, 16: 23.0}
 STEEP = {1: 10.0, 2: 20.0, 4: 40.0, 8: 80.0, 16: 160.0}
@@ -26,7 +37,7 @@ TEXT = [int(x) for x in np.random.default_rng(0).integers(0, 1000, 600)]
 class Oracle:
     """Proposes the coming text, right with a given chance, and claims another."""
 
-    is_free = True
+    hidden_layers = ()
     reads_end_only = False
     n_unread = 1  # tokens to compute before the first proposal
 
@@ -39,16 +50,14 @@ class Oracle:
         self.cost = DraftCost()
         self._rng = np.random.default_rng(1)
 
-    def begin(self, tokens: Sequence[int]) -> None: ...
+    def begin(self, prompt: DraftPrompt) -> Oracle:
+        return self
 
     def end(self, tokens: Sequence[int]) -> None: ...
 
     def close(self) -> None: ...
 
     def observe(self, context: DraftContext, outcome: RoundOutcome) -> None: ...
-
-    def n_missing(self, tokens: Sequence[int]) -> int:
-        return 1 if self.n_asked else self.n_unread
 
     def propose(self, context: DraftContext, budget: Budget) -> DraftTree:
         self.n_asked += 1
@@ -62,21 +71,80 @@ class Oracle:
         return tree
 
 
+class OracleModel:
+    """A model that drafts as an `Oracle` does."""
+
+    hidden_layers = ()
+
+    def __init__(self, oracle: Oracle) -> None:
+        self.name = oracle.name
+        self._oracle = oracle
+
+    def begin(self, prompt: DraftPrompt) -> OracleDrafting:
+        return OracleDrafting(self._oracle)
+
+    def close(self) -> None: ...
+
+
+class OracleDrafting(ModelDrafting):
+    """An `Oracle` in one request."""
+
+    sequence = ToySession(1)
+
+    def __init__(self, oracle: Oracle) -> None:
+        self._oracle = oracle
+
+    @property
+    def cost(self) -> DraftCost:
+        return self._oracle.cost
+
+    @property
+    def reads_end_only(self) -> bool:
+        return self._oracle.reads_end_only
+
+    def n_missing(self, tokens: Sequence[int]) -> int:
+        return 1 if self._oracle.n_asked else self._oracle.n_unread
+
+    def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:
+        return self._oracle.propose(context, budget)
+        yield
+
+    def observe(self, context: DraftContext, outcome: RoundOutcome) -> None: ...
+
+    def end(self, tokens: Sequence[int]) -> None: ...
+
+
+class KnownCosts(CostBook):
+    """Costs that nobody measures."""
+
+    def __init__(self, target: dict[int, float]) -> None:
+        super().__init__()
+        self._known = {"target": CostTable(dict(target)), "draft": CostTable({1: 2.0, 16: 4.0})}
+
+    def of(self, role: str, sequence: TokenSequence) -> Passes[CostTable]:
+        return self._known[role]
+        yield
+
+
 def run(controller: Controller, costs: dict[int, float], n_rounds: int) -> tuple[list[int], float]:
     """Plays rounds over TEXT; returns drafted nodes per round and tokens per millisecond."""
+    return play(controller.begin(DraftPrompt(TEXT[:10]), ToySession(1)), costs, n_rounds)
+
+
+def play(planning: Planning, costs: dict[int, float], n_rounds: int) -> tuple[list[int], float]:
+    """Plays the rounds of one output."""
     tokens = TEXT[:10]
-    controller.begin(tokens)
     sizes, ms = [], 0.0
     truth = CostTable(dict(costs))
     for _ in range(n_rounds):
         context = DraftContext(tokens, 10, SamplingConfig(), Noise(0))
-        tree = controller.propose(context, Budget(n_nodes=100, depth=100))
+        tree = run_passes(planning.propose(context, Budget(n_nodes=100, depth=100)))
         path = tree.matching(TEXT[len(tokens) :])
         emitted = tuple(TEXT[len(tokens) : len(tokens) + len(path) + 1])
         stats = RowStats.of(np.zeros((len(tree) + 1, 8), np.float32))
         outcome = RoundOutcome(tree, tuple(path), emitted, stats)
         took = truth.ms(len(tree) + 1)
-        controller.observe(context, outcome, RoundTimings(0.0, took))
+        planning.observe(context, outcome, RoundTimings(0.0, took))
         tokens = [*tokens, *emitted]
         sizes.append(len(tree))
         ms += took
@@ -84,9 +152,7 @@ def run(controller: Controller, costs: dict[int, float], n_rounds: int) -> tuple
 
 
 def make(free: list[Oracle], costs: dict[int, float], model: Oracle | None = None) -> Controller:
-    draft = None if model is None else (lambda: CostTable({1: 2.0, 16: 4.0}))
-    table = CostTable(dict(costs))
-    return Controller(free, lambda: table, model, draft)
+    return Controller(free, KnownCosts(costs), None if model is None else OracleModel(model))
 
 
 def test_nothing_to_propose_is_plain_decoding() -> None:
@@ -162,8 +228,10 @@ def test_reading_much_waits_until_as_much_was_lost_without(
 
 def test_the_log_tells_what_was_predicted_and_what_came_of_it() -> None:
     controller = make([Oracle(1.0, 0.9)], FLAT)
-    run(controller, FLAT, 20)
-    (line,) = controller.explain()
+    planning = controller.begin(DraftPrompt(TEXT[:10]), ToySession(1))
+    assert planning.explain() == []
+    play(planning, FLAT, 20)
+    (line,) = planning.explain()
     assert line.startswith("free drafts: 20 rounds, 4.0 drafted and 5.00 emitted per round")
     assert "predicted" in line
     assert "observed" in line

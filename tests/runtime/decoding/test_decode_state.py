@@ -13,7 +13,7 @@ from edgedec.runtime.decoding.strategy import DecodeState
 from edgedec.runtime.drafting.draft_tree import DraftTree, SiblingKind
 from edgedec.runtime.drafting.drafter import Budget
 from edgedec.runtime.sampling.noise import Noise
-from edgedec.runtime.sessions.session import TokenTree
+from edgedec.runtime.sessions.token_tree import TokenTree
 
 from ..conftest import ToySession
 from ..draft_toys import PROMPT, SAMPLINGS, VOCAB, ToyMask, bush
@@ -73,7 +73,7 @@ def test_room_left() -> None:
     assert state.n_left == 5
     state.append(1)
     assert state.n_left == 4
-    state.session = ToySession(VOCAB, context=8)
+    state.sequence = ToySession(VOCAB, context=8)
     assert state.n_left == 2  # the last token needs no row of the KV cache
     assert len(state.tokens) == 7
 
@@ -92,15 +92,15 @@ def test_every_node_is_judged_as_if_its_path_had_been_emitted(
     grown = bush(np.random.default_rng(1), PROMPT, Budget(n_nodes=60, depth=5))
     tree = fit(grown, state, Budget(n_nodes=60, depth=5))
     assert len(tree) > 3
-    state.session.forward(TokenTree.chain(PROMPT[:-1]), ())
-    state.session.commit(range(len(PROMPT) - 1))
-    rows = state.session.forward(tree.to_pass(PROMPT[-1]), range(len(tree) + 1))
+    state.sequence.forward(TokenTree.chain(PROMPT[:-1]), ())
+    state.sequence.commit(range(len(PROMPT) - 1))
+    rows = state.sequence.forward(tree.to_pass(PROMPT[-1]), range(len(tree) + 1))
     judged = TreeRows(state, tree, rows, noise)
     for node in range(-1, len(tree)):
         other = fresh()
         for i in tree.path(node):
             other.append(tree.nodes[i].token)
-        row = other.session.forward(TokenTree.chain(other.tokens), (len(other.tokens) - 1,))
+        row = other.sequence.forward(TokenTree.chain(other.tokens), (len(other.tokens) - 1,))
         assert judged.pick(node) == other.pick_from(row, 0, noise)
         law, expected = judged.law(node), other.survivors_from(row, 0)
         assert law.ids.tolist() == expected.ids.tolist()

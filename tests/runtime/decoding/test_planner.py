@@ -9,12 +9,19 @@ import numpy as np
 from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree, SiblingKind
-from edgedec.runtime.drafting.drafter import Budget, DraftContext
+from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt
 from edgedec.runtime.sampling.noise import Noise
+from edgedec.runtime.sessions.passes import run_passes
 
+from ..conftest import ToySession
 from ..draft_toys import Grow, ToyDrafter
 
 CONTEXT = DraftContext([1, 2, 3], 2, SamplingConfig(), Noise(0))
+
+
+def propose(planner: FixedPlanner, room: Budget) -> DraftTree:
+    planning = planner.begin(DraftPrompt(CONTEXT.tokens), ToySession(9))
+    return run_passes(planning.propose(CONTEXT, room))
 
 
 def chain(tokens: Sequence[int], probability: float, origin: str) -> DraftTree:
@@ -36,7 +43,7 @@ def test_fixed_planner_fuses_within_budget_and_room() -> None:
 
     other = ToyDrafter([], growing(chain([8, 9], 0.6, "b")))
     planner = FixedPlanner([ToyDrafter([], grow), other], Budget(4, 9, min_value=0.1))
-    tree = planner.propose(CONTEXT, Budget(n_nodes=100, depth=6))
+    tree = propose(planner, Budget(n_nodes=100, depth=6))
     assert seen == [Budget(4, 6, min_value=0.1)]
     assert [node.token for node in tree.nodes] == [8, 9, 1, 2]
     assert planner.name == "toy+toy"
@@ -47,4 +54,4 @@ def test_a_single_drawn_tree_stays_as_it_was_drawn() -> None:
     drawn = DraftTree(kind=SiblingKind.INDEPENDENT, draft_rows={ROOT: np.ones(9)})
     drawn.add(5, ROOT, 0.5, "a")
     drafters = [ToyDrafter([], growing(drawn)), ToyDrafter([], growing(DraftTree()))]
-    assert FixedPlanner(drafters, Budget(4, 4)).propose(CONTEXT, Budget(4, 4)) is drawn
+    assert propose(FixedPlanner(drafters, Budget(4, 4)), Budget(4, 4)) is drawn

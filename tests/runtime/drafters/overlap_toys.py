@@ -16,13 +16,15 @@ from edgedec.runtime.cores.core_split import CoreSplit
 from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.decoding.speculative import Speculative
 from edgedec.runtime.decoding.strategy import DecodingStrategy
-from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter
-from edgedec.runtime.drafters.draft.overlapped import OverlappedDrafter
-from edgedec.runtime.drafting.drafter import Budget
-from edgedec.runtime.sessions.session import Rows, TokenTree
+from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter, DraftModelDrafting
+from edgedec.runtime.drafters.draft.overlapped import OverlappedDrafter, OverlappedDrafting
+from edgedec.runtime.drafting.draft_role import DraftRole
+from edgedec.runtime.drafting.drafter import Budget, DraftPrompt
+from edgedec.runtime.sessions.passes import Pass
+from edgedec.runtime.sessions.rows import Rows
 from edgedec.runtime.text.token_map import TokenMap
 
-from ..conftest import ToySession
+from ..conftest import OnePool, ToySession, prefix_of
 from ..draft_toys import PROMPT, VOCAB, ToyMask, generate
 
 BUDGET = Budget(n_nodes=7, depth=4, min_value=0.02, min_step_value=0.25, n_step_nodes=2)
@@ -61,24 +63,21 @@ class DraftSession(ToySession):
         self.n_early_passes = 0
         self.failure: BaseException | None = None
 
-    def forward(
-        self, tree: TokenTree, logit_rows: Sequence[int], *others: Any, **named: Any
-    ) -> Rows:
-        named.pop("with_logits", None)
+    def run(self, wanted: Pass) -> Rows:
         if threading.current_thread() is not threading.main_thread():
             self.n_early_passes += 1
             if self.failure is not None:
                 raise self.failure
-        rows = super().forward(tree, logit_rows, *others, **named)
-        known = named.get("n_known", 0)
-        self.computed += [tuple(self._prefix(tree, i)) for i in range(known, len(tree))]
+        rows = super().run(wanted)
+        new = range(wanted.n_known, len(wanted.tree))
+        self.computed += [tuple(prefix_of(wanted, i)) for i in new]
         return rows
 
     def plain(self, text: Sequence[int], n: int) -> list[int]:
         """Returns what greedy decoding of it alone makes of ``text``."""
         found = list(text)
         for _ in range(n):
-            found.append(int(self._rule(found).argmax()))
+            found.append(int(self.toy.rule(found).argmax()))
         return found[len(text) :]
 
 
@@ -99,7 +98,36 @@ class Inline:
 
 
 def model_over(session: DraftSession) -> DraftModelDrafter:
-    return DraftModelDrafter(session, TokenMap.same(VOCAB, VOCAB), VOCAB)
+    return DraftModelDrafter(DraftRole(OnePool(session), TokenMap.same(VOCAB, VOCAB), VOCAB))
+
+
+def drafting_over(session: DraftSession) -> DraftModelDrafting:
+    return model_over(session).begin(DraftPrompt(PROMPT))
+
+
+class WatchedDrafter(OverlappedDrafter):
+    """Shows its part in the latest request."""
+
+    latest: OverlappedDrafting | None = None
+
+    def begin(self, prompt: DraftPrompt) -> OverlappedDrafting:
+        self.latest = super().begin(prompt)
+        return self.latest
+
+    @property
+    def running(self) -> Future[None] | None:
+        """What the thread is doing."""
+        return self.latest._running if self.latest else None
+
+    @property
+    def n_passes(self) -> int:
+        """Passes that the latest proposal took."""
+        return self.latest.cost.n_passes if self.latest else 0
+
+    @property
+    def n_overlapped(self) -> int:
+        """Rounds in which it drafted on."""
+        return self.latest.rounds[True].n_rounds if self.latest else 0
 
 
 class Pair:
@@ -109,9 +137,9 @@ class Pair:
         self.target = ToySession(VOCAB, context, sure)
         self.draft = DraftSession(rule, context)
         split = CoreSplit(is_measured=is_measured, reason="")
-        self.drafter = OverlappedDrafter(model_over(self.draft), self.target, split)
-        planner = FixedPlanner([self.drafter], BUDGET)
-        self.strategy: DecodingStrategy = Speculative(planner, overlap=self.drafter)
+        self.drafter = WatchedDrafter(model_over(self.draft), split)
+        planner = FixedPlanner([], BUDGET, model=self.drafter)
+        self.strategy: DecodingStrategy = Speculative(planner)
         PAIRS.append(self)
 
     def run(self, config: GenerationConfig = LONG, mask: ToyMask | None = None) -> Any:
@@ -126,7 +154,7 @@ def wait_for(pair: Pair, n_passes: int) -> None:
     """Has every pass of the target last until the draft made so many, or has nothing to do."""
 
     def before_pass() -> None:
-        running = pair.drafter._running
+        running = pair.drafter.running
         aim = pair.draft.n_early_passes + n_passes
         while running is not None and pair.draft.n_early_passes < aim and not running.done():
             threading.Event().wait(0.0005)
@@ -145,6 +173,6 @@ class Placed(DraftSession):
     def place(self, cores: Affinity | None) -> None:
         self.cores = cores
 
-    def forward(self, tree: TokenTree, *others: Any, **named: Any) -> Rows:
+    def run(self, wanted: Pass) -> Rows:
         self.seen.append(self.cores)
-        return super().forward(tree, *others, **named)
+        return super().run(wanted)

@@ -8,11 +8,23 @@ import numpy as np
 
 from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
-from edgedec.runtime.drafting.drafter import Budget, DraftContext, Drafter, RoundOutcome
+from edgedec.runtime.drafting.drafter import (
+    Budget,
+    DraftContext,
+    Drafter,
+    Drafting,
+    DraftPrompt,
+    RoundOutcome,
+)
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sessions.row_stats import N_TOP, RowStats
 
 BUDGET = Budget(n_nodes=8, depth=8)
+
+
+def begin(drafter: Drafter, tokens: Sequence[int]) -> Drafting:
+    """Returns the drafter's part in a request with the prompt ``tokens``."""
+    return drafter.begin(DraftPrompt(list(tokens)))
 
 
 def context_of(tokens: Sequence[int], n_prompt: int = 1) -> DraftContext:
@@ -44,13 +56,13 @@ def outcome_of(
 
 
 def run_round(
-    drafter: Drafter, text: list[int], truth: Sequence[int], budget: Budget = BUDGET
+    drafting: Drafting, text: list[int], truth: Sequence[int], budget: Budget = BUDGET
 ) -> DraftTree:
     """Appends what a round emits to ``text``; returns the tree that was proposed."""
     context = context_of(text)
-    tree = drafter.propose(context, budget)
+    tree = drafting.propose(context, budget)
     outcome = outcome_of(tree, truth)
-    drafter.observe(context, outcome)
+    drafting.observe(context, outcome)
     text += outcome.emitted
     return tree
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -15,14 +16,16 @@ from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.decoding.speculative import Speculative
 from edgedec.runtime.decoding.strategy import DecodeState
 from edgedec.runtime.decoding.verifiers import VERIFIERS
-from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter
+from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter, DraftModelDrafting
+from edgedec.runtime.drafting.draft_role import DraftRole
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree, SiblingKind
-from edgedec.runtime.drafting.drafter import Budget, DraftContext
+from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt
 from edgedec.runtime.sampling.noise import Noise
-from edgedec.runtime.sessions.prefill import prefill
+from edgedec.runtime.sessions.passes import Passes, run_passes
+from edgedec.runtime.sessions.prefill import ExactPrefiller, PrefillRequest
 from edgedec.runtime.text.token_map import TokenMap
 
-from ..conftest import ToySession
+from ..conftest import OnePool, ToySession
 
 VOCAB = 5
 PROMPT = [1, 2]
@@ -45,13 +48,22 @@ def law(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
     return np.asarray(weights / weights.sum())
 
 
-def make_drafter(kind: SiblingKind, context: int = 64) -> DraftModelDrafter:
-    session = ToySession(VOCAB, context, DRAFT_RULE)
-    return DraftModelDrafter(session, TokenMap.same(VOCAB, VOCAB), VOCAB, kind)
+def make_drafter(context: int = 64, rule: Rule = DRAFT_RULE) -> DraftModelDrafter:
+    pool = OnePool(ToySession(VOCAB, context, rule))
+    return DraftModelDrafter(DraftRole(pool, TokenMap.same(VOCAB, VOCAB), VOCAB))
 
 
-def propose(drafter: DraftModelDrafter, seed: int, budget: Budget) -> DraftTree:
-    return drafter.propose(DraftContext(PROMPT, len(PROMPT), TEMPERATURE, Noise(seed)), budget)
+def context_of(
+    kind: SiblingKind, sampling: SamplingConfig = TEMPERATURE, seed: int = 0
+) -> DraftContext:
+    return DraftContext(PROMPT, len(PROMPT), sampling, Noise(seed), kind=kind)
+
+
+def propose(drafter: DraftModelDrafter, kind: SiblingKind, seed: int, budget: Budget) -> DraftTree:
+    drafting = drafter.begin(DraftPrompt(PROMPT))
+    tree = run_passes(drafting.propose(context_of(kind, seed=seed), budget))
+    drafting.end(PROMPT)
+    return tree
 
 
 def chi_square(counts: npt.NDArray[np.int64], probs: npt.NDArray[np.float64]) -> float:
@@ -66,9 +78,9 @@ def chi_square(counts: npt.NDArray[np.int64], probs: npt.NDArray[np.float64]) ->
 
 
 def test_siblings_without_replacement() -> None:
-    drafter, pairs = make_drafter(WOR), np.zeros((VOCAB, VOCAB), np.int64)
+    drafter, pairs = make_drafter(), np.zeros((VOCAB, VOCAB), np.int64)
     for seed in range(4000):
-        tree = propose(drafter, seed, Budget(n_nodes=2, depth=1))
+        tree = propose(drafter, WOR, seed, Budget(n_nodes=2, depth=1))
         assert tree.kind is WOR
         first, second = (tree.nodes[i].token for i in tree.children(ROOT))
         pairs[first, second] += 1
@@ -83,10 +95,10 @@ def test_siblings_without_replacement() -> None:
 
 
 def test_independent_chains() -> None:
-    drafter, tokens = make_drafter(IID), np.zeros((VOCAB, VOCAB), np.int64)
+    drafter, tokens = make_drafter(), np.zeros((VOCAB, VOCAB), np.int64)
     followers = np.zeros(VOCAB, np.int64)
     for seed in range(3000):
-        tree = propose(drafter, seed, Budget(n_nodes=5, depth=4, n_step_nodes=2))
+        tree = propose(drafter, IID, seed, Budget(n_nodes=5, depth=4, n_step_nodes=2))
         assert tree.kind is IID
         assert [node.depth for node in tree.nodes] == [1, 1, 2, 2]
         a, b, c, _ = (node.token for node in tree.nodes)
@@ -101,38 +113,39 @@ def test_independent_chains() -> None:
 
 @pytest.mark.parametrize("kind", [WOR, IID])
 def test_greedy_trees_are_deterministic(kind: SiblingKind) -> None:
-    context = DraftContext(PROMPT, len(PROMPT), SamplingConfig(), Noise(0))
-    tree = make_drafter(kind).propose(context, Budget(n_nodes=4, depth=2))
+    drafting = make_drafter().begin(DraftPrompt(PROMPT))
+    context = context_of(kind, SamplingConfig())
+    tree = run_passes(drafting.propose(context, Budget(n_nodes=4, depth=2)))
     assert tree.kind is SiblingKind.DETERMINISTIC
     assert not tree.draft_rows
 
 
 @pytest.mark.parametrize("kind", [WOR, IID])
 def test_budgets_and_the_end_of_the_context(kind: SiblingKind) -> None:
-    drafter = make_drafter(kind, context=4)
+    drafter = make_drafter(context=4)
     for n_nodes in (1, 2, 3, 7):
         for n_step_nodes in (1, 3):
             budget = Budget(n_nodes, 3, n_step_nodes=n_step_nodes)
-            tree = propose(drafter, n_nodes, budget)
+            tree = propose(drafter, kind, n_nodes, budget)
             assert 0 < len(tree) <= n_nodes
             assert all(node.depth <= 3 for node in tree.nodes)
-    tree = propose(drafter, 0, Budget(6, 3, min_step_value=5.0, n_step_nodes=2))
+    tree = propose(drafter, kind, 0, Budget(6, 3, min_step_value=5.0, n_step_nodes=2))
     assert {node.depth for node in tree.nodes} == {1}
 
 
 def test_trees_grow_where_the_draft_model_is_sure() -> None:
-    session = ToySession(VOCAB, 64, lambda prefix: 6 * np.eye(VOCAB, dtype=np.float32)[2])
-    drafter = DraftModelDrafter(session, TokenMap.same(VOCAB, VOCAB), VOCAB, WOR)
+    drafter = make_drafter(rule=lambda prefix: 6 * np.eye(VOCAB, dtype=np.float32)[2])
     budget = Budget(n_nodes=4, depth=4, n_step_nodes=1)
-    depths = [max(n.depth for n in propose(drafter, seed, budget).nodes) for seed in range(50)]
+    trees = [propose(drafter, WOR, seed, budget) for seed in range(50)]
+    depths = [max(n.depth for n in tree.nodes) for tree in trees]
     assert np.mean(depths) > 3.5
 
 
-@pytest.mark.parametrize(("kind", "verifier"), [(WOR, "rejection"), (IID, "rejection")])
-def test_what_rejection_leaves_is_the_target_models_law(kind: SiblingKind, verifier: str) -> None:
+@pytest.mark.parametrize("kind", [WOR, IID])
+def test_what_rejection_leaves_is_the_target_models_law(kind: SiblingKind) -> None:
     """The first two tokens of whole rounds, against their exact law."""
-    budget = Budget(n_nodes=4, depth=2, n_step_nodes=2)
-    strategy = Speculative(FixedPlanner([make_drafter(kind)], budget), VERIFIERS[verifier])
+    budget, drafter = Budget(n_nodes=4, depth=2, n_step_nodes=2), Drawing(make_drafter().role, kind)
+    strategy = Speculative(FixedPlanner([], budget, model=drafter), VERIFIERS["rejection"])
     counts, accepted = np.zeros((VOCAB, VOCAB), np.int64), Counter[str]()
     for seed in range(6000):
         first, second, origins = two_tokens(strategy, seed)
@@ -145,19 +158,42 @@ def test_what_rejection_leaves_is_the_target_models_law(kind: SiblingKind, verif
     assert accepted["target"] > 1000
 
 
+class Drawing(DraftModelDrafter):
+    """Draws siblings of one kind, whichever the verifier asks for."""
+
+    def __init__(self, role: DraftRole, kind: SiblingKind) -> None:
+        super().__init__(role)
+        self.kind = kind
+
+    def begin(self, prompt: DraftPrompt) -> DrawingDrafting:
+        return DrawingDrafting(self, prompt.tokens, self.kind)
+
+
+class DrawingDrafting(DraftModelDrafting):
+    def __init__(
+        self, drafter: DraftModelDrafter, tokens: Sequence[int], kind: SiblingKind
+    ) -> None:
+        super().__init__(drafter, tokens)
+        self._kind = kind
+
+    def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:
+        tree = yield from super().propose(replace(context, kind=self._kind), budget)
+        assert tree.kind is self._kind
+        return tree
+
+
 def two_tokens(strategy: Speculative, seed: int) -> tuple[int, int, list[str]]:
     """Returns the two tokens that follow the prompt, and where they came from."""
     config = GenerationConfig(max_new_tokens=6, sampling=TEMPERATURE, seed=seed)
     state = DecodeState.start(ToySession(VOCAB, 64, TARGET_RULE), PROMPT, config)
     # The anchor is the prompt's last token: no row is left by prefill.
-    if len(PROMPT) > 1:
-        prefill(state.session, PROMPT[:-1], state.stats)
+    run_passes(ExactPrefiller().prefill(state.sequence, PROMPT[:-1], PrefillRequest(state.stats)))
     noise, origins = Noise(seed), list[str]()
-    strategy.begin(state)
+    decoding = strategy.begin(state, {})
     while len(state.tokens) < len(PROMPT) + 2:
-        result = strategy.step(state, noise)
+        result = run_passes(decoding.step(noise))
         for token in result.tokens:
             state.append(token)
         origins += result.origins
-    strategy.end(state)
+    decoding.end()
     return state.tokens[len(PROMPT)], state.tokens[len(PROMPT) + 1], origins

@@ -14,10 +14,20 @@ from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.drafters.draft import guesses as draft_guesses
 from edgedec.runtime.drafters.draft.guesses import MAX_GUESSES, Guesses
 from edgedec.runtime.drafters.draft.law import Option
-from edgedec.runtime.drafting.drafter import Budget
+from edgedec.runtime.drafting.drafter import Budget, DraftPrompt
 
 from .rounds import context_of, outcome_of
-from .watched_session import VOCAB, WatchedSession, make_drafter, peaked, plain, spine
+from .watched_session import (
+    PROMPT,
+    VOCAB,
+    WatchedSession,
+    make_drafter,
+    make_drafting,
+    peaked,
+    plain,
+    propose,
+    spine,
+)
 
 DEEP = Budget(n_nodes=9, depth=9)
 
@@ -87,14 +97,16 @@ def test_right_guesses_save_passes_and_change_no_draft() -> None:
     session = WatchedSession(rule=cyclic)
     drafter = make_drafter(session)
     text = [0, 1, 2, 3, 4]
-    first = drafter.propose(context_of(text), DEEP)
-    assert drafter.cost.n_levels == 5  # from the sixth token on it goes round again
-    drafter.end(text)
-    again = drafter.propose(context_of(text), DEEP)
+    drafting = drafter.begin(DraftPrompt(text))
+    first = propose(drafting, context_of(text), DEEP)
+    assert drafting.cost.n_levels == 5  # from the sixth token on it goes round again
+    drafting.end(text)
+    drafting = drafter.begin(DraftPrompt(text))
+    again = propose(drafting, context_of(text), DEEP)
     assert spine(first) == spine(again) == plain(session, text, 9)
-    assert drafter.cost.n_levels == 2  # of a token and three guesses each
-    assert drafter.cost.depth == 9
-    assert drafter.cost.n_level_rows == 8
+    assert drafting.cost.n_levels == 2  # of a token and three guesses each
+    assert drafting.cost.depth == 9
+    assert drafting.cost.n_level_rows == 8
 
 
 @pytest.mark.parametrize("rule", [peaked, cyclic])
@@ -107,17 +119,17 @@ def test_drafts_are_those_of_a_drafter_that_never_guesses(
     for most in (MAX_GUESSES, 0):
         monkeypatch.setattr("edgedec.runtime.drafters.draft.draft_model.MAX_GUESSES", most)
         session = WatchedSession(rule=rule)
-        drafter = make_drafter(session)
-        text, seen = [3, 14, 15, 9], []
+        drafting = make_drafting(session)
+        text, seen = list(PROMPT), []
         for _ in range(12):
             context = replace(context_of(text), sampling=sampling)
-            tree = drafter.propose(context, Budget(n_nodes=4, depth=4))
+            tree = propose(drafting, context, Budget(n_nodes=4, depth=4))
             seen.append(spine(tree))
             emitted = [
                 8 if (len(text) + i) % 11 == 0 else token
                 for i, token in enumerate(plain(session, text, 3))
             ]
-            drafter.observe(context, outcome_of(tree, emitted))
+            drafting.observe(context, outcome_of(tree, emitted))
             text = [*text, *emitted]
         chains.append(seen)
     assert chains[0] == chains[1]
@@ -128,12 +140,12 @@ def test_a_guess_the_draft_model_finds_unlikely_may_come_true() -> None:
     session = WatchedSession(rule=cyclic)
     drafter = make_drafter(session)
     text = [0, 1, 2, 3, 4]
-    drafter._guesses.learn((4, 0), option(20))
-    context = context_of(text)
-    tree = drafter.propose(context, Budget(n_nodes=3, depth=3))
+    drafter.guesses.learn((4, 0), option(20))
+    drafting, context = drafter.begin(DraftPrompt(text)), context_of(text)
+    tree = propose(drafting, context, Budget(n_nodes=3, depth=3))
     assert spine(tree) == [0, 1, 2]
     n_computed = len(session.computed)
-    drafter.observe(context, outcome_of(tree, [0, 20]))
-    drafter.propose(replace(context, tokens=[*text, 0, 20]), Budget(n_nodes=2, depth=2))
+    drafting.observe(context, outcome_of(tree, [0, 20]))
+    propose(drafting, replace(context, tokens=[*text, 0, 20]), Budget(n_nodes=2, depth=2))
     assert (*text, 0, 20) in session.computed[:n_computed]
     assert (*text, 0, 20) not in session.computed[n_computed:]

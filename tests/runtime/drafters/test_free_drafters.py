@@ -11,6 +11,7 @@ import pytest
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.decoding.speculative import Speculative
+from edgedec.runtime.drafters import find_drafter
 from edgedec.runtime.drafters.lookup import PromptLookup
 from edgedec.runtime.drafters.recycling import TokenRecycling
 from edgedec.runtime.drafters.store import StoreDrafter
@@ -19,7 +20,7 @@ from edgedec.runtime.drafting.drafter import Budget, Drafter
 from edgedec.runtime.ngrams.ngram_store import NgramStore
 
 from ..draft_toys import StatsSession, generate
-from .rounds import check_tree, context_of, outcome_of, paths_of
+from .rounds import begin, check_tree, context_of, outcome_of, paths_of
 
 V = 12
 BUDGET = Budget(n_nodes=7, depth=5, min_value=0.02)
@@ -71,22 +72,22 @@ def test_equal_histories_give_equal_trees(tmp_path: Path, name: str) -> None:
         drafter = MAKERS[name](folder)
         rng = np.random.default_rng(5)
         text, found = [1, 2, 3], list[object]()
-        drafter.begin(text)
+        drafting = begin(drafter, text)
         for i in range(60):
             if i == 30:
-                drafter.end(text)
+                drafting.end(text)
                 text = text[:20]
-                drafter.begin(text)
+                drafting = begin(drafter, text)
             context = context_of(text)
-            tree = drafter.propose(context, BUDGET)
+            tree = drafting.propose(context, BUDGET)
             check_tree(tree, BUDGET, name)
             found.append(tree.nodes)
             truth = rng.integers(0, 4, 3).tolist()
             rows = [[(int(rng.integers(0, 4)), 0.5)] for _ in range(len(tree) + 1)]
             outcome = outcome_of(tree, truth, rows)
-            drafter.observe(context, outcome)
+            drafting.observe(context, outcome)
             text += outcome.emitted
-        drafter.end(text)
+        drafting.end(text)
         assert any(found)
         return found
 
@@ -99,12 +100,12 @@ def test_equal_histories_give_equal_trees(tmp_path: Path, name: str) -> None:
 def test_shortest_texts_and_smallest_budgets(tmp_path: Path, name: str) -> None:
     drafter = MAKERS[name](tmp_path)
     for text in ([5], [5, 5], [5, 5, 5, 5, 5, 5]):
-        drafter.begin(text)
+        drafting = begin(drafter, text)
         for budget in (Budget(0, 0), Budget(0, 5), Budget(5, 0), Budget(1, 1), Budget(3, 99)):
-            tree = drafter.propose(context_of(text), budget)
+            tree = drafting.propose(context_of(text), budget)
             check_tree(tree, budget, name)
-        drafter.end(text)
-    assert drafter.is_free
+        drafting.end(text)
+    assert find_drafter(name).is_free
     assert drafter.name == name
 
 
@@ -112,15 +113,14 @@ def test_shortest_texts_and_smallest_budgets(tmp_path: Path, name: str) -> None:
 def test_an_end_before_what_was_seen(tmp_path: Path, name: str) -> None:
     drafter = MAKERS[name](tmp_path)
     text = [1, 2, 3, 1, 2, 3, 1, 2, 3, 1]
-    drafter.begin(text[:3])
+    drafting = begin(drafter, text[:3])
     for n in range(3, len(text)):
         context = context_of(text[:n])
-        tree = drafter.propose(context, BUDGET)
-        drafter.observe(context, outcome_of(tree, text[n : n + 1]))
-    drafter.end(text[:5])
+        tree = drafting.propose(context, BUDGET)
+        drafting.observe(context, outcome_of(tree, text[n : n + 1]))
+    drafting.end(text[:5])
     again = [*text[:5], 9, 8, 6, 9, 8]
-    drafter.begin(again)
-    tree = drafter.propose(context_of(again), BUDGET)
+    tree = begin(drafter, again).propose(context_of(again), BUDGET)
     check_tree(tree, BUDGET, name)
     if name != "store":
         assert (6, 9) in paths_of(tree)
@@ -130,14 +130,12 @@ def test_an_end_before_what_was_seen(tmp_path: Path, name: str) -> None:
 def test_rounds_without_a_proposal_and_rows_for_part_of_the_tree(tmp_path: Path, name: str) -> None:
     drafter = MAKERS[name](tmp_path)
     text = [1, 2, 3, 1, 2]
-    drafter.begin(text)
-    other = MAKERS["lookup"](tmp_path)
-    other.begin(text)
-    tree = other.propose(context_of(text), BUDGET)
+    drafting = begin(drafter, text)
+    tree = begin(PromptLookup(), text).propose(context_of(text), BUDGET)
     assert len(tree) > 1
     outcome = outcome_of(tree, [3, 1, 5], [[(7, 0.9)]])  # the anchor's row alone
-    drafter.observe(context_of(text), outcome)
+    drafting.observe(context_of(text), outcome)
     text += outcome.emitted
-    check_tree(drafter.propose(context_of(text), BUDGET), BUDGET, name)
-    drafter.end(text)
+    check_tree(drafting.propose(context_of(text), BUDGET), BUDGET, name)
+    drafting.end(text)
     drafter.close()

@@ -14,13 +14,16 @@ from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.cores.core_split import CoreSplit
 from edgedec.runtime.decoding.controller import Controller
+from edgedec.runtime.decoding.cost_book import CostBook
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.decoding.speculative import Speculative
 from edgedec.runtime.drafters.draft import overlapped
 from edgedec.runtime.drafters.draft.draft_model import MAX_AHEAD
-from edgedec.runtime.drafters.draft.overlapped import OverlapGauge, OverlappedDrafter, best_path
+from edgedec.runtime.drafters.draft.overlapped import OverlapGauge
+from edgedec.runtime.drafting.draft_tree import DraftTree
 from edgedec.runtime.drafting.drafter import Budget
+from edgedec.runtime.sessions.passes import run_passes
 
 from ..conftest import ToySession
 from ..draft_toys import (
@@ -42,13 +45,28 @@ from .overlap_toys import (
     Pair,
     Placed,
     Rule,
+    WatchedDrafter,
     certain,
+    drafting_over,
     model_over,
     mostly,
     sure,
     wait_for,
 )
 from .rounds import context_of, outcome_of, paths_of
+from .watched_session import propose
+
+
+def best_path(tree: DraftTree) -> list[int]:
+    return [node.token for node in tree.likeliest_chain().nodes]
+
+
+class ToyCosts(CostBook):
+    """Known costs, whatever the clock says."""
+
+    def __init__(self, tables: dict[str, CostTable]) -> None:
+        super().__init__()
+        self._tables = tables
 
 
 @pytest.fixture
@@ -82,7 +100,7 @@ def test_tokens_equal_plain(rule: Rule | None, sampling: SamplingConfig, is_mask
     assert 0 <= result.stats.n_early_used <= result.stats.n_early
     pair.check_rewound(result.token_ids)
     pair.strategy.close()
-    assert pair.draft.is_closed
+    assert not pair.draft.is_closed  # the model is its role's
 
 
 @pytest.mark.parametrize("context", [10, 17, 30])
@@ -103,7 +121,7 @@ def test_a_draft_model_that_is_right_is_never_waited_for() -> None:
     """Every round after the first two finds its drafts there; all it drafted early is of use."""
     pair = Pair(sure)
     costs: list[int] = []
-    pair.target.before_pass = lambda: costs.append(pair.drafter.cost.n_passes)
+    pair.target.before_pass = lambda: costs.append(pair.drafter.n_passes)
     result = pair.run()
     assert max(costs[2:]) == 0
     stats = result.stats
@@ -111,7 +129,7 @@ def test_a_draft_model_that_is_right_is_never_waited_for() -> None:
     assert stats.n_passes < 60 / 4
     assert stats.n_early - stats.n_early_used <= MAX_AHEAD
     alone = Pair(sure)
-    alone.drafter._gauge.is_on = False
+    alone.drafter.gauge.is_on = False
     assert alone.run().stats.n_early == 0
 
 
@@ -137,18 +155,18 @@ def counted(n: int) -> Callable[[], bool]:
 @pytest.mark.parametrize("n_asked", [0, 1, 2, 3, 30])
 def test_it_goes_on_below_the_likeliest_path(n_asked: int) -> None:
     session = DraftSession()
-    drafter, context = model_over(session), context_of(PROMPT)
-    tree = drafter.propose(context, Budget(n_nodes=3, depth=3))
-    path, cost = best_path(tree), drafter.cost
+    drafting, context = drafting_over(session), context_of(PROMPT)
+    tree = propose(drafting, context, Budget(n_nodes=3, depth=3))
+    path, cost = best_path(tree), drafting.cost
     n_before = len(session.computed)
-    drafter.draft_ahead(context, path, counted(n_asked))
-    assert drafter.cost is cost
+    run_passes(drafting.draft_ahead(context, path, counted(n_asked)))
+    assert drafting.cost is cost
     chain = [*PROMPT, *session.plain(PROMPT, 20)]
     ahead = session.computed[n_before:]
     start = len(PROMPT) + len(path)
     assert ahead == [tuple(chain[: start + i]) for i in range(len(ahead))]
     assert len(ahead) <= min(n_asked, MAX_AHEAD)
-    assert len(ahead) == drafter.early.n_drafted
+    assert len(ahead) == drafting.early.n_drafted
     if n_asked > 1:
         assert len(ahead) >= 1
     if n_asked == 30:
@@ -158,25 +176,25 @@ def test_it_goes_on_below_the_likeliest_path(n_asked: int) -> None:
 
 def test_what_comes_true_is_proposed_without_a_pass() -> None:
     session = DraftSession(certain)
-    drafter, context = model_over(session), context_of(PROMPT)
-    path = best_path(drafter.propose(context, Budget(n_nodes=3, depth=3)))
-    drafter.draft_ahead(context, path, lambda: False)
+    drafting, context = drafting_over(session), context_of(PROMPT)
+    path = best_path(propose(drafting, context, Budget(n_nodes=3, depth=3)))
+    run_passes(drafting.draft_ahead(context, path, lambda: False))
     n_before = len(session.computed)
     coming = session.plain(PROMPT, len(path) + 1)
     assert coming[:-1] == path
     text = [*PROMPT, *coming]
     context = dataclasses.replace(context, tokens=text)
-    tree = drafter.propose(context, NOW)
+    tree = propose(drafting, context, NOW)
     assert len(session.computed) == n_before
     assert best_path(tree) == session.plain(text, len(best_path(tree)))
     assert len(best_path(tree)) == 5
-    assert drafter.early.n_used == drafter.early.n_drafted == MAX_AHEAD
+    assert drafting.early.n_used == drafting.early.n_drafted == MAX_AHEAD
     # Rows below the text were not kept; going on computes them again, in the same pass.
-    drafter.draft_ahead(context, best_path(tree), counted(30))
+    run_passes(drafting.draft_ahead(context, best_path(tree), counted(30)))
     again = session.computed[n_before:]
     assert len(set(again)) == len(again)
     assert all(row[: len(text)] == tuple(text) for row in again)
-    assert drafter.early.n_drafted > MAX_AHEAD
+    assert drafting.early.n_drafted > MAX_AHEAD
 
 
 @pytest.mark.parametrize("n_kept", [0, 1, 2])
@@ -185,28 +203,29 @@ def test_what_does_not_is_forgotten(n_kept: int) -> None:
     trees = []
     for is_ahead in (True, False):
         session = DraftSession()
-        drafter, context = model_over(session), context_of(PROMPT)
-        path = best_path(drafter.propose(context, Budget(n_nodes=3, depth=3)))
+        drafting, context = drafting_over(session), context_of(PROMPT)
+        path = best_path(propose(drafting, context, Budget(n_nodes=3, depth=3)))
         if is_ahead:
-            drafter.draft_ahead(context, path, lambda: False)
+            run_passes(drafting.draft_ahead(context, path, lambda: False))
         text = [*PROMPT, *path[:n_kept], 59 - path[n_kept]]
-        trees.append(paths_of(drafter.propose(context_of(text), BUDGET)))
+        trees.append(paths_of(propose(drafting, context_of(text), BUDGET)))
         assert list(session.tokens) == text
-        assert drafter.early.n_drafted == (MAX_AHEAD if is_ahead else 0)
-        assert drafter.early.n_used == 0
+        assert drafting.early.n_drafted == (MAX_AHEAD if is_ahead else 0)
+        assert drafting.early.n_used == 0
     assert trees[0] == trees[1]
 
 
 def test_nothing_is_drafted_below_tokens_of_others_or_another_text() -> None:
     session = DraftSession()
-    drafter, context = model_over(session), context_of(PROMPT)
-    tree = drafter.propose(context, Budget(n_nodes=3, depth=3))
+    drafting, context = drafting_over(session), context_of(PROMPT)
+    tree = propose(drafting, context, Budget(n_nodes=3, depth=3))
     path, n_before = best_path(tree), len(session.computed)
     unlikely = int(sure([*PROMPT, path[0]]).argmin())
-    drafter.draft_ahead(context, [path[0], unlikely], lambda: False)
-    drafter.draft_ahead(context_of([*PROMPT, path[0]]), path[1:], lambda: False)
-    drafter.observe(context, outcome_of(tree, [path[0], 1]))
-    drafter.draft_ahead(context, path, lambda: False)  # the round is over
+    other = context_of([*PROMPT, path[0]])
+    run_passes(drafting.draft_ahead(context, [path[0], unlikely], lambda: False))
+    run_passes(drafting.draft_ahead(other, path[1:], lambda: False))
+    drafting.observe(context, outcome_of(tree, [path[0], 1]))
+    run_passes(drafting.draft_ahead(context, path, lambda: False))  # the round is over
     assert len(session.computed) == n_before
 
 
@@ -237,7 +256,6 @@ def test_a_fault_in_the_thread_switches_the_drafter_off(
     assert again.token_ids == plain.token_ids
     assert again.stats.n_early == 0
     pair.strategy.close()
-    assert pair.draft.is_closed
 
 
 def test_no_memory_for_a_thread_switches_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,7 +278,7 @@ def test_stopped_and_resumed(n_pieces: int, is_dropped: bool) -> None:
     for _ in range(n_pieces):
         next(stream)
     stream.cancel() if is_dropped else stream.stop()
-    assert pair.drafter._running is None
+    assert pair.drafter.running is None
     assert stream.result.token_ids == plain.token_ids[:n_pieces]
     assert stream.result.stats.n_early_used <= stream.result.stats.n_early
     pair.check_rewound(stream.result.token_ids)
@@ -281,7 +299,7 @@ def test_an_interrupt_in_the_target_pass_waits_for_the_thread(i_pass: int) -> No
     pair.target.before_pass = interrupt
     with pytest.raises(KeyboardInterrupt):
         list(stream)
-    assert pair.drafter._running is None
+    assert pair.drafter.running is None
     assert 0 < len(stream.result.token_ids) < 60
     assert stream.result.token_ids == plain.token_ids[: len(stream.result.token_ids)]
     pair.check_rewound(stream.result.token_ids)
@@ -302,12 +320,12 @@ def test_close_ends_the_thread() -> None:
 def test_the_models_are_apart_only_while_both_compute() -> None:
     target, draft = Placed(), Placed(mostly)
     split = CoreSplit(Affinity((0, 1, 2)), Affinity((3,)), reason="")
-    drafter = OverlappedDrafter(model_over(draft), target, split)
-    strategy = Speculative(FixedPlanner([drafter], BUDGET), overlap=drafter)
+    drafter = WatchedDrafter(model_over(draft), split)
+    strategy = Speculative(FixedPlanner([], BUDGET, model=drafter))
     result = generate(target, PROMPT, LONG, strategy)
     assert set(target.seen) == {None, split.target}
     assert target.seen[0] is None  # the prompt's
-    assert target.seen.count(split.target) == drafter.rounds[True].n_rounds > 5
+    assert target.seen.count(split.target) == drafter.n_overlapped > 5
     assert draft.seen.count(split.draft) >= result.stats.n_early
     assert target.cores is draft.cores is None
 
@@ -340,24 +358,26 @@ def test_first_rounds_of_a_block_decide_nothing() -> None:
 @pytest.mark.usefixtures("inline")
 def test_explanations_say_what_became_of_it() -> None:
     pair = Pair()
-    stats = pair.run().stats
-    assert isinstance(pair.strategy, Speculative)
-    line = pair.strategy.explain()[-1]
-    n_rounds = pair.drafter.rounds[True].n_rounds
+    stream = open_stream(pair.target, PROMPT, LONG, pair.strategy)
+    list(stream)
+    line, stats = stream.explain()[-1], stream.result.stats
+    n_rounds = pair.drafter.n_overlapped
     assert 5 < n_rounds < stats.n_passes
     assert line.startswith(f"overlap: {n_rounds} rounds with, ")
     assert f"{stats.n_early} tokens drafted early, {stats.n_early_used} used" in line
     assert f"{stats.n_early - stats.n_early_used} thrown away" in line
-    plain = Speculative(FixedPlanner([], BUDGET), no_overlap="2 cores to divide")
-    assert plain.explain()[-1] == "overlap: off, 2 cores to divide"
+    without = Speculative(FixedPlanner([], BUDGET), no_overlap="2 cores to divide")
+    stream = open_stream(pair.target, PROMPT, LONG, without)
+    next(stream)
+    assert stream.explain()[-1] == "overlap: off, 2 cores to divide"
 
 
 def test_under_the_controller() -> None:
     pair = Pair(sure)
     wait_for(pair, 3)
     costs = CostTable({1: 10.0, 2: 10.5, 4: 11.0, 8: 14.0, 16: 23.0})
-    controller = Controller([], lambda: costs, pair.drafter, lambda: CostTable({1: 2.0, 16: 4.0}))
-    pair.strategy = Speculative(controller, overlap=pair.drafter)
+    book = ToyCosts({"target": costs, "draft": CostTable({1: 2.0, 16: 4.0})})
+    pair.strategy = Speculative(Controller([], book, pair.drafter))
     result = pair.run()
     assert result.token_ids == generate(ToySession(VOCAB, rule=sure), PROMPT, LONG).token_ids
     assert result.stats.n_early_used > 0

@@ -6,16 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgedec.runtime.drafters.lookup import PromptLookup
-from edgedec.runtime.drafting.drafter import Budget
+from edgedec.runtime.drafting.drafter import Budget, DraftPrompt
 
 from ..ngrams.test_suffix_automaton import longest_repeat
-from .rounds import BUDGET, check_tree, context_of, paths_of, probability_of, run_round
+from .rounds import BUDGET, begin, check_tree, context_of, paths_of, probability_of, run_round
 
 
 def propose(text: list[int], budget: Budget = BUDGET) -> set[tuple[int, ...]]:
-    drafter = PromptLookup()
-    drafter.begin(text)
-    return paths_of(drafter.propose(context_of(text), budget))
+    return paths_of(begin(PromptLookup(), text).propose(context_of(text), budget))
 
 
 def test_copies_what_followed() -> None:
@@ -32,9 +30,7 @@ def test_goes_round_loops() -> None:
 
 def test_prefers_the_longest_match() -> None:
     text = [1, 2, 3, 50, 8, 2, 3, 60, 9, 1, 2, 3]
-    drafter = PromptLookup()
-    drafter.begin(text)
-    tree = drafter.propose(context_of(text), BUDGET)
+    tree = begin(PromptLookup(), text).propose(context_of(text), BUDGET)
     assert tree.nodes[0].token == 50
     assert probability_of(tree, 50) > probability_of(tree, 60)
 
@@ -42,12 +38,10 @@ def test_prefers_the_longest_match() -> None:
 def test_branches_where_occurrences_disagree() -> None:
     text = [1, 2, 30, 1, 2, 40, 1, 2]
     drafter = PromptLookup()
-    drafter.begin(text)
-    tree = drafter.propose(context_of(text), BUDGET)
+    tree = begin(drafter, text).propose(context_of(text), BUDGET)
     assert [tree.nodes[i].token for i in tree.children(-1)] == [40, 30]  # the latest first
     text = [1, 2, 30, 1, 2, 30, 1, 2, 30, 1, 2, 40, 1, 2]
-    drafter.begin(text)
-    tree = drafter.propose(context_of(text), BUDGET)
+    tree = begin(drafter, text).propose(context_of(text), BUDGET)
     assert [tree.nodes[i].token for i in tree.children(-1)] == [30, 40]  # the frequent first
 
 
@@ -59,34 +53,38 @@ def test_branches_deep_in_the_tree() -> None:
 
 def test_copying_resumes_after_an_edit() -> None:
     source = list(range(100, 140))
-    drafter, text = PromptLookup(), [*source, 1]
-    drafter.begin(text)
+    text = [*source, 1]
+    drafting = begin(PromptLookup(), text)
     edited = [*source[:10], 77, *source[11:25]]
     rounds = 0
     text += source[:1]
     while text[len(source) + 1 :] != edited:
         missing = edited[len(text) - len(source) - 1 :]
-        run_round(drafter, text, [*missing, 0] if len(missing) == 1 else missing)
+        run_round(drafting, text, [*missing, 0] if len(missing) == 1 else missing)
         text = text[: len(source) + 1 + len(edited)]
         rounds += 1
     assert rounds <= 6  # copy, edit, the token to find the place again, copy
 
 
 def test_knows_the_output_as_well_as_the_prompt() -> None:
-    drafter, text = PromptLookup(), [1]
-    drafter.begin(text)
+    text = [1]
+    drafting = begin(PromptLookup(), text)
     for token in (5, 6, 7, 8, 5, 6):
-        run_round(drafter, text, [token])
-    assert (7, 8) in paths_of(drafter.propose(context_of(text), BUDGET))
+        run_round(drafting, text, [token])
+    assert (7, 8) in paths_of(drafting.propose(context_of(text), BUDGET))
 
 
 def test_a_longer_prompt_keeps_the_index_and_another_one_drops_it() -> None:
-    drafter = PromptLookup()
-    drafter.begin([1, 2, 3, 4])
-    drafter.begin([1, 2, 3, 4, 2])
-    assert (3, 4) in paths_of(drafter.propose(context_of([1, 2, 3, 4, 2]), BUDGET))
-    drafter.begin([9, 2])
-    assert paths_of(drafter.propose(context_of([9, 2]), BUDGET)) == set()
+    drafter, text = PromptLookup(), [1, 2, 3, 4]
+    first = drafter.begin(DraftPrompt(text))
+    first.end(text)
+    drafting = drafter.begin(DraftPrompt([*text, 2]))
+    assert drafting._index is first._index
+    assert (3, 4) in paths_of(drafting.propose(context_of([*text, 2]), BUDGET))
+    drafting.end([*text, 2])
+    other = drafter.begin(DraftPrompt([9, 2]))
+    assert other._index is not first._index
+    assert paths_of(other.propose(context_of([9, 2]), BUDGET)) == set()
 
 
 @given(
@@ -97,17 +95,17 @@ def test_longest_match_through_rounds_and_rewinds(
     emissions: list[list[int]], data: st.DataObject
 ) -> None:
     drafter, text = PromptLookup(), [0, 1, 2]
-    drafter.begin(text)
+    drafting = drafter.begin(DraftPrompt(list(text)))
     for emitted in emissions:
-        tree = run_round(drafter, text, emitted)
+        tree = run_round(drafting, text, emitted)
         check_tree(tree, BUDGET, "lookup")
         if data.draw(st.booleans()):
             text = text[: data.draw(st.integers(1, len(text)))]
-            drafter.end(text)
+            drafting.end(text)
             text = [*text, *data.draw(st.lists(st.integers(0, 3), max_size=3))]
-            drafter.begin(text)
-        drafter.propose(context_of(text), BUDGET)
-        assert drafter.longest_match() == longest_repeat(text)
+            drafting = drafter.begin(DraftPrompt(list(text)))
+        drafting.propose(context_of(text), BUDGET)
+        assert drafting.longest_match() == longest_repeat(text)
 
 
 @given(
@@ -117,9 +115,8 @@ def test_longest_match_through_rounds_and_rewinds(
     st.sampled_from([0.0, 0.1, 0.5]),
 )
 def test_budgets(text: list[int], n_nodes: int, depth: int, min_value: float) -> None:
-    drafter, budget = PromptLookup(), Budget(n_nodes, depth, min_value)
-    drafter.begin(text)
-    tree = drafter.propose(context_of(text), budget)
+    budget = Budget(n_nodes, depth, min_value)
+    tree = begin(PromptLookup(), text).propose(context_of(text), budget)
     check_tree(tree, budget, "lookup")
     if n_nodes and depth and min_value == 0 and text[-1] in text[:-1]:
         assert len(tree) > 0
@@ -131,12 +128,8 @@ def test_belief_follows_what_is_accepted() -> None:
     def belief(truth: list[int]) -> float:
         drafter = PromptLookup()
         for _ in range(20):
-            drafter.begin(text)
-            run_round(drafter, list(text), truth)
-        drafter.begin(text)
-        return probability_of(drafter.propose(context_of(text), BUDGET), 3)
+            run_round(begin(drafter, text), list(text), truth)
+        return probability_of(begin(drafter, text).propose(context_of(text), BUDGET), 3)
 
-    untaught = PromptLookup()
-    untaught.begin(text)
-    before = probability_of(untaught.propose(context_of(text), BUDGET), 3)
+    before = probability_of(begin(PromptLookup(), text).propose(context_of(text), BUDGET), 3)
     assert belief([3, 4, 5]) > before > belief([8])

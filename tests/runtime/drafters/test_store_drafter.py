@@ -11,10 +11,20 @@ from hypothesis import strategies as st
 from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.drafters.store import StoreDrafter
 from edgedec.runtime.drafting.draft_tree import DraftTree
-from edgedec.runtime.drafting.drafter import Budget
+from edgedec.runtime.drafting.drafter import Budget, DraftPrompt
 from edgedec.runtime.ngrams.ngram_store import NgramStore
+from edgedec.runtime.sessions.passes import run_passes
 
-from .rounds import BUDGET, check_tree, context_of, paths_of, probability_of, run_round
+from ..conftest import ToySession
+from .rounds import (
+    BUDGET,
+    begin,
+    check_tree,
+    context_of,
+    paths_of,
+    probability_of,
+    run_round,
+)
 
 
 @pytest.fixture
@@ -25,9 +35,7 @@ def store(tmp_path: Path) -> NgramStore:
 def test_proposes_what_followed_by_frequency(store: NgramStore) -> None:
     for last in (30, 40, 40, 40):
         store.add([1, 2, 3, last, 5])
-    drafter = StoreDrafter(store)
-    drafter.begin([9, 2, 3])
-    tree = drafter.propose(context_of([9, 2, 3]), BUDGET)
+    tree = begin(StoreDrafter(store), [9, 2, 3]).propose(context_of([9, 2, 3]), BUDGET)
     assert paths_of(tree) == {(40,), (40, 5), (30,), (30, 5)}
     assert probability_of(tree, 40) == pytest.approx(3 * probability_of(tree, 30))
 
@@ -36,23 +44,21 @@ def test_texts_do_not_run_into_each_other(store: NgramStore) -> None:
     store.add([1, 2, 3])
     store.add([4, 5, 6])
     drafter = StoreDrafter(store)
-    assert paths_of(drafter.propose(context_of([1, 2]), BUDGET)) == {(3,)}
-    assert paths_of(drafter.propose(context_of([2, 3]), BUDGET)) == set()
+    for text, following in (([1, 2], {(3,)}), ([2, 3], set())):
+        assert paths_of(begin(drafter, text).propose(context_of(text), BUDGET)) == following
 
 
 def test_grows_with_use_by_what_is_new(store: NgramStore) -> None:
     drafter, text = StoreDrafter(store), [1, 2]
-    drafter.begin(text)
+    drafting = begin(drafter, text)
     for token in (3, 4, 5):
-        run_round(drafter, text, [token])
-    drafter.end(text)
+        run_round(drafting, text, [token])
+    drafting.end(text)
     assert store.query([3, 4], 1).following == [[5]]
     n_before = store.n_tokens
-    drafter.begin([*text, 6])
-    drafter.end([*text, 6, 7])
+    begin(drafter, [*text, 6]).end([*text, 6, 7])
     assert store.n_tokens == n_before + 3  # 6, 7 and the end of the text
-    drafter.begin([1, 9])
-    drafter.end([1, 9, 8])
+    begin(drafter, [1, 9]).end([1, 9, 8])
     assert store.query([9, 8], 1).length == 0  # nothing follows
     assert len(store.query([1, 2], 1).following) == 1
 
@@ -67,7 +73,8 @@ def test_retrieved_text_hangs_on_what_a_draft_model_proposes(store: NgramStore) 
         FixedPlanner([Proposing(drafted), drafter], BUDGET),
         FixedPlanner([drafter, Proposing(drafted)], BUDGET),
     ):
-        tree = planner.propose(context_of([7, 1, 2]), BUDGET)
+        planning = planner.begin(DraftPrompt([7, 1, 2]), ToySession(10))
+        tree = run_passes(planning.propose(context_of([7, 1, 2]), BUDGET))
         assert paths_of(tree) == {(3,), (3, 9), (3, 4), (3, 4, 5)}
         origins = {node.token: node.origin for node in tree.nodes}
         assert origins == {3: "draft", 9: "draft", 4: "store", 5: "store"}
@@ -77,18 +84,17 @@ class Proposing:
     """A draft model that always proposes the same tree."""
 
     name = "draft"
-    is_free = False
+    hidden_layers = ()
 
     def __init__(self, tree: DraftTree) -> None:
         self.propose = lambda context, budget: tree
-        self.begin = self.observe = self.end = lambda *_: None
+        self.begin = lambda prompt: self
+        self.observe = self.end = lambda *_: None
         self.close = lambda: None
 
 
 def test_may_be_told_not_to_grow(store: NgramStore) -> None:
-    drafter = StoreDrafter(store, is_growing=False)
-    drafter.begin([1, 2])
-    drafter.end([1, 2, 3])
+    begin(StoreDrafter(store, is_growing=False), [1, 2]).end([1, 2, 3])
     assert store.n_tokens == 0
 
 
@@ -98,11 +104,11 @@ def test_belief_follows_what_is_accepted(store: NgramStore) -> None:
     def belief(truth: list[int]) -> float:
         drafter = StoreDrafter(store, is_growing=False)
         for _ in range(20):
-            run_round(drafter, [1, 2], truth)
-        return probability_of(drafter.propose(context_of([1, 2]), BUDGET), 3)
+            run_round(begin(drafter, [1, 2]), [1, 2], truth)
+        return probability_of(begin(drafter, [1, 2]).propose(context_of([1, 2]), BUDGET), 3)
 
     fresh = StoreDrafter(store, is_growing=False)
-    before = probability_of(fresh.propose(context_of([1, 2]), BUDGET), 3)
+    before = probability_of(begin(fresh, [1, 2]).propose(context_of([1, 2]), BUDGET), 3)
     assert belief([3, 4]) > before > belief([5])
 
 
@@ -122,7 +128,7 @@ def test_budgets(
     store = NgramStore.open(tmp_path_factory.mktemp("store") / "store", "ab" * 32)
     drafter, budget = StoreDrafter(store), Budget(n_nodes, depth, min_value)
     for text in texts:
-        drafter.begin(text[:1])
-        tree = drafter.propose(context_of(text), budget)
+        drafting = begin(drafter, text[:1])
+        tree = drafting.propose(context_of(text), budget)
         check_tree(tree, budget, "store")
-        drafter.end(text)
+        drafting.end(text)

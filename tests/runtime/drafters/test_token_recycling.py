@@ -11,6 +11,7 @@ from edgedec.runtime.drafting.drafter import Budget, RoundOutcome
 
 from .rounds import (
     BUDGET,
+    begin,
     check_tree,
     context_of,
     outcome_of,
@@ -37,21 +38,21 @@ def tree_of(*edges: tuple[int, int]) -> DraftTree:
 
 def test_prompt_neighbours_seed_the_table_latest_first() -> None:
     drafter = TokenRecycling()
-    drafter.begin([1, 2, 1, 3, 1, 2, 4, 1])
+    begin(drafter, [1, 2, 1, 3, 1, 2, 4, 1])
     assert drafter.successors(1) == [2, 3]
     assert drafter.successors(4) == [1]
     assert drafter.successors(9) == []
-    drafter.begin([1, *range(20, 40), *[t for i in range(20, 32) for t in (1, i)]])
+    begin(drafter, [1, *range(20, 40), *[t for i in range(20, 32) for t in (1, i)]])
     assert drafter.successors(1) == [31, 30, 29, 28, 27, 26, 25, 24]
 
 
 def test_verified_rows_replace_seeds_and_outlive_requests() -> None:
     drafter = TokenRecycling()
-    drafter.begin([1, 2, 1])
-    drafter.observe(context_of([1, 2, 1]), outcome_of(DraftTree(), [5], [row_of(5, 6, 7)]))
+    drafting = begin(drafter, [1, 2, 1])
+    drafting.observe(context_of([1, 2, 1]), outcome_of(DraftTree(), [5], [row_of(5, 6, 7)]))
     assert drafter.successors(1) == [5, 6, 7]
-    drafter.end([1, 2, 1, 5])
-    drafter.begin([1, 2, 1])
+    drafting.end([1, 2, 1, 5])
+    begin(drafter, [1, 2, 1])
     assert drafter.successors(1) == [5, 6, 7]
     assert drafter.successors(2) == [1]
 
@@ -60,7 +61,7 @@ def test_every_row_is_stored_that_of_rejected_drafts_too() -> None:
     drafter = TokenRecycling()
     tree = tree_of((10, ROOT), (11, ROOT), (12, 0))
     rows = [row_of(10), row_of(20, 21), row_of(30), row_of(40)]
-    drafter.observe(context_of([1, 2]), outcome_of(tree, [10, 20], rows))
+    begin(drafter, [1]).observe(context_of([1, 2]), outcome_of(tree, [10, 20], rows))
     assert [drafter.successors(t) for t in (2, 10, 11, 12)] == [[10], [20, 21], [30], [40]]
 
 
@@ -71,10 +72,10 @@ def test_of_equal_tokens_the_deepest_accepted_one_counts() -> None:
     cases = {(9, 1): 50, (5, 1): 52, (5, 7, 1): 52, (5, 7, 5, 1): 54, (9,): 50}
     for truth, first in cases.items():
         drafter = TokenRecycling()
-        drafter.observe(context_of([1, 5]), outcome_of(tree, truth, rows))
+        begin(drafter, [1]).observe(context_of([1, 5]), outcome_of(tree, truth, rows))
         assert drafter.successors(5) == [first], truth
     drafter = TokenRecycling()
-    drafter.observe(context_of([1, 2]), outcome_of(tree, (9, 1), rows))
+    begin(drafter, [1]).observe(context_of([1, 2]), outcome_of(tree, (9, 1), rows))
     assert drafter.successors(5) == [55]  # all rejected: the one after most tokens
 
 
@@ -82,28 +83,29 @@ def test_rows_that_were_not_verified_are_missing() -> None:
     tree = tree_of((10, ROOT), (11, 0), (12, 1))
     drafter = TokenRecycling()
     outcome = RoundOutcome(tree, (0, 1, 2), (10, 11, 12), stats_of(row_of(1), row_of(2)))
-    drafter.observe(context_of([3]), outcome)
+    begin(drafter, [3]).observe(context_of([3]), outcome)
     assert drafter.successors(10) == [2]
     assert drafter.successors(11) == []
 
 
 def test_proposes_candidates_of_candidates() -> None:
-    drafter = TokenRecycling()
+    drafting = begin(TokenRecycling(), [1])
     rows = [row_of(2, 3), row_of(4, 5)]
-    drafter.observe(context_of([1]), outcome_of(tree_of((2, ROOT)), [2, 4], rows))
-    tree = drafter.propose(context_of([1]), BUDGET)
+    drafting.observe(context_of([1]), outcome_of(tree_of((2, ROOT)), [2, 4], rows))
+    tree = drafting.propose(context_of([1]), BUDGET)
     assert paths_of(tree) == {(2,), (3,), (2, 4), (2, 5)}
     assert probability_of(tree, 2) > probability_of(tree, 3)
 
 
 def test_belief_in_a_rank_follows_what_is_accepted() -> None:
     def belief(accepted: int) -> list[float]:
-        drafter = TokenRecycling()
+        drafting = begin(TokenRecycling(), [1])
         for _ in range(30):
             context = context_of([1])
-            tree = drafter.propose(context, Budget(4, 1))
-            drafter.observe(context, outcome_of(tree, [accepted], [row_of(2, 3)] * (len(tree) + 1)))
-        tree = drafter.propose(context_of([1]), Budget(4, 1))
+            tree = drafting.propose(context, Budget(4, 1))
+            rows = [row_of(2, 3)] * (len(tree) + 1)
+            drafting.observe(context, outcome_of(tree, [accepted], rows))
+        tree = drafting.propose(context_of([1]), Budget(4, 1))
         return [probability_of(tree, 2), probability_of(tree, 3)]
 
     first, second = belief(2)
@@ -123,15 +125,15 @@ def test_belief_in_a_rank_follows_what_is_accepted() -> None:
 )
 def test_table_equals_a_replay(rounds: list[tuple[list[int], int]]) -> None:
     drafter, text = TokenRecycling(), [0, 1, 2]
-    drafter.begin(text)
+    drafting = begin(drafter, text)
     table: dict[int, list[int]] = {}
     for truth, seed in rounds:
         context = context_of(text)
-        tree = drafter.propose(context, BUDGET)
+        tree = drafting.propose(context, BUDGET)
         check_tree(tree, BUDGET, "recycling")
         rows = [row_of(*dict.fromkeys((seed >> i, seed % 7, i))) for i in range(len(tree) + 1)]
         outcome = outcome_of(tree, truth, rows)
-        drafter.observe(context, outcome)
+        drafting.observe(context, outcome)
         for token in {text[-1], *(node.token for node in tree.nodes)}:
             # depth of the best accepted place, else of the deepest rejected one, the first of them
             places = [(True, 0, 0, ROOT)] if token == text[-1] else []
@@ -147,8 +149,8 @@ def test_table_equals_a_replay(rounds: list[tuple[list[int], int]]) -> None:
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=30), st.integers(0, 9), st.integers(0, 9))
 def test_budgets(text: list[int], n_nodes: int, depth: int) -> None:
-    drafter, budget = TokenRecycling(), Budget(n_nodes, depth, 0.05)
-    drafter.begin(text)
-    check_tree(drafter.propose(context_of(text), budget), budget, "recycling")
-    run_round(drafter, text, [1, 2, 3], budget)
-    check_tree(drafter.propose(context_of(text), budget), budget, "recycling")
+    budget = Budget(n_nodes, depth, 0.05)
+    drafting = begin(TokenRecycling(), text)
+    check_tree(drafting.propose(context_of(text), budget), budget, "recycling")
+    run_round(drafting, text, [1, 2, 3], budget)
+    check_tree(drafting.propose(context_of(text), budget), budget, "recycling")

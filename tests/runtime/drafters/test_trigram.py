@@ -12,34 +12,41 @@ from edgedec.runtime.drafters.trigram import Trigrams
 from edgedec.runtime.drafting.draft_tree import DraftTree
 from edgedec.runtime.drafting.drafter import Budget
 
-from .rounds import BUDGET, check_tree, context_of, outcome_of, paths_of, probability_of, run_round
+from .rounds import (
+    BUDGET,
+    begin,
+    check_tree,
+    context_of,
+    outcome_of,
+    paths_of,
+    probability_of,
+    run_round,
+)
 from .test_token_recycling import tree_of
 
 NO_ROW: list[tuple[int, float]] = []
 
 
 def test_proposes_what_came_third() -> None:
-    drafter, text = Trigrams(), [1, 2, 3, 4, 9, 1, 2, 3, 5, 9, 1, 2]
-    drafter.begin(text)
-    tree = drafter.propose(context_of(text), BUDGET)
+    text = [1, 2, 3, 4, 9, 1, 2, 3, 5, 9, 1, 2]
+    tree = begin(Trigrams(), text).propose(context_of(text), BUDGET)
     assert {(3,), (3, 4), (3, 5), (3, 4, 9), (3, 5, 9)} <= paths_of(tree)
     assert probability_of(tree, 3) > probability_of(tree, 3, 4)
 
 
 def test_short_texts() -> None:
     for text in ([1], [1, 2], [1, 1]):
-        drafter = Trigrams()
-        drafter.begin(text)
-        assert len(drafter.propose(context_of(text), BUDGET)) == 0
-        drafter.observe(context_of(text), outcome_of(DraftTree(), [3]))
-        drafter.end([*text, 3])
+        drafting = begin(Trigrams(), text)
+        assert len(drafting.propose(context_of(text), BUDGET)) == 0
+        drafting.observe(context_of(text), outcome_of(DraftTree(), [3]))
+        drafting.end([*text, 3])
 
 
 def test_candidates_of_verified_rows_count_their_probability() -> None:
     drafter = Trigrams()
     rows = [[(3, 0.75), (4, 0.25)], [(5, 0.5), (6, 0.01)], [(7, 1.0)]]
     outcome = outcome_of(tree_of((3, -1), (8, 0)), [3, 5], rows)
-    drafter.observe(context_of([1, 2]), outcome)
+    begin(drafter, [1]).observe(context_of([1, 2]), outcome)
     assert drafter.counts(1, 2) == pytest.approx({3: 0.75, 4: 0.25})
     assert drafter.counts(2, 3) == pytest.approx({5: 0.5})  # 6 is too unlikely
     assert drafter.counts(3, 8) == pytest.approx({7: 1.0})
@@ -47,12 +54,12 @@ def test_candidates_of_verified_rows_count_their_probability() -> None:
 
 def test_emitted_tokens_count_once() -> None:
     drafter, text = Trigrams(), [1, 2]
-    drafter.begin(text)
-    drafter.observe(context_of(text), outcome_of(DraftTree(), [3], [NO_ROW]))
+    drafting = begin(drafter, text)
+    drafting.observe(context_of(text), outcome_of(DraftTree(), [3], [NO_ROW]))
     text.append(3)
-    drafter.propose(context_of(text), BUDGET)
-    drafter.propose(context_of(text), BUDGET)
-    drafter.end(text)
+    drafting.propose(context_of(text), BUDGET)
+    drafting.propose(context_of(text), BUDGET)
+    drafting.end(text)
     assert drafter.counts(1, 2) == {3: 1.0}
 
 
@@ -62,15 +69,15 @@ def test_counts_equal_those_of_the_texts(texts: list[list[int]]) -> None:
     expected: Counter[tuple[int, int, int]] = Counter()
     for text in texts:
         emitted = list(text[:2])
-        drafter.begin(emitted)
+        drafting = begin(drafter, emitted)
         for token in text[2:]:
             context = context_of(emitted)
-            tree = drafter.propose(context, BUDGET)
+            tree = drafting.propose(context, BUDGET)
             check_tree(tree, BUDGET, "trigram")
             rows = [NO_ROW] * (len(tree) + 1)
-            drafter.observe(context, outcome_of(tree, [token], rows))
+            drafting.observe(context, outcome_of(tree, [token], rows))
             emitted.append(token)
-        drafter.end(emitted)
+        drafting.end(emitted)
         expected.update(zip(text, text[1:], text[2:], strict=False))
     for a in range(3):
         for b in range(3):
@@ -80,9 +87,8 @@ def test_counts_equal_those_of_the_texts(texts: list[list[int]]) -> None:
 
 def test_pairs_not_touched_for_longest_are_forgotten() -> None:
     drafter = Trigrams(max_pairs=3)
-    drafter.begin([1, 2, 3, 4, 5])
-    drafter.begin([1, 2, 9])
-    drafter.begin([7, 8, 9])
+    for text in ([1, 2, 3, 4, 5], [1, 2, 9], [7, 8, 9]):
+        begin(drafter, text)
     assert len(drafter) == 3
     assert drafter.counts(2, 3) == {}
     assert drafter.counts(1, 2) == {3: 1.0, 9: 1.0}
@@ -93,13 +99,13 @@ def test_pairs_not_touched_for_longest_are_forgotten() -> None:
 def test_few_successors_are_kept_and_the_old_fade() -> None:
     drafter = Trigrams()
     for token in range(20):
-        drafter.begin([1, 2, token])
+        begin(drafter, [1, 2, token])
     assert len(drafter.counts(1, 2)) <= 8
     for _ in range(40):
-        drafter.begin([1, 3, 5])
+        begin(drafter, [1, 3, 5])
     assert sum(drafter.counts(1, 3).values()) <= 32
     for _ in range(40):
-        drafter.begin([1, 3, 6])
+        begin(drafter, [1, 3, 6])
     counts = drafter.counts(1, 3)
     assert counts[6] > 2 * counts[5]
 
@@ -110,10 +116,10 @@ def test_belief_follows_what_is_accepted() -> None:
         drafter = Trigrams()
         for i, truth in enumerate(truths):
             text = [100 + i, 2]
-            drafter.begin([*text, 3])
-            drafter.begin(text)
-            run_round(drafter, text, [truth], Budget(1, 1))
-        drafter.begin([7, 8, 9])
-        return probability_of(drafter.propose(context_of([7, 8]), Budget(1, 1)), 9)
+            begin(drafter, [*text, 3])
+            run_round(begin(drafter, text), text, [truth], Budget(1, 1))
+        begin(drafter, [7, 8, 9])
+        drafting = begin(drafter, [7, 8])
+        return probability_of(drafting.propose(context_of([7, 8]), Budget(1, 1)), 9)
 
     assert belief([3] * 20) > belief([]) > belief([4] * 20)

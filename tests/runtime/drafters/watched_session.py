@@ -8,14 +8,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter
+from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter, DraftModelDrafting
+from edgedec.runtime.drafting.draft_role import DraftRole
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
-from edgedec.runtime.sessions.session import Rows, TokenTree
+from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt, ModelDrafting
+from edgedec.runtime.sessions.passes import Pass, run_passes
+from edgedec.runtime.sessions.rows import Rows
 from edgedec.runtime.text.token_map import TokenMap
 
-from ..conftest import ToySession
+from ..conftest import OnePool, ToySession, prefix_of
 
 VOCAB = 30
+PROMPT = [3, 14, 15, 9]
 
 
 class WatchedSession(ToySession):
@@ -25,23 +29,14 @@ class WatchedSession(ToySession):
         super().__init__(VOCAB, context, rule or peaked)
         self.computed: list[tuple[int, ...]] = []
 
-    def forward(
-        self,
-        tree: TokenTree,
-        logit_rows: Sequence[int],
-        hidden_layers: Sequence[int] = (),
-        *,
-        n_known: int = 0,
-        with_logits: bool = True,
-    ) -> Rows:
-        rows = super().forward(
-            tree, logit_rows, hidden_layers, n_known=n_known, with_logits=with_logits
-        )
-        self.computed += [tuple(self._prefix(tree, i)) for i in range(n_known, len(tree))]
+    def run(self, wanted: Pass) -> Rows:
+        rows = super().run(wanted)
+        new = range(wanted.n_known, len(wanted.tree))
+        self.computed += [tuple(prefix_of(wanted, i)) for i in new]
         return rows
 
     def row_after(self, text: Sequence[int]) -> npt.NDArray[np.float32]:
-        return self._rule(text)
+        return self.toy.rule(text)
 
 
 def peaked(prefix: Sequence[int]) -> npt.NDArray[np.float32]:
@@ -53,8 +48,22 @@ def peaked(prefix: Sequence[int]) -> npt.NDArray[np.float32]:
 def make_drafter(
     session: ToySession | None = None, token_map: TokenMap | None = None
 ) -> DraftModelDrafter:
-    token_map = token_map or TokenMap.same(VOCAB, VOCAB)
-    return DraftModelDrafter(session or WatchedSession(), token_map, VOCAB)
+    pool = OnePool(session or WatchedSession())
+    return DraftModelDrafter(DraftRole(pool, token_map or TokenMap.same(VOCAB, VOCAB), VOCAB))
+
+
+def make_drafting(
+    session: ToySession | None = None,
+    token_map: TokenMap | None = None,
+    prompt: Sequence[int] = PROMPT,
+) -> DraftModelDrafting:
+    """Returns the part in one request of a drafter of its own."""
+    return make_drafter(session, token_map).begin(DraftPrompt(prompt))
+
+
+def propose(drafting: ModelDrafting, context: DraftContext, budget: Budget) -> DraftTree:
+    """Returns what it proposes; all passes that takes are run."""
+    return run_passes(drafting.propose(context, budget))
 
 
 def plain(session: WatchedSession, text: Sequence[int], n: int) -> list[int]:

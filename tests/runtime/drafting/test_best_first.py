@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgedec.runtime.drafting.best_first import MAX_PROBABILITY, BestFirst, Option
+from edgedec.runtime.drafting.best_first import MAX_PROBABILITY, AcceptanceRates, BestFirst, Option
 from edgedec.runtime.drafting.drafter import Budget
 
 from ..drafters.rounds import check_tree, paths_of, probability_of
@@ -35,7 +35,7 @@ def options_of(shares: Sequence[float], path: Path) -> list[Option[Path]]:
 def test_takes_the_most_valuable_nodes(
     shares: list[float], n_nodes: int, depth: int, min_value: float
 ) -> None:
-    growth: BestFirst[Path] = BestFirst("toy", [0.9, 0.4])
+    growth: BestFirst[Path] = BestFirst("toy", AcceptanceRates([0.9, 0.4]))
     budget = Budget(n_nodes, depth, min_value)
     tree = growth.grow(5, options_of(shares, ()), lambda path, _: options_of(shares, path), budget)
     values: dict[Path, float] = {(): 1.0}
@@ -65,7 +65,7 @@ def grow(growth: BestFirst[Path], n_tokens: int = 5) -> float:
 
 
 def test_what_came_true_is_believed_more_and_what_did_not_less() -> None:
-    growth: BestFirst[Path] = BestFirst("toy", [0.5, 0.5, 0.5])
+    growth: BestFirst[Path] = BestFirst("toy", AcceptanceRates([0.5, 0.5, 0.5]))
     before = [growth.probability(1.0, kind) for kind in range(3)]
     for _ in range(10):
         grow(growth)
@@ -77,7 +77,7 @@ def test_what_came_true_is_believed_more_and_what_did_not_less() -> None:
 
 
 def test_nodes_after_a_wrong_one_are_not_judged() -> None:
-    growth: BestFirst[Path] = BestFirst("toy", [0.5, 0.5, 0.5])
+    growth: BestFirst[Path] = BestFirst("toy", AcceptanceRates([0.5, 0.5, 0.5]))
     grow(growth)
     growth.learn(5, [7, 2])
     assert growth.probability(1.0, 2) == 0.5
@@ -85,7 +85,7 @@ def test_nodes_after_a_wrong_one_are_not_judged() -> None:
 
 
 def test_a_tree_is_judged_once_and_only_where_it_was_grown() -> None:
-    growth: BestFirst[Path] = BestFirst("toy", [0.5, 0.5, 0.5])
+    growth: BestFirst[Path] = BestFirst("toy", AcceptanceRates([0.5, 0.5, 0.5]))
     grow(growth)
     growth.learn(6, [0])
     assert growth.probability(1.0, 0) == 0.5
@@ -99,7 +99,7 @@ def test_a_tree_is_judged_once_and_only_where_it_was_grown() -> None:
 
 
 def test_estimates_meet_the_observed_frequency() -> None:
-    growth: BestFirst[Path] = BestFirst("toy", [0.5, 0.5, 0.5])
+    growth: BestFirst[Path] = BestFirst("toy", AcceptanceRates([0.5, 0.5, 0.5]))
     for i in range(400):
         grow(growth)
         growth.learn(5, [0 if i % 4 == 0 else 1])
@@ -107,7 +107,7 @@ def test_estimates_meet_the_observed_frequency() -> None:
 
 
 def test_nothing_is_certain() -> None:
-    growth: BestFirst[Path] = BestFirst("toy", [0.9, 0.9, 0.9])
+    growth: BestFirst[Path] = BestFirst("toy", AcceptanceRates([0.9, 0.9, 0.9]))
     for _ in range(300):
         grow(growth)
         growth.learn(5, [0, 2])

@@ -11,10 +11,12 @@ import pytest
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig, SpeculationConfig
 from edgedec.runtime.decoding.cost_table import CostTable
-from edgedec.runtime.drafters.store import StoreDrafter
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.ngrams.ngram_store import NgramStore
 from edgedec.runtime.requests.result import GenerationResult
+from edgedec.runtime.sessions.passes import Passes
+
+from ..conftest import ToyModel
 
 MakeEngine = Callable[..., Engine]
 HASH = "ab" * 32
@@ -31,10 +33,14 @@ def store(tmp_path: Path) -> NgramStore:
 @pytest.fixture
 def engine(make_engine: MakeEngine, store: NgramStore, monkeypatch: pytest.MonkeyPatch) -> Engine:
     """Returns an engine for whose `auto` more rows cost little more, whatever the clock says."""
-    costs = CostTable({1: 100.0, 16: 110.0})
-    monkeypatch.setattr(CostTable, "measure", lambda *_, **__: costs)
+
+    def measure(*_: object, **__: object) -> Passes[CostTable]:
+        return CostTable({1: 100.0, 16: 110.0})
+        yield
+
+    monkeypatch.setattr(CostTable, "measure", measure)
     monkeypatch.setattr(CostTable, "observe", lambda *_: None)
-    return make_engine(store=lambda: StoreDrafter(store))
+    return make_engine(store=store)
 
 
 def ask(engine: Engine, method: str, **fields: object) -> GenerationResult:
@@ -134,9 +140,10 @@ def test_what_cannot_be_done_is_refused_before_anything_runs(
     make_engine: MakeEngine, method: str, verifier: str | None, text: str
 ) -> None:
     engine = make_engine()
+    assert isinstance(engine.model, ToyModel)
     with pytest.raises(ConfigError, match=text):
         engine.stream("fox", GenerationConfig(method=method, verifier=verifier))
-    assert engine.session.n_passes == 0  # type: ignore[attr-defined]
+    assert engine.model.n_passes == 0
 
 
 @pytest.mark.parametrize(

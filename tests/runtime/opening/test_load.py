@@ -12,7 +12,14 @@ from typing import Any
 import pytest
 
 import edgedec
-from edgedec import BundleError, ConfigError, Engine, GenerationConfig, SamplingConfig
+from edgedec import (
+    BundleError,
+    ConfigError,
+    Engine,
+    EngineOptions,
+    GenerationConfig,
+    SamplingConfig,
+)
 
 USER = [{"role": "user", "content": "What is 2+2?"}]
 GREEDY = GenerationConfig(max_new_tokens=24)
@@ -20,7 +27,7 @@ GREEDY = GenerationConfig(max_new_tokens=24)
 
 @pytest.fixture(scope="module")
 def engine(smollm2_bundle: Path) -> Any:
-    with edgedec.load(smollm2_bundle, threads=2) as engine:
+    with edgedec.load(smollm2_bundle, EngineOptions(threads=2)) as engine:
         yield engine
 
 
@@ -39,7 +46,7 @@ def test_tokens_do_not_depend_on_what_was_cached(engine: Engine) -> None:
     config = GenerationConfig(max_new_tokens=16, seed=5, ignore_eos=True, sampling=sampling)
     texts = set()
     for warm_up in ("", "Once upon a time there", "Once upon a time there was a fox who"):
-        engine.session.truncate(0)
+        engine.forget_prompts()
         if warm_up:
             engine.generate(warm_up, GenerationConfig(max_new_tokens=3))
         texts.add(engine.generate("Once upon a time there was a", config).text)
@@ -62,10 +69,11 @@ def test_conversation_reuses_the_first_turn(engine: Engine) -> None:
 def test_progress_and_context(smollm2_bundle: Path) -> None:
     seen: list[tuple[str, int, int]] = []
     report = lambda *step: seen.append(step)  # noqa: E731
-    with edgedec.load(smollm2_bundle, threads=1, context=64, on_progress=report) as engine:
+    options = EngineOptions(threads=1, context=64)
+    with edgedec.load(smollm2_bundle, options, report) as engine:
         assert seen[0][:2] == ("load", 0)
         assert seen[-1][1] == seen[-1][2]
-        assert engine.session.context == 64
+        assert engine.context == 64
         assert engine.generate("Once", GenerationConfig(ignore_eos=True)).finish_reason == "context"
 
 
@@ -128,11 +136,11 @@ def test_bundle_without_template_still_completes_text(smollm2_bundle: Path, tmp_
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda path: edgedec.load(path, threads=0), "threads is 0"),
-        (lambda path: edgedec.load(path, threads=100_000), "expected at most"),
-        (lambda path: edgedec.load(path, threads=1.5), "threads is 1.5"),
-        (lambda path: edgedec.load(path, context=-1), "context is -1"),
-        (lambda path: edgedec.load(path, context=10**6), "exported for 8192"),
+        (lambda path: edgedec.load(path, EngineOptions(threads=0)), "threads is 0"),
+        (lambda path: edgedec.load(path, EngineOptions(threads=100_000)), "expected at most"),
+        (lambda path: edgedec.load(path, EngineOptions(threads=1.5)), "threads is 1.5"),
+        (lambda path: edgedec.load(path, EngineOptions(context=-1)), "context is -1"),
+        (lambda path: edgedec.load(path, EngineOptions(context=10**6)), "exported for 8192"),
     ],
 )
 def test_bad_options(smollm2_bundle: Path, call: Callable[[Path], Engine], message: str) -> None:

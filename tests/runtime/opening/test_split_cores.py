@@ -17,7 +17,7 @@ from edgedec.runtime.cores.core_split import CoreSplit
 from edgedec.runtime.cores.machine import one_processor_per_core, physical_cores
 from edgedec.runtime.opening import split_cores as splitting
 from edgedec.runtime.opening.split_cores import split_cores
-from edgedec.runtime.sessions.session import TokenTree
+from edgedec.runtime.sessions.token_tree import TokenTree
 
 FUSED: Any = SimpleNamespace(graph_kind="fused")
 PORTABLE: Any = SimpleNamespace(graph_kind="portable")
@@ -109,9 +109,8 @@ def test_the_text_is_plain_decodings(smollm2_bundle: Path, temperature: float) -
     """SmolLM2 drafts for itself in a thread; whatever it had time for, the text is the same."""
     sampling = SamplingConfig(temperature=temperature)
     made = {"max_new_tokens": 40, "sampling": sampling, "seed": 3, "ignore_eos": True}
-    with edgedec.load(
-        smollm2_bundle, threads=2, context=256, draft=smollm2_bundle, overlap="on"
-    ) as engine:
+    options = edgedec.EngineOptions(threads=2, context=256, draft=smollm2_bundle, overlap="on")
+    with edgedec.load(smollm2_bundle, options) as engine:
         plain, draft, both, again = (
             engine.generate("Three rivers:", GenerationConfig(method=method, **made))  # type: ignore[arg-type]
             for method in ("plain", "draft", "draft+lookup", "draft")
@@ -128,8 +127,9 @@ def test_the_text_is_plain_decodings(smollm2_bundle: Path, temperature: float) -
 @pytest.mark.e2e
 def test_a_session_that_moves_keeps_its_rows_and_its_logits(smollm2_bundle: Path) -> None:
     first, second = one_processor_per_core()[:2]
-    with edgedec.load(smollm2_bundle, threads=2, context=64, draft=False) as engine:
-        session: Any = engine.session
+    options = edgedec.EngineOptions(threads=2, context=64, draft=False)
+    with edgedec.load(smollm2_bundle, options) as engine:
+        session = engine.new_sequence()
         text, rows = engine.encode("The three primary colours are red,"), []
         for cores in (None, Affinity((second,)), Affinity((second, first))):
             session.truncate(0)

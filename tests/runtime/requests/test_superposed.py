@@ -12,15 +12,18 @@ from hypothesis import strategies as st
 
 from edgedec.models.errors import ConfigError, SessionError
 from edgedec.runtime.config import SuggestConfig
-from edgedec.runtime.requests.superposed import (
-    Suggestion,
-    suggest,
-)
-from edgedec.runtime.sessions.session import TokenTree
+from edgedec.runtime.requests import superposed
+from edgedec.runtime.requests.superposed import Suggestion
+from edgedec.runtime.sessions.passes import run_passes
+from edgedec.runtime.sessions.token_tree import TokenTree
 
 from ..conftest import ToySession, one_hot
 
 V = 20
+
+
+def suggest(session: ToySession, anchor: int, config: SuggestConfig) -> list[Suggestion]:
+    return run_passes(superposed.suggest(session, anchor, config))
 
 
 def log_probs_after(session: ToySession, text: Sequence[int]) -> np.ndarray:

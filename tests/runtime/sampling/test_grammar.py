@@ -15,18 +15,19 @@ from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.decoding.speculative import Speculative
 from edgedec.runtime.drafters.grammar import GrammarDrafter
-from edgedec.runtime.drafting.drafter import Budget, DraftContext
+from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.sampling.grammar import GrammarMask, Grammars
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.text.tokenizer import Tokenizer
 
-from ..conftest import ToySession, one_hot
+from ..conftest import ToyModel, ToySession, one_hot
 from ..draft_toys import ToyDrafter, bush, check_sums, generate, half_right, right
 
 pytest.importorskip("llguidance", reason="needs the extra grammar")
 
 END = 2  # <|im_end|>
+PROMPT = DraftPrompt([1])
 STOPS = frozenset({END})
 WORDS = ["text", "tex", "dog.", "do", "Größe", "日本語", "a", "ab", "abc", "12"]
 LANGUAGES = {
@@ -210,7 +211,7 @@ def test_the_end_of_the_grammar_ends_the_output_without_a_stop_token(
 def test_a_stop_token_waits_until_the_output_is_complete(
     make_engine: Callable[..., Engine],
 ) -> None:
-    n_ids = make_engine().session.vocab_size
+    n_ids = make_engine().model.vocab_size
     engine = make_engine(lambda prefix: one_hot(n_ids, END), stop_token_ids=(END,))
     result = engine.generate("x", GenerationConfig(regex="abc[0-9]*"))
     assert result.text == "abc"
@@ -247,13 +248,13 @@ def test_the_drafter_proposes_what_is_forced(tokenizer: Tokenizer) -> None:
     mask = mask_of(tokenizer, GenerationConfig(regex="(fox jumps over the|dog and) [a-z]+"))
     mask.accept(tokenizer.encode("f")[0])
     context = DraftContext([1], 1, SamplingConfig(), Noise(0), mask)
-    tree = GrammarDrafter().propose(context, Budget(n_nodes=20, depth=20))
+    tree = GrammarDrafter().begin(PROMPT).propose(context, Budget(n_nodes=20, depth=20))
     assert len(tree) >= 3
     assert b"ox jumps over the".startswith(spelt(tokenizer, [node.token for node in tree.nodes]))
-    short = GrammarDrafter().propose(context, Budget(n_nodes=2, depth=9))
+    short = GrammarDrafter().begin(PROMPT).propose(context, Budget(n_nodes=2, depth=9))
     assert [node.token for node in short.nodes] == [node.token for node in tree.nodes[:2]]
     without = DraftContext([1], 1, SamplingConfig(), Noise(0))
-    assert len(GrammarDrafter().propose(without, Budget(n_nodes=2, depth=9))) == 0
+    assert len(GrammarDrafter().begin(PROMPT).propose(without, Budget(n_nodes=2, depth=9))) == 0
 
 
 @pytest.mark.robustness
@@ -277,11 +278,12 @@ def test_the_drafter_proposes_what_is_forced(tokenizer: Tokenizer) -> None:
 def test_what_cannot_be_followed_is_refused_before_anything_runs(
     make_engine: Callable[..., Engine], fields: dict[str, Any], message: str
 ) -> None:
-    engine = make_engine()
+    model = ToyModel(330)
+    engine = make_engine(model=model)
     with pytest.raises(ConfigError, match=r"^[^\n]*$") as caught:
         engine.generate("hello", GenerationConfig(**fields))
     assert message in str(caught.value)
-    assert engine.session.n_passes == 0
+    assert model.n_passes == 0
 
 
 def test_a_missing_library_is_named(

@@ -14,15 +14,16 @@ from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.blocks import weight_shapes
-from edgedec.runtime.backends.fused import FusedSession
-from edgedec.runtime.sessions.session import TokenTree
+from edgedec.runtime.backends.fused import FusedModel
+from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sessions.token_tree import TokenTree
 
 CONTEXT = 64
 PREFIX = [3, 80, 7, 7, 41, 0, 12, 66, 5, 19, 20, 21, 1, 2, 3]
 TREE = TokenTree((30, 31, 32, 33, 34, 35, 36, 37), (-1, 0, 0, 2, 2, 4, 1, 5))
 CHAIN = TokenTree.chain(TREE.tokens)
 
-MakeSession = Callable[..., FusedSession]
+MakeSession = Callable[..., TokenSequence]
 
 
 @pytest.fixture(scope="module", params=["float16", "int8"])
@@ -41,8 +42,9 @@ def make_session(
     write_weights(graph, source, folder)
     onnx.save(graph, folder / "model.onnx")
 
-    def make(threads: int = 1) -> FusedSession:
-        session = FusedSession(folder / "model.onnx", source.config, threads, CONTEXT)
+    def make(threads: int = 1) -> TokenSequence:
+        model = FusedModel(folder / "model.onnx", source.config, threads)
+        session = TokenSequence(model, CONTEXT)
         session.forward(TokenTree.chain(PREFIX), ())
         session.commit(range(len(PREFIX)))
         return session

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,14 @@ from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.blocks import weight_shapes
 from edgedec.models.errors import SessionError
-from edgedec.runtime.backends.fused import FusedSession
-from edgedec.runtime.backends.portable import PortableSession
+from edgedec.runtime.backends.fused import FusedModel
+from edgedec.runtime.backends.portable import PortableModel
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.decoding.speculative import Speculative
 from edgedec.runtime.decoding.strategy import DecodingStrategy
 from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter
+from edgedec.runtime.drafting.draft_role import DraftRole
 from edgedec.runtime.drafting.drafter import Budget
 from edgedec.runtime.engine import Engine, LoadedModel
 from edgedec.runtime.sessions.memory import (
@@ -33,20 +35,21 @@ from edgedec.runtime.sessions.memory import (
     KnownModel,
     SessionMemory,
 )
-from edgedec.runtime.sessions.session import ModelSession
-from edgedec.runtime.sessions.state import SessionState
+from edgedec.runtime.sessions.model import Model
+from edgedec.runtime.sessions.state import KVRows, SessionState
 from edgedec.runtime.text.chat_template import ChatTemplate
 from edgedec.runtime.text.common_prefix import common_prefix
 from edgedec.runtime.text.prompt import PromptEncoder
 from edgedec.runtime.text.token_map import TokenMap
 from edgedec.runtime.text.tokenizer import Tokenizer
 
-from ..conftest import CHATML, ToySession, toy_state
+from ..conftest import CHATML, ToyCache, ToyModel, ToySession, toy_state
 from ..test_engine import reciting
 
 MB = 10**6
 GREEDY = GenerationConfig(max_new_tokens=6, ignore_eos=True)
 VOCAB = 330
+CONTEXT = 256
 
 
 def prompt(seed: int, n_tokens: int = 80) -> list[int]:
@@ -57,26 +60,36 @@ A, B, C = prompt(1), prompt(2), [*prompt(1)[:40], *prompt(3, 40)]
 """C begins as A does."""
 
 
-class LazySession(ToySession):
-    """A `ToySession` that counts the rows copied out of it."""
+class LazyModel(ToyModel):
+    """A `ToyModel` that counts the rows copied out of its KV caches."""
 
     n_copied = 0
 
-    def snapshot(self, n_tokens: int | None = None, start: int = 0) -> SessionState:
-        state = super().snapshot(n_tokens, start)
-        self.n_copied += len(state.tokens) - start
-        return state
+    def new_cache(self, context: int) -> ToyCache:
+        return LazyCache(self)
+
+
+class LazyCache(ToyCache):
+    """A KV cache of a `LazyModel`."""
+
+    def __init__(self, model: LazyModel) -> None:
+        super().__init__(model)
+        self._counting = model
+
+    def rows(self, start: int, stop: int) -> KVRows:
+        self._counting.n_copied += stop - start
+        return super().rows(start, stop)
 
 
 @pytest.fixture(scope="module", params=["toy", "portable", "float16", "int8"])
-def make_session(
+def make_model(
     request: pytest.FixtureRequest, make_source: Any, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[], ModelSession]:
-    """Returns a maker of sessions over one toy or tiny model."""
+) -> Callable[[], Model]:
+    """Returns a maker of one toy or tiny model."""
     if request.param == "toy":
-        return lambda: LazySession(VOCAB)
-    source = make_source(vocab_size=VOCAB, max_positions=256)
-    model = emit_portable(source.config, 256, ())
+        return lambda: LazyModel(VOCAB)
+    source = make_source(vocab_size=VOCAB, max_positions=CONTEXT)
+    model = emit_portable(source.config, CONTEXT, ())
     if request.param != "portable":
         if not kernels.has_library():
             pytest.skip("the kernel library is not built")
@@ -86,8 +99,8 @@ def make_session(
     folder = tmp_path_factory.mktemp(request.param)
     write_weights(model, source, folder)
     onnx.save(model, folder / "model.onnx")
-    kind = PortableSession if request.param == "portable" else FusedSession
-    return lambda: kind(folder / "model.onnx", source.config, 1, 256)
+    kind = PortableModel if request.param == "portable" else FusedModel
+    return lambda: kind(folder / "model.onnx", source.config, 1)
 
 
 MakeEngine = Callable[..., Engine]
@@ -99,16 +112,18 @@ def make_engine(tokenizer: Tokenizer, make_source: Any) -> MakeEngine:
     config = make_source(vocab_size=VOCAB).config
 
     def make(
-        session: ModelSession,
+        model: Model,
         max_bytes: int = MB,
         strategy: DecodingStrategy | None = None,
         memory: SessionMemory | None = None,
         fingerprint: str = "tiny",
+        context: int = CONTEXT,
     ) -> Engine:
         memory = memory or SessionMemory(max_bytes)
-        memory.know(TARGET, KnownModel(fingerprint, config, session.context))
+        memory.know(TARGET, KnownModel(fingerprint, config, context))
         encoder = PromptEncoder(tokenizer, ChatTemplate(CHATML))
-        return Engine(LoadedModel(session, tokenizer, encoder, memory=memory), strategy)
+        loaded = LoadedModel(model, context, tokenizer, encoder, memory=memory)
+        return Engine(loaded, strategy)
 
     return make
 
@@ -121,12 +136,16 @@ def run(engine: Engine, tokens: Sequence[int]) -> tuple[list[int], int]:
     return list(result.token_ids), n_reused
 
 
+def held(engine: Engine, tokens: Sequence[int]) -> SessionState:
+    """Returns what the engine has in the KV cache that holds most of ``tokens``."""
+    with engine.borrowed(tokens) as sequence:
+        return sequence.snapshot()
+
+
 @pytest.mark.parity
-def test_prompts_that_take_turns(
-    make_engine: MakeEngine, make_session: Callable[[], ModelSession]
-) -> None:
-    engine = make_engine(make_session())
-    alone = {i: run(make_engine(make_session()), p)[0] for i, p in enumerate((A, B, C))}
+def test_prompts_that_take_turns(make_engine: MakeEngine, make_model: Callable[[], Model]) -> None:
+    engine = make_engine(make_model())
+    alone = {i: run(make_engine(make_model()), p)[0] for i, p in enumerate((A, B, C))}
     assert run(engine, A) == (alone[0], 0)
     assert run(engine, B) == (alone[1], 0)
     assert run(engine, C) == (alone[2], 40)  # of A, in memory
@@ -138,83 +157,85 @@ def test_prompts_that_take_turns(
 
 @pytest.mark.parity
 def test_rows_recalled_are_those_computed(
-    make_engine: MakeEngine, make_session: Callable[[], ModelSession]
+    make_engine: MakeEngine, make_model: Callable[[], Model]
 ) -> None:
     """Every row of the KV cache, bit for bit, piecewise recalled or computed."""
-    engine, fresh = make_engine(make_session()), make_engine(make_session())
+    engine, fresh = make_engine(make_model()), make_engine(make_model())
     for tokens in (A, C, B, [*A[:60], *B[:22]], B):
         run(engine, tokens)
     for tokens in ([*C, 5, 6, 7], [*A[:60], *B[:22], 9]):
         _, n_reused = run(engine, tokens)
         assert n_reused >= 79
-        fresh.session.truncate(0)
+        fresh.forget_prompts()
         run(fresh, tokens)
-        got, expected = engine.session.snapshot(), fresh.session.snapshot()
+        got, expected = held(engine, tokens), held(fresh, tokens)
         assert got.tokens == expected.tokens
-        if isinstance(engine.session, PortableSession):
+        if isinstance(engine.model, PortableModel):
             continue  # its rows depend on the shape of the pass
         for name, rows in expected.kv_rows.items():
             np.testing.assert_array_equal(got.kv_rows[name], rows)
 
 
 def test_nothing_is_copied_without_need(make_engine: MakeEngine) -> None:
-    session = LazySession(VOCAB)
-    engine = make_engine(session)
+    model = LazyModel(VOCAB)
+    engine = make_engine(model)
     tokens = list(A)
     for _ in range(4):
         added, _ = run(engine, tokens)  # a prompt that goes on
         tokens += [*added, 5]
-    assert session.n_copied == 0
+    assert model.n_copied == 0
     run(engine, tokens[:-8])  # what is lost is soon computed again
-    assert session.n_copied == 0
+    assert model.n_copied == 0
     run(engine, B)
-    n_held = session.n_copied
+    n_held = model.n_copied
     assert n_held == len(tokens[:-8]) + 5
     run(engine, A)  # B is copied; of A all is held
-    assert session.n_copied == n_held + len(B) + 5
+    assert model.n_copied == n_held + len(B) + 5
     run(engine, C)
     run(engine, A)
-    assert session.n_copied == n_held + len(B) + 5 + (len(C) - 40 + 5)
+    assert model.n_copied == n_held + len(B) + 5 + (len(C) - 40 + 5)
 
 
 def test_no_memory_no_copies(make_engine: MakeEngine) -> None:
-    session = LazySession(VOCAB)
-    engine = make_engine(session, max_bytes=0)
+    model = LazyModel(VOCAB)
+    engine = make_engine(model, max_bytes=0)
     for tokens, n_reused in ((A, 0), (B, 0), (A, 0), (C, 40)):
         assert run(engine, tokens)[1] == n_reused
-    assert session.n_copied == 0
+    assert model.n_copied == 0
 
 
 @pytest.mark.parametrize("n_chunks", [0, 1])
 def test_cancelled_turns_lose_nothing_else(make_engine: MakeEngine, n_chunks: int) -> None:
-    session = LazySession(VOCAB)
-    engine = make_engine(session)
+    model = LazyModel(VOCAB)
+    engine = make_engine(model)
     alone, _ = run(engine, A)
     stream = engine.stream([*C, *prompt(9, 150)], GREEDY)
     if n_chunks:
-        session.before_pass = stream.cancel
+        model.before_pass = stream.cancel
     else:
         next(stream)
         stream.cancel()
     list(stream)
-    session.before_pass = lambda: None
-    assert list(session.tokens) == A[:40]
+    model.before_pass = lambda: None
+    with engine.borrowed(A) as sequence:
+        assert list(sequence.tokens) == A[:40]
     assert run(engine, A) == (alone, 79)
     assert run(engine, [*C, 4])[1] == 40  # the cancelled text was dropped
 
 
 def test_cancelled_before_it_began(make_engine: MakeEngine) -> None:
-    engine = make_engine(LazySession(VOCAB))
+    engine = make_engine(LazyModel(VOCAB))
     run(engine, A)
     engine.stream(B, GREEDY).cancel()
-    assert list(engine.session.tokens[:80]) == A
-    assert engine.session.n_tokens == 85
+    tokens = held(engine, A).tokens
+    assert tokens[:80] == tuple(A)
+    assert len(tokens) == 85
 
 
 def test_conversations_that_take_turns(make_engine: MakeEngine, tokenizer: Tokenizer) -> None:
     """Each of two conversations computes only what is new to it."""
     rule = reciting(tokenizer, "The quick brown fox jumps.")
-    engine = make_engine(LazySession(VOCAB, 600, rule))
+    engine = make_engine(LazyModel(VOCAB, rule), context=600)
     one = engine.conversation("You know everything about foxes and nothing else.", GREEDY)
     two = engine.conversation("You know everything about dogs, lazy ones, too.", GREEDY)
     held: dict[Any, int] = {}
@@ -246,7 +267,7 @@ REQUESTS = st.lists(
 @given(requests=REQUESTS, max_bytes=st.integers(0, 3000))
 @settings(deadline=None, max_examples=50)
 def test_any_requests_any_limit(requests: list[tuple[int, int, int, int]], max_bytes: int) -> None:
-    """`ToySession.restore` checks every row; the session's own prefix is never made shorter."""
+    """Rows are those of the tokens; the sequence's own prefix is never made shorter."""
     session = ToySession(VOCAB)
     memory = SessionMemory(max_bytes)
     for first, n_first, second, n_second in requests:
@@ -255,25 +276,23 @@ def test_any_requests_any_limit(requests: list[tuple[int, int, int, int]], max_b
         memory.recall(TARGET, session, tokens)
         assert n_own <= common_prefix(session.tokens, tokens)
         assert memory.prompt_cache.nbytes <= max_bytes
+        rows = toy_state(session.tokens, 0).kv_rows["rows"]
+        np.testing.assert_array_equal(session.snapshot().kv_rows["rows"], rows)
         session.restore(toy_state(tokens, 0))
 
 
-def draft_strategy(memory: SessionMemory, draft: ToySession) -> Speculative:
+def draft_strategy(memory: SessionMemory, draft: ToyModel) -> Speculative:
     """Returns speculation with a draft model that remembers."""
-    memory.open(DRAFT, draft)
-    drafter = DraftModelDrafter(
-        draft,
-        TokenMap.same(VOCAB, VOCAB),
-        VOCAB,
-        recall=lambda text: memory.recall(DRAFT, draft, text),
-    )
-    return Speculative(FixedPlanner([drafter], Budget(n_nodes=3, depth=3)))
+    pool = memory.open(DRAFT, draft, CONTEXT)
+    role = DraftRole(pool, TokenMap.same(VOCAB, VOCAB), VOCAB, partial(memory.recall, DRAFT))
+    planner = FixedPlanner([], Budget(n_nodes=3, depth=3), model=DraftModelDrafter(role))
+    return Speculative(planner)
 
 
 def test_draft_models_remember_too(make_engine: MakeEngine) -> None:
-    memory, draft = SessionMemory(MB), ToySession(VOCAB)
-    engine = make_engine(ToySession(VOCAB), strategy=draft_strategy(memory, draft), memory=memory)
-    alone = {i: run(make_engine(ToySession(VOCAB)), p)[0] for i, p in enumerate((A, B))}
+    memory, draft = SessionMemory(MB), ToyModel(VOCAB)
+    engine = make_engine(ToyModel(VOCAB), strategy=draft_strategy(memory, draft), memory=memory)
+    alone = {i: run(make_engine(ToyModel(VOCAB)), p)[0] for i, p in enumerate((A, B))}
     costs = []
     for i, tokens in ((0, A), (1, B), (0, A), (1, B)):
         before = draft.n_rows
@@ -289,15 +308,15 @@ def test_draft_models_remember_too(make_engine: MakeEngine) -> None:
 
 @pytest.mark.parity
 def test_saved_and_loaded(
-    make_engine: MakeEngine, make_session: Callable[[], ModelSession], tmp_path: Path
+    make_engine: MakeEngine, make_model: Callable[[], Model], tmp_path: Path
 ) -> None:
     path = tmp_path / "a.session"
-    first = make_engine(make_session(), max_bytes=0)
+    first = make_engine(make_model(), max_bytes=0)
     added, _ = run(first, A)
     first.save_session(path)
-    second = make_engine(make_session(), max_bytes=0)
+    second = make_engine(make_model(), max_bytes=0)
     assert second.load_session(path) == 85
-    got, expected = second.session.snapshot(), first.session.snapshot()
+    got, expected = held(second, A), held(first, A)
     assert got.tokens == expected.tokens == (*A, *added[:-1])
     for name, rows in expected.kv_rows.items():
         np.testing.assert_array_equal(got.kv_rows[name], rows)
@@ -307,7 +326,7 @@ def test_saved_and_loaded(
 
 
 def test_loading_remembers_what_it_replaces(make_engine: MakeEngine, tmp_path: Path) -> None:
-    engine = make_engine(LazySession(VOCAB))
+    engine = make_engine(LazyModel(VOCAB))
     run(engine, A)
     engine.save_session(tmp_path / "a")
     run(engine, B)
@@ -316,34 +335,45 @@ def test_loading_remembers_what_it_replaces(make_engine: MakeEngine, tmp_path: P
 
 
 def test_refused_files_change_nothing(make_engine: MakeEngine, tmp_path: Path) -> None:
-    engine, other = make_engine(ToySession(VOCAB)), make_engine(ToySession(VOCAB, 16))
-    foreign = make_engine(ToySession(VOCAB), fingerprint="another")
+    engine, other = make_engine(ToyModel(VOCAB)), make_engine(ToyModel(VOCAB), context=16)
+    foreign = make_engine(ToyModel(VOCAB), fingerprint="another")
     run(engine, A)
     engine.save_session(tmp_path / "a")
     with pytest.raises(SessionError, match="'tiny', this one is 'another'"):
         foreign.load_session(tmp_path / "a")
     with pytest.raises(SessionError, match="load with a larger context"):
         other.load_session(tmp_path / "a")
-    assert foreign.session.n_tokens == other.session.n_tokens == 0
+    assert held(foreign, A).tokens == held(other, A).tokens == ()
     data = (tmp_path / "a").read_bytes()
     (tmp_path / "a").write_bytes(data[:-1] + b"\1")
     run(engine, B)
     with pytest.raises(SessionError, match="SHA-256"):
         engine.load_session(tmp_path / "a")
-    assert list(engine.session.tokens[:80]) == B
+    assert held(engine, B).tokens[:80] == tuple(B)
 
 
-def test_a_stream_is_stopped_first(make_engine: MakeEngine, tmp_path: Path) -> None:
-    engine = make_engine(ToySession(VOCAB))
+def test_streams_go_on_beside_files(make_engine: MakeEngine, tmp_path: Path) -> None:
+    """What a stream computed so far is saved; what is loaded goes where no stream is."""
+    model = ToyModel(VOCAB)
+    engine = make_engine(model)
+    alone = {i: run(make_engine(ToyModel(VOCAB)), p)[0] for i, p in enumerate((A, B))}
     stream = engine.stream(A, GREEDY)
     list(zip(range(2), stream, strict=False))
     engine.save_session(tmp_path / "a")
-    assert stream.result.finish_reason == "cancelled"
-    n_held = engine.session.n_tokens
-    stream = engine.stream(B, GREEDY)
-    next(stream)
+    n_held = model.n_rows
+    assert n_held > len(A)
+    other = engine.stream(B, GREEDY)
+    next(other)
     assert engine.load_session(tmp_path / "a") == n_held
-    assert stream.is_finished
+    for going, expected in ((stream, alone[0]), (other, alone[1])):
+        assert not going.is_finished
+        list(going)
+        assert list(going.result.token_ids) == expected
+    n_computed = model.n_rows
+    fresh = make_engine(model)
+    fresh.load_session(tmp_path / "a")
+    assert run(fresh, [*A, *alone[0]])[1] == n_held
+    assert model.n_rows == n_computed + 80 + 6 - n_held + 5
     engine.close()
     for act in (engine.save_session, engine.load_session):
         with pytest.raises(SessionError, match="closed"):
@@ -351,7 +381,7 @@ def test_a_stream_is_stopped_first(make_engine: MakeEngine, tmp_path: Path) -> N
 
 
 def test_an_engine_without_a_bundle_has_no_files(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    session = ToySession(tokenizer.vocab_size)
-    engine = Engine(LoadedModel(session, tokenizer, PromptEncoder(tokenizer)))
+    model = ToyModel(tokenizer.vocab_size)
+    engine = Engine(LoadedModel(model, CONTEXT, tokenizer, PromptEncoder(tokenizer)))
     with pytest.raises(SessionError, match="of no bundle"):
         engine.save_session(tmp_path / "a")

@@ -17,15 +17,16 @@ from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.blocks import weight_shapes
 from edgedec.models.errors import SessionError
-from edgedec.runtime.backends.fused import FusedSession
-from edgedec.runtime.backends.portable import PortableSession
-from edgedec.runtime.sessions.session import ModelSession, TokenTree
+from edgedec.runtime.backends.fused import FusedModel
+from edgedec.runtime.backends.portable import PortableModel
+from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.state import SessionState, cut
+from edgedec.runtime.sessions.token_tree import TokenTree
 
 CONTEXT = 64
 TEXT = [int(token) for token in np.random.default_rng(1).integers(0, 83, 40)]
 TREE = TokenTree((30, 31, 32, 33, 34), (-1, 0, 0, 2, 2))
-MakeSession = Callable[..., ModelSession]
+MakeSession = Callable[..., TokenSequence]
 
 
 @pytest.fixture(scope="module", params=["portable", "float16", "int8"])
@@ -44,22 +45,19 @@ def make_session(
     folder = tmp_path_factory.mktemp(request.param)
     write_weights(model, source, folder)
     onnx.save(model, folder / "model.onnx")
-    kind = PortableSession if request.param == "portable" else FusedSession
-
-    def make(context: int = CONTEXT) -> ModelSession:
-        return kind(folder / "model.onnx", source.config, 1, context)
-
-    return make
+    kind = PortableModel if request.param == "portable" else FusedModel
+    shared = kind(folder / "model.onnx", source.config, 1)
+    return lambda context=CONTEXT: TokenSequence(shared, context)
 
 
-def feed(session: ModelSession, tokens: list[int]) -> npt.NDArray[np.float32]:
+def feed(session: TokenSequence, tokens: list[int]) -> npt.NDArray[np.float32]:
     """Commits ``tokens`` in one pass and returns their logits."""
     logits = session.forward(TokenTree.chain(tokens), range(len(tokens))).logits.copy()
     session.commit(range(len(tokens)))
     return logits
 
 
-def go_on(session: ModelSession) -> list[npt.NDArray[np.float32]]:
+def go_on(session: TokenSequence) -> list[npt.NDArray[np.float32]]:
     """Returns the logits of a tree, a step and a chunk after what ``session`` holds."""
     tree = session.forward(TREE, range(len(TREE))).logits.copy()
     session.commit((0, 2, 4))

@@ -10,11 +10,13 @@ import numpy.typing as npt
 
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.switching import SwitchConfig
+from edgedec.runtime.drafting.draft_role import DraftRole
 from edgedec.runtime.requests.result import GenerationResult
 from edgedec.runtime.sampling.token_mask import TokenMask
 from edgedec.runtime.switching.switching import Switching
+from edgedec.runtime.text.token_map import TokenMap
 
-from ..conftest import ToySession
+from ..conftest import OnePool, ToySession
 from ..draft_toys import PROMPT, VOCAB, StatsSession, generate
 
 Row = npt.NDArray[np.float32]
@@ -45,6 +47,11 @@ def small_toy(
     return kind(vocab_size, context, rule(vocab_size, noise))
 
 
+def role_of(small: ToySession) -> DraftRole:
+    """Returns the role of a small model that has one sequence."""
+    return DraftRole(OnePool(small), TokenMap.same(VOCAB, small.vocab_size), VOCAB)
+
+
 def switched(
     setting: str | SwitchConfig,
     config: GenerationConfig,
@@ -56,7 +63,7 @@ def switched(
     """Returns an output of switching and both sessions, rewound as they must be."""
     large, small = large or large_toy(), small or small_toy()
     parsed = SwitchConfig.parse(setting) if isinstance(setting, str) else setting
-    strategy = Switching(small, parsed, size_ratio=0.25, **others)
+    strategy = Switching(role_of(small), parsed, size_ratio=0.25, **others)
     result = generate(large, PROMPT, config, strategy, mask)
     check_account(result)
     text = [*PROMPT, *result.token_ids]

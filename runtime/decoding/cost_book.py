@@ -1,0 +1,45 @@
+"""The cost tables of one engine's models: read, measured when first needed, shared by requests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import platformdirs
+
+from edgedec.runtime.decoding.cost_table import CostTable
+from edgedec.runtime.sessions.passes import Passes
+from edgedec.runtime.sessions.sequence import TokenSequence
+
+
+class CostBook:
+    """Cost tables by role.
+
+    Args:
+        identity: Names models, device and threads; costs measured for one are not used for another,
+            and those of an empty one are not kept.
+    """
+
+    def __init__(self, identity: str = "") -> None:
+        self._identity = identity
+        self._tables: dict[str, CostTable] = {}
+
+    def of(self, role: str, sequence: TokenSequence) -> Passes[CostTable]:
+        """Returns the costs of passes of ``sequence``'s model; the first few runs measure them."""
+        if role not in self._tables:
+            path = self._path(role)
+            known = CostTable.load(path, self._identity) if path else None
+            if known is not None and known.is_settled:
+                self._tables[role] = known
+                return known
+            table = yield from CostTable.measure(sequence, anchor=0)
+            table = table.merged(known) if known else table
+            if path:
+                table.save(path, self._identity)
+            self._tables[role] = table
+        return self._tables[role]
+
+    def _path(self, role: str) -> Path | None:
+        if not self._identity:
+            return None
+        folder = Path(platformdirs.user_cache_dir("edgedec")) / "costs"
+        return folder / f"{self._identity}-{role}.json"

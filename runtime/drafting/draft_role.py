@@ -1,0 +1,42 @@
+"""The draft model of one engine, opened: whoever drafts or takes turns with it shares it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from edgedec.runtime.sessions.model import Model
+from edgedec.runtime.sessions.pool import SequencePool
+from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.text.token_map import TokenMap
+
+
+@dataclass(frozen=True)
+class DraftRole:
+    """A draft model's sequences and its tokens.
+
+    token_map: between the target model's tokens and its own. target_vocab_size: tokens that the
+    target model has logits for. recall: called with a sequence and a text in draft tokens; it may
+    fill the KV cache with a prefix of it. release: called with the model when nobody needs it.
+    """
+
+    pool: SequencePool
+    token_map: TokenMap
+    target_vocab_size: int
+    recall: Callable[[TokenSequence, Sequence[int]], None] = lambda sequence, text: None
+    release: Callable[[Model], None] = lambda model: model.close()
+
+    def take(self, text: Sequence[int]) -> TokenSequence:
+        """Returns a sequence for ``text``, draft tokens, with what is known of its beginning."""
+        sequence = self.pool.take(text)
+        try:
+            self.recall(sequence, text)
+        except BaseException:
+            self.pool.give_back(sequence)
+            raise
+        return sequence
+
+    def close(self) -> None:
+        """Closes all sequences and releases the model."""
+        self.pool.close()
+        self.release(self.pool.model)

@@ -1,0 +1,65 @@
+"""How a bundle is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgedec.models.errors import ConfigError
+from edgedec.runtime.cores.machine import processors
+from edgedec.runtime.opening.split_cores import AUTO, MODES
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """How a bundle is loaded; the defaults suit one model on a machine of its own.
+
+    threads: threads of the kernels; one for each processor of ``affinity``, or for each of the
+        machine's physical cores, when None.
+    context: most tokens of prompt and output together; the bundle's own when None.
+    draft: another bundle whose model drafts; True for the bundle's own draft model, if it has one,
+        False for none. It takes no memory until a method uses it.
+    draft_threads: threads of the draft model; as many as the target model's when None.
+    prompt_cache_mb: most memory for what earlier prompts left, so that prompts that take turns are
+        not computed anew; 0 for none. Nothing is copied before another prompt comes.
+        Units: 10**6 bytes.
+    affinity: the processors that threads stay on, one for each; the first is for the thread that
+        calls, and only while the model computes. Wherever the system puts them when None.
+    store: file of the n-gram store that the methods ``store`` and ``auto`` draft from; made if
+        there is none.
+    is_store_growing: whether the texts of these methods are added to the store.
+    overlap: whether the draft model drafts on while the target model verifies, on processors of
+        its own: ``on``, ``off``, or ``auto``: with four cores or more, as long as it pays.
+    """
+
+    threads: int | None = None
+    context: int | None = None
+    draft: bool | str | Path = True
+    draft_threads: int | None = None
+    prompt_cache_mb: int = 256
+    affinity: Sequence[int] | None = None
+    store: str | Path | None = None
+    is_store_growing: bool = True
+    overlap: str = AUTO
+
+    def __post_init__(self) -> None:
+        for name in ("threads", "draft_threads", "context"):
+            _check_positive(name, getattr(self, name))
+        for name in ("threads", "draft_threads"):
+            value = getattr(self, name)
+            if value is not None and value > processors():
+                raise ConfigError(
+                    f"{name} is {value}, expected at most {processors()}, this machine's processors"
+                )
+        if not isinstance(self.draft, bool | str | Path):
+            raise ConfigError(f"draft is {self.draft!r}, expected True, False or a path")
+        if self.overlap not in MODES:
+            raise ConfigError(f"overlap is {self.overlap!r}, expected {', '.join(MODES)}")
+
+
+def _check_positive(name: str, value: int | None) -> None:
+    if value is None:
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{name} is {value!r}, expected a whole number of at least 1")

@@ -1,0 +1,91 @@
+"""A model without a text: what every backend offers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from edgedec.runtime.cores.affinity import Affinity
+from edgedec.runtime.sessions.passes import Pass
+from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sessions.state import KVRows
+from edgedec.runtime.sessions.token_tree import TokenTree
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What passes over a graph may ask for.
+
+    trees: tokens that branch; without it a pass is over a chain. gates: leaving sub-layers out.
+    hidden_layers: layers whose hidden states it can return. row_stats: statistics are computed in
+    the graph, so rows of logits need not leave it. cores: passes may move to other processors.
+    """
+
+    trees: bool = True
+    gates: bool = False
+    hidden_layers: tuple[int, ...] = ()
+    row_stats: bool = False
+    cores: bool = False
+
+
+class KVCache(Protocol):
+    """Keys and values of one text in the layout of a backend, which computes passes over them."""
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes that one token takes."""
+
+    def compute(self, wanted: Pass, n_past: int, cores: Affinity | None) -> Rows:
+        """Returns the rows of a pass after ``n_past`` committed tokens.
+
+        Its keys and values are kept apart until `keep`, or the next pass.
+
+        Args:
+            cores: Processors to compute on; those the model was opened for when None.
+
+        Raises:
+            SessionError: The pass failed.
+        """
+
+    def keep(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
+        """Puts the keys and values of the tokens ``path`` of the latest pass behind ``n_past``."""
+
+    def rows(self, start: int, stop: int) -> KVRows:
+        """Returns copies of the rows of tokens ``start`` to ``stop``."""
+
+    def load_rows(self, start: int, kv_rows: KVRows) -> None:
+        """Puts rows as `rows` returns them in place, from token ``start`` on."""
+
+    def close(self) -> None:
+        """Releases the memory."""
+
+
+class Model(Protocol):
+    """A graph with its weights and threads: opened once in a process, shared by its sequences."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Width of a logits row."""
+
+    @property
+    def n_token_ids(self) -> int:
+        """Tokens it can read; more than it has logits for where its head is trimmed."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What its passes may ask for."""
+
+    @property
+    def n_layers(self) -> int:
+        """Layers of the decoder."""
+
+    @property
+    def is_closed(self) -> bool:
+        """The graph was released."""
+
+    def new_cache(self, context: int) -> KVCache:
+        """Returns an empty KV cache for at most ``context`` tokens."""
+
+    def close(self) -> None:
+        """Releases the graph; further passes are a SessionError."""

@@ -1,0 +1,75 @@
+"""What a step wants computed, and those who have it computed."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sessions.token_tree import TokenTree
+
+if TYPE_CHECKING:
+    from edgedec.runtime.sessions.sequence import TokenSequence
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One pass of a model over a few tokens of one sequence. It commits nothing.
+
+    logit_rows: indices into ``tree`` of the rows that are wanted, none below ``n_known``.
+    hidden_layers: layers whose hidden states are wanted, of every new token.
+    n_known: tokens that ``tree`` begins with and the pending pass computed already; a tree grows
+        level by level that way, and only its new tokens cost time.
+    with_logits: whether `Rows.logits` is wanted; statistics always are. Rows of logits that nobody
+        wants are not copied.
+    layer_gates: sub-layers that run: 2i is the attention of layer i, 2i + 1 its MLP; all when
+        None. A pass that leaves some out may grow but not be committed, for its rows of the KV
+        cache are incomplete.
+    """
+
+    sequence: TokenSequence
+    tree: TokenTree
+    logit_rows: Sequence[int]
+    hidden_layers: Sequence[int] = ()
+    n_known: int = 0
+    with_logits: bool = True
+    layer_gates: Sequence[bool] | None = None
+
+    def run(self) -> Rows:
+        """Returns the rows; raises a SessionError where the sequence or its model cannot."""
+        return self.sequence.run(self)
+
+    def attempt(self) -> Rows | BaseException:
+        """Returns the rows, or what went wrong, an interrupt included; see `resume`."""
+        try:
+            return self.run()
+        except BaseException as error:  # belongs to the step, which tidies up and lets it go on
+            return error
+
+
+Passes = Generator[Pass, Rows, T]
+"""A step: it yields the passes it wants, is sent their rows, and returns its result.
+
+It never runs a pass itself. Whoever drives it may do other requests' passes in between.
+"""
+
+
+def run_passes(passes: Passes[T]) -> T:
+    """Runs a step by itself and returns its result."""
+    try:
+        outcome = next(passes).attempt()
+        while True:
+            outcome = resume(passes, outcome).attempt()
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+def resume(passes: Passes[T], outcome: Rows | BaseException) -> Pass:
+    """Returns the next pass of a step; what went wrong with the last one is raised in there."""
+    if isinstance(outcome, BaseException):
+        return passes.throw(outcome)
+    return passes.send(outcome)

@@ -1,0 +1,38 @@
+"""What a pass returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from edgedec.runtime.sessions.row_stats import RowStats
+
+Float32 = npt.NDArray[np.float32]
+
+
+@dataclass
+class Rows:
+    """What a pass returns. The arrays may be reused by the sequence's next pass.
+
+    row_stats: of the asked rows, where the graph computes them.
+    ms: milliseconds that the pass took, or the passes if it took several.
+
+    Shapes:
+        logits: [R, V] float32, one row per asked row; [0, V] when statistics alone were asked
+            for and the graph computes them.
+        hidden: layer -> [T, hidden_size] float32, the residual stream after that many layers.
+    """
+
+    logits: Float32
+    hidden: dict[int, Float32] = field(default_factory=dict)
+    row_stats: RowStats | None = None
+    ms: float = 0.0
+
+    @property
+    def stats(self) -> RowStats:
+        """Statistics of the asked rows."""
+        if self.row_stats is None:
+            self.row_stats = RowStats.of(self.logits)
+        return self.row_stats

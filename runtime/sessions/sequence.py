@@ -1,0 +1,250 @@
+"""A text in the KV cache of a model: its tokens, their rows, and the pass in flight."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from edgedec.models.errors import SessionError
+from edgedec.runtime.cores.affinity import Affinity
+from edgedec.runtime.sessions.model import Model
+from edgedec.runtime.sessions.passes import Pass
+from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sessions.state import Layout, SessionState, check_counts, check_layout
+from edgedec.runtime.sessions.token_tree import TokenTree
+
+
+class TokenSequence:
+    """Committed tokens, exactly those whose rows are in the KV cache, and a pending pass.
+
+    Sequences of one model know nothing of each other.
+    """
+
+    def __init__(self, model: Model, context: int) -> None:
+        """Makes an empty sequence of at most ``context`` tokens."""
+        self.model = model
+        self.context = context
+        self._cache = model.new_cache(context)
+        self._tokens: list[int] = []
+        self._pending: TokenTree | None = None
+        self._is_pending_gated = False
+        self._cores: Affinity | None = None
+        self._is_closed = False
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """The committed tokens; not to be changed."""
+        return self._tokens
+
+    @property
+    def n_tokens(self) -> int:
+        """Number of committed tokens."""
+        return len(self._tokens)
+
+    @property
+    def vocab_size(self) -> int:
+        """Width of a logits row."""
+        return self.model.vocab_size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of KV cache that committed tokens occupy."""
+        return len(self._tokens) * self._cache.row_nbytes
+
+    @property
+    def is_closed(self) -> bool:
+        """The KV cache was released, or the model."""
+        return self._is_closed or self.model.is_closed
+
+    @property
+    def layout(self) -> Layout:
+        """What the rows of its states are made of."""
+        return self.snapshot(0).layout
+
+    def place(self, cores: Affinity | None) -> None:
+        """Has passes run with one thread on each of ``cores`` from now on; None: as when opened.
+
+        The KV cache stays, and so do logits to the last bit. The first time takes as long as
+        opening the graph, whose weights are in memory already.
+        """
+        self._cores = cores if self.model.capabilities.cores else None
+
+    def forward(
+        self,
+        tree: TokenTree,
+        logit_rows: Sequence[int],
+        hidden_layers: Sequence[int] = (),
+        *,
+        n_known: int = 0,
+        with_logits: bool = True,
+        layer_gates: Sequence[bool] | None = None,
+    ) -> Rows:
+        """Returns the rows of a pass at once; arguments as of `Pass`. For who drives no steps."""
+        return self.run(
+            Pass(self, tree, logit_rows, hidden_layers, n_known, with_logits, layer_gates)
+        )
+
+    def run(self, wanted: Pass) -> Rows:
+        """Returns the rows of a pass, which is pending from then on.
+
+        Raises:
+            SessionError: The pass does not fit the context or the pending pass, asks for what the
+                graph cannot do, or failed.
+        """
+        self._check_open()
+        self._check_room(wanted.tree)
+        self._check_known(wanted.tree, wanted.n_known)
+        is_gated = _check_capabilities(wanted)
+        was_gated = self._is_pending_gated
+        self._pending = None
+        started_s = time.perf_counter()
+        rows = self._cache.compute(wanted, len(self._tokens), self._cores)
+        rows.ms = 1000 * (time.perf_counter() - started_s)
+        self._is_pending_gated = is_gated or (wanted.n_known > 0 and was_gated)
+        self._pending = wanted.tree
+        return rows
+
+    def commit(self, path: Sequence[int]) -> None:
+        """Keeps the rows of the last pass named by ``path`` (root first), drops the others."""
+        tree = self._check_path(path)
+        self._cache.keep(len(self._tokens), tree, path)
+        self._pending = None
+        # One step that no interrupt can split.
+        self._tokens.extend([tree.tokens[i] for i in path])
+
+    def truncate(self, n_tokens: int) -> None:
+        """Forgets every committed token after the first ``n_tokens``, and any pending pass."""
+        if not 0 <= n_tokens <= len(self._tokens):
+            raise SessionError(
+                f"truncate to {n_tokens} tokens, expected 0 to {len(self._tokens)} (those "
+                "committed)"
+            )
+        self._pending = None
+        del self._tokens[n_tokens:]
+
+    def snapshot(self, n_tokens: int | None = None, start: int = 0) -> SessionState:
+        """Returns copies of the rows of committed tokens ``start`` to ``n_tokens``.
+
+        n_tokens: all that are committed when None.
+        """
+        n_tokens = len(self._tokens) if n_tokens is None else n_tokens
+        if not 0 <= start <= n_tokens <= len(self._tokens):
+            raise SessionError(
+                f"snapshot of tokens {start} to {n_tokens}, expected 0 to {len(self._tokens)}, "
+                "those committed"
+            )
+        return SessionState(
+            tuple(self._tokens[:n_tokens]), start, self._cache.rows(start, n_tokens)
+        )
+
+    def restore(self, state: SessionState) -> None:
+        """Makes the tokens of ``state`` the committed ones, as if they had been computed.
+
+        Raises:
+            SessionError: ``state`` does not fit this sequence, which then stays as it was.
+        """
+        self._check_open()
+        self._check_state(state)
+        self.truncate(state.start)  # an interrupt must not leave tokens with others' rows
+        self._cache.load_rows(state.start, state.kv_rows)
+        self._tokens.extend(state.tokens[state.start :])
+
+    def close(self) -> None:
+        """Releases the KV cache; further passes are a SessionError."""
+        self._is_closed = True
+        self._pending = None
+        self._tokens.clear()
+        self._cache.close()
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise SessionError("the model is closed: load the bundle again")
+
+    def _check_room(self, tree: TokenTree) -> None:
+        needed = len(self._tokens) + len(tree.tokens)
+        if needed > self.context:
+            raise SessionError(
+                f"a pass of {len(tree)} tokens after {len(self._tokens)} needs {needed} positions, "
+                f"the context has {self.context}; load with a larger context or shorten the text"
+            )
+
+    def _check_known(self, tree: TokenTree, n_known: int) -> None:
+        """Raises a SessionError unless the pending pass computed the first tokens of ``tree``."""
+        if n_known == 0:
+            return
+        known, tree_start = self._pending, (tree.tokens[:n_known], tree.parents[:n_known])
+        if known is None or (known.tokens[:n_known], known.parents[:n_known]) != tree_start:
+            raise SessionError(
+                f"the first {n_known} tokens of the pass are not those of the pass before it"
+            )
+        if not 0 < n_known < len(tree):
+            raise SessionError(f"n_known is {n_known}, expected 0 to {len(tree) - 1}")
+
+    def _check_path(self, path: Sequence[int]) -> TokenTree:
+        """Returns the pending tree when ``path`` is a way down through it from the prefix."""
+        tree = self._pending
+        if tree is None:
+            raise SessionError("commit needs a pass that was not committed yet; run one first")
+        if self._is_pending_gated:
+            raise SessionError(
+                "the last pass left sub-layers out, so it cannot be committed: run the whole pass "
+                "first"
+            )
+        previous = -1
+        for i in path:
+            if not 0 <= i < len(tree) or tree.parents[i] != previous:
+                raise SessionError(
+                    f"path {list(path)} is no way down the tree of the last pass: token {i} "
+                    f"does not hang on {previous}"
+                )
+            previous = i
+        return tree
+
+    def _check_state(self, state: SessionState) -> None:
+        """Raises a SessionError unless the sequence can take up ``state``."""
+        check_layout(state.layout, self.layout)
+        check_counts(state)
+        if len(state.tokens) > self.context:
+            raise SessionError(
+                f"the state has {len(state.tokens)} tokens, the context {self.context}: load with "
+                "a larger context"
+            )
+        n_ids = self.model.n_token_ids
+        if not all(0 <= token < n_ids for token in state.tokens):
+            raise SessionError(
+                f"the state holds token ids from {min(state.tokens)} to {max(state.tokens)}, "
+                f"expected 0 to {n_ids - 1}: it is another model's"
+            )
+        if state.tokens[: state.start] != tuple(self._tokens[: state.start]):
+            raise SessionError(
+                f"the state continues {state.start} tokens that are not the sequence's: restore "
+                "what comes before it first"
+            )
+
+
+def _check_capabilities(wanted: Pass) -> bool:
+    """Raises a SessionError where the graph cannot; returns whether sub-layers are left out."""
+    can, gates = wanted.sequence.model.capabilities, wanted.layer_gates
+    if not can.trees and not wanted.tree.is_chain:
+        raise SessionError(
+            "this bundle's graph cannot run a tree of drafts: use a chain, or export with "
+            "edgedec's own graph"
+        )
+    if missing := [i for i in wanted.hidden_layers if i not in can.hidden_layers]:
+        raise SessionError(
+            f"this bundle's graph returns hidden states of the layers {list(can.hidden_layers)}, "
+            f"not of {missing[0]}: export the model again with --hidden-layers"
+        )
+    if gates is None:
+        return False
+    if not can.gates:
+        raise SessionError(
+            "this bundle's graph cannot leave sub-layers out: export the model again, as a fused "
+            "graph"
+        )
+    if len(gates) != 2 * wanted.sequence.model.n_layers:
+        raise SessionError(
+            f"got {len(gates)} layer gates, expected {2 * wanted.sequence.model.n_layers}, two for "
+            "each layer"
+        )
+    return not all(gates)

@@ -1,0 +1,98 @@
+"""Requests take turns at one engine, first come, first served."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
+from edgedec.runtime.sessions.passes import Passes, T, resume
+
+
+class BusyClock:
+    """The time of one request, which stands still while others have their turn."""
+
+    def __init__(self) -> None:
+        self._waited_s = 0.0
+
+    def now_s(self) -> float:
+        """Returns seconds since some moment."""
+        return time.perf_counter() - self._waited_s
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """The clock stands still inside the block."""
+        started_s = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._waited_s += time.perf_counter() - started_s
+
+
+class Turns:
+    """A lock whose waiters get it in the order they came.
+
+    Python's own gives it back to whoever let go of it last, for that one is awake.
+    """
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._waiting: deque[threading.Event] = deque()
+        self._is_taken = False
+
+    @contextmanager
+    def taken(self, clock: BusyClock | None = None) -> Iterator[None]:
+        """It is nobody else's turn inside the block; ``clock`` stands still until it begins."""
+        with nullcontext() if clock is None else clock.stopped():
+            self._take()
+        try:
+            yield
+        finally:
+            self._give()
+
+    def drive(self, passes: Passes[T], clock: BusyClock | None = None) -> T:
+        """Runs a step and returns its result; others may have a turn after each of its passes.
+
+        What a step does before a pass, and that pass, are one turn.
+        """
+        try:
+            with self.taken(clock):
+                outcome = next(passes).attempt()
+            while True:
+                with self.taken(clock):
+                    outcome = resume(passes, outcome).attempt()
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        finally:
+            passes.close()
+
+    def _take(self) -> None:
+        with self._mutex:
+            if not self._is_taken:
+                self._is_taken = True
+                return
+            turn = threading.Event()
+            self._waiting.append(turn)
+        try:
+            turn.wait()
+        except BaseException:
+            self._leave(turn)
+            raise
+
+    def _give(self) -> None:
+        with self._mutex:
+            if self._waiting:
+                self._waiting.popleft().set()
+            else:
+                self._is_taken = False
+
+    def _leave(self, turn: threading.Event) -> None:
+        """Takes a waiter that was interrupted out of the queue, or passes its turn on."""
+        with self._mutex:
+            if turn in self._waiting:
+                self._waiting.remove(turn)
+                return
+        self._give()

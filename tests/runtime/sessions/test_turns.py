@@ -1,0 +1,284 @@
+"""Turns: who comes first, what errors and interrupts leave, and what waiting costs."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from edgedec.models.errors import SessionError
+from edgedec.runtime.sessions.passes import Pass, Passes, run_passes
+from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sessions.turns import BusyClock, Turns
+
+from ..conftest import ToySession
+
+VOCAB = 60
+TIMEOUT_S = 30.0
+Drive = Callable[[Passes[list[int]]], list[int]]
+
+
+def wait_until(is_so: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.001)
+
+
+def n_waiting(turns: Turns) -> int:
+    return len(turns._waiting)
+
+
+def is_free(turns: Turns) -> bool:
+    """Whether whoever asks has a turn at once."""
+
+    def take() -> None:
+        with turns.taken():
+            pass
+
+    thread = started(take)
+    thread.join(1.0)
+    return not thread.is_alive()
+
+
+def started(run: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+
+def joined(*threads: threading.Thread) -> None:
+    for thread in threads:
+        thread.join(TIMEOUT_S)
+        assert not thread.is_alive()
+
+
+def saying(session: ToySession, n_passes: int) -> Passes[list[int]]:
+    """A step that commits a token in each of its passes; returns what may follow them."""
+    found = []
+    for token in range(n_passes):
+        rows = yield Pass(session, TokenTree.chain([token]), (0,))
+        session.commit((0,))
+        found.append(int(rows.logits[0].argmax()))
+    return found
+
+
+def test_first_come_first_served() -> None:
+    turns, order = Turns(), list[int]()
+
+    def take(i: int) -> None:
+        with turns.taken():
+            order.append(i)
+
+    with turns.taken():
+        threads = []
+        for i in range(6):
+            threads.append(started(lambda i=i: take(i)))
+            wait_until(lambda i=i: n_waiting(turns) == i + 1)
+        assert order == []
+    joined(*threads)
+    assert order == list(range(6))
+
+
+def test_steps_alternate_pass_by_pass() -> None:
+    """Whoever has just had a turn is behind all who wait, though its thread is awake."""
+    turns, order = Turns(), list[str]()
+    done = {"a": False, "b": False}
+    found: dict[str, list[int]] = {}
+
+    def drive(name: str, other: str) -> None:
+        session = ToySession(VOCAB)
+
+        def before_pass() -> None:
+            order.append(name)
+            wait_until(lambda: n_waiting(turns) or done[other])
+
+        session.before_pass = before_pass
+        found[name] = turns.drive(saying(session, 4))
+        done[name] = True
+
+    first = started(lambda: drive("a", "b"))
+    wait_until(lambda: order)
+    joined(first, started(lambda: drive("b", "a")))
+    assert order == ["a", "b"] * 4
+    assert found["a"] == found["b"] == run_passes(saying(ToySession(VOCAB), 4))
+
+
+def test_one_turn_is_one_pass_at_a_time() -> None:
+    turns, n_inside, most = Turns(), 0, 0
+    lock = threading.Lock()
+
+    def drive() -> None:
+        session = ToySession(VOCAB)
+
+        def before_pass() -> None:
+            nonlocal n_inside, most
+            with lock:
+                n_inside += 1
+                most = max(most, n_inside)
+            time.sleep(0.001)
+            with lock:
+                n_inside -= 1
+
+        session.before_pass = before_pass
+        turns.drive(saying(session, 10))
+
+    joined(*(started(drive) for _ in range(4)))
+    assert most == 1
+
+
+def drives() -> list[Drive]:
+    return [run_passes, lambda step: Turns().drive(step)]
+
+
+@pytest.mark.parametrize("drive", drives(), ids=["alone", "in turns"])
+@pytest.mark.parametrize("error", [SessionError("no"), ValueError("no"), KeyboardInterrupt()])
+def test_an_error_is_raised_inside_the_step_which_may_go_on(
+    drive: Drive, error: BaseException
+) -> None:
+    session, caught = ToySession(VOCAB), list[BaseException]()
+
+    def fail() -> None:
+        raise error
+
+    def step() -> Passes[list[int]]:
+        session.before_pass = fail
+        try:
+            yield Pass(session, TokenTree.chain([7]), (0,))
+        except type(error) as raised:
+            caught.append(raised)
+        session.before_pass = lambda: None
+        return (yield from saying(session, 2))
+
+    assert drive(step()) == run_passes(saying(ToySession(VOCAB), 2))
+    assert caught == [error]
+    assert list(session.tokens) == [0, 1]
+
+
+@pytest.mark.parametrize("error", [SessionError("no"), KeyboardInterrupt()])
+def test_an_error_that_the_step_leaves_ends_it_and_the_turn(error: BaseException) -> None:
+    turns, session, ended = Turns(), ToySession(VOCAB), list[str]()
+
+    def step() -> Passes[list[int]]:
+        try:
+            return (yield from saying(session, 2))
+        finally:
+            ended.append("ended")
+
+    def fail() -> None:
+        raise error
+
+    session.before_pass = fail
+    with pytest.raises(type(error)) as caught:
+        turns.drive(step())
+    assert caught.value is error
+    assert ended == ["ended"]
+    assert is_free(turns)
+
+
+def test_an_error_in_a_turn_ends_it() -> None:
+    turns = Turns()
+    with pytest.raises(ValueError, match="mine"), turns.taken():
+        raise ValueError("mine")
+    assert is_free(turns)
+
+
+@pytest.mark.parametrize("way", ["taken", "drive"])
+def test_the_clock_stands_still_while_waiting(way: str) -> None:
+    turns, clock = Turns(), BusyClock()
+    session, lost_s = ToySession(VOCAB), list[float]()
+
+    def wait() -> None:
+        started_s, busy_s = time.perf_counter(), clock.now_s()
+        if way == "taken":
+            with turns.taken(clock):
+                pass
+        else:
+            turns.drive(saying(session, 3), clock)
+        busy_s, wall_s = clock.now_s() - busy_s, time.perf_counter() - started_s
+        assert busy_s >= 0
+        lost_s.append(wall_s - busy_s)
+
+    with turns.taken():
+        thread = started(wait)
+        wait_until(lambda: n_waiting(turns) == 1)
+        time.sleep(0.2)
+    joined(thread)
+    assert lost_s[0] >= 0.2
+
+
+def test_the_clock_goes_on_inside_a_turn() -> None:
+    turns, clock = Turns(), BusyClock()
+    with turns.taken(clock):
+        before_s = clock.now_s()
+        time.sleep(0.05)
+        assert clock.now_s() - before_s >= 0.05
+
+
+def test_an_interrupt_while_waiting_leaves_the_queue() -> None:
+    turns, order, is_over = Turns(), list[str](), threading.Event()
+    main = threading.main_thread().ident
+    assert main is not None
+    assert threading.get_ident() == main
+
+    def hold() -> None:
+        with turns.taken():
+            is_over.wait(TIMEOUT_S)
+
+    def second() -> None:
+        with turns.taken():
+            order.append("second")
+
+    def interrupt() -> None:
+        wait_until(lambda: n_waiting(turns) == 1)
+        behind = started(second)
+        wait_until(lambda: n_waiting(turns) == 2)
+        signal.pthread_kill(main, signal.SIGINT)
+        wait_until(lambda: n_waiting(turns) == 1)
+        is_over.set()
+        joined(behind)
+
+    holder = started(hold)
+    wait_until(lambda: turns._is_taken)
+    interrupter = started(interrupt)
+    with pytest.raises(KeyboardInterrupt), turns.taken():
+        order.append("interrupted")
+    joined(interrupter, holder)
+    assert order == ["second"]
+    assert is_free(turns)
+
+
+class _TooLate(threading.Event):
+    """The interrupt comes when the turn has come already."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        super().wait(timeout)
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_as_the_turn_comes_passes_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns, order = Turns(), list[str]()
+
+    def first() -> None:
+        with pytest.raises(KeyboardInterrupt), turns.taken():
+            order.append("interrupted")
+
+    def second() -> None:
+        with turns.taken():
+            order.append("second")
+
+    late = SimpleNamespace(Event=_TooLate)
+    with turns.taken():
+        with monkeypatch.context() as patched:
+            patched.setattr("edgedec.runtime.sessions.turns.threading", late)
+            threads = [started(first)]
+            wait_until(lambda: n_waiting(turns) == 1)
+        threads.append(started(second))
+        wait_until(lambda: n_waiting(turns) == 2)
+    joined(*threads)
+    assert order == ["second"]
+    assert is_free(turns)

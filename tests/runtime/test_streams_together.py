@@ -1,0 +1,129 @@
+"""Several streams of one engine at once: each as if it were alone, nothing computed twice."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from edgedec.runtime.config import GenerationConfig, SamplingConfig
+from edgedec.runtime.decoding.cost_table import CostTable
+from edgedec.runtime.engine import Engine
+from edgedec.runtime.requests.result import GenerationResult
+from edgedec.runtime.requests.stream import Stream
+from edgedec.runtime.sessions.passes import Passes
+
+from .conftest import Row, ToyModel
+
+MakeEngine = Callable[..., Engine]
+PROMPTS = ("The quick brown fox jumps over", "lines and spaces and lines and")
+METHODS = ["plain", "lookup", "auto"]
+SAMPLINGS = [SamplingConfig(), SamplingConfig(temperature=0.9)]
+
+
+def looping(prefix: Sequence[int]) -> Row:
+    """Returns logits by the last token alone, so that texts repeat themselves."""
+    return (6 * np.random.default_rng([3, prefix[-1]]).standard_normal(330)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def even_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More rows cost little more, whatever the clock says."""
+
+    def measure(*_: object, **__: object) -> Passes[CostTable]:
+        return CostTable({1: 100.0, 16: 110.0})
+        yield
+
+    monkeypatch.setattr(CostTable, "measure", measure)
+    monkeypatch.setattr(CostTable, "observe", lambda *_: None)
+
+
+def toy(engine: Engine) -> ToyModel:
+    assert isinstance(engine.model, ToyModel)
+    return engine.model
+
+
+def request(method: str, sampling: SamplingConfig) -> GenerationConfig:
+    return GenerationConfig(max_new_tokens=40, method=method, sampling=sampling, seed=3)
+
+
+def check_each_is_as_alone(
+    make_engine: MakeEngine, engine: Engine, config: GenerationConfig, streams: list[Stream]
+) -> None:
+    """Asserts that the finished ``streams`` are what each gives alone, every pass counted."""
+    results = [stream.result for stream in streams]
+    for prompt, result in zip(PROMPTS, results, strict=True):
+        alone: GenerationResult = make_engine(looping).generate(prompt, config)
+        assert (result.token_ids, result.text) == (alone.token_ids, alone.text)
+        assert result.finish_reason == "length"
+        assert result.stats.n_prefill_tokens == result.n_prompt_tokens
+    if config.method != "plain":
+        assert all(result.stats.n_accepted > 0 for result in results)
+    # One pass for each prompt.
+    assert toy(engine).n_passes == sum(1 + result.stats.n_passes for result in results)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "sampled"])
+@pytest.mark.parametrize("method", METHODS)
+def test_streams_iterated_in_turn(
+    make_engine: MakeEngine, method: str, sampling: SamplingConfig
+) -> None:
+    engine, config = make_engine(looping), request(method, sampling)
+    streams = [engine.stream(prompt, config) for prompt in PROMPTS]
+    while not all(stream.is_finished for stream in streams):
+        for stream in streams:
+            next(stream, None)
+    check_each_is_as_alone(make_engine, engine, config, streams)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "sampled"])
+@pytest.mark.parametrize("method", METHODS)
+def test_streams_in_two_threads(
+    make_engine: MakeEngine, method: str, sampling: SamplingConfig
+) -> None:
+    engine, config = make_engine(looping), request(method, sampling)
+    streams = [engine.stream(prompt, config) for prompt in PROMPTS]
+    at_once, most = 0, 0
+
+    def enter() -> None:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+
+    toy(engine).before_pass = enter
+    rows_of = toy(engine).rows_of
+
+    def leave(*arguments: object) -> object:
+        nonlocal at_once
+        try:
+            return rows_of(*arguments)  # type: ignore[arg-type]
+        finally:
+            at_once -= 1
+
+    toy(engine).rows_of = leave  # type: ignore[method-assign, assignment]
+    threads = [threading.Thread(target=list, args=(stream,)) for stream in streams]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+        assert not thread.is_alive()
+    assert most == 1  # they took turns
+    check_each_is_as_alone(make_engine, engine, config, streams)
+
+
+def test_a_dropped_stream_is_ended_at_the_next_request(make_engine: MakeEngine) -> None:
+    engine, config = make_engine(looping), GenerationConfig(max_new_tokens=40)
+    stream = engine.stream(PROMPTS[0], config)
+    for _ in range(5):
+        next(stream)
+    text, sequence = list(stream._state.tokens), stream._state.sequence
+    n_held = sequence.n_tokens
+    del stream
+    again = engine.stream(text, config)
+    assert again._state.sequence is sequence
+    list(again)
+    assert again.result.stats.n_reused_tokens == n_held == len(text) - 1
+    whole = make_engine(looping).generate(PROMPTS[0], GenerationConfig(max_new_tokens=60))
+    assert again.result.token_ids == whole.token_ids[len(text) - whole.n_prompt_tokens :][:40]
