@@ -169,7 +169,7 @@ def bench_passes(
     document = make_document(outcome)
     sys.stdout.write(render(document, printing.output.value))
     if draw is not None and printing.plot is not None:
-        draw(document, printing.plot, read_work(manifest.models["target"]))
+        draw(document, printing.plot, read_work(manifest.target))
         note(f"drew {printing.plot}")
 
 
@@ -189,7 +189,7 @@ def run_bench(
     bundle: Path, manifest: BundleManifest, tests: list[Test], plan: Plan, rivals: Rivals
 ) -> Outcome:
     """Returns what was measured, of edgedec and of every peer that could be started."""
-    entry = manifest.models["target"]
+    entry = manifest.target
     context = max(test.n_positions for test in tests)
     if context > entry.context:
         raise ConfigError(

@@ -13,10 +13,10 @@ from edgedec.apps import options
 from edgedec.apps.generate import read_prompt
 from edgedec.apps.progress import ProgressBars, count_amount
 from edgedec.apps.terminal import print_json
+from edgedec.models.graph import N_TOP
 from edgedec.runtime.config import SuggestConfig
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.requests.suggestions import Completion
-from edgedec.runtime.sessions.row_stats import N_TOP
 
 
 def suggest(

@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from edgedec.models.bundle_files import FileEntry, file_sha256
 from edgedec.models.errors import BundleError
-from edgedec.models.manifest import MANIFEST_NAME, BundleManifest, FileEntry, file_sha256
+from edgedec.models.manifest import MANIFEST_NAME, BundleManifest
 
 _AT_FDCWD = -100 if sys.platform == "linux" else -2
 _RENAME_SWAP = 2  # RENAME_EXCHANGE on Linux, RENAME_SWAP on macOS

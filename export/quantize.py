@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.export.checkpoint import Checkpoint, EditedCheckpoint
-from edgedec.models.blocks import head_weight, weight_shapes
-from edgedec.models.config import ModelConfig
+from edgedec.models.blocks import head_weight
 from edgedec.models.errors import CheckpointError, ConfigError
+from edgedec.models.families import matrices
 from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat, ScaleKind
 from edgedec.models.weights import WeightSource, float_rows
 
@@ -100,12 +100,6 @@ class Quantized(EditedCheckpoint):
                 f"{self.name}: tensor {name} holds infinite or undefined values; fetch it again"
             )
         return quantize_rows(values, fmt)
-
-
-def matrices(config: ModelConfig) -> dict[str, tuple[int, int]]:
-    """Returns every matrix the recipe reads, with its shape [N, K]."""
-    shapes = weight_shapes(config).items()
-    return {name: (shape[0], shape[1]) for name, shape in shapes if len(shape) == 2}
 
 
 def quantize_rows(values: Floats, fmt: QuantFormat) -> PlainTensor:

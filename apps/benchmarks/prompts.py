@@ -130,7 +130,7 @@ def bench_prompts(
     names = parse_methods(options.methods or "plain,auto")
     prompts = read_prompts(options.prompts, options.category_key, options.per_category)
     manifest = read_manifest(bundle)
-    if options.draft is None and "draft" not in manifest.models:
+    if options.draft is None and manifest.draft_name is None:
         _refuse_draft(names)
     if options.store is None:
         _refuse_store(names)
@@ -250,7 +250,7 @@ def _encode(setup: _Setup, prompts: Sequence[BenchPrompt]) -> tuple[bool, list[l
 def _context(setup: _Setup, prompts: Sequence[BenchPrompt], ids: Sequence[list[int]]) -> int:
     """Returns the positions the longest prompt needs; ConfigError if the bundle has too few."""
     longest = max(range(len(ids)), key=lambda i: len(ids[i]))
-    needed, limit = len(ids[longest]) + setup.n_tokens, setup.manifest.models["target"].context
+    needed, limit = len(ids[longest]) + setup.n_tokens, setup.manifest.target.context
     if needed > limit:
         raise ConfigError(
             f"{prompts[longest].place}: prompt and output need {needed} positions, the bundle was "

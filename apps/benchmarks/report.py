@@ -45,7 +45,7 @@ class Outcome:
 
 def make_document(outcome: Outcome) -> dict[str, Any]:
     """Returns the JSON document of a run."""
-    measurement, entry = outcome.measurement, outcome.manifest.models["target"]
+    measurement, entry = outcome.measurement, outcome.manifest.target
     read_gb_s = measurement.series[READ].summary
     int8_gmac_s = measurement.series[MULTIPLY].summary
     work = read_work(entry)

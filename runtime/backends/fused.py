@@ -15,11 +15,11 @@ from onnxruntime import OrtValue
 from edgedec import kernels
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, ConfigError, SessionError
-from edgedec.models.manifest import KVFormat
+from edgedec.models.graph import N_TOP, KVFormat
 from edgedec.runtime.backends.kv_cache import PanelKVCache
 from edgedec.runtime.backends.ort import NO_GATES, one_line, open_graph
 from edgedec.runtime.cores.affinity import Affinity
-from edgedec.runtime.sessions.row_stats import N_TOP, RowStats
+from edgedec.runtime.sessions.row_stats import RowStats
 from edgedec.runtime.sessions.session import Rows, TokenLedger, TokenTree
 from edgedec.runtime.sessions.state import SessionState
 

@@ -74,13 +74,15 @@ def load(
     folder = Path(path)
     report("load", 0, 2)
     manifest = read_manifest(folder)
-    entry = manifest.models["target"]
+    entry = manifest.target
     context = _chosen_context(context, entry)
     if TOKENIZER_NAME not in manifest.files:
         raise BundleError(f"the manifest of {folder} lists no {TOKENIZER_NAME}: export it again")
     found_store = find_store(store, manifest, is_store_growing)
     report("load", 1, 2)
-    memory.know(TARGET, KnownModel(fingerprint_of(manifest, TARGET), entry.config, context))
+    memory.know(
+        TARGET, KnownModel(fingerprint_of(manifest, manifest.target_name), entry.config, context)
+    )
     draft_source = find_draft(folder, manifest, draft, draft_threads, context)
     if draft_source is not None:
         memory.know(DRAFT, draft_source.model)

@@ -10,14 +10,14 @@ import pytest
 
 from edgedec.apps.export_bundle import KVCacheFormat, Quantization
 from edgedec.export.quantize import SCHEMES
-from edgedec.models.manifest import KV_FORMATS
+from edgedec.targets import device_target
 
 Cli = Callable[..., Any]
 
 
 def test_schemes_are_those_of_the_exporter() -> None:
     assert [scheme.value for scheme in Quantization] == list(SCHEMES)
-    assert [kv_format.value for kv_format in KVCacheFormat] == list(KV_FORMATS)
+    assert [kv_format.value for kv_format in KVCacheFormat] == list(device_target("cpu").kv_formats)
 
 
 def test_report(cli: Cli, smollm2_gguf: Path, tmp_path: Path) -> None:

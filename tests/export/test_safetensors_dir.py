@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from edgedec.export.checkpoint import SpecialTokens, open_checkpoint
 from edgedec.export.safetensors_dir import HuggingFaceCheckpoint, read_model_type
-from edgedec.models.blocks import weight_shapes
 from edgedec.models.config import RopeScaling
 from edgedec.models.errors import CheckpointError, EdgedecError, UnsupportedModelError
+from edgedec.models.families import weight_shapes
 from edgedec.models.weights import float_rows
 
 torch = pytest.importorskip("torch", reason="needs the dev extra")

@@ -14,7 +14,7 @@ from edgedec import kernels
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.weights_file import write_weights
-from edgedec.models.blocks import weight_shapes
+from edgedec.models.families import weight_shapes
 from edgedec.runtime.backends.fused import FusedSession
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding.plain import Plain

@@ -9,8 +9,9 @@ import onnx
 from onnx import TensorProto, helper
 
 from edgedec.export.to_onnx.graph import GraphEditor, attributes
-from edgedec.export.to_onnx.linear_node import LAYER_GATES, linear_nodes
+from edgedec.export.to_onnx.linear_node import linear_nodes
 from edgedec.models.config import ModelConfig
+from edgedec.models.graph import LAYER_GATES
 
 _WEIGHT = re.compile(r"layers\.(\d+)\.(self_attn|mlp)\.")
 

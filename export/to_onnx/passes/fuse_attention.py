@@ -9,7 +9,19 @@ from edgedec.export.to_onnx.graph import GraphEditor, attributes
 from edgedec.export.to_onnx.linear_node import DOMAIN
 from edgedec.kernels import PANEL, kv_block_nbytes
 from edgedec.models.config import ModelConfig
-from edgedec.models.manifest import KVFormat
+from edgedec.models.graph import (
+    INPUT_IDS,
+    K_CACHE,
+    LOGIT_ROWS,
+    PARENTS,
+    PAST_LENGTH,
+    POSITION_IDS,
+    V_CACHE,
+    KVFormat,
+    is_past_port,
+    layer_of_past,
+    present_port,
+)
 
 
 def fuse_attention(model: onnx.ModelProto, config: ModelConfig) -> None:
@@ -40,11 +52,11 @@ def _fuse_layer(editor: GraphEditor, attend: onnx.NodeProto, config: ModelConfig
     assert split is not None
     assert list(split.output) == [q.input[0], k.input[0], attend.input[2]]
     _, cos, sin, position_ids = q.input
-    layer = int(attend.input[4].split(".")[1])  # past_key_values.{layer}.key
+    layer = layer_of_past(attend.input[4])
     heads = attributes(attend)
     fused = helper.make_node(
         "Attention",
-        [split.input[0], position_ids, "parents", "past_length", cos, sin, "k_cache", "v_cache"],
+        [split.input[0], position_ids, PARENTS, PAST_LENGTH, cos, sin, K_CACHE, V_CACHE],
         [attend.output[0]],
         name=attend.name,
         domain=DOMAIN,
@@ -58,13 +70,14 @@ def _fuse_layer(editor: GraphEditor, attend: onnx.NodeProto, config: ModelConfig
 
 def _replace_interface(model: onnx.ModelProto, config: ModelConfig) -> None:
     graph = model.graph
-    kept = [v for v in graph.input if v.name in ("input_ids", "position_ids", "logit_rows")]
+    kept = [v for v in graph.input if v.name in (INPUT_IDS, POSITION_IDS, LOGIT_ROWS)]
     added = [
-        helper.make_tensor_value_info("parents", TensorProto.INT64, (1, "P")),
-        helper.make_tensor_value_info("past_length", TensorProto.INT64, (1,)),
+        helper.make_tensor_value_info(PARENTS, TensorProto.INT64, (1, "P")),
+        helper.make_tensor_value_info(PAST_LENGTH, TensorProto.INT64, (1,)),
         *kv_cache_inputs(config, "float16"),
     ]
-    outputs = [v for v in graph.output if not v.name.startswith("present.")]
+    past = {present_port(v.name) for v in graph.input if is_past_port(v.name)}
+    outputs = [v for v in graph.output if v.name not in past]
     del graph.input[:], graph.output[:]
     graph.input.extend([*kept, *added])
     graph.output.extend(outputs)
@@ -77,10 +90,10 @@ def kv_cache_inputs(config: ModelConfig, kv_format: KVFormat) -> list[onnx.Value
         blocks = (*heads, "capacity/16", kv_block_nbytes(d))
         return [
             helper.make_tensor_value_info(name, TensorProto.UINT8, blocks)
-            for name in ("k_cache", "v_cache")
+            for name in (K_CACHE, V_CACHE)
         ]
     keys, values = (*heads, "capacity/16", d, PANEL), (*heads, "capacity", d)
     return [
-        helper.make_tensor_value_info("k_cache", TensorProto.FLOAT16, keys),
-        helper.make_tensor_value_info("v_cache", TensorProto.FLOAT16, values),
+        helper.make_tensor_value_info(K_CACHE, TensorProto.FLOAT16, keys),
+        helper.make_tensor_value_info(V_CACHE, TensorProto.FLOAT16, values),
     ]

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from edgedec.models.graph import N_TOP
 from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sampling.sampling import Survivors, top_k, truncate
-from edgedec.runtime.sessions.row_stats import N_TOP
 from edgedec.runtime.sessions.session import Rows
 from edgedec.runtime.text.token_map import TokenMap
 

@@ -15,8 +15,8 @@ from edgedec import kernels
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.weights_file import write_weights
-from edgedec.models.blocks import weight_shapes
 from edgedec.models.errors import BundleError, ConfigError, SessionError
+from edgedec.models.families import weight_shapes
 from edgedec.models.reference import ReferenceModel
 from edgedec.runtime.backends.fused import FusedSession
 from edgedec.runtime.backends.portable import PortableSession

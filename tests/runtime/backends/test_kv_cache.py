@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from edgedec.models.config import ModelConfig
-from edgedec.models.manifest import KVFormat
+from edgedec.models.graph import KV_FORMATS_OF, KVFormat
 from edgedec.runtime.backends.kv_cache import KV_PANEL, PanelKVCache, kv_row_nbytes, lazy_zeros
 
 D = 4
@@ -18,7 +18,7 @@ CONFIG = ModelConfig("llama", 8, 8, 8, 2, 6, 3, D, 64, 1e-5)
 Rows = dict[str, npt.NDArray[Any]]
 
 
-@pytest.fixture(params=get_args(KVFormat))
+@pytest.fixture(params=KV_FORMATS_OF["panels"])
 def kv_cache(request: pytest.FixtureRequest) -> PanelKVCache:
     """Returns a KV cache of random numbers."""
     return random_kv_cache(request.param, seed=0)
