@@ -31,14 +31,14 @@ from edgedec.models.reference import tree_mask
 
 
 class FusedRunner:
-    """Runs a fused graph."""
+    """Runs a fused graph. layer_gates: which sub-layers run, at first all; None without gates."""
 
     def __init__(self, graph: Path, config: ModelConfig, capacity: int) -> None:
         self._session = open_session(graph)
         inputs = {value.name: value for value in self._session.get_inputs()}
         # Graphs on their way to the fused one may not have them yet.
         has_gates = LAYER_GATES in inputs
-        self._layer_gates = np.ones(2 * config.n_layers, np.int64) if has_gates else None
+        self.layer_gates = np.ones(2 * config.n_layers, np.int64) if has_gates else None
         n_panels = -(-capacity // PANEL)
         self._kv_cache = {
             name: _empty_kv_cache(inputs[name], n_panels) for name in (K_CACHE, V_CACHE)
@@ -49,8 +49,8 @@ class FusedRunner:
         feeds = _rows(tokens, parents, n_past)
         feeds[PARENTS] = np.array([parents], np.int64)
         feeds[PAST_LENGTH] = np.array([n_past], np.int64)
-        if self._layer_gates is not None:
-            feeds[LAYER_GATES] = self._layer_gates
+        if self.layer_gates is not None:
+            feeds[LAYER_GATES] = self.layer_gates
         values = {k: ort.OrtValue.ortvalue_from_numpy(v) for k, v in feeds.items()}
         # These two are written in place: the arrays behind them are the KV cache.
         for name, array in self._kv_cache.items():

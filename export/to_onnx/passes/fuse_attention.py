@@ -31,6 +31,7 @@ def fuse_attention(model: onnx.ModelProto, config: ModelConfig) -> None:
         q, k, v = Split(qkv)
         Attention(Rotary(q), Rotary(k), v, attention_bias, past_key, past_value)
             -> y, present_key, present_value
+        (or Attention(Rotary(norm(q)), Rotary(norm(k)), v, ...), whose qkv is then a Concat)
     After:
         Attention(qkv, position_ids, parents, past_length, cos, sin, k_cache, v_cache) -> y
         where the last T of the P parents belong to the rows of qkv, the others to nodes of the
@@ -48,24 +49,35 @@ def fuse_attention(model: onnx.ModelProto, config: ModelConfig) -> None:
 def _fuse_layer(editor: GraphEditor, attend: onnx.NodeProto, config: ModelConfig) -> None:
     rotations = [editor.producer(value, "RotaryEmbedding") for value in attend.input[:2]]
     q, k = [node for node in rotations if node is not None]
-    split = editor.producer(attend.input[2], "Split")
-    assert split is not None
-    assert list(split.output) == [q.input[0], k.input[0], attend.input[2]]
     _, cos, sin, position_ids = q.input
-    layer = layer_of_past(attend.input[4])
     heads = attributes(attend)
+    split, joined, qkv = _join(editor, [q.input[0], k.input[0], attend.input[2]], attend.name)
     fused = helper.make_node(
         "Attention",
-        [split.input[0], position_ids, PARENTS, PAST_LENGTH, cos, sin, K_CACHE, V_CACHE],
+        [qkv, position_ids, PARENTS, PAST_LENGTH, cos, sin, K_CACHE, V_CACHE],
         [attend.output[0]],
         name=attend.name,
         domain=DOMAIN,
-        layer=layer,
+        layer=layer_of_past(attend.input[4]),
         n_heads=heads["q_num_heads"],
         n_kv_heads=heads["kv_num_heads"],
         head_size=config.head_size,
     )
-    editor.replace([split, q, k, attend], [fused])
+    editor.replace([*split, q, k, attend], [*joined, fused])
+
+
+def _join(
+    editor: GraphEditor, parts: list[str], name: str
+) -> tuple[list[onnx.NodeProto], list[onnx.NodeProto], str]:
+    """Returns the nodes to remove, the nodes to add, and the value that is q, k and v in a row.
+
+    Where something happens to q or k between projection and rotation, they are joined again.
+    """
+    split = editor.producer(parts[2], "Split")
+    if split is not None and list(split.output) == parts:
+        return [split], [], split.input[0]
+    qkv = f"{name}.qkv"
+    return [], [helper.make_node("Concat", parts, [qkv], name=qkv, axis=-1)], qkv
 
 
 def _replace_interface(model: onnx.ModelProto, config: ModelConfig) -> None:
