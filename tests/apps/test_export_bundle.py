@@ -55,7 +55,8 @@ def test_int8_kv_cache(cli: Cli, smollm2_gguf: Path, tmp_path: Path) -> None:
     done = cli("inspect", bundle)
     assert "int8_kv_cache, kl_nats" in done.out
     assert "int8, 11.9 kB a token, 7.1 MB when the context is full" in done.out
-    assert cli("inspect", bundle, "--json").json["models"]["target"]["kv_format"] == "int8"
+    contract = cli("inspect", bundle, "--json").json["models"]["target"]["contract"]
+    assert contract["kv"]["format"] == "int8"
     done = cli(*options, "int8", "--force")
     assert "target with an int8 KV cache: KL 0.00" in done.err
     assert f"of {found['n_tokens']} tokens of text" in " ".join(done.err.split())
