@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from edgedec.apps import options
-from edgedec.apps.generate import ShowOptions, write_stream
+from edgedec.apps.generate import ShowOptions, tell_if_recommended, write_stream
 from edgedec.apps.option_groups import takes_groups
 from edgedec.apps.progress import ProgressBars, count_amount
 from edgedec.apps.switch_options import SwitchOptions, tell_if_approximate
@@ -61,6 +61,7 @@ def chat(
     with engine:
         asked = switching.apply(request.make_request(engine.defaults))
         tell_if_approximate(asked)
+        tell_if_recommended(asked, engine.defaults)
         talk = _Talk(engine, system, asked, shown, is_silent=json)
         turns = talk.run()
     if json:

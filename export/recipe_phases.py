@@ -56,7 +56,8 @@ def quantise(model: RecipeModel) -> None:
     """The format of every matrix, and what quantising costs each."""
     if model.quantization != "keep":
         original = model.source
-        model.source = Quantized(original, model.quantization, is_draft=model.kind == DRAFT_MODEL)
+        is_draft = model.kind == DRAFT_MODEL
+        model.source = Quantized(original, model.quantization, is_draft, model.bundle_folder)
         model.tensors = measure_errors(original, model.source, model.report)
     for name in matrices(model.source.config):
         own = model.source.format(name)

@@ -12,8 +12,6 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.models.errors import ConfigError
-
 SUPER_GROUP = 256
 """Weights that share one ``scale``/``minimum`` pair in the two-level formats."""
 
@@ -67,13 +65,6 @@ _ROWS = (
     QuantFormat("q6_k", 11, 6, ScaleKind.TWO, 32),
 )
 FORMATS: dict[str, QuantFormat] = {row.name: row for row in _ROWS}
-
-
-def quant_format(name: str) -> QuantFormat:
-    """Returns the format called ``name``; an unknown name is a ConfigError."""
-    if name not in FORMATS:
-        raise ConfigError(f"unknown weight format {name!r}; known: {', '.join(FORMATS)}")
-    return FORMATS[name]
 
 
 @dataclass(frozen=True)

@@ -213,6 +213,21 @@ def test_release_returns_memory(make_gguf: Any) -> None:
     assert file_kb() - before < n_kb // 4
 
 
+def test_recommended_sampling(make_gguf: Any) -> None:
+    assert open_checkpoint(str(make_gguf("llama"))).sampling == {}
+    keys = {"temp": 0.5, "top_k": 40, "penalty_repeat": 1.25}
+    stated = {f"general.sampling.{key}": value for key, value in keys.items()}
+    assert open_checkpoint(str(make_gguf("llama", metadata=stated))).sampling == {
+        "do_sample": True, "temperature": 0.5, "top_k": 40, "repetition_penalty": 1.25,
+    }  # fmt: skip
+    greedy = make_gguf("llama", metadata={"general.sampling.temp": 0.0})
+    assert open_checkpoint(str(greedy)).sampling == {"do_sample": False, "temperature": 0.0}
+    with pytest.raises(CheckpointError, match=r"general\.sampling\.temp is 'hot'"):
+        _ = open_checkpoint(
+            str(make_gguf("llama", metadata={"general.sampling.temp": "hot"}))
+        ).sampling
+
+
 @pytest.mark.e2e
 def test_smollm2_equals_the_gguf_package(smollm2_file: Path) -> None:
     checkpoint = open_checkpoint(str(smollm2_file))
