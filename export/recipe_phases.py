@@ -68,7 +68,8 @@ def verify(model: RecipeModel) -> None:
     """Logits of the written graph against the reference, and what else the compiler measures."""
     compiler = find_compiler(model.device.compiler)
     model.entry = _entry(model)
-    model.verification = verify_logits(compiler.open_graph(model), model.source)
+    runs_trees = model.entry.contract.can.trees
+    model.verification = verify_logits(compiler.open_graph(model), model.source, runs_trees)
     check_error(
         model.verification,
         f"the logits of {model.source.name} are {{}} from the reference",

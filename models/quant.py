@@ -47,6 +47,7 @@ class QuantFormat:
 
     @property
     def is_float(self) -> bool:
+        """Whether codes are the weights themselves."""
         return self.kind is ScaleKind.NONE
 
 
@@ -89,6 +90,7 @@ class PlainTensor:
 
     @property
     def shape(self) -> tuple[int, int]:
+        """N and K."""
         n, k = self.codes.shape
         return n, k
 

@@ -131,10 +131,12 @@ class ReferenceOps(Ops[Array]):
         self.hidden_states: dict[int, Array] = {}
 
     def embed(self, weight: str) -> Array:
+        """Returns the embedding rows of the pass's tokens [T, hidden_size]."""
         rows = [float_rows(self._source, weight, int(i), int(i) + 1) for i in self._tokens]
         return np.concatenate(rows).astype(self._dtype)
 
     def rms_norm(self, x: Array, weight: str) -> Array:
+        """Returns `x / sqrt(mean(x^2) + eps) * weight`."""
         mean_square = np.mean(x * x, axis=-1, keepdims=True)
         scale = 1 / np.sqrt(mean_square + self._dtype(self._config.rms_norm_eps))
         normed: Array = x * scale * self._source.vector(weight).astype(self._dtype)
@@ -146,6 +148,7 @@ class ReferenceOps(Ops[Array]):
         return self.rms_norm(heads, weight).reshape(x.shape)
 
     def linear(self, x: Array, weight: str, bias: str | None = None) -> Array:
+        """Returns `x @ W.T + b`, the matrix read a chunk of rows at a time."""
         n = self._shapes[weight][0]
         parts = []
         for start in range(0, n, CHUNK_ROWS):
@@ -156,6 +159,7 @@ class ReferenceOps(Ops[Array]):
         return y if bias is None else y + self._source.vector(bias).astype(self._dtype)
 
     def attention(self, q: Array, k: Array, v: Array, layer: int) -> Array:
+        """Returns the attended heads [T, n_heads * head_size] after appending k and v."""
         c = self._config
         queries = self._rotate(q.reshape(-1, c.n_heads, c.head_size), layer)
         keys, values = self._model.append(
@@ -171,16 +175,20 @@ class ReferenceOps(Ops[Array]):
         return np.concatenate(heads, axis=-1)
 
     def gate(self, gate: Array, up: Array) -> Array:
+        """Returns `silu(gate) * up`."""
         gated: Array = gate / (1 + np.exp(-gate)) * up
         return gated
 
     def add(self, a: Array, b: Array) -> Array:
+        """Returns the sum."""
         return a + b
 
     def select_rows(self, x: Array) -> Array:
+        """Returns the rows whose logits were asked for."""
         return x[self._logit_rows]
 
     def hidden(self, x: Array, layer: int) -> None:
+        """Notes the residual stream [T, hidden_size] after ``layer`` layers."""
         self.hidden_states[layer] = x
 
     def _rotate(self, x: Array, layer: int) -> Array:

@@ -79,10 +79,12 @@ class PortableEmitter(Ops[str]):
         ]
 
     def embed(self, weight: str) -> str:
+        """Gathers columns of the matrix, which lies transposed, and turns them into rows."""
         columns = self._node("Gather", [self._weight(weight), INPUT_IDS], "embed_columns", axis=1)
         return self._node("Transpose", [columns], "embed", perm=[1, 2, 0])
 
     def rms_norm(self, x: str, weight: str) -> str:
+        """Adds an RMSNormalization over the last axis."""
         epsilon = self._config.rms_norm_eps
         return self._node(
             "RMSNormalization",
@@ -93,6 +95,7 @@ class PortableEmitter(Ops[str]):
         )
 
     def head_norm(self, x: str, weight: str) -> str:
+        """Adds an RMSNormalization over each head, between two reshapes."""
         stem = weight.removesuffix(".weight")
         heads, whole = f"{stem}.heads", f"{stem}.whole"
         self._constant(heads, [0, 0, -1, self._config.head_size])
@@ -101,6 +104,7 @@ class PortableEmitter(Ops[str]):
         return self._node("Reshape", [normed, whole], f"{stem}.joined")
 
     def linear(self, x: str, weight: str, bias: str | None = None) -> str:
+        """Adds a MatMul, and an Add of the bias."""
         stem = weight.removesuffix(".weight")
         if weight == "embed_tokens.weight":
             stem = "lm_head"
@@ -110,6 +114,7 @@ class PortableEmitter(Ops[str]):
         return self._node("Add", [y, self._weight(bias)], f"{stem}.bias_add")
 
     def attention(self, q: str, k: str, v: str, layer: int) -> str:
+        """Adds rotations and an Attention; makes the layer's keys and values ports."""
         config, stem = self._config, f"layers.{layer}.self_attn"
         past = [past_port(layer, "key"), past_port(layer, "value")]
         present = [present_port(name) for name in past]
@@ -134,18 +139,22 @@ class PortableEmitter(Ops[str]):
         return attended
 
     def gate(self, gate: str, up: str) -> str:
+        """Adds a Sigmoid and two Muls."""
         stem = gate.removesuffix(".matmul")
         sigmoid = self._node("Sigmoid", [gate], f"{stem}.sigmoid")
         silu = self._node("Mul", [gate, sigmoid], f"{stem}.silu")
         return self._node("Mul", [silu, up], f"{stem}.gated")
 
     def add(self, a: str, b: str) -> str:
+        """Adds an Add, the residual stream first."""
         return self._node("Add", [a, b], f"{b.removesuffix('.matmul')}.residual_add")
 
     def select_rows(self, x: str) -> str:
+        """Adds a Gather of the rows whose logits are asked for."""
         return self._node("Gather", [x, LOGIT_ROWS], "selected_rows", axis=1)
 
     def hidden(self, x: str, layer: int) -> None:
+        """Makes ``x`` an output, if ``layer`` is among the chosen."""
         if layer in self._hidden_layers:
             y = self._node("Identity", [x], hidden_port(layer))
             self.name_output(y, y, (1, "T", self._config.hidden_size))

@@ -31,6 +31,20 @@ def test_right_graph(make_source: Any, tmp_path: Path) -> None:
     assert abs(report["kl_nats"]) < 1e-6
 
 
+def test_graphs_that_take_chains_only(make_source: Any, tmp_path: Path) -> None:
+    source = make_source()
+
+    class Chains(PortableRunner):
+        def run(self, tokens: Any, parents: Any, n_past: int = 0) -> Any:
+            assert list(parents) == list(range(-1, len(tokens) - 1))
+            return super().run(tokens, parents, n_past)
+
+    runner = Chains(written(source, tmp_path), source.config)
+    report = verify_logits(runner, source, False)
+    assert report["max_abs_error"] < 1e-5
+    assert "tree_max_abs_error" not in report
+
+
 def test_wrong_weights(make_source: Any, tmp_path: Path) -> None:
     graph = written(make_source(seed=1), tmp_path)
     source = make_source(seed=0)
