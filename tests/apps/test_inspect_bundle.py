@@ -43,7 +43,7 @@ def test_text(cli: Cli, smollm2_bundle: Path) -> None:
 
 def test_json(cli: Cli, smollm2_bundle: Path) -> None:
     document = cli("inspect", smollm2_bundle, "--json").json
-    assert document["schema_version"] == 1
+    assert document["schema_version"] == 2
     assert document["models"]["target"]["config"]["n_layers"] == 30
     assert document["damaged_files"] is None
     document = cli("inspect", smollm2_bundle, "--json", "--verify").json

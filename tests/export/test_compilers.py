@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,12 @@ import onnx
 import pytest
 from onnx import helper
 
+import edgedec
 from edgedec.export.compilers import compiler_names, find_compiler
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.models.config import ModelConfig
-from edgedec.models.errors import ConfigError
+from edgedec.models.errors import BundleError, ConfigError
 from edgedec.models.graph import KV_PANEL, KVLayout
 from edgedec.models.manifest import ModelEntry
 from edgedec.targets import device_target, device_target_names
@@ -106,3 +108,25 @@ def test_every_compiler_is_found_and_has_a_target() -> None:
 def test_unknown_compilers_are_named(name: str) -> None:
     with pytest.raises(ConfigError, match="known: fused, portable"):
         find_compiler(name)
+
+
+@pytest.mark.robustness
+@pytest.mark.parametrize(
+    ("stated", "message"),
+    [
+        ({"triple": "riscv64-linux-gnu"}, "was compiled for riscv64-linux-gnu, this machine is"),
+        ({"backend": "quantum"}, "is for the backend quantum, which this edgedec does not have"),
+        ({"backend": "kv_cache"}, "is for the backend kv_cache, which this edgedec does not have"),
+    ],
+)
+def test_what_this_machine_does_not_run_is_refused(
+    make_gguf: GgufMaker, tmp_path: Path, stated: dict[str, str], message: str
+) -> None:
+    config = ExportConfig(str(make_gguf("llama")), tmp_path / "b", device_target="portable")
+    export(config)
+    path = tmp_path / "b" / "manifest.json"
+    fields = json.loads(path.read_text())
+    fields["models"]["target"]["contract"].update(stated)
+    path.write_text(json.dumps(fields))
+    with pytest.raises(BundleError, match=message):
+        edgedec.load(tmp_path / "b")
