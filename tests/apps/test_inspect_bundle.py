@@ -92,7 +92,7 @@ def test_a_hostile_manifest(cli: Cli, copied: Path) -> None:
     for old, new, word in (
         ('"tokenizer.json"', '"../tokenizer.json"', "relative path"),
         ('"tokenizer.json"', '"/tokenizer.json"', "relative path"),
-        ('"schema_version": 1', '"schema_version": 99', "schema version is 99"),
+        ('"schema_version": 2', '"schema_version": 99', "schema_version is 99"),
         ('"n_bytes": ', '"n_bytes": -', "n_bytes"),
     ):
         manifest.write_text(text.replace(old, new))
