@@ -129,3 +129,5 @@ inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), 
 
 }  // namespace
 }  // namespace edk
+
+#include "one_part.h"
