@@ -19,6 +19,7 @@ from edgedec.apps.peers.client import PeerError, Worker
 Kind = Literal["pp", "tg", "verify"]
 
 READ = "read_gb_s"
+READ_ALONE = "read_alone_gb_s"  # by one thread
 MULTIPLY = "int8_gmac_s"
 
 _METHODS: dict[Kind, str] = {"pp": "prefill", "tg": "decode", "verify": "verify"}
@@ -108,10 +109,11 @@ def job_name(runtime: str, test: Test) -> str:
 
 
 def limit_jobs(n_threads: int) -> list[LimitJob]:
-    """Returns the jobs for reading speed and multiplying speed."""
+    """Returns the jobs for reading speed, of one thread, too, and multiplying speed."""
     buffer = np.ones(read_buffer_bytes(), np.uint8)
     return [
         LimitJob(READ, lambda: 1e-9 * kernels.read_rate(buffer, n_threads, _LIMIT_S)),
+        LimitJob(READ_ALONE, lambda: 1e-9 * kernels.read_rate(buffer, 1, _LIMIT_S)),
         LimitJob(MULTIPLY, lambda: 1e-9 * kernels.multiply_rate(n_threads, _LIMIT_S)),
     ]
 
