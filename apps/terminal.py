@@ -71,6 +71,7 @@ class TextWriter:
         self._ends_line = True
 
     def write(self, piece: str, origin: str = "") -> None:
+        """Writes a piece at once; at a terminal without control characters."""
         if piece:
             shown = visible(piece) if self._is_terminal else piece
             sys.stdout.write(self._paint(shown, origin) if origin else shown)
@@ -78,6 +79,7 @@ class TextWriter:
             self._ends_line = piece.endswith("\n")
 
     def end_line(self) -> None:
+        """Ends the line, unless the text did."""
         if not self._ends_line:
             self.write("\n")
 

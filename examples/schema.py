@@ -25,6 +25,7 @@ SCHEMA = {
 
 
 def main(bundle: str) -> None:
+    """Prints what the model answers in the form of SCHEMA."""
     messages = [{"role": "user", "content": "Describe Paris as JSON."}]
     # What the schema leaves no choice about, such as the keys, is drafted and costs no passes.
     config = edgedec.GenerationConfig(max_new_tokens=64, json_schema=SCHEMA, method="grammar")

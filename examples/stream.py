@@ -11,6 +11,7 @@ import edgedec
 
 
 def main(bundle: str) -> None:
+    """Prints the first sentence of an answer, and counts."""
     messages = [{"role": "user", "content": "Why is the sky blue?"}]
     config = edgedec.GenerationConfig(max_new_tokens=64)
     with edgedec.load(bundle) as engine:

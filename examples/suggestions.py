@@ -14,6 +14,7 @@ TEXTS = ("Thank you for your", "Thank you for your letter. I would be")
 
 def main(bundle: str) -> None:
     # Each ends before a token that the model is less sure of than 4 bits: better short than wrong.
+    """Prints three ways to go on with each of TEXTS."""
     config = edgedec.SuggestConfig(k=3, n_tokens=6, max_entropy=4.0)
     with edgedec.load(bundle) as engine:
         for text in TEXTS:

@@ -60,6 +60,7 @@ class PassJob:
 
     @property
     def name(self) -> str:
+        """Runtime and test, such as `edgedec verify8`."""
         return job_name(self.worker.runtime.name, self.test)
 
     def run(self) -> Sample | None:
@@ -97,6 +98,7 @@ class LimitJob:
         self._measure = measure
 
     def run(self) -> Sample:
+        """Returns the rate that was measured, and the CPU time that took."""
         started_s = time.process_time()
         rate = self._measure()
         return Sample(rate, time.process_time() - started_s)

@@ -127,6 +127,7 @@ class Job:
 
     @property
     def limits(self) -> Limits:
+        """Limits of generated programs."""
         return Limits(seconds=self.what.program_seconds)
 
     @property
@@ -138,6 +139,7 @@ class Job:
 
     @property
     def threads(self) -> int:
+        """Threads of the kernels."""
         return self.loading.threads or len(self.placed.processors) or physical_cores()
 
     @property

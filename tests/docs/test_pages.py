@@ -1,6 +1,6 @@
 """What the pages tell people to type does what they say.
 
-Every page runs in a folder that holds SmolLM2's bundle, which the README exports itself, the examples
+Every page runs in a folder that holds SmolLM2's bundle (the README exports it itself), the examples
 and the tools. Its blocks are
 
 - ``sh``: each command must succeed and print something. ``make`` and ``pytest`` are not run again,
