@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from edgedec.models.graph import Capabilities, GraphContract
 from edgedec.models.manifest import BundleManifest, ModelEntry
 
 PAGE = Path(__file__).parents[2] / "docs" / "bundle-format.md"
 
 
-@pytest.mark.parametrize("cls", [BundleManifest, ModelEntry])
+@pytest.mark.parametrize("cls", [BundleManifest, ModelEntry, GraphContract, Capabilities])
 def test_every_key_is_named(cls: type[Any]) -> None:
     page = PAGE.read_text(encoding="utf-8")
     missing = [field.name for field in dataclasses.fields(cls) if f"`{field.name}`" not in page]
