@@ -11,7 +11,6 @@ tokens to generate.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -38,7 +37,7 @@ from edgedec.apps.measuring.loop import Plan
 from edgedec.apps.options import Overlap
 from edgedec.apps.peers.rivals import Rivals
 from edgedec.apps.progress import ProgressBars, count_amount
-from edgedec.apps.terminal import note
+from edgedec.apps.terminal import note, write_out
 from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.models.manifest import BundleManifest, read_manifest
 from edgedec.runtime.config import SamplingConfig
@@ -139,7 +138,7 @@ def bench_prompts(
     outcome = run_prompts(_Setup(bundle, manifest, options, plan, rivals), names, prompts)
     if outcome.rounds:
         document = make_document(outcome)
-        sys.stdout.write(render(document, printing.output.value))
+        write_out(render(document, printing.output.value))
         if draw is not None and printing.plot is not None:
             draw(document, printing.plot)
             note(f"drew {printing.plot}")

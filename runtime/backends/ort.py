@@ -12,8 +12,8 @@ from edgedec.runtime.cores.affinity import Affinity
 NO_GATES = (
     "this bundle's graph cannot leave sub-layers out: export the model again, as a fused graph"
 )
-_SEVERITY_ERROR = 3
-
+_SEVERITY_FATAL = 4
+"""What ONNX Runtime may print: errors it raises, too, and they are told in one line."""
 
 _NO_AFFINITY = Affinity()
 
@@ -38,7 +38,7 @@ def open_graph(
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-    options.log_severity_level = _SEVERITY_ERROR
+    options.log_severity_level = _SEVERITY_FATAL
     # Threads that go on waiting at full speed after a pass take a processor from the other model
     # of a pair (its passes took 1.7 to 2.9 times as long), and charge from an idle laptop.
     options.add_session_config_entry("session.force_spinning_stop", "1")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from edgedec.apps import consoles, terminal
+from edgedec.apps.progress import ProgressBars, count_amount
 
 Cli = Callable[..., Any]
 
@@ -100,3 +104,24 @@ def test_a_hostile_manifest(cli: Cli, copied: Path) -> None:
             done = cli(*verb)
             assert done.exit_code == 1
             assert word in done.error
+
+
+def test_names_cannot_steer_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    name = "\x1b]0;gotcha smol\x1b[2J"
+    for stream, shown in ((Terminal(), "�]0;gotcha smol�[2J"), (io.StringIO(), name)):
+        monkeypatch.setattr("sys.stdout", stream)
+        consoles.out.print(name, markup=False)
+        assert shown in stream.getvalue()
+    stderr = Terminal()
+    monkeypatch.setattr("sys.stderr", stderr)
+    terminal.note(name)
+    terminal.print_error(ValueError(name))
+    with ProgressBars(count_amount) as bars:
+        bars.report(name, 1, 2)
+    assert "gotcha" in stderr.getvalue()
+    assert "\x1b]0;" not in stderr.getvalue()
+    assert "\x1b[2J" not in stderr.getvalue()
