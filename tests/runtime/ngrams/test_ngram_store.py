@@ -242,8 +242,6 @@ def test_every_flipped_bit_is_noticed(path: Path, n_tokens: int) -> None:
         path.write_bytes(broken)
         with pytest.raises(BundleError):
             open_store(path)
-        with pytest.raises(BundleError):
-            store.add([1])
         assert path.read_bytes() == broken
 
 
@@ -289,7 +287,7 @@ def test_links_folders_and_pipes_are_refused(tmp_path: Path) -> None:
     for place in (tmp_path, pipe):
         with pytest.raises(ConfigError, match="is no file"):
             open_store(place)
-    with pytest.raises(ConfigError, match="cannot use the n-gram store"):
+    with pytest.raises(ConfigError, match="there is no folder"):
         open_store(real / "below")
     assert real.read_bytes() == before
     assert not (tmp_path / "nowhere").exists()
