@@ -2,7 +2,7 @@
 
 Files are written into a hidden folder beside the destination, `.NAME.partial-XXXX`, which holds
 an exclusive lock for as long as its writer lives. The last step renames the folder. A folder
-whose lock is free belongs to a killed export and is removed by the next one to that destination.
+whose lock is free belongs to a killed export and is removed by the next one into the same folder.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import secrets
 import shutil
 import sys
@@ -24,6 +25,8 @@ from edgedec.models.manifest import MANIFEST_NAME, BundleManifest, FileEntry, fi
 
 _AT_FDCWD = -100 if sys.platform == "linux" else -2
 _RENAME_SWAP = 2  # RENAME_EXCHANGE on Linux, RENAME_SWAP on macOS
+_PARTIAL = re.compile(r"\..+\.partial-[0-9a-f]{8}(-old)?", re.DOTALL)
+_MAX_NAME = 200  # bytes: file systems take 255, and unfinished bundles have longer names
 _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -56,6 +59,11 @@ def check_destination(destination: Path, is_overwrite_allowed: bool) -> None:
     """Raises a BundleError unless a bundle may be written to ``destination``."""
     if destination.name in ("", ".."):
         raise BundleError(f"cannot write a bundle to {destination}: name a new directory")
+    if len(os.fsencode(destination.name)) > _MAX_NAME:
+        raise BundleError(
+            f"the name of the bundle has {len(os.fsencode(destination.name))} bytes, expected at "
+            f"most {_MAX_NAME}: choose a shorter one with -o"
+        )
     if not destination.exists():
         return
     if not is_overwrite_allowed:
@@ -70,8 +78,10 @@ def check_destination(destination: Path, is_overwrite_allowed: bool) -> None:
 
 
 def remove_leftovers(destination: Path) -> None:
-    """Removes the unfinished folders that killed exports to ``destination`` left behind."""
-    for folder in destination.parent.glob(f"{_partial_prefix(destination, escape=True)}*"):
+    """Removes the unfinished folders that killed exports left behind beside ``destination``."""
+    for folder in destination.parent.glob(".*.partial-*"):
+        if not _PARTIAL.fullmatch(folder.name) or folder.is_symlink():
+            continue
         with suppress(OSError):
             lock = _lock(folder)
             if lock is not None:
@@ -140,17 +150,10 @@ def _is_bundle(folder: Path) -> bool:
         return False
 
 
-def _partial_prefix(destination: Path, escape: bool = False) -> str:
-    name = destination.name
-    if escape:
-        name = "".join(f"[{c}]" if c in "*?[" else c for c in name)
-    return f".{name}.partial-"
-
-
 def _make_partial(destination: Path) -> tuple[Path, int]:
     """Returns a new locked folder beside ``destination`` and the descriptor of its lock."""
     while True:
-        name = f"{_partial_prefix(destination)}{secrets.token_hex(4)}"
+        name = f".{destination.name}.partial-{secrets.token_hex(4)}"
         folder = destination.parent / name
         folder.mkdir()
         with suppress(FileNotFoundError):

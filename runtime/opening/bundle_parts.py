@@ -37,7 +37,8 @@ def prompt_encoder(folder: Path, manifest: BundleManifest, tokenizer: Tokenizer)
         except SessionError as error:
             raise BundleError(f"{folder / TEMPLATE_NAME}: {error}") from None
     bos = manifest.bos_token_id if manifest.add_bos else None
-    return PromptEncoder(tokenizer, template, bos)
+    context = manifest.models["target"].context
+    return PromptEncoder(tokenizer, template, bos, context)
 
 
 def default_method(manifest: BundleManifest) -> str:
