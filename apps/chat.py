@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +21,8 @@ from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.requests.conversation import Conversation
 
-_HELP = "/reset begins anew, /exit or Ctrl-D leaves, Ctrl-C stops an answer"
+_HELP = "/reset begins anew, /exit or Ctrl-D leaves, Ctrl-C stops an answer, /help shows this"
+_COMMAND = re.compile(r"/[a-z]+")
 
 
 @takes_groups
@@ -85,6 +87,8 @@ class _Talk:
             if line == "/reset":
                 conversation = self.engine.conversation(self.system, self.request)
                 note("a new conversation")
+            elif _COMMAND.fullmatch(line):
+                note(_HELP if line == "/help" else f"there is no {line}: {_HELP}")
             elif line:
                 try:
                     turns.append({"user": line, **self._answer(conversation, line)})

@@ -38,6 +38,7 @@ def bundle_folder(destination: Path, is_overwrite_allowed: bool = False) -> Iter
         BundleError: The destination exists and may not be replaced, is no bundle, or cannot be
             written (full disk, no permission).
     """
+    _check_name(destination)
     destination = destination.absolute()
     if destination.is_symlink():
         destination = destination.resolve()
@@ -59,11 +60,7 @@ def check_destination(destination: Path, is_overwrite_allowed: bool) -> None:
     """Raises a BundleError unless a bundle may be written to ``destination``."""
     if destination.name in ("", ".."):
         raise BundleError(f"cannot write a bundle to {destination}: name a new directory")
-    if len(os.fsencode(destination.name)) > _MAX_NAME:
-        raise BundleError(
-            f"the name of the bundle has {len(os.fsencode(destination.name))} bytes, expected at "
-            f"most {_MAX_NAME}: choose a shorter one with -o"
-        )
+    _check_name(destination)
     if not destination.exists():
         return
     if not is_overwrite_allowed:
@@ -74,6 +71,15 @@ def check_destination(destination: Path, is_overwrite_allowed: bool) -> None:
         raise BundleError(
             f"{destination} exists and is not an edgedec bundle, so --force does not replace it: "
             "choose another path with -o"
+        )
+
+
+def _check_name(destination: Path) -> None:
+    n_bytes = len(os.fsencode(destination.name))
+    if n_bytes > _MAX_NAME:
+        raise BundleError(
+            f"the name of the bundle has {n_bytes} bytes, expected at most {_MAX_NAME}: choose a "
+            "shorter one with -o"
         )
 
 

@@ -12,6 +12,9 @@ import numpy.typing as npt
 
 from edgedec.models.errors import ConfigError
 
+MAX_LAYERS = 10_000
+"""More than any model has: lists are made that are as long."""
+
 RopeScalingKind = Literal["none", "linear", "llama3", "factors"]
 
 
@@ -65,6 +68,8 @@ class ModelConfig:
             got = getattr(self, name)
             if not isinstance(got, int) or not 0 < got < 2**31:
                 raise ConfigError(f"{name} is {got!r}, expected a positive integer below 2**31")
+        if self.n_layers > MAX_LAYERS:
+            raise ConfigError(f"n_layers is {self.n_layers}, expected at most {MAX_LAYERS}")
         if self.n_heads % self.n_kv_heads:
             raise ConfigError(
                 f"n_heads {self.n_heads} is not a multiple of n_kv_heads {self.n_kv_heads}"

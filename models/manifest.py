@@ -195,7 +195,11 @@ def file_sha256(path: Path, on_bytes: Callable[[int], None] | None = None) -> st
 
 def _read_json(folder: Path) -> Mapping[str, Any]:
     path = folder / MANIFEST_NAME
-    if not folder.is_dir():
+    try:
+        is_folder = folder.is_dir()
+    except OSError as error:
+        raise BundleError(f"cannot read a bundle at {folder}: {error.strerror}") from None
+    if not is_folder:
         found = "a file" if folder.exists() else "nothing"
         raise BundleError(
             f"{folder}: found {found}, expected a bundle directory (`edgedec export` makes one)"

@@ -64,7 +64,7 @@ def defaults(folder: Path, manifest: BundleManifest) -> GenerationConfig:
     try:
         fields: Any = json.loads(_read_text(path))
         return GenerationConfig.from_bundle(fields if isinstance(fields, dict) else {})
-    except (ValueError, ConfigError) as error:
+    except (ValueError, RecursionError, ConfigError) as error:
         raise BundleError(f"{path}: {error}; mend it or export the model again") from None
 
 

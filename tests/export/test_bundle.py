@@ -117,11 +117,12 @@ def test_the_destination_may_appear_meanwhile(tmp_path: Path) -> None:
 
 def test_leftovers_of_the_dead_go_and_those_of_the_living_stay(tmp_path: Path) -> None:
     destination = tmp_path / "b[1]*"
-    (tmp_path / ".b[1]*.partial-0000").mkdir()
-    (tmp_path / ".other.partial-0000").mkdir()
+    (tmp_path / ".b[1]*.partial-01234567").mkdir()
+    (tmp_path / ".other.partial-89abcdef").mkdir()
+    (tmp_path / ".my.partial-thoughts").mkdir()
     with bundle_folder(destination) as alive:
         with bundle_folder(destination, is_overwrite_allowed=True) as second:
-            assert names(tmp_path) == sorted([".other.partial-0000", alive.name, second.name])
+            assert names(tmp_path) == sorted([".my.partial-thoughts", alive.name, second.name])
             write_file(second, "second")
         assert alive.exists()
         (destination / "manifest.json").write_text('{"edgedec_version": "0.0.1"}')
@@ -254,3 +255,26 @@ def test_killed_exports_leave_nothing_or_a_whole_bundle(smollm2_gguf: Path, tmp_
     export(ExportConfig(str(smollm2_gguf), destination, is_overwrite_allowed=True))
     assert names(tmp_path) == ["b"]
     assert n_whole < 6
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_an_export_that_is_told_to_end_cleans_up(
+    smollm2_gguf: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    program = [sys.executable, "-c", "from edgedec.apps.cli import main; main()"]
+    process = subprocess.Popen(
+        [*program, "export", str(smollm2_gguf), "-o", str(tmp_path / "deep" / "b")],
+        stderr=subprocess.PIPE,
+    )
+    while not any(path.is_file() for path in tmp_path.rglob("*")) and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert b"Traceback" not in err
+    assert names(tmp_path) == []
+
+
+def test_a_name_too_long_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="has 300 bytes"), bundle_folder(tmp_path / ("é" * 150)):
+        raise AssertionError
