@@ -14,6 +14,7 @@ from typing import Any, Literal, NoReturn, cast
 from edgedec.models.config import ModelConfig, RopeScaling
 from edgedec.models.errors import BundleError, ConfigError
 from edgedec.models.fields import Fields, shown
+from edgedec.models.onnx_locations import locations
 from edgedec.models.quant import FORMATS
 
 SCHEMA_VERSION = 1
@@ -151,6 +152,8 @@ def read_manifest(folder: Path, are_hashes_checked: bool = True) -> BundleManife
     for path, entry in manifest.files.items():
         if are_hashes_checked and entry.n_bytes <= SMALL_FILE_BYTES:
             _check_hash(folder, path, entry)
+    for role, model in manifest.models.items():
+        _check_locations(folder, role, model)
     return manifest
 
 
@@ -280,6 +283,17 @@ def _check_references(manifest: BundleManifest) -> None:
                     "does not list: export the model again"
                 )
         _check_head_ids(role, model, manifest.files)
+
+
+def _check_locations(folder: Path, role: str, model: ModelEntry) -> None:
+    """Raises if the graph reads files that are not listed as the model's weights."""
+    beside = PurePosixPath(model.graph).parent
+    for location in sorted(locations(folder / model.graph)):
+        if (beside / location).as_posix() not in model.weights:
+            raise BundleError(
+                f"{model.graph} reads {shown(location)}, which manifest.models.{role}.weights does "
+                "not list: export the model again"
+            )
 
 
 def _check_head_ids(role: str, model: ModelEntry, files: Mapping[str, FileEntry]) -> None:

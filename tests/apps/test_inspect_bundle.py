@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import shutil
 from collections.abc import Callable
@@ -125,3 +126,19 @@ def test_names_cannot_steer_the_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "gotcha" in stderr.getvalue()
     assert "\x1b]0;" not in stderr.getvalue()
     assert "\x1b[2J" not in stderr.getvalue()
+
+
+def test_a_graph_that_reads_an_unlisted_file(cli: Cli, copied: Path) -> None:
+    graph, manifest = copied / "target" / "model.onnx", copied / "manifest.json"
+    content = graph.read_bytes()
+    assert content.count(b"weights.bin")
+    (copied / "target" / "weighty.bin").write_bytes((copied / "target/weights.bin").read_bytes())
+    graph.write_bytes(content.replace(b"weights.bin", b"weighty.bin"))
+    digests = [hashlib.sha256(c).hexdigest() for c in (content, graph.read_bytes())]
+    manifest.write_text(manifest.read_text().replace(*digests))
+    for options in ((), ("--verify",)):
+        done = cli("inspect", copied, *options)
+        assert done.exit_code == 1
+        assert (
+            "reads 'weighty.bin', which manifest.models.target.weights does not list" in done.error
+        )
