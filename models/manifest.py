@@ -152,8 +152,8 @@ def read_manifest(folder: Path, are_hashes_checked: bool = True) -> BundleManife
     for path, entry in manifest.files.items():
         if are_hashes_checked and entry.n_bytes <= SMALL_FILE_BYTES:
             _check_hash(folder, path, entry)
-    for role, model in manifest.models.items():
-        _check_locations(folder, role, model)
+    if are_hashes_checked:
+        _check_locations(folder, manifest.models)
     return manifest
 
 
@@ -165,6 +165,9 @@ def damaged_files(
     """Returns the listed files whose content differs from the stated hash.
 
     on_progress: called with a path and the number of its bytes just read.
+
+    Raises:
+        BundleError: A graph, though as it was, reads files that are not listed.
     """
     damaged = []
     for path, entry in manifest.files.items():
@@ -175,6 +178,8 @@ def damaged_files(
                 damaged.append(path)
         except BundleError:
             damaged.append(path)
+    whole = {role: m for role, m in manifest.models.items() if m.graph not in damaged}
+    _check_locations(folder, whole)
     return damaged
 
 
@@ -285,15 +290,16 @@ def _check_references(manifest: BundleManifest) -> None:
         _check_head_ids(role, model, manifest.files)
 
 
-def _check_locations(folder: Path, role: str, model: ModelEntry) -> None:
-    """Raises if the graph reads files that are not listed as the model's weights."""
-    beside = PurePosixPath(model.graph).parent
-    for location in sorted(locations(folder / model.graph)):
-        if (beside / location).as_posix() not in model.weights:
-            raise BundleError(
-                f"{model.graph} reads {shown(location)}, which manifest.models.{role}.weights does "
-                "not list: export the model again"
-            )
+def _check_locations(folder: Path, models: Mapping[str, ModelEntry]) -> None:
+    """Raises if a graph reads files that are not listed as its model's weights."""
+    for role, model in models.items():
+        beside = PurePosixPath(model.graph).parent
+        for location in sorted(locations(folder / model.graph)):
+            if (beside / location).as_posix() not in model.weights:
+                raise BundleError(
+                    f"{model.graph} reads {shown(location)}, which manifest.models.{role}.weights "
+                    "does not list: export the model again"
+                )
 
 
 def _check_head_ids(role: str, model: ModelEntry, files: Mapping[str, FileEntry]) -> None:

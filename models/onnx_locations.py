@@ -30,6 +30,7 @@ _CHILDREN: dict[str, dict[int, str]] = {
 
 _FIXED_BYTES = {1: 8, 5: 4}
 _VARINT, _BYTES = 0, 2
+_MAPPED_BYTES = 32 << 20
 Buffer = bytes | mmap.mmap
 
 
@@ -41,8 +42,8 @@ def locations(path: Path) -> set[str]:
     """
     try:
         with path.open("rb") as file:
-            if not path.stat().st_size:
-                return set()
+            if path.stat().st_size < _MAPPED_BYTES:
+                return locations_in(file.read())  # quicker to look at, byte by byte
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 return locations_in(data)
     except OSError as error:
@@ -77,12 +78,18 @@ def _texts(data: Buffer, start: int, stop: int) -> Iterator[tuple[int, str]]:
 def _fields(data: Buffer, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
     """Yields number, begin and end of each field of bytes."""
     while start < stop:
-        key, start = _varint(data, start, stop)
+        key = data[start]
+        start += 1
+        if key >= 0x80:
+            key, start = _varint(data, start - 1, stop)
         wire = key & 7
         if wire == _VARINT:
             _, start = _varint(data, start, stop)
         elif wire == _BYTES:
-            size, start = _varint(data, start, stop)
+            size = data[start] if start < stop else 0x80
+            start += 1
+            if size >= 0x80:
+                size, start = _varint(data, start - 1, stop)
             yield key >> 3, start, min(start + size, stop)
             start += size
         elif wire in _FIXED_BYTES:

@@ -31,7 +31,7 @@ GRAPH, WEIGHTS = "target/model.onnx", "target/weights.bin"
 def make_manifest(folder: Path) -> BundleManifest:
     """Writes a small whole bundle into ``folder`` and returns its manifest."""
     (folder / "target").mkdir(parents=True)
-    (folder / GRAPH).write_bytes(b"graph")
+    (folder / GRAPH).write_bytes(b"\x08\x0a\x12\x01x")  # a version and a name
     (folder / WEIGHTS).write_bytes(bytes(range(256)) * 16)
     (folder / "tokenizer.json").write_text("{}")
     paths = (GRAPH, WEIGHTS, "tokenizer.json")
