@@ -24,7 +24,7 @@ from edgedec.apps.peers import EDGEDEC
 from edgedec.apps.peers.client import PeerError, Worker
 from edgedec.apps.peers.rivals import PeerOptions, Rivals, only_plain
 from edgedec.apps.progress import ProgressBars, count_amount
-from edgedec.apps.terminal import note
+from edgedec.apps.terminal import note, write_out
 from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.models.manifest import BundleManifest, read_manifest
 from edgedec.runtime.cores.machine import physical_cores
@@ -167,9 +167,9 @@ def bench_passes(
     if outcome.measurement.noisy() and not printing.allow_noise:
         raise EdgedecError(refusal(outcome.measurement))
     document = make_document(outcome)
-    sys.stdout.write(render(document, printing.output.value))
+    write_out(render(document, printing.output.value))
     if draw is not None and printing.plot is not None:
-        draw(document, printing.plot, read_work(manifest.models["target"]))
+        draw(document, printing.plot, read_work(manifest.target))
         note(f"drew {printing.plot}")
 
 
@@ -189,7 +189,7 @@ def run_bench(
     bundle: Path, manifest: BundleManifest, tests: list[Test], plan: Plan, rivals: Rivals
 ) -> Outcome:
     """Returns what was measured, of edgedec and of every peer that could be started."""
-    entry = manifest.models["target"]
+    entry = manifest.target
     context = max(test.n_positions for test in tests)
     if context > entry.context:
         raise ConfigError(

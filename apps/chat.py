@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from edgedec.apps import options
-from edgedec.apps.generate import ShowOptions, write_stream
+from edgedec.apps.generate import ShowOptions, tell_if_recommended, write_stream
 from edgedec.apps.option_groups import takes_groups
 from edgedec.apps.progress import ProgressBars, count_amount
 from edgedec.apps.switch_options import SwitchOptions, tell_if_approximate
@@ -20,7 +21,8 @@ from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.requests.conversation import Conversation
 
-_HELP = "/reset begins anew, /exit or Ctrl-D leaves, Ctrl-C stops an answer"
+_HELP = "/reset begins anew, /exit or Ctrl-D leaves, Ctrl-C stops an answer, /help shows this"
+_COMMAND = re.compile(r"/[a-z]+")
 
 
 @takes_groups
@@ -61,6 +63,7 @@ def chat(
     with engine:
         asked = switching.apply(request.make_request(engine.defaults))
         tell_if_approximate(asked)
+        tell_if_recommended(asked, engine.defaults)
         talk = _Talk(engine, system, asked, shown, is_silent=json)
         turns = talk.run()
     if json:
@@ -85,6 +88,8 @@ class _Talk:
             if line == "/reset":
                 conversation = self.engine.conversation(self.system, self.request)
                 note("a new conversation")
+            elif _COMMAND.fullmatch(line):
+                note(_HELP if line == "/help" else f"there is no {line}: {_HELP}")
             elif line:
                 try:
                     turns.append({"user": line, **self._answer(conversation, line)})

@@ -1,144 +1,97 @@
-"""The `edgedec` program: picks a verb, and turns whatever goes wrong into an exit code.
+"""The `edgedec` program: runs a verb, and turns whatever goes wrong into an exit code.
 
-Exit codes: 0 success, 1 failure (one line on standard error), 2 usage, 130 interrupted.
+Exit codes: 0 success, 1 failure (one line on standard error), 2 usage, 130 interrupted, 143 and 129
+terminated (SIGTERM, SIGHUP).
+
+What takes long to import is imported once signals are in hand.
 """
 
 from __future__ import annotations
 
-import atexit
-import gc
-import logging
+import errno
 import os
 import sys
-import traceback
-from collections.abc import Iterable, Sequence
-from importlib import import_module
-from typing import Annotated, NoReturn
+from collections.abc import Sequence
+from typing import NoReturn
 
-import typer
-
-from edgedec.apps.terminal import print_error, silence_stdout
-from edgedec.models.errors import ConfigError, EdgedecError
-
-VERBS = {
-    "export": "export_bundle:export",
-    "run": "generate:run",
-    "chat": "chat:chat",
-    "suggest": "suggest:suggest",
-    "store": "store:store",
-    "bench": "bench:bench",
-    "tune": "tune:tune",
-    "eval": "evaluate:evaluate",
-    "inspect": "inspect_bundle:inspect",
-    "doctor": "doctor:doctor",
-}
-"""Verb -> its file in this folder, and there its function, or its own verbs."""
+from edgedec.apps.signals import SignalWatch
+from edgedec.models.errors import EdgedecError
 
 _VERBS_AT_ONCE = ("run", "chat")
 """Verbs whose user waits for a first token."""
 
 
-def _make_app(verbs: Iterable[str]) -> typer.Typer:
-    """Returns the program with ``verbs`` alone: each verb imported delays the others."""
-    app = typer.Typer(
-        name="edgedec",
-        help="Run language models on this machine.",
-        epilog="Begin with: edgedec export smollm2-135m-instruct -o smollm2.edgedec",
-        no_args_is_help=True,
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        rich_markup_mode="rich",
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    for verb in verbs:
-        file, _, function = VERBS[verb].partition(":")
-        found = getattr(import_module(f"edgedec.apps.{file}"), function)
-        if isinstance(found, typer.Typer):
-            app.add_typer(found, name=verb)
-        else:
-            app.command(verb)(found)
-    app.callback()(_options)
-    return app
-
-
-def _print_version(is_wanted: bool) -> None:
-    if is_wanted:
-        from edgedec import __version__
-
-        sys.stdout.write(f"edgedec {__version__}\n")
-        raise typer.Exit
-
-
-def _options(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Show the version and exit."
-        ),
-    ] = False,
-) -> None:
-    _start_logging()
-
-
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs the program and exits. ``arguments`` default to those of the process."""
+    signals = SignalWatch()
+    if arguments is None:  # the process is ours
+        signals.start()
+    from edgedec.apps.terminal import OutputError, open_streams, print_error, silence_stdout
+
     given = list(sys.argv[1:] if arguments is None else arguments)
-    is_verb_given = bool(given) and given[0] in VERBS
-    if is_verb_given and given[0] in _VERBS_AT_ONCE:
-        _start_soon()
+    if arguments is None:
+        open_streams()
     try:
-        app = _make_app(given[:1] if is_verb_given else VERBS)
-        app(args=given, prog_name="edgedec")
-    except EdgedecError as error:
-        _fail(error, given)
+        code = _run(given, signals)
+    except SystemExit as stopped:
+        code = stopped.code if isinstance(stopped.code, int) else int(stopped.code is not None)
     except KeyboardInterrupt:
-        sys.exit(130)
+        code = 130
     except BrokenPipeError:
         silence_stdout()
-        sys.exit(1)
-    except MemoryError as error:
-        _fail(EdgedecError(f"out of memory ({error}): use a smaller --context"), given)
-    except Exception as error:
-        _fail(
-            EdgedecError(f"unexpected {type(error).__name__}: {error} (--debug shows more)"), given
-        )
-    sys.exit(0)
+        code = 1
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        if signals.exit_code is None:  # or else that is what became of the interruption
+            if "--debug" in given:
+                import traceback
+
+                traceback.print_exc()
+            print_error(_explained(error))
+        if isinstance(error, OutputError):
+            silence_stdout()
+        code = 1
+    signals.end()
+    sys.exit(signals.exit_code or code)
+
+
+def _run(given: list[str], signals: SignalWatch) -> int:
+    is_verb_given = bool(given) and not given[0].startswith("-")
+    if is_verb_given and given[0] in _VERBS_AT_ONCE:
+        _start_soon()
+    from edgedec.apps.terminal import flush_stdout, output_error
+    from edgedec.apps.verbs import VERBS, make_app
+
+    app = make_app(given[:1] if is_verb_given and given[0] in VERBS else VERBS)
+    signals.is_started = True
+    try:
+        app(args=given, prog_name="edgedec")
+    except OSError as error:
+        if error.filename is None and error.errno in (errno.ENOSPC, errno.EBADF):
+            raise output_error(error) from None  # while help was shown
+        raise
+    finally:
+        flush_stdout()
+    return 0
+
+
+def _explained(error: BaseException) -> EdgedecError:
+    if isinstance(error, EdgedecError):
+        return error
+    if isinstance(error, MemoryError):
+        return EdgedecError(f"out of memory ({error}): use a smaller --context")
+    return EdgedecError(f"unexpected {type(error).__name__}: {error} (--debug shows more)")
 
 
 def _start_soon() -> None:
     """Leaves out what delays short runs. To be called before NumPy is imported."""
+    import atexit
+    import gc
+
     # OpenBLAS would start a thread for every processor, each at full speed for a while: NumPy
     # multiplies no matrices here.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # At its end a process gives all memory back at once. Without this, Python would first look for
     # what could go, which takes a tenth of the time.
     atexit.register(gc.freeze)
-
-
-def _fail(error: EdgedecError, arguments: list[str]) -> NoReturn:
-    if "--debug" in arguments:
-        traceback.print_exc()
-    print_error(error)
-    sys.exit(1)
-
-
-def _start_logging() -> None:
-    name = os.environ.get("EDGEDEC_LOG", "warning").upper()
-    level = logging.getLevelNamesMapping().get(name)
-    if level is None:
-        known = ", ".join(level.lower() for level in logging.getLevelNamesMapping())
-        raise ConfigError(f"EDGEDEC_LOG is {name.lower()!r}, expected one of {known}")
-    logging.basicConfig(level=level, handlers=[_LateHandler()], format="%(message)s")
-
-
-class _LateHandler(logging.Handler):
-    """Rich's handler, imported once there is something to log."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        from rich.logging import RichHandler
-
-        from edgedec.apps.consoles import err
-
-        handler = RichHandler(console=err, show_path=False)
-        handler.setFormatter(self.formatter)
-        handler.emit(record)

@@ -14,7 +14,14 @@ from rich.table import Table
 from edgedec import __version__, kernels
 from edgedec.apps import options
 from edgedec.apps.consoles import out
-from edgedec.apps.machine import Requirement, extras, memory_bytes, read_cpu, version
+from edgedec.apps.machine import (
+    Requirement,
+    extras,
+    last_caches,
+    memory_bytes,
+    read_cpu,
+    version,
+)
 from edgedec.apps.terminal import bytes_text, print_json
 from edgedec.runtime.cores.machine import physical_cores
 
@@ -49,6 +56,7 @@ def examine() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu": {**dataclasses.asdict(cpu), "n_physical_usable": physical_cores()},
+        "last_caches": [dataclasses.asdict(cache) for cache in last_caches()],
         "memory": {"total_bytes": total, "available_bytes": available},
         "onnxruntime": _examine_onnxruntime(problems),
         "kernels": _examine_kernels(problems),
@@ -129,6 +137,7 @@ def _machine_table(report: dict[str, Any]) -> Table:
         "system": report["platform"],
         "processor": f"{cpu['model']} ({cpu['architecture']})",
         "cores": cores,
+        "last cache": _caches_text(report["last_caches"]),
         "instructions": " ".join(cpu["flags"]) or "unknown",
         "memory": bytes_text(memory["total_bytes"])
         + (f", {bytes_text(free)} available" if free is not None else ""),
@@ -143,6 +152,18 @@ def _machine_table(report: dict[str, Any]) -> Table:
     for name, value in rows.items():
         table.add_row(f"[bold]{name}[/]", escape(value))
     return table
+
+
+def _caches_text(caches: list[dict[str, Any]]) -> str:
+    """Returns which cores share a cache; threads on cores that do exchange results sooner."""
+    return (
+        "; ".join(
+            f"level {cache['level']}, {bytes_text(cache['size_bytes'])}, shared by cores "
+            + " ".join(str(n) for n in cache["processors"])
+            for cache in caches
+        )
+        or "unknown"
+    )
 
 
 def _extras_table(found: dict[str, Any]) -> Table:

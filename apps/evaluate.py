@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -29,7 +28,7 @@ from edgedec.apps.evaluation.walk import walk
 from edgedec.apps.option_groups import takes_groups
 from edgedec.apps.progress import ProgressBars, count_amount
 from edgedec.apps.switch_options import APPROXIMATE
-from edgedec.apps.terminal import note, print_json
+from edgedec.apps.terminal import note, print_json, write_out
 from edgedec.models.errors import ConfigError
 
 
@@ -109,7 +108,7 @@ def evaluate(
         if json:
             print_json(document)
         else:
-            sys.stdout.write(render(document))
+            write_out(render(document))
         if draw is not None and results.plot is not None:
             draw(document, results.plot)
             note(f"drew {results.plot}")

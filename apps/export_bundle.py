@@ -20,7 +20,7 @@ from edgedec.models.errors import ConfigError
 
 if TYPE_CHECKING:
     from edgedec.export.quantize import TensorError
-    from edgedec.export.unfinished import ExportReport
+    from edgedec.export.report import ExportReport
 
 _N_SHOWN_TENSORS = 8
 
@@ -67,11 +67,12 @@ def export(
         typer.Option(help="cpu: edgedec's kernels; portable: plain ONNX with float32 weights."),
     ] = "cpu",
     kv_cache: Annotated[
-        KVCacheFormat,
+        KVCacheFormat | None,
         typer.Option(
-            help="float16, or int8: half the memory, and logits that differ as the export reports."
+            help="float16 (cpu's default), or int8: half the memory, and logits that differ as the "
+            "export reports."
         ),
-    ] = KVCacheFormat.FLOAT16,
+    ] = None,
     context: Annotated[
         int | None,
         typer.Option(min=1, help="Most positions; as many as trained by default."),
@@ -149,7 +150,7 @@ def export(
         draft=None
         if draft is None
         else DraftModelConfig(draft, draft_quantization.value, head_size, draft_corpus),
-        kv_format=kv_cache.value,
+        kv_format=None if kv_cache is None else kv_cache.value,
     )
     with ProgressBars(bytes_amount, has_lines=True) as bars:
         done = pipeline.export(config, bars.report)

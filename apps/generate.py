@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +17,7 @@ from edgedec.apps.progress import ProgressBars, count_amount
 from edgedec.apps.switch_options import SwitchOptions, tell_if_approximate
 from edgedec.apps.terminal import TextWriter, note, print_json, stops_on_interrupt
 from edgedec.models.errors import ConfigError
-from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.methods.methods import AUTO
 from edgedec.runtime.requests.result import GenerationResult
 from edgedec.runtime.requests.stream import Stream
@@ -109,6 +109,7 @@ def run(
                 bars.report,
             )
             tell_if_approximate(asked)
+            tell_if_recommended(asked, engine.defaults)
             tell_if_unused(store, stream)
             is_interrupted = write_stream(stream, bars, shown, is_silent=json)
             if json:
@@ -150,6 +151,14 @@ def write_stream(stream: Stream, bars: ProgressBars, shown: ShowOptions, is_sile
         for line in explanation(stream):
             note(line)
     return is_interrupted()
+
+
+def tell_if_recommended(asked: GenerationConfig, defaults: GenerationConfig) -> None:
+    """Notes that a request is sampled as the model's publisher recommends, not as was asked for."""
+    sampling, greedy = asdict(asked.sampling), asdict(SamplingConfig())
+    if asked.sampling == defaults.sampling and sampling != greedy:
+        stated = ", ".join(f"{k} {v}" for k, v in sampling.items() if v != greedy[k])
+        note(f"sampled as the model's publisher recommends: {stated} (--temperature 0: greedy)")
 
 
 def tell_if_unused(store: Path | None, stream: Stream) -> None:

@@ -16,9 +16,9 @@ from edgedec.apps.progress import ProgressBars, bytes_amount
 from edgedec.apps.terminal import bytes_text, print_json
 from edgedec.kernels import packed_nbytes
 from edgedec.models.blocks import head_weight
-from edgedec.models.manifest import BundleManifest, ModelEntry, damaged_files, read_manifest
+from edgedec.models.bundle_files import damaged_files
+from edgedec.models.manifest import BundleManifest, ModelEntry, check_locations, read_manifest
 from edgedec.models.quant import FORMATS
-from edgedec.runtime.backends.kv_cache import kv_row_nbytes
 from edgedec.runtime.drafters import Need, drafter_names, find_drafter
 
 
@@ -51,7 +51,9 @@ def inspect(
                 done += n_bytes
                 bars.report("verify", done, total)
 
-            damaged = damaged_files(bundle, manifest, on_progress)
+            damaged = damaged_files(bundle, manifest.files, on_progress)
+        if not damaged:
+            check_locations(bundle, manifest.models)
     if json:
         print_json({"bundle": str(bundle), **manifest.to_dict(), "damaged_files": damaged})
     else:
@@ -74,11 +76,12 @@ def _show(manifest: BundleManifest, damaged: list[str] | None) -> None:
     verified = manifest.verification
     facts |= _verified({key: value for key, value in verified.items() if key != "draft"})
     out.print(_facts(facts))
-    for role, model in manifest.models.items():
+    for name, model in manifest.models.items():
         n_bytes = sum(manifest.files[path].n_bytes for path in model.files)
-        out.print(f"\n[bold]{escape(role)}[/]  {bytes_text(n_bytes)}")
+        title = name if name == model.kind else f"{name} ({model.kind})"
+        out.print(f"\n[bold]{escape(title)}[/]  {bytes_text(n_bytes)}")
         own = _published(model) | _model_facts(model)
-        result = verified.get(role)
+        result = verified.get(name)
         out.print(_facts(own | (_verified(result) if isinstance(result, dict) else {})))
     out.print()
     out.print(_files_table(manifest, damaged))
@@ -95,7 +98,7 @@ def _methods(manifest: BundleManifest) -> list[str]:
     names = ["plain", "auto"]
     for name in drafter_names():
         need = find_drafter(name).need
-        is_there = need is Need.DRAFT_MODEL and "draft" in manifest.models
+        is_there = need is Need.DRAFT_MODEL and manifest.draft_name is not None
         names.append(name if need is None or is_there else f"{name} (with {need.option})")
     return names
 
@@ -119,12 +122,22 @@ def _verified(result: Mapping[str, Any]) -> dict[str, str]:
 
 def _kv_cache_text(model: ModelEntry) -> str:
     """Returns the format of the KV cache and what a token takes in it."""
-    if model.graph_kind != "fused":
-        return "as the graph has it"
-    kv_format = model.kv_format or "float16"
-    n_bytes = kv_row_nbytes(model.config, kv_format)
-    whole = bytes_text(n_bytes * model.context)
-    return f"{kv_format}, {bytes_text(n_bytes)} a token, {whole} when the context is full"
+    kv = model.contract.kv
+    whole = bytes_text(kv.row_nbytes * model.context)
+    return f"{kv.format}, {bytes_text(kv.row_nbytes)} a token, {whole} when the context is full"
+
+
+def _can_text(model: ModelEntry) -> str:
+    """Returns what a pass over the model's graph can do."""
+    can = model.contract.can
+    names = {
+        "trees of drafts": can.trees,
+        "layers left out": can.gates,
+        "row statistics": can.row_stats,
+        "entry at a layer": can.entry,
+        "several sequences": can.batch,
+    }
+    return ", ".join(name for name, is_offered in names.items() if is_offered) or "chains only"
 
 
 def _head_text(model: ModelEntry) -> str:
@@ -145,7 +158,8 @@ def _model_facts(model: ModelEntry) -> dict[str, str]:
     config = model.config
     formats = Counter(model.tensor_formats.values())
     return {
-        "graph": f"{model.graph_kind}, {model.graph}",
+        "graph": f"{model.contract.compiler}, {model.graph}",
+        "passes": _can_text(model),
         "family": config.family,
         "layers": f"{config.n_layers} x {config.hidden_size}, MLP {config.intermediate_size}",
         "heads": f"{config.n_heads}, {config.n_kv_heads} for keys and values, "
@@ -154,7 +168,7 @@ def _model_facts(model: ModelEntry) -> dict[str, str]:
         "context": f"{model.context} of {config.max_positions} trained",
         "KV cache": _kv_cache_text(model),
         "matrices": ", ".join(f"{n} {name}" for name, n in formats.most_common()),
-        "hidden states": ", ".join(map(str, model.hidden_layers)) or "none",
+        "hidden states": ", ".join(map(str, model.contract.can.hidden)) or "none",
     }
 
 

@@ -59,6 +59,30 @@ def read_cpu() -> Cpu:
     )
 
 
+@dataclass(frozen=True)
+class SharedCache:
+    """A cache of the last level and the logical cores that share it."""
+
+    level: int
+    size_bytes: int
+    processors: tuple[int, ...]
+
+
+def last_caches(folder: Path = Path("/sys/devices/system/cpu")) -> tuple[SharedCache, ...]:
+    """Returns the caches of the last level, each once; none where the system does not tell.
+
+    Cores that share none exchange what both write through memory, or nearly so.
+    """
+    found = set()
+    for index in folder.glob("cpu[0-9]*/cache/index[0-9]*"):
+        level, size = _text(index / "level").strip(), _text(index / "size").strip()
+        processors = _numbers(_text(index / "shared_cpu_list"))
+        if level.isdecimal() and processors:
+            found.add(SharedCache(int(level), _size_bytes(size), processors))
+    last = max((cache.level for cache in found), default=0)
+    return tuple(sorted((c for c in found if c.level == last), key=lambda cache: cache.processors))
+
+
 def memory_bytes() -> tuple[int, int | None]:
     """Returns installed and, where it is known, available memory."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -103,6 +127,20 @@ def version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
+
+
+def _numbers(ranges: str) -> tuple[int, ...]:
+    """Returns the numbers of a list such as ``0-3,8``; none if it is anything else."""
+    if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", ranges.strip()):
+        return ()
+    pairs = (part.partition("-") for part in ranges.strip().split(","))
+    return tuple(n for first, _, last in pairs for n in range(int(first), int(last or first) + 1))
+
+
+def _size_bytes(text: str) -> int:
+    """Returns what ``32K`` or ``36608K`` is; 0 for anything else."""
+    found = re.fullmatch(r"(\d+)([KMG]?)", text)
+    return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2]] if found else 0
 
 
 def _cpuinfo() -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ import typer
 
 from edgedec.apps import options
 from edgedec.apps.progress import ProgressBars, count_amount
-from edgedec.apps.terminal import bytes_text, print_json, stops_on_interrupt
+from edgedec.apps.terminal import bytes_text, print_json, stops_on_interrupt, write_out
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import read_manifest
 from edgedec.runtime.methods.store_source import tokenizer_sha256
@@ -79,7 +78,7 @@ def seed(
         added = dataclasses.asdict(report)
         print_json({"store": str(file), "added": added, **dataclasses.asdict(facts)})
     else:
-        sys.stdout.write(_told(report, file, facts))
+        write_out(_told(report, file, facts))
     if is_stopped:
         raise typer.Exit(130)
 
@@ -105,7 +104,7 @@ def info(file: StoreFile, json: options.Json = False, debug: options.Debug = Fal
         "tokenizer": facts.tokenizer_sha256[:16],
         "version": str(facts.version),
     }
-    sys.stdout.write(f"{file}\n" + "".join(f"  {name:<10} {row}\n" for name, row in rows.items()))
+    write_out(f"{file}\n" + "".join(f"  {name:<10} {row}\n" for name, row in rows.items()))
 
 
 def _seed(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -12,12 +11,12 @@ import typer
 from edgedec.apps import options
 from edgedec.apps.generate import read_prompt
 from edgedec.apps.progress import ProgressBars, count_amount
-from edgedec.apps.terminal import print_json
+from edgedec.apps.terminal import print_json, write_out
+from edgedec.models.graph import N_TOP
 from edgedec.runtime.config import SuggestConfig
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
 from edgedec.runtime.requests.suggestions import Completion
-from edgedec.runtime.sessions.row_stats import N_TOP
 
 
 def suggest(
@@ -91,7 +90,7 @@ def suggest(
         print_json({"completions": [completion.to_dict() for completion in found]})
         return
     for completion in found:
-        sys.stdout.write(_line(completion))
+        write_out(_line(completion))
 
 
 def _line(completion: Completion) -> str:

@@ -10,23 +10,77 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
+
+from edgedec.models.errors import EdgedecError
+
+
+class OutputError(EdgedecError):
+    """Standard output takes no more."""
+
+
+def open_streams() -> None:
+    """Opens the standard streams that the program was started without.
+
+    Otherwise the next file to be opened would get their number. Reading finds the end at once,
+    standard error leads nowhere, and writing to standard output fails, as it should.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_WRONLY if name == "stderr" else os.O_RDONLY)
+            mode = "r" if name == "stdin" else "w"
+            stream = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
+
+
+def write_out(text: str) -> None:
+    """Writes to standard output, at once; to a terminal without what would steer it.
+
+    Raises:
+        OutputError: The disk is full, or standard output is closed.
+        BrokenPipeError: Its reader went away.
+    """
+    _write_out(visible(text) if sys.stdout.isatty() else text)
+
+
+def _write_out(text: str) -> None:
+    try:
+        sys.stdout.write(text)
+    except OSError as error:
+        raise output_error(error) from None
+    flush_stdout()
+
+
+def flush_stdout() -> None:
+    """Raises: as `write_out`."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        raise output_error(error) from None
+
+
+def output_error(error: OSError) -> OSError | OutputError:
+    """Returns what to raise when standard output failed with ``error``."""
+    if isinstance(error, BrokenPipeError):
+        return error
+    return OutputError(f"cannot write to standard output: {error.strerror}")
 
 
 def print_json(document: Mapping[str, Any]) -> None:
     """Prints the one JSON document of a verb on standard output."""
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    write_out(text + "\n")
 
 
 def print_error(error: BaseException) -> None:
     """Prints an error as one line."""
     text = " ".join(str(error).split()) or type(error).__name__
     if is_plain():
-        sys.stderr.write(f"error: {visible(text)}\n")
+        _write_err(f"error: {visible(text)}\n")
         return
     from edgedec.apps.consoles import err
 
@@ -37,11 +91,17 @@ def print_error(error: BaseException) -> None:
 def note(text: str) -> None:
     """Prints a remark for the person at the terminal on standard error."""
     if is_plain():
-        sys.stderr.write(f"{visible(text)}\n")
+        _write_err(f"{visible(text)}\n")
         return
     from edgedec.apps.consoles import err
 
     err.print(text, style="dim", markup=False, soft_wrap=True)
+
+
+def _write_err(text: str) -> None:
+    with suppress(OSError):  # remarks are no reason to lose what goes to standard output
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
 def is_plain() -> bool:
@@ -71,13 +131,14 @@ class TextWriter:
         self._ends_line = True
 
     def write(self, piece: str, origin: str = "") -> None:
+        """Writes a piece at once; at a terminal without control characters."""
         if piece:
             shown = visible(piece) if self._is_terminal else piece
-            sys.stdout.write(self._paint(shown, origin) if origin else shown)
-            sys.stdout.flush()
+            _write_out(self._paint(shown, origin) if origin else shown)
             self._ends_line = piece.endswith("\n")
 
     def end_line(self) -> None:
+        """Ends the line, unless the text did."""
         if not self._ends_line:
             self.write("\n")
 
@@ -116,4 +177,5 @@ def bytes_text(n_bytes: int) -> str:
 
 def silence_stdout() -> None:
     """Points standard output nowhere after its reader went away, so that exit stays quiet."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

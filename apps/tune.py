@@ -34,8 +34,9 @@ from edgedec.apps.tuning.report import (
 from edgedec.apps.tuning.runs import REFERENCES, Job, costs_of, record, run_for_real
 from edgedec.apps.tuning.state import TuneState
 from edgedec.apps.tuning.sweep import Expected, around, candidates, expect, frontier
+from edgedec.models.bundle_files import file_sha256
 from edgedec.models.errors import ConfigError
-from edgedec.models.manifest import BundleManifest, file_sha256, read_manifest
+from edgedec.models.manifest import BundleManifest, read_manifest
 from edgedec.runtime.config.switching import ADADEC, EAD, MARGIN
 from edgedec.runtime.cores.machine import physical_cores
 from edgedec.runtime.engine import Engine

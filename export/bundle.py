@@ -2,7 +2,7 @@
 
 Files are written into a hidden folder beside the destination, `.NAME.partial-XXXX`, which holds
 an exclusive lock for as long as its writer lives. The last step renames the folder. A folder
-whose lock is free belongs to a killed export and is removed by the next one to that destination.
+whose lock is free belongs to a killed export and is removed by the next one into the same folder.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import secrets
 import shutil
 import sys
@@ -19,11 +20,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from edgedec.models.bundle_files import FileEntry, file_sha256
 from edgedec.models.errors import BundleError
-from edgedec.models.manifest import MANIFEST_NAME, BundleManifest, FileEntry, file_sha256
+from edgedec.models.manifest import MANIFEST_NAME, BundleManifest
 
 _AT_FDCWD = -100 if sys.platform == "linux" else -2
 _RENAME_SWAP = 2  # RENAME_EXCHANGE on Linux, RENAME_SWAP on macOS
+_PARTIAL = re.compile(r"\..+\.partial-[0-9a-f]{8}(-old)?", re.DOTALL)
+_MAX_NAME = 200  # bytes: file systems take 255, and unfinished bundles have longer names
 _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -35,6 +39,7 @@ def bundle_folder(destination: Path, is_overwrite_allowed: bool = False) -> Iter
         BundleError: The destination exists and may not be replaced, is no bundle, or cannot be
             written (full disk, no permission).
     """
+    _check_name(destination)
     destination = destination.absolute()
     if destination.is_symlink():
         destination = destination.resolve()
@@ -56,6 +61,7 @@ def check_destination(destination: Path, is_overwrite_allowed: bool) -> None:
     """Raises a BundleError unless a bundle may be written to ``destination``."""
     if destination.name in ("", ".."):
         raise BundleError(f"cannot write a bundle to {destination}: name a new directory")
+    _check_name(destination)
     if not destination.exists():
         return
     if not is_overwrite_allowed:
@@ -69,9 +75,20 @@ def check_destination(destination: Path, is_overwrite_allowed: bool) -> None:
         )
 
 
+def _check_name(destination: Path) -> None:
+    n_bytes = len(os.fsencode(destination.name))
+    if n_bytes > _MAX_NAME:
+        raise BundleError(
+            f"the name of the bundle has {n_bytes} bytes, expected at most {_MAX_NAME}: choose a "
+            "shorter one with -o"
+        )
+
+
 def remove_leftovers(destination: Path) -> None:
-    """Removes the unfinished folders that killed exports to ``destination`` left behind."""
-    for folder in destination.parent.glob(f"{_partial_prefix(destination, escape=True)}*"):
+    """Removes the unfinished folders that killed exports left behind beside ``destination``."""
+    for folder in destination.parent.glob(".*.partial-*"):
+        if not _PARTIAL.fullmatch(folder.name) or folder.is_symlink():
+            continue
         with suppress(OSError):
             lock = _lock(folder)
             if lock is not None:
@@ -140,17 +157,10 @@ def _is_bundle(folder: Path) -> bool:
         return False
 
 
-def _partial_prefix(destination: Path, escape: bool = False) -> str:
-    name = destination.name
-    if escape:
-        name = "".join(f"[{c}]" if c in "*?[" else c for c in name)
-    return f".{name}.partial-"
-
-
 def _make_partial(destination: Path) -> tuple[Path, int]:
     """Returns a new locked folder beside ``destination`` and the descriptor of its lock."""
     while True:
-        name = f"{_partial_prefix(destination)}{secrets.token_hex(4)}"
+        name = f".{destination.name}.partial-{secrets.token_hex(4)}"
         folder = destination.parent / name
         folder.mkdir()
         with suppress(FileNotFoundError):

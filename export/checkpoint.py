@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +30,13 @@ class SpecialTokens:
     add_bos: bool
 
 
-class Checkpoint(WeightSource, Protocol):
-    """Weights with everything else a bundle needs from a published model."""
+SAMPLING_KEYS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+"""Recommendations that a bundle keeps, named as in ``generation_config.json``, besides the flag
+``do_sample``."""
+
+
+class Published(Protocol):
+    """What a model's publisher states besides its weights."""
 
     @property
     def name(self) -> str:
@@ -45,11 +50,19 @@ class Checkpoint(WeightSource, Protocol):
     def special(self) -> SpecialTokens:
         """The tokens that begin and end texts."""
 
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """What the publisher recommends for sampling, by the names of `SAMPLING_KEYS`."""
+
     def tokenizer_json(self) -> str:
         """Returns the tokenizer in the format of the ``tokenizers`` library."""
 
     def chat_template(self) -> str | None:
         """Returns the Jinja template of conversations."""
+
+
+class Checkpoint(Published, WeightSource, Protocol):
+    """Weights with everything else a bundle needs from a published model."""
 
 
 class EditedCheckpoint:
@@ -77,6 +90,11 @@ class EditedCheckpoint:
     def special(self) -> SpecialTokens:
         """The special tokens of the checkpoint."""
         return self._checkpoint.special
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """The sampling that the checkpoint's publisher recommends."""
+        return self._checkpoint.sampling
 
     def tokenizer_json(self) -> str:
         """Returns the checkpoint's tokenizer."""

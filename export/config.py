@@ -7,7 +7,7 @@ from pathlib import Path
 
 from edgedec.export.quantize import SCHEMES
 from edgedec.models.errors import ConfigError
-from edgedec.models.manifest import KV_FORMATS, KVFormat
+from edgedec.models.graph import KVFormat, as_kv_format
 from edgedec.targets import device_target
 
 DRAFT_HEAD_SIZE = 49152
@@ -56,7 +56,7 @@ class ExportConfig:
     was trained for). hidden_layers: layers whose hidden states the graph returns. dump_passes:
     folder that receives the graph after each pass. is_overwrite_allowed: an existing bundle at
     ``destination`` may be replaced. draft: the draft model, if the bundle shall have one.
-    kv_format: of the KV caches of all its models.
+    kv_format: of the KV caches of all its models; the device target's usual one when None.
     """
 
     source: str
@@ -68,19 +68,15 @@ class ExportConfig:
     dump_passes: Path | None = None
     is_overwrite_allowed: bool = False
     draft: DraftModelConfig | None = None
-    kv_format: KVFormat = "float16"
+    kv_format: KVFormat | None = None
 
     def __post_init__(self) -> None:
         _check_scheme(self.quantization)
-        is_fused = device_target(self.device_target).graph_kind == "fused"
-        if self.kv_format not in KV_FORMATS:
+        known = device_target(self.device_target).kv_formats
+        if self.kv_format is not None and as_kv_format(self.kv_format) not in known:
             raise ConfigError(
-                f"KV cache format is {self.kv_format!r}, expected one of {', '.join(KV_FORMATS)}"
-            )
-        if self.kv_format != "float16" and not is_fused:
-            raise ConfigError(
-                f"a KV cache of {self.kv_format} needs edgedec's kernels, which device target "
-                f"{self.device_target} does without: leave out --kv-cache, or --target"
+                f"KV cache format is {self.kv_format}, device target {self.device_target} keeps "
+                f"{' or '.join(known)}: leave out --kv-cache, or choose another --target"
             )
         if self.context is not None and self.context < 1:
             raise ConfigError(f"context is {self.context}, expected at least 1 position")

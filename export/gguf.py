@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,11 +13,24 @@ from edgedec.export.gguf_header import GgufHeader, TensorRecord, read_header
 from edgedec.export.mapped_file import MappedFile
 from edgedec.export.tokenizer import build_tokenizer, read_special
 from edgedec.models.errors import CheckpointError, ConfigError, UnsupportedModelError
-from edgedec.models.families import ROPE_FACTORS, Fields, GgufFacts, find_family
+from edgedec.models.families import ROPE_FACTORS, GgufFacts, find_family
+from edgedec.models.fields import Fields
 from edgedec.models.quant import PlainTensor, QuantFormat
 from edgedec.models.weights import check_layers, check_weights
 
 MAX_ROPE_FACTORS = 1 << 16
+
+_SAMPLING = {
+    "temperature": "temp",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "penalty_repeat",
+}
+"""Our names -> those of ``general.sampling.*``.
+
+Source: ggml-org/llama.cpp ``gguf-py/gguf/constants.py`` (MIT).
+"""
 
 
 class GgufCheckpoint:
@@ -33,7 +47,7 @@ class GgufCheckpoint:
         self._file = MappedFile(path)
         header = read_header(self._file)
         self._metadata, self._tensors = header.metadata, header.tensors
-        self._fields = Fields(self._metadata, path.name)
+        self._fields = Fields(self._metadata, path.name, CheckpointError)
         _refuse_parts(self._fields)
         family = find_family(self._fields.text("general.architecture"))
         shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
@@ -41,8 +55,9 @@ class GgufCheckpoint:
             facts = GgufFacts(self._fields, shapes, self._rope_factors(header))
             self.config = family.read_gguf(facts)
             check_layers(self.config, len(shapes))
-            self._map = family.map_gguf(self.config)
-            check_weights(self.config, self._map, shapes, frozenset({ROPE_FACTORS}))
+            weights = family.weights(self.config).items()
+            self._map = {ours: (weight.shape, weight.gguf) for ours, weight in weights}
+            check_weights(self.config.family, self._map, shapes, frozenset({ROPE_FACTORS}))
         except (ConfigError, CheckpointError) as error:
             raise CheckpointError(_prefixed(path, error)) from None
         except UnsupportedModelError as error:
@@ -58,6 +73,18 @@ class GgufCheckpoint:
         """The tokens that begin and end texts."""
         return read_special(self._fields, self.config.vocab_size)
 
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """The sampling that ``general.sampling.*`` recommends; most files state none."""
+        stated = {
+            key: self._fields.optional(f"general.sampling.{theirs}", self._fields.number)
+            for key, theirs in _SAMPLING.items()
+        }
+        kept: dict[str, Any] = {key: value for key, value in stated.items() if value is not None}
+        if "top_k" in kept:
+            kept["top_k"] = self._fields.integer("general.sampling.top_k")
+        return {"do_sample": kept.get("temperature", 0) > 0, **kept} if kept else {}
+
     def tokenizer_json(self) -> str:
         """Returns the tokenizer in the format of the ``tokenizers`` library."""
         return build_tokenizer(self._fields, self.config.vocab_size)
@@ -68,30 +95,29 @@ class GgufCheckpoint:
 
     def format(self, name: str) -> QuantFormat:
         """Returns the storage format of the matrix ``name``."""
-        return self._tensors[self._map[name].name].type.format
+        return self._tensors[self._map[name][1].name].type.format
 
     def rows(self, name: str, start: int, stop: int) -> PlainTensor:
         """Returns rows [start, stop) of the matrix ``name``, rotary halves apart."""
-        tensor = self._tensors[self._map[name].name]
-        order = self._map[name].row_order(tensor.shape[0])
-        rows = self._bytes(tensor)
-        assert 0 <= start <= stop <= len(rows)
-        return tensor.type.plain(rows[start:stop] if order is None else rows[order[start:stop]])
+        (n_rows, *_), source = self._map[name]
+        tensor = self._tensors[source.name]
+        return tensor.type.plain(source.take(self._bytes(tensor), n_rows, start, stop))
 
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         """Returns the norm weight or bias ``name``."""
-        tensor = self._tensors[self._map[name].name]
-        values = tensor.type.plain(self._bytes(tensor)).dequantize()[0]
-        order = self._map[name].row_order(len(values))
-        return np.array(values if order is None else values[order], np.float32)
+        (n_rows, *_), source = self._map[name]
+        tensor = self._tensors[source.name]
+        values = tensor.type.plain(self._bytes(tensor)).dequantize().reshape(tensor.shape)
+        return np.array(source.take(values, n_rows), np.float32)
 
     def release(self) -> None:
         """Drops mapped pages of what was read."""
         self._file.release()
 
     def _bytes(self, tensor: TensorRecord) -> npt.NDArray[np.uint8]:
-        n_rows = tensor.shape[0] if len(tensor.shape) > 1 else 1
-        return self._file.view(tensor.offset, tensor.n_bytes).reshape(n_rows, -1)
+        """Returns the rows of ``tensor`` as bytes [..., bytes of a row]; a vector is one row."""
+        lead = tensor.shape[:-1] or (1,)
+        return self._file.view(tensor.offset, tensor.n_bytes).reshape(*lead, -1)
 
     def _rope_factors(self, header: GgufHeader) -> tuple[float, ...]:
         tensor = header.tensors.get(ROPE_FACTORS)

@@ -14,7 +14,8 @@ from tokenizers import Tokenizer
 
 from edgedec.export.checkpoint import Checkpoint
 from edgedec.export.to_onnx.passes.set_kv_format import set_kv_format
-from edgedec.export.verify import FusedRunner, Logits, log_softmax
+from edgedec.export.to_onnx.runners import FusedRunner
+from edgedec.export.verify import Logits, log_softmax
 from edgedec.models.config import ModelConfig
 
 CHUNK = 32

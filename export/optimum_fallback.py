@@ -24,9 +24,25 @@ from edgedec.export.verify import N_TOKENS, compare_logits
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.families import known_families
+from edgedec.models.graph import (
+    ANY_TRIPLE,
+    ATTENTION_MASK,
+    INPUT_IDS,
+    LOGITS,
+    POSITION_IDS,
+    Capabilities,
+    GraphContract,
+    KVLayout,
+    is_past_port,
+    layer_of_past,
+    past_port,
+)
 
 GRAPH_NAME = "model.onnx"
 TASK = "text-generation-with-past"
+PROVIDERS = ("CPUExecutionProvider",)
+
+_FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -36,6 +52,7 @@ class OptimumGraph:
     graph: str
     weights: tuple[str, ...]
     config: ModelConfig
+    contract: GraphContract
     verification: dict[str, Any]
 
 
@@ -59,13 +76,12 @@ def export_with_optimum(model_folder: Path, family: str, destination: Path) -> O
         names = [path.name for path in Path(scratch).iterdir() if path.name.startswith(GRAPH_NAME)]
         for name in names:
             (Path(scratch) / name).rename(destination / name)
-        session = ort.InferenceSession(
-            str(destination / GRAPH_NAME), providers=["CPUExecutionProvider"]
-        )
+        session = ort.InferenceSession(str(destination / GRAPH_NAME), providers=list(PROVIDERS))
         config = _read_config(model_folder, family, session)
         verification = _verify(model_folder, session, config)
+        contract = _contract(session, config)
     names.remove(GRAPH_NAME)
-    return OptimumGraph(GRAPH_NAME, tuple(sorted(names)), config, verification)
+    return OptimumGraph(GRAPH_NAME, tuple(sorted(names)), config, contract, verification)
 
 
 def check_optimum(family: str) -> None:
@@ -113,15 +129,15 @@ def _read_config(model_folder: Path, family: str, session: ort.InferenceSession)
     from transformers import AutoConfig
 
     stated = AutoConfig.from_pretrained(str(model_folder), local_files_only=True)
-    shapes = {value.name: value.shape for value in session.get_inputs()}
-    _, n_kv_heads, _, head_size = shapes["past_key_values.0.key"]
+    shapes = {v.name: v.shape for v in session.get_inputs() if is_past_port(v.name)}
+    _, n_kv_heads, _, head_size = shapes[past_port(0, "key")]
     epsilons = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon")
     return ModelConfig(
         family=family,
         vocab_size=stated.vocab_size,
         hidden_size=stated.hidden_size,
         intermediate_size=getattr(stated, "intermediate_size", None) or 4 * stated.hidden_size,
-        n_layers=sum(name.endswith(".key") for name in shapes),
+        n_layers=1 + max(map(layer_of_past, shapes)),
         n_heads=stated.num_attention_heads,
         n_kv_heads=n_kv_heads,
         head_size=head_size,
@@ -129,6 +145,21 @@ def _read_config(model_folder: Path, family: str, session: ort.InferenceSession)
         rms_norm_eps=next((v for e in epsilons if (v := getattr(stated, e, None))), 1e-5),
         rope_theta=float(getattr(stated, "rope_theta", None) or 10000.0),
         is_head_tied=bool(stated.tie_word_embeddings),
+    )
+
+
+def _contract(session: ort.InferenceSession, config: ModelConfig) -> GraphContract:
+    """Returns what the graph takes and gives. Its mask knows no branches: it runs chains only."""
+    n_numbers = 2 * config.n_layers * config.n_kv_heads * config.head_size
+    return GraphContract(
+        compiler="optimum",
+        backend="portable",
+        triple=ANY_TRIPLE,
+        providers=PROVIDERS,
+        inputs=tuple(value.name for value in session.get_inputs()),
+        outputs=tuple(value.name for value in session.get_outputs()),
+        kv=KVLayout("rows", "float32", row_nbytes=_FLOAT_BYTES * n_numbers),
+        can=Capabilities(trees=False),
     )
 
 
@@ -146,15 +177,15 @@ def _verify(
     with torch.no_grad():
         expected = model(torch.from_numpy(tokens)).logits[0].numpy()
     feeds = {
-        "input_ids": tokens,
-        "attention_mask": np.ones_like(tokens),
-        "position_ids": np.arange(N_TOKENS)[None],
+        INPUT_IDS: tokens,
+        ATTENTION_MASK: np.ones_like(tokens),
+        POSITION_IDS: np.arange(N_TOKENS)[None],
     }
     names = [value.name for value in session.get_inputs()]
     feeds = {name: value for name, value in feeds.items() if name in names}
     empty = np.zeros((1, config.n_kv_heads, 0, config.head_size), np.float32)
-    feeds |= {name: empty for name in names if name.startswith("past_key_values.")}
-    (logits,) = session.run(["logits"], feeds)
+    feeds |= {name: empty for name in names if is_past_port(name)}
+    (logits,) = session.run([LOGITS], feeds)
     return compare_logits(logits[0], expected)
 
 

@@ -7,16 +7,16 @@ from pathlib import Path
 
 from edgedec.export.config import ExportConfig
 from edgedec.export.hub import fetch_snapshot
+from edgedec.export.model_export import ModelExport
 from edgedec.export.optimum_fallback import check_optimum, export_with_optimum
 from edgedec.export.safetensors_dir import HuggingFaceTexts, read_model_type
-from edgedec.export.unfinished import UnfinishedModel
 from edgedec.models.errors import ConfigError
 from edgedec.models.families import known_families
 from edgedec.models.manifest import ModelEntry
 
 
 @dataclass(kw_only=True)
-class OptimumModel(UnfinishedModel):
+class OptimumModel(ModelExport):
     """A Hugging Face directory whose family has no recipe, on its way into a bundle."""
 
     published: RecipelessModel
@@ -45,7 +45,7 @@ def find_recipeless(config: ExportConfig) -> RecipelessModel | None:
     if not folder.is_dir() or (family := read_model_type(folder)) in known_families():
         return None
     check_optimum(family)
-    is_refined = config.quantization != "keep" or config.kv_format != "float16"
+    is_refined = config.quantization != "keep" or config.kv_format is not None
     if is_refined or config.hidden_layers or config.dump_passes:
         raise ConfigError(
             f"model family {family} has no recipe and goes through optimum, whose graph keeps "
@@ -67,11 +67,11 @@ def emit_with_optimum(model: OptimumModel) -> None:
         )
     model.verification = written.verification
     model.entry = ModelEntry(
+        kind=model.kind,
         graph=model.listed(written.graph),
-        graph_kind="optimum",
         weights=tuple(model.listed(name) for name in written.weights),
+        contract=written.contract,
         config=written.config,
         context=model.config.context or longest,
-        hidden_layers=(),
         tensor_formats={},
     )

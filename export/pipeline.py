@@ -7,58 +7,32 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from edgedec.export.bundle import bundle_folder, check_destination
 from edgedec.export.checkpoint import open_checkpoint
 from edgedec.export.config import ExportConfig
+from edgedec.export.model_export import ModelExport, Phases
 from edgedec.export.optimum_model import OptimumModel, emit_with_optimum, find_recipeless
-from edgedec.export.recipe_model import (
-    RecipeModel,
-    configure,
-    emit,
-    fuse_graph,
-    pack,
-    quantise,
-    trim_head,
-    verify,
-)
-from edgedec.export.unfinished import (
-    DRAFT,
-    TARGET,
-    ExportReport,
-    UnfinishedModel,
-    read_draft,
-    read_target,
-    seal,
-)
+from edgedec.export.recipe_model import RecipeModel
+from edgedec.export.recipe_phases import configure, recipe_phases, trim_head
+from edgedec.export.report import ExportReport
+from edgedec.export.seal import seal
+from edgedec.export.texts import read_draft, read_target
 from edgedec.models.errors import UnsupportedModelError
-from edgedec.models.manifest import BundleManifest
+from edgedec.models.manifest import DRAFT_MODEL, TARGET_MODEL, BundleManifest
+from edgedec.targets import device_target
 
 OnProgress = Callable[[str, int, int], None]
 """Phase, bytes done in it, bytes in all (0: unknown)."""
 
-Phases = tuple[tuple[str, Callable[[Any], None]], ...]
-"""Names, and functions that each fill in their part of a model."""
-
 FIRST_PHASES: Phases = (("read", read_target), ("configure", configure))
 """What finds most mistakes of the caller; these run for every model before the others."""
-
-PHASES: Phases = (
-    ("quantise", quantise),
-    ("emit", emit),
-    ("fuse", fuse_graph),
-    ("pack", pack),
-    ("verify", verify),
-)
 
 FIRST_DRAFT_PHASES: Phases = (
     ("read draft", read_draft),
     ("configure draft", configure),
     ("trim head of draft", trim_head),
 )
-
-DRAFT_PHASES: Phases = tuple((f"{name} draft", run) for name, run in PHASES)
 
 OPTIMUM_PHASES: Phases = (("emit with optimum", emit_with_optimum),)
 """For families without a recipe: optimum writes the whole graph and verifies it."""
@@ -68,7 +42,7 @@ OPTIMUM_PHASES: Phases = (("emit with optimum", emit_with_optimum),)
 class _Making:
     """How one model is made: in which object, by which phases."""
 
-    make: Callable[..., UnfinishedModel]
+    make: Callable[..., ModelExport]
     first: Phases
     then: Phases
 
@@ -85,31 +59,32 @@ def export(config: ExportConfig, on_progress: OnProgress | None = None) -> Expor
     check_destination(config.destination, config.is_overwrite_allowed)
     makings = _open(config)
     with bundle_folder(config.destination, config.is_overwrite_allowed) as folder:
-        models = {role: making.make(bundle_folder=folder) for role, making in makings.items()}
+        models = {kind: making.make(bundle_folder=folder) for kind, making in makings.items()}
         run = _Run(on_progress or (lambda phase, done, total: None))
-        for role, model in models.items():
-            run.phases(makings[role].first, model)
-        for role, model in models.items():
-            run.phases(makings[role].then, model)
+        for kind, model in models.items():
+            run.phases(makings[kind].first, model)
+        for kind, model in models.items():
+            run.phases(makings[kind].then, model)
         manifest = run.seal(models)
-    tensors = {role: model.tensors for role, model in models.items()}
+    tensors = {kind: model.tensors for kind, model in models.items()}
     return ExportReport(config.destination, manifest, tensors, run.phase_ms)
 
 
 def _open(config: ExportConfig) -> dict[str, _Making]:
-    """Returns how the model of each role is made."""
-    makings = {TARGET: _open_target(config)}
+    """Returns how the model of each kind is made."""
+    makings = {TARGET_MODEL: _open_target(config)}
     if config.draft is not None:
         source = open_checkpoint(config.draft.source)
         make = partial(
             RecipeModel,
-            role=DRAFT,
+            kind=DRAFT_MODEL,
             config=config,
             published=source,
             source=source,
             quantization=config.draft.quantization,
         )
-        makings[DRAFT] = _Making(make, FIRST_DRAFT_PHASES, DRAFT_PHASES)
+        then = tuple((f"{name} draft", run) for name, run in _phases(config))
+        makings[DRAFT_MODEL] = _Making(make, FIRST_DRAFT_PHASES, then)
     return makings
 
 
@@ -120,18 +95,23 @@ def _open_target(config: ExportConfig) -> _Making:
         recipeless = find_recipeless(config)
         if recipeless is None:
             raise
-        make_optimum = partial(OptimumModel, role=TARGET, config=config, published=recipeless)
+        make_optimum = partial(OptimumModel, kind=TARGET_MODEL, config=config, published=recipeless)
         return _Making(make_optimum, FIRST_PHASES[:1], OPTIMUM_PHASES)
     make = partial(
         RecipeModel,
-        role=TARGET,
+        kind=TARGET_MODEL,
         config=config,
         published=source,
         source=source,
         quantization=config.quantization,
         hidden_layers=config.hidden_layers,
     )
-    return _Making(make, FIRST_PHASES, PHASES)
+    return _Making(make, FIRST_PHASES, _phases(config))
+
+
+def _phases(config: ExportConfig) -> Phases:
+    """Returns the phases behind the first: quantise, those of the compiler, verify."""
+    return recipe_phases(device_target(config.device_target).compiler)
 
 
 class _Run:
@@ -141,13 +121,13 @@ class _Run:
         self._on_progress = on_progress
         self.phase_ms: dict[str, float] = {}
 
-    def phases(self, phases: Phases, model: UnfinishedModel) -> None:
+    def phases(self, phases: Phases, model: ModelExport) -> None:
         """Runs the phases of one model in order."""
         for name, run in phases:
             with self._timed(name) as model.report:
                 run(model)
 
-    def seal(self, models: dict[str, UnfinishedModel]) -> BundleManifest:
+    def seal(self, models: dict[str, ModelExport]) -> BundleManifest:
         """Returns the manifest of the finished folder."""
         with self._timed("seal") as report:
             return seal(models, report)

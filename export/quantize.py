@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from edgedec.export.checkpoint import Checkpoint, EditedCheckpoint
-from edgedec.models.blocks import head_weight, weight_shapes
-from edgedec.models.config import ModelConfig
+from edgedec.export.tensor_store import TensorStore
+from edgedec.models.blocks import head_weight
 from edgedec.models.errors import CheckpointError, ConfigError
+from edgedec.models.families import matrices
 from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat, ScaleKind
 from edgedec.models.weights import WeightSource, float_rows
 
@@ -40,7 +42,7 @@ _CHUNK_GROUPS = 4096
 """Groups searched at once, so that they and their trial codes stay in the L2 data store."""
 
 _CHUNK_WEIGHTS = 1 << 22
-"""Weights read at once while errors are measured."""
+"""Weights quantised at once, and read at once while errors are measured."""
 
 _SYMMETRIC_TRIALS = (7.0, 7.4, 7.7, 8.0, 8.3, 8.6)
 _RANGE_TRIALS = (14.0, 14.5, 15.0, 15.5, 16.0)
@@ -48,15 +50,23 @@ _RANGE_TRIALS = (14.0, 14.5, 15.0, 15.5, 16.0)
 
 
 class Quantized(EditedCheckpoint):
-    """A checkpoint whose matrices are quantised as they are read.
+    """A checkpoint whose matrices are quantised when they are first read, each of them once.
 
     Vectors, and matrices the checkpoint has quantised already, stay as they are. Of a draft model
     they are quantised once more where they have more bits than the scheme, and its LM head has no
     more bits than the rest: what it is slower costs more than what it errs.
     """
 
-    def __init__(self, checkpoint: Checkpoint, scheme: str, is_draft: bool = False) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        scheme: str,
+        is_draft: bool = False,
+        scratch: Path | None = None,
+    ) -> None:
         """Checks that the scheme fits the checkpoint.
+
+        scratch: folder of a disk with room for what is quantised, a byte for each weight and more.
 
         Raises:
             ConfigError: unknown scheme, or a checkpoint without float matrices.
@@ -72,6 +82,7 @@ class Quantized(EditedCheckpoint):
                 f"{checkpoint.name} is quantised already and {scheme} would only lose more; "
                 f"use keep, or start from the float checkpoint"
             )
+        self._quantised = TensorStore(scratch)
 
     def format(self, name: str) -> QuantFormat:
         """Returns the storage format of the matrix ``name`` after quantisation."""
@@ -89,23 +100,27 @@ class Quantized(EditedCheckpoint):
         """Returns rows [start, stop) of the matrix ``name``, quantised.
 
         Raises:
-            CheckpointError: the rows hold infinities or NaN.
+            CheckpointError: the matrix holds infinities or NaN.
+            OSError: the disk is full.
         """
-        stored, fmt = self._checkpoint.rows(name, start, stop), self.format(name)
-        if stored.format == fmt:
-            return stored
-        values = stored.dequantize()
-        if not np.isfinite(values).all():
-            raise CheckpointError(
-                f"{self.name}: tensor {name} holds infinite or undefined values; fetch it again"
-            )
-        return quantize_rows(values, fmt)
+        fmt = self.format(name)
+        if self._checkpoint.format(name) == fmt:
+            return self._checkpoint.rows(name, start, stop)
+        if name not in self._quantised:
+            n, k = matrices(self.config)[name]
+            self._quantised.put(name, n, self._quantise(name, (n, k), fmt))
+        return self._quantised.rows(name, start, stop)
 
-
-def matrices(config: ModelConfig) -> dict[str, tuple[int, int]]:
-    """Returns every matrix the recipe reads, with its shape [N, K]."""
-    shapes = weight_shapes(config).items()
-    return {name: (shape[0], shape[1]) for name, shape in shapes if len(shape) == 2}
+    def _quantise(
+        self, name: str, shape: tuple[int, int], fmt: QuantFormat
+    ) -> Iterator[PlainTensor]:
+        for start, stop in _row_chunks(*shape):
+            values = float_rows(self._checkpoint, name, start, stop)
+            if not np.isfinite(values).all():
+                raise CheckpointError(
+                    f"{self.name}: tensor {name} holds infinite or undefined values; fetch it again"
+                )
+            yield quantize_rows(values, fmt)
 
 
 def quantize_rows(values: Floats, fmt: QuantFormat) -> PlainTensor:

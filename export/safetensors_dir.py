@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from edgedec.export.checkpoint import SpecialTokens
+from edgedec.export.checkpoint import SAMPLING_KEYS, SpecialTokens
 from edgedec.export.safetensors_file import StoredTensor, read_tensors
 from edgedec.models.errors import CheckpointError, ConfigError, EdgedecError
-from edgedec.models.families import Fields, find_family
+from edgedec.models.families import find_family
+from edgedec.models.fields import Fields
 from edgedec.models.quant import PlainTensor, QuantFormat
 from edgedec.models.weights import check_layers, check_weights
 
@@ -73,6 +74,18 @@ class HuggingFaceTexts:
         opening = tokenizer.encode("a").ids[:1]
         return SpecialTokens(bos_id, eos_ids, bos_id is not None and opening == [bos_id])
 
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """The sampling that ``generation_config.json`` recommends."""
+        stated = _read_fields(self._folder, "generation_config.json", is_optional=True)
+        if stated.get("do_sample") is None and not any(map(stated.get, SAMPLING_KEYS)):
+            return {}
+        kept = {key: stated.optional(key, stated.number) for key in SAMPLING_KEYS}
+        numbers = {key: value for key, value in kept.items() if value is not None}
+        if "top_k" in numbers:
+            numbers["top_k"] = stated.integer("top_k")
+        return {"do_sample": stated.flag("do_sample", False), **numbers}
+
     def tokenizer_json(self) -> str:
         """Returns the directory's own tokenizer.json."""
         _read_tokenizer(self._folder)
@@ -112,10 +125,11 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
             fields = _with_tie(self._fields, "lm_head.weight" in shapes)
             self.config = family.read_hf(fields)
             check_layers(self.config, len(shapes))
-            self._map = family.map_hf(self.config)
+            weights = family.weights(self.config).items()
+            self._map = {ours: (weight.shape, weight.hf) for ours, weight in weights}
             if self.config.is_head_tied:
                 ignorable.add("lm_head.weight")
-            check_weights(self.config, self._map, shapes, frozenset(ignorable))
+            check_weights(self.config.family, self._map, shapes, frozenset(ignorable))
         except ConfigError as error:
             raise CheckpointError(f"{self.name}: {error}") from None
         except EdgedecError as error:
@@ -123,18 +137,20 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
 
     def format(self, name: str) -> QuantFormat:
         """Returns the storage format of the matrix ``name``."""
-        return self._tensors[self._map[name].name].format
+        return self._tensors[self._map[name][1].name].format
 
     def rows(self, name: str, start: int, stop: int) -> PlainTensor:
         """Returns rows [start, stop) of the matrix ``name``."""
-        tensor = self._tensors[self._map[name].name]
-        assert 0 <= start <= stop <= tensor.shape[0]
-        return PlainTensor(tensor.format, tensor.values()[start:stop])
+        (n_rows, *_), source = self._map[name]
+        tensor = self._tensors[source.name]
+        return PlainTensor(tensor.format, source.take(tensor.values(), n_rows, start, stop))
 
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         """Returns the norm weight or bias ``name``."""
-        tensor = self._tensors[self._map[name].name]
-        return np.array(PlainTensor(tensor.format, tensor.values()).dequantize(), np.float32)
+        (n_rows, *_), source = self._map[name]
+        tensor = self._tensors[source.name]
+        values = source.take(tensor.values(), n_rows)
+        return np.array(PlainTensor(tensor.format, values).dequantize(), np.float32)
 
     def release(self) -> None:
         """Drops mapped pages of what was read."""
@@ -146,7 +162,8 @@ def _with_tie(fields: Fields, has_head: bool) -> Fields:
     """Returns ``fields`` where an unstated tie is read from the absence of a head."""
     if fields.get("tie_word_embeddings") is not None:
         return fields
-    return Fields({**fields.values, "tie_word_embeddings": not has_head}, fields.origin)
+    stated = {**fields.values, "tie_word_embeddings": not has_head}
+    return Fields(stated, fields.origin, CheckpointError)
 
 
 def _read_text(path: Path) -> str:
@@ -162,7 +179,7 @@ def _read_fields(folder: Path, name: str, is_optional: bool = False) -> Fields:
     path = folder / name
     if not path.is_file():
         if is_optional:
-            return Fields({}, name)
+            return Fields({}, name, CheckpointError)
         raise CheckpointError(
             f"{folder}: has no {name}; expected a Hugging Face directory (config.json, "
             f"*.safetensors, tokenizer.json) or a .gguf file"
@@ -173,12 +190,12 @@ def _read_fields(folder: Path, name: str, is_optional: bool = False) -> Fields:
         raise CheckpointError(f"{path}: is not JSON; fetch it again") from None
     if not isinstance(values, dict):
         raise CheckpointError(f"{path}: is not a table; fetch it again")
-    return Fields(values, name)
+    return Fields(values, name, CheckpointError)
 
 
 def _read_all_tensors(folder: Path) -> dict[str, StoredTensor]:
     if (folder / INDEX).is_file():
-        names = _read_fields(folder, INDEX).table("weight_map").values
+        names = _read_fields(folder, INDEX).table("weight_map", {}).values
         files = sorted({file for file in names.values() if isinstance(file, str)})
         if bad := next((file for file in files if Path(file).name != file), None):
             raise CheckpointError(f"{INDEX}: file name {bad[:60]!r} leaves the directory")

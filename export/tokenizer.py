@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from edgedec.export.checkpoint import SpecialTokens
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
-from edgedec.models.families import Fields
+from edgedec.models.fields import Fields
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 """Values of ``tokenizer.ggml.token_type``."""

@@ -28,6 +28,9 @@ class Ops(Protocol[T]):
     def linear(self, x: T, weight: str, bias: str | None = None) -> T:
         """Returns ``x @ W.T + b`` for W [N, K]."""
 
+    def head_norm(self, x: T, weight: str) -> T:
+        """Returns `rms_norm` of each head of ``x`` by itself, with the weight [head_size]."""
+
     def attention(self, q: T, k: T, v: T, layer: int) -> T:
         """Rotates q and k, appends k and v to the KV cache, returns the attended heads."""
 
@@ -53,7 +56,11 @@ def attention_half(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
         bias = f"{prefix}.{name}.bias" if config.has_qkv_bias else None
         return ops.linear(h, f"{prefix}.{name}.weight", bias)
 
-    heads = ops.attention(project("q_proj"), project("k_proj"), project("v_proj"), layer)
+    q, k, v = project("q_proj"), project("k_proj"), project("v_proj")
+    if config.has_qk_norm:
+        q = ops.head_norm(q, f"{prefix}.q_norm.weight")
+        k = ops.head_norm(k, f"{prefix}.k_norm.weight")
+    heads = ops.attention(q, k, v, layer)
     return ops.add(x, ops.linear(heads, f"{prefix}.o_proj.weight"))
 
 
@@ -88,18 +95,22 @@ def head_weight(config: ModelConfig) -> str:
     return "embed_tokens.weight" if config.is_head_tied else "lm_head.weight"
 
 
-def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Returns every weight the recipe reads, with its shape (matrices [N, K])."""
-    hidden, inner = config.hidden_size, config.intermediate_size
+def decoder_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Returns every weight that `decoder` reads, with its shape (matrices [N, K])."""
+    hidden = config.hidden_size
     q, kv = config.n_heads * config.head_size, config.n_kv_heads * config.head_size
     shapes: dict[str, tuple[int, ...]] = {"embed_tokens.weight": (config.vocab_size, hidden)}
     for i in range(config.n_layers):
         attention, mlp = f"layers.{i}.self_attn", f"layers.{i}.mlp"
+        inner = config.layer(i).intermediate_size
         shapes[f"layers.{i}.input_layernorm.weight"] = (hidden,)
         for name, n in (("q_proj", q), ("k_proj", kv), ("v_proj", kv)):
             shapes[f"{attention}.{name}.weight"] = (n, hidden)
             if config.has_qkv_bias:
                 shapes[f"{attention}.{name}.bias"] = (n,)
+        if config.has_qk_norm:
+            shapes[f"{attention}.q_norm.weight"] = (config.head_size,)
+            shapes[f"{attention}.k_norm.weight"] = (config.head_size,)
         shapes[f"{attention}.o_proj.weight"] = (hidden, q)
         shapes[f"layers.{i}.post_attention_layernorm.weight"] = (hidden,)
         shapes[f"{mlp}.gate_proj.weight"] = (inner, hidden)

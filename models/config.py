@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -11,6 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.models.errors import ConfigError
+
+MAX_LAYERS = 10_000
+"""More than any model has: lists are made that are as long."""
 
 RopeScalingKind = Literal["none", "linear", "llama3", "factors"]
 
@@ -34,11 +38,33 @@ class RopeScaling:
 
 
 @dataclass(frozen=True)
+class LayerConfig:
+    """What layers may differ in.
+
+    intermediate_size: width of the MLP. rope_theta: base of the rotary frequencies, 0 for a layer
+    that rotates nothing (NoPE).
+    """
+
+    intermediate_size: int
+    rope_theta: float
+
+    def __post_init__(self) -> None:
+        _check_size("intermediate_size of a layer", self.intermediate_size)
+        if not (math.isfinite(self.rope_theta) and self.rope_theta >= 0):
+            raise ConfigError(f"rope_theta of a layer is {self.rope_theta!r}, expected 0 or more")
+
+
+@dataclass(frozen=True)
 class ModelConfig:
     """Hyper-parameters of a decoder-only transformer with rotary positions and gated MLP.
 
+    A field that is added needs a default: what names a model by its configuration, a saved session
+    for one, uses `canonical`, which leaves out whatever equals its default.
+
+    has_qkv_bias: biases on q, k and v. has_qk_norm: an RMS norm over each head of q and of k.
     trimmed_head_size: rows of an LM head, apart from the embedding, that knows only some of the
         tokens; 0 when it knows all.
+    layers: of each layer; empty where all are as the model.
     """
 
     family: str
@@ -56,15 +82,19 @@ class ModelConfig:
     has_qkv_bias: bool = False
     is_head_tied: bool = False
     trimmed_head_size: int = 0
+    has_qk_norm: bool = False
+    layers: tuple[LayerConfig, ...] = ()
 
     def __post_init__(self) -> None:
         for name in (
             "vocab_size", "hidden_size", "intermediate_size", "n_layers",
             "n_heads", "n_kv_heads", "head_size", "max_positions",
         ):  # fmt: skip
-            got = getattr(self, name)
-            if not isinstance(got, int) or not 0 < got < 2**31:
-                raise ConfigError(f"{name} is {got!r}, expected a positive integer below 2**31")
+            _check_size(name, getattr(self, name))
+        if self.n_layers > MAX_LAYERS:
+            raise ConfigError(f"n_layers is {self.n_layers}, expected at most {MAX_LAYERS}")
+        if self.layers and len(self.layers) != self.n_layers:
+            raise ConfigError(f"layers are {len(self.layers)}, expected none or {self.n_layers}")
         if self.n_heads % self.n_kv_heads:
             raise ConfigError(
                 f"n_heads {self.n_heads} is not a multiple of n_kv_heads {self.n_kv_heads}"
@@ -86,8 +116,14 @@ class ModelConfig:
         """Width of a logits row."""
         return self.trimmed_head_size or self.vocab_size
 
+    def layer(self, index: int) -> LayerConfig:
+        """Returns the hyper-parameters of layer ``index``."""
+        if self.layers:
+            return self.layers[index]
+        return LayerConfig(self.intermediate_size, self.rope_theta)
+
     @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> Self:
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
         """Returns the config stated by ``fields``; unknown or missing keys are a ConfigError."""
         known = {f.name for f in dataclasses.fields(cls)}
         if unknown := sorted(set(fields) - known):
@@ -97,30 +133,61 @@ class ModelConfig:
             if isinstance(scaling := values.get("rope_scaling"), dict):
                 factors = tuple(scaling.get("factors", ()))
                 values["rope_scaling"] = RopeScaling(**{**scaling, "factors": factors})
+            if isinstance(layers := values.get("layers"), list | tuple):
+                values["layers"] = tuple(
+                    LayerConfig(**layer) if isinstance(layer, dict) else layer for layer in layers
+                )
             return cls(**values)
         except TypeError as error:
             raise ConfigError(f"model config is incomplete: {error}") from None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Returns JSON-ready fields that ``from_dict`` reads back."""
-        return dataclasses.asdict(self)
+    def canonical(self) -> dict[str, Any]:
+        """Returns JSON-ready fields that `from_dict` reads back, without those left at default.
+
+        Two configs are equal if these are; and they stay what they are when fields are added that
+        a model does not use.
+        """
+        return _without_defaults(self)
+
+
+def _without_defaults(value: Any) -> dict[str, Any]:
+    found = {}
+    for f in dataclasses.fields(value):
+        default = f.default_factory() if callable(f.default_factory) else f.default
+        got = getattr(value, f.name)
+        if got == default:
+            continue
+        if isinstance(got, tuple):
+            got = [_without_defaults(v) if dataclasses.is_dataclass(v) else v for v in got]
+        found[f.name] = _without_defaults(got) if dataclasses.is_dataclass(got) else got
+    return found
+
+
+def _check_size(name: str, got: object) -> None:
+    if not isinstance(got, int) or not 0 < got < 2**31:
+        raise ConfigError(f"{name} is {got!r}, expected a positive integer below 2**31")
 
 
 def rope_tables(
-    config: ModelConfig, n_positions: int
+    config: ModelConfig, n_positions: int, theta: float | None = None
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """Returns cosine and sine of every rotation angle, computed in float64.
 
+    theta: base of the frequencies, as `LayerConfig.rope_theta`; the model's when None.
+
     Shapes: cos, sin [n_positions, head_size / 2] float32.
     """
-    angles = np.outer(np.arange(n_positions, dtype=np.float64), _rope_frequencies(config))
+    theta = config.rope_theta if theta is None else theta
+    angles = np.outer(np.arange(n_positions, dtype=np.float64), _rope_frequencies(config, theta))
     return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
 
-def _rope_frequencies(config: ModelConfig) -> npt.NDArray[np.float64]:
+def _rope_frequencies(config: ModelConfig, theta: float) -> npt.NDArray[np.float64]:
     d = config.head_size
+    if theta == 0:
+        return np.zeros(d // 2)
     scaling = config.rope_scaling
-    frequencies = config.rope_theta ** -(np.arange(0, d, 2, dtype=np.float64) / d)
+    frequencies = theta ** -(np.arange(0, d, 2, dtype=np.float64) / d)
     if scaling.kind == "linear":
         return frequencies / scaling.factor
     if scaling.kind == "factors":

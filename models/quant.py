@@ -12,8 +12,6 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.models.errors import ConfigError
-
 SUPER_GROUP = 256
 """Weights that share one ``scale``/``minimum`` pair in the two-level formats."""
 
@@ -49,6 +47,7 @@ class QuantFormat:
 
     @property
     def is_float(self) -> bool:
+        """Whether codes are the weights themselves."""
         return self.kind is ScaleKind.NONE
 
 
@@ -67,13 +66,6 @@ _ROWS = (
     QuantFormat("q6_k", 11, 6, ScaleKind.TWO, 32),
 )
 FORMATS: dict[str, QuantFormat] = {row.name: row for row in _ROWS}
-
-
-def quant_format(name: str) -> QuantFormat:
-    """Returns the format called ``name``; an unknown name is a ConfigError."""
-    if name not in FORMATS:
-        raise ConfigError(f"unknown weight format {name!r}; known: {', '.join(FORMATS)}")
-    return FORMATS[name]
 
 
 @dataclass(frozen=True)
@@ -98,6 +90,7 @@ class PlainTensor:
 
     @property
     def shape(self) -> tuple[int, int]:
+        """N and K."""
         n, k = self.codes.shape
         return n, k
 

@@ -13,8 +13,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.models.blocks import Ops, decoder, weight_shapes
+from edgedec.models.blocks import Ops
 from edgedec.models.config import rope_tables
+from edgedec.models.families import find_family, weight_shapes
 from edgedec.models.weights import WeightSource, float_rows
 
 Array: TypeAlias = npt.NDArray[Any]  # of the computing type, float32 or float64
@@ -76,7 +77,8 @@ class ReferenceModel:
         parents = range(-1, n - 1) if parents is None else parents
         rows = list(range(n) if logit_rows is None else logit_rows)
         ops = ReferenceOps(self, self._source, np.asarray(tokens), parents, rows, self._dtype)
-        logits = decoder(ops, self._source.config, layer_gates)
+        config = self._source.config
+        logits = find_family(config.family).recipe(ops, config, layer_gates)
         return ReferenceRows(logits, ops.hidden_states)
 
     def commit(self, path: Sequence[int] | int) -> None:
@@ -124,23 +126,29 @@ class ReferenceOps(Ops[Array]):
         self._logit_rows = logit_rows
         self._dtype = dtype
         self._mask, depths = tree_mask(parents, model.n_tokens)
-        positions = model.n_tokens + depths
-        cos, sin = rope_tables(self._config, int(positions.max(initial=0)) + 1)
-        self._cos = cos[positions, None, :].astype(dtype)
-        self._sin = sin[positions, None, :].astype(dtype)
+        self._positions = model.n_tokens + depths
+        self._ropes: dict[float, tuple[Array, Array]] = {}
         self.hidden_states: dict[int, Array] = {}
 
     def embed(self, weight: str) -> Array:
+        """Returns the embedding rows of the pass's tokens [T, hidden_size]."""
         rows = [float_rows(self._source, weight, int(i), int(i) + 1) for i in self._tokens]
         return np.concatenate(rows).astype(self._dtype)
 
     def rms_norm(self, x: Array, weight: str) -> Array:
+        """Returns `x / sqrt(mean(x^2) + eps) * weight`."""
         mean_square = np.mean(x * x, axis=-1, keepdims=True)
         scale = 1 / np.sqrt(mean_square + self._dtype(self._config.rms_norm_eps))
         normed: Array = x * scale * self._source.vector(weight).astype(self._dtype)
         return normed
 
+    def head_norm(self, x: Array, weight: str) -> Array:
+        """Returns `rms_norm` of each head of ``x`` by itself."""
+        heads = x.reshape(len(x), -1, self._config.head_size)
+        return self.rms_norm(heads, weight).reshape(x.shape)
+
     def linear(self, x: Array, weight: str, bias: str | None = None) -> Array:
+        """Returns `x @ W.T + b`, the matrix read a chunk of rows at a time."""
         n = self._shapes[weight][0]
         parts = []
         for start in range(0, n, CHUNK_ROWS):
@@ -151,11 +159,12 @@ class ReferenceOps(Ops[Array]):
         return y if bias is None else y + self._source.vector(bias).astype(self._dtype)
 
     def attention(self, q: Array, k: Array, v: Array, layer: int) -> Array:
+        """Returns the attended heads [T, n_heads * head_size] after appending k and v."""
         c = self._config
-        queries = self._rotate(q.reshape(-1, c.n_heads, c.head_size))
+        queries = self._rotate(q.reshape(-1, c.n_heads, c.head_size), layer)
         keys, values = self._model.append(
             layer,
-            self._rotate(k.reshape(-1, c.n_kv_heads, c.head_size)),
+            self._rotate(k.reshape(-1, c.n_kv_heads, c.head_size), layer),
             v.reshape(-1, c.n_kv_heads, c.head_size),
         )
         group = c.n_heads // c.n_kv_heads
@@ -166,23 +175,35 @@ class ReferenceOps(Ops[Array]):
         return np.concatenate(heads, axis=-1)
 
     def gate(self, gate: Array, up: Array) -> Array:
+        """Returns `silu(gate) * up`."""
         gated: Array = gate / (1 + np.exp(-gate)) * up
         return gated
 
     def add(self, a: Array, b: Array) -> Array:
+        """Returns the sum."""
         return a + b
 
     def select_rows(self, x: Array) -> Array:
+        """Returns the rows whose logits were asked for."""
         return x[self._logit_rows]
 
     def hidden(self, x: Array, layer: int) -> None:
+        """Notes the residual stream [T, hidden_size] after ``layer`` layers."""
         self.hidden_states[layer] = x
 
-    def _rotate(self, x: Array) -> Array:
+    def _rotate(self, x: Array, layer: int) -> Array:
         """Rotates channel i with channel i + head_size / 2."""
+        cos, sin = self._rope(self._config.layer(layer).rope_theta)
         low, high = np.split(x, 2, axis=-1)
-        rotated = (low * self._cos - high * self._sin, high * self._cos + low * self._sin)
-        return np.concatenate(rotated, axis=-1)
+        return np.concatenate((low * cos - high * sin, high * cos + low * sin), axis=-1)
+
+    def _rope(self, theta: float) -> tuple[Array, Array]:
+        """Returns cosine and sine at this pass's positions [T, 1, head_size / 2]."""
+        if theta not in self._ropes:
+            tables = rope_tables(self._config, int(self._positions.max(initial=0)) + 1, theta)
+            cos, sin = (t[self._positions, None, :].astype(self._dtype) for t in tables)
+            self._ropes[theta] = cos, sin
+        return self._ropes[theta]
 
     def _attend(self, q: Array, k: Array, v: Array) -> Array:
         scores = q @ k.T / np.sqrt(self._dtype(self._config.head_size))

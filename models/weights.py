@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.models.blocks import weight_shapes
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.quant import PlainTensor, QuantFormat
+
+V = TypeVar("V", bound=np.generic)
 
 N_NAMED = 3
 """How many weights an error names before it only counts."""
@@ -43,28 +44,68 @@ def float_rows(source: WeightSource, name: str, start: int, stop: int) -> npt.ND
     return source.rows(name, start, stop).dequantize()
 
 
-@dataclass(frozen=True)
-class SourceWeight:
-    """Where one of our weights lies in a checkpoint.
+class RowOrder(Protocol):
+    """A transform that keeps rows whole: quantised ones stay equal to the last bit."""
 
-    name: the checkpoint's own name.
-    n_interleaved_heads: 0, or the number of heads whose rows are stored in rotary pairs
-        (0, d/2, 1, d/2 + 1, ...) and must be put back into halves (0, 1, ..., d - 1).
+    def of(self, n_rows: int) -> npt.NDArray[np.intp]:
+        """Returns, for each of our ``n_rows`` rows, its row in the checkpoint."""
+
+
+@dataclass(frozen=True)
+class PairedHeads:
+    """Rows of ``n_heads`` heads stored in rotary pairs (0, d/2, 1, d/2 + 1, ...).
+
+    They are put back into halves (0, 1, ..., d - 1).
     """
 
-    name: str
-    n_interleaved_heads: int = 0
+    n_heads: int
 
-    def row_order(self, n_rows: int) -> npt.NDArray[np.intp] | None:
-        """Returns, for each of our rows, its row in the checkpoint; None if they are the same."""
-        if not self.n_interleaved_heads:
-            return None
-        order = np.arange(n_rows, dtype=np.intp).reshape(self.n_interleaved_heads, -1, 2)
+    def of(self, n_rows: int) -> npt.NDArray[np.intp]:
+        """Returns, for each of our ``n_rows`` rows, its row in the checkpoint."""
+        order = np.arange(n_rows, dtype=np.intp).reshape(self.n_heads, -1, 2)
         return order.swapaxes(1, 2).reshape(n_rows)
 
 
-WeightMap = dict[str, SourceWeight]
-"""Our weight name -> where it lies."""
+@dataclass(frozen=True)
+class SourceWeight:
+    """Where one of our weights lies in a checkpoint: a tensor, a slice of it, a transform.
+
+    name: the checkpoint's own name of the tensor.
+    expert: index into the tensor's first axis, where it stacks the matrices of several experts.
+    first_row: of the rows that are ours, where a tensor joins several of our weights (q, k, v).
+    order: how those rows are arranged; as ours when None.
+    """
+
+    name: str
+    expert: int | None = None
+    first_row: int = 0
+    order: RowOrder | None = None
+
+    def take(
+        self, stored: npt.NDArray[V], n_rows: int, start: int = 0, stop: int | None = None
+    ) -> npt.NDArray[V]:
+        """Returns rows [start, stop) of our weight, which has ``n_rows``, from its tensor.
+
+        Shapes: stored [rows, ...] or [experts, rows, ...]; any element type.
+        """
+        of_expert = stored if self.expert is None else stored[self.expert]
+        ours = of_expert[self.first_row : self.first_row + n_rows]
+        stop = n_rows if stop is None else stop
+        assert 0 <= start <= stop <= n_rows <= len(ours)
+        return ours[start:stop] if self.order is None else ours[self.order.of(n_rows)[start:stop]]
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One weight of a recipe: its shape (matrices [N, K]), and where it lies in either format."""
+
+    shape: tuple[int, ...]
+    hf: SourceWeight
+    gguf: SourceWeight
+
+
+WeightMap = dict[str, tuple[tuple[int, ...], SourceWeight]]
+"""Our weight name -> its shape and where it lies in the checkpoint at hand."""
 
 
 def check_layers(config: ModelConfig, n_stored: int) -> None:
@@ -81,12 +122,12 @@ def check_layers(config: ModelConfig, n_stored: int) -> None:
 
 
 def check_weights(
-    config: ModelConfig,
+    family: str,
     weights: WeightMap,
     stored: Mapping[str, tuple[int, ...]],
     ignorable: frozenset[str] = frozenset(),
 ) -> None:
-    """Checks that the checkpoint holds exactly what the recipe of ``config`` reads.
+    """Checks that the checkpoint holds exactly what a recipe reads.
 
     Args:
         stored: shape of every tensor by the checkpoint's own name.
@@ -94,24 +135,36 @@ def check_weights(
 
     Raises:
         CheckpointError: a weight is missing or has another shape.
-        UnsupportedModelError: a tensor is there that the recipe would leave out.
+        UnsupportedModelError: a tensor, or a part of one, is there that the recipe would leave out.
     """
-    shapes = weight_shapes(config)
-    if missing := [weights[ours].name for ours in shapes if weights[ours].name not in stored]:
+    parts: dict[str, list[tuple[tuple[int, ...], SourceWeight]]] = {}
+    for shape, source in weights.values():
+        parts.setdefault(source.name, []).append((shape, source))
+    if missing := [name for name in parts if name not in stored]:
         raise CheckpointError(f"missing {_named(missing)}; the file is incomplete, fetch it again")
-    for ours, expected in shapes.items():
-        name = weights[ours].name
+    for name, of_tensor in parts.items():
+        expected = _joined_shape(of_tensor)
         if stored[name] != expected:
             raise CheckpointError(
                 f"tensor {name} has shape {list(stored[name])}, expected {list(expected)} "
                 f"from the checkpoint's own configuration"
             )
-    used = {weights[ours].name for ours in shapes}
-    if extra := sorted(set(stored) - used - ignorable):
+    if extra := sorted(set(stored) - set(parts) - ignorable):
         raise UnsupportedModelError(
-            f"the {config.family} recipe does not read {_named(extra)}; the model is a variant "
-            f"of {config.family} that edgedec does not know"
+            f"the {family} recipe does not read {_named(extra)}; the model is a variant "
+            f"of {family} that edgedec does not know"
         )
+
+
+def _joined_shape(parts: list[tuple[tuple[int, ...], SourceWeight]]) -> tuple[int, ...]:
+    """Returns the shape of the tensor that consists of ``parts`` and nothing else."""
+    shape, first = parts[0]
+    n_rows = max(source.first_row + shape[0] for shape, source in parts)
+    experts = {source.expert for _, source in parts}
+    lead = () if first.expert is None else (len(experts),)
+    n_covered = sum(shape[0] for shape, _ in parts)
+    assert n_covered == n_rows * max(len(experts), 1), f"{first.name}: parts overlap or leave gaps"
+    return (*lead, n_rows, *shape[1:])
 
 
 def _named(names: list[str]) -> str:

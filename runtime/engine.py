@@ -81,7 +81,7 @@ class Engine:
         self._strategy = strategy
         parts = MethodParts(
             context=loaded.context,
-            hidden_layers=loaded.model.capabilities.hidden_layers,
+            hidden_layers=loaded.model.capabilities.hidden,
             draft=loaded.draft,
             identity=loaded.identity,
             store=loaded.store,

@@ -22,5 +22,5 @@ def device_target(name: str) -> DeviceTarget:
     if name not in device_target_names():
         known = ", ".join(device_target_names())
         raise ConfigError(f"unknown device target {name!r}; known: {known}")
-    found: DeviceTarget = importlib.import_module(f"edgedec.targets.{name}").TARGET
+    found: DeviceTarget = importlib.import_module(f"edgedec.targets.{name}").DEVICE
     return found

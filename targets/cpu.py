@@ -7,11 +7,10 @@ kernels choose the best variant of the machine they wake up on.
 from edgedec.models.quant import FORMATS
 from edgedec.targets.profile import DeviceTarget
 
-TARGET = DeviceTarget(
+DEVICE = DeviceTarget(
     name="cpu",
     summary="edgedec's kernels on any CPU; weights packed, mapped at load",
-    graph_kind="fused",
+    compiler="fused",
     weight_formats=tuple(FORMATS),
-    panel_rows=16,
-    page_bytes=4096,
+    kv_formats=("float16", "int8"),
 )

@@ -2,11 +2,10 @@
 
 from edgedec.targets.profile import DeviceTarget
 
-TARGET = DeviceTarget(
+DEVICE = DeviceTarget(
     name="portable",
     summary="standard ONNX operators with float32 weights; large, runs wherever ONNX does",
-    graph_kind="portable",
+    compiler="portable",
     weight_formats=("f32",),
-    panel_rows=0,
-    page_bytes=4096,
+    kv_formats=("float32",),
 )

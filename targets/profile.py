@@ -5,30 +5,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from edgedec.models.errors import ConfigError
-from edgedec.models.manifest import GraphKind
+from edgedec.models.graph import ANY_TRIPLE, KV_FORMATS, KVFormat
 from edgedec.models.quant import FORMATS
 
 
 @dataclass(frozen=True)
 class DeviceTarget:
-    """One way to lay out a bundle for a device.
+    """One way to make a bundle for a device.
 
-    graph_kind: the graph its runtime executes. weight_formats: formats its matrices may keep;
-    any other is stored as float32. panel_rows: output channels side by side in a packed matrix
-    (0: weights are stored plain). page_bytes: alignment of a tensor in the weight file, so that
-    it can be mapped alone.
+    compiler: module of `edgedec.export.compilers` that makes its graphs. weight_formats: formats
+    its matrices may keep; any other is stored as float32. kv_formats: of its KV cache, the usual
+    one first. triple: processor and system that compiled code is for, or ``any``. providers: of
+    ONNX Runtime, the first that is there runs the graph; none for other runtimes.
     """
 
     name: str
     summary: str
-    graph_kind: GraphKind
+    compiler: str
     weight_formats: tuple[str, ...]
-    panel_rows: int
-    page_bytes: int
+    kv_formats: tuple[KVFormat, ...]
+    triple: str = ANY_TRIPLE
+    providers: tuple[str, ...] = ("CPUExecutionProvider",)
 
     def __post_init__(self) -> None:
         if unknown := sorted(set(self.weight_formats) - set(FORMATS)):
             raise ConfigError(f"device target {self.name}: unknown weight format {unknown[0]!r}")
+        if not self.kv_formats or set(self.kv_formats) - set(KV_FORMATS):
+            raise ConfigError(f"device target {self.name}: KV formats are {self.kv_formats}")
 
     def keeps(self, format_name: str) -> bool:
         """Whether matrices stay in ``format_name`` on this device."""

@@ -15,9 +15,9 @@ import pytest
 from edgedec.export.catalogue import find_installed
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
-from edgedec.models.blocks import weight_shapes
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import CheckpointError
+from edgedec.models.families import weight_shapes
 from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat
 
 # What programs under test remember of a device stays out of the user's own cache.
@@ -72,7 +72,7 @@ def make_source() -> Callable[..., MemorySource]:
     """Returns a maker of tiny random weights; keywords override fields of the config."""
 
     def make(seed: int = 0, **fields: Any) -> MemorySource:
-        return MemorySource(ModelConfig.from_dict({**TINY.to_dict(), **fields}), seed)
+        return MemorySource(ModelConfig.from_dict({**TINY.canonical(), **fields}), seed)
 
     return make
 

@@ -19,6 +19,7 @@ from edgedec.apps.peers.client import PeerError, Worker
 Kind = Literal["pp", "tg", "verify"]
 
 READ = "read_gb_s"
+READ_ALONE = "read_alone_gb_s"  # by one thread
 MULTIPLY = "int8_gmac_s"
 
 _METHODS: dict[Kind, str] = {"pp": "prefill", "tg": "decode", "verify": "verify"}
@@ -60,6 +61,7 @@ class PassJob:
 
     @property
     def name(self) -> str:
+        """Runtime and test, such as `edgedec verify8`."""
         return job_name(self.worker.runtime.name, self.test)
 
     def run(self) -> Sample | None:
@@ -97,6 +99,7 @@ class LimitJob:
         self._measure = measure
 
     def run(self) -> Sample:
+        """Returns the rate that was measured, and the CPU time that took."""
         started_s = time.process_time()
         rate = self._measure()
         return Sample(rate, time.process_time() - started_s)
@@ -108,10 +111,11 @@ def job_name(runtime: str, test: Test) -> str:
 
 
 def limit_jobs(n_threads: int) -> list[LimitJob]:
-    """Returns the jobs for reading speed and multiplying speed."""
+    """Returns the jobs for reading speed, of one thread, too, and multiplying speed."""
     buffer = np.ones(read_buffer_bytes(), np.uint8)
     return [
         LimitJob(READ, lambda: 1e-9 * kernels.read_rate(buffer, n_threads, _LIMIT_S)),
+        LimitJob(READ_ALONE, lambda: 1e-9 * kernels.read_rate(buffer, 1, _LIMIT_S)),
         LimitJob(MULTIPLY, lambda: 1e-9 * kernels.multiply_rate(n_threads, _LIMIT_S)),
     ]
 

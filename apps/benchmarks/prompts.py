@@ -11,7 +11,6 @@ tokens to generate.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -38,7 +37,7 @@ from edgedec.apps.measuring.loop import Plan
 from edgedec.apps.options import Overlap
 from edgedec.apps.peers.rivals import Rivals
 from edgedec.apps.progress import ProgressBars, count_amount
-from edgedec.apps.terminal import note
+from edgedec.apps.terminal import note, write_out
 from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.models.manifest import BundleManifest, read_manifest
 from edgedec.runtime.config import SamplingConfig
@@ -130,7 +129,7 @@ def bench_prompts(
     names = parse_methods(options.methods or "plain,auto")
     prompts = read_prompts(options.prompts, options.category_key, options.per_category)
     manifest = read_manifest(bundle)
-    if options.draft is None and "draft" not in manifest.models:
+    if options.draft is None and manifest.draft_name is None:
         _refuse_draft(names)
     if options.store is None:
         _refuse_store(names)
@@ -139,7 +138,7 @@ def bench_prompts(
     outcome = run_prompts(_Setup(bundle, manifest, options, plan, rivals), names, prompts)
     if outcome.rounds:
         document = make_document(outcome)
-        sys.stdout.write(render(document, printing.output.value))
+        write_out(render(document, printing.output.value))
         if draw is not None and printing.plot is not None:
             draw(document, printing.plot)
             note(f"drew {printing.plot}")
@@ -250,7 +249,7 @@ def _encode(setup: _Setup, prompts: Sequence[BenchPrompt]) -> tuple[bool, list[l
 def _context(setup: _Setup, prompts: Sequence[BenchPrompt], ids: Sequence[list[int]]) -> int:
     """Returns the positions the longest prompt needs; ConfigError if the bundle has too few."""
     longest = max(range(len(ids)), key=lambda i: len(ids[i]))
-    needed, limit = len(ids[longest]) + setup.n_tokens, setup.manifest.models["target"].context
+    needed, limit = len(ids[longest]) + setup.n_tokens, setup.manifest.target.context
     if needed > limit:
         raise ConfigError(
             f"{prompts[longest].place}: prompt and output need {needed} positions, the bundle was "

@@ -38,6 +38,7 @@ class Run:
 
     @property
     def total_s(self) -> float:
+        """Time of the whole request, prefill included. Units: seconds."""
         return self.first_s + self.rest_s
 
 
@@ -92,12 +93,15 @@ class Method:
 
     @property
     def facts(self) -> dict[str, Any]:
+        """Name and runtime; whether it is lossless is known after the first run."""
         return {"name": self.name, "runtime": "edgedec", "lossless": self._is_lossless}
 
     def forget(self) -> None:
+        """Drops what its drafters learned, and their KV caches."""
         self._engine.forget_drafts()
 
     def run(self, ids: Sequence[int], n_tokens: int) -> Run:
+        """Returns an output of at most ``n_tokens``, its KV cache empty before."""
         self._engine.forget_prompts()
         request = self._asked.request(self.name, n_tokens)
         started_s = time.process_time()
@@ -123,6 +127,7 @@ class Peer:
 
     @property
     def facts(self) -> dict[str, Any]:
+        """Name, runtime, how its model was loaded, and how it drafts."""
         known = self._worker.facts
         how = known.get("modes", {}).get(self._mode.kind)
         if how is not None:
@@ -134,6 +139,7 @@ class Peer:
         """Nothing is learned: drafts come from the text at hand, or from a model."""
 
     def run(self, ids: Sequence[int], n_tokens: int) -> Run | None:
+        """Returns an output of ``n_tokens``; None from the first error on, which `error` keeps."""
         if self.error is not None:
             return None
         request = {"op": "generate", "ids": list(ids), "n": n_tokens}

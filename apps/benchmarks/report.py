@@ -15,11 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from edgedec import __version__, kernels
-from edgedec.apps.benchmarks.jobs import MULTIPLY, READ, Test, job_name, read_buffer_bytes
+from edgedec.apps.benchmarks.jobs import (
+    MULTIPLY,
+    READ,
+    READ_ALONE,
+    Test,
+    job_name,
+    read_buffer_bytes,
+)
 from edgedec.apps.benchmarks.work import Work, bound, read_work
 from edgedec.apps.machine import read_cpu
 from edgedec.apps.measuring.loop import Measurement, Plan, Series
 from edgedec.apps.measuring.summary import summarize
+from edgedec.apps.peers.instruction_sets import instruction_set, is_lesser
 from edgedec.models.manifest import BundleManifest
 
 Row = dict[str, Any]
@@ -45,7 +53,7 @@ class Outcome:
 
 def make_document(outcome: Outcome) -> dict[str, Any]:
     """Returns the JSON document of a run."""
-    measurement, entry = outcome.measurement, outcome.manifest.models["target"]
+    measurement, entry = outcome.measurement, outcome.manifest.target
     read_gb_s = measurement.series[READ].summary
     int8_gmac_s = measurement.series[MULTIPLY].summary
     work = read_work(entry)
@@ -60,11 +68,15 @@ def make_document(outcome: Outcome) -> dict[str, Any]:
         "build": build_facts(),
         "limits": {
             READ: read_gb_s.maximum,
+            READ_ALONE: measurement.series[READ_ALONE].summary.maximum,
             MULTIPLY: int8_gmac_s.maximum,
             "isa": kernels.active_isa(),
             "read_buffer_bytes": read_buffer_bytes(),
         },
-        "runtimes": [{"runtime": name, **facts} for name, facts in outcome.loaded.items()],
+        "runtimes": [
+            {"runtime": name, "isa": instruction_set(facts.get("system", "")), **facts}
+            for name, facts in outcome.loaded.items()
+        ],
         "missing": [{"runtime": name, "reason": why} for name, why in outcome.missing.items()],
         "rows": _rows(outcome, work, read_gb_s.maximum, int8_gmac_s.maximum),
         "noise": {
@@ -205,7 +217,7 @@ def _markdown(document: dict[str, Any]) -> str:
         ),
         table(
             ["runtime", "loaded", "format", "through", "load ms", "first token ms", "peak MB"],
-            [_runtime_cells(facts) for facts in document["runtimes"]],
+            [_runtime_cells(facts, document["limits"]["isa"]) for facts in document["runtimes"]],
         ),
         "".join(f"- {m['runtime']} was not measured: {m['reason']}\n" for m in document["missing"]),
         _facts(document),
@@ -247,8 +259,10 @@ def _share(row: Row) -> str:
     return f"{row['fraction_of_limit']:.0%} {row['bound_by']}"
 
 
-def _runtime_cells(facts: dict[str, Any]) -> list[str]:
+def _runtime_cells(facts: dict[str, Any], own_isa: str) -> list[str]:
     options = f", {facts['options']}" if facts.get("options") else ""
+    if isa := facts["isa"]:
+        options += f", {isa}" + (f": less than {own_isa}" if is_lesser(isa, own_isa) else "")
     peak = facts["peak_rss_mb"]
     return [
         facts["runtime"],
@@ -269,8 +283,9 @@ def _facts(document: dict[str, Any]) -> str:
     others = "unknown" if lost is None else f"{lost:.1%}"
     bounds = noise["bounds"]
     lines = [
-        f"limits measured in this run: read {limits[READ]:.1f} GB/s, int8 dot products "
-        f"{limits[MULTIPLY]:.0f} GMAC/s ({limits['isa']}), {document['threads']} threads",
+        f"limits measured in this run: read {limits[READ]:.1f} GB/s (one thread alone "
+        f"{limits[READ_ALONE]:.1f}), int8 dot products {limits[MULTIPLY]:.0f} GMAC/s "
+        f"({limits['isa']}), {document['threads']} threads",
         f"device: {device['model']}, {device['n_usable']} logical cores usable, "
         f"{device['platform']}",
         f"build: edgedec {build['edgedec']}, kernels {build['kernels_sha256']}, "

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 from edgedec import kernels
 from edgedec.apps.benchmarks.jobs import Test
-from edgedec.models.blocks import weight_shapes
+from edgedec.models.blocks import head_weight
+from edgedec.models.families import weight_shapes
 from edgedec.models.manifest import ModelEntry
 from edgedec.models.quant import FORMATS
-
-_HALF_BYTES = 2
 
 
 @dataclass(frozen=True)
@@ -44,10 +43,10 @@ class Bound:
 
 def read_work(entry: ModelEntry) -> Work | None:
     """Returns the work of a model, or None unless its weights are packed for our kernels."""
-    if entry.graph_kind != "fused":
+    if entry.contract.backend != "fused":
         return None
     config = entry.config
-    head = "embed_tokens.weight" if config.is_head_tied else "lm_head.weight"
+    head = head_weight(config)
     n_bytes, layer_macs, head_macs = 0, 0, 0
     for name, shape in weight_shapes(config).items():
         if len(shape) != 2 or (name == "embed_tokens.weight" and name != head):
@@ -58,8 +57,7 @@ def read_work(entry: ModelEntry) -> Work | None:
             head_macs = n * k
         else:
             layer_macs += n * k
-    kv_bytes = 2 * _HALF_BYTES * config.n_layers * config.n_kv_heads * config.head_size
-    return Work(n_bytes, layer_macs, head_macs, kv_bytes)
+    return Work(n_bytes, layer_macs, head_macs, entry.contract.kv.row_nbytes)
 
 
 def bound(work: Work, test: Test, read_gb_s: float, int8_gmac_s: float) -> Bound:

@@ -40,6 +40,7 @@ class Gsm8k:
         self._is_chat = is_chat
 
     def encode(self, engine: Engine, problem: Problem) -> list[int]:
+        """Returns the token ids of a question; without a right answer it is a ConfigError."""
         right_number(problem)
         question = problem["question"].strip()
         if self._is_chat:
@@ -47,9 +48,11 @@ class Gsm8k:
         return engine.encode(_RAW.format(question=question))
 
     def request(self, engine: Engine, problem: Problem, base: GenerationConfig) -> GenerationConfig:
+        """Returns ``base``, which without a chat template ends before the next question."""
         return base if self._is_chat else replace(base, stop=(*base.stop, _NEXT_QUESTION))
 
     def judge(self, problem: Problem, text: str) -> Judgement:
+        """Returns whether the final number of ``text`` is the right one."""
         right, found = right_number(problem), final_number(text)
         if found is None:
             return Judgement({"exact": 0.0}, text, f"no number, expected {right}")

@@ -49,16 +49,19 @@ class HumanEval:
         self._limits = limits
 
     def encode(self, engine: Engine, problem: Problem) -> list[int]:
+        """Returns the token ids of a problem, in a chat with the answer begun."""
         if not self._is_chat:
             return engine.encode(problem["prompt"])
         question = _QUESTION.format(prompt=problem["prompt"].strip())
         return encode_question(engine, question, _ANSWER_START)
 
     def request(self, engine: Engine, problem: Problem, base: GenerationConfig) -> GenerationConfig:
+        """Returns ``base`` with the stop texts that end a function or a script."""
         stop = _AFTER_SCRIPT if self._is_chat else _AFTER_FUNCTION
         return replace(base, stop=(*base.stop, *stop))
 
     def judge(self, problem: Problem, text: str) -> Judgement:
+        """Returns whether the problem's tests pass with the code in ``text``."""
         verdict = run_program(self.program(problem, text), self._limits)
         return Judgement({"passed": float(verdict.is_passed)}, text, verdict.reason)
 

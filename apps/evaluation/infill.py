@@ -43,6 +43,7 @@ class Infill:
         self._limits = limits
 
     def encode(self, engine: Engine, problem: Problem) -> list[int]:
+        """Returns prefix and suffix between the tokens that ask for the middle."""
         tokens = find_infill_tokens(engine)
         encode = engine.tokenizer.encode
         return [
@@ -54,11 +55,13 @@ class Infill:
         ]
 
     def request(self, engine: Engine, problem: Problem, base: GenerationConfig) -> GenerationConfig:
+        """Returns ``base`` with the stop tokens of the format; one line ends at its end."""
         stops = find_infill_tokens(engine).stops
         request = replace(base, stop_token_ids=(*base.stop_token_ids, *stops))
         return replace(request, stop=(*base.stop, "\n")) if _is_single_line(problem) else request
 
     def judge(self, problem: Problem, text: str) -> Judgement:
+        """Returns whether the tests pass with ``text`` in place, and whether it is the original."""
         middle = text + "\n" if _is_single_line(problem) else text
         program = (
             f"{problem['prompt']}{middle}{problem['suffix']}\n{problem['test']}\n"

@@ -128,6 +128,7 @@ class Job:
 
     @property
     def limits(self) -> Limits:
+        """Limits of generated programs."""
         return Limits(seconds=self.what.program_seconds)
 
     @property
@@ -139,12 +140,13 @@ class Job:
 
     @property
     def threads(self) -> int:
+        """Threads of the kernels."""
         return self.loading.threads or len(self.placed.processors) or physical_cores()
 
     @property
     def context(self) -> int:
         """Most positions there can be."""
-        return self.loading.context or self.manifest.models["target"].context
+        return self.loading.context or self.manifest.target.context
 
     @property
     def draft(self) -> bool | Path:
@@ -330,7 +332,7 @@ def _make_setting(job: Job, label: str, how: str) -> Setting:
     request, models = job.requests[label], Models.GIVEN
     if label == SMALL:
         models = Models.SMALL
-    elif job.what.frontier and request.method == AUTO and "draft" in job.manifest.models:
+    elif job.what.frontier and request.method == AUTO and job.manifest.draft_name:
         models = Models.OWN  # the one that was exported to draft, not to write
     draft = None if models is Models.OWN else job.loading.draft
     facts = {

@@ -34,6 +34,7 @@ class Window:
 
     @property
     def n_scored(self) -> int:
+        """Tokens that count here."""
         return self.end - self.scored
 
 

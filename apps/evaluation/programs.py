@@ -68,6 +68,7 @@ class Verdict:
 
     @property
     def is_passed(self) -> bool:
+        """It ran to its end."""
         return self.reason is None
 
 

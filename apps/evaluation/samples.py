@@ -106,9 +106,11 @@ class Samples:
         return [sample for (key, _), sample in self.samples.items() if key == fingerprint]
 
     def add_setting(self, setting: Setting) -> None:
+        """Keeps a setting under its fingerprint."""
         self.settings[setting.fingerprint] = setting
 
     def add(self, sample: Sample) -> None:
+        """Keeps a sample; an earlier one of the same setting and name is replaced."""
         self.samples[sample.fingerprint, sample.name] = sample
 
 
@@ -180,6 +182,7 @@ class SampleFile:
         self._write({"kind": "sample", **sample.to_dict()})
 
     def close(self) -> None:
+        """Closes the file, if there is one."""
         if self._file is not None:
             self._file.close()
 

@@ -52,6 +52,7 @@ class Engines:
     _opened: dict[str, Engine] = field(default_factory=dict)
 
     def of(self, setting: Setting) -> Engine:
+        """Returns the setting's engine, opened once; plain settings of one model share theirs."""
         request = setting.request
         is_plain = request.switch is None and request.method in (None, PLAIN)
         key = str(setting.models) if is_plain else setting.label
@@ -71,14 +72,17 @@ class Answers:
 
     @property
     def names(self) -> Sequence[str]:
+        """Names of the problems."""
         return [problem.name for problem in self.problems]
 
     def warm_up(self, setting: Setting) -> None:
+        """Answers the first problem in a few tokens."""
         engine = self.engines.of(setting)
         engine.forget_prompts()
         engine.generate(self.prompts[0], replace(setting.request, max_new_tokens=_WARMUP_TOKENS))
 
     def take(self, setting: Setting, index: int) -> Sample:
+        """Returns how a problem was answered and judged, the KV cache empty before."""
         problem, engine = self.problems[index], self.engines.of(setting)
         request = self.task.request(engine, problem, setting.request)
         engine.forget_prompts()
@@ -115,12 +119,15 @@ class Predictions:
 
     @property
     def names(self) -> Sequence[str]:
+        """Positions scored in each window, such as `256-512`."""
         return [f"{window.scored}-{window.end}" for window in self.windows]
 
     def warm_up(self, setting: Setting) -> None:
+        """Opens the setting's engine."""
         self.engines.of(setting)
 
     def take(self, setting: Setting, index: int) -> Sample:
+        """Returns the mean surprise at the tokens of a window. Units: nats."""
         window = self.windows[index]
         sequence = self.engines.of(setting).new_sequence()
         nats, seconds = score(sequence, self.tokens, window, self.start_token)

@@ -91,6 +91,7 @@ class Watch:
         self._before: CpuTimes | None = None
 
     def start(self) -> None:
+        """Begins to watch."""
         self._before = self._read()
         self._started_s = self._clock()
 

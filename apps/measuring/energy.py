@@ -61,9 +61,11 @@ class RaplMeter:
         self._before: list[int | None] = []
 
     def start(self) -> None:
+        """Reads the counters."""
         self._before = [_read_number(counter) for counter in self._counters]
 
     def stop(self) -> float | None:
+        """Returns what the counters rose by since `start`, None if one cannot be read."""
         total = 0
         for counter, before in zip(self._counters, self._before, strict=True):
             after = _read_number(counter)
@@ -90,10 +92,12 @@ class BatteryMeter:
         self._watts: float | None = None
 
     def start(self) -> None:
+        """Reads the power drawn now."""
         self._watts = battery_watts(self._battery)
         self._started_s = self._clock()
 
     def stop(self) -> float | None:
+        """Returns the mean of the power drawn at `start` and now, times the time between."""
         elapsed_s = self._clock() - self._started_s
         watts = battery_watts(self._battery)
         if self._watts is None or watts is None:
@@ -116,11 +120,13 @@ class TegraMeter:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
+        """Starts tegrastats."""
         self.close()
         self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
         self._started_s = self._clock()
 
     def stop(self) -> float | None:
+        """Ends tegrastats and returns its mean power times the time; None if it told none."""
         if self._process is None:
             return None
         elapsed_s = self._clock() - self._started_s

@@ -88,10 +88,12 @@ class Series:
 
     @property
     def summary(self) -> Summary:
+        """Mean, spread and median of the values."""
         return summarize([sample.value for sample in self.samples])
 
     @property
     def n_involuntary(self) -> int:
+        """Times the system took a processor away from the job, in all repetitions."""
         return sum(sample.n_involuntary for sample in self.samples)
 
     @property

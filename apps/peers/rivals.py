@@ -32,6 +32,7 @@ class Rivals:
         return tuple(dict.fromkeys(mode.runtime for mode in self.modes))
 
     def model(self, name: str) -> str:
+        """Returns the file that the peer called ``name`` loads."""
         return self.models.get(name) or self.models[""]
 
     def start(

@@ -1,12 +1,8 @@
 """The portable graph: a recipe written down in standard ONNX operators (opset 23).
 
-Inputs:  input_ids int64 [1, T]; position_ids int64 [1, T]; attention_bias f32 [1, 1, T, P + T],
-         0 where a row may look and -inf (or a large negative) where not, so that chains and trees
-         are the same graph; logit_rows int64 [R]; past_key_values.{i}.key/.value f32
-         [1, n_kv_heads, P, head_size], rotated.
-Outputs: logits f32 [1, R, V]; present.{i}.key/.value f32 [1, n_kv_heads, P + T, head_size];
-         hidden.{i} f32 [1, T, hidden_size] for the chosen layers.
-Matrices are stored [K, N], the transpose of the checkpoint's, so a tied head is one tensor.
+Its ports are those of `edgedec.models.graph`, with an attention bias, so that chains and trees are
+the same graph, and KV rows. Keys are rotated. Matrices are stored [K, N], the transpose of the
+checkpoint's, so a tied head is one tensor.
 """
 
 from __future__ import annotations
@@ -18,14 +14,23 @@ import onnx
 from onnx import TensorProto, helper
 
 from edgedec.export.to_onnx.graph import external_tensor
-from edgedec.models.blocks import Ops, decoder, weight_shapes
+from edgedec.models.blocks import Ops
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import ConfigError
+from edgedec.models.families import find_family, weight_shapes
+from edgedec.models.graph import (
+    ATTENTION_BIAS,
+    INPUT_IDS,
+    LOGIT_ROWS,
+    LOGITS,
+    POSITION_IDS,
+    hidden_port,
+    past_port,
+    present_port,
+)
 
 OPSET = 23
 IR_VERSION = 11
-ROPE_COS = "rope.cos"
-ROPE_SIN = "rope.sin"
 
 
 def emit_portable(
@@ -44,8 +49,15 @@ def emit_portable(
         if not 0 <= layer <= config.n_layers:
             raise ConfigError(f"hidden layer {layer}: expected 0 to {config.n_layers}")
     emitter = PortableEmitter(config, context, frozenset(hidden_layers))
-    emitter.name_output(decoder(emitter, config), "logits", (1, "R", config.n_logits))
+    logits = find_family(config.family).recipe(emitter, config)
+    emitter.name_output(logits, LOGITS, (1, "R", config.n_logits))
     return emitter.model()
+
+
+def rope_names(config: ModelConfig, theta: float) -> tuple[str, str]:
+    """Returns the initializers that hold cosines and sines of rotations with the base ``theta``."""
+    stem = "rope" if theta == config.rope_theta else f"rope.{theta:g}"
+    return f"{stem}.cos", f"{stem}.sin"
 
 
 class PortableEmitter(Ops[str]):
@@ -53,26 +65,26 @@ class PortableEmitter(Ops[str]):
 
     def __init__(self, config: ModelConfig, context: int, hidden_layers: frozenset[int]) -> None:
         self._config = config
+        self._context = context
         self._hidden_layers = hidden_layers
         self._shapes = weight_shapes(config)
         self._nodes: list[onnx.NodeProto] = []
         self._initializers: dict[str, onnx.TensorProto] = {}
         self._outputs: list[onnx.ValueInfoProto] = []
         self._inputs = [
-            _value("input_ids", TensorProto.INT64, (1, "T")),
-            _value("position_ids", TensorProto.INT64, (1, "T")),
-            _value("attention_bias", TensorProto.FLOAT, (1, 1, "T", "P+T")),
-            _value("logit_rows", TensorProto.INT64, ("R",)),
+            _value(INPUT_IDS, TensorProto.INT64, (1, "T")),
+            _value(POSITION_IDS, TensorProto.INT64, (1, "T")),
+            _value(ATTENTION_BIAS, TensorProto.FLOAT, (1, 1, "T", "P+T")),
+            _value(LOGIT_ROWS, TensorProto.INT64, ("R",)),
         ]
-        for name in (ROPE_COS, ROPE_SIN):
-            dims = (context, config.head_size // 2)
-            self._initializers[name] = external_tensor(name, TensorProto.FLOAT, dims)
 
     def embed(self, weight: str) -> str:
-        columns = self._node("Gather", [self._weight(weight), "input_ids"], "embed_columns", axis=1)
+        """Gathers columns of the matrix, which lies transposed, and turns them into rows."""
+        columns = self._node("Gather", [self._weight(weight), INPUT_IDS], "embed_columns", axis=1)
         return self._node("Transpose", [columns], "embed", perm=[1, 2, 0])
 
     def rms_norm(self, x: str, weight: str) -> str:
+        """Adds an RMSNormalization over the last axis."""
         epsilon = self._config.rms_norm_eps
         return self._node(
             "RMSNormalization",
@@ -82,7 +94,17 @@ class PortableEmitter(Ops[str]):
             epsilon=epsilon,
         )
 
+    def head_norm(self, x: str, weight: str) -> str:
+        """Adds an RMSNormalization over each head, between two reshapes."""
+        stem = weight.removesuffix(".weight")
+        heads, whole = f"{stem}.heads", f"{stem}.whole"
+        self._constant(heads, [0, 0, -1, self._config.head_size])
+        self._constant(whole, [0, 0, -1])
+        normed = self.rms_norm(self._node("Reshape", [x, heads], f"{stem}.split"), weight)
+        return self._node("Reshape", [normed, whole], f"{stem}.joined")
+
     def linear(self, x: str, weight: str, bias: str | None = None) -> str:
+        """Adds a MatMul, and an Add of the bias."""
         stem = weight.removesuffix(".weight")
         if weight == "embed_tokens.weight":
             stem = "lm_head"
@@ -92,17 +114,20 @@ class PortableEmitter(Ops[str]):
         return self._node("Add", [y, self._weight(bias)], f"{stem}.bias_add")
 
     def attention(self, q: str, k: str, v: str, layer: int) -> str:
+        """Adds rotations and an Attention; makes the layer's keys and values ports."""
         config, stem = self._config, f"layers.{layer}.self_attn"
-        past = [self._kv_input(layer, "key"), self._kv_input(layer, "value")]
-        present = [self._kv_output(layer, "key"), self._kv_output(layer, "value")]
+        past = [past_port(layer, "key"), past_port(layer, "value")]
+        present = [present_port(name) for name in past]
+        self._inputs += [self._kv_value(name, "P") for name in past]
+        self._outputs += [self._kv_value(name, "P+T") for name in present]
         attended = f"{stem}.attend"
         attend = helper.make_node(
             "Attention",
             [
-                self._rotate(q, config.n_heads, f"{stem}.q_rotated"),
-                self._rotate(k, config.n_kv_heads, f"{stem}.k_rotated"),
+                self._rotate(q, config.n_heads, f"{stem}.q_rotated", layer),
+                self._rotate(k, config.n_kv_heads, f"{stem}.k_rotated", layer),
                 v,
-                "attention_bias",
+                ATTENTION_BIAS,
                 *past,
             ],
             [attended, *present],
@@ -114,20 +139,24 @@ class PortableEmitter(Ops[str]):
         return attended
 
     def gate(self, gate: str, up: str) -> str:
+        """Adds a Sigmoid and two Muls."""
         stem = gate.removesuffix(".matmul")
         sigmoid = self._node("Sigmoid", [gate], f"{stem}.sigmoid")
         silu = self._node("Mul", [gate, sigmoid], f"{stem}.silu")
         return self._node("Mul", [silu, up], f"{stem}.gated")
 
     def add(self, a: str, b: str) -> str:
+        """Adds an Add, the residual stream first."""
         return self._node("Add", [a, b], f"{b.removesuffix('.matmul')}.residual_add")
 
     def select_rows(self, x: str) -> str:
-        return self._node("Gather", [x, "logit_rows"], "selected_rows", axis=1)
+        """Adds a Gather of the rows whose logits are asked for."""
+        return self._node("Gather", [x, LOGIT_ROWS], "selected_rows", axis=1)
 
     def hidden(self, x: str, layer: int) -> None:
+        """Makes ``x`` an output, if ``layer`` is among the chosen."""
         if layer in self._hidden_layers:
-            y = self._node("Identity", [x], f"hidden.{layer}")
+            y = self._node("Identity", [x], hidden_port(layer))
             self.name_output(y, y, (1, "T", self._config.hidden_size))
 
     def name_output(self, value: str, name: str, dims: Sequence[int | str]) -> None:
@@ -155,25 +184,28 @@ class PortableEmitter(Ops[str]):
         self._nodes.append(helper.make_node(op_type, inputs, [name], name=name, **attributes))
         return name
 
+    def _constant(self, name: str, values: list[int]) -> None:
+        tensor = helper.make_tensor(name, TensorProto.INT64, [len(values)], values)
+        self._initializers[name] = tensor
+
     def _weight(self, name: str) -> str:
         if name not in self._initializers:
             dims = self._shapes[name][::-1]
             self._initializers[name] = external_tensor(name, TensorProto.FLOAT, dims)
         return name
 
-    def _rotate(self, x: str, n_heads: int, name: str) -> str:
-        inputs = [x, ROPE_COS, ROPE_SIN, "position_ids"]
+    def _rotate(self, x: str, n_heads: int, name: str, layer: int) -> str:
+        inputs = [x, *self._rope(self._config.layer(layer).rope_theta), POSITION_IDS]
         return self._node("RotaryEmbedding", inputs, name, num_heads=n_heads)
 
-    def _kv_input(self, layer: int, part: str) -> str:
-        name = f"past_key_values.{layer}.{part}"
-        self._inputs.append(self._kv_value(name, "P"))
-        return name
-
-    def _kv_output(self, layer: int, part: str) -> str:
-        name = f"present.{layer}.{part}"
-        self._outputs.append(self._kv_value(name, "P+T"))
-        return name
+    def _rope(self, theta: float) -> tuple[str, str]:
+        """Returns the names of the rotation tables of ``theta``, which layers share."""
+        names = rope_names(self._config, theta)
+        for name in names:
+            if name not in self._initializers:
+                dims = (self._context, self._config.head_size // 2)
+                self._initializers[name] = external_tensor(name, TensorProto.FLOAT, dims)
+        return names
 
     def _kv_value(self, name: str, length: str) -> onnx.ValueInfoProto:
         dims = (1, self._config.n_kv_heads, length, self._config.head_size)

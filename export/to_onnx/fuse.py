@@ -8,7 +8,7 @@ import onnx
 
 from edgedec.export.to_onnx.passes import pipeline
 from edgedec.models.config import ModelConfig
-from edgedec.models.manifest import KVFormat
+from edgedec.models.graph import KVFormat
 from edgedec.models.quant import QuantFormat
 
 Dump = Callable[[str, onnx.ModelProto], None]

@@ -32,6 +32,11 @@ def place(tensor: onnx.TensorProto, entries: dict[str, str]) -> None:
         tensor.external_data.add(key=key, value=value)
 
 
+def port_names(values: Iterable[onnx.ValueInfoProto]) -> tuple[str, ...]:
+    """Returns the names of a graph's inputs or outputs."""
+    return tuple(value.name for value in values)
+
+
 def attributes(node: onnx.NodeProto) -> dict[str, Any]:
     """Returns the attributes of ``node`` as Python values."""
     return {a.name: helper.get_attribute_value(a) for a in node.attribute}

@@ -9,11 +9,10 @@ import onnx
 from onnx import helper
 
 from edgedec.export.to_onnx.graph import GraphEditor, attributes
+from edgedec.models.graph import LAYER_GATES
 
 DOMAIN = "edgedec"
 MAX_MATRICES = 3
-LAYER_GATES = "layer_gates"
-"""Graph input that says which sub-layers run."""
 
 _GATES_PORT = 3 + 2 * MAX_MATRICES
 
@@ -48,6 +47,7 @@ class LinearNode:
 
     @property
     def n_out(self) -> int:
+        """Size of a row of the output."""
         return self.matrices[0].n if self.is_gated else sum(m.n for m in self.matrices)
 
     @classmethod

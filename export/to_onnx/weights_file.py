@@ -15,11 +15,11 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto
 
-from edgedec.export.to_onnx.emit import ROPE_COS, ROPE_SIN
+from edgedec.export.to_onnx.emit import rope_names
 from edgedec.export.to_onnx.graph import WEIGHTS_FILE, place
 from edgedec.kernels import PANEL, pack
-from edgedec.models.blocks import weight_shapes
-from edgedec.models.config import rope_tables
+from edgedec.models.config import ModelConfig, rope_tables
+from edgedec.models.families import weight_shapes
 from edgedec.models.weights import WeightSource, float_rows
 
 PAGE_BYTES = 4096
@@ -78,9 +78,10 @@ def _write_tensor(
 ) -> Iterator[int]:
     """Yields the bytes of each chunk written."""
     name = tensor.name
-    if name in (ROPE_COS, ROPE_SIN):
-        cos, sin = rope_tables(source.config, tensor.dims[0])
-        yield _write_at(file, offset, cos if name == ROPE_COS else sin)
+    rope = _rope_tables(source.config)
+    if name in rope:
+        theta, part = rope[name]
+        yield _write_at(file, offset, rope_tables(source.config, tensor.dims[0], theta)[part])
         return
     shape = weight_shapes(source.config)[name]
     if len(shape) == 1:
@@ -89,6 +90,16 @@ def _write_tensor(
         yield from _write_packed(file, offset, name, (shape[0], shape[1]), source)
     else:
         yield from _write_transposed(file, offset, name, (shape[0], shape[1]), source)
+
+
+def _rope_tables(config: ModelConfig) -> dict[str, tuple[float, int]]:
+    """Returns name -> base, and 0 for cosines or 1 for sines, of every rotation table."""
+    thetas = {config.layer(i).rope_theta for i in range(config.n_layers)}
+    return {
+        name: (theta, part)
+        for theta in thetas
+        for part, name in enumerate(rope_names(config, theta))
+    }
 
 
 def _write_packed(

@@ -70,16 +70,27 @@ inline float weigh_chunks(float* largest, const float* totals, int64_t n) {
   return reduce_add(total);
 }
 
-/// Writes the attended head of one query vector from its chunks, in rising order. Overwrites them.
-inline void merge(const AttentionPlan& plan, int64_t row, int64_t head, const Partials& chunks) {
+/// Floats that `merge` needs.
+inline int64_t merge_floats(const AttentionPlan& plan) { return 2 * plan.chunks; }
+
+/// Writes the attended head of query q of a tile, vector `vector` of its KV head, from its chunks in
+/// rising order. `memory` is for what the chunks count for.
+inline void merge(const AttentionPlan& plan, int kv_head, int64_t vector, const Partials& tile,
+                  float* memory) {
   const AttentionArgs& a = *plan.args;
-  const int64_t n = ceil_div(plan.visible(row), kChunk);
-  const Floats total = set1(weigh_chunks(chunks.largest, chunks.total, n));
+  const int64_t row = vector / plan.group, head = kv_head * plan.group + vector % plan.group;
+  const int64_t n = ceil_div(plan.visible(row), kChunk), q = vector % kQueries;
+  float *weights = memory, *totals = memory + plan.chunks;
+  for (int64_t c = 0; c < n; ++c) {
+    weights[c] = *tile.largest(q, c);
+    totals[c] = *tile.total(q, c);
+  }
+  const Floats total = set1(weigh_chunks(weights, totals, n));
   float* out = a.out + (row * a.n_heads + head) * a.head_size;
   for (int64_t i = 0; i < a.head_size; i += 16) {
     Floats sum = set1(0.0f);
     for (int64_t c = 0; c < n; ++c)
-      sum = fma(set1(chunks.largest[c]), load(chunks.values + c * plan.width + i), sum);
+      sum = fma(set1(weights[c]), load(tile.values_of(plan, q, c) + i), sum);
     store_n(out + i, div(sum, total), a.head_size - i);
   }
 }
@@ -97,7 +108,7 @@ void chunk_task(void* user, int64_t task) {
   for (int64_t t = begin; t < end; ++t) {
     const QueryTile tile(plan, kv_head, t);
     attend_tile<Elements>(plan, tile, unit % plan.chunks, scores,
-                tasks.partials.from(plan, kv_head * plan.vectors() + tile.first));
+                          tasks.partials.of_tile(plan, kv_head * tasks.tiles + t));
   }
 }
 
@@ -107,30 +118,30 @@ void span_task(void* user, int64_t task) {
   const AttentionTasks& tasks = *static_cast<const AttentionTasks*>(user);
   const AttentionPlan& plan = *tasks.plan;
   const int64_t begin = (tasks.spans - 1 - task % tasks.spans) * tasks.span;
-  const int64_t end = min_of(begin + tasks.span, tasks.tiles), first = begin * kQueries;
+  const int64_t end = min_of(begin + tasks.span, tasks.tiles);
   const int kv_head = static_cast<int>(task / tasks.spans);
-  const int64_t n_score = score_floats(plan), vectors = tasks.span * kQueries;
-  const int64_t n_float = n_score + Partials::n_floats(plan, vectors);
-  auto* scores = static_cast<float*>(scratch(ScratchUse::kTask, static_cast<size_t>(n_float) * 4));
-  const Partials partials = Partials::at(scores + n_score, plan, vectors);
+  const int64_t n_partial = Partials::n_floats(plan, tasks.span), n_score = score_floats(plan);
+  const int64_t n_float = n_partial + n_score + merge_floats(plan);
+  auto* memory = static_cast<float*>(scratch(ScratchUse::kTask, static_cast<size_t>(n_float) * 4));
+  const Partials partials = Partials::at(memory, plan, tasks.span);
+  float* scores = memory + n_partial;
   for (int64_t chunk = 0; chunk < plan.chunks; ++chunk)
     for (int64_t t = begin; t < end; ++t)
       attend_tile<Elements>(plan, QueryTile(plan, kv_head, t), chunk, scores,
-                  partials.from(plan, t * kQueries - first));
-  int64_t row = first / plan.group, head = first - row * plan.group;
-  for (int64_t v = first; v < min_of(end * kQueries, plan.vectors()); ++v) {
-    merge(plan, row, kv_head * plan.group + head, partials.from(plan, v - first));
-    if (++head == plan.group) ++row, head = 0;
-  }
+                            partials.of_tile(plan, t - begin));
+  for (int64_t v = begin * kQueries; v < min_of(end * kQueries, plan.vectors()); ++v)
+    merge(plan, kv_head, v, partials.of_tile(plan, v / kQueries - begin), scores + n_score);
 }
 
 void merge_row_task(void* user, int64_t row) {
   const AttentionTasks& tasks = *static_cast<const AttentionTasks*>(user);
   const AttentionPlan& plan = *tasks.plan;
-  for (int64_t kv_head = 0; kv_head < plan.args->n_kv_heads; ++kv_head)
-    for (int64_t g = 0; g < plan.group; ++g)
-      merge(plan, row, kv_head * plan.group + g,
-            tasks.partials.from(plan, kv_head * plan.vectors() + row * plan.group + g));
+  const size_t bytes = static_cast<size_t>(merge_floats(plan)) * 4;
+  auto* memory = static_cast<float*>(scratch(ScratchUse::kTask, bytes));
+  for (int kv_head = 0; kv_head < plan.args->n_kv_heads; ++kv_head)
+    for (int64_t v = row * plan.group; v < (row + 1) * plan.group; ++v)
+      merge(plan, kv_head, v,
+            tasks.partials.of_tile(plan, kv_head * tasks.tiles + v / kQueries), memory);
 }
 
 /// Gives plan and tasks their memory.
@@ -138,19 +149,21 @@ void place_in_memory(AttentionPlan* plan, AttentionTasks* tasks) {
   const AttentionArgs& a = *plan->args;
   const int64_t n_query = a.rows * a.n_heads * a.head_size;
   const int64_t n_path = plan->is_chain ? 0 : plan->nodes * plan->nodes;
-  const int64_t vectors = a.n_kv_heads * plan->vectors();
-  const int64_t n_partial = tasks->is_split ? Partials::n_floats(*plan, vectors) : 0;
+  const int64_t tiles = a.n_kv_heads * tasks->tiles;
+  const int64_t n_partial = tasks->is_split ? Partials::n_floats(*plan, tiles) : 0;
   const int64_t bytes = (n_partial + n_query + plan->nodes + n_path) * 4;
   auto* memory = static_cast<float*>(scratch(ScratchUse::kOperator, static_cast<size_t>(bytes)));
-  tasks->partials = Partials::at(memory, *plan, vectors);
+  tasks->partials = Partials::at(memory, *plan, tiles);
   plan->queries = memory + n_partial;
   plan->depth = reinterpret_cast<int32_t*>(plan->queries + n_query);
   plan->path = plan->depth + plan->nodes;
 }
 
-void run_rows(const Parallel& parallel, int64_t rows, void (*fn)(void*, int64_t), void* user) {
-  if (rows >= kFewRows) return parallel.run(rows, fn, user);
-  for (int64_t r = 0; r < rows; ++r) fn(user, r);
+/// Runs n tasks that together handle `rows` rows.
+void run_few(const Parallel& parallel, int64_t rows, int64_t n, void (*fn)(void*, int64_t),
+             void* user) {
+  if (rows >= kFewRows) return parallel.run(n, fn, user);
+  for (int64_t i = 0; i < n; ++i) fn(user, i);
 }
 
 template <class Elements>
@@ -159,11 +172,12 @@ void attend_pass(const AttentionArgs& args, const Parallel& parallel) {
   AttentionTasks tasks(plan);
   place_in_memory(&plan, &tasks);
   trace_paths(args, &plan);
-  run_rows(parallel, args.rows, append_task<Elements>, &plan);
+  const int64_t n_appends = args.n_kv_heads * append_spans(args);
+  run_few(parallel, args.rows, n_appends, append_task<Elements>, &plan);
   const int64_t n_spans = args.n_kv_heads * tasks.spans;
   if (!tasks.is_split) return parallel.run(n_spans, span_task<Elements>, &tasks);
   parallel.run(n_spans * plan.chunks, chunk_task<Elements>, &tasks);
-  run_rows(parallel, args.rows, merge_row_task, &tasks);
+  run_few(parallel, args.rows, args.rows, merge_row_task, &tasks);
 }
 
 void attention(const AttentionArgs& args, const Parallel& parallel) {

@@ -9,23 +9,29 @@
 namespace edk {
 namespace {
 
-/// What one chunk gives each query vector: the largest score, the sum of weights relative to it,
-/// and the weighted sum of values.
+/// What the chunks give the query vectors of one tile: the largest score, the sum of weights relative
+/// to it, and the weighted sum of values. What one chunk gives one tile takes whole cache lines, so
+/// that threads which work on different chunks never write the same line.
 struct Partials {
-  float* largest;  // [vectors, chunks]
-  float* total;    // [vectors, chunks]
-  float* values;   // [vectors, chunks, width]
+  static constexpr int64_t kStats = 2 * kQueries;  // floats of one chunk: largest scores, then sums
 
-  static int64_t n_floats(const AttentionPlan& plan, int64_t vectors) {
-    return vectors * plan.chunks * (plan.width + 2);
+  float* stats;   // [tiles, chunks, kStats]
+  float* values;  // [tiles, kQueries, chunks, width]
+
+  static int64_t n_floats(const AttentionPlan& plan, int64_t tiles) {
+    return tiles * plan.chunks * (kQueries * plan.width + kStats);
   }
-  static Partials at(float* memory, const AttentionPlan& plan, int64_t vectors) {
-    const int64_t n = vectors * plan.chunks;
-    return {memory + n * plan.width, memory + n * plan.width + n, memory};
+  static Partials at(float* memory, const AttentionPlan& plan, int64_t tiles) {
+    return {memory, memory + tiles * plan.chunks * kStats};
   }
-  Partials from(const AttentionPlan& plan, int64_t vector) const {
-    const int64_t n = vector * plan.chunks;
-    return {largest + n, total + n, values + n * plan.width};
+  Partials of_tile(const AttentionPlan& plan, int64_t tile) const {
+    const int64_t n = tile * plan.chunks;
+    return {stats + n * kStats, values + n * kQueries * plan.width};
+  }
+  float* largest(int64_t q, int64_t chunk) const { return stats + chunk * kStats + q; }
+  float* total(int64_t q, int64_t chunk) const { return largest(q, chunk) + kQueries; }
+  float* values_of(const AttentionPlan& plan, int64_t q, int64_t chunk) const {
+    return values + (q * plan.chunks + chunk) * plan.width;
   }
 };
 
@@ -215,12 +221,11 @@ void attend_chunk(const AttentionPlan& plan, const QueryTile& tile, int64_t chun
   score_chunk<Elements, Q>(plan, tile, view, scores, scores + kQueries * kChunk);
   for (int q = 0; q < Q; ++q) {
     const int64_t n = min_of(view.end, tile.visible[q]) - view.begin;
-    const int64_t at = q * plan.chunks + chunk;
-    exponentiate(scores + q * kChunk, n, &out.largest[at], &out.total[at]);
+    exponentiate(scores + q * kChunk, n, out.largest(q, chunk), out.total(q, chunk));
     if constexpr (Elements::kIsQuantised) scale_weights(plan, tile, view, q, scores + q * kChunk);
   }
   for (int64_t i = 0; i < a.head_size; i += 16 * V)
-    sum_values<Elements, Q, V>(plan, tile, view, scores, i, out.values + chunk * plan.width);
+    sum_values<Elements, Q, V>(plan, tile, view, scores, i, out.values_of(plan, 0, chunk));
 }
 
 }  // namespace

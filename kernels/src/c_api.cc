@@ -9,6 +9,7 @@
 #include "first_error.h"
 #include "kernels.h"
 #include "limits.h"
+#include "scratch.h"
 
 #define EDGEDEC_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -17,12 +18,18 @@ namespace {
 
 enum Result { kNoMemory = -1, kNoIsa = 0, kDone = 1 };
 
+/// Told of every task in turn while this thread's operators run their tasks one by one: before the
+/// first of `n` with -1, and after each with its number.
+using Observer = void (*)(int64_t task, int64_t n);
+thread_local Observer observer = nullptr;
+
 /// Threads made for each call and joined after it: simple, and slow to start.
 class PlainThreads : public Parallel {
  public:
   explicit PlainThreads(int n_threads) : n_threads_(n_threads) {}
 
   void run(int64_t n, void (*fn)(void* user, int64_t i), void* user) const override {
+    if (observer != nullptr) return run_observed(n, fn, user);
     std::atomic<int64_t> next{0};
     FirstError error;
     const auto work = [&] {
@@ -41,6 +48,14 @@ class PlainThreads : public Parallel {
   }
 
  private:
+  static void run_observed(int64_t n, void (*fn)(void* user, int64_t i), void* user) {
+    observer(-1, n);
+    for (int64_t i = 0; i < n; ++i) {
+      fn(user, i);
+      observer(i, n);
+    }
+  }
+
   int n_threads_;
 };
 
@@ -109,6 +124,17 @@ EDGEDEC_EXPORT int edgedec_attention(const char* isa, const edk::AttentionArgs* 
 EDGEDEC_EXPORT int edgedec_row_stats(const char* isa, const edk::RowStatsArgs* args,
                                      int n_threads) {
   return edk::compute(isa, &edk::Kernels::row_stats, args, n_threads);
+}
+
+/// Has this thread's operators run their tasks one by one and tell `observer`; null ends that. What a
+/// task writes can so be seen, and that no two write the same cache line.
+EDGEDEC_EXPORT void edgedec_observe_tasks(edk::Observer observer) { edk::observer = observer; }
+
+/// Memory that the tasks of this thread's latest operator share, `*n_bytes` long.
+EDGEDEC_EXPORT uint8_t* edgedec_shared_memory(int64_t* n_bytes) {
+  const edk::Memory memory = edk::current_scratch(edk::ScratchUse::kOperator);
+  *n_bytes = static_cast<int64_t>(memory.size);
+  return static_cast<uint8_t*>(memory.data);
 }
 
 /// Bytes per second read from `data` [n_bytes]; see limits.h.

@@ -124,28 +124,49 @@ struct Slot<KvElements<kKvInt8>> {
   }
 };
 
+/// Slots that one task appends to, a multiple of kPanel: of keys, which lie channel by channel, slots
+/// of one block share every cache line; two blocks of an int8 cache end where a line does.
+constexpr int64_t kAppendSlots = 2 * kPanel;
+
+/// Spans of slots that the rows of a pass fall into.
+inline int64_t append_spans(const AttentionArgs& a) {
+  const int64_t first = a.past + a.known;
+  return (first + a.rows - 1) / kAppendSlots - first / kAppendSlots + 1;
+}
+
+/// Rotates the queries of one KV head that belong to row r, and shrinks them.
 template <class Elements>
-void append_task(void* user, int64_t r) {
-  const AttentionPlan& plan = *static_cast<const AttentionPlan*>(user);
+inline void place_queries(const AttentionPlan& plan, int64_t kv_head, int64_t r, const float* row) {
   const AttentionArgs& a = *plan.args;
-  const int64_t d = a.head_size, slot = a.past + a.known + r;
-  const float* row = a.qkv + r * (a.n_heads + 2 * a.n_kv_heads) * d;
+  const int64_t d = a.head_size;
   const float shrink = 1.0f / std::sqrt(static_cast<float>(d));
-  for (int64_t head = 0; head < a.n_heads; ++head) {
-    const int64_t kv_head = head / plan.group;
-    float* out = plan.queries + ((kv_head * a.rows + r) * plan.group + head % plan.group) * d;
-    rotate(a, r, row + head * d, out);
+  for (int64_t g = 0; g < plan.group; ++g) {
+    float* out = plan.queries + ((kv_head * a.rows + r) * plan.group + g) * d;
+    rotate(a, r, row + (kv_head * plan.group + g) * d, out);
     if (Elements::kIsQuantised) mix(out, d);
     for (int64_t i = 0; i < d; i += 16)
       store_n(out + i, mul(load_n(out + i, d - i), set1(shrink)), d - i);
   }
+}
+
+/// Places queries, keys and values of one KV head for the rows of one span of slots.
+template <class Elements>
+void append_task(void* user, int64_t task) {
+  const AttentionPlan& plan = *static_cast<const AttentionPlan*>(user);
+  const AttentionArgs& a = *plan.args;
+  const int64_t d = a.head_size, head = task % a.n_kv_heads, first = a.past + a.known;
+  const int64_t span = (first / kAppendSlots + task / a.n_kv_heads) * kAppendSlots;
+  const int64_t end = min_of(span + kAppendSlots, first + a.rows);
+  const KvBlocks<uint8_t> keys(a.k_cache, a, head), values(a.v_cache, a, head);
   auto* key = static_cast<float*>(scratch(ScratchUse::kTask, static_cast<size_t>(d) * 4));
-  for (int64_t head = 0; head < a.n_kv_heads; ++head) {
+  for (int64_t slot = max_of(span, first); slot < end; ++slot) {
+    const int64_t r = slot - first;
+    const float* row = a.qkv + r * (a.n_heads + 2 * a.n_kv_heads) * d;
+    place_queries<Elements>(plan, head, r, row);
     rotate(a, r, row + (a.n_heads + head) * d, key);
     if (Elements::kIsQuantised) mix(key, d);
-    Slot<Elements>::store(key, row + (a.n_heads + a.n_kv_heads + head) * d, d,
-                          KvBlocks<uint8_t>(a.k_cache, a, head).at(slot),
-                          KvBlocks<uint8_t>(a.v_cache, a, head).at(slot), slot % kPanel);
+    Slot<Elements>::store(key, row + (a.n_heads + a.n_kv_heads + head) * d, d, keys.at(slot),
+                          values.at(slot), slot % kPanel);
   }
 }
 

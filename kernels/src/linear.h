@@ -1,12 +1,14 @@
 // Matrix products of a few to many rows with packed weights. Included after one simd_*.h.
 //
-// One task is one panel: its weights are read once from memory, each group is unpacked once per
-// tile of up to kTileRows rows, and everything a tile accumulates stays in registers.
+// One task is one panel: its weights are read once from memory, and each group is unpacked once per
+// tile of up to kTileRows rows. Where registers hold fewer than a panel's channels, a group is worked
+// on in kParts parts, one after the other, so that a part's unpacked weights stay in registers.
 #pragma once
 
 #include <utility>
 
 #include "elementary.h"
+#include "inline.h"
 #include "rows.h"
 
 namespace edk {
@@ -14,35 +16,14 @@ namespace {
 
 // Ahead of the group in work. 5 to 16 kB measure alike; with 2.5 kB eight rows take 15 % longer.
 constexpr int64_t kPrefetchBytes = 7168;
-constexpr int64_t kSerialRows = 2;  // fewer rows are prepared faster than threads are woken
+constexpr int64_t kSerialGroups = 256;  // fewer groups of rows are prepared faster than threads woken
+constexpr int64_t kShares = 4;          // of the preparation of a few rows
 
-// A tile's sums must never have their address taken, or they leave the registers.
-#define EDK_INLINE __attribute__((always_inline)) inline
-
-/// A packed matrix, the rows it meets and, twice per place, what its zero point costs.
+/// A packed matrix, the rows it meets and which of their zero points is its own.
 struct Operand {
   const Matrix* matrix;
   const Rows* rows;
-  const int32_t* offset;  // -zero_point * half_sum, or null without zero point
-};
-
-/// One group of a tile of rows: row r of the tile is at offset r of every array.
-struct TileGroup {
-  const int8_t* codes;
-  const float* scale;
-  const float* sum;
-  const int32_t* offset;
-
-  TileGroup(const Operand& op, int64_t place)
-      : codes(op.rows->codes + place * kGroup),
-        scale(op.rows->scale + place),
-        sum(op.rows->sum + place),
-        offset(op.offset + 2 * place) {}
-};
-
-/// The eight quads of one group as unsigned bytes.
-struct GroupCodes {
-  Bytes quad[kQuads];
+  int zero;
 };
 
 template <int Quad, int Bits>
@@ -53,14 +34,15 @@ inline Bytes with_high_bits(Bytes low, const Bytes* high) {
 }
 
 template <int Bits, int Pair>
-inline void unpack_pair(const uint8_t* codes, const Bytes* high, GroupCodes* out) {
+EDK_INLINE void unpack_pair(const uint8_t* codes, const Bytes* high, GroupCodes* out) {
   const Bytes both = load_bytes(codes + Pair * kVector);
   out->quad[2 * Pair] = with_high_bits<2 * Pair, Bits>(low_nibbles(both), high);
   out->quad[2 * Pair + 1] = with_high_bits<2 * Pair + 1, Bits>(high_nibbles(both), high);
 }
 
+/// Codes of one part of a group's channels.
 template <int Bits>
-inline GroupCodes unpack(const uint8_t* codes) {
+EDK_INLINE GroupCodes unpack(const uint8_t* codes) {
   GroupCodes out;
   if constexpr (Bits == 8) {
     for (int j = 0; j < kQuads; ++j) out.quad[j] = load_bytes(codes + j * kVector);
@@ -75,114 +57,110 @@ inline GroupCodes unpack(const uint8_t* codes) {
   return out;
 }
 
-/// Scales of one group: `scale[1]` is that of k 16-31 and used by TWO alone.
+/// Scales of one group and part: `scale[1]` is that of k 16-31 and used by TWO alone.
 struct GroupScales {
-  Floats scale[2];
-  Floats minimum;
+  PartFloats scale[2];
+  PartFloats minimum;
 };
 
 template <ScaleKind Kind>
-inline GroupScales group_scales(const Floats outer[2], const uint8_t* own) {
-  const auto* half = reinterpret_cast<const uint16_t*>(own);
+EDK_INLINE GroupScales group_scales(const PartFloats outer[2], const uint8_t* own, int part) {
+  const int64_t first = part * kPartChannels;
+  const auto* half = reinterpret_cast<const uint16_t*>(own) + first;
   GroupScales out;
   if constexpr (Kind == ScaleKind::kTwoMin) {
-    out.scale[0] = mul(outer[0], load_u8(own));
-    out.minimum = sub(set1(0.0f), mul(outer[1], load_u8(own + kPanel)));
+    out.scale[0] = mul(outer[0], load_part_u8(own + first));
+    out.minimum = sub(set1_part(0.0f), mul(outer[1], load_part_u8(own + kPanel + first)));
   } else if constexpr (Kind == ScaleKind::kTwo) {
-    out.scale[0] = mul(outer[0], load_i8(own));
-    out.scale[1] = mul(outer[0], load_i8(own + kPanel));
+    out.scale[0] = mul(outer[0], load_part_i8(own + first));
+    out.scale[1] = mul(outer[0], load_part_i8(own + kPanel + first));
   } else {
-    out.scale[0] = load_half(half);
-    if constexpr (Kind == ScaleKind::kOneMin) out.minimum = load_half(half + kPanel);
+    out.scale[0] = load_part_half(half);
+    if constexpr (Kind == ScaleKind::kOneMin) out.minimum = load_part_half(half + kPanel);
   }
   return out;
 }
 
-/// Integer dot product of quads [First, Last) with one row's codes, plus `even` and `odd`: two
-/// chains hide latency, and integer sums do not care.
-template <int Bits, int First, int Last>
-EDK_INLINE Floats dot_quads(Ints even, Ints odd, const GroupCodes& weights, const int8_t* codes) {
-#pragma GCC unroll 8
-  for (int j = First; j < Last; j += 2) {
-    even = dot_quad<Bits>(even, weights.quad[j], codes + 4 * j);
-    odd = dot_quad<Bits>(odd, weights.quad[j + 1], codes + 4 * j + 4);
-  }
-  return to_floats(add(even, odd));
-}
-
 /// Adds the products of one group of weights with row r of a tile.
 template <int F>
-EDK_INLINE Floats add_group(Floats sum, const GroupCodes& weights, const GroupScales& scales,
-                            const TileGroup& tile, int r) {
+EDK_INLINE PartFloats add_group(PartFloats sum, const GroupCodes& weights,
+                                const GroupScales& scales, GroupRows* rows, int zero, int r) {
   constexpr ScaleKind kKind = kFormats[F].kind;
   constexpr int kBits = kFormats[F].bits;
-  const int8_t* codes = tile.codes + r * kGroup;
-  const Floats row_scale = set1(tile.scale[r]);
-  const Ints none = zero_ints();
+  const int8_t* codes = rows->codes + r * kGroup;
+  const PartFloats row_scale = set1_part(rows->scale[r]);
+  const PartInts none = set1_part(0);
   if constexpr (kKind == ScaleKind::kOneMin || kKind == ScaleKind::kTwoMin) {
-    const Floats dot = dot_quads<kBits, 0, 8>(none, none, weights, codes);
+    const PartFloats dot = to_floats(dot_quads<kBits, 0, 8>(none, none, weights, codes));
     sum = fma(dot, mul(scales.scale[0], row_scale), sum);
-    return fma(scales.minimum, set1(tile.sum[r]), sum);
+    return fma(scales.minimum, set1_part(rows->sum[r]), sum);
   } else {
-    const Ints first = set1(tile.offset[2 * r]), second = set1(tile.offset[2 * r + 1]);
+    const int32_t* offset = rows->offsets(zero) + 2 * r;
+    const PartInts first = set1_part(offset[0]), second = set1_part(offset[1]);
     if constexpr (kKind == ScaleKind::kTwo) {
-      const Floats low = dot_quads<kBits, 0, 4>(first, none, weights, codes);
-      const Floats high = dot_quads<kBits, 4, 8>(second, none, weights, codes);
+      const PartFloats low = to_floats(dot_quads<kBits, 0, 4>(first, none, weights, codes));
+      const PartFloats high = to_floats(dot_quads<kBits, 4, 8>(second, none, weights, codes));
       return fma(fma(high, scales.scale[1], mul(low, scales.scale[0])), row_scale, sum);
     }
-    const Floats dot = dot_quads<kBits, 0, 8>(first, second, weights, codes);
+    const PartFloats dot = to_floats(dot_quads<kBits, 0, 8>(first, second, weights, codes));
     return fma(dot, mul(scales.scale[0], row_scale), sum);
   }
 }
 
-/// Adds one group to the sums of M rows from `place`: the coarse plane of all, then the fine plane
-/// of those that have one. One look tells whether any does.
+/// Adds one group to the sums of M rows: the coarse plane of all, then the fine plane of those that
+/// have one. One look tells whether any does.
 template <int F, int M>
-EDK_INLINE void add_groups(Floats* sum, const Operand& op, const GroupCodes& weights,
-                           const GroupScales& scales, int64_t place) {
-  const TileGroup coarse(op, place);
+EDK_INLINE void add_groups(PartFloats* sum, const Operand& op, const GroupCodes& weights,
+                           const GroupScales& scales, GroupRows* coarse) {
 #pragma GCC unroll 8
-  for (int r = 0; r < M; ++r) sum[r] = add_group<F>(sum[r], weights, scales, coarse, r);
-  const uint8_t* is_fine = op.rows->is_fine + place;
-  uint8_t any_fine = 0;
-  for (int r = 0; r < M; ++r) any_fine |= is_fine[r];
-  if (__builtin_expect(!any_fine, 1)) return;
-  const TileGroup fine(op, place + op.rows->plane);
+  for (int r = 0; r < M; ++r) sum[r] = add_group<F>(sum[r], weights, scales, coarse, op.zero, r);
+  if (__builtin_expect(!coarse->fine, 1)) return;
+  GroupRows* fine = op.rows->fine(coarse);
 #pragma GCC unroll 8
   for (int r = 0; r < M; ++r)
-    if (is_fine[r]) sum[r] = add_group<F>(sum[r], weights, scales, fine, r);
+    if (coarse->fine >> r & 1) sum[r] = add_group<F>(sum[r], weights, scales, fine, op.zero, r);
 }
 
-/// Products of one panel with rows [first, first + M).
+/// Scales that all groups of a block share, of one part.
+template <int F>
+EDK_INLINE void load_outer(const uint8_t* panel, int part, PartFloats* outer) {
+  const auto* half = reinterpret_cast<const uint16_t*>(panel) + part * kPartChannels;
+  if constexpr (group_scales_offset(F) != 0) outer[0] = load_part_half(half);
+  if constexpr (kFormats[F].kind == ScaleKind::kTwoMin) outer[1] = load_part_half(half + kPanel);
+}
+
+/// Products of one panel with the M rows of tile `tile`.
 template <int F, int M>
-void quantised_tile(const Operand& op, const uint8_t* panel, int64_t first, Floats* out) {
-  constexpr ScaleKind kKind = kFormats[F].kind;
-  Floats sum[M];
-#pragma GCC unroll 8
-  for (int r = 0; r < M; ++r) sum[r] = set1(0.0f);
+void quantised_tile(const Operand& op, const uint8_t* panel, int64_t tile, Floats* out) {
+  constexpr int64_t kPartBytes = kVector / kParts;
+  PartFloats sum[kParts * M];
+#pragma GCC unroll 16
+  for (int i = 0; i < kParts * M; ++i) sum[i] = set1_part(0.0f);
   for (int64_t block = 0; block < op.rows->groups; block += kGroupsPerBlock) {
     const int64_t left = op.rows->groups - block;
     const int64_t groups = left < kGroupsPerBlock ? left : kGroupsPerBlock;
-    Floats outer[2];
-    if constexpr (group_scales_offset(F) != 0) {
-      outer[0] = load_half(reinterpret_cast<const uint16_t*>(panel));
-      if constexpr (kKind == ScaleKind::kTwoMin)
-        outer[1] = load_half(reinterpret_cast<const uint16_t*>(panel) + kPanel);
-    }
+    PartFloats outer[kParts][2];
+    for (int part = 0; part < kParts; ++part) load_outer<F>(panel, part, outer[part]);
     const uint8_t* own = panel + group_scales_offset(F);
     const uint8_t* codes = panel + header_bytes(F, groups);
     for (int64_t g = 0; g < groups; ++g) {
-      for (int64_t line = 0; line < group_bytes(F) + group_scales_bytes(F); line += 64)
+      for (int64_t line = 0; line < group_bytes(F) + group_scales_bytes(F); line += kCacheLine)
         prefetch(codes + kPrefetchBytes + line);
-      const GroupCodes weights = unpack<kFormats[F].bits>(codes);
-      const GroupScales scales = group_scales<kKind>(outer, own);
-      add_groups<F, M>(sum, op, weights, scales, op.rows->place(first, block + g));
+      GroupRows* rows = op.rows->at(tile, block + g);
+      for (int part = 0; part < kParts; ++part) {
+        // Else the compiler spreads all codes over registers before the first part, and runs out.
+        if constexpr (kParts > 1) asm volatile("" : "+r"(rows));
+        const GroupCodes weights = unpack<kFormats[F].bits>(codes + part * kPartBytes);
+        const GroupScales scales = group_scales<kFormats[F].kind>(outer[part], own, part);
+        add_groups<F, M>(sum + part * M, op, weights, scales, rows);
+      }
       own += group_scales_bytes(F);
       codes += group_bytes(F);
     }
     panel = codes;
   }
-  for (int r = 0; r < M; ++r) out[r] = sum[r];
+#pragma GCC unroll 8
+  for (int r = 0; r < M; ++r) out[r] = join<M>(sum + r);
 }
 
 template <int F>
@@ -195,9 +173,9 @@ inline Floats load_weights(const uint8_t* panel, int64_t k) {
 
 /// As `quantised_tile`, in float32: even and odd k are two chains, added at the end.
 template <int F, int M>
-void float_tile(const Operand& op, const uint8_t* panel, int64_t first, Floats* out) {
+void float_tile(const Operand& op, const uint8_t* panel, int64_t tile, Floats* out) {
   const int64_t k = op.rows->k;
-  const float* x = op.rows->normed + first * k;
+  const float* x = op.rows->normed + tile * kTileRows * k;
   Floats even[M], odd[M];
   for (int r = 0; r < M; ++r) even[r] = odd[r] = set1(0.0f);
   for (int64_t i = 0; i < k; i += 2) {
@@ -211,11 +189,11 @@ void float_tile(const Operand& op, const uint8_t* panel, int64_t first, Floats* 
 }
 
 template <int F, int M>
-inline void tile_of_format(const Operand& op, const uint8_t* panel, int64_t first, Floats* out) {
+inline void tile_of_format(const Operand& op, const uint8_t* panel, int64_t tile, Floats* out) {
   if constexpr (is_float(F))
-    float_tile<F, M>(op, panel, first, out);
+    float_tile<F, M>(op, panel, tile, out);
   else
-    quantised_tile<F, M>(op, panel, first, out);
+    quantised_tile<F, M>(op, panel, tile, out);
 }
 
 using Tile = void (*)(const Operand&, const uint8_t*, int64_t, Floats*);
@@ -253,8 +231,8 @@ struct LinearPlan {
   const LinearArgs* args;
   Rows rows;
   Operand operands[kMaxMatrices];
-  int32_t* offsets[kMaxMatrices];
   int64_t n_out;
+  int64_t spans;  // shares of a tile's preparation
 };
 
 /// Writes 16 or fewer channels of row `r`, starting at column `column`.
@@ -276,7 +254,7 @@ inline void run_panel(const LinearPlan& plan, int i, int64_t p, int64_t offset) 
   for (int64_t r = 0; r < plan.args->rows; r += kTileRows) {
     const int64_t m = plan.args->rows - r < kTileRows ? plan.args->rows - r : kTileRows;
     Floats sums[kTileRows];
-    find_tile(matrix.format, m)(plan.operands[i], panel, r, sums);
+    find_tile(matrix.format, m)(plan.operands[i], panel, r / kTileRows, sums);
     for (int64_t t = 0; t < m; ++t)
       store_row(plan, add_bias(sums[t], matrix, column, n), r + t, offset + column, n);
   }
@@ -290,10 +268,11 @@ inline void run_gated_panel(const LinearPlan& plan, int64_t p) {
   for (int64_t r = 0; r < plan.args->rows; r += kTileRows) {
     const int64_t m = plan.args->rows - r < kTileRows ? plan.args->rows - r : kTileRows;
     Floats gates[kTileRows], ups[kTileRows];
+    const int64_t tile = r / kTileRows;
     find_tile(gate.format, m)(plan.operands[0],
-                              gate.packed + p * panel_bytes(gate.format, plan.args->k), r, gates);
+                              gate.packed + p * panel_bytes(gate.format, plan.args->k), tile, gates);
     find_tile(up.format, m)(plan.operands[1],
-                            up.packed + p * panel_bytes(up.format, plan.args->k), r, ups);
+                            up.packed + p * panel_bytes(up.format, plan.args->k), tile, ups);
     for (int64_t t = 0; t < m; ++t)
       store_row(plan,
                 mul(silu(add_bias(gates[t], gate, column, n)), add_bias(ups[t], up, column, n)),
@@ -313,23 +292,15 @@ void linear_task(void* user, int64_t task) {
   }
 }
 
-/// Fills the offsets of matrix `i` for group `g` of row `r`.
-inline void set_offsets(const LinearPlan& plan, int i, int64_t r, int64_t g) {
-  const int32_t zero = kFormats[plan.args->matrices[i].format].zero_point;
-  const int64_t coarse = plan.rows.place(r, g);
-  const int planes = plan.rows.is_fine[coarse] ? 2 : 1;
-  for (int p = 0; p < planes; ++p)
-    for (int h = 0; h < 2; ++h) {
-      const int64_t at = 2 * (coarse + p * plan.rows.plane) + h;
-      plan.offsets[i][at] = -zero * plan.rows.half_sum[at];
-    }
-}
-
-void prepare_task(void* user, int64_t r) {
+/// Prepares one span of the groups of one tile. Many tiles have one span each; the rows of few are
+/// looked through by every share, and each writes its own groups.
+void prepare_task(void* user, int64_t task) {
   const LinearPlan& plan = *static_cast<const LinearPlan*>(user);
-  prepare_row(*plan.args, plan.rows, r);
-  for (int i = 0; i < plan.args->n_matrices; ++i)
-    for (int64_t g = 0; plan.offsets[i] && g < plan.rows.groups; ++g) set_offsets(plan, i, r, g);
+  const int64_t length = ceil_div(plan.rows.groups, plan.spans);
+  const int64_t begin = task % plan.spans * length, end = begin + length;
+  const RowsShare share{task / plan.spans, begin, end < plan.rows.groups ? end : plan.rows.groups};
+  const int64_t left = plan.args->rows - share.tile * kTileRows;
+  for (int64_t r = 0; r < left && r < kTileRows; ++r) prepare_row(*plan.args, plan.rows, share, r);
 }
 
 /// Cuts the operator's scratch into consecutive 64-byte aligned arrays; with a null base it sizes.
@@ -339,7 +310,7 @@ class Carver {
   template <class T>
   T* take(int64_t count) {
     const int64_t at = used_;
-    used_ = ceil_div(at + count * static_cast<int64_t>(sizeof(T)), 64) * 64;
+    used_ = ceil_div(at + count * static_cast<int64_t>(sizeof(T)), kCacheLine) * kCacheLine;
     return base_ ? reinterpret_cast<T*>(base_ + at) : nullptr;
   }
   int64_t used() const { return used_; }
@@ -349,6 +320,34 @@ class Carver {
   int64_t used_ = 0;
 };
 
+/// Which zero point of the rows is that of `format`; it is added if they lack it.
+int zero_of(int format, Rows* rows) {
+  const int32_t zero = kFormats[format].zero_point;
+  if (zero == 0) return 0;
+  for (int i = 0; i < rows->n_zero; ++i)
+    if (rows->zero[i] == zero) return i;
+  rows->zero[rows->n_zero] = zero;
+  return rows->n_zero++;
+}
+
+/// Works out how the rows lie in memory, and how many tasks there are.
+int64_t plan_linear(const LinearArgs& args, LinearPlan* plan) {
+  plan->args = &args;
+  plan->rows.k = args.k;
+  plan->rows.groups = ceil_div(args.k, kGroup);
+  int64_t tasks = 0;
+  for (int i = 0; i < args.n_matrices; ++i) {
+    const Matrix& matrix = args.matrices[i];
+    plan->operands[i] = {&matrix, &plan->rows, zero_of(matrix.format, &plan->rows)};
+    plan->n_out += args.gate && i ? 0 : matrix.n;
+    tasks += args.gate && i ? 0 : ceil_div(matrix.n, kPanel);
+  }
+  const int64_t bytes = static_cast<int64_t>(sizeof(GroupRows)) +
+                        plan->rows.n_zero * 2 * kTileRows * static_cast<int64_t>(sizeof(int32_t));
+  plan->rows.group_bytes = ceil_div(bytes, kCacheLine) * kCacheLine;
+  return tasks;
+}
+
 /// Lays the plan's arrays out and returns the bytes they take.
 int64_t carve(LinearPlan* plan, uint8_t* base) {
   const LinearArgs& args = *plan->args;
@@ -356,40 +355,32 @@ int64_t carve(LinearPlan* plan, uint8_t* base) {
   for (int i = 0; i < args.n_matrices; ++i)
     (is_float(args.matrices[i].format) ? has_float : has_quantised) = true;
   Rows& rows = plan->rows;
-  rows.k = args.k;
-  rows.groups = ceil_div(args.k, kGroup);
-  rows.plane = ceil_div(args.rows, kTileRows) * kTileRows * rows.groups;
   Carver carver(base);
   if (has_float) rows.normed = carver.take<float>(args.rows * args.k);
   if (has_quantised) {
-    rows.codes = carver.take<int8_t>(2 * rows.plane * kGroup);
-    rows.is_fine = carver.take<uint8_t>(rows.plane);
-    rows.scale = carver.take<float>(2 * rows.plane);
-    rows.sum = carver.take<float>(2 * rows.plane);
-    rows.half_sum = carver.take<int32_t>(4 * rows.plane);
-  }
-  for (int i = 0; i < args.n_matrices; ++i) {
-    const bool has_zero = kFormats[args.matrices[i].format].zero_point != 0;
-    plan->offsets[i] = has_zero ? carver.take<int32_t>(4 * rows.plane) : nullptr;
+    rows.plane_bytes = ceil_div(args.rows, kTileRows) * rows.groups * rows.group_bytes;
+    rows.coarse = carver.take<uint8_t>(2 * rows.plane_bytes);
   }
   return carver.used();
 }
 
+void prepare(LinearPlan* plan, const Parallel& parallel) {
+  const int64_t tiles = ceil_div(plan->args->rows, kTileRows);
+  plan->spans = 1;
+  if (plan->args->rows * plan->rows.groups < kSerialGroups) {
+    for (int64_t tile = 0; tile < tiles; ++tile) prepare_task(plan, tile);
+    return;
+  }
+  if (tiles < kShares) plan->spans = ceil_div(kShares, tiles);
+  parallel.run(tiles * plan->spans, prepare_task, plan);
+}
+
 void linear(const LinearArgs& args, const Parallel& parallel) {
   LinearPlan plan{};
-  plan.args = &args;
+  const int64_t tasks = plan_linear(args, &plan);
   const int64_t bytes = carve(&plan, nullptr);
   carve(&plan, static_cast<uint8_t*>(scratch(ScratchUse::kOperator, static_cast<size_t>(bytes))));
-  int64_t tasks = 0;
-  for (int i = 0; i < args.n_matrices; ++i) {
-    plan.operands[i] = {&args.matrices[i], &plan.rows, plan.offsets[i]};
-    plan.n_out += args.gate && i ? 0 : args.matrices[i].n;
-    tasks += args.gate && i ? 0 : ceil_div(args.matrices[i].n, kPanel);
-  }
-  if (args.rows <= kSerialRows)
-    for (int64_t r = 0; r < args.rows; ++r) prepare_task(&plan, r);
-  else
-    parallel.run(args.rows, prepare_task, &plan);
+  prepare(&plan, parallel);
   parallel.run(tasks, linear_task, &plan);
 }
 

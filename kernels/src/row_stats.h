@@ -18,7 +18,7 @@ namespace edk {
 namespace {
 
 constexpr int64_t kStatsBlock = 4096;  // ids of a block
-constexpr int64_t kSerialMerges = 8;   // fewer rows are merged faster than threads are woken
+constexpr int64_t kMergeRows = 16;     // of one task: what it writes takes whole cache lines
 constexpr float kLowest = -87.0f;      // below it `exp` no longer falls
 
 /// Whether logit `a` comes before `b` in the list of the largest; NaN comes first, to be noticed.
@@ -47,8 +47,9 @@ struct Largest {
   }
 };
 
-/// One block of a row: z stands for a logit less the largest of the block.
-struct BlockStats {
+/// One block of a row: z stands for a logit less the largest of the block. Each takes whole cache
+/// lines, so that threads never write the same one.
+struct alignas(kCacheLine) BlockStats {
   Largest largest;
   float weight;    // sum of e^z
   float weighted;  // sum of z e^z
@@ -121,8 +122,7 @@ inline double log_of(double x) {
 }
 
 /// Writes what row `row` is, from its blocks.
-void merge_task(void* user, int64_t row) {
-  const RowStatsPlan& plan = *static_cast<const RowStatsPlan*>(user);
+void merge_row(const RowStatsPlan& plan, int64_t row) {
   const RowStatsArgs& args = *plan.args;
   const BlockStats* blocks = plan.blocks + row * plan.n_blocks;
   Largest largest;
@@ -151,16 +151,19 @@ void merge_task(void* user, int64_t row) {
   }
 }
 
+void merge_task(void* user, int64_t task) {
+  const RowStatsPlan& plan = *static_cast<const RowStatsPlan*>(user);
+  const int64_t begin = task * kMergeRows, end = begin + kMergeRows;
+  for (int64_t r = begin; r < end && r < plan.args->rows; ++r) merge_row(plan, r);
+}
+
 void row_stats(const RowStatsArgs& args, const Parallel& parallel) {
   RowStatsPlan plan{&args, ceil_div(args.n_ids, kStatsBlock), nullptr};
   const int64_t n_blocks = args.rows * plan.n_blocks;
   const size_t bytes = static_cast<size_t>(n_blocks) * sizeof(BlockStats);
   plan.blocks = static_cast<BlockStats*>(scratch(ScratchUse::kOperator, bytes));
   parallel.run(n_blocks, block_task, &plan);
-  if (args.rows < kSerialMerges)
-    for (int64_t r = 0; r < args.rows; ++r) merge_task(&plan, r);
-  else
-    parallel.run(args.rows, merge_task, &plan);
+  parallel.run(ceil_div(args.rows, kMergeRows), merge_task, &plan);
 }
 
 }  // namespace

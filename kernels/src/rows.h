@@ -19,24 +19,38 @@ constexpr float kFineThreshold = 2.0f;  // times the row's mean scale
 constexpr float kSmallestScale = 1.17549435e-38f;  // below it, 1 / scale may be infinite
 constexpr float kFineSteps = 254.0f;    // steps of the fine plane in one step of the coarse one
 
+/// One group of a tile of kTileRows rows, all that a dot product reads of it side by side. What each
+/// zero point of the matrices costs follows: per row, minus the zero point times the sum of the codes
+/// over k 0-15 and over k 16-31.
+struct GroupRows {
+  int8_t codes[kTileRows * kGroup];  // 32 of each row; those past k are zero
+  float scale[kTileRows];
+  float sum[kTileRows];  // scale * (sum of codes)
+  uint32_t fine;         // bit r: row r has a fine plane
+
+  int32_t* offsets(int i) { return reinterpret_cast<int32_t*>(this + 1) + i * 2 * kTileRows; }
+};
+
 /// All rows of one pass. A row's numbers depend on that row alone.
 ///
-/// Rows lie in tiles of kTileRows, and a tile lies group by group, so that a dot product reads every
-/// array at one address and constant offsets: `place(r, g)`. The fine plane lies `plane` places
-/// after the coarse one, in the same order.
+/// Rows lie in tiles, a tile group by group. A group takes whole cache lines, so that threads which
+/// prepare different groups never write the same line: lines that several cores write go back and
+/// forth between them, which cost eight rows on two core clusters a third of their time.
 struct Rows {
   int64_t k = 0;  // columns of the weights
   int64_t groups = 0;
-  int64_t plane = 0;            // places of one plane
-  float* normed = nullptr;      // [rows, k] in plain order, only when a float format reads it
-  int8_t* codes = nullptr;      // 32 per place; those past k are zero
-  uint8_t* is_fine = nullptr;   // per place of the coarse plane: its fine place is set
-  float* scale = nullptr;       // per place
-  float* sum = nullptr;         // per place: scale * (sum of codes)
-  int32_t* half_sum = nullptr;  // 2 per place: sum of codes over 16
+  float* normed = nullptr;       // [rows, k] in plain order, only when a float format reads it
+  uint8_t* coarse = nullptr;     // GroupRows of all tiles, `group_bytes` apart, or null
+  int64_t group_bytes = 0;
+  int64_t plane_bytes = 0;       // from a group's coarse plane to its fine plane
+  int n_zero = 0;
+  int32_t zero[kMaxMatrices] = {};  // the zero points of the matrices
 
-  int64_t place(int64_t r, int64_t g) const {
-    return (r / kTileRows * groups + g) * kTileRows + r % kTileRows;
+  GroupRows* at(int64_t tile, int64_t g) const {
+    return reinterpret_cast<GroupRows*>(coarse + (tile * groups + g) * group_bytes);
+  }
+  GroupRows* fine(GroupRows* group) const {
+    return reinterpret_cast<GroupRows*>(reinterpret_cast<uint8_t*>(group) + plane_bytes);
   }
 };
 
@@ -62,36 +76,37 @@ struct GroupValues {
   }
 };
 
-/// Writes the codes at `place` for values given in steps of `scale`; returns what rounding left.
+/// Writes values given in steps of `scale` as row r of a group; keeps what rounding left.
 /// Steps that are no number become some code: the row's scale spoils its results anyway.
 struct Quantised {
   Floats rest[2];
 
-  Quantised(const Floats steps[2], float scale, const Rows& rows, int64_t place) {
+  Quantised(const Floats steps[2], float scale, const Rows& rows, GroupRows* out, int64_t r) {
     int32_t total = 0;
     for (int h = 0; h < 2; ++h) {
       const Floats code = max(min(round(steps[h]), set1(127.0f)), set1(-127.0f));
       rest[h] = sub(steps[h], code);
-      store_i8(rows.codes + place * kGroup + 16 * h, to_ints(code));
+      store_i8(out->codes + r * kGroup + 16 * h, to_ints(code));
       const int32_t sum = reduce_add(to_ints(code));
-      rows.half_sum[2 * place + h] = sum;
+      for (int i = 0; i < rows.n_zero; ++i) out->offsets(i)[2 * r + h] = -rows.zero[i] * sum;
       total += sum;
     }
-    rows.scale[place] = scale;
-    rows.sum[place] = scale * static_cast<float>(total);
+    out->scale[r] = scale;
+    out->sum[r] = scale * static_cast<float>(total);
   }
 };
 
-inline void quantise_group(const GroupValues& values, float scale, float fine_above,
-                           const Rows& rows, int64_t place) {
+/// Quantises row r of a group; says whether it has a fine plane.
+inline bool quantise_group(const GroupValues& values, float scale, float fine_above,
+                           const Rows& rows, GroupRows* out, int64_t r) {
   const Floats inverse = set1(scale >= kSmallestScale ? 1.0f / scale : 0.0f);
   const Floats steps[2] = {mul(values.half[0], inverse), mul(values.half[1], inverse)};
-  const Quantised coarse(steps, scale, rows, place);
-  rows.is_fine[place] = scale > fine_above;
-  if (!rows.is_fine[place]) return;
+  const Quantised coarse(steps, scale, rows, out, r);
+  if (!(scale > fine_above)) return false;
   const Floats finer = set1(kFineSteps);
   const Floats rest[2] = {mul(coarse.rest[0], finer), mul(coarse.rest[1], finer)};
-  Quantised(rest, scale / kFineSteps, rows, place + rows.plane);
+  Quantised(rest, scale / kFineSteps, rows, rows.fine(out), r);
+  return true;
 }
 
 /// One row's values, group by group; norming is cheap enough to do again in a second pass.
@@ -116,27 +131,45 @@ class RowReader {
   float inverse_;
 };
 
-inline void quantise_row(const RowReader& reader, const Rows& rows, int64_t r) {
+/// Groups [begin, end) of the rows of one tile: what one thread prepares.
+struct RowsShare {
+  int64_t tile;
+  int64_t begin;
+  int64_t end;
+};
+
+/// Quantises row r. Its mean scale needs all its groups, whichever of them are written.
+inline void quantise_row(const RowReader& reader, const Rows& rows, const RowsShare& share,
+                         int64_t r) {
+  const size_t bytes = static_cast<size_t>(rows.groups) * sizeof(float);
+  auto* scales = static_cast<float*>(scratch(ScratchUse::kTask, bytes));
   double total = 0;
   for (int64_t g = 0; g < rows.groups; ++g) {
     const GroupValues values = reader.group(g);
-    const float scale = reduce_max(max(abs(values.half[0]), abs(values.half[1]))) / 127.0f;
-    rows.scale[rows.place(r, g)] = scale;
-    total += static_cast<double>(scale);
+    scales[g] = reduce_max(max(abs(values.half[0]), abs(values.half[1]))) / 127.0f;
+    total += static_cast<double>(scales[g]);
   }
   const float mean = static_cast<float>(total / static_cast<double>(rows.groups));
-  for (int64_t g = 0; g < rows.groups; ++g)
-    quantise_group(reader.group(g), rows.scale[rows.place(r, g)], kFineThreshold * mean, rows,
-                   rows.place(r, g));
+  for (int64_t g = share.begin; g < share.end; ++g) {
+    GroupRows* out = rows.at(share.tile, g);
+    if (r == 0) out->fine = 0;
+    const bool is_fine =
+        quantise_group(reader.group(g), scales[g], kFineThreshold * mean, rows, out, r);
+    out->fine |= static_cast<uint32_t>(is_fine) << r;
+  }
 }
 
-inline void prepare_row(const LinearArgs& args, const Rows& rows, int64_t r) {
-  const RowReader reader(args, r);
-  if (rows.codes) quantise_row(reader, rows, r);
-  for (int64_t g = 0; rows.normed && g < rows.groups; ++g) {
+/// Prepares row r of the share's tile.
+inline void prepare_row(const LinearArgs& args, const Rows& rows, const RowsShare& share,
+                        int64_t r) {
+  const int64_t row = share.tile * kTileRows + r;
+  const RowReader reader(args, row);
+  if (rows.coarse) quantise_row(reader, rows, share, r);
+  for (int64_t g = share.begin; rows.normed && g < share.end; ++g) {
     const GroupValues values = reader.group(g);
     for (int64_t h = 0; 16 * h < reader.size(g); ++h)
-      store_n(rows.normed + r * args.k + g * kGroup + 16 * h, values.half[h], reader.size(g) - 16 * h);
+      store_n(rows.normed + row * args.k + g * kGroup + 16 * h, values.half[h],
+              reader.size(g) - 16 * h);
   }
 }
 

@@ -37,4 +37,9 @@ thread_local Buffer buffers[2];
 
 void* scratch(ScratchUse use, size_t bytes) { return buffers[static_cast<int>(use)].at_least(bytes); }
 
+Memory current_scratch(ScratchUse use) {
+  const Buffer& buffer = buffers[static_cast<int>(use)];
+  return {buffer.data, buffer.size};
+}
+
 }  // namespace edk

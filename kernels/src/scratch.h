@@ -11,4 +11,12 @@ enum class ScratchUse { kOperator, kTask };
 /// same use. kOperator belongs to the thread that runs the operator, kTask to whoever runs a task.
 void* scratch(ScratchUse use, size_t bytes);
 
+struct Memory {
+  void* data;
+  size_t size;
+};
+
+/// What this thread's latest call of `scratch` with this use returned, perhaps longer.
+Memory current_scratch(ScratchUse use);
+
 }  // namespace edk

@@ -1,5 +1,6 @@
 // Sixteen lanes in two AVX2 registers, channels 0-7 and 8-15; with AVX-VNNI where the flags allow.
-// Each function means what simd_scalar.h says.
+// Each function means what simd_scalar.h says. Matrix products see one register, half a panel, at a
+// time: see one_part.h for what a part is.
 #pragma once
 
 #include <immintrin.h>
@@ -8,6 +9,8 @@
 #include <cstring>
 
 #include "half.h"
+#include "inline.h"
+#include "layout.h"
 
 #if !defined(__AVX2__) || !defined(__FMA__) || !defined(__F16C__)
 #error "built without the flags of this ISA"
@@ -21,7 +24,9 @@ constexpr const char* kIsa = "avxvnni";
 #else
 constexpr const char* kIsa = "avx2";
 #endif
-constexpr int kTileRows = 4;
+constexpr int kTileRows = 8;
+constexpr int kParts = 2;
+constexpr int kPartChannels = kPanel / kParts;
 
 struct Floats {
   __m256 half[2];
@@ -29,8 +34,12 @@ struct Floats {
 struct Ints {
   __m256i half[2];
 };
-struct Bytes {
-  __m256i half[2];
+using PartFloats = __m256;
+struct PartInts {
+  __m256i v;
+};
+struct Bytes {  // of one part
+  __m256i v;
 };
 
 /// Eight lanes of a mask: those below `n`.
@@ -45,10 +54,10 @@ inline Floats load_n(const float* p, int64_t n) {
   if (n >= 16) return load(p);
   return {{_mm256_maskload_ps(p, first_lanes(n)), _mm256_maskload_ps(p + 8, first_lanes(n - 8))}};
 }
-inline __m256 load_8_halves(const uint16_t* p) {
+inline __m256 load_part_half(const uint16_t* p) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
-inline Floats load_half(const uint16_t* p) { return {{load_8_halves(p), load_8_halves(p + 8)}}; }
+inline Floats load_half(const uint16_t* p) { return {{load_part_half(p), load_part_half(p + 8)}}; }
 inline Floats load_half_n(const uint16_t* p, int64_t n) {
   if (n >= 16) return load_half(p);
   uint16_t some[16] = {};
@@ -60,16 +69,16 @@ inline __m256 load_8_bfloats(const uint16_t* p) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
 }
 inline Floats load_bfloat(const uint16_t* p) { return {{load_8_bfloats(p), load_8_bfloats(p + 8)}}; }
-inline __m256 load_8_u8(const uint8_t* p) {
+inline __m256 load_part_u8(const uint8_t* p) {
   return _mm256_cvtepi32_ps(
       _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
 }
-inline Floats load_u8(const uint8_t* p) { return {{load_8_u8(p), load_8_u8(p + 8)}}; }
-inline __m256 load_8_i8(const uint8_t* p) {
+inline Floats load_u8(const uint8_t* p) { return {{load_part_u8(p), load_part_u8(p + 8)}}; }
+inline __m256 load_part_i8(const uint8_t* p) {
   return _mm256_cvtepi32_ps(
       _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
 }
-inline Floats load_i8(const uint8_t* p) { return {{load_8_i8(p), load_8_i8(p + 8)}}; }
+inline Floats load_i8(const uint8_t* p) { return {{load_part_i8(p), load_part_i8(p + 8)}}; }
 inline void store_n(float* p, Floats a, int64_t n) {
   if (n >= 16) {
     _mm256_storeu_ps(p, a.half[0]);
@@ -172,26 +181,35 @@ inline int32_t reduce_add(Ints a) {
   return _mm_cvtsi128_si32(_mm_add_epi32(by2, _mm_shuffle_epi32(by2, 1)));
 }
 
+inline PartFloats set1_part(float x) { return _mm256_set1_ps(x); }
+inline PartInts set1_part(int32_t x) { return {_mm256_set1_epi32(x)}; }
+inline PartFloats sub(PartFloats a, PartFloats b) { return _mm256_sub_ps(a, b); }
+inline PartFloats mul(PartFloats a, PartFloats b) { return _mm256_mul_ps(a, b); }
+inline PartFloats fma(PartFloats a, PartFloats b, PartFloats c) {
+  return _mm256_fmadd_ps(a, b, c);
+}
+inline PartFloats to_floats(PartInts a) { return _mm256_cvtepi32_ps(a.v); }
+inline PartInts add(PartInts a, PartInts b) { return {_mm256_add_epi32(a.v, b.v)}; }
+inline int32_t reduce_add(PartInts a) { return reduce_add(Ints{{a.v, _mm256_setzero_si256()}}); }
+template <int Step>
+EDK_INLINE Floats join(const PartFloats* parts) {
+  return {{parts[0], parts[Step]}};
+}
+
 inline Bytes load_bytes(const uint8_t* p) {
-  return {{_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
-           _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32))}};
+  return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))};
 }
 inline Bytes and_bytes(Bytes a, char mask) {
-  const __m256i m = _mm256_set1_epi8(mask);
-  return {{_mm256_and_si256(a.half[0], m), _mm256_and_si256(a.half[1], m)}};
+  return {_mm256_and_si256(a.v, _mm256_set1_epi8(mask))};
 }
 /// Moves bit `From` of every byte to bit `To`; bits that cross into a neighbour are masked later.
 template <int From, int To>
 inline Bytes shift_bits(Bytes a) {
-  if constexpr (From < To)
-    return {{_mm256_slli_epi16(a.half[0], To - From), _mm256_slli_epi16(a.half[1], To - From)}};
-  if constexpr (From > To)
-    return {{_mm256_srli_epi16(a.half[0], From - To), _mm256_srli_epi16(a.half[1], From - To)}};
+  if constexpr (From < To) return {_mm256_slli_epi16(a.v, To - From)};
+  if constexpr (From > To) return {_mm256_srli_epi16(a.v, From - To)};
   return a;
 }
-inline Bytes or_bytes(Bytes a, Bytes b) {
-  return {{_mm256_or_si256(a.half[0], b.half[0]), _mm256_or_si256(a.half[1], b.half[1])}};
-}
+inline Bytes or_bytes(Bytes a, Bytes b) { return {_mm256_or_si256(a.v, b.v)}; }
 inline Bytes low_nibbles(Bytes a) { return and_bytes(a, 15); }
 inline Bytes high_nibbles(Bytes a) { return and_bytes(shift_bits<4, 0>(a), 15); }
 template <int Bit>
@@ -203,36 +221,66 @@ inline Bytes with_bits45(Bytes low, Bytes high) {
   return or_bytes(low, and_bytes(shift_bits<Bit, 4>(high), 0x30));
 }
 
-#if defined(__AVXVNNI__)
-template <int Bits>
-inline __m256i dot_8(__m256i sum, __m256i weights, __m256i quad) {
-  return _mm256_dpbusd_avx_epi32(sum, weights, quad);
-}
-#else
-/// The pairwise product of unsigned and signed bytes saturates at 16 bits: two codes below 64 times
-/// 127 stay clear of that (16,002), two 8-bit codes (64,770) do not and go through 16-bit lanes.
-template <int Bits>
-inline __m256i dot_8(__m256i sum, __m256i weights, __m256i quad) {
-  if constexpr (Bits < 8) {
-    const __m256i pairs = _mm256_maddubs_epi16(weights, quad);
-    return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-  }
-  const __m256i even = _mm256_madd_epi16(_mm256_and_si256(weights, _mm256_set1_epi16(255)),
-                                         _mm256_srai_epi16(_mm256_slli_epi16(quad, 8), 8));
-  const __m256i odd =
-      _mm256_madd_epi16(_mm256_srli_epi16(weights, 8), _mm256_srai_epi16(quad, 8));
-  return _mm256_add_epi32(sum, _mm256_add_epi32(even, odd));
-}
-#endif
+struct GroupCodes {
+  Bytes quad[kQuads];
+};
 
-template <int Bits>
-inline Ints dot_quad(Ints sum, Bytes unsigned_bytes, const int8_t* quad) {
+/// One quad in all lanes.
+inline __m256i load_quad(const int8_t* quad) {
   int32_t four;
   std::memcpy(&four, quad, 4);
-  const __m256i q = _mm256_set1_epi32(four);
-  return {{dot_8<Bits>(sum.half[0], unsigned_bytes.half[0], q),
-           dot_8<Bits>(sum.half[1], unsigned_bytes.half[1], q)}};
+  return _mm256_set1_epi32(four);
 }
+
+#if defined(__AVXVNNI__)
+template <int Bits, int First, int Last>
+EDK_INLINE PartInts dot_quads(PartInts even, PartInts odd, const GroupCodes& weights,
+                              const int8_t* codes) {
+#pragma GCC unroll 8
+  for (int j = First; j < Last; j += 2) {
+    even.v = _mm256_dpbusd_avx_epi32(even.v, weights.quad[j].v, load_quad(codes + 4 * j));
+    odd.v = _mm256_dpbusd_avx_epi32(odd.v, weights.quad[j + 1].v, load_quad(codes + 4 * j + 4));
+  }
+  return add(even, odd);
+}
+#else
+/// Quads whose products add up in 16 bits: the instruction that multiplies unsigned by signed bytes
+/// adds pairs and saturates at 32,767. Activation codes reach 127; so eight quads of codes below 16
+/// come to 30,480, four below 32 to 31,496, two below 64 to 32,004. One of 8-bit codes might exceed
+/// it and goes through 16-bit lanes.
+constexpr int quads_in_16_bits(int bits) { return bits == 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 0; }
+
+/// Products of a quad of 8-bit codes, summed.
+inline __m256i dot_wide(__m256i weights, __m256i quad) {
+  const __m256i even = _mm256_madd_epi16(_mm256_and_si256(weights, _mm256_set1_epi16(255)),
+                                         _mm256_srai_epi16(_mm256_slli_epi16(quad, 8), 8));
+  const __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(weights, 8), _mm256_srai_epi16(quad, 8));
+  return _mm256_add_epi32(even, odd);
+}
+
+template <int Bits, int First, int Last>
+EDK_INLINE PartInts dot_quads(PartInts even, PartInts odd, const GroupCodes& weights,
+                              const int8_t* codes) {
+  __m256i sum = _mm256_add_epi32(even.v, odd.v);
+  if constexpr (Bits == 8) {
+#pragma GCC unroll 8
+    for (int j = First; j < Last; ++j)
+      sum = _mm256_add_epi32(sum, dot_wide(weights.quad[j].v, load_quad(codes + 4 * j)));
+    return {sum};
+  }
+  constexpr int kStep = quads_in_16_bits(Bits) < Last - First ? quads_in_16_bits(Bits) : Last - First;
+#pragma GCC unroll 8
+  for (int j = First; j < Last; j += kStep) {
+    __m256i pairs = _mm256_maddubs_epi16(weights.quad[j].v, load_quad(codes + 4 * j));
+#pragma GCC unroll 8
+    for (int i = j + 1; i < j + kStep; ++i)
+      pairs = _mm256_add_epi16(
+          pairs, _mm256_maddubs_epi16(weights.quad[i].v, load_quad(codes + 4 * i)));
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  }
+  return {sum};
+}
+#endif
 
 inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 

@@ -118,14 +118,19 @@ template <int Bit>
 inline Bytes with_bits45(Bytes low, Bytes high) {
   return or_masked(low, shift_bits<Bit, 4>(high), 0x30);
 }
+/// The instruction spreads the quad itself; compilers spend a second one on that.
 template <int Bits>
 inline Ints dot_quad(Ints sum, Bytes unsigned_bytes, const int8_t* quad) {
-  int32_t four;
-  std::memcpy(&four, quad, 4);
-  return {_mm512_dpbusd_epi32(sum.v, unsigned_bytes, _mm512_set1_epi32(four))};
+  using Quad = const int8_t[4];
+  asm("vpdpbusd %2%{1to16%}, %1, %0"
+      : "+v"(sum.v)
+      : "v"(unsigned_bytes), "m"(*reinterpret_cast<Quad*>(quad)));
+  return sum;
 }
 
 inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 
 }  // namespace
 }  // namespace edk
+
+#include "one_part.h"

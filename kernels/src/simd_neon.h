@@ -247,3 +247,5 @@ inline void prefetch(const void* p) { __builtin_prefetch(p); }
 
 }  // namespace
 }  // namespace edk
+
+#include "one_part.h"

@@ -193,3 +193,5 @@ inline void prefetch(const void*) {}
 
 }  // namespace
 }  // namespace edk
+
+#include "one_part.h"

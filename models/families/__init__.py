@@ -9,15 +9,27 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
-from typing import Protocol, cast
+from collections.abc import Sequence
+from typing import Protocol, TypeVar, cast
 
+from edgedec.models.blocks import Ops
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import UnsupportedModelError
-from edgedec.models.families._fields import Fields
 from edgedec.models.families._gguf import ROPE_FACTORS, GgufFacts
-from edgedec.models.weights import WeightMap
+from edgedec.models.fields import Fields
+from edgedec.models.weights import Weight
 
-__all__ = ["ROPE_FACTORS", "Family", "Fields", "GgufFacts", "find_family", "known_families"]
+__all__ = [
+    "ROPE_FACTORS",
+    "Family",
+    "GgufFacts",
+    "find_family",
+    "known_families",
+    "matrices",
+    "weight_shapes",
+]
+
+T = TypeVar("T")
 
 
 class Family(Protocol):
@@ -29,11 +41,13 @@ class Family(Protocol):
     def read_gguf(self, facts: GgufFacts) -> ModelConfig:
         """Returns the config that a GGUF header states."""
 
-    def map_hf(self, config: ModelConfig) -> WeightMap:
-        """Returns where each weight lies in safetensors files."""
+    def recipe(
+        self, ops: Ops[T], config: ModelConfig, layer_gates: Sequence[bool] | None = None
+    ) -> T:
+        """Returns the logits of the selected rows; ``layer_gates`` as for `blocks.decoder`."""
 
-    def map_gguf(self, config: ModelConfig) -> WeightMap:
-        """Returns where each weight lies in a GGUF file."""
+    def weights(self, config: ModelConfig) -> dict[str, Weight]:
+        """Returns every weight the recipe reads: our name -> its shape and where it lies."""
 
 
 def known_families() -> tuple[str, ...]:
@@ -55,3 +69,15 @@ def find_family(name: str) -> Family:
             f"model family {shown} has no recipe; known families: {', '.join(known)}"
         )
     return cast(Family, importlib.import_module(f"{__name__}.{name}"))
+
+
+def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Returns every weight the recipe of ``config`` reads, with its shape (matrices [N, K])."""
+    weights = find_family(config.family).weights(config)
+    return {name: weight.shape for name, weight in weights.items()}
+
+
+def matrices(config: ModelConfig) -> dict[str, tuple[int, int]]:
+    """Returns every matrix the recipe of ``config`` reads, with its shape [N, K]."""
+    shapes = weight_shapes(config).items()
+    return {name: (shape[0], shape[1]) for name, shape in shapes if len(shape) == 2}

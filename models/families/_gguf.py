@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from edgedec.models.config import ModelConfig, RopeScaling
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
-from edgedec.models.families._fields import Fields
+from edgedec.models.fields import Fields
 
 EMBEDDING, HEAD, ROPE_FACTORS = "token_embd.weight", "output.weight", "rope_freqs.weight"
 
@@ -26,8 +26,15 @@ class GgufFacts:
     rope_factors: tuple[float, ...] = ()
 
 
-def gguf_decoder(facts: GgufFacts, family: str, has_qkv_bias: bool) -> ModelConfig:
-    """Returns the config of a pre-norm gated decoder from the GGUF keys of ``family``."""
+def gguf_decoder(
+    facts: GgufFacts, family: str, has_qkv_bias: bool = False, has_qk_norm: bool = False
+) -> ModelConfig:
+    """Returns the config of a pre-norm gated decoder from the GGUF keys of ``family``.
+
+    Raises:
+        CheckpointError: A key or the embedding is missing, or of the wrong type.
+        UnsupportedModelError: A key asks for what the shared recipe does not do.
+    """
     fields = facts.fields
     fields.refuse(f"{family}.expert_count", 0)
     hidden_size = fields.integer(f"{family}.embedding_length")
@@ -53,6 +60,7 @@ def gguf_decoder(facts: GgufFacts, family: str, has_qkv_bias: bool) -> ModelConf
         rope_theta=fields.number(f"{family}.rope.freq_base", 10000.0),
         rope_scaling=_rope_scaling(facts, family, head_size),
         has_qkv_bias=has_qkv_bias,
+        has_qk_norm=has_qk_norm,
         is_head_tied=HEAD not in facts.shapes,
     )
 
@@ -99,6 +107,8 @@ _LAYER_NAMES = {
     "self_attn.q_proj.bias": "attn_q.bias",
     "self_attn.k_proj.bias": "attn_k.bias",
     "self_attn.v_proj.bias": "attn_v.bias",
+    "self_attn.q_norm.weight": "attn_q_norm.weight",
+    "self_attn.k_norm.weight": "attn_k_norm.weight",
     "self_attn.o_proj.weight": "attn_output.weight",
     "post_attention_layernorm.weight": "ffn_norm.weight",
     "mlp.gate_proj.weight": "ffn_gate.weight",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from edgedec.models.blocks import weight_shapes
+from edgedec.models.blocks import decoder, decoder_shapes
 from edgedec.models.config import ModelConfig
-from edgedec.models.families._fields import Fields, hf_decoder, hf_names
 from edgedec.models.families._gguf import GgufFacts, gguf_decoder, gguf_name
-from edgedec.models.weights import SourceWeight, WeightMap
+from edgedec.models.families._hf import hf_decoder, hf_name
+from edgedec.models.fields import Fields
+from edgedec.models.weights import PairedHeads, SourceWeight, Weight
+
+recipe = decoder
 
 
 def read_hf(fields: Fields) -> ModelConfig:
@@ -19,23 +22,23 @@ def read_gguf(facts: GgufFacts) -> ModelConfig:
     return gguf_decoder(facts, "llama", has_qkv_bias="blk.0.attn_q.bias" in facts.shapes)
 
 
-def map_hf(config: ModelConfig) -> WeightMap:
-    """Returns where each weight lies in safetensors files."""
-    names = hf_names(list(weight_shapes(config)))
-    return {ours: SourceWeight(theirs) for ours, theirs in names.items()}
+def weights(config: ModelConfig) -> dict[str, Weight]:
+    """Returns the shape of each weight and where it lies.
 
-
-def map_gguf(config: ModelConfig) -> WeightMap:
-    """Returns where each weight lies in a GGUF file.
-
-    Only this architecture's converter reorders q and k for interleaved rotation.
+    Only this architecture's GGUF converter reorders q and k for interleaved rotation.
 
     Source: ggml-org/llama.cpp ``convert_hf_to_gguf.py`` ``LlamaModel.permute`` (MIT).
     """
-    heads = {".q_proj.": config.n_heads, ".k_proj.": config.n_kv_heads}
+    paired = {
+        ".q_proj.": PairedHeads(config.n_heads),
+        ".k_proj.": PairedHeads(config.n_kv_heads),
+    }
+
+    def in_gguf(name: str) -> SourceWeight:
+        order = next((order for part, order in paired.items() if part in name), None)
+        return SourceWeight(gguf_name(name), order=order)
+
     return {
-        ours: SourceWeight(
-            gguf_name(ours), next((n for part, n in heads.items() if part in ours), 0)
-        )
-        for ours in weight_shapes(config)
+        name: Weight(shape, hf=SourceWeight(hf_name(name)), gguf=in_gguf(name))
+        for name, shape in decoder_shapes(config).items()
     }

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from edgedec.models.blocks import weight_shapes
+from edgedec.models.blocks import decoder, decoder_shapes
 from edgedec.models.config import ModelConfig
-from edgedec.models.families._fields import Fields, hf_decoder, hf_names
 from edgedec.models.families._gguf import GgufFacts, gguf_decoder, gguf_name
-from edgedec.models.weights import SourceWeight, WeightMap
+from edgedec.models.families._hf import hf_decoder, hf_name
+from edgedec.models.fields import Fields
+from edgedec.models.weights import SourceWeight, Weight
+
+recipe = decoder
 
 
 def read_hf(fields: Fields) -> ModelConfig:
@@ -20,12 +23,9 @@ def read_gguf(facts: GgufFacts) -> ModelConfig:
     return gguf_decoder(facts, "qwen2", has_qkv_bias=True)
 
 
-def map_hf(config: ModelConfig) -> WeightMap:
-    """Returns where each weight lies in safetensors files."""
-    names = hf_names(list(weight_shapes(config)))
-    return {ours: SourceWeight(theirs) for ours, theirs in names.items()}
-
-
-def map_gguf(config: ModelConfig) -> WeightMap:
-    """Returns where each weight lies in a GGUF file."""
-    return {ours: SourceWeight(gguf_name(ours)) for ours in weight_shapes(config)}
+def weights(config: ModelConfig) -> dict[str, Weight]:
+    """Returns the shape of each weight and where it lies."""
+    return {
+        name: Weight(shape, hf=SourceWeight(hf_name(name)), gguf=SourceWeight(gguf_name(name)))
+        for name, shape in decoder_shapes(config).items()
+    }

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import pkgutil
+import platform
+import sys
 import threading
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 from edgedec.models.errors import BundleError
+from edgedec.models.graph import ANY_TRIPLE
 from edgedec.models.manifest import ModelEntry
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions.model import Model
@@ -41,8 +46,9 @@ def open_model(
     affinity: where its threads stay.
 
     Raises:
-        BundleError: ONNX Runtime refuses the graph, it is not what the manifest states, or the
-            kernels it needs are not built.
+        BundleError: The graph was compiled for another machine, no backend of this edgedec runs it,
+            ONNX Runtime refuses it, it is not what the manifest states, or the kernels it needs
+            are not built.
     """
     affinity = affinity or Affinity()
     key = _Key(_files(folder, entry), threads, affinity)
@@ -68,22 +74,36 @@ def release_model(model: Model) -> None:
 
 
 def _new_model(folder: Path, entry: ModelEntry, threads: int, affinity: Affinity) -> Model:
-    if entry.graph_kind == "fused":
-        from edgedec.runtime.backends.fused import FusedModel
-
-        fused = FusedModel(
-            folder / entry.graph, entry.config, threads, entry.hidden_layers, affinity
+    contract, graph = entry.contract, folder / entry.graph
+    _check_triple(graph, contract.triple)
+    if contract.backend not in backend_names():
+        raise BundleError(
+            f"{graph} is for the backend {contract.backend}, which this edgedec does not have: "
+            "install the edgedec that wrote the bundle, or export the model again"
         )
-        stated = entry.kv_format or "float16"
-        if fused.kv_format != stated:
-            raise BundleError(
-                f"{folder / entry.graph} has a KV cache of {fused.kv_format}, the manifest "
-                f"states {stated}: export the model again"
-            )
-        return fused
-    from edgedec.runtime.backends.portable import PortableModel
+    module = import_module(f"{__name__}.{contract.backend}")
+    model: Model = module.open_model(graph, entry.config, contract, threads, affinity)
+    return model
 
-    return PortableModel(folder / entry.graph, entry.config, threads, entry.hidden_layers, affinity)
+
+def backend_names() -> tuple[str, ...]:
+    """Returns the backends there are, sorted: the modules beside this one."""
+    names = (module.name for module in pkgutil.iter_modules(__path__))
+    return tuple(sorted(name for name in names if not name.startswith("_")))
+
+
+def machine_triple() -> str:
+    """Returns the processor and system of this machine, as contracts name them."""
+    system = {"linux": "linux-gnu", "darwin": "apple-darwin", "win32": "windows"}
+    return f"{platform.machine().lower()}-{system.get(sys.platform, sys.platform)}"
+
+
+def _check_triple(graph: Path, triple: str) -> None:
+    if triple not in (ANY_TRIPLE, machine_triple()):
+        raise BundleError(
+            f"{graph} was compiled for {triple}, this machine is {machine_triple()}: export the "
+            "model again for it"
+        )
 
 
 def _files(folder: Path, entry: ModelEntry) -> tuple[tuple[str, int, int, int], ...]:

@@ -15,13 +15,27 @@ from onnxruntime import OrtValue
 from edgedec import kernels
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, ConfigError, SessionError
-from edgedec.models.manifest import KVFormat
-from edgedec.runtime.backends.kv_cache import PanelKVCache
-from edgedec.runtime.backends.ort import one_line, open_graph
+from edgedec.models.graph import (
+    INPUT_IDS,
+    K_CACHE,
+    LAYER_GATES,
+    LOGIT_ROWS,
+    LOGITS,
+    N_TOP,
+    PARENTS,
+    PAST_LENGTH,
+    POSITION_IDS,
+    V_CACHE,
+    Capabilities,
+    GraphContract,
+    hidden_port,
+    stats_port,
+)
+from edgedec.runtime.backends._kv_cache import PanelKVCache
+from edgedec.runtime.backends._ort import check_ports, one_line, open_graph
 from edgedec.runtime.cores.affinity import Affinity
-from edgedec.runtime.sessions.model import Capabilities
 from edgedec.runtime.sessions.passes import Pass
-from edgedec.runtime.sessions.row_stats import N_TOP, RowStats
+from edgedec.runtime.sessions.row_stats import RowStats
 from edgedec.runtime.sessions.rows import Rows
 from edgedec.runtime.sessions.state import KVRows
 from edgedec.runtime.sessions.token_tree import TokenTree
@@ -36,8 +50,8 @@ class FusedModel:
         self,
         graph: Path,
         config: ModelConfig,
+        contract: GraphContract,
         threads: int,
-        hidden_layers: tuple[int, ...] = (),
         affinity: Affinity | None = None,
     ) -> None:
         if not kernels.has_library():
@@ -50,21 +64,23 @@ class FusedModel:
         except RuntimeError as error:  # EDGEDEC_ISA, most likely
             raise ConfigError(str(error)) from None
         self.config = config
+        self.contract = contract
         self._graph = graph
         self._affinity = affinity or Affinity()
-        session = open_graph(graph, threads, kernels.library_path(), self._affinity)
+        session = open_graph(
+            graph, threads, contract.providers, kernels.library_path(), self._affinity
+        )
+        check_ports(graph, session, contract)
         self._placed: dict[Affinity, onnxruntime.InferenceSession] = {self._affinity: session}
         self._is_closed = False
-        self.inputs = frozenset(value.name for value in session.get_inputs())
-        outputs = frozenset(value.name for value in session.get_outputs())
-        self.kv_format = _kv_format(session)
-        self.capabilities = Capabilities(
-            trees=True,
-            gates="layer_gates" in self.inputs,
-            hidden_layers=hidden_layers,
-            row_stats="stats.argmax" in outputs,
-            cores=True,
-        )
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.contract.can
+
+    @property
+    def is_movable(self) -> bool:
+        return True
 
     @property
     def vocab_size(self) -> int:
@@ -93,13 +109,22 @@ class FusedModel:
         cores = cores or self._affinity
         if cores not in self._placed:
             n_threads, library = len(cores.processors), kernels.library_path()
-            self._placed[cores] = open_graph(self._graph, n_threads, library, cores)
+            self._placed[cores] = open_graph(
+                self._graph, n_threads, self.contract.providers, library, cores
+            )
         return cores, self._placed[cores]
 
     def close(self) -> None:
         """Releases the graph."""
         self._is_closed = True
         self._placed.clear()
+
+
+def open_model(
+    graph: Path, config: ModelConfig, contract: GraphContract, threads: int, affinity: Affinity
+) -> FusedModel:
+    """Returns the model of ``graph``; raises a BundleError where it is not what is stated."""
+    return FusedModel(graph, config, contract, threads, affinity)
 
 
 class FusedKVCache:
@@ -112,18 +137,18 @@ class FusedKVCache:
     def __init__(self, model: FusedModel, context: int) -> None:
         self._model = model
         self._config = model.config
-        self._panels = PanelKVCache(model.config, context, model.kv_format)
+        self._panels = PanelKVCache(model.config, context, model.contract.kv.format)
         self.row_nbytes = self._panels.row_nbytes
         self._layer_gates = np.ones(2 * model.config.n_layers, np.int64)
         shared = {
-            "k_cache": self._panels.keys,
-            "v_cache": self._panels.values,
-            "layer_gates": self._layer_gates,
+            K_CACHE: self._panels.keys,
+            V_CACHE: self._panels.values,
+            LAYER_GATES: self._layer_gates,
         }
         self._shared_values = {
             name: OrtValue.ortvalue_from_numpy(array)
             for name, array in shared.items()
-            if name in model.inputs
+            if name in model.contract.inputs
         }
         self._bindings: dict[tuple[Affinity, _PassShape], _Binding] = {}
         self._logits = np.empty((0, model.config.n_logits), np.float32)
@@ -166,7 +191,7 @@ class FusedKVCache:
         """Releases all arrays."""
         self._bindings.clear()
         self._shared_values.clear()
-        self._panels = PanelKVCache(self._config, 0, self._model.kv_format)
+        self._panels = PanelKVCache(self._config, 0, self._model.contract.kv.format)
 
     def _bound(
         self, affinity: Affinity, session: onnxruntime.InferenceSession, shape: _PassShape
@@ -187,12 +212,6 @@ class FusedKVCache:
         binding = _Binding(session, shape, rows, self._shared_values)
         self._bindings[affinity, shape] = binding
         return binding
-
-
-def _kv_format(session: onnxruntime.InferenceSession) -> KVFormat:
-    """Returns the format of the KV cache that the graph reads and writes."""
-    types = {value.name: value.type for value in session.get_inputs()}
-    return "int8" if types.get("k_cache") == "tensor(uint8)" else "float16"
 
 
 class _PassShape(NamedTuple):
@@ -224,20 +243,20 @@ class _Binding:
         self._past_length = np.zeros(1, np.int64)
         self._logit_rows = np.zeros(shape.n_rows, np.int64)
         inputs: dict[str, npt.NDArray[Any]] = {
-            "input_ids": self._ids,
-            "position_ids": self._positions,
-            "parents": self._parents,
-            "past_length": self._past_length,
-            "logit_rows": self._logit_rows,
+            INPUT_IDS: self._ids,
+            POSITION_IDS: self._positions,
+            PARENTS: self._parents,
+            PAST_LENGTH: self._past_length,
+            LOGIT_ROWS: self._logit_rows,
         }
         # The graph's rows have a batch axis, its statistics do not.
         outputs: dict[str, npt.NDArray[Any]] = {
-            f"hidden.{i}": array[np.newaxis] for i, array in rows.hidden.items()
+            hidden_port(i): array[np.newaxis] for i, array in rows.hidden.items()
         }
         if shape.has_logits:
-            outputs["logits"] = rows.logits[np.newaxis]
+            outputs[LOGITS] = rows.logits[np.newaxis]
         if rows.row_stats is not None:
-            outputs |= {f"stats.{name}": array for name, array in vars(rows.row_stats).items()}
+            outputs |= {stats_port(name): array for name, array in vars(rows.row_stats).items()}
         self.io = session.io_binding()
         for name, array in inputs.items():
             self.io.bind_ortvalue_input(name, OrtValue.ortvalue_from_numpy(array))

@@ -6,7 +6,6 @@ graphs of optimum-onnx take a mask of valid positions and run chains only.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,17 +15,27 @@ import numpy.typing as npt
 import onnxruntime
 
 from edgedec.models.config import ModelConfig
-from edgedec.models.errors import BundleError, SessionError
-from edgedec.runtime.backends.ort import one_line, open_graph
+from edgedec.models.errors import SessionError
+from edgedec.models.graph import (
+    ATTENTION_BIAS,
+    ATTENTION_MASK,
+    INPUT_IDS,
+    LOGIT_ROWS,
+    LOGITS,
+    POSITION_IDS,
+    Capabilities,
+    GraphContract,
+    hidden_port,
+    present_port,
+)
+from edgedec.runtime.backends._ort import check_ports, one_line, open_graph
 from edgedec.runtime.cores.affinity import Affinity
-from edgedec.runtime.sessions.model import Capabilities
 from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.rows import Rows
 from edgedec.runtime.sessions.state import KVRows
 from edgedec.runtime.sessions.token_tree import TokenTree
 
 _MASKED = np.float32(-3.0e38)  # -inf would turn rows without any valid position into NaN
-_PAST = re.compile(r"past_key_values\.(\d+)\.(key|value)$")
 Array = npt.NDArray[Any]
 _DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 
@@ -38,31 +47,30 @@ class PortableModel:
         self,
         graph: Path,
         config: ModelConfig,
+        contract: GraphContract,
         threads: int,
-        hidden_layers: tuple[int, ...] = (),
         affinity: Affinity | None = None,
     ) -> None:
         self.config = config
+        self.contract = contract
         self._affinity = affinity or Affinity()
         self._session: onnxruntime.InferenceSession | None = open_graph(
-            graph, threads, affinity=self._affinity
+            graph, threads, contract.providers, affinity=self._affinity
         )
-        inputs = {node.name: node for node in self._session.get_inputs()}
-        self.inputs = frozenset(inputs)
-        outputs = frozenset(node.name for node in self._session.get_outputs())
+        check_ports(graph, self._session, contract)
+        nodes = {node.name: node for node in self._session.get_inputs()}
         self._empty = {
-            name: np.zeros(_empty_shape(node, config), _DTYPES[node.type])
-            for name, node in inputs.items()
-            if _PAST.match(name)
+            name: np.zeros(_empty_shape(nodes[name], config), _DTYPES[nodes[name].type])
+            for name in contract.past_ports
         }
-        if not self._empty or "input_ids" not in inputs or "logits" not in outputs:
-            raise BundleError(
-                f"{graph} has inputs {sorted(inputs)[:6]}, expected input_ids and "
-                "past_key_values.*: export the model again"
-            )
-        self.capabilities = Capabilities(
-            trees="attention_bias" in inputs, hidden_layers=hidden_layers
-        )
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.contract.can
+
+    @property
+    def is_movable(self) -> bool:
+        return False
 
     @property
     def vocab_size(self) -> int:
@@ -104,6 +112,13 @@ class PortableModel:
         self._session = None
 
 
+def open_model(
+    graph: Path, config: ModelConfig, contract: GraphContract, threads: int, affinity: Affinity
+) -> PortableModel:
+    """Returns the model of ``graph``; raises a BundleError where it is not what is stated."""
+    return PortableModel(graph, config, contract, threads, affinity)
+
+
 class PortableKVCache:
     """A `KVCache` of arrays by the names of the graph's inputs.
 
@@ -121,13 +136,13 @@ class PortableKVCache:
     def compute(self, wanted: Pass, n_past: int, cores: Affinity | None) -> Rows:
         """Returns the asked rows, in arrays of their own."""
         asked = [row - wanted.n_known for row in wanted.logit_rows]
-        presents = {name: name.replace("past_key_values", "present") for name in self._past}
-        hidden = {layer: f"hidden.{layer}" for layer in wanted.hidden_layers}
-        outputs = ["logits", *hidden.values(), *presents.values()]
+        presents = {name: present_port(name) for name in self._past}
+        hidden = {layer: hidden_port(layer) for layer in wanted.hidden_layers}
+        outputs = [LOGITS, *hidden.values(), *presents.values()]
         results = self._model.run(outputs, self._inputs(wanted, n_past, asked))
         self._present = {name: results[present] for name, present in presents.items()}
-        logits = results["logits"][0].astype(np.float32, copy=False)
-        if "logit_rows" not in self._model.inputs:
+        logits = results[LOGITS][0].astype(np.float32, copy=False)
+        if LOGIT_ROWS not in self._model.contract.inputs:
             logits = logits[asked]
         return Rows(logits, {layer: results[name][0] for layer, name in hidden.items()})
 
@@ -152,21 +167,21 @@ class PortableKVCache:
         self._past, self._present = {}, {}
 
     def _inputs(self, wanted: Pass, n_past: int, asked: Sequence[int]) -> dict[str, Array]:
-        tree, n_known, names = wanted.tree, wanted.n_known, self._model.inputs
+        tree, n_known, names = wanted.tree, wanted.n_known, self._model.contract.inputs
         source = self._present if n_known else self._past
         inputs: dict[str, Array] = {
             name: np.ascontiguousarray(rows[:, :, : n_past + n_known])
             for name, rows in source.items()
         }
-        inputs["input_ids"] = np.array([tree.tokens[n_known:]], np.int64)
-        if "position_ids" in names:
-            inputs["position_ids"] = n_past + np.array([tree.depths[n_known:]], np.int64)
-        if "logit_rows" in names:
-            inputs["logit_rows"] = np.array(asked, np.int64)
-        if "attention_bias" in names:
-            inputs["attention_bias"] = _attention_bias(tree, n_past)[:, :, n_known:]
-        if "attention_mask" in names:
-            inputs["attention_mask"] = np.ones((1, n_past + len(tree)), np.int64)
+        inputs[INPUT_IDS] = np.array([tree.tokens[n_known:]], np.int64)
+        if POSITION_IDS in names:
+            inputs[POSITION_IDS] = n_past + np.array([tree.depths[n_known:]], np.int64)
+        if LOGIT_ROWS in names:
+            inputs[LOGIT_ROWS] = np.array(asked, np.int64)
+        if ATTENTION_BIAS in names:
+            inputs[ATTENTION_BIAS] = _attention_bias(tree, n_past)[:, :, n_known:]
+        if ATTENTION_MASK in names:
+            inputs[ATTENTION_MASK] = np.ones((1, n_past + len(tree)), np.int64)
         return inputs
 
 

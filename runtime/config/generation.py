@@ -25,7 +25,7 @@ class GenerationConfig:
     stop_token_ids: tokens that end the output besides the model's own.
     ignore_eos: the model's own stop tokens do not end the output (for measuring).
     method: how to decode: plain, auto, or drafters; the bundle's default when None. All but
-        approximate verifiers give the same law of texts, most of them the same text.
+        approximate verifiers give the same distribution of texts, most of them the same text.
     verifier: the rule that accepts drafted tokens; shared-gumbel, which gives the very text of
         plain decoding, when None.
     speculation: how much is drafted, within what the method does.

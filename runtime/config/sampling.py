@@ -13,6 +13,8 @@ from edgedec.runtime.config.checks import check_count, check_number, is_number, 
 GREEDY_BELOW = 1e-5
 """Temperatures under this take the likeliest token."""
 
+_MOST = 1e9  # of a temperature or a penalty: sums of them stay within a float64
+
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig:
@@ -43,17 +45,17 @@ class SamplingConfig:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_number("temperature", self.temperature, 0.0, math.inf, "0 is greedy")
+        check_number("temperature", self.temperature, 0.0, _MOST, "0 is greedy")
         check_count("top_k", self.top_k, 0, "0 keeps every token")
         check_number("top_p", self.top_p, 0.0, 1.0, "1 keeps every token")
         if self.top_p == 0:
             raise ConfigError("top_p is 0, expected above 0; for greedy use temperature 0")
         check_number("min_p", self.min_p, 0.0, 1.0, "0 keeps every token")
-        check_number("repetition_penalty", self.repetition_penalty, 0.0, math.inf, "1 is none")
+        check_number("repetition_penalty", self.repetition_penalty, 0.0, _MOST, "1 is none")
         if self.repetition_penalty == 0:
             raise ConfigError("repetition_penalty is 0, expected above 0; 1 is none")
         for name in ("presence_penalty", "frequency_penalty"):
-            check_number(name, getattr(self, name), -math.inf, math.inf, "0 is none")
+            check_number(name, getattr(self, name), -_MOST, _MOST, "0 is none")
         for token, bias in self.logit_bias.items():
             check_count("a token of logit_bias", token, 0, "token ids are meant")
             if not is_number(bias) or math.isnan(bias) or bias == math.inf:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from edgedec.models.errors import ConfigError
-from edgedec.runtime.sessions.row_stats import N_TOP
+from edgedec.models.graph import N_TOP
 
 
 @dataclass(frozen=True, kw_only=True)

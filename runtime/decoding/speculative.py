@@ -193,7 +193,7 @@ class TreeRows:
     def pick(self, node: int) -> int:
         return self._state.pick_from(self._rows, node + 1, self._noise, self._tokens(node))
 
-    def law(self, node: int) -> Survivors:
+    def distribution(self, node: int) -> Survivors:
         return self._state.survivors_from(self._rows, node + 1, self._tokens(node))
 
     def position(self, node: int) -> int:

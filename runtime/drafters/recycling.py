@@ -10,11 +10,11 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
+from edgedec.models.graph import N_TOP
 from edgedec.runtime.drafters import FreeMethod
 from edgedec.runtime.drafting.best_first import AcceptanceRates, BestFirst, Option
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt, RoundOutcome
-from edgedec.runtime.sessions.row_stats import N_TOP
 
 _RANK_PRIORS = (0.45, 0.15, 0.08, 0.05, 0.03, 0.02, 0.02, 0.01)
 _SEED_PRIORS = (0.3, 0.1, 0.05, 0.04, 0.03, 0.02, 0.02, 0.01)

@@ -128,7 +128,7 @@ class DraftTree:
     def subtree(self, kept: Iterable[int]) -> DraftTree:
         """Returns the tree of the ``kept`` nodes alone; parents of kept nodes must be kept.
 
-        Only for DETERMINISTIC trees: dropping drawn siblings would change the law.
+        Only for DETERMINISTIC trees: dropping drawn siblings would change the distribution.
         """
         if self.kind is not SiblingKind.DETERMINISTIC:
             raise SessionError(f"a tree of {self.kind.value} siblings cannot be pruned")
@@ -145,7 +145,7 @@ class DraftTree:
         """Returns the tree without branches: from the root down the likeliest child each time.
 
         A drawn tree with branches becomes an empty one: dropping drawn siblings would change the
-        law.
+        distribution.
         """
         path: list[int] = []
         node = ROOT

@@ -53,7 +53,7 @@ class DecodeStats:
 
     Every completed pass emits the tokens it accepted and one more, prefill one token, so
 
-        tokens of the output = 1 + n_accepted + n_passes - n_discarded.
+        tokens of the output = 1 + n_accepted + n_passes + n_copied - n_discarded.
 
     Switching that trusts the small model, and adadec, have no such rounds: only passes of the
     target model and their tokens count here, the rest is in `GenerationResult.switch`.
@@ -64,6 +64,8 @@ class DecodeStats:
     n_reused_tokens: prompt tokens found in the KV cache.
     n_passes: passes of the target model after prefill: drafting rounds, and steps without drafts.
     n_pass_tokens: tokens those passes emitted, without the discarded ones.
+    n_copied: tokens that a pass of the large model of switching gave besides its own next one,
+        because they were looked up in the text and are what it says.
     n_discarded: tokens found after the one that ended the output.
     draft_ms: time spent on proposing. verify_ms: time of the rounds' passes and their verification.
     drafted: drafter -> counts by depth; the first are those of depth 1.
@@ -78,6 +80,7 @@ class DecodeStats:
     n_reused_tokens: int = 0
     n_passes: int = 0
     n_pass_tokens: int = 0
+    n_copied: int = 0
     n_discarded: int = 0
     draft_ms: float = 0.0
     verify_ms: float = 0.0

@@ -89,18 +89,17 @@ def find_draft(
         return None
     other, listing = (folder, manifest) if draft is True else (Path(draft), None)
     listing = listing or read_manifest(other)
-    role = "draft" if draft is True else "target"
-    entry = listing.models.get(role)
-    if entry is None:
+    model_name = listing.draft_name if draft is True else listing.target_name
+    if model_name is None:
         return None
-    name = TOKENIZER_NAME
+    entry, name = listing.models[model_name], TOKENIZER_NAME
     if draft is True:
         own_name = str(PurePosixPath(entry.graph).parent / TOKENIZER_NAME)
         name = own_name if own_name in manifest.files else TOKENIZER_NAME
     if name not in listing.files:
         raise BundleError(f"the manifest of {other} lists no {name}: export it again")
     hashes = manifest.files[TOKENIZER_NAME].sha256, listing.files[name].sha256
-    target, fingerprint = manifest.models["target"].config, fingerprint_of(listing, role)
+    target, fingerprint = manifest.target.config, fingerprint_of(listing, model_name)
     return DraftSource(
         folder=other,
         entry=entry,

@@ -1,9 +1,10 @@
 """The file of an n-gram store: a header, then tokens; written so that a crash never breaks it.
 
-Layout, little endian: 8 bytes "edngrams", uint32 version, 4 zero bytes, uint64 number of tokens,
-uint64 most bytes of the file, 32 bytes SHA-256 of the tokenizer, then one uint32 a token. Texts end
-with the token 0xFFFFFFFF. Appended tokens count once the header says so: what a killed writer left
-beyond them is ignored, and later overwritten.
+Layout, little endian: 8 bytes "edngrams", uint32 version, uint32 CRC-32 of the header without the
+next two fields, uint32 number of tokens, uint32 CRC-32 of the tokens of the last, unfinished block,
+uint64 most bytes of the file, 32 bytes SHA-256 of the tokenizer, then the blocks: 1023 tokens of
+uint32 and their CRC-32. Texts end with the token 0xFFFFFFFF. Appended tokens count once the header
+says so: what a killed writer left beyond them is ignored, and later overwritten.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import stat
 import struct
 import tempfile
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,10 +38,11 @@ LEAST_BYTES, MOST_BYTES = 1 << 12, 1 << 30
 DEFAULT_MAX_BYTES = 8 << 20
 """What a new store holds that was not told."""
 
-_MAGIC, _VERSION = b"edngrams", 2
-_HEADER = struct.Struct("<8sI4xQQ32s")
-_N_TOKENS = struct.Struct("<Q")
-_N_TOKENS_AT = 16  # bytes from the start of the file
+_MAGIC, _VERSION = b"edngrams", 3
+_HEADER = struct.Struct("<8sIIIIQ32s")
+_COUNT = struct.Struct("<II")  # tokens, and the checksum of the last block: written at once
+_COUNT_AT = 16  # bytes from the start of the file
+_BLOCK = 1023  # tokens
 _KEPT = 0.75  # of the tokens when the oldest are dropped, so that it happens now and then only
 _STALE_S = 3600.0  # age at which a temporary file is taken for a killed writer's
 _OPEN_FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
@@ -68,9 +71,10 @@ def describe(path: str | Path) -> StoreFacts:
         ConfigError: There is no such file, or it cannot be read.
         BundleError: The file is something else, damaged, or of another version.
     """
-    with _opened(Path(path), os.O_RDONLY) as (descriptor, header):
+    path = Path(path)
+    with _opened(path, os.O_RDONLY) as (descriptor, header):
         n_kept = min(header.n_tokens, _most_tokens(header.max_bytes))
-        n_texts = int((_read_newest(descriptor, header, n_kept) == SEPARATOR).sum())
+        n_texts = int((_read_newest(path, descriptor, header, n_kept) == SEPARATOR).sum())
         return StoreFacts(
             version=_VERSION,
             n_texts=n_texts,
@@ -109,7 +113,7 @@ class NgramFile:
             self._max_bytes = max_bytes or header.max_bytes
         if header.max_bytes != self._max_bytes:
             with self._checked(os.O_RDWR) as (descriptor, header):
-                self._replace(self._newest(_read_newest(descriptor, header, header.n_tokens)))
+                self._replace(self._newest(_read_newest(path, descriptor, header, header.n_tokens)))
 
     @property
     def max_tokens(self) -> int:
@@ -119,18 +123,21 @@ class NgramFile:
     def read(self) -> Tokens:
         """Returns the newest tokens, as many as the file may hold."""
         with self._checked(os.O_RDONLY) as (descriptor, header):
-            return _read_newest(descriptor, header, self.max_tokens)
+            return _read_newest(self._path, descriptor, header, self.max_tokens)
 
     def append(self, tokens: Tokens) -> None:
         """Adds ``tokens``; drops the oldest texts when the file would grow too large."""
         with self._checked(os.O_RDWR) as (descriptor, header):
             n_tokens = header.n_tokens + len(tokens)
             if n_tokens <= self.max_tokens:
-                added = tokens.astype("<u4").tobytes()
-                _write(descriptor, added, _HEADER.size + 4 * header.n_tokens)
-                _write(descriptor, _N_TOKENS.pack(n_tokens), _N_TOKENS_AT)
+                # The last block is checked again, and written again with what completes it.
+                n_last = header.n_tokens % _BLOCK
+                last = _read_newest(self._path, descriptor, header, n_last)
+                content, checksum = _in_blocks(np.concatenate([last, tokens]))
+                _write(descriptor, content, _place(header.n_tokens - n_last))
+                _write(descriptor, _COUNT.pack(n_tokens, checksum), _COUNT_AT)
             else:
-                held = _read_newest(descriptor, header, self.max_tokens)
+                held = _read_newest(self._path, descriptor, header, self.max_tokens)
                 self._replace(self._newest(np.concatenate([held, tokens])))
 
     def _newest(self, tokens: Tokens) -> Tokens:
@@ -155,15 +162,18 @@ class NgramFile:
     def _replace(self, tokens: Tokens) -> None:
         """Writes a new file beside the old one and puts it in its place."""
         folder, prefix = self._path.parent, f".{self._path.name}."
-        header = (_MAGIC, _VERSION, len(tokens), self._max_bytes, self._tokenizer)
+        if not folder.is_dir():
+            raise ConfigError(f"cannot make {self._path}: there is no folder {folder}")
+        content, checksum = _in_blocks(tokens)
+        facts = self._max_bytes, self._tokenizer
+        header = _MAGIC, _VERSION, _facts_crc(*facts), len(tokens), checksum, *facts
         try:
-            folder.mkdir(parents=True, exist_ok=True)
             _remove_stale(folder, prefix)
             descriptor, name = tempfile.mkstemp(".tmp", prefix, folder)
             try:
                 with os.fdopen(descriptor, "wb") as file:
                     file.write(_HEADER.pack(*header))
-                    file.write(tokens.astype("<u4").tobytes())
+                    file.write(content)
                     file.flush()
                     os.fsync(file.fileno())
                 Path(name).replace(self._path)
@@ -176,12 +186,33 @@ class NgramFile:
 @dataclass(frozen=True, slots=True)
 class _Header:
     n_tokens: int
+    checksum: int  # of the last, unfinished block
     max_bytes: int
     tokenizer: bytes
 
 
 def _most_tokens(max_bytes: int) -> int:
-    return (max_bytes - _HEADER.size) // 4
+    n_blocks, n_words = divmod((max_bytes - _HEADER.size) // 4, _BLOCK + 1)
+    return n_blocks * _BLOCK + n_words
+
+
+def _place(token: int) -> int:
+    """Returns where the token of that number is. Units: bytes from the start of the file."""
+    return _HEADER.size + 4 * (token + token // _BLOCK)
+
+
+def _facts_crc(max_bytes: int, tokenizer: bytes) -> int:
+    return zlib.crc32(_MAGIC + struct.pack("<IQ", _VERSION, max_bytes) + tokenizer)
+
+
+def _in_blocks(tokens: Tokens) -> tuple[bytes, int]:
+    """Returns ``tokens`` as blocks, and the checksum of the last, unfinished one."""
+    words = tokens.astype("<u4").tobytes()
+    cuts = range(0, len(words), 4 * _BLOCK)
+    blocks = [words[start : start + 4 * _BLOCK] for start in cuts]
+    rest = blocks.pop() if len(words) % (4 * _BLOCK) else b""
+    whole = (block + struct.pack("<I", zlib.crc32(block)) for block in blocks)
+    return b"".join(whole) + rest, zlib.crc32(rest)
 
 
 @contextmanager
@@ -210,20 +241,24 @@ def _read_header(path: Path, descriptor: int) -> _Header:
         )
     if len(header) < _HEADER.size:
         raise _truncated(path, n_bytes, _HEADER.size)
-    _, version, n_tokens, max_bytes, tokenizer = _HEADER.unpack(header)
+    _, version, facts_crc, n_tokens, checksum, max_bytes, tokenizer = _HEADER.unpack(header)
     if version != _VERSION:
         raise BundleError(
             f"the n-gram store {path} has version {version}, expected {_VERSION}: delete it to "
             "start anew"
         )
-    if n_bytes < _HEADER.size + 4 * n_tokens:
-        raise _truncated(path, n_bytes, _HEADER.size + 4 * n_tokens)
-    if not LEAST_BYTES <= max_bytes <= MOST_BYTES:
-        raise BundleError(
-            f"the n-gram store {path} says it may hold {max_bytes} bytes, expected {LEAST_BYTES} "
-            f"to {MOST_BYTES}: it is damaged, delete it to start anew"
-        )
-    return _Header(n_tokens, max_bytes, tokenizer)
+    if n_bytes < _place(n_tokens):
+        raise _truncated(path, n_bytes, _place(n_tokens))
+    if facts_crc != _facts_crc(max_bytes, tokenizer) or max_bytes > MOST_BYTES:
+        raise _damaged(path)
+    return _Header(n_tokens, checksum, max_bytes, tokenizer)
+
+
+def _damaged(path: Path) -> BundleError:
+    return BundleError(
+        f"the n-gram store {path} is damaged: what it holds is not what was written; copy it "
+        "again, or delete it to start anew"
+    )
 
 
 def _truncated(path: Path, n_bytes: int, expected: int) -> BundleError:
@@ -233,13 +268,26 @@ def _truncated(path: Path, n_bytes: int, expected: int) -> BundleError:
     )
 
 
-def _read_newest(descriptor: int, header: _Header, n_tokens: int) -> Tokens:
-    """Returns the last tokens of the file, at most ``n_tokens`` and what any store may hold."""
+def _read_newest(path: Path, descriptor: int, header: _Header, n_tokens: int) -> Tokens:
+    """Returns the last tokens of the file, at most ``n_tokens`` and what any store may hold.
+
+    Raises:
+        BundleError: One of their blocks is not as it was written.
+    """
     n_kept = min(header.n_tokens, n_tokens, _most_tokens(MOST_BYTES))
+    first = (header.n_tokens - n_kept) // _BLOCK * _BLOCK
     with os.fdopen(os.dup(descriptor), "rb") as file:
-        file.seek(_HEADER.size + 4 * (header.n_tokens - n_kept))
-        found = file.read(4 * n_kept)
-    return np.frombuffer(found, "<u4").astype(np.uint32)
+        file.seek(_place(first))
+        found = file.read(_place(header.n_tokens) - _place(first))
+    words = np.frombuffer(found, "<u4").astype(np.uint32)
+    n_blocks = (header.n_tokens - first) // _BLOCK
+    blocks, rest = np.split(words, [n_blocks * (_BLOCK + 1)])
+    blocks = blocks.reshape(n_blocks, _BLOCK + 1)
+    tokens = np.concatenate([blocks[:, :_BLOCK].ravel(), rest])
+    content, checksum = _in_blocks(tokens)
+    if content != found or checksum != header.checksum:
+        raise _damaged(path)
+    return tokens[len(tokens) - n_kept :]
 
 
 def _write(descriptor: int, content: bytes, offset: int) -> None:

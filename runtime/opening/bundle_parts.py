@@ -37,7 +37,8 @@ def prompt_encoder(folder: Path, manifest: BundleManifest, tokenizer: Tokenizer)
         except SessionError as error:
             raise BundleError(f"{folder / TEMPLATE_NAME}: {error}") from None
     bos = manifest.bos_token_id if manifest.add_bos else None
-    return PromptEncoder(tokenizer, template, bos)
+    context = manifest.target.context
+    return PromptEncoder(tokenizer, template, bos, context)
 
 
 def default_method(manifest: BundleManifest) -> str:
@@ -63,7 +64,7 @@ def defaults(folder: Path, manifest: BundleManifest) -> GenerationConfig:
     try:
         fields: Any = json.loads(_read_text(path))
         return GenerationConfig.from_bundle(fields if isinstance(fields, dict) else {})
-    except (ValueError, ConfigError) as error:
+    except (ValueError, RecursionError, ConfigError) as error:
         raise BundleError(f"{path}: {error}; mend it or export the model again") from None
 
 

@@ -48,13 +48,14 @@ def load(
     folder = Path(path)
     report("load", 0, 2)
     manifest = read_manifest(folder)
-    entry = manifest.models["target"]
+    entry = manifest.target
     context = _chosen_context(options.context, entry)
     if TOKENIZER_NAME not in manifest.files:
         raise BundleError(f"the manifest of {folder} lists no {TOKENIZER_NAME}: export it again")
     store = find_store(options.store, manifest)
     report("load", 1, 2)
-    memory.know(TARGET, KnownModel(fingerprint_of(manifest, TARGET), entry.config, context))
+    fingerprint = fingerprint_of(manifest, manifest.target_name)
+    memory.know(TARGET, KnownModel(fingerprint, entry.config, context))
     draft_threads = options.draft_threads or threads
     draft = find_draft(folder, manifest, options.draft, draft_threads, context)
     if draft is not None:

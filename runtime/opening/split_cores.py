@@ -59,11 +59,12 @@ def _obstacle(cores: Sequence[int], target: ModelEntry, draft: DraftSource | Non
     """Returns why two models cannot compute at the same time; empty if they can."""
     if draft is None:
         return "there is no draft model: export the bundle with --draft, or name one with --draft"
-    kinds = [target.graph_kind, draft.entry.graph_kind]
-    if kinds != ["fused", "fused"]:
+    # A KV cache written in place belongs to no one session of ONNX Runtime.
+    kinds = [entry.contract.kv.kind for entry in (target, draft.entry)]
+    if kinds != ["panels", "panels"]:
         return (
-            f"the two models have graphs of the kinds {' and '.join(kinds)}, and only fused ones "
-            "change processors: export both with --target cpu"
+            f"the two models have KV caches of the kinds {' and '.join(kinds)}, and only models "
+            "with panels change processors: export both with --target cpu"
         )
     if len(cores) < 2:
         return "there is only one core to divide: allow more threads or processors"

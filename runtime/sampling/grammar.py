@@ -72,7 +72,11 @@ class Grammars:
         if reason:
             raise ConfigError(f"{kind} is refused: {_one_line(reason)}")
         mask = GrammarMask(matcher.deep_copy(), self._n_ids, frozenset())
-        if mask.is_finished:
+        try:
+            is_finished = mask.is_finished
+        except SessionError as error:
+            raise ConfigError(f"{kind} is refused: {error}") from None
+        if is_finished:
             raise ConfigError(f"{kind} allows no text but the empty one: ask for something")
         return matcher
 
@@ -231,5 +235,7 @@ def _llguidance() -> Any:
 
 
 def _one_line(text: str) -> str:
-    text = " ".join(text.split())
+    """Returns what the library says, without the state it adds for those who work on it."""
+    text = " ".join(text.partition("<state>")[0].split())
+    text = text.replace("NoExtensionBias", "no text fits it")
     return text if len(text) <= 300 else f"{text[:297]}..."

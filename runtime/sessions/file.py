@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from edgedec.models.errors import SessionError
 from edgedec.models.fields import shown
-from edgedec.models.manifest import ROLES
+from edgedec.models.manifest import MODEL_KINDS
 from edgedec.runtime.sessions.state import (
     TOKEN_AXIS,
     KVRows,
@@ -176,8 +176,10 @@ class _Reader:
 
     def _models(self, header: dict[str, Any]) -> dict[str, _ModelHeader]:
         models = header["models"]
-        if not isinstance(models, dict) or not {"target"} <= models.keys() <= set(ROLES):
-            self._fail(f"holds models {shown(models)}, expected a target among {', '.join(ROLES)}")
+        if not isinstance(models, dict) or not {"target"} <= models.keys() <= set(MODEL_KINDS):
+            self._fail(
+                f"holds models {shown(models)}, expected a target among {', '.join(MODEL_KINDS)}"
+            )
         return {role: self._model(role, model) for role, model in models.items()}
 
     def _model(self, role: str, model: Any) -> _ModelHeader:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Sequence
@@ -157,11 +156,11 @@ class SessionMemory:
         )
 
 
-def fingerprint_of(manifest: BundleManifest, role: str) -> str:
-    """Returns a name of everything that decides the rows of a model's KV cache."""
-    entry = manifest.models[role]
+def fingerprint_of(manifest: BundleManifest, name: str) -> str:
+    """Returns what identifies all that decides the rows of the KV cache of the model ``name``."""
+    entry = manifest.models[name]
     facts = {
-        "config": dataclasses.asdict(entry.config),
+        "config": entry.config.canonical(),
         "files": [manifest.files[path].sha256 for path in entry.files],
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]

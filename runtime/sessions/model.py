@@ -3,30 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+from edgedec.models.graph import Capabilities
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.rows import Rows
 from edgedec.runtime.sessions.state import KVRows
 from edgedec.runtime.sessions.token_tree import TokenTree
-
-
-@dataclass(frozen=True)
-class Capabilities:
-    """What passes over a graph may ask for.
-
-    trees: tokens that branch; without it a pass is over a chain. gates: leaving sub-layers out.
-    hidden_layers: layers whose hidden states it can return. row_stats: statistics are computed in
-    the graph, so rows of logits need not leave it. cores: passes may move to other processors.
-    """
-
-    trees: bool = True
-    gates: bool = False
-    hidden_layers: tuple[int, ...] = ()
-    row_stats: bool = False
-    cores: bool = False
 
 
 class KVCache(Protocol):
@@ -75,6 +59,10 @@ class Model(Protocol):
     @property
     def capabilities(self) -> Capabilities:
         """What its passes may ask for."""
+
+    @property
+    def is_movable(self) -> bool:
+        """Passes may move to other processors."""
 
     @property
     def n_layers(self) -> int:

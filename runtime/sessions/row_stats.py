@@ -8,8 +8,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-N_TOP = 8
-"""Likeliest tokens that the statistics list."""
+from edgedec.models.graph import N_TOP
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ class TokenSequence:
         The KV cache stays, and so do logits to the last bit. The first time takes as long as
         opening the graph, whose weights are in memory already.
         """
-        self._cores = cores if self.model.capabilities.cores else None
+        self._cores = cores if self.model.is_movable else None
 
     def forward(
         self,
@@ -230,9 +230,9 @@ def _check_capabilities(wanted: Pass) -> bool:
             "this bundle's graph cannot run a tree of drafts: use a chain, or export with "
             "edgedec's own graph"
         )
-    if missing := [i for i in wanted.hidden_layers if i not in can.hidden_layers]:
+    if missing := [i for i in wanted.hidden_layers if i not in can.hidden]:
         raise SessionError(
-            f"this bundle's graph returns hidden states of the layers {list(can.hidden_layers)}, "
+            f"this bundle's graph returns hidden states of the layers {list(can.hidden)}, "
             f"not of {missing[0]}: export the model again with --hidden-layers"
         )
     if gates is None:

@@ -86,7 +86,7 @@ def check_counts(state: SessionState) -> None:
 
 
 def _described(row: tuple[str, tuple[int, ...]] | None) -> str:
-    return "nothing" if row is None else f"{row[0][1:]} rows of {shown(list(row[1]))}"
+    return "nothing" if row is None else f"{row[0][1:]} rows of {list(row[1])}"
 
 
 def _row_shape(rows: npt.NDArray[Any]) -> tuple[int, ...]:

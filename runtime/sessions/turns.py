@@ -34,13 +34,15 @@ class BusyClock:
 class Turns:
     """A lock whose waiters get it in the order they came.
 
-    Python's own gives it back to whoever let go of it last, for that one is awake.
+    Python's own gives it back to whoever let go of it last, for that one is awake. Who has the turn
+    may take it again: a handler of Ctrl-C, or of progress, may stop another stream or iterate it.
     """
 
     def __init__(self) -> None:
-        self._mutex = threading.Lock()
-        self._waiting: deque[threading.Event] = deque()
-        self._is_taken = False
+        self._mutex = threading.RLock()
+        self._waiting: deque[tuple[int, threading.Event]] = deque()
+        self._holder: int | None = None  # thread that has the turn
+        self._depth = 0  # times it took it again
 
     @contextmanager
     def taken(self, clock: BusyClock | None = None) -> Iterator[None]:
@@ -70,29 +72,40 @@ class Turns:
             passes.close()
 
     def _take(self) -> None:
+        own = threading.get_ident()
+        if self._holder == own:
+            self._depth += 1
+            return
+        waiter = own, threading.Event()
         with self._mutex:
-            if not self._is_taken:
-                self._is_taken = True
+            if self._holder is None:
+                self._holder = own
                 return
-            turn = threading.Event()
-            self._waiting.append(turn)
         try:
-            turn.wait()
+            with self._mutex:
+                self._waiting.append(waiter)
+                if self._holder is None:  # given back meanwhile
+                    self._give()
+            waiter[1].wait()
         except BaseException:
-            self._leave(turn)
+            self._leave(waiter)
             raise
 
     def _give(self) -> None:
+        if self._depth:
+            self._depth -= 1
+            return
         with self._mutex:
             if self._waiting:
-                self._waiting.popleft().set()
+                self._holder, turn = self._waiting.popleft()
+                turn.set()
             else:
-                self._is_taken = False
+                self._holder = None
 
-    def _leave(self, turn: threading.Event) -> None:
+    def _leave(self, waiter: tuple[int, threading.Event]) -> None:
         """Takes a waiter that was interrupted out of the queue, or passes its turn on."""
         with self._mutex:
-            if turn in self._waiting:
-                self._waiting.remove(turn)
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
                 return
         self._give()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from edgedec.models.blocks import weight_shapes
+from edgedec.models.blocks import decoder_shapes
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import ConfigError
 
@@ -66,5 +66,8 @@ def checked(pair: Pair | None) -> Pair:
 
 
 def n_parameters(config: ModelConfig) -> int:
-    """Returns how many weights a model has."""
-    return sum(math.prod(shape) for shape in weight_shapes(config).values())
+    """Returns how many weights a plain decoder of this configuration has.
+
+    Of models without a recipe that is all there is to go by.
+    """
+    return sum(math.prod(shape) for shape in decoder_shapes(config).values())

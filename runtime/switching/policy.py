@@ -6,15 +6,12 @@ taken back later included.
 
 from __future__ import annotations
 
-import bisect
 import math
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, Self
 
-from edgedec.models.errors import ConfigError
 from edgedec.runtime.config.switching import BILD, MARGIN, SwitchConfig
 from edgedec.runtime.sessions.row_stats import RowStats
 
@@ -148,40 +145,6 @@ class BigLittlePolicy:
         self.level = 1 - signal.top_prob
         is_unsure = model is Model.SMALL and signal.top_prob < self._fallback
         return Model.LARGE if is_unsure else Model.SMALL
-
-
-class ReplayPolicy:
-    """Gives every token to the model that gave it before. It decides by position alone."""
-
-    discards = False
-
-    def __init__(self, first: Model, switches: Sequence[tuple[int, Model]]) -> None:
-        """Takes the first token's model, and at which tokens of the output which one took over."""
-        self._positions = [position for position, _ in switches]
-        if self._positions != sorted(set(self._positions)):
-            raise ConfigError("the positions of a switch log must rise from entry to entry")
-        self._models = [first, *(model for _, model in switches)]
-        self._n_tokens = 0
-        self.level = 0.0
-
-    @classmethod
-    def of(cls, summary: dict[str, object]) -> Self:
-        """Returns the replay of what `Switching.summary` said."""
-        log = summary["log"]
-        assert isinstance(log, list)
-        switches = [(entry["position"], Model(entry["to"])) for entry in log]
-        return cls(Model(str(summary["first"])), switches)
-
-    def begin(self) -> Model:
-        self._n_tokens = 0
-        return self._model_at(0)
-
-    def observe(self, model: Model, signal: Signal) -> Model:
-        self._n_tokens += 1
-        return self._model_at(self._n_tokens)
-
-    def _model_at(self, position: int) -> Model:
-        return self._models[bisect.bisect_right(self._positions, position)]
 
 
 def make_policy(config: SwitchConfig) -> SwitchPolicy:

@@ -213,6 +213,7 @@ class SwitchedDecoding(Decoding):
         words = self._words(noise, Model.LARGE, rows, copied)
         state.stats.n_passes += not is_prefilled
         state.stats.n_pass_tokens += 0 if is_prefilled else len(words)
+        state.stats.n_copied += len(words) - 1
         return self._tagged(Model.LARGE, words, catch_up)
 
     def _run(self, noise: Noise) -> Passes[_Run]:

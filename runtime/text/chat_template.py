@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
-from types import FrameType
 from typing import Any
 
-import jinja2
-from jinja2.exceptions import SecurityError
-from jinja2.ext import loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
 from edgedec.models.errors import SessionError
+from edgedec.runtime.text.template_sandbox import (
+    MAX_TEMPLATE_WORK,
+    WORK_PER_INPUT,
+    TemplateSandbox,
+)
 
-MAX_TEMPLATE_STEPS = 2_000_000
-"""Lines a template may execute. A conversation of a thousand messages takes some 10**4."""
-
-_MAX_OPERAND = 1_000_000
+_MAX_CHARACTERS = 1_000_000  # of a template
 _FIRST_SUBSTITUTE, _LAST_SUBSTITUTE = 0xF0000, 0xFFFFD  # a private-use plane
 
 
@@ -77,16 +70,26 @@ class ChatTemplate:
     def __init__(self, source: str, variables: Mapping[str, str] | None = None) -> None:
         """variables: what the template may name besides the messages, such as ``bos_token``."""
         self._variables = dict(variables or {})
+        if len(source) > _MAX_CHARACTERS:
+            raise SessionError(
+                f"the chat template has {len(source)} characters, expected at most "
+                f"{_MAX_CHARACTERS}; pass plain text"
+            )
+        sandbox = TemplateSandbox()
+        self._budget = sandbox.budget
         with _one_line_errors():
-            self._template = _Environment().from_string(source)
+            self._template = sandbox.from_string(source)
 
     def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """Returns the prompt text that asks for the next assistant message.
 
         Raises:
-            SessionError: The template refuses the messages, fails, or runs away.
+            SessionError: The template refuses the messages, fails, or makes too much of them.
         """
-        with _one_line_errors(), _bounded_steps():
+        self._budget.n_left = MAX_TEMPLATE_WORK + WORK_PER_INPUT * sum(
+            map(len, texts_of(list(messages)))
+        )
+        with _one_line_errors():
             return self._template.render(
                 messages=list(messages),
                 add_generation_prompt=True,
@@ -107,50 +110,6 @@ def texts_of(value: Any) -> Iterator[str]:
             yield from texts_of(item)
 
 
-class _Environment(ImmutableSandboxedEnvironment):
-    """The dialect that transformers' ``apply_chat_template`` speaks, sandboxed.
-
-    Source: transformers ``utils/chat_template_utils.py``, Apache-2.0.
-    """
-
-    intercepted_binops = frozenset({"*", "**"})
-
-    def __init__(self) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-        self.filters["tojson"] = _tojson
-        self.globals["raise_exception"] = _raise_exception
-        self.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        sizes = [abs(v) if isinstance(v, int) else len(v) for v in (left, right) if _sized(v)]
-        if any(size > _MAX_OPERAND for size in sizes) or (
-            operator == "**" and max(sizes, default=0) > 64
-        ):
-            raise SecurityError(f"operand of {operator!r} is too large")
-        return super().call_binop(context, operator, left, right)
-
-
-def _sized(value: Any) -> bool:
-    return isinstance(value, int | str | list | tuple)
-
-
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    # Jinja's own filter escapes HTML characters, which a model would read as text.
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
-
-
-def _raise_exception(message: str) -> None:
-    raise jinja2.TemplateError(message)
-
-
 def _overlap(left: str, right: str) -> int:
     """Returns the length of the longest prefix of ``right`` that ends ``left``."""
     longest = min(len(left), len(right))
@@ -166,29 +125,3 @@ def _one_line_errors() -> Iterator[None]:
     except Exception as error:  # a template may raise anything Python can
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise SessionError(f"the chat template failed: {reason}") from None
-
-
-@contextmanager
-def _bounded_steps() -> Iterator[None]:
-    """Stops a template that executes more than `MAX_TEMPLATE_STEPS` lines.
-
-    The sandbox bounds one range, not loops inside loops nor macros that call themselves twice;
-    counting executed lines bounds them all.
-    """
-    n_left = MAX_TEMPLATE_STEPS
-    outer = sys.gettrace()
-
-    def count(frame: FrameType, event: str, argument: Any) -> Any:
-        nonlocal n_left
-        n_left -= 1
-        if n_left < 0:
-            raise SecurityError(
-                f"it runs over {MAX_TEMPLATE_STEPS} steps; pass plain text or mend the template"
-            )
-        return count
-
-    sys.settrace(count)
-    try:
-        yield
-    finally:
-        sys.settrace(outer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edgedec.models.errors import SessionError
@@ -18,14 +18,30 @@ Prompt = str | Sequence[Message] | Sequence[int]
 """Plain text, chat messages (rendered by the bundle's template), or token ids as they are."""
 
 
+_BYTES = bytes | bytearray | memoryview  # sequences of numbers that are no token ids
+_PIECE = 1 << 15  # characters
+_SLACK = 32  # tokens that a cut may add at most, by far
+
+
 class PromptEncoder:
     """Turns prompts into token ids as the bundle's model expects them."""
 
     def __init__(
-        self, codec: Codec, template: ChatTemplate | None = None, bos_token_id: int | None = None
+        self,
+        codec: Codec,
+        template: ChatTemplate | None = None,
+        bos_token_id: int | None = None,
+        context: int | None = None,
     ) -> None:
-        """bos_token_id: put before plain text; None when the model wants no start token."""
+        """Makes an encoder.
+
+        Args:
+            bos_token_id: Put before plain text; None when the model wants no start token.
+            context: Most tokens that can be of use; longer texts are refused before they are read
+                to their ends.
+        """
         self._codec = codec
+        self._context = context
         self._template = template
         self._bos_token_id = bos_token_id
 
@@ -41,7 +57,8 @@ class PromptEncoder:
         """
         if isinstance(prompt, str):
             return self._encode_text(prompt)
-        items: list[Any] = list(prompt) if isinstance(prompt, Sequence) else []
+        is_list = isinstance(prompt, Sequence) and not isinstance(prompt, _BYTES)
+        items: list[Any] = list(prompt) if is_list else []
         if items and all(isinstance(item, Mapping) for item in items):
             return self._encode_messages(items)
         if items and all(isinstance(i, int) and not isinstance(i, bool) for i in items):
@@ -52,6 +69,7 @@ class PromptEncoder:
         )
 
     def _encode_text(self, text: str) -> list[int]:
+        self._check_length([text])
         bos = [] if self._bos_token_id is None else [self._bos_token_id]
         ids = bos + self._codec.encode(text)
         if not ids:
@@ -69,12 +87,30 @@ class PromptEncoder:
         from edgedec.runtime.text.chat_template import Guard, texts_of
 
         messages = [_checked(message) for message in items]
+        self._check_length(texts_of(messages))
         guard = Guard(self._codec.special_texts, texts_of(messages))
         guarded = [{**guard.hide_all(m), "role": m["role"]} for m in messages]
         ids = self._codec.encode_rendered(self._template.render(guarded), guard.restore)
         if not ids:
             raise SessionError("the chat template renders these messages to nothing")
         return ids
+
+    def _check_length(self, texts: Iterable[str]) -> None:
+        """Refuses what is too long by far without encoding all of it, which takes a while.
+
+        Encoded piece by piece, a text has a few more tokens at every cut, and Ctrl-C works.
+        """
+        n_tokens = 0
+        for text in texts:
+            if self._context is None or len(text) <= _PIECE:
+                continue
+            for start in range(0, len(text), _PIECE):
+                n_tokens += len(self._codec.encode(text[start : start + _PIECE])) - _SLACK
+                if n_tokens > self._context:
+                    raise SessionError(
+                        f"the prompt has more than {n_tokens} tokens, the context only "
+                        f"{self._context}: shorten the prompt"
+                    )
 
 
 def _checked(message: Message) -> dict[str, Any]:

@@ -15,8 +15,9 @@ from typing import Protocol
 import tokenizers
 from tokenizers.decoders import DecodeStream
 
-from edgedec.models.errors import BundleError
+from edgedec.models.errors import BundleError, SessionError
 from edgedec.runtime.text.token_map import spellings
+from edgedec.runtime.text.tokenizer_guard import check_growth, panics_as
 
 TOKENIZER_NAME = "tokenizer.json"
 """File of a bundle that holds its tokenizer."""
@@ -79,7 +80,10 @@ class Tokenizer:
             BundleError: The file is missing or no tokenizer.
         """
         try:
-            return cls(tokenizers.Tokenizer.from_file(str(path)))
+            with panics_as(ValueError):
+                tokenizer = cls(tokenizers.Tokenizer.from_file(str(path)))
+                check_growth(tokenizer._backend)
+                return tokenizer
         except Exception as error:  # the library raises bare Exception
             reason = str(error).partition("\n")[0]
             raise BundleError(
@@ -129,7 +133,8 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Returns the text of ``ids`` without special tokens."""
-        return str(self._backend.decode(list(ids), skip_special_tokens=True))
+        with panics_as(SessionError):
+            return str(self._backend.decode(list(ids), skip_special_tokens=True))
 
     def spellings(self) -> Mapping[int, bytes | str]:
         """Returns the bytes that each token stands for; for special tokens, their names."""
@@ -143,7 +148,8 @@ class Tokenizer:
         if not text:
             return []
         self._backend.encode_special_tokens = is_special_text
-        return list(self._backend.encode(text, add_special_tokens=False).ids)
+        with panics_as(SessionError):
+            return list(self._backend.encode(text, add_special_tokens=False).ids)
 
 
 class StreamDecoder:
@@ -157,7 +163,8 @@ class StreamDecoder:
 
     def push(self, token: int) -> str:
         """Returns the text that ``token`` completes; may be empty."""
-        piece = self._stream.step(self._backend, token)
+        with panics_as(SessionError):
+            piece = self._stream.step(self._backend, token)
         if piece is None:
             self._held.append(token)
             return ""
@@ -172,7 +179,8 @@ class StreamDecoder:
         return self._decode(last + held)[len(self._decode(last)) :] if held else ""
 
     def _decode(self, ids: list[int]) -> str:
-        return str(self._backend.decode(ids, skip_special_tokens=True))
+        with panics_as(SessionError):
+            return str(self._backend.decode(ids, skip_special_tokens=True))
 
 
 def without_surrogates(text: str) -> str:

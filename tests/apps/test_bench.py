@@ -16,10 +16,12 @@ from edgedec import kernels
 from edgedec.apps import bench as bench_verb
 from edgedec.apps.benchmarks.jobs import Test as BenchTest
 from edgedec.apps.benchmarks.jobs import last_cache_bytes, make_tests, read_buffer_bytes
+from edgedec.apps.benchmarks.report import _runtime_cells
 from edgedec.apps.benchmarks.work import Work, bound
 from edgedec.apps.measuring.loop import Bounds
 from edgedec.apps.peers import EDGEDEC, PEERS, Runtime
 from edgedec.apps.peers.client import PeerError, Worker
+from edgedec.apps.peers.instruction_sets import instruction_set
 
 pytestmark = pytest.mark.e2e
 
@@ -75,6 +77,7 @@ def test_ratios_are_those_of_medians(document: dict[str, Any]) -> None:
 
 def test_json_says_what_ran_where(document: dict[str, Any]) -> None:
     assert document["limits"]["read_gb_s"] > 0
+    assert document["limits"]["read_alone_gb_s"] > 0
     assert document["limits"]["int8_gmac_s"] > 0
     assert document["limits"]["isa"] == kernels.active_isa()
     assert document["threads"] == 2
@@ -98,6 +101,7 @@ def test_markdown_has_the_fields_rows(cli: Callable[..., Any], smollm2_bundle: P
     assert any("| verify2 " in line for line in tables)
     assert len({line.count("|") for line in tables}) <= 3
     assert "limits measured in this run: read" in done.out
+    assert "one thread alone" in done.out
 
 
 def test_csv_and_jsonl_hold_the_same_rows(cli: Callable[..., Any], smollm2_bundle: Path) -> None:
@@ -241,3 +245,26 @@ def test_bounds_follow_the_slower_limit() -> None:
 def test_the_read_buffer_exceeds_the_caches() -> None:
     assert read_buffer_bytes() % 4096 == 0
     assert read_buffer_bytes() > last_cache_bytes()
+
+
+@pytest.mark.parametrize(
+    ("system", "isa"),
+    [
+        ("AVX = 1 | AVX_VNNI = 0 | AVX2 = 1 | AVX512 = 0 | FMA = 1 | ", "avx2"),
+        ("CPU : SSE3 = 1 | AVX = 1 | AVX2 = 1 | AVX512 = 1 | AVX512_VNNI = 1 | ", "avx512vnni"),
+        ("CPU : NEON = 1 | ARM_FMA = 1 | DOTPROD = 1 | ", "neondot"),
+        ("", None),
+    ],
+)
+def test_instruction_set_of_a_peer(system: str, isa: str | None) -> None:
+    assert instruction_set(system) == isa
+
+
+def test_a_lesser_build_of_a_peer_is_marked() -> None:
+    facts = {
+        "runtime": "ik_llama.cpp", "model": "m.gguf", "through": "a loop", "load_ms": 1.0,
+        "first_token_ms": 2.0, "peak_rss_mb": None, "isa": "avx2",
+    }  # fmt: skip
+    assert "avx2: less than avx512vnni" in _runtime_cells(facts, "avx512vnni")[3]
+    assert _runtime_cells(facts, "avx2")[3] == "a loop, avx2"
+    assert _runtime_cells(facts | {"isa": None}, "avx2")[3] == "a loop"

@@ -52,6 +52,14 @@ def test_reset_and_exit(say: Cli) -> None:
     assert first["n_prompt_tokens"] == second["n_prompt_tokens"]
 
 
+def test_commands_are_not_said_to_the_model(say: Cli) -> None:
+    done = say("/help\n/quit\n/etc is what?\n", "--json")
+    assert [turn["user"] for turn in done.json["turns"]] == ["/etc is what?"]
+    told = [line for line in done.err.splitlines() if "/reset begins anew" in line]
+    assert len(told) == 2
+    assert told[1].startswith("there is no /quit: ")
+
+
 def test_text(say: Cli) -> None:
     done = say("Hello!", "--system", "Answer briefly.")
     assert done.exit_code == 0

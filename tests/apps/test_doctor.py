@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ def test_json(cli: Cli) -> None:
     report = done.json
     assert report["cpu"]["n_usable"] >= 1
     assert report["memory"]["total_bytes"] > 2**30
+    assert all(cache["processors"] for cache in report["last_caches"])
     assert "CPUExecutionProvider" in report["onnxruntime"]["providers"]
     assert report["kernels"]["active_isa"] in report["kernels"]["available_isas"]
     assert report["kernels"]["library"] == str(kernels.library_path())
@@ -31,7 +33,7 @@ def test_json(cli: Cli) -> None:
 def test_text(cli: Cli) -> None:
     done = cli("doctor")
     assert done.exit_code == 0
-    for word in ("processor", "memory", "onnxruntime", "kernels", "export", "ready"):
+    for word in ("processor", "last cache", "memory", "onnxruntime", "kernels", "export", "ready"):
         assert word in done.out
 
 
@@ -52,6 +54,26 @@ def test_a_missing_library_is_a_problem(cli: Cli, monkeypatch: pytest.MonkeyPatc
     done = cli("doctor")
     assert done.exit_code == 1
     assert "problem: the kernel library is not built" in done.out
+
+
+def test_cores_that_share_the_last_cache(tmp_path: Path) -> None:
+    """Two clusters of two cores; what is missing or odd is left out."""
+    for core in range(4):
+        for level, size, shared in (
+            (1, "32K", f"{core}"),
+            (3, "16M", "0-1" if core < 2 else "2,3"),
+        ):
+            folder = tmp_path / f"cpu{core}/cache/index{level}"
+            folder.mkdir(parents=True)
+            (folder / "level").write_text(f"{level}\n")
+            (folder / "size").write_text(f"{size}\n")
+            (folder / "shared_cpu_list").write_text(f"{shared}\n")
+    (tmp_path / "cpu3/cache/index4").mkdir()
+    (tmp_path / "cpu3/cache/index4/level").write_text("4\n")
+    found = machine.last_caches(tmp_path)
+    assert [cache.processors for cache in found] == [(0, 1), (2, 3)]
+    assert {(cache.level, cache.size_bytes) for cache in found} == {(3, 16 << 20)}
+    assert machine.last_caches(tmp_path / "missing") == ()
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,14 @@ import pytest
 
 from edgedec.apps.export_bundle import KVCacheFormat, Quantization
 from edgedec.export.quantize import SCHEMES
-from edgedec.models.manifest import KV_FORMATS
+from edgedec.targets import device_target
 
 Cli = Callable[..., Any]
 
 
 def test_schemes_are_those_of_the_exporter() -> None:
     assert [scheme.value for scheme in Quantization] == list(SCHEMES)
-    assert [kv_format.value for kv_format in KVCacheFormat] == list(KV_FORMATS)
+    assert [kv_format.value for kv_format in KVCacheFormat] == list(device_target("cpu").kv_formats)
 
 
 def test_report(cli: Cli, smollm2_gguf: Path, tmp_path: Path) -> None:
@@ -55,7 +55,8 @@ def test_int8_kv_cache(cli: Cli, smollm2_gguf: Path, tmp_path: Path) -> None:
     done = cli("inspect", bundle)
     assert "int8_kv_cache, kl_nats" in done.out
     assert "int8, 11.9 kB a token, 7.1 MB when the context is full" in done.out
-    assert cli("inspect", bundle, "--json").json["models"]["target"]["kv_format"] == "int8"
+    contract = cli("inspect", bundle, "--json").json["models"]["target"]["contract"]
+    assert contract["kv"]["format"] == "int8"
     done = cli(*options, "int8", "--force")
     assert "target with an int8 KV cache: KL 0.00" in done.err
     assert f"of {found['n_tokens']} tokens of text" in " ".join(done.err.split())
@@ -70,7 +71,10 @@ def test_int8_kv_cache(cli: Cli, smollm2_gguf: Path, tmp_path: Path) -> None:
         (["--quant", "int4"], "quantised already"),
         (["--context", "100000"], "context 100000 is more than the 8192 positions"),
         (["--hidden-layers", "7,31"], "hidden layer 31"),
-        (["--kv-cache", "int8", "--target", "portable"], "leave out --kv-cache, or --target"),
+        (
+            ["--kv-cache", "int8", "--target", "portable"],
+            "leave out --kv-cache, or choose another --target",
+        ),
     ],
 )
 def test_options_that_do_not_fit(

@@ -109,11 +109,17 @@ def test_context_beyond_the_bundle(cli: Cli, smollm2_bundle: Path) -> None:
     assert "8192" in done.error
 
 
+def hear_interrupts() -> None:
+    """To be called in a child: jobs in the background of a plain shell ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def test_ctrl_c_keeps_what_was_generated(smollm2_bundle: Path) -> None:
     process = subprocess.Popen(
         [*PROGRAM, "run", str(smollm2_bundle), PROMPT, "-n", "4000", "--ignore-eos"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        preexec_fn=hear_interrupts,
     )
     assert process.stdout is not None
     first = process.stdout.read(20)
@@ -131,6 +137,7 @@ def test_ctrl_c_with_json_still_prints_one_document(smollm2_bundle: Path) -> Non
         [*PROGRAM, "run", str(smollm2_bundle), PROMPT, "-n", "4000", "--ignore-eos", "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        preexec_fn=hear_interrupts,
     )
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(timeout=4)

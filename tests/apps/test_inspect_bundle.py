@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from edgedec.apps import consoles, terminal
+from edgedec.apps.progress import ProgressBars, count_amount
 
 Cli = Callable[..., Any]
 
@@ -43,7 +48,7 @@ def test_text(cli: Cli, smollm2_bundle: Path) -> None:
 
 def test_json(cli: Cli, smollm2_bundle: Path) -> None:
     document = cli("inspect", smollm2_bundle, "--json").json
-    assert document["schema_version"] == 1
+    assert document["schema_version"] == 2
     assert document["models"]["target"]["config"]["n_layers"] == 30
     assert document["damaged_files"] is None
     document = cli("inspect", smollm2_bundle, "--json", "--verify").json
@@ -92,7 +97,7 @@ def test_a_hostile_manifest(cli: Cli, copied: Path) -> None:
     for old, new, word in (
         ('"tokenizer.json"', '"../tokenizer.json"', "relative path"),
         ('"tokenizer.json"', '"/tokenizer.json"', "relative path"),
-        ('"schema_version": 1', '"schema_version": 99', "schema version is 99"),
+        ('"schema_version": 2', '"schema_version": 99', "schema_version is 99"),
         ('"n_bytes": ', '"n_bytes": -', "n_bytes"),
     ):
         manifest.write_text(text.replace(old, new))
@@ -100,3 +105,40 @@ def test_a_hostile_manifest(cli: Cli, copied: Path) -> None:
             done = cli(*verb)
             assert done.exit_code == 1
             assert word in done.error
+
+
+def test_names_cannot_steer_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    name = "\x1b]0;gotcha smol\x1b[2J"
+    for stream, shown in ((Terminal(), "�]0;gotcha smol�[2J"), (io.StringIO(), name)):
+        monkeypatch.setattr("sys.stdout", stream)
+        consoles.out.print(name, markup=False)
+        assert shown in stream.getvalue()
+    stderr = Terminal()
+    monkeypatch.setattr("sys.stderr", stderr)
+    terminal.note(name)
+    terminal.print_error(ValueError(name))
+    with ProgressBars(count_amount) as bars:
+        bars.report(name, 1, 2)
+    assert "gotcha" in stderr.getvalue()
+    assert "\x1b]0;" not in stderr.getvalue()
+    assert "\x1b[2J" not in stderr.getvalue()
+
+
+def test_a_graph_that_reads_an_unlisted_file(cli: Cli, copied: Path) -> None:
+    graph, manifest = copied / "target" / "model.onnx", copied / "manifest.json"
+    content = graph.read_bytes()
+    assert content.count(b"weights.bin")
+    (copied / "target" / "weighty.bin").write_bytes((copied / "target/weights.bin").read_bytes())
+    graph.write_bytes(content.replace(b"weights.bin", b"weighty.bin"))
+    digests = [hashlib.sha256(c).hexdigest() for c in (content, graph.read_bytes())]
+    manifest.write_text(manifest.read_text().replace(*digests))
+    for options in ((), ("--verify",)):
+        done = cli("inspect", copied, *options)
+        assert done.exit_code == 1
+        assert (
+            "reads 'weighty.bin', which manifest.models.target.weights does not list" in done.error
+        )

@@ -62,7 +62,7 @@ def test_seed_and_info(cli: Cli, smollm2_bundle: Path, folder: Path, file: Path)
         assert fact in shown.out
     assert cli("store", "info", file, "--json").json == {
         "store": str(file),
-        "version": 2,
+        "version": 3,
         "n_texts": 2,
         "n_tokens": len(expected) - 2,
         "n_bytes": 64 + 4 * len(expected),
@@ -173,8 +173,8 @@ def test_bad_stores_are_refused_before_anything_is_generated(
     broken = {
         "truncated to": good[:-3],
         "truncated": good[: len(good) // 2],
-        "has version 7, expected 2": good[:8] + b"\7\0\0\0" + good[12:],
-        "another model's tokenizer": good[:32] + b"\0" * 32 + good[64:],
+        "has version 7, expected 3": good[:8] + b"\7\0\0\0" + good[12:],
+        "what it holds is not what was written": good[:32] + b"\0" * 32 + good[64:],
         "is no n-gram store": b"something else",
     }
     for reason, content in broken.items():

@@ -17,9 +17,11 @@ import pytest
 from edgedec.export import bundle as bundles
 from edgedec.export.bundle import bundle_folder, hash_files
 from edgedec.export.config import ExportConfig
-from edgedec.export.pipeline import FIRST_PHASES, PHASES, export
+from edgedec.export.pipeline import FIRST_PHASES, export
+from edgedec.export.recipe_phases import recipe_phases
+from edgedec.models.bundle_files import damaged_files
 from edgedec.models.errors import BundleError, ConfigError
-from edgedec.models.manifest import damaged_files, read_manifest
+from edgedec.models.manifest import read_manifest
 
 pytestmark = pytest.mark.robustness
 
@@ -117,11 +119,12 @@ def test_the_destination_may_appear_meanwhile(tmp_path: Path) -> None:
 
 def test_leftovers_of_the_dead_go_and_those_of_the_living_stay(tmp_path: Path) -> None:
     destination = tmp_path / "b[1]*"
-    (tmp_path / ".b[1]*.partial-0000").mkdir()
-    (tmp_path / ".other.partial-0000").mkdir()
+    (tmp_path / ".b[1]*.partial-01234567").mkdir()
+    (tmp_path / ".other.partial-89abcdef").mkdir()
+    (tmp_path / ".my.partial-thoughts").mkdir()
     with bundle_folder(destination) as alive:
         with bundle_folder(destination, is_overwrite_allowed=True) as second:
-            assert names(tmp_path) == sorted([".other.partial-0000", alive.name, second.name])
+            assert names(tmp_path) == sorted([".my.partial-thoughts", alive.name, second.name])
             write_file(second, "second")
         assert alive.exists()
         (destination / "manifest.json").write_text('{"edgedec_version": "0.0.1"}')
@@ -191,7 +194,7 @@ def test_a_failing_phase_leaves_nothing(smollm2_gguf: Path, tmp_path: Path) -> N
 
 def test_the_bundle_is_as_the_manifest_says(smollm2_bundle: Path) -> None:
     manifest = read_manifest(smollm2_bundle)
-    assert damaged_files(smollm2_bundle, manifest) == []
+    assert damaged_files(smollm2_bundle, manifest.files) == []
     found = {p.relative_to(smollm2_bundle).as_posix() for p in smollm2_bundle.rglob("*.*")}
     assert found == {*manifest.files, "manifest.json"}
     assert manifest.verification["top1_agreement"] == 1.0
@@ -211,7 +214,9 @@ def test_progress_names_every_phase_in_order(smollm2_gguf: Path, tmp_path: Path)
     )
     with pytest.raises(KeyboardInterrupt):
         export(config, stop_at_verify)
-    assert list(dict.fromkeys(p for p, _, _ in seen)) == [name for name, _ in FIRST_PHASES + PHASES]
+    phases = [name for name, _ in FIRST_PHASES + recipe_phases("fused")]
+    assert phases[2:] == ["quantise", "emit", "fuse", "pack", "verify"]
+    assert list(dict.fromkeys(p for p, _, _ in seen)) == phases
     packed = [(done, total) for phase, done, total in seen if phase == "pack"]
     assert packed == sorted(packed)
     assert packed[-1][0] == packed[-1][1] > 90_000_000
@@ -226,8 +231,8 @@ def test_killed_exports_leave_nothing_or_a_whole_bundle(smollm2_gguf: Path, tmp_
     destination = tmp_path / "b"
     code = (
         "import sys; from pathlib import Path; from edgedec.export.config import ExportConfig; "
-        "from edgedec.export import pipeline, recipe_model; "
-        "recipe_model.verify_graph = lambda *a: {'mean_abs_error': 0.0, 'logit_std': 1.0}; "
+        "from edgedec.export import pipeline, recipe_phases; "
+        "recipe_phases.verify_logits = lambda *a: {'mean_abs_error': 0.0, 'logit_std': 1.0}; "
         "print('ready', flush=True); "
         "pipeline.export(ExportConfig(source=sys.argv[1], destination=Path(sys.argv[2]), "
         "is_overwrite_allowed=True), lambda p, d, t: print(p, flush=True) if not t else None)"
@@ -249,8 +254,31 @@ def test_killed_exports_leave_nothing_or_a_whole_bundle(smollm2_gguf: Path, tmp_
         process.stdout.close()
         if destination.exists():
             n_whole += 1
-            assert damaged_files(destination, read_manifest(destination)) == []
+            assert damaged_files(destination, read_manifest(destination).files) == []
     assert len(names(tmp_path)) <= 2  # the bundle, and what the last one left behind
     export(ExportConfig(str(smollm2_gguf), destination, is_overwrite_allowed=True))
     assert names(tmp_path) == ["b"]
     assert n_whole < 6
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_an_export_that_is_told_to_end_cleans_up(
+    smollm2_gguf: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    program = [sys.executable, "-c", "from edgedec.apps.cli import main; main()"]
+    process = subprocess.Popen(
+        [*program, "export", str(smollm2_gguf), "-o", str(tmp_path / "deep" / "b")],
+        stderr=subprocess.PIPE,
+    )
+    while not any(path.is_file() for path in tmp_path.rglob("*")) and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert b"Traceback" not in err
+    assert names(tmp_path) == []
+
+
+def test_a_name_too_long_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="has 300 bytes"), bundle_folder(tmp_path / ("é" * 150)):
+        raise AssertionError

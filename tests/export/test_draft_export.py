@@ -18,11 +18,12 @@ from edgedec.export.config import DRAFT_HEAD_SIZE, DraftModelConfig, ExportConfi
 from edgedec.export.head_tokens import choose_head_ids, count_tokens
 from edgedec.export.pipeline import export
 from edgedec.export.quantize import Quantized
+from edgedec.export.report import ExportReport
 from edgedec.export.trimmed_head import TrimmedHead
-from edgedec.export.unfinished import ExportReport
+from edgedec.models.bundle_files import damaged_files
 from edgedec.models.errors import BundleError, CheckpointError, ConfigError
 from edgedec.models.head_ids import read_head_ids, write_head_ids
-from edgedec.models.manifest import BundleManifest, damaged_files, read_manifest
+from edgedec.models.manifest import BundleManifest, read_manifest
 from edgedec.models.weights import float_rows
 from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter
@@ -39,7 +40,7 @@ def export_pair(target: Path, draft: Path, bundle: Path, **options: Any) -> Expo
     """Returns the report of an export with a draft model."""
     wanted = DraftModelConfig(source=str(draft), **options)
     report = export(ExportConfig(str(target), bundle, context=64, draft=wanted))
-    assert damaged_files(bundle, read_manifest(bundle)) == []
+    assert damaged_files(bundle, read_manifest(bundle).files) == []
     return report
 
 
@@ -291,7 +292,13 @@ def change(bundle: Path, edit: Callable[[dict[str, Any]], object]) -> None:
         (lambda f: f["models"]["draft"]["config"].update(trimmed_head_size=-1), "trimmed_head"),
         (lambda f: f["models"]["draft"]["config"].update(trimmed_head_size=300), "trimmed_head"),
         (lambda f: f["models"]["draft"]["config"].update(is_head_tied=True), "tied"),
-        (lambda f: f["models"].update(target=f["models"].pop("draft")), "trimmed head of 40"),
+        (lambda f: f["models"].pop("target"), "are 0 of the kind target, expected one"),
+        (lambda f: f["models"]["draft"].update(kind="target"), "are 2 of the kind target"),
+        (lambda f: f["models"].update(more=f["models"]["draft"]), "are 2 of the kind draft"),
+        (
+            lambda f: [f["models"].pop("target"), f["models"]["draft"].update(kind="target")],
+            "trimmed head of 40",
+        ),
     ],
 )
 def test_hostile_manifests(copied: Path, edit: Callable[..., object], message: str) -> None:
@@ -311,7 +318,7 @@ def test_hostile_manifests(copied: Path, edit: Callable[..., object], message: s
     ],
 )
 def test_hostile_head_ids(copied: Path, spoil: Callable[..., Any], message: str) -> None:
-    from edgedec.models.manifest import file_sha256
+    from edgedec.models.bundle_files import file_sha256
 
     path = copied / "draft/head_ids.bin"
     write_head_ids(path, spoil(read_head_ids(path, 300)))
@@ -337,16 +344,20 @@ def test_broken_head_ids(tmp_path: Path) -> None:
     assert read_head_ids(path, 10).tolist() == [1, 9]
 
 
-@pytest.mark.robustness
-def test_bundles_of_before_load(copied: Path) -> None:
-    """Keys that came with draft models may be absent."""
+DRAFTED = edgedec.GenerationConfig(max_new_tokens=20, ignore_eos=True, method="draft")
 
-    def drop(fields: dict[str, Any]) -> None:
-        del fields["models"]["draft"]
-        for key in ("head_ids", "name", "licence"):
-            del fields["models"]["target"][key]
-        del fields["models"]["target"]["config"]["trimmed_head_size"]
 
-    change(copied, drop)
+def test_names_of_models_are_free(copied: Path) -> None:
+    def rename(fields: dict[str, Any]) -> None:
+        models = fields["models"]
+        fields["models"] = {"small_1": models["draft"], "large-2": models["target"]}
+
     with edgedec.load(copied) as engine:
-        assert engine.draft is None
+        expected = engine.generate("hello world 12", DRAFTED).token_ids
+    change(copied, rename)
+    manifest = read_manifest(copied)
+    assert (manifest.target_name, manifest.draft_name) == ("large-2", "small_1")
+    with edgedec.load(copied) as engine:
+        result = engine.generate("hello world 12", DRAFTED)
+        assert result.token_ids == expected
+        assert result.stats.n_proposed > 0

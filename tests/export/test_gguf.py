@@ -10,10 +10,9 @@ import pytest
 
 from edgedec.export.checkpoint import SpecialTokens, open_checkpoint
 from edgedec.export.gguf_codes import TENSOR_TYPES
-from edgedec.models.blocks import weight_shapes
 from edgedec.models.config import RopeScaling, rope_tables
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
-from edgedec.models.families import find_family
+from edgedec.models.families import find_family, weight_shapes
 from edgedec.models.weights import float_rows
 
 gguf = pytest.importorskip("gguf", reason="needs the dev extra")
@@ -41,9 +40,9 @@ def oracle(path: Path) -> dict[str, Any]:
 def test_rows_equal_the_gguf_package(make_gguf: Any, type_name: str) -> None:
     path = make_gguf("qwen2", type_name)
     checkpoint, expected = open_checkpoint(str(path)), oracle(path)
-    sources = find_family("qwen2").map_gguf(checkpoint.config)
+    weights = find_family("qwen2").weights(checkpoint.config)
     for name, values in read_all(checkpoint).items():
-        np.testing.assert_array_equal(values, expected[sources[name].name], strict=True)
+        np.testing.assert_array_equal(values, expected[weights[name].gguf.name], strict=True)
     assert checkpoint.format("layers.1.mlp.down_proj.weight").name == type_name.lower()
 
 
@@ -214,13 +213,28 @@ def test_release_returns_memory(make_gguf: Any) -> None:
     assert file_kb() - before < n_kb // 4
 
 
+def test_recommended_sampling(make_gguf: Any) -> None:
+    assert open_checkpoint(str(make_gguf("llama"))).sampling == {}
+    keys = {"temp": 0.5, "top_k": 40, "penalty_repeat": 1.25}
+    stated = {f"general.sampling.{key}": value for key, value in keys.items()}
+    assert open_checkpoint(str(make_gguf("llama", metadata=stated))).sampling == {
+        "do_sample": True, "temperature": 0.5, "top_k": 40, "repetition_penalty": 1.25,
+    }  # fmt: skip
+    greedy = make_gguf("llama", metadata={"general.sampling.temp": 0.0})
+    assert open_checkpoint(str(greedy)).sampling == {"do_sample": False, "temperature": 0.0}
+    with pytest.raises(CheckpointError, match=r"general\.sampling\.temp is 'hot'"):
+        _ = open_checkpoint(
+            str(make_gguf("llama", metadata={"general.sampling.temp": "hot"}))
+        ).sampling
+
+
 @pytest.mark.e2e
 def test_smollm2_equals_the_gguf_package(smollm2_file: Path) -> None:
     checkpoint = open_checkpoint(str(smollm2_file))
     tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(smollm2_file).tensors}
-    sources = find_family("llama").map_gguf(checkpoint.config)
+    weights = find_family("llama").weights(checkpoint.config)
     for name in ("layers.29.mlp.down_proj.weight", "layers.3.self_attn.v_proj.weight"):
-        tensor = tensors[sources[name].name]
+        tensor = tensors[weights[name].gguf.name]
         expected = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
         np.testing.assert_array_equal(float_rows(checkpoint, name, 0, len(expected)), expected)
     assert checkpoint.special == SpecialTokens(1, (2, 0), add_bos=False)

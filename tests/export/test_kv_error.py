@@ -13,8 +13,9 @@ import onnx
 import pytest
 
 import edgedec
-from edgedec.export import kv_error, recipe_model
+from edgedec.export import kv_error
 from edgedec.export.checkpoint import SpecialTokens, open_checkpoint
+from edgedec.export.compilers import fused
 from edgedec.export.config import DraftModelConfig, ExportConfig
 from edgedec.export.kv_error import kv_error_tokens, measure_kv_error
 from edgedec.export.pipeline import export
@@ -22,12 +23,15 @@ from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.graph import attributes
 from edgedec.export.to_onnx.passes.set_kv_format import set_kv_format
+from edgedec.export.to_onnx.runners import FusedRunner
 from edgedec.export.to_onnx.weights_file import write_weights
-from edgedec.export.verify import FusedRunner, compare_logits
+from edgedec.export.verify import compare_logits
 from edgedec.kernels import has_library
-from edgedec.models.blocks import weight_shapes
+from edgedec.models.bundle_files import damaged_files
 from edgedec.models.errors import BundleError, ConfigError, UnsupportedModelError
-from edgedec.models.manifest import BundleManifest, KVFormat, damaged_files, read_manifest
+from edgedec.models.families import weight_shapes
+from edgedec.models.graph import KVFormat
+from edgedec.models.manifest import BundleManifest, read_manifest
 from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.backends.fused import FusedModel
 
@@ -121,7 +125,7 @@ def test_bundle_with_a_draft_model(make_gguf: GgufMaker, tmp_path: Path) -> None
     )
     report = export(config)
     manifest = read_manifest(bundle)
-    assert damaged_files(bundle, manifest) == []
+    assert damaged_files(bundle, manifest.files) == []
     assert BundleManifest.from_dict(json.loads(json.dumps(manifest.to_dict()))) == manifest
     names = {path.name for path in bundle.rglob("*.onnx")}
     assert names == {"model.onnx"}
@@ -129,7 +133,7 @@ def test_bundle_with_a_draft_model(make_gguf: GgufMaker, tmp_path: Path) -> None
         ("target", manifest.verification),
         ("draft", manifest.verification["draft"]),
     ):
-        assert manifest.models[role].kv_format == "int8"
+        assert manifest.models[role].contract.kv.format == "int8"
         assert report.to_dict()["models"][role]["kv_format"] == "int8"
         assert found["int8_kv_cache"]["n_tokens"] == 64
         error = found["int8_kv_cache"]
@@ -137,7 +141,7 @@ def test_bundle_with_a_draft_model(make_gguf: GgufMaker, tmp_path: Path) -> None
         assert found["tree_max_abs_error"] == 0
         model = open_model(bundle, manifest.models[role], 1)
         assert isinstance(model, FusedModel)
-        assert model.kv_format == "int8"
+        assert model.contract.kv.format == "int8"
         release_model(model)
     texts = []
     for method in ("plain", "draft"):
@@ -153,7 +157,7 @@ def test_bundle_with_a_draft_model(make_gguf: GgufMaker, tmp_path: Path) -> None
 
 def test_default_is_float16(make_gguf: GgufMaker, tmp_path: Path) -> None:
     manifest = export(ExportConfig(str(make_gguf("llama")), tmp_path / "b")).manifest
-    assert manifest.models["target"].kv_format == "float16"
+    assert manifest.target.contract.kv.format == "float16"
     assert "int8_kv_cache" not in manifest.verification
 
 
@@ -162,18 +166,17 @@ def test_graph_and_manifest_must_agree(make_gguf: GgufMaker, tmp_path: Path) -> 
     bundle = tmp_path / "b.edgedec"
     export(ExportConfig(str(make_gguf("llama")), bundle, context=64, kv_format="int8"))
     fields = json.loads((bundle / "manifest.json").read_text())
-    for stated in ("float16", None):
-        fields["models"]["target"]["kv_format"] = stated
-        (bundle / "manifest.json").write_text(json.dumps(fields))
-        with pytest.raises(BundleError, match="KV cache of int8, the manifest states float16"):
-            edgedec.load(bundle)
+    fields["models"]["target"]["contract"]["kv"]["format"] = "float16"
+    (bundle / "manifest.json").write_text(json.dumps(fields))
+    with pytest.raises(BundleError, match="KV cache of int8, the manifest states float16"):
+        edgedec.load(bundle)
 
 
 def test_an_error_too_large_is_refused(
     make_gguf: GgufMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = {"mean_abs_error": 1.0, "logit_std": 3.0}
-    monkeypatch.setattr(recipe_model, "measure_kv_error", lambda *arguments: found)
+    monkeypatch.setattr(fused, "measure_kv_error", lambda *arguments: found)
     config = ExportConfig(str(make_gguf("llama")), tmp_path / "b", kv_format="int8")
     for value in (1.0, float("nan")):
         found["mean_abs_error"] = value
@@ -189,7 +192,10 @@ def test_an_error_too_large_is_refused(
     [
         ({"kv_format": "int4"}, "'int4', expected one of float16, int8"),
         ({"kv_format": ""}, "expected one of float16, int8"),
-        ({"kv_format": "int8", "device_target": "portable"}, "leave out --kv-cache, or --target"),
+        (
+            {"kv_format": "int8", "device_target": "portable"},
+            "leave out --kv-cache, or choose another --target",
+        ),
     ],
 )
 def test_options_that_do_not_fit(tmp_path: Path, options: dict[str, Any], message: str) -> None:

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 import edgedec
-from edgedec.export import optimum_fallback, recipe_model
+from edgedec.export import optimum_fallback, recipe_phases
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.export.quantize import SCHEMES
-from edgedec.export.unfinished import ExportReport
+from edgedec.export.report import ExportReport
+from edgedec.models.bundle_files import damaged_files
 from edgedec.models.errors import ConfigError, UnsupportedModelError
-from edgedec.models.manifest import damaged_files, read_manifest
+from edgedec.models.manifest import read_manifest
 
 GgufMaker = Callable[..., Path]
 TEXT = "hello world 12"
@@ -26,7 +27,7 @@ def export_and_run(source: Path, folder: Path, **options: Any) -> tuple[ExportRe
     """Returns the report of an export and six greedy tokens of the bundle."""
     bundle = folder / "tiny.edgedec"
     report = export(ExportConfig(source=str(source), destination=bundle, **options))
-    assert damaged_files(bundle, read_manifest(bundle)) == []
+    assert damaged_files(bundle, read_manifest(bundle).files) == []
     request = edgedec.GenerationConfig(max_new_tokens=6, ignore_eos=True)
     with edgedec.load(bundle) as engine:
         return report, list(engine.generate(TEXT, request).token_ids)
@@ -55,9 +56,9 @@ def test_device_targets_agree_on_float_weights(make_gguf: GgufMaker, tmp_path: P
     fused, fused_tokens = export_and_run(source, tmp_path / "a", hidden_layers=(0, 2))
     portable, portable_tokens = export_and_run(source, tmp_path, device_target="portable")
     assert fused_tokens == portable_tokens
-    assert fused.manifest.models["target"].graph_kind == "fused"
-    assert fused.manifest.models["target"].hidden_layers == (0, 2)
-    assert portable.manifest.models["target"].graph_kind == "portable"
+    assert fused.manifest.target.contract.compiler == "fused"
+    assert fused.manifest.target.contract.can.hidden == (0, 2)
+    assert portable.manifest.target.contract.compiler == "portable"
 
 
 def test_portable_graphs_hold_float32(make_gguf: GgufMaker, tmp_path: Path) -> None:
@@ -92,7 +93,9 @@ def gpt2_folder(tmp_path: Path) -> Path:
 def test_a_family_without_recipe_goes_through_optimum(gpt2_folder: Path, tmp_path: Path) -> None:
     report, tokens = export_and_run(gpt2_folder, tmp_path, context=48)
     entry = report.manifest.models["target"]
-    assert (entry.graph_kind, entry.config.family, entry.context) == ("optimum", "gpt2", 48)
+    assert (entry.config.family, entry.context) == ("gpt2", 48)
+    assert (entry.contract.compiler, entry.contract.backend) == ("optimum", "portable")
+    assert not entry.contract.can.trees
     assert report.manifest.verification["max_abs_error"] < 1e-3
     assert len(tokens) == 6
 
@@ -125,7 +128,7 @@ def test_a_graph_that_computes_something_else_is_refused(
     def verify(*arguments: object) -> dict[str, float]:
         return {"mean_abs_error": float("nan"), "logit_std": 1.0}
 
-    monkeypatch.setattr(recipe_model, "verify_graph", verify)
+    monkeypatch.setattr(recipe_phases, "verify_logits", verify)
     with pytest.raises(UnsupportedModelError, match="from the reference"):
         export(ExportConfig(str(make_gguf("llama")), tmp_path / "b"))
     assert list(tmp_path.iterdir()) == []

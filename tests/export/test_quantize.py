@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,16 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from edgedec.export import quantize
 from edgedec.export.checkpoint import open_checkpoint
+from edgedec.export.config import ExportConfig
+from edgedec.export.pipeline import export
 from edgedec.export.quantize import (
     SCHEMES,
     Quantized,
-    matrices,
     measure_errors,
     quantize_rows,
 )
 from edgedec.models.errors import CheckpointError, ConfigError
-from edgedec.models.quant import FORMATS
+from edgedec.models.families import matrices
+from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat
 from edgedec.models.weights import float_rows
 
 Floats = npt.NDArray[np.float32]
@@ -181,6 +185,45 @@ def test_undefined_values_are_refused(
     weights[3, 5] = value
     checkpoint = open_checkpoint(str(make_gguf("llama", weights={"blk.0.ffn_up.weight": weights})))
     quantized = Quantized(checkpoint, "int8")
-    quantized.rows("layers.0.mlp.up_proj.weight", 0, 3)
-    with pytest.raises(CheckpointError, match=r"mlp\.up_proj\.weight holds infinite or undefined"):
-        quantized.rows("layers.0.mlp.up_proj.weight", 0, 4)
+    for _ in range(2):  # the matrix as a whole, each time
+        with pytest.raises(CheckpointError, match=r"up_proj\.weight holds infinite or undefined"):
+            quantized.rows("layers.0.mlp.up_proj.weight", 0, 2)
+
+
+@pytest.mark.parametrize("scheme", ["int4", "int8-min"])
+def test_every_matrix_is_quantised_once(
+    make_gguf: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    """For the error report, the packed file and the reference of the verification together."""
+    n_weights = 0
+
+    def counted(values: Floats, fmt: QuantFormat) -> PlainTensor:
+        nonlocal n_weights
+        n_weights += values.size
+        return quantize_rows(values, fmt)
+
+    monkeypatch.setattr(quantize, "quantize_rows", counted)
+    report = export(ExportConfig(str(make_gguf("llama")), tmp_path / "b", scheme))
+    shapes = matrices(report.manifest.target.config).values()
+    assert n_weights == sum(n * k for n, k in shapes)
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == sorted(
+        [*(Path(name).name for name in report.manifest.files), "manifest.json"]
+    )
+
+
+def test_what_is_kept_on_disk_is_what_was_quantised(
+    make_gguf: Callable[..., Any], tmp_path: Path
+) -> None:
+    checkpoint = open_checkpoint(str(make_gguf("llama")))
+    name = "layers.1.mlp.down_proj.weight"
+    values = float_rows(checkpoint, name, 0, 256)
+    for scheme, fmt in (("int4", "q4_0"), ("int8-min", "q8_1")):
+        quantized, whole = Quantized(checkpoint, scheme), quantize_rows(values, FORMATS[fmt])
+        for start, stop in ((0, 256), (3, 4), (250, 256), (7, 7)):
+            rows = quantized.rows(name, start, stop)
+            assert rows.format == whole.format
+            for got, expected in ((rows.codes, whole.codes), (rows.scale, whole.scale)):
+                np.testing.assert_array_equal(got, expected[start:stop])
+            if len(whole.minimum):
+                np.testing.assert_array_equal(rows.minimum, whole.minimum[start:stop])
+            np.testing.assert_array_equal(rows.dequantize(), whole.dequantize()[start:stop])

@@ -13,11 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import edgedec
 from edgedec.export.checkpoint import SpecialTokens, open_checkpoint
+from edgedec.export.config import ExportConfig
+from edgedec.export.pipeline import export
 from edgedec.export.safetensors_dir import HuggingFaceCheckpoint, read_model_type
-from edgedec.models.blocks import weight_shapes
 from edgedec.models.config import RopeScaling
 from edgedec.models.errors import CheckpointError, EdgedecError, UnsupportedModelError
+from edgedec.models.families import weight_shapes
 from edgedec.models.weights import float_rows
 
 torch = pytest.importorskip("torch", reason="needs the dev extra")
@@ -193,7 +196,7 @@ def test_output_biases_have_no_recipe(make_folder: Maker) -> None:
     [
         ({"hidden_size": None}, "hidden_size is missing"),
         ({"hidden_size": "32"}, "hidden_size is '32', expected an integer"),
-        ({"num_hidden_layers": 10**8}, "100000000 layers"),
+        ({"num_hidden_layers": 10**8}, "n_layers is 100000000, expected at most 10000"),
         ({"num_attention_heads": 0}, "n_heads is 0"),
         ({"num_key_value_heads": 3}, "not a multiple"),
         ({"vocab_size": 97}, r"shape \[96, 32\], expected \[97, 32\]"),
@@ -246,6 +249,42 @@ def test_special_tokens(make_folder: Maker) -> None:
     edit(folder / "generation_config.json", eos_token_id=9999)
     with pytest.raises(CheckpointError, match="eos_token_id is '9999', expected ids below 96"):
         assert open_checkpoint(str(folder)).special
+
+
+SAMPLING = {"do_sample": True, "temperature": 0.7, "top_k": 20, "top_p": 0.8}
+
+
+def test_the_recommended_sampling_becomes_the_bundles(make_folder: Maker, tmp_path: Path) -> None:
+    folder, _ = make_folder()
+    edit(folder / "generation_config.json", repetition_penalty=1.1, max_length=9, **SAMPLING)
+    assert open_checkpoint(str(folder)).sampling == {**SAMPLING, "repetition_penalty": 1.1}
+    export(ExportConfig(str(folder), tmp_path / "b", device_target="portable"))
+    with edgedec.load(tmp_path / "b") as engine:
+        sampling = engine.defaults.sampling
+    assert sampling == edgedec.SamplingConfig(
+        temperature=0.7, top_k=20, top_p=0.8, repetition_penalty=1.1
+    )
+
+
+@pytest.mark.parametrize("stated", [{}, {"do_sample": False}, {"temperature": 0.6, "top_p": 0.9}])
+def test_without_do_sample_a_bundle_is_greedy(
+    make_folder: Maker, tmp_path: Path, stated: dict[str, Any]
+) -> None:
+    folder, _ = make_folder()
+    edit(folder / "generation_config.json", **stated)
+    export(ExportConfig(str(folder), tmp_path / "b", device_target="portable"))
+    with edgedec.load(tmp_path / "b") as engine:
+        assert engine.defaults.sampling.is_greedy
+
+
+@pytest.mark.parametrize(
+    "fields", [{"do_sample": "yes"}, {"temperature": "hot"}, {"top_k": 2.5}, {"top_p": [0.9]}]
+)
+def test_recommendations_of_the_wrong_type(make_folder: Maker, fields: dict[str, Any]) -> None:
+    folder, _ = make_folder()
+    edit(folder / "generation_config.json", **{**SAMPLING, **fields})
+    with pytest.raises(CheckpointError, match=rf"generation_config\.json: {next(iter(fields))} is"):
+        _ = open_checkpoint(str(folder)).sampling
 
 
 def test_tokenizer_that_adds_bos(make_folder: Maker) -> None:

@@ -1,4 +1,4 @@
-"""Pearson's test of counts against an exact law."""
+"""Pearson's test of counts against an exact distribution."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEAST_EXPECTED = 5.0
 
 @dataclass(frozen=True)
 class Fit:
-    """statistic: of Pearson. p_value: how likely one as large is if the law is the counts'."""
+    """statistic: of Pearson. p_value: how likely one as large is if the counts follow it."""
 
     statistic: float
     n_cells: int

@@ -1,4 +1,4 @@
-"""The first two tokens of an output: their exact law, and how often speculation emits which."""
+"""The first two tokens of an output: their distribution, and how often speculation emits which."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Float64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class FirstTwoLaw:
-    """The law of the first two tokens, in cells.
+    """The distribution of the first two tokens, in cells.
 
     A cell is a pair; a first token with all rare second ones; a first token with any second one,
     where it is too rare to be looked into; or all that is left, the last cell.
@@ -33,7 +33,7 @@ class FirstTwoLaw:
 
     @classmethod
     def of(cls, model: TokenSequence, prompt: Sequence[int], least: float) -> FirstTwoLaw:
-        """Returns the law at temperature 1 in cells of probability ``least`` and more, mostly."""
+        """Returns the distribution at temperature 1 in cells of mostly ``least`` and more."""
         cells: list[tuple[int, int | None]] = []
         first = _probs_after(model, prompt)
         for token in np.flatnonzero(first >= least).tolist():
@@ -41,11 +41,11 @@ class FirstTwoLaw:
                 pairs = first[token] * _probs_after(model, [*prompt, token])
                 cells += [(token, int(second)) for second in np.flatnonzero(pairs >= least)]
             cells.append((token, None))
-        law = cls({cell: i for i, cell in enumerate(cells)}, np.zeros(0))
-        return law.at(model, prompt, 1.0)
+        distribution = cls({cell: i for i, cell in enumerate(cells)}, np.zeros(0))
+        return distribution.at(model, prompt, 1.0)
 
     def at(self, model: TokenSequence, prompt: Sequence[int], temperature: float) -> FirstTwoLaw:
-        """Returns the law of the same cells at another temperature.
+        """Returns the distribution of the same cells at another temperature.
 
         Rows are those of plain passes over one text each; the rest is float64.
         """
@@ -79,7 +79,7 @@ def _probs_after(model: TokenSequence, text: Sequence[int], temperature: float =
 class Drawn:
     """Outputs of seeds from 0.
 
-    counts: by cell of the law. pairs: the first two tokens. n_accepted: drafted first tokens that
+    counts: by cell. pairs: the first two tokens. n_accepted: drafted first tokens that
     were accepted, and drafted second ones. n_evaluated: drafted tokens decided on.
 
     Shapes: counts [N] float64.
@@ -96,7 +96,7 @@ def draw(
     strategy: DecodingStrategy,
     prompt: Sequence[int],
     config: GenerationConfig,
-    law: FirstTwoLaw,
+    distribution: FirstTwoLaw,
     n_outputs: int,
 ) -> Drawn:
     """Returns what ``strategy`` emits after ``prompt``, of which ``session`` holds all but the end.
@@ -104,12 +104,12 @@ def draw(
     The prompt's last token is the anchor of the first round, so that the first token may be a
     drafted one, too.
     """
-    drawn = Drawn(np.zeros(len(law.probs)))
+    drawn = Drawn(np.zeros(len(distribution.probs)))
     for seed in range(n_outputs):
         state, origins = emit(session, strategy, prompt, config, seed)
         first, second = state.tokens[len(prompt) :][:2]
         drawn.pairs.append((first, second))
-        drawn.counts[law.cell(first, second)] += 1
+        drawn.counts[distribution.cell(first, second)] += 1
         drawn.n_evaluated += state.stats.total_drafted.n_evaluated
         for i in range(2):
             drawn.n_accepted[i] += origins[i] != TARGET

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from edgedec.models.graph import Capabilities
 from edgedec.runtime.cores.affinity import Affinity
-from edgedec.runtime.sessions.model import Capabilities
 from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.row_stats import RowStats
 from edgedec.runtime.sessions.rows import Rows
@@ -66,7 +66,7 @@ class MemoModel:
         self._computing = computing
         self._prefix = list(prefix)
         self._known: OrderedDict[tuple[int, ...], _Row] = OrderedDict()
-        self.capabilities = Capabilities()
+        self.capabilities = Capabilities(trees=True)
         self.vocab_size = computing.vocab_size
         self.n_token_ids = computing.model.n_token_ids
         self.n_layers = computing.model.n_layers

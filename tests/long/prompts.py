@@ -53,9 +53,9 @@ def encoded_prompts(engine: Engine) -> list[list[int]]:
 
 
 def _plain_texts() -> Iterator[str]:
-    """Yields texts to be continued: fragments, sections of the README, beginnings of files."""
+    """Yields texts to be continued: fragments, sections of a page, beginnings of files."""
     yield from _FRAGMENTS
-    sections = (ROOT / "README.md").read_text(encoding="utf-8").split("\n## ")[1:]
+    sections = (ROOT / "docs/decoding.md").read_text(encoding="utf-8").split("\n## ")[1:]
     yield from (section[:500] for section in sections[:6])
     yield from (text[:600] for text in _source_texts()[:26])
 
@@ -67,6 +67,6 @@ def _requests() -> Iterator[str]:
 
 def _source_texts() -> list[str]:
     """Returns files of the runtime, in the order of their names."""
-    paths = sorted((ROOT / "runtime").glob("*.py"))
+    paths = sorted((ROOT / "runtime").rglob("*.py"))
     texts = [path.read_text(encoding="utf-8") for path in paths]
     return [text for text in texts if len(text) > 1000]

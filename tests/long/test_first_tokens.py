@@ -1,7 +1,7 @@
-"""Sampled outputs follow the model's own law: their first two tokens over 20,000 seeds.
+"""Sampled outputs follow the model's own distribution: their first two tokens over 20,000 seeds.
 
 Each verifier judges what a real draft model proposes, in the rounds that decoding uses; only the
-passes of both models are remembered from seed to seed. The law is counted against softmax in
+passes of both models are remembered from seed to seed. Counts are held against softmax in
 float64 of logits from plain passes.
 """
 
@@ -71,7 +71,7 @@ class Models:
     target: MemoSession
     draft: DraftRole
     prompt: list[int]
-    law: FirstTwoLaw
+    distribution: FirstTwoLaw
     sharper_law: FirstTwoLaw
 
 
@@ -80,13 +80,13 @@ def models(smollm2_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """SmolLM2 with itself in 4 bits as the draft model, whose head knows few tokens."""
     if not kernels.has_library():
         pytest.skip("the compiled kernels are missing")
-    source, bundle = str(smollm2_gguf), tmp_path_factory.mktemp("law") / "pair.edgedec"
+    source, bundle = str(smollm2_gguf), tmp_path_factory.mktemp("distribution") / "pair.edgedec"
     draft = DraftModelConfig(source=source, quantization="int4", head_size=HEAD_SIZE)
     export(ExportConfig(source=source, destination=bundle, draft=draft))
     with edgedec.load(bundle, EngineOptions(context=64, prompt_cache_mb=0)) as engine:
         prompt, computing = engine.encode(PROMPT), engine.new_sequence()
-        law = FirstTwoLaw.of(computing, prompt, LEAST_EXPECTED / N_OUTPUTS)
-        sharper = law.at(computing, prompt, 0.9)
+        distribution = FirstTwoLaw.of(computing, prompt, LEAST_EXPECTED / N_OUTPUTS)
+        sharper = distribution.at(computing, prompt, 0.9)
         assert engine.draft is not None
         opened = engine.draft.open()
         drafting = MemoSession(opened.take(prompt), prompt[:-1])
@@ -94,7 +94,7 @@ def models(smollm2_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
             target=MemoSession(computing, prompt[:-1]),
             draft=DraftRole(OnePool(drafting), opened.token_map, opened.target_vocab_size),
             prompt=prompt,
-            law=law,
+            distribution=distribution,
             sharper_law=sharper,
         )
         opened.close()
@@ -133,8 +133,11 @@ def test_law_of_the_first_two_tokens(
     models: Models, name: str, kind: SiblingKind, note: Note
 ) -> None:
     strategy = Speculative(planner(models, kind), VERIFIERS[name])
-    drawn = draw(models.target, strategy, models.prompt, CONFIG, models.law, N_OUTPUTS)
-    found, wrong = (fit(drawn.counts, law.probs) for law in (models.law, models.sharper_law))
+    drawn = draw(models.target, strategy, models.prompt, CONFIG, models.distribution, N_OUTPUTS)
+    found, wrong = (
+        fit(drawn.counts, distribution.probs)
+        for distribution in (models.distribution, models.sharper_law)
+    )
     accepted = drawn.n_accepted
     note(
         f"{N_OUTPUTS} seeds, {found}; at temperature 0.9 it would be p = {wrong.p_value:.1g}; "
@@ -147,14 +150,16 @@ def test_law_of_the_first_two_tokens(
     assert wrong.p_value < WRONG_P
     assert models.target.n_checked > 0
     if VERIFIERS[name].is_exact:
-        plain = draw(models.target, Plain(), models.prompt, CONFIG, models.law, N_COMPARED)
+        plain = draw(models.target, Plain(), models.prompt, CONFIG, models.distribution, N_COMPARED)
         assert drawn.pairs[:N_COMPARED] == plain.pairs
 
 
 def test_another_law_is_seen(models: Models, note: Note) -> None:
-    """Typical acceptance, which is approximate, does not pass for the model's law."""
+    """Typical acceptance, which is approximate, does not pass for the model's distribution."""
     strategy = Speculative(planner(models, DETERMINISTIC), Typical())
-    drawn = draw(models.target, strategy, models.prompt, CONFIG, models.law, N_OUTPUTS // 10)
-    found = fit(drawn.counts, models.law.probs)
+    drawn = draw(
+        models.target, strategy, models.prompt, CONFIG, models.distribution, N_OUTPUTS // 10
+    )
+    found = fit(drawn.counts, models.distribution.probs)
     note(f"typical acceptance: {found}")
     assert found.p_value < WRONG_P

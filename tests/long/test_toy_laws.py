@@ -1,4 +1,4 @@
-"""The law of the first two tokens on toy tables: 200,000 rounds of every verifier."""
+"""The distribution of the first two tokens on toy tables: 200,000 rounds of every verifier."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def toy_tables(seed: int) -> tuple[Tables, Tables]:
 
 
 def law_of(first: Tables, second: Tables) -> Float64:
-    """Returns the law of two tokens, flat, when ``first`` gives one and ``second`` the other."""
+    """Returns the distribution of two tokens, flat: ``first`` gives one, ``second`` the other."""
     probs = first[()]
     return np.concatenate([probs[i] * second[(i,)] for i in range(len(probs))])
 
@@ -43,7 +43,7 @@ def test_law_by_counting(name: str, kind: SiblingKind, note: Note) -> None:
         wrong.append(fit(counts.ravel(), law_of(draft, target)).p_value)
     note(
         f"{N_TABLES} tables of {N_ROUNDS} rounds, {n_accepted} drafted tokens accepted, "
-        f"least p = {min(p_values):.3g}; against the draft's law {max(wrong):.1g} at most"
+        f"least p = {min(p_values):.3g}; against the draft's distribution {max(wrong):.1g} at most"
     )
     assert min(p_values) > LEAST_P
     assert sum(p < 0.5 for p in p_values) in range(3, 18)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from edgedec.models.blocks import weight_shapes
+from edgedec.models.blocks import decoder_shapes
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
-from edgedec.models.families import Fields, find_family, known_families
-from edgedec.models.weights import SourceWeight, check_layers, check_weights
+from edgedec.models.families import find_family, known_families
+from edgedec.models.fields import Fields
+from edgedec.models.weights import PairedHeads, check_layers, check_weights
 
 TINY = ModelConfig(
     family="llama", vocab_size=10, hidden_size=8, intermediate_size=12, n_layers=2, n_heads=4,
@@ -29,35 +30,34 @@ def test_unknown_family_is_named(name: str) -> None:
 
 
 @pytest.mark.parametrize("family", known_families())
-def test_maps_name_every_weight_once(family: str) -> None:
-    module = find_family(family)
-    for weights in (module.map_hf(TINY), module.map_gguf(TINY)):
-        assert set(weights) == set(weight_shapes(TINY))
-        assert len({source.name for source in weights.values()}) == len(weights)
+def test_every_weight_is_named_once(family: str) -> None:
+    weights = find_family(family).weights(TINY)
+    assert {name: weight.shape for name, weight in weights.items()} == decoder_shapes(TINY)
+    for places in ([w.hf for w in weights.values()], [w.gguf for w in weights.values()]):
+        assert len({(place.name, place.expert, place.first_row) for place in places}) == len(places)
 
 
-def test_row_order_puts_pairs_back_into_halves() -> None:
-    order = SourceWeight("q", n_interleaved_heads=2).row_order(8)
-    assert order is not None
-    assert order.tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
-    assert SourceWeight("v").row_order(8) is None
+def test_pairs_are_put_back_into_halves() -> None:
+    assert PairedHeads(2).of(8).tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
 
 
 def test_missing_weights_are_named_and_counted() -> None:
-    weights = find_family("qwen2").map_hf(TINY)
-    stored = {weights[ours].name: shape for ours, shape in weight_shapes(TINY).items()}
-    check_weights(TINY, weights, stored)
+    weights = {ours: (w.shape, w.hf) for ours, w in find_family("qwen2").weights(TINY).items()}
+    stored = {source.name: shape for shape, source in weights.values()}
+    check_weights("qwen2", weights, stored)
     del stored["model.norm.weight"]
     with pytest.raises(CheckpointError, match=r"^missing tensor model\.norm\.weight;"):
-        check_weights(TINY, weights, stored)
+        check_weights("qwen2", weights, stored)
     with pytest.raises(CheckpointError, match=r"^missing 27 tensors: .*, .*, .*, \.\.\.;"):
-        check_weights(TINY, weights, {})
+        check_weights("qwen2", weights, {})
     with pytest.raises(CheckpointError, match="states 2 layers, but there are only 1 tensors"):
         check_layers(TINY, 1)
 
 
 def test_fields_are_read_with_their_types() -> None:
-    fields = Fields({"n": 3, "whole": 4.0, "x": 0.5, "yes": True, "s": "t", "big": 10**400})
+    values = {"n": 3, "whole": 4.0, "x": 0.5, "yes": True, "s": "t", "big": 10**400, "no": None}
+    fields = Fields(values, "config.json", CheckpointError)
+    assert fields.integer("no", 5) == 5
     assert fields.integer("n") == 3
     assert fields.integer("whole") == 4
     assert fields.integer("absent", 7) == 7
@@ -73,6 +73,9 @@ def test_fields_are_read_with_their_types() -> None:
         lambda: fields.text("n"),
         lambda: fields.table("n"),
         lambda: fields.integer("absent"),
+        lambda: fields.integer("no"),
+        lambda: fields.integer("n", least=4),
+        lambda: fields.table("nested", {"a": "b"}).integer("a"),
     ):
         with pytest.raises(CheckpointError, match=r"config\.json: "):
             read()

@@ -12,31 +12,37 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edgedec.models.config import ModelConfig
+from edgedec.models.bundle_files import FileEntry, damaged_files, file_sha256
+from edgedec.models.config import LayerConfig, ModelConfig, RopeScaling
 from edgedec.models.errors import BundleError
-from edgedec.models.manifest import (
-    BundleManifest,
-    FileEntry,
-    ModelEntry,
-    damaged_files,
-    file_sha256,
-    read_manifest,
-)
+from edgedec.models.graph import ROW_STATS, Capabilities, GraphContract, KVLayout, stats_port
+from edgedec.models.manifest import BundleManifest, ModelEntry, read_manifest
 
 pytestmark = pytest.mark.robustness
 
 GRAPH, WEIGHTS = "target/model.onnx", "target/weights.bin"
+CONTRACT = GraphContract(
+    compiler="fused",
+    backend="fused",
+    triple="any",
+    providers=("CPUExecutionProvider",),
+    inputs=("input_ids", "parents", "k_cache", "v_cache", "layer_gates"),
+    outputs=("logits", "hidden.1", *map(stats_port, ROW_STATS)),
+    kv=KVLayout("panels", "float16", row_nbytes=32, block_nbytes=128),
+    can=Capabilities(trees=True, gates=True, row_stats=True, hidden=(1,)),
+)
+MODEL = ("models", "target")
 
 
 def make_manifest(folder: Path) -> BundleManifest:
     """Writes a small whole bundle into ``folder`` and returns its manifest."""
     (folder / "target").mkdir(parents=True)
-    (folder / GRAPH).write_bytes(b"graph")
+    (folder / GRAPH).write_bytes(b"\x08\x0a\x12\x01x")  # a version and a name
     (folder / WEIGHTS).write_bytes(bytes(range(256)) * 16)
     (folder / "tokenizer.json").write_text("{}")
     paths = (GRAPH, WEIGHTS, "tokenizer.json")
     manifest = BundleManifest(
-        schema_version=1,
+        schema_version=2,
         name="tiny",
         licence=None,
         edgedec_version="0.1.0",
@@ -44,12 +50,25 @@ def make_manifest(folder: Path) -> BundleManifest:
         quantization="keep",
         models={
             "target": ModelEntry(
+                kind="target",
                 graph=GRAPH,
-                graph_kind="fused",
                 weights=(WEIGHTS,),
-                config=ModelConfig("llama", 10, 8, 16, 2, 2, 1, 4, 64, 1e-5),
+                contract=CONTRACT,
+                config=ModelConfig(
+                    "llama",
+                    10,
+                    8,
+                    16,
+                    2,
+                    2,
+                    1,
+                    4,
+                    64,
+                    1e-5,
+                    rope_scaling=RopeScaling("linear", 2.0),
+                    layers=(LayerConfig(16, 1e4), LayerConfig(12, 0.0)),
+                ),
                 context=64,
-                hidden_layers=(1,),
                 tensor_formats={"embed_tokens.weight": "q4_1"},
             )
         },
@@ -92,7 +111,7 @@ def test_round_trip(tmp_path: Path) -> None:
     manifest = make_manifest(tmp_path / "b")
     assert read_manifest(tmp_path / "b") == manifest
     assert BundleManifest.from_dict(manifest.to_dict()) == manifest
-    assert damaged_files(tmp_path / "b", manifest) == []
+    assert damaged_files(tmp_path / "b", manifest.files) == []
 
 
 @pytest.mark.parametrize(
@@ -105,6 +124,12 @@ def test_round_trip(tmp_path: Path) -> None:
 def test_paths_stay_inside(bundle: Path, path: str) -> None:
     rewrite(bundle, lambda f: f["files"].update({path: {"n_bytes": 1, "sha256": "0" * 64}}))
     assert "relative path" in refusal(bundle)
+
+
+@pytest.mark.parametrize("name", ["", "..", "../x", "a/b", "Target", "a" * 33, "-x", "t\n", "\0"])
+def test_names_of_models_are_plain(bundle: Path, name: str) -> None:
+    rewrite(bundle, lambda f: f["models"].update({name: f["models"].pop("target")}))
+    assert "expected lower-case letters and digits" in refusal(bundle)
 
 
 @pytest.mark.parametrize("name", [GRAPH, WEIGHTS, "tokenizer.json", "manifest.json"])
@@ -137,7 +162,13 @@ def test_unknown_schema_version(bundle: Path) -> None:
     rewrite(bundle, lambda f: f.update(schema_version=7, novelty={}))
     message = refusal(bundle)
     assert "7" in message
-    assert "this edgedec reads 1" in message
+    assert "this edgedec reads 2" in message
+    assert "install" in message
+
+
+def test_bundles_of_schema_1_are_to_be_exported_again(bundle: Path) -> None:
+    rewrite(bundle, lambda f: f.update(schema_version=1))
+    assert refusal(bundle).endswith("is 1, this edgedec reads 2: export the model again")
 
 
 @pytest.mark.parametrize("n_bytes", [-1, -(2**70), 2**70, 1.5, "5", True, None, [5]])
@@ -155,28 +186,61 @@ def test_sizes_are_counts(bundle: Path, n_bytes: object) -> None:
         (("licence",), 3),
         (("models",), []),
         (("models",), {}),
-        (("models", "target", "graph"), "nowhere.onnx"),
-        (("models", "target", "graph_kind"), "pickle"),
-        (("models", "target", "weights"), WEIGHTS),
-        (("models", "target", "weights"), ["other.bin"]),
-        (("models", "target", "config"), None),
-        (("models", "target", "config", "n_layers"), 0),
-        (("models", "target", "config", "n_kv_heads"), 3),
-        (("models", "target", "config", "n_kv_heads"), True),
-        (("models", "target", "config", "rms_norm_eps"), "small"),
-        (("models", "target", "config", "rope_theta"), -1.0),
-        (("models", "target", "config", "has_qkv_bias"), 1),
-        (("models", "target", "config", "rope_scaling"), "linear"),
-        (("models", "target", "config", "rope_scaling", "kind"), "yarn"),
-        (("models", "target", "config", "rope_scaling", "factors"), [1, "2"]),
-        (("models", "target", "context"), 0),
-        (("models", "target", "hidden_layers"), [3]),
-        (("models", "target", "tensor_formats"), {"x": "q9_9"}),
-        (("models", "target", "kv_format"), "int4"),
-        (("models", "target", "kv_format"), "int8\n"),
-        (("models", "target", "kv_format"), 8),
-        (("models", "target", "kv_format"), ["int8"]),
-        (("models", "target", "kv_format"), True),
+        ((*MODEL, "kind"), "head"),
+        ((*MODEL, "kind"), "draft"),
+        ((*MODEL, "kind"), ["target"]),
+        ((*MODEL, "graph"), "nowhere.onnx"),
+        ((*MODEL, "weights"), WEIGHTS),
+        ((*MODEL, "weights"), ["other.bin"]),
+        ((*MODEL, "contract"), None),
+        ((*MODEL, "contract", "compiler"), "../fused"),
+        ((*MODEL, "contract", "backend"), "os.path"),
+        ((*MODEL, "contract", "backend"), 3),
+        ((*MODEL, "contract", "triple"), None),
+        ((*MODEL, "contract", "providers"), "CPUExecutionProvider"),
+        ((*MODEL, "contract", "inputs"), ["input_ids", "parents", "k_cache", "v_cache"]),
+        ((*MODEL, "contract", "inputs"), [*CONTRACT.inputs, "parents"]),
+        ((*MODEL, "contract", "inputs"), [n for n in CONTRACT.inputs if n != "parents"]),
+        ((*MODEL, "contract", "inputs"), [n for n in CONTRACT.inputs if n != "v_cache"]),
+        ((*MODEL, "contract", "inputs"), 7),
+        ((*MODEL, "contract", "outputs"), []),
+        ((*MODEL, "contract", "outputs"), ["logits"]),
+        ((*MODEL, "contract", "outputs"), [n for n in CONTRACT.outputs if "top" not in n]),
+        ((*MODEL, "contract", "kv", "kind"), "rows"),
+        ((*MODEL, "contract", "kv", "kind"), "pages"),
+        ((*MODEL, "contract", "kv", "format"), "int4"),
+        ((*MODEL, "contract", "kv", "format"), "float32"),
+        ((*MODEL, "contract", "kv", "format"), "int8\n"),
+        ((*MODEL, "contract", "kv", "format"), ["int8"]),
+        ((*MODEL, "contract", "kv", "row_nbytes"), 0),
+        ((*MODEL, "contract", "kv", "block_nbytes"), 0),
+        ((*MODEL, "contract", "kv", "block_nbytes"), 2**40),
+        ((*MODEL, "contract", "can"), ["trees"]),
+        ((*MODEL, "contract", "can", "trees"), 1),
+        ((*MODEL, "contract", "can", "batch"), "no"),
+        ((*MODEL, "contract", "can", "flight"), True),
+        ((*MODEL, "contract", "can", "hidden"), [3]),
+        ((*MODEL, "contract", "can", "hidden"), [2]),
+        ((*MODEL, "config"), None),
+        ((*MODEL, "config", "n_layers"), 0),
+        ((*MODEL, "config", "n_kv_heads"), 3),
+        ((*MODEL, "config", "n_kv_heads"), True),
+        ((*MODEL, "config", "rms_norm_eps"), "small"),
+        ((*MODEL, "config", "rope_theta"), -1.0),
+        ((*MODEL, "config", "has_qkv_bias"), 1),
+        ((*MODEL, "config", "has_qk_norm"), "yes"),
+        ((*MODEL, "config", "rope_scaling"), "linear"),
+        ((*MODEL, "config", "rope_scaling", "kind"), "yarn"),
+        ((*MODEL, "config", "rope_scaling", "factors"), [1, "2"]),
+        ((*MODEL, "config", "layers"), 2),
+        ((*MODEL, "config", "layers"), None),
+        ((*MODEL, "config", "layers"), [{"intermediate_size": 16, "rope_theta": 1e4}]),
+        ((*MODEL, "config", "layers"), [{"intermediate_size": 16}] * 2),
+        ((*MODEL, "config", "layers"), [{"intermediate_size": 0, "rope_theta": 1e4}] * 2),
+        ((*MODEL, "config", "layers"), [{"intermediate_size": 16, "rope_theta": -1}] * 2),
+        ((*MODEL, "config", "layers"), [{"intermediate_size": 16, "rope_theta": 1, "x": 1}] * 2),
+        ((*MODEL, "context"), 0),
+        ((*MODEL, "tensor_formats"), {"x": "q9_9"}),
         (("files", GRAPH), []),
         (("files", GRAPH, "sha256"), "F" * 64),
         (("files", GRAPH, "sha256"), "0" * 63),
@@ -200,13 +264,37 @@ def test_wrong_values_are_named(bundle: Path, place: tuple[str, ...], value: obj
     assert place[-1] in message or place[1] in message
 
 
-def test_every_key_is_needed_and_no_other(bundle: Path) -> None:
-    whole = json.loads((bundle / "manifest.json").read_text())
-    for key in whole:
-        (bundle / "manifest.json").write_text(json.dumps({**whole, key + "_": 1}))
-        refusal(bundle)
-        (bundle / "manifest.json").write_text(json.dumps({k: whole[k] for k in whole if k != key}))
-        assert key in refusal(bundle)
+@pytest.mark.parametrize(
+    "place",
+    [
+        (), MODEL, (*MODEL, "contract"), (*MODEL, "contract", "kv"), (*MODEL, "contract", "can"),
+        ("files", GRAPH),
+    ],
+)  # fmt: skip
+def test_every_key_is_needed_and_no_other(bundle: Path, place: tuple[str, ...]) -> None:
+    text = (bundle / "manifest.json").read_text()
+
+    def changed(change: Callable[[dict[str, Any]], object]) -> str:
+        fields = whole = json.loads(text)
+        for key in place:
+            fields = fields[key]
+        change(fields)
+        (bundle / "manifest.json").write_text(json.dumps(whole))
+        return refusal(bundle)
+
+    keys = json.loads(text)
+    for key in place:
+        keys = keys[key]
+    for key in keys:
+        assert key in changed(lambda fields, key=key: fields.update({key + "_": 1}))
+        assert key in changed(lambda fields, key=key: fields.pop(key))
+
+
+def test_a_config_names_what_differs_from_the_defaults(bundle: Path) -> None:
+    config = json.loads((bundle / "manifest.json").read_text())["models"]["target"]["config"]
+    assert config["rope_scaling"] == {"kind": "linear", "factor": 2.0}
+    assert config["layers"][1] == {"intermediate_size": 12, "rope_theta": 0.0}
+    assert not {"has_qkv_bias", "has_qk_norm", "trimmed_head_size"} & set(config)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +341,7 @@ def test_flipped_byte_is_named(bundle: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert WEIGHTS in refusal(bundle)
     monkeypatch.setattr("edgedec.models.manifest.SMALL_FILE_BYTES", 100)
     manifest = read_manifest(bundle)  # large files are not read at load ...
-    assert damaged_files(bundle, manifest) == [WEIGHTS]  # ... but this finds the damage
+    assert damaged_files(bundle, manifest.files) == [WEIGHTS]  # ... but this finds the damage
 
 
 json_values = st.recursive(

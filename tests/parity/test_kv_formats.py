@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
+from graph_models import open_graph_model
 
 from edgedec import kernels
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.weights_file import write_weights
-from edgedec.models.blocks import weight_shapes
-from edgedec.models.manifest import KVFormat
+from edgedec.models.families import weight_shapes
+from edgedec.models.graph import KV_FORMATS_OF, KVFormat
 from edgedec.models.reference import ReferenceModel
-from edgedec.runtime.backends.fused import FusedModel
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.token_tree import TokenTree
 
@@ -46,7 +46,7 @@ def open_format(source: Any, tmp_path_factory: pytest.TempPathFactory) -> MakeSe
     shapes = weight_shapes(source.config)
     formats = {name: source.format(name) for name, s in shapes.items() if len(s) == 2}
     folder = tmp_path_factory.mktemp("formats")
-    for kv_format in get_args(KVFormat):
+    for kv_format in KV_FORMATS_OF["panels"]:
         (folder / kv_format).mkdir()
         portable = emit_portable(source.config, CONTEXT, ())
         graph = fuse(portable, source.config, formats, kv_format=kv_format)
@@ -54,13 +54,13 @@ def open_format(source: Any, tmp_path_factory: pytest.TempPathFactory) -> MakeSe
         onnx.save(graph, folder / kv_format / "model.onnx")
 
     def make(kv_format: KVFormat, threads: int = 1) -> TokenSequence:
-        model = FusedModel(folder / kv_format / "model.onnx", source.config, threads)
+        model = open_graph_model(folder / kv_format / "model.onnx", source.config, threads)
         return TokenSequence(model, CONTEXT)
 
     return make
 
 
-@pytest.fixture(params=get_args(KVFormat))
+@pytest.fixture(params=KV_FORMATS_OF["panels"])
 def make_session(request: pytest.FixtureRequest, open_format: MakeSession) -> MakeSession:
     def make(threads: int = 1) -> TokenSequence:
         return open_format(request.param, threads)
@@ -135,7 +135,7 @@ def test_formats_are_near_the_reference_and_apart(open_format: MakeSession, sour
     expected = ReferenceModel(source).forward(TEXT).logits
     error = {
         kv_format: np.abs(feed(open_format(kv_format), TEXT) - expected).mean() / expected.std()
-        for kv_format in get_args(KVFormat)
+        for kv_format in KV_FORMATS_OF["panels"]
     }
     assert error["float16"] < 1e-3 < error["int8"] < 0.02
 

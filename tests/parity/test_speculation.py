@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from graph_models import open_graph_model
 
 from edgedec import kernels
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.weights_file import write_weights
-from edgedec.models.blocks import weight_shapes
-from edgedec.runtime.backends.fused import FusedModel
+from edgedec.models.families import weight_shapes
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding.plain import Plain
 from edgedec.runtime.decoding.planner import FixedPlanner
@@ -89,7 +89,7 @@ def open_tiny(
     onnx.save(graph, folder / "model.onnx")
 
     def make(threads: int) -> TokenSequence:
-        model = FusedModel(folder / "model.onnx", source.config, threads)
+        model = open_graph_model(folder / "model.onnx", source.config, threads)
         return TokenSequence(model, CONTEXT)
 
     return make

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from graph_models import open_graph_model
 
 from edgedec import kernels
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.weights_file import write_weights
-from edgedec.models.blocks import weight_shapes
-from edgedec.runtime.backends.fused import FusedModel
+from edgedec.models.families import weight_shapes
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.config.switching import SwitchConfig
 from edgedec.runtime.decoding.strategy import DecodingStrategy
@@ -26,12 +26,12 @@ from edgedec.runtime.sessions.passes import run_passes
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.token_tree import TokenTree
 from edgedec.runtime.switching.paired_model import PairedModel
-from edgedec.runtime.switching.policy import ReplayPolicy
 from edgedec.runtime.switching.switching import Switching
 from edgedec.runtime.text.token_map import TokenMap
 
 from ..runtime import draft_toys
 from ..runtime.conftest import OnePool
+from ..runtime.switching.replay import ReplayPolicy
 
 pytestmark = pytest.mark.parity
 
@@ -69,7 +69,7 @@ def open_pair(make_source: Any, tmp_path_factory: pytest.TempPathFactory) -> Ope
 
     def open_one(name: str) -> TokenSequence:
         config = large.config if name == "large" else small.config
-        return TokenSequence(FusedModel(folder / name / "model.onnx", config, 1), CONTEXT)
+        return TokenSequence(open_graph_model(folder / name / "model.onnx", config, 1), CONTEXT)
 
     return lambda: (open_one("large"), open_one("small"))
 

@@ -23,10 +23,10 @@ from edgedec.runtime.sessions.passes import run_passes
 from edgedec.runtime.sessions.token_tree import TokenTree
 from edgedec.runtime.switching.pair import Pair
 from edgedec.runtime.switching.paired_model import PairedModel
-from edgedec.runtime.switching.policy import ReplayPolicy
 from edgedec.runtime.switching.switching import Switching
 
 from ..runtime.draft_toys import generate
+from ..runtime.switching.replay import ReplayPolicy
 
 pytestmark = [pytest.mark.parity, pytest.mark.pair]
 

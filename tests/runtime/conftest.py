@@ -11,9 +11,9 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from edgedec.models.graph import Capabilities
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.engine import Engine, LoadedModel
-from edgedec.runtime.sessions.model import Capabilities
 from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.rows import Rows
 from edgedec.runtime.sessions.sequence import TokenSequence
@@ -43,7 +43,8 @@ class ToyModel:
 
     def __init__(self, vocab_size: int, rule: Callable[[Sequence[int]], Row] | None = None) -> None:
         self.vocab_size = self.n_token_ids = vocab_size
-        self.capabilities = Capabilities()
+        self.capabilities = Capabilities(trees=True, gates=True)
+        self.is_movable = False
         self.n_layers = 1
         self.n_rows = 0
         self.n_passes = 0

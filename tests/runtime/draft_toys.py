@@ -209,7 +209,8 @@ def check_sums(result: GenerationResult) -> None:
     """Asserts what must hold of the counters of any output."""
     stats = result.stats
     assert stats.n_rounds == stats.n_correction + stats.n_bonus <= stats.n_passes
-    assert result.n_new_tokens == 1 + stats.n_accepted + stats.n_passes - stats.n_discarded
+    n_of_passes = stats.n_accepted + stats.n_passes + stats.n_copied
+    assert result.n_new_tokens == 1 + n_of_passes - stats.n_discarded
     assert stats.n_pass_tokens == result.n_new_tokens - 1
     parts = [*stats.by_drafter().values(), *stats.by_depth()]
     for part in (*parts, *(count for counts in stats.drafted.values() for count in counts)):

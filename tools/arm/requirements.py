@@ -41,6 +41,7 @@ def write_metadata(project: dict[str, Any], folder: Path) -> None:
 
 
 def main() -> None:
+    """Prints the requirements, or writes metadata into the folder after --metadata."""
     project = read_project()
     if sys.argv[1:2] == ["--metadata"]:
         write_metadata(project, Path(sys.argv[2]))

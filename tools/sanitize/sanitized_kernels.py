@@ -13,6 +13,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "build/sanitize"
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Puts the sanitized library before any other."""
     kernels.__path__.insert(0, str(FOLDER))  # where `library_path` looks first
     if kernels.library_path().parent != FOLDER:
         raise pytest.UsageError("no library in build/sanitize: run make test-sanitize")
@@ -21,4 +22,5 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header() -> str:
+    """Returns which library is tested."""
     return f"sanitized kernels: {kernels.library_path()}, {', '.join(kernels.available_isas())}"

@@ -9,8 +9,10 @@ import onnx
 from onnx import TensorProto, helper
 
 from edgedec.export.to_onnx.graph import GraphEditor, attributes
-from edgedec.export.to_onnx.linear_node import LAYER_GATES, linear_nodes
+from edgedec.export.to_onnx.linear_node import LinearNode, linear_nodes
 from edgedec.models.config import ModelConfig
+from edgedec.models.errors import UnsupportedModelError
+from edgedec.models.graph import LAYER_GATES
 
 _WEIGHT = re.compile(r"layers\.(\d+)\.(self_attn|mlp)\.")
 
@@ -24,6 +26,10 @@ def add_layer_gates(model: onnx.ModelProto, config: ModelConfig) -> None:
         Linear(x, -, residual, layers.i.mlp.W..., layer_gates, gate_index=2i + 1)
         Attention(qkv, ..., v_cache, layer_gates, layer=i, gate_index=2i)
         inputs: ..., layer_gates i64 [2 * n_layers], 1 to run and 0 to be skipped
+
+    Raises:
+        UnsupportedModelError: A sub-layer could not be left out, since what it adds to the residual
+            stream was not folded into one projection.
     """
     editor = GraphEditor(model)
     for node, linear in linear_nodes(editor):
@@ -38,6 +44,47 @@ def add_layer_gates(model: onnx.ModelProto, config: ModelConfig) -> None:
         gated.attribute.append(helper.make_attribute("gate_index", 2 * attributes(node)["layer"]))
         editor.replace([node], [gated])
     editor.finish()
+    _check_skipped_values(model)
     model.graph.input.append(
         helper.make_tensor_value_info(LAYER_GATES, TensorProto.INT64, (2 * config.n_layers,))
     )
+
+
+def _check_skipped_values(model: onnx.ModelProto) -> None:
+    """Raises unless whatever a skipped node leaves unwritten is read by skipped nodes only.
+
+    A node with a residual writes that when it is skipped; any other writes nothing at all.
+    """
+    editor = GraphEditor(model)
+    for node in (*editor.nodes("Linear"), *editor.nodes("Attention")):
+        gate = _gate_index(node)
+        has_residual = node.op_type == "Linear" and LinearNode.read(node).residual
+        if gate < 0 or has_residual:
+            continue
+        if (reader := _reader_outside(editor, node.output[0], gate)) is not None:
+            raise UnsupportedModelError(
+                f"layer gates: {reader} reads what {node.name} leaves unwritten when sub-layer "
+                f"{gate} is skipped; the recipe adds something else than a plain projection to "
+                "the residual stream, which the fused graph cannot gate: export with --target "
+                "portable"
+            )
+
+
+def _reader_outside(editor: GraphEditor, value: str, gate: int) -> str | None:
+    """Returns who reads ``value``, itself or derived, while ``gate`` is closed; None if nobody."""
+    if editor.is_output(value):
+        return f"output {value}"
+    for reader in editor.readers(value):
+        own = _gate_index(reader)
+        if own == gate:
+            continue
+        if own >= 0:
+            return reader.name
+        for derived in reader.output:
+            if (found := _reader_outside(editor, derived, gate)) is not None:
+                return found
+    return None
+
+
+def _gate_index(node: onnx.NodeProto) -> int:
+    return int(attributes(node).get("gate_index", -1))

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import helper
 
 from edgedec.export.to_onnx.linear_node import DOMAIN
-
-N_TOP = 8
-STATS = (
-    ("argmax", TensorProto.INT64, ("R",)),
-    ("log_sum_exp", TensorProto.FLOAT, ("R",)),
-    ("entropy", TensorProto.FLOAT, ("R",)),
-    ("top_ids", TensorProto.INT64, ("R", N_TOP)),
-    ("top_logits", TensorProto.FLOAT, ("R", N_TOP)),
-)
-"""Outputs ``stats.NAME``, in the order of the operator's."""
+from edgedec.models.graph import LOGITS, ROW_STATS, stats_port
 
 
 def add_row_stats(model: onnx.ModelProto) -> None:
@@ -28,10 +20,12 @@ def add_row_stats(model: onnx.ModelProto) -> None:
         outputs: logits, stats.argmax i64 [R], stats.log_sum_exp f32 [R], ...
     """
     outputs = [
-        helper.make_tensor_value_info(f"stats.{name}", element, shape)
-        for name, element, shape in STATS
+        helper.make_tensor_value_info(
+            stats_port(name), helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), ("R", *sizes)
+        )
+        for name, (dtype, sizes) in ROW_STATS.items()
     ]
     names = [value.name for value in outputs]
-    node = helper.make_node("RowStats", ["logits"], names, name="row_stats", domain=DOMAIN)
+    node = helper.make_node("RowStats", [LOGITS], names, name="row_stats", domain=DOMAIN)
     model.graph.node.append(node)
     model.graph.output.extend(outputs)

@@ -9,7 +9,19 @@ from edgedec.export.to_onnx.graph import GraphEditor, attributes
 from edgedec.export.to_onnx.linear_node import DOMAIN
 from edgedec.kernels import PANEL, kv_block_nbytes
 from edgedec.models.config import ModelConfig
-from edgedec.models.manifest import KVFormat
+from edgedec.models.graph import (
+    INPUT_IDS,
+    K_CACHE,
+    LOGIT_ROWS,
+    PARENTS,
+    PAST_LENGTH,
+    POSITION_IDS,
+    V_CACHE,
+    KVFormat,
+    is_past_port,
+    layer_of_past,
+    present_port,
+)
 
 
 def fuse_attention(model: onnx.ModelProto, config: ModelConfig) -> None:
@@ -19,6 +31,7 @@ def fuse_attention(model: onnx.ModelProto, config: ModelConfig) -> None:
         q, k, v = Split(qkv)
         Attention(Rotary(q), Rotary(k), v, attention_bias, past_key, past_value)
             -> y, present_key, present_value
+        (or Attention(Rotary(norm(q)), Rotary(norm(k)), v, ...), whose qkv is then a Concat)
     After:
         Attention(qkv, position_ids, parents, past_length, cos, sin, k_cache, v_cache) -> y
         where the last T of the P parents belong to the rows of qkv, the others to nodes of the
@@ -36,35 +49,47 @@ def fuse_attention(model: onnx.ModelProto, config: ModelConfig) -> None:
 def _fuse_layer(editor: GraphEditor, attend: onnx.NodeProto, config: ModelConfig) -> None:
     rotations = [editor.producer(value, "RotaryEmbedding") for value in attend.input[:2]]
     q, k = [node for node in rotations if node is not None]
-    split = editor.producer(attend.input[2], "Split")
-    assert split is not None
-    assert list(split.output) == [q.input[0], k.input[0], attend.input[2]]
     _, cos, sin, position_ids = q.input
-    layer = int(attend.input[4].split(".")[1])  # past_key_values.{layer}.key
     heads = attributes(attend)
+    split, joined, qkv = _join(editor, [q.input[0], k.input[0], attend.input[2]], attend.name)
     fused = helper.make_node(
         "Attention",
-        [split.input[0], position_ids, "parents", "past_length", cos, sin, "k_cache", "v_cache"],
+        [qkv, position_ids, PARENTS, PAST_LENGTH, cos, sin, K_CACHE, V_CACHE],
         [attend.output[0]],
         name=attend.name,
         domain=DOMAIN,
-        layer=layer,
+        layer=layer_of_past(attend.input[4]),
         n_heads=heads["q_num_heads"],
         n_kv_heads=heads["kv_num_heads"],
         head_size=config.head_size,
     )
-    editor.replace([split, q, k, attend], [fused])
+    editor.replace([*split, q, k, attend], [*joined, fused])
+
+
+def _join(
+    editor: GraphEditor, parts: list[str], name: str
+) -> tuple[list[onnx.NodeProto], list[onnx.NodeProto], str]:
+    """Returns the nodes to remove, the nodes to add, and the value that is q, k and v in a row.
+
+    Where something happens to q or k between projection and rotation, they are joined again.
+    """
+    split = editor.producer(parts[2], "Split")
+    if split is not None and list(split.output) == parts:
+        return [split], [], split.input[0]
+    qkv = f"{name}.qkv"
+    return [], [helper.make_node("Concat", parts, [qkv], name=qkv, axis=-1)], qkv
 
 
 def _replace_interface(model: onnx.ModelProto, config: ModelConfig) -> None:
     graph = model.graph
-    kept = [v for v in graph.input if v.name in ("input_ids", "position_ids", "logit_rows")]
+    kept = [v for v in graph.input if v.name in (INPUT_IDS, POSITION_IDS, LOGIT_ROWS)]
     added = [
-        helper.make_tensor_value_info("parents", TensorProto.INT64, (1, "P")),
-        helper.make_tensor_value_info("past_length", TensorProto.INT64, (1,)),
+        helper.make_tensor_value_info(PARENTS, TensorProto.INT64, (1, "P")),
+        helper.make_tensor_value_info(PAST_LENGTH, TensorProto.INT64, (1,)),
         *kv_cache_inputs(config, "float16"),
     ]
-    outputs = [v for v in graph.output if not v.name.startswith("present.")]
+    past = {present_port(v.name) for v in graph.input if is_past_port(v.name)}
+    outputs = [v for v in graph.output if v.name not in past]
     del graph.input[:], graph.output[:]
     graph.input.extend([*kept, *added])
     graph.output.extend(outputs)
@@ -77,10 +102,10 @@ def kv_cache_inputs(config: ModelConfig, kv_format: KVFormat) -> list[onnx.Value
         blocks = (*heads, "capacity/16", kv_block_nbytes(d))
         return [
             helper.make_tensor_value_info(name, TensorProto.UINT8, blocks)
-            for name in ("k_cache", "v_cache")
+            for name in (K_CACHE, V_CACHE)
         ]
     keys, values = (*heads, "capacity/16", d, PANEL), (*heads, "capacity", d)
     return [
-        helper.make_tensor_value_info("k_cache", TensorProto.FLOAT16, keys),
-        helper.make_tensor_value_info("v_cache", TensorProto.FLOAT16, values),
+        helper.make_tensor_value_info(K_CACHE, TensorProto.FLOAT16, keys),
+        helper.make_tensor_value_info(V_CACHE, TensorProto.FLOAT16, values),
     ]

@@ -8,7 +8,7 @@ from onnx import helper
 from edgedec.export.to_onnx.graph import GraphEditor
 from edgedec.export.to_onnx.passes.fuse_attention import kv_cache_inputs
 from edgedec.models.config import ModelConfig
-from edgedec.models.manifest import KV_FORMATS, KVFormat
+from edgedec.models.graph import KV_FORMATS_OF, KVFormat
 
 ATTRIBUTE = "kv_format"
 
@@ -29,7 +29,8 @@ def set_kv_format(model: onnx.ModelProto, config: ModelConfig, kv_format: KVForm
         del node.attribute[:]
         node.attribute.extend(others)
         if kv_format != "float16":
-            node.attribute.append(helper.make_attribute(ATTRIBUTE, KV_FORMATS.index(kv_format)))
+            number = KV_FORMATS_OF["panels"].index(kv_format)
+            node.attribute.append(helper.make_attribute(ATTRIBUTE, number))
     new = {value.name: value for value in kv_cache_inputs(config, kv_format)}
     for value in model.graph.input:
         if value.name in new:

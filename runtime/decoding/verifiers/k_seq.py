@@ -37,41 +37,41 @@ class KSeq:
 
     def verify(self, tree: DraftTree, target: Target, chance: Chance) -> Verdict:
         def choose(node: int, siblings: Sequence[int]) -> Choice:
-            law, position = target.law(node), target.position(node)
+            distribution, position = target.distribution(node), target.position(node)
             if not siblings:
-                return judge_siblings(law, siblings, chance, position)
-            return judge(law, siblings, draft_probs(tree, node), chance, position)
+                return judge_siblings(distribution, siblings, chance, position)
+            return judge(distribution, siblings, draft_probs(tree, node), chance, position)
 
         return walk(tree, choose)
 
 
 def judge(
-    law: Survivors, siblings: Sequence[int], probs: Float64, chance: Chance, position: int
+    distribution: Survivors, siblings: Sequence[int], probs: Float64, chance: Chance, position: int
 ) -> Choice:
-    """Returns the next token, drawn from ``law``, by trying independent samples of ``probs``.
+    """Returns the next token, drawn from ``distribution``, by trying samples of ``probs``.
 
     Shapes: probs [V] float64.
     """
-    target_probs, n = law.probs(), len(siblings)
-    rho = find_rho(target_probs, probs[law.ids], n)
+    target_probs, n = distribution.probs(), len(siblings)
+    rho = find_rho(target_probs, probs[distribution.ids], n)
     for i, token in enumerate(siblings):
-        at = index_of(law, token)
+        at = index_of(distribution, token)
         if at is None or not probs[token] > 0:
             continue
         ratio = float(target_probs[at] / (rho * probs[token]))
         if chance.accepts(position, i, min(1.0, ratio)):
             return Choice(token, i, i + 1)
-    common = np.minimum(probs[law.ids], target_probs / rho)
+    common = np.minimum(probs[distribution.ids], target_probs / rho)
     overlap = float(common.sum())
     n_fold = (1 - (1 - overlap) ** n) / overlap if overlap > 0 else float(n)
     residual = np.maximum(target_probs - common * n_fold, 0.0)
     total = residual.sum()
     residual = residual / total if total > 0 else target_probs
-    return Choice(int(law.ids[chance.draws(position, residual)]), None, n)
+    return Choice(int(distribution.ids[chance.draws(position, residual)]), None, n)
 
 
 def find_rho(target_probs: Float64, probs: Float64, n: int) -> float:
-    """Returns the least rho in [1, n], nearly, for which the k-SEQ rule keeps the law.
+    """Returns the least rho in [1, n], nearly, for which the k-SEQ rule keeps the distribution.
 
     Shapes: target_probs, probs [N] float64 over the same tokens.
     """

@@ -1,4 +1,4 @@
-"""Sampling by rejection: drafts are kept with just the probability that keeps the law."""
+"""Sampling by rejection: drafts are kept with just the probability that keeps the distribution."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ class Deterministic:
 
     def verify(self, tree: DraftTree, target: Target, chance: Chance) -> Verdict:
         def choose(node: int, siblings: Sequence[int]) -> Choice:
-            return judge_siblings(target.law(node), siblings, chance, target.position(node))
+            return judge_siblings(
+                target.distribution(node), siblings, chance, target.position(node)
+            )
 
         return walk(tree, choose)
 
@@ -55,51 +57,51 @@ class Rejection:
 
     def verify(self, tree: DraftTree, target: Target, chance: Chance) -> Verdict:
         def choose(node: int, siblings: Sequence[int]) -> Choice:
-            law, position = target.law(node), target.position(node)
+            distribution, position = target.distribution(node), target.position(node)
             if not siblings or tree.kind is SiblingKind.DETERMINISTIC:
-                return judge_siblings(law, siblings, chance, position)
+                return judge_siblings(distribution, siblings, chance, position)
             are_distinct = tree.kind is SiblingKind.WITHOUT_REPLACEMENT
             probs = draft_probs(tree, node)
-            return judge_samples(law, siblings, probs, are_distinct, chance, position)
+            return judge_samples(distribution, siblings, probs, are_distinct, chance, position)
 
         return walk(tree, choose)
 
 
 def judge_siblings(
-    law: Survivors, siblings: Sequence[int], chance: Chance, position: int
+    distribution: Survivors, siblings: Sequence[int], chance: Chance, position: int
 ) -> Choice:
-    """Returns the next token, drawn from ``law``, by trying ``siblings`` one after the other.
+    """Returns the next token of ``distribution``, by trying ``siblings`` one after the other.
 
-    A sibling is accepted with the probability the law leaves it; rejected, it is left none.
+    A sibling is accepted with the probability that is left it; rejected, it is left none.
     """
-    residual = law.probs()
+    residual = distribution.probs()
     for i, token in enumerate(siblings):
-        at = index_of(law, token)
+        at = index_of(distribution, token)
         if at is None:
             continue
         if chance.accepts(position, i, float(residual[at])):
             return Choice(token, i, i + 1)
         residual = _without(residual, at)
-    return Choice(int(law.ids[chance.draws(position, residual)]), None, len(siblings))
+    return Choice(int(distribution.ids[chance.draws(position, residual)]), None, len(siblings))
 
 
 def judge_samples(
-    law: Survivors,
+    distribution: Survivors,
     siblings: Sequence[int],
     probs: Float64,
     are_distinct: bool,
     chance: Chance,
     position: int,
 ) -> Choice:
-    """Returns the next token, drawn from ``law``, by trying drawn ``siblings``.
+    """Returns the next token, drawn from ``distribution``, by trying drawn ``siblings``.
 
     Args:
         probs: The draft distribution of the first sibling. Shapes: [V] float64.
         are_distinct: Each later sibling was drawn from what those before it left.
     """
-    residual = law.probs()
+    residual = distribution.probs()
     for i, token in enumerate(siblings):
-        at = index_of(law, token)
+        at = index_of(distribution, token)
         target_prob = 0.0 if at is None else float(residual[at])
         draft_prob = float(probs[token])
         # A token that could not have been drawn was proposed some other way: any proposal may
@@ -108,18 +110,18 @@ def judge_samples(
         if target_prob > 0 and chance.accepts(position, i, min(1.0, ratio)):
             return Choice(token, i, i + 1)
         if draft_prob > 0:
-            residual = _scaled(np.maximum(residual - probs[law.ids], 0.0), residual)
+            residual = _scaled(np.maximum(residual - probs[distribution.ids], 0.0), residual)
         elif at is not None:
             residual = _without(residual, at)
         if are_distinct:
             probs = _without(probs, token)
-    return Choice(int(law.ids[chance.draws(position, residual)]), None, len(siblings))
+    return Choice(int(distribution.ids[chance.draws(position, residual)]), None, len(siblings))
 
 
-def index_of(law: Survivors, token: int) -> int | None:
-    """Returns where ``token`` stands in ``law``, None when the law forbids it."""
-    at = int(np.searchsorted(law.ids, token))
-    return at if at < len(law.ids) and law.ids[at] == token else None
+def index_of(distribution: Survivors, token: int) -> int | None:
+    """Returns where ``token`` stands in ``distribution``, None when the distribution forbids it."""
+    at = int(np.searchsorted(distribution.ids, token))
+    return at if at < len(distribution.ids) and distribution.ids[at] == token else None
 
 
 def _without(probs: Float64, at: int) -> Float64:

@@ -31,13 +31,13 @@ class Typical:
         self._delta = delta
 
     def verify(self, tree: DraftTree, target: Target, chance: Chance) -> Verdict:
-        law = cache(target.law)
+        distribution = cache(target.distribution)
         log_probs, evaluated = {ROOT: 0.0}, []  # accepted nodes; nodes after accepted ones
         for i, node in enumerate(tree.nodes):
             if node.parent not in log_probs:
                 continue
             evaluated.append(i)
-            prob = self._typical_prob(law(node.parent), node.token)
+            prob = self._typical_prob(distribution(node.parent), node.token)
             if prob is not None:
                 log_probs[i] = log_probs[node.parent] + math.log(prob)
         last = max(log_probs, key=lambda i: (len(tree.path(i)), log_probs[i]))
@@ -45,12 +45,12 @@ class Typical:
         path = tuple(tree.path(last))
         return Verdict(path, target.pick(last), is_leaf, frozenset(evaluated))
 
-    def _typical_prob(self, law: Survivors, token: int) -> float | None:
-        """Returns the probability of ``token`` if it is typical of ``law``."""
-        at = index_of(law, token)
+    def _typical_prob(self, distribution: Survivors, token: int) -> float | None:
+        """Returns the probability of ``token`` if it is typical of ``distribution``."""
+        at = index_of(distribution, token)
         if at is None:
             return None
-        probs = law.probs()
+        probs = distribution.probs()
         entropy = -float((probs * np.log(np.maximum(probs, 1e-300))).sum())
         is_typical = probs[at] > min(self._epsilon, self._delta * math.exp(-entropy))
         return float(probs[at]) if is_typical else None

@@ -23,7 +23,7 @@ class Target(Protocol):
     def pick(self, node: int) -> int:
         """Returns the token plain decoding would emit after ``node``."""
 
-    def law(self, node: int) -> Survivors:
+    def distribution(self, node: int) -> Survivors:
         """Returns the distribution plain decoding would draw from after ``node``."""
 
     def position(self, node: int) -> int:

@@ -19,6 +19,4 @@ def _make(parts: DrafterParts, split: CoreSplit | None) -> ModelDrafter:
     return OverlappedDrafter(drafter, split)
 
 
-METHOD = ModelMethod(
-    "what a smaller model would write, the bundle's own or another's", _make, Need.DRAFT_MODEL
-)
+METHOD = ModelMethod("what a smaller model would write", _make, Need.DRAFT_MODEL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from edgedec.runtime.drafters.draft.law import Option
+from edgedec.runtime.drafters.draft.distribution import Option
 from edgedec.runtime.drafting.draft_passes import PREFIX
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 from edgedec.runtime.drafting.drafter import Budget

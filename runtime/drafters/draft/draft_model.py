@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 from edgedec.runtime.drafters.draft.calibration import Calibration
 from edgedec.runtime.drafters.draft.candidates import Candidate, Candidates
+from edgedec.runtime.drafters.draft.distribution import Option, coupled, likeliest
 from edgedec.runtime.drafters.draft.draws import NAME, Draws
 from edgedec.runtime.drafters.draft.guesses import MAX_GUESSES, Guesses
-from edgedec.runtime.drafters.draft.law import Option, coupled, likeliest
 from edgedec.runtime.drafting.draft_cost import DraftCost
 from edgedec.runtime.drafting.draft_passes import PREFIX, DraftPasses
 from edgedec.runtime.drafting.draft_role import DraftRole

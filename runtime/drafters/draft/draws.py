@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 
-from edgedec.runtime.drafters.draft.law import DraftLaw, drawn
+from edgedec.runtime.drafters.draft.distribution import DraftDistribution, drawn
 from edgedec.runtime.drafting.draft_passes import PREFIX, DraftPasses
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree, SiblingKind
 from edgedec.runtime.drafting.drafter import Budget, DraftContext
@@ -29,15 +29,15 @@ _DRAWS_PER_ROUND = 1 << 12
 class _Node:
     """A node that may get children.
 
-    row: of the draft model's tree. law: None before the row is computed, and if nothing can be
-    drawn. left: probability of the tokens that were not drawn yet.
+    row: of the draft model's tree. distribution: None before the row is computed, and if nothing
+    can be drawn. left: probability of the tokens that were not drawn yet.
     """
 
     draft_id: int
     parent_row: int
     row: int = PREFIX
     is_computed: bool = False
-    law: DraftLaw | None = None
+    distribution: DraftDistribution | None = None
     n_drawn: int = 0
     left: float = 1.0
 
@@ -63,7 +63,7 @@ class Draws:
             rows: Row 0 is the one after the text.
         """
         tree = DraftTree(kind=SiblingKind.WITHOUT_REPLACEMENT)
-        nodes = {ROOT: _Node(0, PREFIX, is_computed=True, law=self._law(rows, 0))}
+        nodes = {ROOT: _Node(0, PREFIX, is_computed=True, distribution=self._distribution(rows, 0))}
         slots: list[tuple[float, int]] = [(-1.0, ROOT)]  # places for a child, the likeliest first
         while slots and len(tree) < min(budget.n_nodes, _DRAWS_PER_ROUND - 1):
             loss, at = slots[0]
@@ -73,10 +73,10 @@ class Draws:
             if not node.is_computed:
                 yield from self._compute(nodes, slots, budget)
             heapq.heappop(slots)
-            if node.law is None:
+            if node.distribution is None:
                 continue
             share, child = self._draw(tree, node, at)
-            if node.left > 1e-9 and node.n_drawn < len(node.law.tokens):
+            if node.left > 1e-9 and node.n_drawn < len(node.distribution.tokens):
                 heapq.heappush(slots, (loss * (1 - share), at))
             if tree.nodes[child].depth < budget.depth:
                 nodes[child] = _Node(self._drawn_id(node), node.row)
@@ -94,11 +94,11 @@ class Draws:
         tree = DraftTree(kind=SiblingKind.INDEPENDENT)
         n_chains = max(1, min(budget.n_step_nodes, budget.n_nodes))
         depth = min(budget.depth, budget.n_nodes // n_chains)
-        laws = [self._law(rows, 0) for _ in range(n_chains)]
+        distributions = [self._distribution(rows, 0) for _ in range(n_chains)]
         ends, end_rows = [ROOT] * n_chains, [PREFIX] * n_chains
         for level in range(depth):
-            kept = [i for i, law in enumerate(laws) if law is not None]
-            nodes = [_Node(0, PREFIX, end_rows[i], law=laws[i]) for i in kept]
+            kept = [i for i, distribution in enumerate(distributions) if distribution is not None]
+            nodes = [_Node(0, PREFIX, end_rows[i], distribution=distributions[i]) for i in kept]
             ends = [self._draw(tree, n, ends[i])[1] for n, i in zip(nodes, kept, strict=True)]
             values = tree.values()
             if level + 1 == depth or sum(values[i] for i in ends) < budget.min_step_value:
@@ -110,10 +110,10 @@ class Draws:
                 [self._drawn_id(node) for node in nodes], [n.row for n in nodes], with_logits=True
             )
             end_rows = list(range(first, first + len(nodes)))
-            laws = [self._law(rows, i) for i in range(len(nodes))]
+            distributions = [self._distribution(rows, i) for i in range(len(nodes))]
         return tree
 
-    def _law(self, rows: Rows, index: int) -> DraftLaw | None:
+    def _distribution(self, rows: Rows, index: int) -> DraftDistribution | None:
         context = self._context
         counter = _FIRST_DRAW + len(context.tokens) * _DRAWS_PER_ROUND + self._n_draws
         self._n_draws += 1
@@ -125,26 +125,26 @@ class Draws:
         Returns:
             Its share of the probability that was left, and its index.
         """
-        law = node.law
-        assert law is not None
+        distribution = node.distribution
+        assert distribution is not None
         if at not in tree.draft_rows:
-            tree.draft_rows[at] = law.row(self._vocab_size)
-        probability = float(law.probs[node.n_drawn])
+            tree.draft_rows[at] = distribution.row(self._vocab_size)
+        probability = float(distribution.probs[node.n_drawn])
         share = min(1.0, probability / node.left)
-        child = tree.add(int(law.tokens[node.n_drawn]), at, probability, NAME)
+        child = tree.add(int(distribution.tokens[node.n_drawn]), at, probability, NAME)
         node.left -= probability
         node.n_drawn += 1
         return share, child
 
     def _drawn_id(self, node: _Node) -> int:
         """Returns the token of the latest draw in the draft model's vocabulary."""
-        assert node.law is not None
-        return int(node.law.draft_ids[node.n_drawn - 1])
+        assert node.distribution is not None
+        return int(node.distribution.draft_ids[node.n_drawn - 1])
 
     def _compute(
         self, nodes: dict[int, _Node], slots: list[tuple[float, int]], budget: Budget
     ) -> Passes[None]:
-        """Computes the likeliest nodes that have no law yet, if that is worth a pass."""
+        """Computes the likeliest nodes that have no distribution yet, if that is worth a pass."""
         unknown = [slot for slot in sorted(slots) if not nodes[slot[1]].is_computed]
         unknown = unknown[: budget.n_step_nodes]
         value = -sum(loss for loss, _ in unknown)
@@ -159,4 +159,4 @@ class Draws:
         )
         for index, node in enumerate(chosen):
             node.row, node.is_computed = first + index, True
-            node.law = self._law(rows, index)
+            node.distribution = self._distribution(rows, index)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgedec.runtime.drafters.draft.law import Option
+from edgedec.runtime.drafters.draft.distribution import Option
 
 MAX_GUESSES = 3
 """Rows that may ride along in one pass."""

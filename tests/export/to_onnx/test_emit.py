@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgedec.export.to_onnx.emit import emit_portable
-from edgedec.export.verify import PortableRunner, open_session
+from edgedec.export.to_onnx.runners import PortableRunner, open_session
 from edgedec.models.errors import ConfigError
 from edgedec.models.reference import ReferenceModel
 

@@ -14,9 +14,10 @@ from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.graph import attributes, op_counts
 from edgedec.export.to_onnx.linear_node import LinearNode
 from edgedec.export.to_onnx.passes import pipeline
-from edgedec.export.verify import FusedRunner, PortableRunner, compare_logits
+from edgedec.export.to_onnx.runners import FusedRunner, PortableRunner
+from edgedec.export.verify import compare_logits
 from edgedec.kernels import has_library
-from edgedec.models.blocks import weight_shapes
+from edgedec.models.families import weight_shapes
 from edgedec.models.reference import ReferenceModel
 
 TOKENS = [3, 80, 7, 7, 41, 0, 12, 66, 5]

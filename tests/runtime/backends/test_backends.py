@@ -10,13 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
+from graph_models import contract_of, open_graph_model
 
 from edgedec import kernels
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.weights_file import write_weights
-from edgedec.models.blocks import weight_shapes
 from edgedec.models.errors import BundleError, ConfigError, SessionError
+from edgedec.models.families import weight_shapes
+from edgedec.models.graph import GraphContract
 from edgedec.models.reference import ReferenceModel
 from edgedec.runtime.backends.fused import FusedModel
 from edgedec.runtime.backends.portable import PortableModel
@@ -54,10 +56,9 @@ def make_session(
     folder = tmp_path_factory.mktemp(request.param)
     write_weights(model, source, folder)
     onnx.save(model, folder / "model.onnx")
-    kind = FusedModel if request.param == "fused" else PortableModel
 
     def make(threads: int = 1, context: int = CONTEXT) -> TokenSequence:
-        model = kind(folder / "model.onnx", source.config, threads, HIDDEN)
+        model = open_graph_model(folder / "model.onnx", source.config, threads)
         return TokenSequence(model, context)
 
     return make
@@ -310,6 +311,14 @@ def test_layer_gates_that_make_no_sense(make_session: MakeSession) -> None:
         session.forward(TREE, (), layer_gates=exit_after(1, 2))
 
 
+def stated(source: Any, folder: Path) -> GraphContract:
+    """Returns the contract of a portable graph of ``source``."""
+    folder.mkdir(exist_ok=True)
+    path = folder / "whole.onnx"
+    onnx.save(emit_portable(source.config, CONTEXT, ()), path)
+    return contract_of(path, source.config)
+
+
 @pytest.mark.parametrize("content", [b"", b"not a graph", b"\x08\x07\x12\x00" * 9])
 @pytest.mark.parametrize("kind", [FusedModel, PortableModel])
 def test_broken_graph_is_one_line(
@@ -319,7 +328,7 @@ def test_broken_graph_is_one_line(
         pytest.skip("the kernel library is not built")
     (tmp_path / "model.onnx").write_bytes(content)
     with pytest.raises(BundleError, match=r"^ONNX Runtime refuses [^\n]*$"):
-        kind(tmp_path / "model.onnx", source.config, 1)
+        kind(tmp_path / "model.onnx", source.config, stated(source, tmp_path), 1)
 
 
 def test_graph_without_kv_cache(tmp_path: Path, source: Any) -> None:
@@ -332,8 +341,10 @@ def test_graph_without_kv_cache(tmp_path: Path, source: Any) -> None:
         onnx.helper.make_model(graph, ir_version=10, opset_imports=[opset]),
         tmp_path / "model.onnx",
     )
-    with pytest.raises(BundleError, match=r"has inputs \['x'\], expected input_ids"):
-        PortableModel(tmp_path / "model.onnx", source.config, 1)
+    with pytest.raises(BundleError, match=r"has inputs \['x'\], the manifest states \[.*input_ids"):
+        PortableModel(
+            tmp_path / "model.onnx", source.config, stated(source, tmp_path / "stated"), 1
+        )
 
 
 def test_missing_kernels_say_what_to_do(
@@ -341,7 +352,7 @@ def test_missing_kernels_say_what_to_do(
 ) -> None:
     monkeypatch.setattr(kernels, "has_library", lambda: False)
     with pytest.raises(BundleError, match="lacks: reinstall"):
-        FusedModel(tmp_path / "model.onnx", source.config, 1)
+        FusedModel(tmp_path / "model.onnx", source.config, stated(source, tmp_path), 1)
 
 
 def test_unusable_isa_is_named(
@@ -351,4 +362,4 @@ def test_unusable_isa_is_named(
         pytest.skip("the kernel library is not built")
     monkeypatch.setenv("EDGEDEC_ISA", "abacus")
     with pytest.raises(ConfigError, match=r"^EDGEDEC_ISA names [^\n]*$"):
-        FusedModel(tmp_path / "model.onnx", source.config, 1)
+        FusedModel(tmp_path / "model.onnx", source.config, stated(source, tmp_path), 1)

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from edgedec.models.config import ModelConfig
-from edgedec.models.manifest import KVFormat
-from edgedec.runtime.backends.kv_cache import KV_PANEL, PanelKVCache, kv_row_nbytes, lazy_zeros
+from edgedec.models.graph import KV_FORMATS_OF, KVFormat
+from edgedec.runtime.backends._kv_cache import KV_PANEL, PanelKVCache, kv_row_nbytes, lazy_zeros
 
 D = 4
 CONFIG = ModelConfig("llama", 8, 8, 8, 2, 6, 3, D, 64, 1e-5)
 Rows = dict[str, npt.NDArray[Any]]
 
 
-@pytest.fixture(params=get_args(KVFormat))
+@pytest.fixture(params=KV_FORMATS_OF["panels"])
 def kv_cache(request: pytest.FixtureRequest) -> PanelKVCache:
     """Returns a KV cache of random numbers."""
     return random_kv_cache(request.param, seed=0)
@@ -102,7 +102,7 @@ def test_rows_equal_plain_rows(kv_cache: PanelKVCache, start: int, stop: int) ->
 
 def test_no_context_takes_no_memory() -> None:
     """What is left of a closed one; restoring nothing into it works."""
-    for kv_format in get_args(KVFormat):
+    for kv_format in KV_FORMATS_OF["panels"]:
         kv_cache = PanelKVCache(CONFIG, 0, kv_format)
         assert kv_cache.keys.nbytes == kv_cache.values.nbytes == 0
         kv_cache.load_rows(0, kv_cache.rows(0, 0))

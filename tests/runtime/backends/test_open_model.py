@@ -17,14 +17,15 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from graph_models import contract_of
 
 import edgedec
 from edgedec import kernels
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.weights_file import write_weights
-from edgedec.models.blocks import weight_shapes
 from edgedec.models.errors import BundleError, SessionError
+from edgedec.models.families import weight_shapes
 from edgedec.models.manifest import ModelEntry
 from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.backends.portable import PortableModel
@@ -46,8 +47,8 @@ def write_model(source: Any, folder: Path, is_fused: bool = True) -> ModelEntry:
     write_weights(graph, source, folder)
     onnx.save(graph, folder / "model.onnx")
     weights = tuple(path.name for path in folder.iterdir() if path.name != "model.onnx")
-    kind = "fused" if is_fused else "portable"
-    return ModelEntry("model.onnx", kind, weights, source.config, CONTEXT, (), {})
+    contract = contract_of(folder / "model.onnx", source.config)
+    return ModelEntry("target", "model.onnx", weights, contract, source.config, CONTEXT, {})
 
 
 @pytest.fixture(params=["fused", "portable"])
@@ -110,7 +111,7 @@ def test_anew_when_the_bundle_was_replaced(
     old = open_model(folder, entry, 1)
     before = logits(old)
     folder.rename(tmp_path / "old")
-    write_model(make_source(seed=1), folder, entry.graph_kind == "fused")
+    write_model(make_source(seed=1), folder, entry.contract.backend == "fused")
     new = open_model(folder, entry, 1)
     assert new is not old
     assert np.abs(logits(new) - before).max() > 0.1
@@ -150,9 +151,9 @@ def test_what_was_refused_is_not_kept(bundle: tuple[Path, ModelEntry]) -> None:
 
 def test_a_model_of_ones_own_is_closed(bundle: tuple[Path, ModelEntry]) -> None:
     folder, entry = bundle
-    if entry.graph_kind == "fused":
+    if entry.contract.backend == "fused":
         pytest.skip("one kind is enough")
-    model = PortableModel(folder / entry.graph, entry.config, 1)
+    model = PortableModel(folder / entry.graph, entry.config, entry.contract, 1)
     release_model(model)
     assert model.is_closed
 

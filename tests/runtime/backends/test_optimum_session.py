@@ -7,11 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from graph_models import open_graph_model
 
 from edgedec.models.errors import SessionError
-from edgedec.runtime.backends.portable import PortableModel
+from edgedec.runtime.config import GenerationConfig, SamplingConfig
+from edgedec.runtime.methods.methods import MethodParts, Methods
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.token_tree import TokenTree
+
+from ..draft_toys import generate
 
 pytestmark = pytest.mark.parity
 TOKENS = [5, 90, 33, 2, 61, 7]
@@ -43,7 +47,7 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Any]:
 @pytest.mark.parametrize("sizes", [(6,), (1,) * 6, (4, 2)], ids=str)
 def test_chain_equals_transformers(gpt2: tuple[Path, Any, Any], sizes: tuple[int, ...]) -> None:
     graph, config, expected = gpt2
-    session = TokenSequence(PortableModel(graph, config, 1), 64)
+    session = TokenSequence(open_graph_model(graph, config, 1), 64)
     start = 0
     for size in sizes:
         chain = TokenTree.chain(TOKENS[start : start + size])
@@ -58,14 +62,14 @@ def test_chain_equals_transformers(gpt2: tuple[Path, Any, Any], sizes: tuple[int
 
 def test_tree_is_refused(gpt2: tuple[Path, Any, Any]) -> None:
     graph, config, _ = gpt2
-    session = TokenSequence(PortableModel(graph, config, 1), 64)
+    session = TokenSequence(open_graph_model(graph, config, 1), 64)
     with pytest.raises(SessionError, match="cannot run a tree of drafts"):
         session.forward(TokenTree((1, 2, 3), (-1, 0, 0)), (2,))
 
 
 def test_restored_session_goes_on_bit_for_bit(gpt2: tuple[Path, Any, Any]) -> None:
     graph, config, _ = gpt2
-    model = PortableModel(graph, config, 1)
+    model = open_graph_model(graph, config, 1)
     computed, restored = TokenSequence(model, 64), TokenSequence(model, 64)
     computed.forward(TokenTree.chain(TOKENS), ())
     computed.commit(range(len(TOKENS)))
@@ -74,3 +78,21 @@ def test_restored_session_goes_on_bit_for_bit(gpt2: tuple[Path, Any, Any]) -> No
     rest = TokenTree.chain([8, 9])
     expected = computed.forward(rest, (0, 1)).logits
     np.testing.assert_array_equal(restored.forward(rest, (0, 1)).logits, expected)
+
+
+@pytest.mark.parametrize("method", ["auto", "lookup"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_drafts_are_chains(gpt2: tuple[Path, Any, Any], method: str, temperature: float) -> None:
+    """Costs are measured over chains, and a tree of drafts becomes its likeliest chain."""
+    graph, config, _ = gpt2
+    model = open_graph_model(graph, config, 1)
+    sampling = SamplingConfig(temperature=temperature)
+    request = GenerationConfig(max_new_tokens=24, sampling=sampling, ignore_eos=True)
+    prompt = [5, 9, 33, 5, 9, 12, 5, 9, 33, 5, 9]
+    plain = generate(TokenSequence(model, 64), prompt, request)
+    strategy = Methods(MethodParts(context=64)).strategy(method)
+    result = generate(TokenSequence(model, 64), prompt, request, strategy)
+    assert result.token_ids == plain.token_ids
+    assert result.stats.failed_drafters == {}
+    if method == "lookup":
+        assert result.stats.n_proposed > 0

@@ -1,4 +1,4 @@
-"""Verifiers with the random numbers decoding really uses: their laws by counting."""
+"""Verifiers with the random numbers decoding really uses: their distributions by counting."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def test_law_by_counting(name: str, kind: SiblingKind, seed: int) -> None:
     draft = {path: 0.5 * (row + probs_of(rng, 2, N_IDS)) for path, row in target.items()}
     counts, n_accepted = counted_law(name, kind, target, draft, seed)
     assert N_ROUNDS / 10 < n_accepted < 2 * N_ROUNDS
-    law = np.stack([target[()][i] * target[(i,)] for i in range(N_IDS)])
-    statistic, freedom = chi_square(counts, law)
+    distribution = np.stack([target[()][i] * target[(i,)] for i in range(N_IDS)])
+    statistic, freedom = chi_square(counts, distribution)
     assert freedom > 20
     assert statistic < chi_square_limit(freedom)
     wrong = np.stack([draft[()][i] * target[(i,)] for i in range(N_IDS)])

@@ -1,4 +1,4 @@
-"""Verifiers: their laws by exact enumeration of every random decision, and their rules."""
+"""Verifiers: their distributions by exact enumeration of every random decision, and their rules."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ IDS = [name for name, _, _ in PAIRS]
 def joint_law(
     target: Tables, verify: Callable[[DraftTree, TableTarget, Chance], Verdict], make_tree: MakeTree
 ) -> Float64:
-    """Returns the law of the first two tokens over all drafts and decisions. Shapes: [V, V]."""
+    """Returns the distribution of two tokens over all drafts and decisions. Shapes: [V, V]."""
     joint, n_outcomes = np.zeros((V, V)), 0
 
     def run(script: Script) -> tuple[int, ...]:
@@ -121,10 +121,10 @@ CASES = [
 def test_law_is_exact_for_drawn_trees(
     name: str, kind: SiblingKind, branching: Sequence[int], target: Tables, draft: Tables
 ) -> None:
-    law = joint_law(
+    distribution = joint_law(
         target, VERIFIERS[name].verify, lambda draw: drawn_tree(draft, branching, kind, draw)
     )
-    assert total_variation(law, exact_law(target)) < 1e-12
+    assert total_variation(distribution, exact_law(target)) < 1e-12
 
 
 @pytest.mark.parametrize("name", ["deterministic", "rejection"])
@@ -133,8 +133,8 @@ def test_law_is_exact_for_drawn_trees(
 def test_law_is_exact_for_any_tree(name: str, seed: int, target: Tables, draft: Tables) -> None:
     rng = np.random.default_rng(seed)
     paths = [tuple(rng.integers(0, V, rng.integers(1, 3)).tolist()) for _ in range(seed)]
-    law = joint_law(target, VERIFIERS[name].verify, lambda draw: fixed_tree(paths))
-    assert total_variation(law, exact_law(target)) < 1e-12
+    distribution = joint_law(target, VERIFIERS[name].verify, lambda draw: fixed_tree(paths))
+    assert total_variation(distribution, exact_law(target)) < 1e-12
 
 
 @pytest.mark.parametrize("name", ["deterministic", "rejection"])
@@ -146,8 +146,8 @@ def test_deterministic_rule_bears_any_selection(name: str, target: Tables, draft
         best = max(draw(probs), draw(probs), key=lambda token: probs[token])
         return fixed_tree([(best, draw(draft[(best,)]))] if probs[best] > 0.3 else [])
 
-    law = joint_law(target, VERIFIERS[name].verify, picky)
-    assert total_variation(law, exact_law(target)) < 1e-12
+    distribution = joint_law(target, VERIFIERS[name].verify, picky)
+    assert total_variation(distribution, exact_law(target)) < 1e-12
 
 
 def test_enumeration_sees_a_wrong_rule() -> None:
@@ -160,11 +160,11 @@ def test_enumeration_sees_a_wrong_rule() -> None:
         tree.draft_rows[ROOT] = draft[()]
         return tree
 
-    law = joint_law(target, VERIFIERS["rejection"].verify, best_two)
-    assert abs(law.sum() - 1) < 1e-12
-    assert total_variation(law, exact_law(target)) > 0.02
-    law = joint_law(target, Typical().verify, lambda draw: fixed_tree([(0, 1), (1,)]))
-    assert total_variation(law, exact_law(target)) > 0.02
+    distribution = joint_law(target, VERIFIERS["rejection"].verify, best_two)
+    assert abs(distribution.sum() - 1) < 1e-12
+    assert total_variation(distribution, exact_law(target)) > 0.02
+    distribution = joint_law(target, Typical().verify, lambda draw: fixed_tree([(0, 1), (1,)]))
+    assert total_variation(distribution, exact_law(target)) > 0.02
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 8])

@@ -31,13 +31,13 @@ class TableTarget:
         self._tree = tree
         self._noise = noise or Noise(0)
 
-    def law(self, node: int) -> Survivors:
+    def distribution(self, node: int) -> Survivors:
         probs = self._tables[tuple(self._tree.nodes[i].token for i in self._tree.path(node))]
         ids = np.flatnonzero(probs)
         return Survivors(ids, np.log(probs[ids]))
 
     def pick(self, node: int) -> int:
-        return draw(self.law(node), self._noise, self.position(node))
+        return draw(self.distribution(node), self._noise, self.position(node))
 
     def position(self, node: int) -> int:
         return 0 if node == ROOT else self._tree.nodes[node].depth

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from edgedec.models.graph import N_TOP
 from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 from edgedec.runtime.drafting.drafter import (
@@ -17,7 +18,7 @@ from edgedec.runtime.drafting.drafter import (
     RoundOutcome,
 )
 from edgedec.runtime.sampling.noise import Noise
-from edgedec.runtime.sessions.row_stats import N_TOP, RowStats
+from edgedec.runtime.sessions.row_stats import RowStats
 
 BUDGET = Budget(n_nodes=8, depth=8)
 

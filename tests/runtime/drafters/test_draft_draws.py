@@ -43,7 +43,7 @@ def rule(seed: int) -> Rule:
 TARGET_RULE, DRAFT_RULE = rule(1), rule(2)
 
 
-def law(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+def distribution(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
     weights = np.exp(logits.astype(np.float64))
     return np.asarray(weights / weights.sum())
 
@@ -84,8 +84,10 @@ def test_siblings_without_replacement() -> None:
         assert tree.kind is WOR
         first, second = (tree.nodes[i].token for i in tree.children(ROOT))
         pairs[first, second] += 1
-        np.testing.assert_allclose(tree.draft_rows[ROOT], law(DRAFT_RULE(PROMPT)), rtol=1e-6)
-    probs = law(DRAFT_RULE(PROMPT))
+        np.testing.assert_allclose(
+            tree.draft_rows[ROOT], distribution(DRAFT_RULE(PROMPT)), rtol=1e-6
+        )
+    probs = distribution(DRAFT_RULE(PROMPT))
     expected = np.array([[p * q / (1 - p) for q in probs] for p in probs])
     np.fill_diagonal(expected, 0)
     assert pairs.diagonal().sum() == 0
@@ -105,10 +107,10 @@ def test_independent_chains() -> None:
         tokens[a, b] += 1
         if a == 0:
             followers[c] += 1
-        np.testing.assert_allclose(tree.draft_rows[0], law(DRAFT_RULE([a])), rtol=1e-6)
-    probs = law(DRAFT_RULE(PROMPT))
+        np.testing.assert_allclose(tree.draft_rows[0], distribution(DRAFT_RULE([a])), rtol=1e-6)
+    probs = distribution(DRAFT_RULE(PROMPT))
     assert chi_square(tokens, np.outer(probs, probs)) < 4
-    assert chi_square(followers, law(DRAFT_RULE([0]))) < 4
+    assert chi_square(followers, distribution(DRAFT_RULE([0]))) < 4
 
 
 @pytest.mark.parametrize("kind", [WOR, IID])
@@ -143,7 +145,7 @@ def test_trees_grow_where_the_draft_model_is_sure() -> None:
 
 @pytest.mark.parametrize("kind", [WOR, IID])
 def test_what_rejection_leaves_is_the_target_models_law(kind: SiblingKind) -> None:
-    """The first two tokens of whole rounds, against their exact law."""
+    """The first two tokens of whole rounds, against their exact distribution."""
     budget, drafter = Budget(n_nodes=4, depth=2, n_step_nodes=2), Drawing(make_drafter().role, kind)
     strategy = Speculative(FixedPlanner([], budget, model=drafter), VERIFIERS["rejection"])
     counts, accepted = np.zeros((VOCAB, VOCAB), np.int64), Counter[str]()
@@ -151,8 +153,8 @@ def test_what_rejection_leaves_is_the_target_models_law(kind: SiblingKind) -> No
         first, second, origins = two_tokens(strategy, seed)
         counts[first, second] += 1
         accepted.update(origins)
-    probs = law(TARGET_RULE(PROMPT))
-    expected = np.array([probs[i] * law(TARGET_RULE([i])) for i in range(VOCAB)])
+    probs = distribution(TARGET_RULE(PROMPT))
+    expected = np.array([probs[i] * distribution(TARGET_RULE([i])) for i in range(VOCAB)])
     assert chi_square(counts, expected) < 4
     assert accepted["draft"] > 1000
     assert accepted["target"] > 1000

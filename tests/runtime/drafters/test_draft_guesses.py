@@ -12,8 +12,8 @@ import pytest
 
 from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.drafters.draft import guesses as draft_guesses
+from edgedec.runtime.drafters.draft.distribution import Option
 from edgedec.runtime.drafters.draft.guesses import MAX_GUESSES, Guesses
-from edgedec.runtime.drafters.draft.law import Option
 from edgedec.runtime.drafting.drafter import Budget, DraftPrompt
 
 from .rounds import context_of, outcome_of

@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from edgedec.models.graph import Capabilities
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.decoding.speculative import Speculative
 from edgedec.runtime.drafting.draft_tree import ROOT
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt, RoundOutcome
-from edgedec.runtime.sessions.model import Capabilities
 from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.prefill import PREFILL_CHUNK
 from edgedec.runtime.sessions.rows import Rows
@@ -39,7 +39,7 @@ class HiddenModel(ToyModel):
 
     def __init__(self) -> None:
         super().__init__(VOCAB)
-        self.capabilities = Capabilities(hidden_layers=(0, LAYER))
+        self.capabilities = Capabilities(trees=True, hidden=(0, LAYER))
         self.asked: list[tuple[int, ...]] = []
         self._buffer = np.empty((1024, WIDTH), np.float32)
 

@@ -112,7 +112,7 @@ def replace(bundle: Path, name: str, content: bytes | None) -> None:
         ("chat_template.jinja", b"\xff\xfe", "cannot read"),
         ("generation_config.json", b"{", "generation_config.json"),
         ("generation_config.json", b'{"do_sample": true, "temperature": -2}', "temperature is -2"),
-        ("target/model.onnx", b"broken", "ONNX Runtime refuses"),
+        ("target/model.onnx", b"broken", "is no ONNX graph"),
     ],
 )
 def test_broken_parts(

@@ -19,8 +19,8 @@ from edgedec.runtime.opening import split_cores as splitting
 from edgedec.runtime.opening.split_cores import split_cores
 from edgedec.runtime.sessions.token_tree import TokenTree
 
-FUSED: Any = SimpleNamespace(graph_kind="fused")
-PORTABLE: Any = SimpleNamespace(graph_kind="portable")
+FUSED: Any = SimpleNamespace(contract=SimpleNamespace(kv=SimpleNamespace(kind="panels")))
+PORTABLE: Any = SimpleNamespace(contract=SimpleNamespace(kv=SimpleNamespace(kind="rows")))
 
 
 def split(
@@ -77,8 +77,8 @@ def test_threads_and_affinity_bound_it(cores: Any) -> None:
     [
         ({"draft": None}, "there is no draft model"),
         ({"threads": 1}, "there is only one core to divide"),
-        ({"draft": PORTABLE}, "graphs of the kinds fused and portable, and only fused ones"),
-        ({"target": PORTABLE}, "graphs of the kinds portable and fused, and only fused ones"),
+        ({"draft": PORTABLE}, "KV caches of the kinds panels and rows, and only models"),
+        ({"target": PORTABLE}, "KV caches of the kinds rows and panels, and only models"),
     ],
 )
 def test_what_stands_in_its_way(cores: Any, fields: dict[str, Any], reason: str) -> None:
@@ -143,5 +143,6 @@ def test_a_session_that_moves_keeps_its_rows_and_its_logits(smollm2_bundle: Path
     for i in range(3):
         np.testing.assert_array_equal(rows[i], rows[3 + i])
         np.testing.assert_array_equal(rows[i], rows[6 + i])
+    session.place(Affinity((second,)))
     with pytest.raises(edgedec.SessionError, match="closed"):
-        session.place(None)
+        session.forward(TokenTree.chain((5,)), ())

@@ -38,8 +38,8 @@ def test_text_and_probabilities_are_the_models(make_engine: MakeEngine) -> None:
         text: list[int] = list(prompt)
         for token, probability in zip(found.token_ids, found.token_probs, strict=True):
             row = toy(engine).rule(text).astype(np.float64)
-            law = np.exp(row - row.max()) / np.exp(row - row.max()).sum()
-            assert probability == pytest.approx(law[token], rel=1e-5)
+            distribution = np.exp(row - row.max()) / np.exp(row - row.max()).sum()
+            assert probability == pytest.approx(distribution[token], rel=1e-5)
             text.append(token)
         assert found.probability == pytest.approx(math.prod(found.token_probs))
         before = engine.tokenizer.decode(prompt)

@@ -149,3 +149,14 @@ def test_what_does_not_fit_is_refused_before_any_pass() -> None:
     with pytest.raises(SessionError, match="need 17 positions, the context has 16"):
         suggest(session, 4, SuggestConfig(k=1, n_tokens=14))
     assert session.n_passes == passes
+
+
+@pytest.mark.parametrize("n_good", [0, 2])
+def test_broken_logits_are_refused(n_good: int) -> None:
+    def rule(prefix: Sequence[int]) -> np.ndarray:
+        return one_hot(V, 3) if len(prefix) <= n_good else np.full(V, np.nan, np.float32)
+
+    session = ToySession(V, rule=rule)
+    with pytest.raises(SessionError, match="the logits sum up to nan, expected a number"):
+        suggest(session, 1, SuggestConfig(k=2, n_tokens=5))
+    assert session.n_tokens == 0

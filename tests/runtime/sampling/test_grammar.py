@@ -298,3 +298,26 @@ def test_tokens_that_were_not_allowed_end_in_an_error(tokenizer: Tokenizer) -> N
     mask = mask_of(tokenizer, LANGUAGES["regex"])
     with pytest.raises(SessionError, match="the grammar fails"):
         mask.row_after(tokenizer.encode("zzz"))
+
+
+def test_accepting_a_token_keeps_what_is_known_behind_it(tokenizer: Tokenizer) -> None:
+    mask = mask_of(tokenizer, GenerationConfig(regex="aab"))
+    (a,) = tokenizer.encode("a")
+    known = [mask.row_after([a] * n) for n in range(3)]
+    assert all(row is not None for row in known)
+    mask.accept(a)
+    for n in (1, 0):
+        np.testing.assert_array_equal(mask.row_after([a] * n), known[n + 1])
+
+
+@pytest.mark.parametrize(
+    "request_", [GenerationConfig(json_schema={"$ref": "#"}), GenerationConfig(regex=r"[^\s\S]")]
+)
+def test_what_no_text_fits_is_refused_in_plain_words(
+    tokenizer: Tokenizer, request_: GenerationConfig
+) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^[a-z_]+ is refused: the grammar fails: no text fits"
+    ) as e:
+        mask_of(tokenizer, request_)
+    assert "state" not in str(e.value)

@@ -1,4 +1,4 @@
-"""Noise depends on seed, position and token id only, and has the law it should."""
+"""Noise depends on seed, position and token id only, and has the distribution it should."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sampling against a plain float64 reference, and the law of its draw."""
+"""Sampling against a plain float64 reference, and the distribution of its draw."""
 
 from __future__ import annotations
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from graph_models import open_graph_model
 
 from edgedec import kernels
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.weights_file import write_weights
-from edgedec.models.blocks import weight_shapes
-from edgedec.runtime.backends.fused import FusedModel
+from edgedec.models.families import weight_shapes
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.token_tree import TokenTree
 
@@ -43,7 +43,7 @@ def make_session(
     onnx.save(graph, folder / "model.onnx")
 
     def make(threads: int = 1) -> TokenSequence:
-        model = FusedModel(folder / "model.onnx", source.config, threads)
+        model = open_graph_model(folder / "model.onnx", source.config, threads)
         session = TokenSequence(model, CONTEXT)
         session.forward(TokenTree.chain(PREFIX), ())
         session.commit(range(len(PREFIX)))

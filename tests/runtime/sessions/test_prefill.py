@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 import onnx
 import pytest
+from graph_models import open_graph_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,8 +16,7 @@ from edgedec import kernels
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.weights_file import write_weights
-from edgedec.models.blocks import weight_shapes
-from edgedec.runtime.backends.fused import FusedModel
+from edgedec.models.families import weight_shapes
 from edgedec.runtime.backends.portable import PortableModel
 from edgedec.runtime.drafting.stats import DecodeStats
 from edgedec.runtime.sessions import prefill
@@ -54,14 +54,13 @@ def make_session(
     folder = tmp_path_factory.mktemp(request.param)
     write_weights(graph, source, folder)
     onnx.save(graph, folder / "model.onnx")
-    kind = PortableModel if request.param == "portable" else FusedModel
-    model = kind(folder / "model.onnx", source.config, 1, HIDDEN)
+    model = open_graph_model(folder / "model.onnx", source.config, 1)
     return lambda: TokenSequence(model, CONTEXT)
 
 
 def at_once(session: TokenSequence, text: Sequence[int], n_rows: int = 1) -> Any:
     """Returns the last logits of one pass over ``text``, and hidden states of all of it."""
-    layers = session.model.capabilities.hidden_layers
+    layers = session.model.capabilities.hidden
     rows = session.forward(TokenTree.chain(text), range(len(text) - n_rows, len(text)), layers)
     hidden = {layer: states.copy() for layer, states in rows.hidden.items()}
     logits = rows.logits.copy()
@@ -213,7 +212,7 @@ def test_hidden_states_of_all_computed_tokens(
 ) -> None:
     monkeypatch.setattr(prefill, "PREFILL_CHUNK", chunk)
     session = make_session()
-    layers = session.model.capabilities.hidden_layers
+    layers = session.model.capabilities.hidden
     if not layers:
         pytest.skip("a toy has no layers")
     _, expected = at_once(make_session(), PROMPT)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgedec.models.errors import SessionError
-from edgedec.runtime.sessions.model import Capabilities
+from edgedec.models.graph import Capabilities
 from edgedec.runtime.sessions.token_tree import TokenTree
 
 from ..conftest import ToySession, toy_state
@@ -137,9 +137,13 @@ def test_closed(what: str) -> None:
     ("capabilities", "asked", "message"),
     [
         (Capabilities(trees=False), {}, "cannot run a tree of drafts"),
-        (Capabilities(), {"layer_gates": (True,) * 2}, "cannot leave sub-layers out"),
-        (Capabilities(gates=True), {"layer_gates": (True,)}, "got 1 layer gates, expected 2"),
-        (Capabilities(hidden_layers=(1, 3)), {"hidden_layers": (3, 2)}, r"\[1, 3\], not of 2"),
+        (Capabilities(trees=True), {"layer_gates": (True,) * 2}, "cannot leave sub-layers out"),
+        (
+            Capabilities(trees=True, gates=True),
+            {"layer_gates": (True,)},
+            "got 1 layer gates, expected 2",
+        ),
+        (Capabilities(trees=True, hidden=(1, 3)), {"hidden_layers": (3, 2)}, r"\[1, 3\], not of 2"),
     ],
 )
 def test_what_the_graph_cannot_do_is_refused_before_anything_runs(

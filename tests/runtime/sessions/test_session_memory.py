@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from graph_models import open_graph_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,9 +18,8 @@ from edgedec import kernels
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.weights_file import write_weights
-from edgedec.models.blocks import weight_shapes
 from edgedec.models.errors import SessionError
-from edgedec.runtime.backends.fused import FusedModel
+from edgedec.models.families import weight_shapes
 from edgedec.runtime.backends.portable import PortableModel
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.decoding.planner import FixedPlanner
@@ -99,8 +99,7 @@ def make_model(
     folder = tmp_path_factory.mktemp(request.param)
     write_weights(model, source, folder)
     onnx.save(model, folder / "model.onnx")
-    kind = PortableModel if request.param == "portable" else FusedModel
-    return lambda: kind(folder / "model.onnx", source.config, 1)
+    return lambda: open_graph_model(folder / "model.onnx", source.config, 1)
 
 
 MakeEngine = Callable[..., Engine]

@@ -10,15 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
+from graph_models import open_graph_model
 
 from edgedec import kernels
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.weights_file import write_weights
-from edgedec.models.blocks import weight_shapes
 from edgedec.models.errors import SessionError
-from edgedec.runtime.backends.fused import FusedModel
-from edgedec.runtime.backends.portable import PortableModel
+from edgedec.models.families import weight_shapes
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.state import SessionState, cut
 from edgedec.runtime.sessions.token_tree import TokenTree
@@ -45,8 +44,7 @@ def make_session(
     folder = tmp_path_factory.mktemp(request.param)
     write_weights(model, source, folder)
     onnx.save(model, folder / "model.onnx")
-    kind = PortableModel if request.param == "portable" else FusedModel
-    shared = kind(folder / "model.onnx", source.config, 1)
+    shared = open_graph_model(folder / "model.onnx", source.config, 1)
     return lambda context=CONTEXT: TokenSequence(shared, context)
 
 

@@ -243,7 +243,7 @@ def test_an_interrupt_while_waiting_leaves_the_queue() -> None:
         joined(behind)
 
     holder = started(hold)
-    wait_until(lambda: turns._is_taken)
+    wait_until(lambda: turns._holder)
     interrupter = started(interrupt)
     with pytest.raises(KeyboardInterrupt), turns.taken():
         order.append("interrupted")
@@ -271,7 +271,7 @@ def test_an_interrupt_as_the_turn_comes_passes_it_on(monkeypatch: pytest.MonkeyP
         with turns.taken():
             order.append("second")
 
-    late = SimpleNamespace(Event=_TooLate)
+    late = SimpleNamespace(Event=_TooLate, get_ident=threading.get_ident)
     with turns.taken():
         with monkeypatch.context() as patched:
             patched.setattr("edgedec.runtime.sessions.turns.threading", late)
@@ -281,4 +281,12 @@ def test_an_interrupt_as_the_turn_comes_passes_it_on(monkeypatch: pytest.MonkeyP
         wait_until(lambda: n_waiting(turns) == 2)
     joined(*threads)
     assert order == ["second"]
+    assert is_free(turns)
+
+
+def test_who_has_the_turn_may_take_it_again() -> None:
+    turns, session = Turns(), ToySession(9)
+    with turns.taken(), turns.taken():
+        assert turns.drive(saying(session, 2)) == run_passes(saying(ToySession(9), 2))
+        assert not is_free(turns)
     assert is_free(turns)

@@ -18,12 +18,13 @@ from edgedec.runtime.config.switching import SwitchConfig
 from edgedec.runtime.sessions.row_stats import RowStats
 from edgedec.runtime.switching.policy import (
     Model,
-    ReplayPolicy,
     RollingPolicy,
     Signal,
     SwitchPolicy,
     make_policy,
 )
+
+from .replay import ReplayPolicy
 
 SMALL, LARGE = Model.SMALL, Model.LARGE
 FINITE = st.floats(0.0, 17.0)

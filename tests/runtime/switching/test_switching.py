@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from edgedec.models.errors import ConfigError
@@ -18,7 +18,6 @@ from edgedec.runtime.sessions.passes import run_passes
 from edgedec.runtime.sessions.token_tree import TokenTree
 from edgedec.runtime.switching.judge import surprise
 from edgedec.runtime.switching.paired_model import PairedModel
-from edgedec.runtime.switching.policy import ReplayPolicy
 from edgedec.runtime.switching.switching import Switching
 
 from ..conftest import ToySession
@@ -32,6 +31,7 @@ from ..draft_toys import (
     generate,
     open_stream,
 )
+from .replay import ReplayPolicy
 from .switch_toys import Row, large_toy, role_of, rule, small_toy, switched
 
 SETTINGS = [
@@ -114,6 +114,11 @@ def test_verify_is_the_large_model(setting: str, sampling: SamplingConfig, is_ma
     is_masked=st.booleans(),
     stop=st.sets(st.integers(0, VOCAB - 1), max_size=20),
 )
+@example(  # the large model goes on with what it looked up
+    sampling=SamplingConfig(temperature=0.8, top_k=7), seed=119, policy="ead", threshold=0.0,
+    window=1, dwell=2, max_run=1, max_new_tokens=9, contexts=(14, 6), vocab_size=50,
+    is_masked=False, stop=set(),
+)  # fmt: skip
 def test_verify_whatever_the_limits(
     sampling: SamplingConfig,
     seed: int,

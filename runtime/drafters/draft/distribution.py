@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from edgedec.models.graph import N_TOP
 from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sampling.sampling import Survivors, top_k, truncate
-from edgedec.runtime.sessions.row_stats import N_TOP
 from edgedec.runtime.sessions.rows import Rows
 from edgedec.runtime.text.token_map import TokenMap
 
@@ -32,7 +32,7 @@ class Option:
 
 
 @dataclass(frozen=True)
-class DraftLaw:
+class DraftDistribution:
     """The draft distribution after a node, in the order its tokens were drawn.
 
     Shapes:
@@ -78,14 +78,17 @@ def coupled(
 
     Shapes: row [N] float32, logits of the draft model.
     """
-    law = _named(_survivors(row, sampling), tokens)
-    if law is None:
+    distribution = _named(_survivors(row, sampling), tokens)
+    if distribution is None:
         return []
-    scores = np.log(law.probs) + noise.gumbel(position, law.tokens)
+    scores = np.log(distribution.probs) + noise.gumbel(position, distribution.tokens)
     best = np.argsort(-scores, kind="stable")[:N_TOP]
     weights = np.exp(scores - scores[best[0]])
     weights /= weights.sum()
-    return [Option(int(law.tokens[i]), int(law.draft_ids[i]), float(weights[i])) for i in best]
+    return [
+        Option(int(distribution.tokens[i]), int(distribution.draft_ids[i]), float(weights[i]))
+        for i in best
+    ]
 
 
 def drawn(
@@ -94,7 +97,7 @@ def drawn(
     sampling: SamplingConfig,
     noise: Noise,
     counter: int,
-) -> DraftLaw | None:
+) -> DraftDistribution | None:
     """Returns the distribution with its tokens in the order of a draw without replacement.
 
     The first token is a plain draw. None when no token of the target has any probability.
@@ -104,11 +107,15 @@ def drawn(
 
     Source: Gumbel top-k trick (Kool, van Hoof and Welling, 2019, section 2.3).
     """
-    law = _named(truncate(row, sampling), tokens)
-    if law is None:
+    distribution = _named(truncate(row, sampling), tokens)
+    if distribution is None:
         return None
-    order = np.argsort(-(np.log(law.probs) + noise.gumbel(counter, law.tokens)), kind="stable")
-    return DraftLaw(law.tokens[order], law.draft_ids[order], law.probs[order])
+    order = np.argsort(
+        -(np.log(distribution.probs) + noise.gumbel(counter, distribution.tokens)), kind="stable"
+    )
+    return DraftDistribution(
+        distribution.tokens[order], distribution.draft_ids[order], distribution.probs[order]
+    )
 
 
 def _survivors(row: npt.NDArray[np.float32], sampling: SamplingConfig) -> Survivors:
@@ -118,8 +125,8 @@ def _survivors(row: npt.NDArray[np.float32], sampling: SamplingConfig) -> Surviv
     return Survivors(ids, row[ids].astype(np.float64) / sampling.temperature)
 
 
-def _named(survivors: Survivors, tokens: TokenMap) -> DraftLaw | None:
-    """Returns the law of the survivors that the target has a token for."""
+def _named(survivors: Survivors, tokens: TokenMap) -> DraftDistribution | None:
+    """Returns the distribution of the survivors that the target has a token for."""
     names = tokens.names[survivors.ids]
     is_named = names >= 0
     probs = np.where(is_named, survivors.probs(), 0.0)
@@ -127,4 +134,4 @@ def _named(survivors: Survivors, tokens: TokenMap) -> DraftLaw | None:
     if not kept.any():
         return None
     draft_ids = tokens.draft_ids[survivors.ids]
-    return DraftLaw(names[kept], draft_ids[kept], probs[kept] / probs.sum())
+    return DraftDistribution(names[kept], draft_ids[kept], probs[kept] / probs.sum())

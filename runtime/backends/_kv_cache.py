@@ -12,11 +12,8 @@ import numpy.typing as npt
 
 from edgedec.kernels import kv_block_nbytes
 from edgedec.models.config import ModelConfig
-from edgedec.models.manifest import KVFormat
+from edgedec.models.graph import KV_PANEL, KVFormat
 from edgedec.runtime.sessions.state import KVRows
-
-KV_PANEL = 16
-"""Tokens that lie side by side in a panel of keys."""
 
 _SCALES_NBYTES = 2 * KV_PANEL
 

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import onnxruntime
 
 from edgedec.models.errors import BundleError
+from edgedec.models.fields import shown
+from edgedec.models.graph import K_CACHE, V_CACHE, GraphContract
 from edgedec.runtime.cores.affinity import Affinity
 
-_SEVERITY_ERROR = 3
+_FORMATS = {"tensor(float16)": "float16", "tensor(float)": "float32", "tensor(uint8)": "int8"}
+_MOST_NAMES = 8  # listed in a message
+_SEVERITY_FATAL = 4
+"""What ONNX Runtime may print: errors it raises, too, and they are told in one line."""
+
 _NO_AFFINITY = Affinity()
 
 
 def open_graph(
     graph: Path,
     threads: int,
+    providers: Sequence[str],
     custom_ops: Path | None = None,
     affinity: Affinity = _NO_AFFINITY,
 ) -> onnxruntime.InferenceSession:
-    """Returns an ONNX Runtime session over ``graph`` on the CPU.
+    """Returns an ONNX Runtime session over ``graph``.
 
+    providers: ONNX Runtime's; the first that is there runs it.
     affinity: where its threads stay; the calling one is the caller's to hold.
     custom_ops: library of the operators of a fused graph. Such a graph is final: ONNX Runtime's
         own rewriting is left off, which keeps weights where they are mapped.
@@ -33,7 +42,7 @@ def open_graph(
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-    options.log_severity_level = _SEVERITY_ERROR
+    options.log_severity_level = _SEVERITY_FATAL
     # Threads that go on waiting at full speed after a pass take a processor from the other model
     # of a pair (its passes took 1.7 to 2.9 times as long), and charge from an idle laptop.
     options.add_session_config_entry("session.force_spinning_stop", "1")
@@ -43,12 +52,41 @@ def open_graph(
         if custom_ops is not None:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
             options.register_custom_ops_library(str(custom_ops))
-        return onnxruntime.InferenceSession(str(graph), options, ["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(str(graph), options, list(providers))
     except Exception as error:  # its exceptions share no base of their own
         raise BundleError(
             f"ONNX Runtime refuses {graph} ({one_line(error)}); check it with "
             "`edgedec inspect --verify`, or export the model again"
         ) from None
+
+
+def check_ports(
+    graph: Path, session: onnxruntime.InferenceSession, contract: GraphContract
+) -> None:
+    """Raises a BundleError unless the graph has the ports that its contract states."""
+    for what, found, stated in (
+        ("inputs", session.get_inputs(), contract.inputs),
+        ("outputs", session.get_outputs(), contract.outputs),
+    ):
+        names = {value.name for value in found}
+        if names != set(stated):
+            raise BundleError(
+                f"{graph} has {what} {_listed(names)}, the manifest states {_listed(stated)}: "
+                "export the model again"
+            )
+    for value in session.get_inputs():
+        if value.name not in (K_CACHE, V_CACHE, *contract.past_ports):
+            continue
+        if (found_format := _FORMATS.get(value.type, value.type)) != contract.kv.format:
+            raise BundleError(
+                f"{graph} has a KV cache of {found_format}, the manifest states "
+                f"{contract.kv.format}: export the model again"
+            )
+
+
+def _listed(names: Collection[str]) -> str:
+    more = ", ..." if len(names) > _MOST_NAMES else ""
+    return f"[{', '.join(shown(name) for name in sorted(names)[:_MOST_NAMES])}{more}]"
 
 
 def one_line(error: Exception) -> str:

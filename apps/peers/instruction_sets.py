@@ -1,0 +1,33 @@
+"""Which instruction set a peer's library was built for, by the names edgedec's kernels have."""
+
+from __future__ import annotations
+
+import re
+
+# Rising within a family, each with what llama.cpp's and ik_llama.cpp's system information calls it.
+_FAMILIES = (
+    (("avx", "AVX"), ("avx2", "AVX2"), ("avxvnni", "AVX_VNNI"), ("avx512", "AVX512"),
+     ("avx512vnni", "AVX512_VNNI")),
+    (("neon", "NEON"), ("neondot", "DOTPROD"), ("neoni8mm", "MATMUL_INT8")),
+)  # fmt: skip
+
+
+def instruction_set(system: str) -> str | None:
+    """Returns the best instruction set that a library's system information names as in use.
+
+    None if it names none, as for runtimes that say nothing of it.
+    """
+    used = {name for name, value in re.findall(r"(\w+) = (\d+)", system) if value != "0"}
+    for family in _FAMILIES:
+        if found := [name for name, flag in family if flag in used]:
+            return found[-1]
+    return None
+
+
+def is_lesser(isa: str, own: str) -> bool:
+    """Returns whether ``isa`` is below ``own`` in the same family."""
+    for family in _FAMILIES:
+        names = [name for name, _ in family]
+        if isa in names and own in names:
+            return names.index(isa) < names.index(own)
+    return False

@@ -1,0 +1,53 @@
+"""Ctrl-C and requests to end: silent, at any moment, and with time to clean up."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from types import FrameType
+
+_PATIENCE_S = 2.0
+"""How long a second Ctrl-C waits for the first one's clean-up."""
+
+_ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class SignalWatch:
+    """Turns the first signal into an exception that unwinds the program.
+
+    While the program starts there is nothing to unwind, and imports that are broken off raise any
+    kind of error: it ends at once. While it unwinds, further signals are waited for.
+    """
+
+    def __init__(self) -> None:
+        self.is_started = False
+        self._number: int | None = None
+        self._since_s = 0.0
+
+    @property
+    def exit_code(self) -> int | None:
+        """What the program ends with, if it was a signal that ended it."""
+        return None if self._number is None else 128 + self._number
+
+    def start(self) -> None:
+        """Watches for the signals that are not ignored: those of ``nohup`` and ``&`` stay so."""
+        for number in _ENDINGS:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._on_signal)
+
+    def end(self) -> None:
+        """Lets nothing disturb the end of the program."""
+        for number in _ENDINGS:
+            if signal.getsignal(number) == self._on_signal:
+                signal.signal(number, signal.SIG_IGN)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if not self.is_started:
+            os._exit(128 + number)
+        if self._number is not None:
+            if time.monotonic() - self._since_s > _PATIENCE_S:
+                os._exit(128 + number)
+            return
+        self._number, self._since_s = number, time.monotonic()
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)

@@ -1,0 +1,92 @@
+"""The verbs of `edgedec`, and the command line that all of them share."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Annotated
+
+import typer
+
+from edgedec.apps.terminal import write_out
+from edgedec.models.errors import ConfigError
+
+VERBS = {
+    "export": "export_bundle:export",
+    "run": "generate:run",
+    "chat": "chat:chat",
+    "suggest": "suggest:suggest",
+    "store": "store:store",
+    "bench": "bench:bench",
+    "tune": "tune:tune",
+    "eval": "evaluate:evaluate",
+    "inspect": "inspect_bundle:inspect",
+    "doctor": "doctor:doctor",
+}
+"""Verb -> its file in this folder, and there its function, or its own verbs."""
+
+
+def make_app(verbs: Iterable[str]) -> typer.Typer:
+    """Returns the program with ``verbs`` alone: each verb imported delays the others."""
+    app = typer.Typer(
+        name="edgedec",
+        help="Run language models on this machine.",
+        epilog="Begin with: edgedec export smollm2-135m-instruct -o smollm2.edgedec",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for verb in verbs:
+        file, _, function = VERBS[verb].partition(":")
+        found = getattr(import_module(f"edgedec.apps.{file}"), function)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=verb)
+        else:
+            app.command(verb)(found)
+    app.callback()(_options)
+    return app
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        from edgedec import __version__
+
+        write_out(f"edgedec {__version__}\n")
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    _start_logging()
+
+
+def _start_logging() -> None:
+    name = os.environ.get("EDGEDEC_LOG", "warning").upper()
+    level = logging.getLevelNamesMapping().get(name)
+    if level is None:
+        known = ", ".join(level.lower() for level in logging.getLevelNamesMapping())
+        raise ConfigError(f"EDGEDEC_LOG is {name.lower()!r}, expected one of {known}")
+    logging.basicConfig(level=level, handlers=[_LateHandler()], format="%(message)s")
+
+
+class _LateHandler(logging.Handler):
+    """Rich's handler, imported once there is something to log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from rich.logging import RichHandler
+
+        from edgedec.apps.consoles import err
+
+        handler = RichHandler(console=err, show_path=False)
+        handler.setFormatter(self.formatter)
+        handler.emit(record)

@@ -1,0 +1,56 @@
+"""Graph compilers: one module or folder per compiler, found by its name.
+
+A compiler turns the recipe of a family into a graph and its weights, and states the graph's
+contract. A device target names its compiler; the contract names the backend that runs the graph.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import Any, Protocol, cast
+
+from edgedec.export.model_export import Phases
+from edgedec.export.recipe_model import RecipeModel
+from edgedec.export.verify import GraphRunner
+from edgedec.models.errors import ConfigError
+from edgedec.models.graph import GraphContract
+
+__all__ = ["GraphCompiler", "compiler_names", "find_compiler"]
+
+
+class GraphCompiler(Protocol):
+    """What a compiler module defines.
+
+    PHASES: from the formats of a model's matrices to its files, in ``RecipeModel.folder``.
+    GRAPH_NAME, WEIGHTS_NAMES: what those files are called.
+    """
+
+    PHASES: Phases
+    GRAPH_NAME: str
+    WEIGHTS_NAMES: tuple[str, ...]
+
+    def contract(self, model: RecipeModel) -> GraphContract:
+        """Returns what the graph of ``model`` takes, gives and can do."""
+
+    def open_graph(self, model: RecipeModel) -> GraphRunner:
+        """Returns a way to run the written graph, for its verification."""
+
+    def measure(self, model: RecipeModel) -> dict[str, Any]:
+        """Returns what else the verification report shall say of the written graph.
+
+        Raises:
+            UnsupportedModelError: The graph does not do what it should.
+        """
+
+
+def compiler_names() -> tuple[str, ...]:
+    """Returns the names of all compilers, sorted."""
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
+
+
+def find_compiler(name: str) -> GraphCompiler:
+    """Returns the compiler module called ``name``; an unknown name is a ConfigError."""
+    if name not in compiler_names():
+        raise ConfigError(f"unknown compiler {name!r}; known: {', '.join(compiler_names())}")
+    return cast(GraphCompiler, importlib.import_module(f"{__name__}.{name}"))

@@ -1,0 +1,85 @@
+"""edgedec's own operators on ONNX Runtime: packed weights, KV cache written in place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from edgedec.export.compilers.portable import emit, pack
+from edgedec.export.kv_error import kv_error_tokens, measure_kv_error
+from edgedec.export.recipe_model import RecipeModel
+from edgedec.export.to_onnx.fuse import fuse
+from edgedec.export.to_onnx.graph import WEIGHTS_FILE, port_names
+from edgedec.export.to_onnx.runners import FusedRunner
+from edgedec.export.verify import N_TOKENS, check_error
+from edgedec.kernels import kv_block_nbytes
+from edgedec.models.config import ModelConfig
+from edgedec.models.graph import KV_PANEL, Capabilities, GraphContract, KVFormat, KVLayout
+
+GRAPH_NAME = "model.onnx"
+WEIGHTS_NAMES = (WEIGHTS_FILE,)
+
+_HALF_BYTES = 2
+
+
+def fuse_graph(model: RecipeModel) -> None:
+    """The graph after every pass, packed matrices and edgedec's operators in it."""
+
+    def dump(stem: str, graph: onnx.ModelProto) -> None:
+        model.dump(stem, lambda path: onnx.save(graph, Path(f"{path}.onnx")))
+
+    config, formats = model.source.config, model.formats
+    model.graph = fuse(model.graph, config, formats, dump, kv_format=model.kv_format)
+
+
+PHASES = (("emit", emit), ("fuse", fuse_graph), ("pack", pack))
+
+
+def contract(model: RecipeModel) -> GraphContract:
+    """Returns what the graph of ``model`` takes, gives and can do."""
+    device = model.device
+    return GraphContract(
+        compiler="fused",
+        backend="fused",
+        triple=device.triple,
+        providers=device.providers,
+        inputs=port_names(model.graph.graph.input),
+        outputs=port_names(model.graph.graph.output),
+        kv=kv_panels(model.source.config, model.kv_format),
+        can=Capabilities(trees=True, gates=True, row_stats=True, hidden=model.hidden_layers),
+    )
+
+
+def kv_panels(config: ModelConfig, kv_format: KVFormat) -> KVLayout:
+    """Returns the layout of the KV cache that the attention operator reads and writes."""
+    if kv_format == "int8":
+        block_nbytes = kv_block_nbytes(config.head_size)
+    else:
+        block_nbytes = _HALF_BYTES * KV_PANEL * config.head_size
+    n_blocks = 2 * config.n_layers * config.n_kv_heads
+    return KVLayout("panels", kv_format, n_blocks * block_nbytes // KV_PANEL, block_nbytes)
+
+
+def open_graph(model: RecipeModel) -> FusedRunner:
+    """Returns a way to run the written graph."""
+    return FusedRunner(model.folder / GRAPH_NAME, model.source.config, 2 * N_TOKENS)
+
+
+def measure(model: RecipeModel) -> dict[str, Any]:
+    """Returns what an int8 KV cache costs, as ``int8_kv_cache``; nothing of float16.
+
+    Raises:
+        UnsupportedModelError: It costs so much that the model is of no use.
+    """
+    if model.kv_format == "float16":
+        return {}
+    tokens = kv_error_tokens(model.source, model.context)
+    found = measure_kv_error(model.folder / GRAPH_NAME, model.source.config, tokens)
+    check_error(
+        found,
+        f"with an int8 KV cache the logits of {model.source.name} are {{}} from those with float16",
+        "export it with --kv-cache float16",
+    )
+    return {"int8_kv_cache": found}

@@ -1,0 +1,60 @@
+"""Standard ONNX operators with float32 weights: for any ONNX Runtime provider of opset 23."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+
+from edgedec.export.recipe_model import RecipeModel
+from edgedec.export.to_onnx.emit import emit_portable
+from edgedec.export.to_onnx.graph import WEIGHTS_FILE, port_names
+from edgedec.export.to_onnx.runners import PortableRunner
+from edgedec.export.to_onnx.weights_file import write_weights
+from edgedec.models.graph import Capabilities, GraphContract, KVLayout
+
+GRAPH_NAME = "model.onnx"
+WEIGHTS_NAMES = (WEIGHTS_FILE,)
+
+_FLOAT_BYTES = 4
+
+
+def emit(model: RecipeModel) -> None:
+    """The graph of the family's recipe."""
+    model.graph = emit_portable(model.source.config, model.context, model.hidden_layers)
+
+
+def pack(model: RecipeModel) -> None:
+    """Weights as the graph reads them, then the graph, which refers to them."""
+    report = model.report
+    write_weights(model.graph, model.source, model.folder, lambda done, n, _: report(done, n))
+    onnx.save(model.graph, model.folder / GRAPH_NAME)
+
+
+PHASES = (("emit", emit), ("pack", pack))
+
+
+def contract(model: RecipeModel) -> GraphContract:
+    """Returns what the graph of ``model`` takes, gives and can do."""
+    config, device = model.source.config, model.device
+    n_numbers = 2 * config.n_layers * config.n_kv_heads * config.head_size
+    return GraphContract(
+        compiler="portable",
+        backend="portable",
+        triple=device.triple,
+        providers=device.providers,
+        inputs=port_names(model.graph.graph.input),
+        outputs=port_names(model.graph.graph.output),
+        kv=KVLayout("rows", model.kv_format, row_nbytes=_FLOAT_BYTES * n_numbers),
+        can=Capabilities(trees=True, hidden=model.hidden_layers),
+    )
+
+
+def open_graph(model: RecipeModel) -> PortableRunner:
+    """Returns a way to run the written graph."""
+    return PortableRunner(model.folder / GRAPH_NAME, model.source.config)
+
+
+def measure(model: RecipeModel) -> dict[str, Any]:
+    """Returns nothing: there is no more to measure."""
+    return {}

@@ -1,0 +1,93 @@
+"""The phases that every compiler's models share: before their graph is made, and after."""
+
+from __future__ import annotations
+
+from edgedec.export.compilers import find_compiler
+from edgedec.export.head_tokens import choose_head_ids
+from edgedec.export.model_export import Phases
+from edgedec.export.quantize import Quantized, measure_errors
+from edgedec.export.recipe_model import RecipeModel
+from edgedec.export.trimmed_head import TrimmedHead
+from edgedec.export.verify import check_error, verify_logits
+from edgedec.models.errors import ConfigError
+from edgedec.models.families import matrices
+from edgedec.models.head_ids import write_head_ids
+from edgedec.models.manifest import DRAFT_MODEL, ModelEntry
+from edgedec.models.quant import FORMATS
+
+HEAD_IDS_NAME = "head_ids.bin"
+
+
+def recipe_phases(compiler: str) -> Phases:
+    """Returns the phases of a model that ``compiler`` makes the graph of."""
+    return (("quantise", quantise), *find_compiler(compiler).PHASES, ("verify", verify))
+
+
+def configure(model: RecipeModel) -> None:
+    """How long and how deep the graph is."""
+    config, wanted = model.source.config, model.config.context
+    model.context = wanted or config.max_positions
+    if model.kind == DRAFT_MODEL:
+        model.context = min(model.context, config.max_positions)
+    if model.context > config.max_positions:
+        raise ConfigError(
+            f"context {model.context} is more than the {config.max_positions} positions "
+            f"{model.source.name} was trained for; ask for fewer"
+        )
+    if model.hidden_layers and model.hidden_layers[-1] > config.n_layers:
+        raise ConfigError(
+            f"hidden layer {model.hidden_layers[-1]} does not exist, {model.source.name} has "
+            f"layers 0 (embeddings) to {config.n_layers}"
+        )
+
+
+def trim_head(model: RecipeModel) -> None:
+    """The tokens that a draft model's LM head knows."""
+    wanted = model.config.draft
+    assert wanted is not None
+    size = wanted.chosen_head_size(model.source.config.vocab_size)
+    if size:
+        ids = choose_head_ids(model.source, size, wanted.corpus, model.report)
+        write_head_ids(model.folder / HEAD_IDS_NAME, ids)
+        model.source = TrimmedHead(model.source, ids)
+
+
+def quantise(model: RecipeModel) -> None:
+    """The format of every matrix, and what quantising costs each."""
+    if model.quantization != "keep":
+        original = model.source
+        is_draft = model.kind == DRAFT_MODEL
+        model.source = Quantized(original, model.quantization, is_draft, model.bundle_folder)
+        model.tensors = measure_errors(original, model.source, model.report)
+    for name in matrices(model.source.config):
+        own = model.source.format(name)
+        model.formats[name] = own if model.device.keeps(own.name) else FORMATS["f32"]
+
+
+def verify(model: RecipeModel) -> None:
+    """Logits of the written graph against the reference, and what else the compiler measures."""
+    compiler = find_compiler(model.device.compiler)
+    model.entry = _entry(model)
+    runs_trees = model.entry.contract.can.trees
+    model.verification = verify_logits(compiler.open_graph(model), model.source, runs_trees)
+    check_error(
+        model.verification,
+        f"the logits of {model.source.name} are {{}} from the reference",
+        f"its weights are broken, or it is no plain {model.source.config.family}",
+    )
+    model.verification |= compiler.measure(model)
+
+
+def _entry(model: RecipeModel) -> ModelEntry:
+    compiler = find_compiler(model.device.compiler)
+    config = model.source.config
+    return ModelEntry(
+        kind=model.kind,
+        graph=model.listed(compiler.GRAPH_NAME),
+        weights=tuple(map(model.listed, compiler.WEIGHTS_NAMES)),
+        contract=compiler.contract(model),
+        config=config,
+        context=model.context,
+        tensor_formats={name: fmt.name for name, fmt in model.formats.items()},
+        head_ids=model.listed(HEAD_IDS_NAME) if config.trimmed_head_size else None,
+    )

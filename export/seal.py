@@ -1,0 +1,73 @@
+"""The last phase: hashes and manifest of the finished folder."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from importlib import metadata
+
+from edgedec.export.bundle import hash_files, write_manifest
+from edgedec.export.model_export import ModelExport
+from edgedec.models.bundle_files import FileEntry
+from edgedec.models.manifest import (
+    DRAFT_MODEL,
+    SCHEMA_VERSION,
+    TARGET_MODEL,
+    BundleManifest,
+    ModelEntry,
+)
+
+
+def seal(models: dict[str, ModelExport], report: Callable[[int, int], None]) -> BundleManifest:
+    """Writes hashes and the manifest, which is returned.
+
+    Renaming the folder is the last act of the export.
+
+    Args:
+        models: by their kind, which is also their name in the bundle.
+        report: called with bytes hashed and bytes in all.
+    """
+    folder = models[TARGET_MODEL].bundle_folder
+    n_bytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    done = 0
+
+    def on_bytes(n_read: int) -> None:
+        nonlocal done
+        done += n_read
+        report(done, n_bytes)
+
+    manifest = _manifest(models, hash_files(folder, on_bytes))
+    write_manifest(folder, manifest)
+    return manifest
+
+
+def _manifest(models: dict[str, ModelExport], files: dict[str, FileEntry]) -> BundleManifest:
+    target = models[TARGET_MODEL]
+    published = target.published
+    entries = {name: _entry(model) for name, model in models.items()}
+    verification = dict(target.verification)
+    if DRAFT_MODEL in models:
+        verification[DRAFT_MODEL] = models[DRAFT_MODEL].verification
+    return BundleManifest(
+        schema_version=SCHEMA_VERSION,
+        name=published.name,
+        licence=published.licence,
+        edgedec_version=metadata.version("edgedec"),
+        device_target=target.config.device_target,
+        quantization=target.config.quantization,
+        models=entries,
+        files=files,
+        stop_token_ids=published.special.eos_ids,
+        bos_token_id=published.special.bos_id,
+        add_bos=published.special.add_bos,
+        defaults={"method": "auto"},
+        verification=verification,
+    )
+
+
+def _entry(model: ModelExport) -> ModelEntry:
+    assert model.entry is not None
+    if model.kind == TARGET_MODEL:
+        return model.entry
+    published = model.published
+    return dataclasses.replace(model.entry, name=published.name, licence=published.licence)

@@ -1,0 +1,111 @@
+"""ONNX graphs run for verification: the plainest way, apart from the runtime's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime as ort
+
+from edgedec.export.verify import Logits
+from edgedec.kernels import PANEL, has_library, library_path
+from edgedec.models.config import ModelConfig
+from edgedec.models.graph import (
+    ATTENTION_BIAS,
+    INPUT_IDS,
+    K_CACHE,
+    LAYER_GATES,
+    LOGIT_ROWS,
+    LOGITS,
+    PARENTS,
+    PAST_LENGTH,
+    POSITION_IDS,
+    V_CACHE,
+    past_port,
+    present_port,
+)
+from edgedec.models.reference import tree_mask
+
+
+class FusedRunner:
+    """Runs a fused graph. layer_gates: which sub-layers run, at first all; None without gates."""
+
+    def __init__(self, graph: Path, config: ModelConfig, capacity: int) -> None:
+        self._session = open_session(graph)
+        inputs = {value.name: value for value in self._session.get_inputs()}
+        # Graphs on their way to the fused one may not have them yet.
+        has_gates = LAYER_GATES in inputs
+        self.layer_gates = np.ones(2 * config.n_layers, np.int64) if has_gates else None
+        n_panels = -(-capacity // PANEL)
+        self._kv_cache = {
+            name: _empty_kv_cache(inputs[name], n_panels) for name in (K_CACHE, V_CACHE)
+        }
+
+    def run(self, tokens: Sequence[int], parents: Sequence[int], n_past: int = 0) -> Logits:
+        """Returns the logits [T, V] of a pass after the first ``n_past`` cached tokens."""
+        feeds = _rows(tokens, parents, n_past)
+        feeds[PARENTS] = np.array([parents], np.int64)
+        feeds[PAST_LENGTH] = np.array([n_past], np.int64)
+        if self.layer_gates is not None:
+            feeds[LAYER_GATES] = self.layer_gates
+        values = {k: ort.OrtValue.ortvalue_from_numpy(v) for k, v in feeds.items()}
+        # These two are written in place: the arrays behind them are the KV cache.
+        for name, array in self._kv_cache.items():
+            values[name] = ort.OrtValue.ortvalue_from_numpy(array)
+        (logits,) = self._session.run_with_ort_values([LOGITS], values)
+        rows: Logits = logits.numpy()[0]
+        return rows
+
+
+class PortableRunner:
+    """Runs a portable graph."""
+
+    def __init__(self, graph: Path, config: ModelConfig) -> None:
+        self._session = open_session(graph)
+        empty = np.zeros((1, config.n_kv_heads, 0, config.head_size), np.float32)
+        self._kv_cache = {
+            past_port(i, part): empty for i in range(config.n_layers) for part in ("key", "value")
+        }
+
+    def run(self, tokens: Sequence[int], parents: Sequence[int], n_past: int = 0) -> Logits:
+        """Returns the logits [T, V] of a pass after the first ``n_past`` cached tokens."""
+        mask, _ = tree_mask(parents, n_past)
+        feeds = _rows(tokens, parents, n_past)
+        feeds[ATTENTION_BIAS] = np.where(mask, 0, -np.inf).astype(np.float32)[None, None]
+        feeds |= {name: kv[:, :, :n_past] for name, kv in self._kv_cache.items()}
+        names = map(present_port, self._kv_cache)
+        logits, *present = self._session.run([LOGITS, *names], feeds)
+        self._kv_cache = dict(zip(self._kv_cache, present, strict=True))
+        rows: Logits = logits[0]
+        return rows
+
+
+def _empty_kv_cache(value: ort.NodeArg, n_panels: int) -> npt.NDArray[Any]:
+    """Returns the array that an input of keys or values asks for."""
+    sizes = {"capacity": n_panels * PANEL, "capacity/16": n_panels}
+    dtype = {"tensor(float16)": np.float16, "tensor(uint8)": np.uint8}[value.type]
+    return np.zeros([sizes.get(n, n) for n in value.shape], dtype)
+
+
+def open_session(graph: Path) -> ort.InferenceSession:
+    """Returns a session that reads weights from the mapped file, not from copies of its own."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    if has_library():
+        options.register_custom_ops_library(str(library_path()))
+    return ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
+
+
+def _rows(
+    tokens: Sequence[int], parents: Sequence[int], n_past: int
+) -> dict[str, npt.NDArray[np.generic]]:
+    _, depths = tree_mask(parents, n_past)
+    return {
+        INPUT_IDS: np.array([tokens], np.int64),
+        POSITION_IDS: (n_past + depths)[None],
+        LOGIT_ROWS: np.arange(len(tokens), dtype=np.int64),
+    }

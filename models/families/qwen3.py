@@ -1,0 +1,32 @@
+"""Qwen3 (dense): the Llama recipe with an RMS norm over each head of q and of k."""
+
+from __future__ import annotations
+
+from edgedec.models.blocks import decoder, decoder_shapes
+from edgedec.models.config import ModelConfig
+from edgedec.models.families._gguf import GgufFacts, gguf_decoder, gguf_name
+from edgedec.models.families._hf import hf_decoder, hf_name
+from edgedec.models.fields import Fields
+from edgedec.models.weights import SourceWeight, Weight
+
+recipe = decoder
+
+
+def read_hf(fields: Fields) -> ModelConfig:
+    """Returns the config that ``config.json`` states."""
+    fields.refuse("use_sliding_window", False)
+    has_bias = fields.flag("attention_bias", False)
+    return hf_decoder(fields, "qwen3", has_qkv_bias=has_bias, has_qk_norm=True)
+
+
+def read_gguf(facts: GgufFacts) -> ModelConfig:
+    """Returns the config that the GGUF header states."""
+    return gguf_decoder(facts, "qwen3", has_qk_norm=True)
+
+
+def weights(config: ModelConfig) -> dict[str, Weight]:
+    """Returns the shape of each weight and where it lies."""
+    return {
+        name: Weight(shape, hf=SourceWeight(hf_name(name)), gguf=SourceWeight(gguf_name(name)))
+        for name, shape in decoder_shapes(config).items()
+    }

@@ -1,0 +1,214 @@
+"""The graph contract: what a compiled graph takes, gives and can do.
+
+A compiler (`edgedec.export.compilers`) states it, the manifest carries it, a backend
+(`edgedec.runtime.backends`) reads it. Nobody finds out by trying, and nobody types a port's name a
+second time. Of a pass over T rows, R of them with logits, after P tokens (T and P as each backend
+counts them), the ports are:
+
+Inputs:
+    input_ids [1, T] int64; position_ids [1, T] int64; logit_rows [R] int64.
+    parents [1, N] int64: for each node of the pending tree its parent's index, -1 for the prefix;
+        the last T belong to this pass. past_length [1] int64: committed tokens.
+    attention_bias [1, 1, T, P + T] float32: 0 where a row may look, a large negative number
+        elsewhere. attention_mask [1, P + T] int64: ones.
+    layer_gates [2 * n_layers] int64: entry 2i for the attention of layer i, 2i + 1 for its MLP;
+        1 runs, 0 leaves out.
+    k_cache, v_cache: KV panels, written in place. past_key_values.I.key, past_key_values.I.value
+        [1, n_kv_heads, P, head_size]: KV rows, which present.I.key, present.I.value return.
+        See `KVLayout`.
+Outputs:
+    logits [1, R, V] float32; hidden.I [1, T, hidden_size] float32, the residual stream after I
+    layers; stats.NAME, one of `ROW_STATS`, each [R, ...].
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from edgedec.models.errors import ConfigError
+
+INPUT_IDS = "input_ids"
+POSITION_IDS = "position_ids"
+LOGIT_ROWS = "logit_rows"
+PARENTS = "parents"
+PAST_LENGTH = "past_length"
+ATTENTION_BIAS = "attention_bias"
+ATTENTION_MASK = "attention_mask"
+LAYER_GATES = "layer_gates"
+K_CACHE, V_CACHE = "k_cache", "v_cache"
+LOGITS = "logits"
+
+N_TOP = 8
+"""Likeliest tokens that the row statistics list."""
+
+ROW_STATS: Mapping[str, tuple[str, tuple[int, ...]]] = {
+    "argmax": ("int64", ()),
+    "log_sum_exp": ("float32", ()),
+    "entropy": ("float32", ()),
+    "top_ids": ("int64", (N_TOP,)),
+    "top_logits": ("float32", (N_TOP,)),
+}
+"""Name -> element type, and sizes behind the axis of rows. In the order of the operator's."""
+
+KV_PANEL = 16
+"""Tokens that lie side by side in a KV panel."""
+
+KVFormat = Literal["float16", "int8", "float32"]
+KVKind = Literal["panels", "rows"]
+KV_FORMATS: tuple[KVFormat, ...] = get_args(KVFormat)
+KV_KINDS: tuple[KVKind, ...] = get_args(KVKind)
+
+ANY_TRIPLE = "any"
+_PAST = re.compile(r"past_key_values\.(\d+)\.(key|value)")
+
+
+def hidden_port(layer: int) -> str:
+    """Returns the output of the residual stream after ``layer`` layers (0: the embeddings)."""
+    return f"hidden.{layer}"
+
+
+def stats_port(name: str) -> str:
+    """Returns the output of the row statistic ``name``, a key of `ROW_STATS`."""
+    return f"stats.{name}"
+
+
+def past_port(layer: int, part: Literal["key", "value"]) -> str:
+    """Returns the input of earlier tokens' keys or values of ``layer``."""
+    return f"past_key_values.{layer}.{part}"
+
+
+def present_port(past: str) -> str:
+    """Returns the output that carries on the input ``past``."""
+    return past.replace("past_key_values", "present", 1)
+
+
+def is_past_port(name: str) -> bool:
+    """Says whether ``name`` is an input of earlier tokens' keys or values."""
+    return _PAST.fullmatch(name) is not None
+
+
+def layer_of_past(name: str) -> int:
+    """Returns the layer of an input of earlier tokens' keys or values."""
+    found = _PAST.fullmatch(name)
+    assert found is not None
+    return int(found[1])
+
+
+@dataclass(frozen=True)
+class KVLayout:
+    """How a graph keeps keys and values.
+
+    kind: ``panels``: two inputs, written in place, of L layers and C positions, a multiple of
+        `KV_PANEL`. float16: k_cache [L, n_kv_heads, C / 16, head_size, 16], v_cache
+        [L, n_kv_heads, C, head_size]. int8: both [L, n_kv_heads, C / 16, block_nbytes] uint8: 16
+        float16 scales, one for each token, then the codes.
+        ``rows``: inputs and outputs of each layer, copied by each pass.
+    format: of the numbers. row_nbytes: bytes of one token, keys and values of all layers.
+    block_nbytes: of 16 keys or 16 values of one head; 0 for ``rows``.
+
+    Raises:
+        ConfigError: These do not go together.
+    """
+
+    kind: KVKind
+    format: KVFormat
+    row_nbytes: int
+    block_nbytes: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind not in KV_KINDS:
+            raise ConfigError(f"kv.kind is {self.kind!r}, expected one of {', '.join(KV_KINDS)}")
+        if self.format not in (known := KV_FORMATS_OF[self.kind]):
+            raise ConfigError(f"kv.format is {self.format!r}, expected one of {', '.join(known)}")
+        if (self.kind == "panels") != (self.block_nbytes > 0):
+            raise ConfigError(
+                f"kv.block_nbytes is {self.block_nbytes}, expected more than 0 for panels, 0 else"
+            )
+
+
+KV_FORMATS_OF: Mapping[KVKind, tuple[KVFormat, ...]] = {
+    "panels": ("float16", "int8"),
+    "rows": ("float32", "float16"),
+}
+"""Formats of each kind of layout. The panels' are in the order of the kernels' numbers."""
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What the passes of a graph can do.
+
+    trees: rows may be a tree of drafts; otherwise they follow one another. gates: sub-layers may be
+    left out. row_stats: statistics of logits rows come beside them. entry: a pass may start at a
+    layer from given hidden states. batch: rows of several sequences may share a pass. hidden:
+    layers whose hidden states a pass can return, rising.
+    """
+
+    trees: bool = False
+    gates: bool = False
+    row_stats: bool = False
+    entry: bool = False
+    batch: bool = False
+    hidden: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class GraphContract:
+    """What a compiled graph takes, gives and can do.
+
+    compiler: who made the graph. backend: module of `edgedec.runtime.backends` that runs it.
+    triple: processor and system its code was compiled for, or ``any``. providers: ONNX Runtime's,
+    the first that is there runs it; none for other runtimes. inputs, outputs: names of its ports.
+
+    Raises:
+        ConfigError: A port is missing that a capability or the KV layout needs.
+    """
+
+    compiler: str
+    backend: str
+    triple: str
+    providers: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    kv: KVLayout
+    can: Capabilities
+
+    def __post_init__(self) -> None:
+        for key, ports in (("inputs", self.inputs), ("outputs", self.outputs)):
+            if len(set(ports)) != len(ports):
+                raise ConfigError(f"{key} names a port twice")
+        for name in (INPUT_IDS, *self._kv_inputs()):
+            self._check(name, self.inputs, "inputs", "every graph")
+        for name in (LOGITS, *map(present_port, self.past_ports)):
+            self._check(name, self.outputs, "outputs", "every graph")
+        if self.can.trees and not {PARENTS, ATTENTION_BIAS} & set(self.inputs):
+            self._check(PARENTS, self.inputs, "inputs", "can.trees")
+        if self.can.gates:
+            self._check(LAYER_GATES, self.inputs, "inputs", "can.gates")
+        for layer in self.can.hidden:
+            self._check(hidden_port(layer), self.outputs, "outputs", "can.hidden")
+        for name in ROW_STATS if self.can.row_stats else ():
+            self._check(stats_port(name), self.outputs, "outputs", "can.row_stats")
+
+    @property
+    def past_ports(self) -> tuple[str, ...]:
+        """The inputs of earlier tokens' keys and values; none where they are panels."""
+        return tuple(name for name in self.inputs if is_past_port(name))
+
+    def _kv_inputs(self) -> tuple[str, ...]:
+        if self.kv.kind == "panels":
+            return (K_CACHE, V_CACHE)
+        return self.past_ports or (past_port(0, "key"),)
+
+    def _check(self, name: str, ports: tuple[str, ...], key: str, what: str) -> None:
+        if name not in ports:
+            raise ConfigError(f"{key} lack {name}, which {what} needs")
+
+
+def as_kv_format(name: str) -> KVFormat:
+    """Returns ``name`` as a KV format; an unknown one is a ConfigError."""
+    if name not in KV_FORMATS:
+        raise ConfigError(f"KV cache format is {name!r}, expected one of {', '.join(KV_FORMATS)}")
+    return name

@@ -1,0 +1,95 @@
+"""What a stranger's tokenizer file cannot do: print, panic past us, or multiply a text."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import Any
+
+import tokenizers
+
+_MOST_GROWTH = 100
+_LOCK = threading.Lock()
+
+
+@contextmanager
+def panics_as(error: type[Exception]) -> Iterator[None]:
+    """Turns a panic of the tokenizers library into an ``error`` of one line.
+
+    A panic prints a trace of the library's insides, too. What is printed meanwhile is held back,
+    and dropped if there was a panic.
+    """
+    with _LOCK:
+        held = _held_back()
+        stderr = _redirected(held)
+        panic: BaseException | None = None
+        try:
+            yield
+        except BaseException as caught:
+            if type(caught).__name__ != "PanicException":  # no Exception, and not to be imported
+                raise
+            panic = caught
+        finally:
+            if stderr is not None:
+                os.dup2(stderr, 2)
+                os.close(stderr)
+                _release(held, is_dropped=panic is not None)
+        if panic is not None:
+            reason = " ".join(str(panic).split())[:200]
+            raise error(
+                f"the tokenizer cannot treat this text ({reason}): shorten it, or export the model "
+                "again with another tokenizer"
+            )
+
+
+def check_growth(backend: tokenizers.Tokenizer) -> None:
+    """Raises a ValueError unless what is made of a text is of its own size, about."""
+    for part in (backend.normalizer, backend.decoder):
+        if part is not None and (growth := _growth(json.loads(part.__getstate__()))) > _MOST_GROWTH:
+            raise ValueError(f"its {part.__class__.__name__} may make texts {growth} times as long")
+
+
+@cache
+def _held_back() -> int:
+    """Returns a file for what is printed, one for all calls: a call for every token is quick."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("stderr")
+    return os.dup(tempfile.TemporaryFile().fileno())
+
+
+def _release(held: int, is_dropped: bool) -> None:
+    n_bytes = os.fstat(held).st_size
+    if not n_bytes:
+        return
+    printed = os.pread(held, n_bytes, 0)
+    os.ftruncate(held, 0)
+    os.lseek(held, 0, os.SEEK_SET)
+    if not is_dropped:
+        with suppress(OSError):
+            os.write(2, printed)
+
+
+def _redirected(target: int) -> int | None:
+    """Points standard error to ``target``; returns where it led, None if it is closed."""
+    try:
+        stderr = os.dup(2)
+    except OSError:
+        return None
+    os.dup2(target, 2)
+    return stderr
+
+
+def _growth(part: Mapping[str, Any]) -> int:
+    """Returns how many times as long ``part`` may make a text, at most."""
+    growth = 1
+    for inner in [*part.get("normalizers", ()), *part.get("decoders", ())]:
+        growth = min(growth * _growth(inner), 10**9)
+    if part.get("type") == "Replace":
+        is_text = bool(part["pattern"].get("String"))  # an expression may match nothing
+        growth *= max(1, len(part["content"])) if is_text else 1 + len(part["content"])
+    return growth * (1 + len(part.get("prepend", "")))

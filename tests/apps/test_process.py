@@ -1,0 +1,84 @@
+"""The program as a process: signals at any moment, standard streams that are closed or full."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.robustness
+
+PROGRAM = [sys.executable, "-c", "from edgedec.apps.cli import main; main()"]
+REPORT_START = """
+from edgedec.apps.signals import SignalWatch
+start = SignalWatch.start
+SignalWatch.start = lambda self: (start(self), print("up", flush=True))
+from edgedec.apps.cli import main; main()
+"""
+
+
+def hear_interrupts() -> None:
+    """To be called in a child: jobs in the background of a plain shell ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def shell(command: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", f"{shlex.join(PROGRAM)} {command}"],
+        capture_output=True, text=True, check=False, timeout=120, **options,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("delay_ms", [*range(0, 200, 25), 300, 500])
+def test_signals_at_the_start_are_silent(
+    smollm2_bundle: Path, number: signal.Signals, delay_ms: int
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", REPORT_START, "run", str(smollm2_bundle), "hello", "-n", "400"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=hear_interrupts,
+    )  # fmt: skip
+    assert process.stdout is not None
+    process.stdout.readline()
+    time.sleep(delay_ms / 1000)
+    for _ in range(3):  # rapidly
+        process.send_signal(number)
+        time.sleep(0.005)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert b"Traceback" not in err
+    assert b"rror" not in err
+
+
+@pytest.mark.parametrize("closed", ["<&-", "2>&-", "<&- 2>&-", "2>/dev/full"])
+def test_text_comes_while_standard_output_works(smollm2_bundle: Path, closed: str) -> None:
+    ran = shell(f"run {smollm2_bundle} --raw 'Once upon a time' -n 4 {closed}")
+    assert ran.returncode == 0
+    assert ran.stdout.strip()
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("stream", "reason"), [(">/dev/full", "No space left on device"), (">&-", "Bad file")]
+)
+@pytest.mark.parametrize("verb", ["inspect BUNDLE", "doctor", "run BUNDLE hi -n 2", "--help"])
+def test_a_standard_output_that_fails_is_named(
+    smollm2_bundle: Path, verb: str, stream: str, reason: str
+) -> None:
+    ran = shell(f"{verb.replace('BUNDLE', str(smollm2_bundle))} {stream}")
+    assert ran.returncode == 1
+    errors = [line for line in ran.stderr.splitlines() if line.startswith("error: ")]
+    assert errors == [f"error: cannot write to standard output: {errors[0].split(': ')[-1]}"]
+    assert reason in errors[0]
+    assert "Traceback" not in ran.stderr
+    assert "Exception" not in ran.stderr
+
+
+def test_everything_closed(smollm2_bundle: Path) -> None:
+    assert shell(f"run {smollm2_bundle} hi -n 2 <&- >&- 2>&-").returncode == 1

@@ -1,0 +1,132 @@
+"""What the pages tell people to type does what they say.
+
+Every page runs in a folder that holds SmolLM2's bundle (the README exports it itself), the examples
+and the tools. Its blocks are
+
+- ``sh``: each command must succeed and print something. ``make`` and ``pytest`` are not run again,
+  from inside themselves: their rules and files must exist.
+- ``console``: each command after ``$ `` must print the lines that follow it, where ``...`` stands
+  for anything, and fail if and only if they tell of an error.
+- ``python``: all of a page are one program, which runs after the commands.
+"""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+
+_BLOCK = re.compile(r"^```(sh|console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_MATCHER = doctest.OutputChecker()
+_FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+_NOT_RUN = re.compile(r"make |python -m pytest ")
+
+pytestmark = pytest.mark.e2e
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """Returns language and content of a page's blocks, in their order."""
+    return _BLOCK.findall(page.read_text(encoding="utf-8"))
+
+
+def commands(page: Path) -> Iterator[tuple[str, str | None]]:
+    """Yields each command of a page, with what it must print if the page says so."""
+    for language, content in blocks(page):
+        joined = content.replace("\\\n", "")
+        if language == "sh":
+            yield from ((line, None) for line in joined.splitlines() if line.strip())
+        elif language == "console":
+            for part in re.split(r"^\$ ", joined, flags=re.MULTILINE)[1:]:
+                command, _, output = part.partition("\n")
+                yield command, output
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `edgedec` and `python` as this test's interpreter knows them."""
+    found = tmp_path_factory.mktemp("bin")
+    main = "from edgedec.apps.cli import main; main()"
+    lines = {"python": f'"{sys.executable}"', "edgedec": f"\"{sys.executable}\" -c '{main}'"}
+    for name, line in lines.items():
+        (found / name).write_text(f'#!/bin/sh\nexec {line} "$@"\n')
+        (found / name).chmod(0o755)
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path, smollm2_bundle: Path) -> Path:
+    """Where a page's commands run. The bundle is the page's own, for tuning writes into it."""
+    shutil.copytree(smollm2_bundle, tmp_path / "smollm2.edgedec", copy_function=os.link)
+    for name in ("examples", "tools"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_page(page: Path, folder: Path, programs: Path, smollm2_gguf: Path) -> None:
+    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    run = partial(
+        subprocess.run,
+        cwd=folder,
+        env={**os.environ, "PATH": path, "COLUMNS": "100", "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if page.name == "README.md":
+        shutil.rmtree(folder / "smollm2.edgedec")
+    for command, output in commands(page):
+        if _NOT_RUN.match(command):
+            continue
+        shell = command.replace("smollm2-135m-instruct", str(smollm2_gguf))
+        done = run(["bash", "-c", shell])
+        if output is None:
+            assert done.returncode == 0, f"{command}\n{done.stderr}"
+            assert done.stdout.strip(), command
+        else:
+            got = done.stdout + done.stderr
+            assert _MATCHER.check_output(output, got, _FLAGS), f"{command}\n{got}"
+            assert (done.returncode != 0) == ("error: " in output), command
+    program = "\n".join(content for language, content in blocks(page) if language == "python")
+    if program:
+        done = run([sys.executable, "-c", program])
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_make_and_pytest_find_what_a_page_names(page: Path) -> None:
+    for command, _ in commands(page):
+        if command.startswith("make"):
+            for rule in re.findall(r"[a-z-]+", command.partition("#")[0])[1:]:
+                assert re.search(rf"^{rule}:", MAKEFILE, re.MULTILINE), rule
+        elif command.startswith("python -m pytest"):
+            for path in re.findall(r"\btests/[\w./]+", command):
+                assert (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_options_named_in_the_text_exist(page: Path) -> None:
+    sources = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "apps").rglob("*.py"))
+    for option in set(re.findall(r"`(--[a-z-]+)", page.read_text(encoding="utf-8"))):
+        name = option.removeprefix("--").replace("-", "_")
+        assert option in sources or re.search(rf"\b{name}:", sources), option
+
+
+def test_the_readme_begins_with_the_two_commands() -> None:
+    language, content = blocks(ROOT / "README.md")[0]
+    assert language == "sh"
+    assert re.findall(r"^make (\w+)", content, re.MULTILINE) == ["run", "test"]
