@@ -93,6 +93,7 @@ class Engine:
         self._grammars = Grammars(loaded.tokenizer, loaded.model.vocab_size)
         self._turns = Turns()
         self._streams: WeakSet[Stream] = WeakSet()
+        self._sequences: WeakSet[TokenSequence] = WeakSet()  # lent to nobody, asked for by callers
         self._abandoned: deque[Callable[[], None]] = deque()
         self.defaults = loaded.defaults
         self._pool = loaded.memory.open(TARGET, loaded.model, loaded.context)
@@ -132,8 +133,13 @@ class Engine:
             self._pool.give_back(sequence)
 
     def new_sequence(self) -> TokenSequence:
-        """Returns an empty sequence of the target model, for passes of one's own; close it."""
-        return TokenSequence(self._open.model, self._open.context)
+        """Returns an empty sequence of the target model, for passes of one's own.
+
+        Whoever is done with it closes it; the engine's end closes it as well.
+        """
+        sequence = TokenSequence(self._open.model, self._open.context)
+        self._sequences.add(sequence)
+        return sequence
 
     @property
     def tokenizer(self) -> Codec:
@@ -334,6 +340,8 @@ class Engine:
         self._methods.close()
         if self._strategy is not None:
             self._strategy.close()
+        for sequence in self._sequences:
+            sequence.close()
         self._pool.close()
         loaded.release(loaded.model)
         self._loaded = None
