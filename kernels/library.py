@@ -99,7 +99,13 @@ class RowStatsArgs(ctypes.Structure):
     )
 
 
-_STRUCTS = (LinearArgs, EmbedArgs, AttentionArgs, PlainArgs, RowStatsArgs)
+_ARGUMENTS: dict[str, type[ctypes.Structure]] = {
+    "attention": AttentionArgs,
+    "embed": EmbedArgs,
+    "linear": LinearArgs,
+    "pack": PlainArgs,
+    "row_stats": RowStatsArgs,
+}
 
 
 def library_path() -> Path:
@@ -135,16 +141,15 @@ def open_library() -> ctypes.CDLL:
         _declare(library)
     except (OSError, AttributeError) as error:
         raise RuntimeError(f"cannot use {path.name}: {error}; {_REBUILD}") from None
-    sizes = (c_int64 * len(_STRUCTS))()
-    library.edgedec_struct_bytes(sizes)
-    if list(sizes) != [ctypes.sizeof(struct) for struct in _STRUCTS]:
-        raise RuntimeError(f"{path.name} is from another version of edgedec: {_REBUILD}")
+    for name, struct in _ARGUMENTS.items():
+        if library.edgedec_args_bytes(name.encode()) != ctypes.sizeof(struct):
+            raise RuntimeError(f"{path.name} is from another version of edgedec: {_REBUILD}")
     return library
 
 
 def _declare(library: ctypes.CDLL) -> None:
-    library.edgedec_struct_bytes.argtypes = (POINTER(c_int64),)
-    library.edgedec_struct_bytes.restype = None
+    library.edgedec_args_bytes.argtypes = (c_char_p,)
+    library.edgedec_args_bytes.restype = c_int64
     library.edgedec_available_isas.argtypes = ()
     library.edgedec_available_isas.restype = c_char_p
     library.edgedec_active_isa.argtypes = (POINTER(c_char_p),)
@@ -153,10 +158,9 @@ def _declare(library: ctypes.CDLL) -> None:
     library.edgedec_packed_nbytes.restype = c_int64
     library.edgedec_pack.argtypes = (POINTER(PlainArgs), c_void_p)
     library.edgedec_pack.restype = None
-    for name, struct in (
-        ("linear", LinearArgs), ("embed", EmbedArgs), ("attention", AttentionArgs),
-        ("row_stats", RowStatsArgs),
-    ):  # fmt: skip
+    for name, struct in _ARGUMENTS.items():
+        if name == "pack":
+            continue
         function = getattr(library, f"edgedec_{name}")
         function.argtypes = (c_char_p, POINTER(struct), c_int)
         function.restype = c_int

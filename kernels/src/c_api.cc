@@ -2,6 +2,7 @@
 //
 // The caller (kernels/cpu.py) checks shapes. Functions that compute return a `Result`.
 #include <atomic>
+#include <cstring>
 #include <exception>
 #include <thread>
 #include <vector>
@@ -81,14 +82,15 @@ Result compute(const char* isa, void (*Kernels::*op)(const Args&, const Parallel
 }  // namespace
 }  // namespace edk
 
-/// Writes the sizes of the structs passed by pointer: LinearArgs, EmbedArgs, AttentionArgs,
-/// PlainMatrix, RowStatsArgs. A door built for other sizes must not call this library.
-EDGEDEC_EXPORT void edgedec_struct_bytes(int64_t out[5]) {
-  out[0] = sizeof(edk::LinearArgs);
-  out[1] = sizeof(edk::EmbedArgs);
-  out[2] = sizeof(edk::AttentionArgs);
-  out[3] = sizeof(edk::PlainMatrix);
-  out[4] = sizeof(edk::RowStatsArgs);
+/// Bytes of the arguments of operator `name`, or of "pack"; -1 for an unknown one. A door built for
+/// other sizes must not call this library.
+EDGEDEC_EXPORT int64_t edgedec_args_bytes(const char* name) {
+#define EDK_BYTES(op, Args) \
+  if (std::strcmp(name, #op) == 0) return sizeof(edk::Args);
+  EDK_OPERATORS(EDK_BYTES)
+  EDK_BYTES(pack, PlainMatrix)
+#undef EDK_BYTES
+  return -1;
 }
 
 /// Names of the usable instruction sets, best first, as "a,b,c".
@@ -108,23 +110,13 @@ EDGEDEC_EXPORT void edgedec_pack(const edk::PlainMatrix* plain, uint8_t* out) {
   edk::pack(*plain, out);
 }
 
-EDGEDEC_EXPORT int edgedec_linear(const char* isa, const edk::LinearArgs* args, int n_threads) {
-  return edk::compute(isa, &edk::Kernels::linear, args, n_threads);
-}
-
-EDGEDEC_EXPORT int edgedec_embed(const char* isa, const edk::EmbedArgs* args, int n_threads) {
-  return edk::compute(isa, &edk::Kernels::embed, args, n_threads);
-}
-
-EDGEDEC_EXPORT int edgedec_attention(const char* isa, const edk::AttentionArgs* args,
-                                     int n_threads) {
-  return edk::compute(isa, &edk::Kernels::attention, args, n_threads);
-}
-
-EDGEDEC_EXPORT int edgedec_row_stats(const char* isa, const edk::RowStatsArgs* args,
-                                     int n_threads) {
-  return edk::compute(isa, &edk::Kernels::row_stats, args, n_threads);
-}
+// edgedec_NAME for each operator.
+#define EDK_DOOR(name, Args)                                                                     \
+  EDGEDEC_EXPORT int edgedec_##name(const char* isa, const edk::Args* args, int n_threads) {     \
+    return edk::compute(isa, &edk::Kernels::name, args, n_threads);                              \
+  }
+EDK_OPERATORS(EDK_DOOR)
+#undef EDK_DOOR
 
 /// Has this thread's operators run their tasks one by one and tell `observer`; null ends that. What a
 /// task writes can so be seen, and that no two write the same cache line.

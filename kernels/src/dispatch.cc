@@ -12,27 +12,26 @@
 
 namespace edk {
 
-extern const Kernels kScalarKernels;
+namespace scalar { extern const Kernels kKernels; }
 #if defined(EDGEDEC_HAVE_AVX512VNNI)
-extern const Kernels kAvx512vnniKernels;
+namespace avx512vnni { extern const Kernels kKernels; }
 #endif
 #if defined(EDGEDEC_HAVE_AVXVNNI)
-extern const Kernels kAvxvnniKernels;
+namespace avxvnni { extern const Kernels kKernels; }
 #endif
 #if defined(EDGEDEC_HAVE_AVX2)
-extern const Kernels kAvx2Kernels;
+namespace avx2 { extern const Kernels kKernels; }
 #endif
 #if defined(EDGEDEC_HAVE_NEONI8MM)
-extern const Kernels kNeoni8mmKernels;
+namespace neoni8mm { extern const Kernels kKernels; }
 #endif
 #if defined(EDGEDEC_HAVE_NEONDOT)
-extern const Kernels kNeondotKernels;
+namespace neondot { extern const Kernels kKernels; }
 #endif
 
 namespace {
 
 struct Candidate {
-  const char* isa;
   const Kernels* kernels;
   bool is_usable;
 };
@@ -54,25 +53,25 @@ bool has_neon(unsigned long first, unsigned long second) {
 const Candidate* candidates() {
   static const Candidate table[] = {
 #if defined(EDGEDEC_HAVE_AVX512VNNI)
-      {"avx512vnni", &kAvx512vnniKernels,
+      {&avx512vnni::kKernels,
        __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("fma")},
 #endif
 #if defined(EDGEDEC_HAVE_AVXVNNI)
-      {"avxvnni", &kAvxvnniKernels, has_avx2() && __builtin_cpu_supports("avxvnni")},
+      {&avxvnni::kKernels, has_avx2() && __builtin_cpu_supports("avxvnni")},
 #endif
 #if defined(EDGEDEC_HAVE_AVX2)
-      {"avx2", &kAvx2Kernels, has_avx2()},
+      {&avx2::kKernels, has_avx2()},
 #endif
 #if defined(EDGEDEC_HAVE_NEONI8MM)
-      {"neoni8mm", &kNeoni8mmKernels, has_neon(HWCAP_ASIMDDP, HWCAP2_I8MM)},
+      {&neoni8mm::kKernels, has_neon(HWCAP_ASIMDDP, HWCAP2_I8MM)},
 #endif
 #if defined(EDGEDEC_HAVE_NEONDOT)
-      {"neondot", &kNeondotKernels, has_neon(HWCAP_ASIMDDP, 0)},
+      {&neondot::kKernels, has_neon(HWCAP_ASIMDDP, 0)},
 #endif
-      {"scalar", &kScalarKernels, true},
-      {nullptr, nullptr, false},
+      {&scalar::kKernels, true},
+      {nullptr, false},
   };
   return table;
 }
@@ -80,16 +79,16 @@ const Candidate* candidates() {
 }  // namespace
 
 const Kernels* kernels_for(const char* isa) {
-  for (const Candidate* c = candidates(); c->isa; ++c)
-    if (c->is_usable && std::strcmp(c->isa, isa) == 0) return c->kernels;
+  for (const Candidate* c = candidates(); c->kernels; ++c)
+    if (c->is_usable && std::strcmp(c->kernels->isa, isa) == 0) return c->kernels;
   return nullptr;
 }
 
 const char* available_isas() {
   static const std::string names = [] {
     std::string list;
-    for (const Candidate* c = candidates(); c->isa; ++c)
-      if (c->is_usable) list += (list.empty() ? "" : ",") + std::string(c->isa);
+    for (const Candidate* c = candidates(); c->kernels; ++c)
+      if (c->is_usable) list += (list.empty() ? "" : ",") + std::string(c->kernels->isa);
     return list;
   }();
   return names.c_str();

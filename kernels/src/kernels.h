@@ -127,13 +127,20 @@ struct PlainMatrix {
 /// Writes packed_nbytes(format, n, k) bytes to `out`.
 void pack(const PlainMatrix& plain, uint8_t* out);
 
+/// Every operator and its arguments: the table of kernels below, those that ops.cc fills and the C
+/// interface (c_api.cc) follow from this list.
+#define EDK_OPERATORS(X)      \
+  X(attention, AttentionArgs) \
+  X(embed, EmbedArgs)         \
+  X(linear, LinearArgs)       \
+  X(row_stats, RowStatsArgs)
+
 /// The operators of one instruction set.
 struct Kernels {
   const char* isa;
-  void (*linear)(const LinearArgs&, const Parallel&);
-  void (*embed)(const EmbedArgs&, const Parallel&);
-  void (*attention)(const AttentionArgs&, const Parallel&);
-  void (*row_stats)(const RowStatsArgs&, const Parallel&);
+#define EDK_FIELD(name, Args) void (*name)(const Args&, const Parallel&);
+  EDK_OPERATORS(EDK_FIELD)
+#undef EDK_FIELD
   /// Does `n_rounds` of dot products for measuring; returns how many multiply-accumulates that is.
   int64_t (*multiply)(int64_t n_rounds, int32_t* sum);
 };

@@ -19,11 +19,6 @@
 namespace edk {
 namespace {
 
-#if defined(__AVXVNNI__)
-constexpr const char* kIsa = "avxvnni";
-#else
-constexpr const char* kIsa = "avx2";
-#endif
 constexpr int kTileRows = 8;
 constexpr int kParts = 2;
 constexpr int kPartChannels = kPanel / kParts;

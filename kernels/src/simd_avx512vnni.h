@@ -14,7 +14,6 @@
 namespace edk {
 namespace {
 
-constexpr const char* kIsa = "avx512vnni";
 constexpr int kTileRows = 8;  // rows whose sums are held at once
 
 using Floats = __m512;

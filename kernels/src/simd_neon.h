@@ -16,11 +16,6 @@
 namespace edk {
 namespace {
 
-#if defined(__ARM_FEATURE_MATMUL_INT8)
-constexpr const char* kIsa = "neoni8mm";
-#else
-constexpr const char* kIsa = "neondot";
-#endif
 constexpr int kTileRows = 4;  // rows whose sums are held at once
 
 struct Floats {

@@ -1,6 +1,10 @@
 // Sixteen lanes in plain C++: the fallback everywhere, and the truth for every other ISA.
 #pragma once
 
+// Lanes are memory here. All of a tile in one function would take the compiler minutes and gain
+// nothing.
+#define EDK_INLINE __attribute__((noinline))
+
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -10,7 +14,6 @@
 namespace edk {
 namespace {
 
-constexpr const char* kIsa = "scalar";
 constexpr int kTileRows = 4;  // rows whose sums are held at once
 
 struct Floats {

@@ -92,7 +92,7 @@ def test_struct_of_another_version(monkeypatch):
     class Longer(ctypes.Structure):
         _fields_ = (*library.LinearArgs._fields_, ("more", ctypes.c_int64))
 
-    monkeypatch.setattr(library, "_STRUCTS", (Longer, *library._STRUCTS[1:]))
+    monkeypatch.setitem(library._ARGUMENTS, "linear", Longer)
     library.open_library.cache_clear()
     try:
         with pytest.raises(RuntimeError, match="another version of edgedec"):
