@@ -194,13 +194,13 @@ def switch_summary(result: GenerationResult) -> str:
     passes = found["passes"].values()
     caught_up = sum(counts["n_caught_up"] for counts in passes)
     parts = [
-        f"{found['share_large']:.1%} of the tokens from the large model",
+        f"{found['share_target']:.1%} of the tokens from the target model",
         f"{found['n_switches']} switches",
         f"{caught_up} missed tokens caught up in "
         f"{sum(counts['catch_up_ms'] for counts in passes):.0f} ms",
     ]
     if found["cost_paper"] is not None:
-        parts.append(f"cost without catch-up {found['cost_paper']:.2f} of the large model's")
+        parts.append(f"cost without catch-up {found['cost_paper']:.2f} of the target model's")
     return " · ".join(parts)
 
 

@@ -15,8 +15,8 @@ from edgedec.runtime.config.switching import ADADEC, AUTO, BILD, SwitchConfig
 from edgedec.runtime.decoding.verifiers import VERIFIERS
 
 APPROXIMATE = (
-    "this is approximate: the small model writes part of the text, which may differ from what "
-    "the large model alone would write"
+    "this is approximate: the draft model writes part of the text, which may differ from what "
+    "the target model alone would write"
 )
 LOOKS_AHEAD = (
     "this is approximate: the model looks ahead before it chooses a doubtful token, so the text "
@@ -44,7 +44,7 @@ class SwitchOptions:
         str | None,
         typer.Option(
             metavar="FLOAT|auto",
-            help="Doubt above which the large model writes: bits of entropy, or 1 - margin; auto, "
+            help="Doubt above which the target model writes: bits of entropy, or 1 - margin; auto, "
             "the default, is what `edgedec tune` found.",
         ),
     ] = None
@@ -56,7 +56,7 @@ class SwitchOptions:
     ] = None
     hysteresis: Annotated[
         float | None,
-        typer.Option(help="Part of the threshold below which the large model hands back."),
+        typer.Option(help="Part of the threshold below which the target model hands back."),
     ] = None
     reset_window: Annotated[
         bool | None,
@@ -66,13 +66,13 @@ class SwitchOptions:
         str | None,
         typer.Option(
             metavar="MODE",
-            help="What the large model does with tokens it missed: trust them (the default), "
+            help="What the target model does with tokens it missed: trust them (the default), "
             "repair the unlikely ones, or verify all, which is lossless.",
         ),
     ] = None
     fallback: Annotated[
         float | None,
-        typer.Option(help="bild: the probability below which the large model is asked."),
+        typer.Option(help="bild: the probability below which the target model is asked."),
     ] = None
     rollback: Annotated[
         float | None, typer.Option(help="repair: nats above which a token is taken back.")

@@ -1,4 +1,4 @@
-"""`edgedec tune`: when the large model should take over, for this pair, on this device."""
+"""`edgedec tune`: when the target model should take over, for this pair, on this device."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class TuneOptions:
     minutes: Annotated[float, typer.Option(min=0.01, help="Most time to take.")] = 10.0
     keep: Annotated[
         float,
-        typer.Option(min=0.0, max=1.0, help="Least agreement with the large model's choices."),
+        typer.Option(min=0.0, max=1.0, help="Least agreement with the target model's choices."),
     ] = 0.97
     policy: Annotated[
         str | None,
@@ -113,9 +113,9 @@ def tune(
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
-    """Find when the large model should take over from the small one, and keep it in the bundle.
+    """Find when the target model should take over from the draft model, and keep it in the bundle.
 
-    The large model's own texts are recorded, settings are tried on them on paper, the best are run
+    The target model's own texts are recorded, settings are tried on them on paper, the best are run
     for real beside plain decoding and lossless speculation. The fastest that agrees enough becomes
     what `--threshold auto` means. A later run goes on where this one ends; Ctrl-C keeps the best
     so far (exit code 130).
@@ -124,7 +124,7 @@ def tune(
 
       edgedec tune qwen.edgedec --calibration prompts.jsonl
 
-      edgedec tune qwen.edgedec --draft small.edgedec --calibration code.jsonl --minutes 30
+      edgedec tune qwen.edgedec --draft draft.edgedec --calibration code.jsonl --minutes 30
     """
     if not what.calibration:
         raise ConfigError("nothing to tune on: name a file of prompts with --calibration")
@@ -298,12 +298,12 @@ def _pair(engine: Engine) -> Pair:
 
 
 def _open_state(
-    what: TuneOptions, loading: options.LoadOptions, manifest: BundleManifest, small: str
+    what: TuneOptions, loading: options.LoadOptions, manifest: BundleManifest, draft: str
 ) -> TuneState:
     """Returns what earlier runs found of the same models, device, prompts and lengths."""
     facts = (
         fingerprint_of(manifest, TARGET),
-        small,
+        draft,
         loading.threads or physical_cores(),
         device_facts()["model"],
         [file_sha256(path) for path in what.calibration or ()],

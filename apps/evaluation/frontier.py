@@ -27,12 +27,12 @@ from edgedec.models.errors import ConfigError
 from edgedec.runtime.methods.methods import AUTO, PLAIN
 from edgedec.runtime.switching.policy import Model
 
-SMALL = "small"
+DRAFT_ALONE = "draft-alone"
 """The setting that is the draft model alone."""
 
-REFERENCES = (PLAIN, SMALL, AUTO)
+REFERENCES = (PLAIN, DRAFT_ALONE, AUTO)
 KEEP = 0.97
-"""Part of the large model's score that an approximate setting has to keep."""
+"""Part of the target model's score that an approximate setting has to keep."""
 
 GRID = (
     "ead:threshold=0.05",
@@ -65,8 +65,8 @@ def frontier_of(
         setting.label: [samples[name] for name in names]
         for setting, samples in zip(settings, found, strict=True)
     }
-    large, auto = common[roles[PLAIN]], common[roles[AUTO]]
-    step_ms = _step_ms(large)
+    target, auto = common[roles[PLAIN]], common[roles[AUTO]]
+    step_ms = _step_ms(target)
     rows = []
     for setting in settings:
         own = common[setting.label]
@@ -76,10 +76,10 @@ def frontier_of(
                 "is_reference": setting.label in roles.values(),
                 "lossless": all(sample.lossless for sample in own),
                 "score": score(own, metric),
-                "kept": kept(large, own, metric),
-                "time_of_large": time_ratio(large, own),
+                "kept": kept(target, own, metric),
+                "time_of_target": time_ratio(target, own),
                 "time_of_auto": time_ratio(auto, own),
-                "share_large": _share_large(setting, own),
+                "share_target": _share_target(setting, own),
                 "cost_paper": _cost_paper(setting, own),
                 "tokens_per_s": tokens_per_s(own),
                 "catch_up": _catch_up(own, step_ms),
@@ -120,8 +120,9 @@ def verdict(rows: Sequence[Row], keep: float = KEEP) -> dict[str, Any]:
 def render_table(frontier: dict[str, Any]) -> str:
     """Returns a line for each setting, as Markdown."""
     header = [
-        "setting", "lossless", f"{frontier['metric']} (95 %)", "of the large model's",
-        "time of plain large", "time of lossless auto", "by the large", "cost in the paper", "t/s",
+        "setting", "lossless", f"{frontier['metric']} (95 %)", "of the target model's",
+        "time of plain target", "time of lossless auto", "by the target", "cost in the paper",
+        "t/s",
     ]  # fmt: skip
     return table(header, [_cells(row) for row in frontier["settings"]])
 
@@ -134,7 +135,7 @@ def render_notes(frontier: dict[str, Any]) -> list[str]:
         if row["policy_share"] is None or found is None:
             continue
         lines.append(
-            f"{row['label']}: {found['n']} catch-ups of the large model, over "
+            f"{row['label']}: {found['n']} catch-ups of the target model, over "
             f"{found['mean_tokens']:.1f} tokens on average, took {found['of_steps']:.2f} of as "
             f"many plain steps; deciding and tagging took {row['policy_share']:.2%} of decoding"
         )
@@ -152,11 +153,11 @@ def render_verdict(frontier: dict[str, Any]) -> str:
         row = rows[found["found"]]
         return (
             f"{row['label']} is faster than lossless auto: {interval_text(row['time_of_auto'])} of "
-            f"its time, and it keeps {interval_text(row['kept'], True)} of the large model's "
+            f"its time, and it keeps {interval_text(row['kept'], True)} of the target model's "
             f"{metric}{_doubt(row, frontier['keep'])}"
         )
     text = (
-        f"no approximate setting is faster than lossless auto and keeps {keep} of the large "
+        f"no approximate setting is faster than lossless auto and keeps {keep} of the target "
         f"model's {metric}"
     )
     return "; ".join([text, *_closest(rows, found, keep)])
@@ -185,13 +186,13 @@ def _doubt(row: Row, keep: float) -> str:
 
 
 def _cells(row: Row) -> list[str]:
-    share = row["share_large"]
+    share = row["share_target"]
     return [
         row["label"],
         "yes" if row["lossless"] else "no",
         interval_text(row["score"], True),
         interval_text(row["kept"], True),
-        interval_text(row["time_of_large"], digits=2),
+        interval_text(row["time_of_target"], digits=2),
         interval_text(row["time_of_auto"], digits=2),
         number_text(share, ".1%"),
         number_text(row["cost_paper"], ".2f"),
@@ -217,34 +218,34 @@ def _reference(setting: Setting) -> str | None:
     request = setting.facts.get("request", {})
     if request.get("switch") is not None:
         return None
-    if setting.facts.get("models") == Models.SMALL:
-        return SMALL
+    if setting.facts.get("models") == Models.DRAFT:
+        return DRAFT_ALONE
     method = request.get("method")
     return method if method in (PLAIN, AUTO) else None
 
 
-def _share_large(setting: Setting, samples: Sequence[Sample]) -> float | None:
-    """Returns the share of tokens that are the large model's, or checked by it."""
-    if setting.facts.get("models") == Models.SMALL:
+def _share_target(setting: Setting, samples: Sequence[Sample]) -> float | None:
+    """Returns the share of tokens that are the target model's, or checked by it."""
+    if setting.facts.get("models") == Models.DRAFT:
         return 0.0
     origins = tokens_by_origin(samples)
     n_tokens = sum(origins.values())
     if not n_tokens:
         return None
     is_switching = setting.facts["request"].get("switch") is not None
-    n_small = origins.get(Model.SMALL, 0) if is_switching else 0
-    return 1 - n_small / n_tokens
+    n_draft = origins.get(Model.DRAFT, 0) if is_switching else 0
+    return 1 - n_draft / n_tokens
 
 
 def _cost_paper(setting: Setting, samples: Sequence[Sample]) -> float | None:
-    """Returns the cost of a token in parts of the large model's, catch-up left out.
+    """Returns the cost of a token in parts of the target model's, catch-up left out.
 
     Source: Entropy Adaptive Decoding (arXiv 2502.06833), whose savings are 1 - that. It says
         nothing of speculation.
     """
     if _reference(setting) == PLAIN:
         return 1.0
-    if setting.facts.get("models") == Models.SMALL:
+    if setting.facts.get("models") == Models.DRAFT:
         ratio = setting.facts.get("size_ratio")
         return None if ratio is None else float(ratio)
     weighed = [
@@ -258,19 +259,19 @@ def _cost_paper(setting: Setting, samples: Sequence[Sample]) -> float | None:
     return sum(cost * n for cost, n in weighed) / n_tokens
 
 
-def _step_ms(large: Sequence[Sample]) -> float | None:
+def _step_ms(target: Sequence[Sample]) -> float | None:
     """Returns the time of a step of plain decoding."""
-    rate = tokens_per_s(large)
+    rate = tokens_per_s(target)
     return 1000 / rate if rate else None
 
 
 def _catch_up(samples: Sequence[Sample], step_ms: float | None) -> dict[str, float] | None:
-    """Returns what the large model's passes over missed tokens took, None where there were none.
+    """Returns what the target model's passes over missed tokens took, None where there were none.
 
     mean_tokens: computed by one, the newest included, so that it gives the next token as well.
     of_steps: their time in parts of as many plain steps'.
     """
-    passes = [sample.switch.get("passes", {}).get(Model.LARGE, {}) for sample in samples]
+    passes = [sample.switch.get("passes", {}).get(Model.TARGET, {}) for sample in samples]
     n = sum(one.get("n_catch_ups", 0) for one in passes)
     ms = sum(one.get("catch_up_ms", 0.0) for one in passes)
     if not n or not step_ms:

@@ -15,7 +15,7 @@ import typer
 
 from edgedec import __version__
 from edgedec.apps import options
-from edgedec.apps.evaluation.frontier import GRID, REFERENCES, SMALL
+from edgedec.apps.evaluation.frontier import DRAFT_ALONE, GRID, REFERENCES
 from edgedec.apps.evaluation.gsm8k import Gsm8k
 from edgedec.apps.evaluation.human_eval import HumanEval
 from edgedec.apps.evaluation.infill import Infill
@@ -83,8 +83,8 @@ class TaskOptions:
         str | None,
         typer.Option(
             metavar="SETTING;..",
-            help="Several methods or switch settings, in turn on every problem; small is the "
-            "draft model alone.",
+            help="Several methods or switch settings, in turn on every problem; draft-alone "
+            "is the draft model without the target model.",
         ),
     ] = None
     frontier: Annotated[
@@ -92,7 +92,7 @@ class TaskOptions:
         typer.Option(
             "--frontier",
             help="Sweep settings of switching, those of --settings or else a grid, beside plain, "
-            "small and auto; say what they give, and whether any is worth it.",
+            "draft-alone and auto; say what they give, and whether any is worth it.",
         ),
     ] = False
     chat: Annotated[
@@ -166,8 +166,8 @@ class Job:
 
     def open(self, models: Models, context: int | None) -> Engine:
         """Returns an engine of the models, which keeps nothing of earlier prompts."""
-        if models is Models.SMALL:
-            return self._open_small(context or self.context)
+        if models is Models.DRAFT:
+            return self._open_draft(context or self.context)
         loading = EngineOptions(
             threads=self.threads,
             context=context,
@@ -177,7 +177,7 @@ class Job:
         )
         return load(self.bundle, loading)
 
-    def _open_small(self, context: int) -> Engine:
+    def _open_draft(self, context: int) -> Engine:
         """Returns an engine whose one model is the draft model."""
         source, tokenizer = self.source(context), Tokenizer.load(self.bundle / TOKENIZER_NAME)
         model = open_model(source.folder, source.entry, self.threads, self.placed)
@@ -217,7 +217,7 @@ def make_job(
     texts = [*REFERENCES, *(chosen or GRID)] if what.frontier else chosen or [default]
     requests = make_requests(wanted, texts)
     job = Job(bundle, manifest, what.task, what.data, what, loading, requests)
-    if SMALL in requests or any(_is_pair(one.switch) for one in requests.values()):
+    if DRAFT_ALONE in requests or any(_is_pair(one.switch) for one in requests.values()):
         job.source(job.context)
     return job
 
@@ -245,7 +245,7 @@ def _chosen(what: TaskOptions, method: str | None) -> list[str]:
 def make_requests(wanted: GenerationConfig, texts: Sequence[str]) -> dict[str, GenerationConfig]:
     """Returns a request per setting, by the setting's label.
 
-    texts: names of methods, switch settings as `SwitchConfig.parse` reads them, or small, the
+    texts: names of methods, switch settings as `SwitchConfig.parse` reads them, or draft-alone, the
         draft model alone.
 
     Raises:
@@ -259,7 +259,7 @@ def make_requests(wanted: GenerationConfig, texts: Sequence[str]) -> dict[str, G
             switch = SwitchConfig.parse(text)
             requests[str(switch)] = dataclasses.replace(wanted, switch=switch)
         else:
-            method = PLAIN if text == SMALL else text
+            method = PLAIN if text == DRAFT_ALONE else text
             requests[text] = dataclasses.replace(wanted, method=method)
     return requests
 
@@ -330,8 +330,8 @@ def make_settings(job: Job, how: str) -> list[Setting]:
 
 def _make_setting(job: Job, label: str, how: str) -> Setting:
     request, models = job.requests[label], Models.GIVEN
-    if label == SMALL:
-        models = Models.SMALL
+    if label == DRAFT_ALONE:
+        models = Models.DRAFT
     elif job.what.frontier and request.method == AUTO and job.manifest.draft_name:
         models = Models.OWN  # the one that was exported to draft, not to write
     draft = None if models is Models.OWN else job.loading.draft
@@ -341,7 +341,7 @@ def _make_setting(job: Job, label: str, how: str) -> Setting:
         "bundle_sha256": _manifest_sha256(job.bundle),
         "models": str(models),
         "draft_sha256": None if draft is None else _manifest_sha256(draft),
-        "size_ratio": _size_ratio(job) if models is Models.SMALL else None,
+        "size_ratio": _size_ratio(job) if models is Models.DRAFT else None,
         "task": str(job.task),
         "data": job.data.name,
         "data_sha256": file_sha256(job.data),

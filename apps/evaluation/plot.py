@@ -48,7 +48,7 @@ def draw(document: dict[str, Any], path: Path) -> None:
         _draw_marks(axes, swept, scale)
     facts = document["settings"][0]["facts"]
     axes.set(
-        xlabel="seconds per sample" if swept is None else "time (plain large model: 1)",
+        xlabel="seconds per sample" if swept is None else "time (plain target model: 1)",
         ylabel=f"{metric.name} (%)" if metric.is_share else metric.name,
         title=f"{facts['bundle']}, {document['task']}, {facts['threads']} threads",
     )
@@ -68,8 +68,8 @@ def _settings(document: dict[str, Any], metric: str) -> Iterator[_Point]:
 
 def _swept(frontier: dict[str, Any]) -> Iterator[_Point]:
     for row in frontier["settings"]:
-        if row["score"] is not None and row["time_of_large"] is not None:
-            yield _Point(row["label"], row["lossless"], row["time_of_large"], row["score"])
+        if row["score"] is not None and row["time_of_target"] is not None:
+            yield _Point(row["label"], row["lossless"], row["time_of_target"], row["score"])
 
 
 def _draw_point(axes: Axes, point: _Point, colour: str, scale: float) -> None:
@@ -89,12 +89,12 @@ def _draw_point(axes: Axes, point: _Point, colour: str, scale: float) -> None:
 def _draw_marks(axes: Axes, frontier: dict[str, Any], scale: float) -> None:
     """Draws what an approximate setting has to beat: it should lie above and to the left."""
     rows = {row["label"]: row for row in frontier["settings"]}
-    large, auto = (rows[frontier["references"][name]] for name in (PLAIN, AUTO))
-    if large["score"] is None or auto["time_of_large"] is None:
+    target, auto = (rows[frontier["references"][name]] for name in (PLAIN, AUTO))
+    if target["score"] is None or auto["time_of_target"] is None:
         return
-    kept = scale * frontier["keep"] * large["score"]["value"]
-    time, grey = auto["time_of_large"]["value"], "#555555"
-    axes.axhline(kept, ls=":", lw=1, c=grey, label=f"{frontier['keep']:.0%} of the large model")
+    kept = scale * frontier["keep"] * target["score"]["value"]
+    time, grey = auto["time_of_target"]["value"], "#555555"
+    axes.axhline(kept, ls=":", lw=1, c=grey, label=f"{frontier['keep']:.0%} of the target model")
     axes.axvline(time, ls="--", lw=1, c=grey, label="lossless auto's time")
 
 

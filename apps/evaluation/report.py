@@ -9,7 +9,7 @@ from typing import Any
 
 from edgedec.apps.benchmarks.report import table
 from edgedec.apps.evaluation.frontier import (
-    SMALL,
+    DRAFT_ALONE,
     frontier_of,
     render_notes,
     render_table,
@@ -233,8 +233,8 @@ def _facts(document: dict[str, Any]) -> str:
         lines += [
             f"frontier: over the {swept['n_problems']} problems that every setting has answered; "
             "times are of whole requests, catch-up included; cost in the paper: without it",
-            f"by the large: tokens it gave or, in lossless settings, checked; {SMALL}: the draft "
-            "model alone, which never waits for the other one",
+            f"by the target: tokens it gave or, in lossless settings, checked; {DRAFT_ALONE}: the "
+            "draft model, which never waits for the target model",
             *render_notes(swept),
         ]
     if held_by := document.get("programs_held_by"):

@@ -26,7 +26,7 @@ class Models(StrEnum):
 
     GIVEN = "target and draft model"
     OWN = "target and the bundle's own draft model"
-    SMALL = "draft model alone"
+    DRAFT = "draft model alone"
 
 
 @dataclass(frozen=True)

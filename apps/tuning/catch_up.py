@@ -1,4 +1,4 @@
-"""What a switch costs here: the large model's pass over tokens it missed, against single steps."""
+"""What a switch costs here: the target model's pass over tokens it missed, against single steps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CatchUpCost:
 
     def __str__(self) -> str:
         return (
-            f"catching up {self.n_tokens} tokens takes the large model {self.pass_ms:.1f} ms, "
+            f"catching up {self.n_tokens} tokens takes the target model {self.pass_ms:.1f} ms, "
             f"{self.of_steps:.2f} of as many steps"
         )
 

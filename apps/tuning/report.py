@@ -19,7 +19,7 @@ from edgedec.runtime.config.switching import ADADEC, SwitchConfig
 from edgedec.runtime.switching.tuned import TUNED_KEY
 
 PROXY = (
-    "agreement is the share of tokens that the large model would have chosen, given the text "
+    "agreement is the share of tokens that the target model would have chosen, given the text "
     "before each; it stands in for quality, which `edgedec eval` measures"
 )
 
@@ -28,14 +28,14 @@ PROXY = (
 class Row:
     """One setting: what its traces promised and what its runs did.
 
-    agreement, share_large, ms_per_token: measured; None without a run. speedup: of time per token
+    agreement, share_target, ms_per_token: measured; None without a run. speedup: of time per token
     against plain decoding in the same rounds.
     """
 
     name: str
     expected: Expected | None
     agreement: float | None = None
-    share_large: float | None = None
+    share_target: float | None = None
     ms_per_token: float | None = None
     speedup: float | None = None
 
@@ -47,7 +47,7 @@ class Row:
             if field.name != "expected"
         }
         if self.expected is not None:
-            for name in ("agreement", "share_large", "ms_per_token"):
+            for name in ("agreement", "share_target", "ms_per_token"):
                 fields[f"expected_{name}"] = getattr(self.expected, name)
         return fields
 
@@ -82,14 +82,14 @@ def render(rows: Sequence[Row], chosen: Sequence[Row], n_rounds: int) -> Table:
     """Returns the table for a person."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("setting", overflow="fold")
-    for name in ("promised", "agreement", "by large", "ms/token", f"x {PLAIN}"):
+    for name in ("promised", "agreement", "by target", "ms/token", f"x {PLAIN}"):
         table.add_column(name, justify="right")
     for row in rows:
         table.add_row(
             row.name,
             _percent(row.expected.agreement if row.expected else None),
             _percent(row.agreement),
-            _percent(row.share_large),
+            _percent(row.share_target),
             "" if row.ms_per_token is None else f"{row.ms_per_token:.1f}",
             "" if row.speedup is None else f"{row.speedup:.2f}",
             style="bold" if row in chosen else None,
@@ -107,18 +107,18 @@ class Choice:
 
 
 def with_tuned(
-    manifest: BundleManifest, choices: Sequence[Choice], small: str | None
+    manifest: BundleManifest, choices: Sequence[Choice], draft: str | None
 ) -> BundleManifest:
     """Returns ``manifest`` with ``choices`` among its defaults.
 
-    Choices of other policies stay, unless they were made with another small model.
+    Choices of other policies stay, unless they were made with another draft model.
 
-    small: the small model's fingerprint; None for choices that need none.
+    draft: the draft model's fingerprint; None for choices that need none.
     """
     found = manifest.defaults.get(TUNED_KEY)
     old: dict[str, Any] = found if isinstance(found, dict) else {}
     policies, evidence = dict(old.get("policies", {})), dict(old.get("evidence", {}))
-    if small is not None and old.get("small") != small:
+    if draft is not None and old.get("draft") != draft:
         policies, evidence = (
             {name: value for name, value in fields.items() if name == ADADEC}
             for fields in (policies, evidence)
@@ -126,7 +126,7 @@ def with_tuned(
     for choice in choices:
         policies[choice.setting.policy] = choice.setting.to_dict()
         evidence[choice.setting.policy] = choice.evidence
-    tuned = {"small": small or old.get("small"), "policies": policies, "evidence": evidence}
+    tuned = {"draft": draft or old.get("draft"), "policies": policies, "evidence": evidence}
     return dataclasses.replace(manifest, defaults={**manifest.defaults, TUNED_KEY: tuned})
 
 
@@ -147,7 +147,7 @@ def _row(name: str, expected: Expected | None, rounds: Sequence[Round]) -> Row:
         name=name,
         expected=expected,
         agreement=sum(run.n_chosen for run in runs) / n_tokens,
-        share_large=None if name in REFERENCES else sum(run.n_large for run in runs) / n_tokens,
+        share_target=None if name in REFERENCES else sum(run.n_target for run in runs) / n_tokens,
         ms_per_token=ms,
         speedup=_ms_per_token(plain) / ms if ms else None,
     )

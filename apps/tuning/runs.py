@@ -20,10 +20,10 @@ from edgedec.runtime.sessions.passes import run_passes
 from edgedec.runtime.sessions.sequence import TokenSequence
 
 PLAIN, AUTO = "plain", "auto"
-SMALL = str(SwitchConfig(threshold=float("inf")))
-"""The small model alone."""
+DRAFT_ALONE = str(SwitchConfig(threshold=float("inf")))
+"""The draft model alone."""
 
-REFERENCES = (PLAIN, AUTO, SMALL)
+REFERENCES = (PLAIN, AUTO, DRAFT_ALONE)
 
 Progress = Callable[[str, int, int], None]
 
@@ -61,29 +61,29 @@ def record(job: Job, until_s: float) -> None:
     if not missing and state.costs:
         return
     role = source.open()
-    small, large = role.take([]), job.engine.new_sequence()
+    draft, target = role.take([]), job.engine.new_sequence()
     try:
         if not state.costs:
             job.report("measure passes", 0, 0)
             state.costs = {
                 name: run_passes(CostTable.measure(sequence, anchor=0, sizes=COST_SIZES)).row_ms
-                for name, sequence in (("small", small), ("large", large))
+                for name, sequence in (("draft", draft), ("target", target))
             }
-            state.catch_up = measure_catch_up(large)
+            state.catch_up = measure_catch_up(target)
             state.save()
         for name in missing:
             job.report("record", len(state.traces), len(job.prompts))
             if time.monotonic() > until_s and state.traces:
                 break
-            _record_one(job, name, large, small, until_s)
+            _record_one(job, name, target, draft, until_s)
     finally:
-        large.close()
+        target.close()
         role.close()
 
 
 def costs_of(state: TuneState) -> Costs:
     """Returns the measured costs of passes."""
-    return Costs(CostTable(dict(state.costs["small"])), CostTable(dict(state.costs["large"])))
+    return Costs(CostTable(dict(state.costs["draft"])), CostTable(dict(state.costs["target"])))
 
 
 def run_for_real(job: Job, settings: Sequence[SwitchConfig]) -> None:
@@ -105,18 +105,18 @@ def run_for_real(job: Job, settings: Sequence[SwitchConfig]) -> None:
 
 
 def _record_one(
-    job: Job, name: str, large: TokenSequence, small: TokenSequence, until_s: float
+    job: Job, name: str, target: TokenSequence, draft: TokenSequence, until_s: float
 ) -> None:
     prompt, state = job.prompts[name], job.state
     result = generate_until(job.engine, prompt, job.request(PLAIN), until_s)
     text = [*prompt, *result.token_ids]
-    if len(text) > small.context:
+    if len(text) > draft.context:
         raise ConfigError(
-            f"{name}: prompt and output have {len(text)} tokens, the small model's context "
-            f"{small.context}: leave it out, or export with a larger context"
+            f"{name}: prompt and output have {len(text)} tokens, the draft model's context "
+            f"{draft.context}: leave it out, or export with a larger context"
         )
     if len(result.token_ids) > 1:
-        state.traces[name] = Trace.record(text, len(prompt), large, small)
+        state.traces[name] = Trace.record(text, len(prompt), target, draft)
         state.save()
 
 
@@ -136,10 +136,10 @@ def _measured(engine: Engine, prompt: Sequence[int], result: GenerationResult) -
     text = [*prompt, *tokens]
     with engine.borrowed(text) as sequence:  # which holds most of it
         says = predictions(sequence, text, len(prompt))
-    n_large = result.switch.get("n_large", len(tokens))
+    n_target = result.switch.get("n_target", len(tokens))
     return Measured(
         n_tokens=len(tokens),
         ms=result.tpot_ms * (len(tokens) - 1),
-        n_large=n_large,
+        n_target=n_target,
         n_chosen=sum(p.token == token for p, token in zip(says, tokens, strict=True)),
     )

@@ -19,13 +19,13 @@ from edgedec.models.errors import ConfigError
 class Measured:
     """What a real run of one setting did with one prompt.
 
-    ms: from the first token to the last. n_chosen: tokens that the large model would have chosen,
+    ms: from the first token to the last. n_chosen: tokens that the target model would have chosen,
     given the text before each.
     """
 
     n_tokens: int
     ms: float
-    n_large: int
+    n_target: int
     n_chosen: int
 
 

@@ -26,12 +26,12 @@ _QUANTILES = (0.2, 0.35, 0.5, 0.6, 0.7, 0.78, 0.84, 0.89, 0.93, 0.96, 0.98)
 class Expected:
     """What a setting would do with the traces.
 
-    agreement: share of tokens that are the large model's, by its own text.
+    agreement: share of tokens that are the target model's, by its own text.
     """
 
     setting: SwitchConfig
     agreement: float
-    share_large: float
+    share_target: float
     ms_per_token: float
 
 
@@ -39,12 +39,12 @@ class Expected:
 class Costs:
     """What passes of both models cost here."""
 
-    small: CostTable
-    large: CostTable
+    draft: CostTable
+    target: CostTable
 
     def ms(self, model: Model, n_rows: int) -> float:
         """Returns the expected milliseconds of a pass; none for a row that is known."""
-        table = self.small if model is Model.SMALL else self.large
+        table = self.draft if model is Model.DRAFT else self.target
         return table.ms(n_rows) if n_rows else 0.0
 
 
@@ -55,27 +55,27 @@ def expect(setting: SwitchConfig, traces: Iterable[Trace], costs: Costs) -> Expe
     tokens its model has missed. Passes saved by looking up what the text said before are not
     counted on.
     """
-    n_tokens = n_agreeing = n_large = 0
+    n_tokens = n_agreeing = n_target = 0
     total_ms = 0.0
     for trace in traces:
         policy = make_policy(setting)
         active = policy.begin()
-        n_known = {Model.SMALL: 0, Model.LARGE: 0}
+        n_known = {Model.DRAFT: 0, Model.TARGET: 0}
         for position in range(len(trace)):
             total_ms += costs.ms(active, position - n_known[active])
             n_known[active] = position
             wrote = active
-            says = trace.small if active is Model.SMALL else trace.large
+            says = trace.draft if active is Model.DRAFT else trace.target
             active = policy.observe(active, says[position])
-            if active is not wrote and policy.discards and wrote is Model.SMALL:
+            if active is not wrote and policy.discards and wrote is Model.DRAFT:
                 total_ms += costs.ms(active, position - n_known[active])
                 n_known[active] = position
                 wrote = active
-                active = policy.observe(active, trace.large[position])
-            n_large += wrote is Model.LARGE
-            n_agreeing += wrote is Model.LARGE or trace.agrees[position]
+                active = policy.observe(active, trace.target[position])
+            n_target += wrote is Model.TARGET
+            n_agreeing += wrote is Model.TARGET or trace.agrees[position]
         n_tokens += len(trace)
-    return Expected(setting, n_agreeing / n_tokens, n_large / n_tokens, total_ms / n_tokens)
+    return Expected(setting, n_agreeing / n_tokens, n_target / n_tokens, total_ms / n_tokens)
 
 
 def candidates(policy: str, traces: Sequence[Trace]) -> Iterator[SwitchConfig]:
@@ -116,8 +116,8 @@ def around(best: Sequence[Expected], keep: float) -> list[Expected]:
 
 
 def _levels(policy: str, trace: Trace, window: int) -> list[float]:
-    """Returns the rolling doubt of the small model along a trace."""
-    doubts = [1 - s.margin if policy == MARGIN else s.entropy for s in trace.small]
+    """Returns the rolling doubt of the draft model along a trace."""
+    doubts = [1 - s.margin if policy == MARGIN else s.entropy for s in trace.draft]
     totals = np.cumsum([0.0, *doubts])
     return [
         float(totals[i] - totals[max(0, i - window)]) / min(i, window)

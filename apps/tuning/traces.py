@@ -1,4 +1,4 @@
-"""What both models of a pair say along the large model's own texts: the material of tuning."""
+"""What both models of a pair say along the target model's own texts: the material of tuning."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Trace:
-    """One text of the large model, token by token.
+    """One text of the target model, token by token.
 
-    small, large: how sure each model was of that token. agrees: it is the small model's, too.
+    draft, target: how sure each model was of that token. agrees: it is the draft model's, too.
     """
 
-    small: tuple[Signal, ...]
-    large: tuple[Signal, ...]
+    draft: tuple[Signal, ...]
+    target: tuple[Signal, ...]
     agrees: tuple[bool, ...]
 
     def __len__(self) -> int:
@@ -42,39 +42,39 @@ class Trace:
 
     @classmethod
     def record(
-        cls, text: Sequence[int], n_prompt: int, large: TokenSequence, small: TokenSequence
+        cls, text: Sequence[int], n_prompt: int, target: TokenSequence, draft: TokenSequence
     ) -> Self:
-        """Returns the trace of ``text``, which the large model wrote after ``n_prompt`` tokens."""
-        says_large = predictions(large, text, n_prompt)
-        says_small = predictions(small, text, n_prompt)
+        """Returns the trace of ``text``, which the target model wrote after ``n_prompt`` tokens."""
+        says_target = predictions(target, text, n_prompt)
+        says_draft = predictions(draft, text, n_prompt)
         return cls(
-            small=tuple(prediction.signal for prediction in says_small),
-            large=tuple(prediction.signal for prediction in says_large),
+            draft=tuple(prediction.signal for prediction in says_draft),
+            target=tuple(prediction.signal for prediction in says_target),
             agrees=tuple(
                 prediction.token == token
-                for prediction, token in zip(says_small, text[n_prompt:], strict=True)
+                for prediction, token in zip(says_draft, text[n_prompt:], strict=True)
             ),
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Returns JSON-ready fields that `from_dict` reads back."""
         return {
-            "small": [_numbers(signal) for signal in self.small],
-            "large": [_numbers(signal) for signal in self.large],
+            "draft": [_numbers(signal) for signal in self.draft],
+            "target": [_numbers(signal) for signal in self.target],
             "agrees": [int(agrees) for agrees in self.agrees],
         }
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Self:
         """Returns the trace that `to_dict` wrote; a ValueError where it is none."""
-        small, large = (
+        draft, target = (
             tuple(Signal(*map(float, numbers)) for numbers in fields[name])
-            for name in ("small", "large")
+            for name in ("draft", "target")
         )
         agrees = tuple(bool(value) for value in fields["agrees"])
-        if not len(small) == len(large) == len(agrees):
+        if not len(draft) == len(target) == len(agrees):
             raise ValueError("a trace of unequal parts")
-        return cls(small, large, agrees)
+        return cls(draft, target, agrees)
 
 
 def predictions(sequence: TokenSequence, text: Sequence[int], n_prompt: int) -> list[Prediction]:

@@ -19,25 +19,25 @@ _LONGEST_RUN = 64  # judged in one pass, whose rows of logits are all in memory
 
 @dataclass(frozen=True, kw_only=True)
 class SwitchConfig:
-    """When the large model takes over from the small one, and what it does with what it missed.
+    """When the target model takes over from the draft model, and what it does with what it missed.
 
     Doubt is taken from the raw logits over the whole vocabulary, before temperature.
 
-    policy: ead and margin hand over while the rolling mean of the small or large model's doubt is
+    policy: ead and margin hand over while the rolling mean of the draft or target model's doubt is
         above the threshold: entropy in bits, or 1 - (p1 - p2) of the two likeliest tokens. bild
-        asks the large model for a single token where the small one's best is unlikely. adadec has
-        one model only, which looks ahead before it chooses where its entropy is at the threshold.
-    threshold: of ead and margin; infinity is the small model alone, below zero the large one.
+        asks the target model for a single token where the draft model's best is unlikely. adadec
+        has one model only; it looks ahead before it chooses where its entropy is at the threshold.
+    threshold: of ead and margin; infinity is the draft model alone, below zero the target model.
         "auto" takes threshold, window, dwell, hysteresis and reset_window as the bundle was tuned.
     window: tokens the rolling mean is about.
     dwell: least tokens between two switches.
-    hysteresis: the large model hands back at this part of the threshold.
+    hysteresis: the target model hands back at this part of the threshold.
     reset_window: forget the window at a switch.
-    mode: trust keeps what the small model said; repair takes back what the large model finds very
-        unlikely; verify keeps only what the large model would have said itself.
-    fallback: of bild, the probability below which the large model is asked.
+    mode: trust keeps what the draft model said; repair takes back what the target model finds very
+        unlikely; verify keeps only what the target model would have said itself.
+    fallback: of bild, the probability below which the target model is asked.
     rollback: of repair, the -ln p above which a token is taken back. Units: nats.
-    max_run: of repair and verify, most tokens of the small model before they are judged; up to 64.
+    max_run: of repair and verify, most tokens of the draft model before they are judged; up to 64.
     """
 
     policy: str = EAD
@@ -76,7 +76,7 @@ class SwitchConfig:
 
     @property
     def is_lossless(self) -> bool:
-        """The text is the large model's own."""
+        """The text is the target model's own."""
         return self.mode == VERIFY
 
     @property

@@ -55,7 +55,7 @@ class DecodeStats:
 
         tokens of the output = 1 + n_accepted + n_passes + n_copied - n_discarded.
 
-    Switching that trusts the small model, and adadec, have no such rounds: only passes of the
+    Switching that trusts the draft model, and adadec, have no such rounds: only passes of the
     target model and their tokens count here, the rest is in `GenerationResult.switch`.
 
     n_correction: tokens chosen after a rejection.
@@ -64,7 +64,7 @@ class DecodeStats:
     n_reused_tokens: prompt tokens found in the KV cache.
     n_passes: passes of the target model after prefill: drafting rounds, and steps without drafts.
     n_pass_tokens: tokens those passes emitted, without the discarded ones.
-    n_copied: tokens that a pass of the large model of switching gave besides its own next one,
+    n_copied: tokens that a pass of the target model of switching gave besides its own next one,
         because they were looked up in the text and are what it says.
     n_discarded: tokens found after the one that ended the output.
     draft_ms: time spent on proposing. verify_ms: time of the rounds' passes and their verification.

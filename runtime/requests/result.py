@@ -18,7 +18,7 @@ class GenerationResult:
     text: without stop text and special tokens.
     token_ids: every token emitted, a final stop token included.
     origins: for each token the drafter that proposed it, or "target"; of switching the model that
-        gave it, "small" or "large".
+        gave it, "draft" or "target".
     load_ms: time to load the bundle, before this generation.
     ttft_ms: from the request to its first token.
     tpot_ms: mean time of each later token, (total - ttft) / (n - 1); 0 for a single token.

@@ -12,7 +12,7 @@ from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sessions.rows import Rows
 
 _LONGEST = 15
-"""With the newest token a pass of 16 rows; twice a step or a little more, for a small model."""
+"""With the newest token a pass of 16 rows; twice a step or a little more, for a draft model."""
 
 _MIN_VALUE = 0.25
 """Each row costs about a tenth of a step; the rest is for beliefs that are too high."""

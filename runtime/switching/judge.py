@@ -1,4 +1,4 @@
-"""What the large model says of tokens the small one chose."""
+"""What the target model says of tokens the draft model chose."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from edgedec.runtime.sessions.rows import Rows
 def judge(
     state: DecodeState, rows: Rows, pending: Sequence[int], noise: Noise, rollback: float | None
 ) -> tuple[int, int]:
-    """Returns how many of ``pending`` are kept, and the large model's token after those.
+    """Returns how many of ``pending`` are kept, and the target model's token after those.
 
     Args:
-        rows: The large model's, after the last emitted token and after each of ``pending``.
-        rollback: Keep tokens of at most this -ln p, in nats; None keeps only those that the large
+        rows: The target model's, after the last emitted token and after each of ``pending``.
+        rollback: Keep tokens of at most this -ln p, in nats; None keeps only those that the target
             model chooses itself, with the same noise when sampling.
 
     Source: Speculative Decoding with Big Little Decoder (arXiv 2302.07863), section 3.3; where the
-        large model's own choice is the token in question, that is kept however unlikely.
+        target model's own choice is the token in question, that is kept however unlikely.
     """
     for i, token in enumerate(pending):
         if rollback is not None and surprise(rows, i, token) <= rollback:

@@ -12,41 +12,41 @@ from edgedec.models.errors import ConfigError
 
 @dataclass(frozen=True)
 class Pair:
-    """A large and a small model.
+    """A target and a draft model.
 
-    tokenizers: SHA-256 of both, the large model's first. large, small: their hyper-parameters.
-    fingerprint: of the small model.
+    tokenizers: SHA-256 of both, the target model's first. target, draft: their hyper-parameters.
+    fingerprint: of the draft model.
     """
 
     tokenizers: tuple[str, str]
-    large: ModelConfig
-    small: ModelConfig
+    target: ModelConfig
+    draft: ModelConfig
     fingerprint: str
 
     @property
     def size_ratio(self) -> float:
-        """Parameters of the small model per parameter of the large one."""
-        return n_parameters(self.small) / n_parameters(self.large)
+        """Parameters of the draft model per parameter of the target model."""
+        return n_parameters(self.draft) / n_parameters(self.target)
 
     def check(self) -> None:
         """Raises a ConfigError unless the models can take turns."""
-        large, small = self.tokenizers
-        if large != small:
+        target, draft = self.tokenizers
+        if target != draft:
             raise ConfigError(
-                f"the models have different tokenizers (SHA-256 {large[:16]} and {small[:16]}), "
+                f"the models have different tokenizers (SHA-256 {target[:16]} and {draft[:16]}), "
                 "and only one text of tokens can be written: name a bundle of the same tokenizer "
                 "with --draft"
             )
-        if self.small.trimmed_head_size:
+        if self.draft.trimmed_head_size:
             raise ConfigError(
-                f"the small model's LM head knows {self.small.trimmed_head_size} of "
-                f"{self.small.vocab_size} tokens, so it can draft but not write: export with "
+                f"the draft model's LM head knows {self.draft.trimmed_head_size} of "
+                f"{self.draft.vocab_size} tokens, so it can draft but not write: export with "
                 "--draft-vocabulary all, or name another bundle with --draft"
             )
-        if self.small.n_logits > self.large.n_logits:
+        if self.draft.n_logits > self.target.n_logits:
             raise ConfigError(
-                f"the small model has {self.small.n_logits} logits, the large one "
-                f"{self.large.n_logits}, expected no more than those: they are of no one family"
+                f"the draft model has {self.draft.n_logits} logits, the target model "
+                f"{self.target.n_logits}, expected no more than those: they are of no one family"
             )
 
 

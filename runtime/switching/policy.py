@@ -19,12 +19,12 @@ from edgedec.runtime.sessions.row_stats import RowStats
 class Model(StrEnum):
     """One of the two models; the value is the origin its tokens are tagged with."""
 
-    SMALL = "small"
-    LARGE = "large"
+    DRAFT = "draft"
+    TARGET = "target"
 
     @property
     def other(self) -> Model:
-        return Model.LARGE if self is Model.SMALL else Model.SMALL
+        return Model.TARGET if self is Model.DRAFT else Model.DRAFT
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ class Signal:
 class SwitchPolicy(Protocol):
     """Decides which model is next. One output at a time.
 
-    discards: where the small model's prediction leads to the large one, that prediction is
-        dropped and the large model asked in its place; otherwise it is the small one's last token.
+    discards: where the draft model's prediction leads to the target model, that prediction is
+        dropped and the target model asked in its place; otherwise it is the draft's last token.
     level: the doubt that the latest choice was made by.
     """
 
@@ -73,7 +73,7 @@ class SwitchPolicy(Protocol):
 
 
 class RollingPolicy:
-    """Entropy-adaptive decoding: the large model while the rolling doubt is above a threshold.
+    """Entropy-adaptive decoding: the target model while the rolling doubt is above a threshold.
 
     The doubt is the entropy in bits or, ``by_margin``, 1 - margin. Until the window is full the
     mean is over what there is, and nothing is switched before the shorter of window and dwell.
@@ -90,7 +90,7 @@ class RollingPolicy:
         self._config = config
         self._by_margin = by_margin
         self._window: deque[float] = deque(maxlen=config.window)
-        self._active = Model.SMALL
+        self._active = Model.DRAFT
         self._dwell = 0
         self._needed = 0
 
@@ -101,7 +101,7 @@ class RollingPolicy:
 
     def begin(self) -> Model:
         self._window.clear()
-        self._active = Model.LARGE if self._threshold < 0 else Model.SMALL
+        self._active = Model.TARGET if self._threshold < 0 else Model.DRAFT
         self._dwell = 0
         self._needed = min(self._config.window, self._config.dwell)
         return self._active
@@ -118,15 +118,15 @@ class RollingPolicy:
         return self._active
 
     def _wanted(self) -> Model:
-        is_large = self._active is Model.LARGE
-        threshold = self._threshold * (self._config.hysteresis if is_large else 1.0)
-        return Model.LARGE if self.level > threshold else Model.SMALL
+        is_target = self._active is Model.TARGET
+        threshold = self._threshold * (self._config.hysteresis if is_target else 1.0)
+        return Model.TARGET if self.level > threshold else Model.DRAFT
 
 
 class BigLittlePolicy:
-    """Big Little Decoder's fallback: the large model gives each token the small one is unsure of.
+    """Big Little Decoder's fallback: the target gives each token the draft model is unsure of.
 
-    Its rollback is `repair`, which looks at the large model's rows.
+    Its rollback is `repair`, which looks at the target model's rows.
 
     Source: Speculative Decoding with Big Little Decoder (arXiv 2302.07863), section 3.2.
     """
@@ -139,12 +139,12 @@ class BigLittlePolicy:
 
     def begin(self) -> Model:
         self.level = 0.0
-        return Model.SMALL
+        return Model.DRAFT
 
     def observe(self, model: Model, signal: Signal) -> Model:
         self.level = 1 - signal.top_prob
-        is_unsure = model is Model.SMALL and signal.top_prob < self._fallback
-        return Model.LARGE if is_unsure else Model.SMALL
+        is_unsure = model is Model.DRAFT and signal.top_prob < self._fallback
+        return Model.TARGET if is_unsure else Model.DRAFT
 
 
 def make_policy(config: SwitchConfig) -> SwitchPolicy:

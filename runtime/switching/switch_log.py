@@ -50,7 +50,7 @@ class Switch:
 class SwitchLog:
     """The record of an output.
 
-    tags: the model of each token. n_dropped: predictions of the small model that were not kept.
+    tags: the model of each token. n_dropped: predictions of the draft model that were not kept.
     """
 
     tags: list[Model] = field(default_factory=list)
@@ -69,28 +69,28 @@ class SwitchLog:
         self.switches = [switch for switch in self.switches if switch.position < n_tokens]
 
     def summary(
-        self, small: PassCounts, large: PassCounts, size_ratio: float | None
+        self, draft: PassCounts, target: PassCounts, size_ratio: float | None
     ) -> dict[str, Any]:
         """Returns everything, JSON-ready.
 
-        cost_paper: of the tokens alone, in parts of the large model's, catch-up left out.
+        cost_paper: of the tokens alone, in parts of the target model's, catch-up left out.
 
         Args:
-            size_ratio: Parameters of the small model per parameter of the large one, if known.
+            size_ratio: Parameters of the draft model per parameter of the target model, if known.
 
         Source: Entropy Adaptive Decoding (arXiv 2502.06833), whose savings are 1 - cost_paper.
         """
-        n_large = self.tags.count(Model.LARGE)
-        share = n_large / len(self.tags) if self.tags else 0.0
+        n_target = self.tags.count(Model.TARGET)
+        share = n_target / len(self.tags) if self.tags else 0.0
         cost = None if size_ratio is None else share + (1 - share) * size_ratio
         return {
             "first": str(self.tags[0]) if self.tags else None,
-            "n_small": len(self.tags) - n_large,
-            "n_large": n_large,
-            "share_large": share,
+            "n_draft": len(self.tags) - n_target,
+            "n_target": n_target,
+            "share_target": share,
             "n_switches": len(self.switches),
             "n_dropped": self.n_dropped,
             "cost_paper": cost,
-            "passes": {str(Model.SMALL): asdict(small), str(Model.LARGE): asdict(large)},
+            "passes": {str(Model.DRAFT): asdict(draft), str(Model.TARGET): asdict(target)},
             "log": [switch.to_dict() for switch in self.switches],
         }

@@ -1,9 +1,9 @@
 """Two models take turns at one text.
 
-`trust` emits what the small model says at once. Emitted text cannot be taken back, so in `repair`
-and `verify` the small model's tokens wait until the large one has judged them, which happens when
-it takes over, or after `max_run` of them: its pass over the tokens it missed says what it thinks
-of each. Whether the text ends is then always for the large model to say.
+`trust` emits what the draft model says at once. Emitted text cannot be taken back, so in `repair`
+and `verify` the draft model's tokens wait until the target model has judged them. It does when it
+takes over, or after `max_run` of them: its pass over the tokens it missed says what it thinks
+of each. Whether the text ends is then always for the target model to say.
 
 Where the text repeats itself, a model reads several tokens in one pass and keeps those it says
 itself. The policy is told of each as if it had come alone, so the text does not depend on it.
@@ -38,44 +38,44 @@ from edgedec.runtime.switching.switch_log import Doubt, SwitchLog
 
 
 class Switching(DecodingStrategy):
-    """Decodes with a small and a large model; the large one is the target model."""
+    """Decodes with a draft and a target model, which take turns."""
 
     takes_turns = True
 
     def __init__(
         self,
-        small: DraftRole,
+        draft: DraftRole,
         setting: SwitchConfig,
         new_policy: Callable[[], SwitchPolicy] | None = None,
         size_ratio: float | None = None,
         copies: bool = True,
     ) -> None:
-        """small: knows the target model's tokens.
+        """draft: knows the target model's tokens.
 
         Args:
             new_policy: Makes what decides in place of the one that ``setting`` names.
-            size_ratio: Parameters of the small model per parameter of the large one, if known.
+            size_ratio: Parameters of the draft model per parameter of the target model, if known.
             copies: Look up in the text what the models may say next.
         """
         self.name = setting.policy
         self.is_lossless = setting.is_lossless
-        self.small = small
+        self.draft = draft
         self.setting = setting
         self.size_ratio = size_ratio
         self._new_policy = new_policy or (lambda: make_policy(setting))
         self._lookup = PromptLookup() if copies else None
 
     def begin(self, state: DecodeState, hidden: HiddenStates) -> SwitchedDecoding:
-        """Returns the part of a request. The small model sees the prompt when it is first asked.
+        """Returns the part of a request. The draft model sees the prompt when it is first asked.
 
         Raises:
-            ConfigError: The prompt holds tokens that the small model does not know.
+            ConfigError: The prompt holds tokens that the draft model does not know.
         """
-        n_ids = self.small.pool.model.vocab_size
+        n_ids = self.draft.pool.model.vocab_size
         if (largest := max(state.tokens)) >= n_ids:
             raise ConfigError(
                 f"the prompt holds token {largest}, expected 0 to {n_ids - 1}, "
-                "the ids of the small model's vocabulary"
+                "the ids of the draft model's vocabulary"
             )
         prompt = DraftPrompt(state.tokens)
         copying = None if self._lookup is None else Copying(self._lookup.begin(prompt))
@@ -93,10 +93,10 @@ class SwitchedDecoding(Decoding):
         self._state = state
         self._policy = policy
         self._copying = copying
-        self._small = method.small.take(state.tokens)
+        self._draft = method.draft.take(state.tokens)
         self._models = {
-            Model.SMALL: PairedModel(self._small, state.n_prompt),
-            Model.LARGE: PairedModel(state.sequence, state.n_prompt),
+            Model.DRAFT: PairedModel(self._draft, state.n_prompt),
+            Model.TARGET: PairedModel(state.sequence, state.n_prompt),
         }
         self._log = SwitchLog()
         self._active = policy.begin()
@@ -106,7 +106,7 @@ class SwitchedDecoding(Decoding):
         self._n_copied = 0
 
     def step(self, noise: Noise) -> Passes[StepResult]:
-        """Returns the next token; in `repair` and `verify` a run of the small model, judged."""
+        """Returns the next token; in `repair` and `verify` a run of the draft model, judged."""
         if self._setting.mode == TRUST:
             return (yield from self._trust(noise))
         return (yield from self._run_and_judge(noise))
@@ -114,24 +114,24 @@ class SwitchedDecoding(Decoding):
     def end(self) -> None:
         state = self._state
         n_emitted, tags = len(state.tokens) - state.n_prompt, self._log.tags
-        if tags and tags[-1] is Model.SMALL:  # what was discarded is of no pass of the large model
+        if tags and tags[-1] is Model.DRAFT:  # what was discarded is of no pass of the target model
             state.stats.n_pass_tokens += len(tags) - n_emitted
         self._log.cut(n_emitted)
         for model in self._models.values():
             model.rewind(state.tokens)
         if self._copying is not None:
             self._copying.end(state.tokens)
-        self._method.small.pool.give_back(self._small)
+        self._method.draft.pool.give_back(self._draft)
 
     def catch_up(self, target: TokenSequence) -> Passes[int]:
         """Has both models compute what they missed, so that whoever is asked next need not."""
-        pool, tokens = self._method.small.pool, self._state.tokens
-        small = pool.take(tokens)
+        pool, tokens = self._method.draft.pool, self._state.tokens
+        draft = pool.take(tokens)
         try:
-            n_of_small = yield from _caught_up(small, tokens)
+            n_of_draft = yield from _caught_up(draft, tokens)
         finally:
-            pool.give_back(small)
-        return n_of_small + (yield from _caught_up(target, tokens))
+            pool.give_back(draft)
+        return n_of_draft + (yield from _caught_up(target, tokens))
 
     def summary(self) -> dict[str, Any]:
         """Returns what happened in the latest output, JSON-ready; see `SwitchLog.summary`.
@@ -144,15 +144,15 @@ class SwitchedDecoding(Decoding):
             "setting": self._setting.to_dict(),
             "policy_ms": 1000 * self._policy_s,
             "n_copied": self._n_copied,
-            **self._log.summary(counts[Model.SMALL], counts[Model.LARGE], self._method.size_ratio),
+            **self._log.summary(counts[Model.DRAFT], counts[Model.TARGET], self._method.size_ratio),
         }
 
     def explain(self) -> list[str]:
         """Returns what happened in the latest output, in words."""
         found = self.summary()
         lines = [
-            f"{self._setting}: {found['n_large']} tokens from the large model, {found['n_small']} "
-            f"from the small one, {found['n_switches']} switches"
+            f"{self._setting}: {found['n_target']} tokens from the target model, "
+            f"{found['n_draft']} from the draft model, {found['n_switches']} switches"
         ]
         for name, counts in found["passes"].items():
             lines.append(
@@ -169,84 +169,84 @@ class SwitchedDecoding(Decoding):
     def _trust(self, noise: Noise) -> Passes[StepResult]:
         """Returns the next token, of whichever model is to give it."""
         state = self._state
-        if self._active is Model.SMALL and (n_may := self._n_small_may()) > 0:
+        if self._active is Model.DRAFT and (n_may := self._n_draft_may()) > 0:
             words = yield from self._say(noise, (), min(n_may, state.n_left))
             if words:
-                state.take_rows()  # of the large model, which was not asked
-                return self._tagged(Model.SMALL, words, self._models[Model.SMALL].latest)
-        return (yield from self._ask_large(noise))
+                state.take_rows()  # of the target model, which was not asked
+                return self._tagged(Model.DRAFT, words, self._models[Model.DRAFT].latest)
+        return (yield from self._ask_target(noise))
 
     def _run_and_judge(self, noise: Noise) -> Passes[StepResult]:
-        """Returns what the large model leaves of a run of the small one, and its own next token."""
+        """Returns what the target model leaves of the draft's run, and its own next token."""
         state = self._state
         if state.rows is not None:
-            return (yield from self._ask_large(noise))
+            return (yield from self._ask_target(noise))
         run = yield from self._run(noise)
         if not len(run.tree):
-            return (yield from self._ask_large(noise))
+            return (yield from self._ask_target(noise))
         pending = [node.token for node in run.tree.nodes]
-        doubt, large = self._doubt, self._models[Model.LARGE]
+        doubt, target = self._doubt, self._models[Model.TARGET]
         is_repairing = self._setting.mode == REPAIR
         text, with_logits = [*state.tokens, *pending], is_repairing or state.needs_logits
-        rows = yield from large.rows_after(text, len(pending) + 1, with_logits)
+        rows = yield from target.rows_after(text, len(pending) + 1, with_logits)
         rollback = self._setting.rollback if is_repairing else None
         n_kept, token = judge(state, rows, pending, noise, rollback)
-        self._observe(Model.LARGE, rows, n_kept)
+        self._observe(Model.TARGET, rows, n_kept)
         self._rewind(len(state.tokens) + n_kept)
         self._count_run(run, n_kept)
-        self._tag(Model.LARGE, doubt, large.latest)
-        return StepResult((*pending[:n_kept], token), (*[Model.SMALL] * n_kept, Model.LARGE))
+        self._tag(Model.TARGET, doubt, target.latest)
+        return StepResult((*pending[:n_kept], token), (*[Model.DRAFT] * n_kept, Model.TARGET))
 
-    def _ask_large(self, noise: Noise) -> Passes[StepResult]:
-        """Returns the large model's next token, after those that were looked up and are its own."""
+    def _ask_target(self, noise: Noise) -> Passes[StepResult]:
+        """Returns the target model's next token, after those looked up that are its own."""
         state = self._state
-        large, catch_up = self._models[Model.LARGE], CatchUp()
+        target, catch_up = self._models[Model.TARGET], CatchUp()
         rows, copied = state.take_rows(), list[int]()  # prefill left the row of the prompt
         is_prefilled = rows is not None
         if rows is None:
             # It hands back as soon as it may, mostly: after one token, or after the dwell.
             n_turn = 1 if self._policy.discards else self._setting.dwell
-            copied = self._looked_up(noise, large.sequence, min(n_turn, state.n_left) - 1)
+            copied = self._looked_up(noise, target.sequence, min(n_turn, state.n_left) - 1)
             text, n_copied = [*state.tokens, *copied], len(copied)
-            rows = yield from large.rows_after(text, 1 + n_copied, state.needs_logits, n_copied)
-            catch_up = large.latest
-        words = self._words(noise, Model.LARGE, rows, copied)
+            rows = yield from target.rows_after(text, 1 + n_copied, state.needs_logits, n_copied)
+            catch_up = target.latest
+        words = self._words(noise, Model.TARGET, rows, copied)
         state.stats.n_passes += not is_prefilled
         state.stats.n_pass_tokens += 0 if is_prefilled else len(words)
         state.stats.n_copied += len(words) - 1
-        return self._tagged(Model.LARGE, words, catch_up)
+        return self._tagged(Model.TARGET, words, catch_up)
 
     def _run(self, noise: Noise) -> Passes[_Run]:
-        """Returns what the small model says, as far as policy, request and contexts allow."""
-        state, small = self._state, self._models[Model.SMALL]
+        """Returns what the draft model says, as far as policy, request and contexts allow."""
+        state, draft = self._state, self._models[Model.DRAFT]
         run, text = _Run(self._doubt), list(state.tokens)
-        limit = min(self._setting.max_run, state.n_left - 1, self._n_small_may())
-        while self._active is Model.SMALL and len(run.tree) < limit:
+        limit = min(self._setting.max_run, state.n_left - 1, self._n_draft_may())
+        while self._active is Model.DRAFT and len(run.tree) < limit:
             pending = text[len(state.tokens) :]
             words = yield from self._say(noise, pending, limit - len(run.tree))
             if not len(run.tree):
-                run.catch_up = small.latest
-            run.ms += small.latest.ms
+                run.catch_up = draft.latest
+            run.ms += draft.latest.ms
             for word in words:
                 if word.token in state.stop_token_ids:
                     self._log.n_dropped += 1
                     return run
-                run.tree.add(word.token, len(run.tree) - 1, word.probability, Model.SMALL)
+                run.tree.add(word.token, len(run.tree) - 1, word.probability, Model.DRAFT)
                 text.append(word.token)
             if not words:
                 break
         return run
 
     def _say(self, noise: Noise, pending: Sequence[int], limit: int) -> Passes[list[_Word]]:
-        """Returns up to ``limit`` tokens that one pass of the small model gives after ``pending``.
+        """Returns up to ``limit`` tokens that one pass of the draft model gives after ``pending``.
 
         One, and before it those that were looked up and are its own; none where its prediction is
         dropped.
         """
-        copied = [] if pending else self._looked_up(noise, self._small, limit - 1)
+        copied = [] if pending else self._looked_up(noise, self._draft, limit - 1)
         text = [*self._state.tokens, *pending, *copied]
-        rows = yield from self._small_rows(text, len(copied))
-        return self._words(noise, Model.SMALL, rows, copied, pending)
+        rows = yield from self._draft_rows(text, len(copied))
+        return self._words(noise, Model.DRAFT, rows, copied, pending)
 
     def _words(
         self,
@@ -299,20 +299,20 @@ class SwitchedDecoding(Decoding):
         evaluated = range(min(n_kept + 1, n_run))
         state.stats.count_pass(run.tree, evaluated, range(n_kept), n_kept == n_run)
         state.stats.draft_ms += run.ms
-        state.stats.verify_ms += self._models[Model.LARGE].latest.ms
+        state.stats.verify_ms += self._models[Model.TARGET].latest.ms
         self._log.n_dropped += n_run - n_kept
         for _ in range(n_kept):
-            self._tag(Model.SMALL, run.doubt, run.catch_up)
+            self._tag(Model.DRAFT, run.doubt, run.catch_up)
 
-    def _small_rows(self, text: Sequence[int], n_drafted: int) -> Passes[Rows]:
-        """Returns the small model's rows after ``text`` without its drafts, and after each."""
-        small, needs_logits = self._models[Model.SMALL], self._state.needs_logits
-        rows = yield from small.rows_after(text, 1 + n_drafted, needs_logits, n_drafted)
+    def _draft_rows(self, text: Sequence[int], n_drafted: int) -> Passes[Rows]:
+        """Returns the draft model's rows after ``text`` without its drafts, and after each."""
+        draft, needs_logits = self._models[Model.DRAFT], self._state.needs_logits
+        rows = yield from draft.rows_after(text, 1 + n_drafted, needs_logits, n_drafted)
         return widened(rows, self._state.sequence.vocab_size)
 
-    def _n_small_may(self) -> int:
-        """Returns how many tokens the small model's context lets it say yet."""
-        return self._small.context - len(self._state.tokens) + 1
+    def _n_draft_may(self) -> int:
+        """Returns how many tokens the draft model's context lets it say yet."""
+        return self._draft.context - len(self._state.tokens) + 1
 
     def _observe(self, model: Model, rows: Rows, index: int) -> Signal:
         """Tells the policy of a prediction; the model to go on with is active then."""
@@ -320,7 +320,7 @@ class SwitchedDecoding(Decoding):
         signal = Signal.of(rows.stats, index)
         self._active = self._policy.observe(model, signal)
         self._is_discarded = (
-            model is Model.SMALL and self._active is Model.LARGE and self._policy.discards
+            model is Model.DRAFT and self._active is Model.TARGET and self._policy.discards
         )
         self._doubt = Doubt(signal.entropy, self._policy.level)
         self._policy_s += time.perf_counter() - started_s
@@ -347,7 +347,7 @@ class _Word:
 
 @dataclass
 class _Run:
-    """Tokens of the small model that wait for judgement, a chain.
+    """Tokens of the draft model that wait for judgement, a chain.
 
     doubt, catch_up: as before its first token. ms: of all its passes.
     """

@@ -15,15 +15,15 @@ TUNED_KEY = "switch"
 TUNED_FIELDS = ("threshold", "window", "dwell", "hysteresis", "reset_window")
 
 
-def resolve(setting: SwitchConfig, tuned: Any, small: str | None) -> SwitchConfig:
+def resolve(setting: SwitchConfig, tuned: Any, draft: str | None) -> SwitchConfig:
     """Returns ``setting``, with what the bundle was tuned to where it says auto.
 
     Args:
         tuned: What the manifest holds under `TUNED_KEY`; None where it has no such key.
-        small: Fingerprint of the small model, if the setting needs one.
+        draft: Fingerprint of the draft model, if the setting needs one.
 
     Raises:
-        ConfigError: The bundle was not tuned for this policy, or not with this small model.
+        ConfigError: The bundle was not tuned for this policy, or not with this draft model.
     """
     if not setting.is_auto:
         return setting
@@ -35,8 +35,8 @@ def resolve(setting: SwitchConfig, tuned: Any, small: str | None) -> SwitchConfi
         raise ConfigError(
             f"the bundle was tuned for {', '.join(policies)}, not {setting.policy}: {hint}"
         )
-    if setting.policy != ADADEC and tuned.get("small") != small:
-        raise ConfigError(f"the bundle was tuned with another small model: {hint}")
+    if setting.policy != ADADEC and tuned.get("draft") != draft:
+        raise ConfigError(f"the bundle was tuned with another draft model: {hint}")
     found = SwitchConfig.from_dict(_mapping(policies, setting.policy))
     if found.is_auto:
         raise BundleError(f"manifest.defaults.{TUNED_KEY} states no threshold: {hint}")

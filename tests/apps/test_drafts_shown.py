@@ -23,7 +23,7 @@ from edgedec.runtime.config.switching import SwitchConfig
 from edgedec.runtime.switching.switching import Switching
 
 from ..runtime.draft_toys import PROMPT, open_stream
-from ..runtime.switching.switch_toys import large_toy, role_of, small_toy
+from ..runtime.switching.switch_toys import draft_toy, role_of, target_toy
 
 GREEN, CYAN, PLAIN = "\x1b[32m", "\x1b[36m", "\x1b[0m"
 
@@ -79,33 +79,32 @@ def test_models_that_take_turns_are_always_coloured(
 ) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr(sys, "stdout", Terminal())
-    large, small = large_toy(), small_toy()
+    target, draft = target_toy(), draft_toy()
     setting = SwitchConfig.parse("ead:threshold=2.0,window=3,dwell=2")
-    strategy = Switching(role_of(small), setting, size_ratio=0.25)
-    stream = open_stream(large, PROMPT, GenerationConfig(max_new_tokens=30), strategy)
+    strategy = Switching(role_of(draft), setting, size_ratio=0.25)
+    stream = open_stream(target, PROMPT, GenerationConfig(max_new_tokens=30), strategy)
     write_stream(stream, ProgressBars(count_amount), ShowOptions(), is_silent=False)
-    found, first = stream.result, stream.result.origins[0]
-    colours = {first: GREEN, ({"small", "large"} - {first}).pop(): CYAN}
+    found = stream.result
     painted = "".join(
-        f"{colours[origin]}{token} {PLAIN}"
+        f"{GREEN}{token} {PLAIN}" if origin == "draft" else f"{token} "
         for token, origin in zip(found.token_ids, found.origins, strict=True)
     )
-    assert sys.stdout.getvalue().rstrip("\n") == painted  # type: ignore[attr-defined]
+    assert sys.stdout.getvalue().rstrip() == painted.rstrip()  # type: ignore[attr-defined]
     err = capsys.readouterr().err
-    share = found.switch["share_large"]
+    share = found.switch["share_target"]
     assert 0 < share < 1
-    assert f"{share:.1%} of the tokens from the large model" in err
-    assert f"cost without catch-up {share + 0.25 * (1 - share):.2f} of the large" in err
+    assert f"{share:.1%} of the tokens from the target model" in err
+    assert f"cost without catch-up {share + 0.25 * (1 - share):.2f} of the target" in err
     caught_up = sum(counts["n_caught_up"] for counts in found.switch["passes"].values())
     assert f"{caught_up} missed tokens caught up in" in err
-    assert f"large {found.origins.count('large')}" in err
+    assert f"target {found.origins.count('target')}" in err
 
 
 def test_nothing_is_told_of_turns_that_were_never_taken(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    strategy = Switching(role_of(small_toy()), SwitchConfig.parse("ead:threshold=2.0"))
-    stream = open_stream(large_toy(), PROMPT, GenerationConfig(max_new_tokens=30), strategy)
+    strategy = Switching(role_of(draft_toy()), SwitchConfig.parse("ead:threshold=2.0"))
+    stream = open_stream(target_toy(), PROMPT, GenerationConfig(max_new_tokens=30), strategy)
     stream.stop()
     write_stream(stream, ProgressBars(count_amount), ShowOptions(), is_silent=False)
     err = capsys.readouterr().err
@@ -136,7 +135,7 @@ def test_each_drafter_keeps_its_colour(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_explanations(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     written(monkeypatch, io.StringIO(), explain=True)
     assert "round 1: lookup\nround 2: off\n" in capsys.readouterr().err
-    silent = open_stream(large_toy(), PROMPT, GenerationConfig(max_new_tokens=3))
+    silent = open_stream(target_toy(), PROMPT, GenerationConfig(max_new_tokens=3))
     list(silent)
     assert explanation(silent) == ["the method plain decides nothing"]
 

@@ -34,13 +34,13 @@ MATHS = [
 
 def setting(label: str, models: Models = Models.GIVEN, **request: Any) -> Setting:
     facts = {"models": str(models), "request": {"method": None, "switch": None, **request}}
-    if models is Models.SMALL:
+    if models is Models.DRAFT:
         facts["size_ratio"] = 0.3
     return Setting(label, GenerationConfig(), facts, models)
 
 
 PLAIN = setting("plain", method="plain")
-SMALL = setting("small", Models.SMALL, method="plain")
+DRAFT = setting("draft-alone", Models.DRAFT, method="plain")
 AUTO = setting("auto", method="auto")
 EAD = setting("ead:threshold=1", switch="ead:threshold=1")
 
@@ -68,16 +68,16 @@ def swept(**ead: Any) -> dict[str, Any]:
     taken = {"passed": "1110", "seconds": 1.0, **ead}
     found = [
         samples(PLAIN, "1111", 4.0, tokens_by_origin={"target": 11}),
-        samples(SMALL, "0001", 0.5, lossless=False, tokens_by_origin={"target": 11}),
+        samples(DRAFT, "0001", 0.5, lossless=False, tokens_by_origin={"target": 11}),
         samples(AUTO, "1111", 2.0, tokens_by_origin={"draft": 6, "target": 5}),
         samples(EAD, taken.pop("passed"), taken.pop("seconds"), lossless=False, **taken),
     ]
-    document = frontier_of([PLAIN, SMALL, AUTO, EAD], found, PASS)
+    document = frontier_of([PLAIN, DRAFT, AUTO, EAD], found, PASS)
     return json.loads(json.dumps(document, allow_nan=False))  # type: ignore[no-any-return]
 
 
 def test_every_column_by_hand() -> None:
-    document = swept(tokens_by_origin={"small": 8, "large": 3}, switch={"cost_paper": 0.5})
+    document = swept(tokens_by_origin={"draft": 8, "target": 3}, switch={"cost_paper": 0.5})
     rows = {row["label"]: row for row in document["settings"]}
     assert [rows[name]["is_reference"] for name in (*REFERENCES, "ead:threshold=1")] == [
         True, True, True, False
@@ -85,9 +85,9 @@ def test_every_column_by_hand() -> None:
     assert [row["lossless"] for row in document["settings"]] == [True, False, True, False]
     assert [row["score"]["value"] for row in document["settings"]] == [1.0, 0.25, 1.0, 0.75]
     assert [row["kept"]["value"] for row in document["settings"]] == [1.0, 0.25, 1.0, 0.75]
-    assert [row["time_of_large"]["value"] for row in document["settings"]] == [1, 0.125, 0.5, 0.25]
+    assert [row["time_of_target"]["value"] for row in document["settings"]] == [1, 0.125, 0.5, 0.25]
     assert [row["time_of_auto"]["value"] for row in document["settings"]] == [2, 0.25, 1, 0.5]
-    shares = [row["share_large"] for row in document["settings"]]
+    shares = [row["share_target"] for row in document["settings"]]
     assert shares == pytest.approx([1, 0, 1, 3 / 11])
     assert [row["cost_paper"] for row in document["settings"]] == [1.0, 0.3, None, 0.5]
     assert [row["tokens_per_s"] for row in document["settings"]] == pytest.approx([5, 40, 10, 20])
@@ -101,7 +101,7 @@ def test_every_column_by_hand() -> None:
 
 
 def test_what_taking_turns_costs() -> None:
-    passes = {"large": {"n_catch_ups": 2, "n_caught_up": 30, "catch_up_ms": 400.0}, "small": {}}
+    passes = {"target": {"n_catch_ups": 2, "n_caught_up": 30, "catch_up_ms": 400.0}, "draft": {}}
     document = swept(seconds=1.0, switch={"passes": passes, "policy_ms": 5.0})
     rows = {row["label"]: row for row in document["settings"]}
     # A step of plain decoding takes 2 s / 10; four samples of 32 tokens in two passes each.
@@ -109,7 +109,7 @@ def test_what_taking_turns_costs() -> None:
     assert rows["ead:threshold=1"]["catch_up"] == pytest.approx(expected)
     assert rows["ead:threshold=1"]["policy_share"] == pytest.approx(0.01)
     (line,) = render_notes(document)
-    assert line.startswith("ead:threshold=1: 8 catch-ups of the large model, over 16.0 tokens")
+    assert line.startswith("ead:threshold=1: 8 catch-ups of the target model, over 16.0 tokens")
     assert line.endswith("took 1.00% of decoding")
     assert all(rows[name]["policy_share"] is None for name in REFERENCES)
 
@@ -121,8 +121,8 @@ def test_cost_in_the_paper_weighs_tokens() -> None:
     mixed = {"0": long["0"], "1": short["1"]}
     object.__setattr__(mixed["0"], "n_new_tokens", 30)
     object.__setattr__(mixed["1"], "n_new_tokens", 10)
-    others = [samples(one, "11", 1.0) for one in (PLAIN, SMALL, AUTO)]
-    document = frontier_of([PLAIN, SMALL, AUTO, EAD], [*others, mixed], PASS)
+    others = [samples(one, "11", 1.0) for one in (PLAIN, DRAFT, AUTO)]
+    document = frontier_of([PLAIN, DRAFT, AUTO, EAD], [*others, mixed], PASS)
     assert document["settings"][3]["cost_paper"] == pytest.approx((30 * 0.4 + 10 * 0.8) / 40)
 
 
@@ -154,7 +154,7 @@ def row(label: str, kept: float, time: float, **more: Any) -> dict[str, Any]:
 def test_the_verdict_among_many() -> None:
     rows = [
         row("auto", 1.0, 1.0, lossless=True, is_reference=True),
-        row("small", 1.0, 0.2, is_reference=True),  # a reference point is no setting
+        row("draft-alone", 1.0, 0.2, is_reference=True),  # a reference point is no setting
         row("verify", 1.0, 0.5, lossless=True),
         row("exact share", 0.97, 0.9),
         row("slow", 1.1, 1.4),
@@ -175,20 +175,20 @@ def test_the_verdict_among_many() -> None:
 
 
 def test_only_problems_that_all_have_answered_count() -> None:
-    found = [samples(one, "1100", 1.0) for one in (PLAIN, SMALL, AUTO, EAD)]
+    found = [samples(one, "1100", 1.0) for one in (PLAIN, DRAFT, AUTO, EAD)]
     del found[3]["3"]
     del found[1]["2"]
-    document = frontier_of([PLAIN, SMALL, AUTO, EAD], found, PASS)
+    document = frontier_of([PLAIN, DRAFT, AUTO, EAD], found, PASS)
     assert document["n_problems"] == 2
     assert {row["score"]["value"] for row in document["settings"]} == {1.0}
-    nothing = frontier_of([PLAIN, SMALL, AUTO, EAD], [{}, *found[1:]], PASS)
+    nothing = frontier_of([PLAIN, DRAFT, AUTO, EAD], [{}, *found[1:]], PASS)
     assert nothing["n_problems"] == 0
     assert render_verdict(nothing).startswith("no verdict")
 
 
 @pytest.mark.parametrize("missing", REFERENCES)
 def test_a_reference_point_is_missing(missing: str) -> None:
-    settings = [one for one in (PLAIN, SMALL, AUTO, EAD) if one.label != missing]
+    settings = [one for one in (PLAIN, DRAFT, AUTO, EAD) if one.label != missing]
     found = [samples(one, "11", 1.0) for one in settings]
     with pytest.raises(ConfigError, match=f"{missing} is missing"):
         frontier_of(settings, found, PASS)
@@ -200,7 +200,7 @@ def test_the_grid_is_made_of_settings_that_differ() -> None:
     switches = [one.switch for one in requests.values() if one.switch is not None]
     assert {switch.policy for switch in switches} == {"ead", "margin", "bild"}
     assert not any(switch.is_lossless or switch.is_auto for switch in switches)
-    assert requests["small"].method == "plain"
+    assert requests["draft-alone"].method == "plain"
 
 
 @pytest.mark.e2e
@@ -223,10 +223,10 @@ def test_a_frontier_goes_on_and_is_drawn(cli: Cli, smollm2_bundle: Path, tmp_pat
     # Both models are one, so the draft model alone says what plain decoding says.
     assert len({sample["answer"] for sample in document["samples"]}) == 1
     rows = {row["label"]: row for row in document["frontier"]["settings"]}
-    assert rows["ead:threshold=inf"]["share_large"] == 0
-    assert rows["small"]["cost_paper"] == rows["ead:threshold=inf"]["cost_paper"] == 1.0
-    by_small = next(one for one in document["samples"] if one["setting"] == "small")
-    assert by_small["tokens_by_origin"] == {"target": by_small["n_new_tokens"]}
+    assert rows["ead:threshold=inf"]["share_target"] == 0
+    assert rows["draft-alone"]["cost_paper"] == rows["ead:threshold=inf"]["cost_paper"] == 1.0
+    by_draft = next(one for one in document["samples"] if one["setting"] == "draft-alone")
+    assert by_draft["tokens_by_origin"] == {"target": by_draft["n_new_tokens"]}
 
     picture = tmp_path / "frontier.png"
     again = cli(*command, "--plot", picture)
@@ -249,6 +249,6 @@ def test_a_frontier_needs_two_models_and_answers(
     command = ("eval", smollm2_bundle, "--data", data, "--frontier")
     assert "a second, smaller model" in cli(*command, "--task", "gsm8k").error
     assert "without a method" in cli(*command, "--task", "perplexity").error
-    settings = ("--settings", "plain; small")
+    settings = ("--settings", "plain; draft-alone")
     alone = cli("eval", smollm2_bundle, "--data", data, "--task", "gsm8k", *settings)
     assert "a second, smaller model" in alone.error

@@ -53,7 +53,7 @@ def test_what_makes_no_sense(given: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.e2e
-def test_run_with_its_own_model_as_the_small_one(cli: Cli, smollm2_bundle: Path) -> None:
+def test_run_with_its_own_model_as_the_draft_one(cli: Cli, smollm2_bundle: Path) -> None:
     ask = ("run", smollm2_bundle, "Name three colours.", "-n", 24, "--threads", 2)
     plain = cli(*ask, "--json").json
     pair = (*ask, "--draft", smollm2_bundle)
@@ -64,14 +64,14 @@ def test_run_with_its_own_model_as_the_small_one(cli: Cli, smollm2_bundle: Path)
         assert found["method"] == given.partition(":")[0]
         assert found["lossless"] is False
         assert outcome.err.count(APPROXIMATE) == 1
-        n_large = found["origins"].count("large")
-        assert found["switch"]["share_large"] == n_large / len(found["origins"])
+        n_target = found["origins"].count("target")
+        assert found["switch"]["share_target"] == n_target / len(found["origins"])
         assert found["switch"]["cost_paper"] == 1.0  # both are of one size
     verified = cli(*pair, "--switch", "ead:threshold=inf,mode=verify", "--json", "--explain")
     assert verified.json["lossless"] is True
-    assert "small" in verified.json["origins"]
+    assert "draft" in verified.json["origins"]
     assert APPROXIMATE not in verified.err
-    assert "tokens from the large model" in verified.err
+    assert "tokens from the target model" in verified.err
 
 
 @pytest.mark.e2e
@@ -118,6 +118,6 @@ def test_chat_at_a_terminal_catches_up_between_turns(
         "--switch", "ead:threshold=inf", "--json",
     )  # fmt: skip
     turns = outcome.json["turns"]
-    # The large model missed all tokens of the answer, the small one the last of them.
+    # The target model missed all tokens of the answer, the draft model the last of them.
     assert caught_up == [len(turn["token_ids"]) + 1 for turn in turns]
-    assert turns[1]["switch"]["passes"]["small"]["prompt_ms"] > 0
+    assert turns[1]["switch"]["passes"]["draft"]["prompt_ms"] > 0

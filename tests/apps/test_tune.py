@@ -33,26 +33,26 @@ from edgedec.runtime.switching.tuned import TUNED_KEY
 
 from ..runtime.conftest import ToyModel, ToySession
 from ..runtime.draft_toys import PROMPT, VOCAB, generate
-from ..runtime.switching.switch_toys import Row, large_toy, rule, small_toy, switched
+from ..runtime.switching.switch_toys import Row, draft_toy, rule, switched, target_toy
 
 Cli = Callable[..., Any]
 COSTS = Costs(
-    small=CostTable({m: 3.0 + m for m in (1, 2, 4, 64)}),
-    large=CostTable({m: 10.0 + 2 * m for m in (1, 2, 4, 64)}),
+    draft=CostTable({m: 3.0 + m for m in (1, 2, 4, 64)}),
+    target=CostTable({m: 10.0 + 2 * m for m in (1, 2, 4, 64)}),
 )
 
 
 def calmer(prefix: Sequence[int]) -> Row:
-    """Returns logits with the large toy's choice but doubts of their own."""
+    """Returns logits with the target toy's choice but doubts of their own."""
     row = rule(VOCAB, 0.0)(prefix)
     return row * np.float32(0.4 + 0.9 * np.random.default_rng([9, *prefix[-2:]]).random())
 
 
-def record(small: ToySession, n_tokens: int = 80) -> Trace:
-    large = large_toy()
+def record(draft: ToySession, n_tokens: int = 80) -> Trace:
+    target = target_toy()
     config = GenerationConfig(max_new_tokens=n_tokens)
-    text = [*PROMPT, *generate(large, PROMPT, config).token_ids]
-    return Trace.record(text, len(PROMPT), large, small)
+    text = [*PROMPT, *generate(target, PROMPT, config).token_ids]
+    return Trace.record(text, len(PROMPT), target, draft)
 
 
 @pytest.mark.parametrize(
@@ -72,21 +72,21 @@ def test_paper_equals_switching_where_both_models_choose_alike(setting: str) -> 
     found = expect(SwitchConfig.parse(setting), [trace], COSTS)
     config = GenerationConfig(max_new_tokens=80)
     toy = ToySession(VOCAB, 256, calmer)
-    result, large, small = switched(setting, config, small=toy, copies=False)
-    assert found.share_large == result.switch["share_large"]
+    result, target, draft = switched(setting, config, draft=toy, copies=False)
+    assert found.share_target == result.switch["share_target"]
     assert found.agreement == 1.0
     if "inf" not in setting and "-1" not in setting:
-        assert 0.1 < found.share_large < 0.9
+        assert 0.1 < found.share_target < 0.9
     # Each pass costs 3 or 10 and each row 1 or 2; those up to the first row are the prompt's.
-    passes = {"small": max(small.n_passes - 1, 0), "large": large.n_passes - 1}
-    rows = {name: s.n_rows - len(PROMPT) for name, s in (("small", small), ("large", large))}
-    rows["small"] = max(rows["small"], 0)
-    total = 3 * passes["small"] + rows["small"] + 10 * passes["large"] + 2 * rows["large"]
+    passes = {"draft": max(draft.n_passes - 1, 0), "target": target.n_passes - 1}
+    rows = {name: s.n_rows - len(PROMPT) for name, s in (("draft", draft), ("target", target))}
+    rows["draft"] = max(rows["draft"], 0)
+    total = 3 * passes["draft"] + rows["draft"] + 10 * passes["target"] + 2 * rows["target"]
     assert found.ms_per_token * 80 == pytest.approx(total)
 
 
-def test_agreement_counts_the_small_models_tokens() -> None:
-    trace = record(small_toy())
+def test_agreement_counts_the_draft_models_tokens() -> None:
+    trace = record(draft_toy())
     share = sum(trace.agrees) / len(trace)
     assert 0.2 < share < 0.95
     assert expect(SwitchConfig(threshold=math.inf), [trace], COSTS).agreement == share
@@ -94,7 +94,7 @@ def test_agreement_counts_the_small_models_tokens() -> None:
 
 
 def test_predictions_are_those_of_single_passes() -> None:
-    session = large_toy(400)
+    session = target_toy(400)
     text = [*PROMPT, *np.random.default_rng(3).integers(0, VOCAB, 150).tolist()]
     found = predictions(session, text, len(PROMPT))
     assert len(found) == 150
@@ -128,11 +128,11 @@ def test_catching_up_is_measured_over_the_same_tokens() -> None:
 
 
 def test_candidates_cover_the_doubts_of_the_trace() -> None:
-    trace = record(small_toy())
+    trace = record(draft_toy())
     for policy in ("ead", "margin"):
         tried = [expect(setting, [trace], COSTS) for setting in candidates(policy, [trace])]
         assert len({str(one.setting) for one in tried}) == len(tried) > 200
-        shares = [one.share_large for one in tried]
+        shares = [one.share_target for one in tried]
         assert min(shares) < 0.15
         assert max(shares) > 0.8
         best = frontier(tried)
@@ -169,7 +169,7 @@ def expected(threshold: float, agreement: float, ms: float, policy: str = "ead")
 
 
 def measured(ms: float, n_chosen: int) -> Measured:
-    return Measured(n_tokens=11, ms=ms, n_large=4, n_chosen=n_chosen)
+    return Measured(n_tokens=11, ms=ms, n_target=4, n_chosen=n_chosen)
 
 
 def test_choice_is_the_fastest_that_agrees_enough() -> None:
@@ -187,7 +187,7 @@ def test_choice_is_the_fastest_that_agrees_enough() -> None:
     assert choose(rows, "ead", 0.9) == rows[-2]
     assert choose(rows, "ead", 0.999).name == names[0]  # type: ignore[union-attr]
     assert rows[-3].agreement == 1.0
-    assert rows[-3].share_large == pytest.approx(4 / 11)
+    assert rows[-3].share_target == pytest.approx(4 / 11)
     assert rows[-3].ms_per_token == pytest.approx(10.0)
     assert rows[-3].speedup == pytest.approx(2.0)
     assert rows[0].speedup == 1.0
@@ -197,7 +197,7 @@ def test_state_goes_on_where_it_ended(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     state = TuneState.open("abc", is_fresh=False)
     assert not state.traces
-    state.costs = {"small": {1: 2.0, 8: 3.5}}
+    state.costs = {"draft": {1: 2.0, 8: 3.5}}
     state.catch_up = CatchUpCost(32, 90.0, 750.0)
     state.traces["a"] = Trace((Signal(1.0, 0.5, 0.25),), (Signal(0.0, 1.0, 1.0),), (True,))
     state.rounds["a"] = {PLAIN: measured(3.0, 11)}
@@ -243,7 +243,7 @@ def own_copy(bundle: Path, folder: Path) -> Path:
 
 @pytest.mark.e2e
 def test_tune_and_run_auto(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> None:
-    """The model is its own small one here, so all agree whatever is chosen."""
+    """The model is its own draft model here, so all agree whatever is chosen."""
     bundle = own_copy(smollm2_bundle, tmp_path / "own.edgedec")
     before = read_manifest(bundle)
     prompts = tmp_path / "prompts.jsonl"
@@ -272,7 +272,7 @@ def test_tune_and_run_auto(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> No
     assert outcome.err.count("this is approximate") == 1
     resumed = cli(*command, "--minutes", 0.2, "--policy", "ead", "--dry-run")
     assert "2 recorded texts and 2 rounds are known already" in resumed.err
-    assert "catching up 32 tokens takes the large model" in resumed.err
+    assert "catching up 32 tokens takes the target model" in resumed.err
     assert read_manifest(bundle).defaults == after.defaults
 
 
@@ -321,19 +321,19 @@ def choice(policy: str, threshold: float) -> Choice:
 def test_manifest_is_replaced_whole(tmp_path: Path, smollm2_bundle: Path) -> None:
     bundle = own_copy(smollm2_bundle, tmp_path / "own.edgedec")
 
-    def tuned(choices: list[Choice], small: str | None) -> tuple[str | None, dict[str, float]]:
-        write_manifest(bundle, with_tuned(read_manifest(bundle), choices, small))
+    def tuned(choices: list[Choice], draft: str | None) -> tuple[str | None, dict[str, float]]:
+        write_manifest(bundle, with_tuned(read_manifest(bundle), choices, draft))
         found = read_manifest(bundle).defaults[TUNED_KEY]
         assert found["evidence"].keys() == found["policies"].keys()
         thresholds = {name: fields["threshold"] for name, fields in found["policies"].items()}
-        return found["small"], thresholds
+        return found["draft"], thresholds
 
     assert tuned([choice("adadec", 1.0)], None) == (None, {"adadec": 1.0})
     assert tuned([choice("ead", 1.5)], "abc") == ("abc", {"adadec": 1.0, "ead": 1.5})
     both = {"adadec": 2.0, "ead": 1.5}
     assert tuned([choice("adadec", 2.0)], None) == ("abc", both)
     assert tuned([choice("margin", 0.5)], "abc") == ("abc", {**both, "margin": 0.5})
-    # What was found with another small model goes.
+    # What was found with another draft model goes.
     assert tuned([choice("ead", 0.7)], "xyz") == ("xyz", {"adadec": 2.0, "ead": 0.7})
     original = json.loads((smollm2_bundle / "manifest.json").read_text())
     assert TUNED_KEY not in original["defaults"]  # the linked file was replaced, not written into

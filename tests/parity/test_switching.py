@@ -55,11 +55,11 @@ def open_pair(make_source: Any, tmp_path_factory: pytest.TempPathFactory) -> Ope
     """Returns a maker of two sessions: a tiny model, and the same without its last layer."""
     if not kernels.has_library():
         pytest.skip("the kernel library is not built")
-    large = make_source(max_positions=CONTEXT)
-    small = make_source(max_positions=CONTEXT, n_layers=2)
-    small.weights = {name: large.weights[name] for name in small.weights}
+    target = make_source(max_positions=CONTEXT)
+    draft = make_source(max_positions=CONTEXT, n_layers=2)
+    draft.weights = {name: target.weights[name] for name in draft.weights}
     folder: Path = tmp_path_factory.mktemp("pair")
-    for name, source in (("large", large), ("small", small)):
+    for name, source in (("target", target), ("draft", draft)):
         shapes = weight_shapes(source.config)
         formats = {matrix: source.format(matrix) for matrix, s in shapes.items() if len(s) == 2}
         graph = fuse(emit_portable(source.config, CONTEXT, ()), source.config, formats)
@@ -68,16 +68,16 @@ def open_pair(make_source: Any, tmp_path_factory: pytest.TempPathFactory) -> Ope
         onnx.save(graph, folder / name / "model.onnx")
 
     def open_one(name: str) -> TokenSequence:
-        config = large.config if name == "large" else small.config
+        config = target.config if name == "target" else draft.config
         return TokenSequence(open_graph_model(folder / name / "model.onnx", config, 1), CONTEXT)
 
-    return lambda: (open_one("large"), open_one("small"))
+    return lambda: (open_one("target"), open_one("draft"))
 
 
-def role_of(small: TokenSequence) -> DraftRole:
-    """Returns the small model for whoever takes turns with it."""
-    n_ids = small.vocab_size
-    return DraftRole(OnePool(small), TokenMap.same(n_ids, n_ids), n_ids)
+def role_of(draft: TokenSequence) -> DraftRole:
+    """Returns the draft model for whoever takes turns with it."""
+    n_ids = draft.vocab_size
+    return DraftRole(OnePool(draft), TokenMap.same(n_ids, n_ids), n_ids)
 
 
 def generate(
@@ -112,17 +112,17 @@ def test_rows_after_catch_up_equal_those_of_a_session_that_saw_every_token(
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_verify_is_the_large_model(
+def test_verify_is_the_target_model(
     open_pair: OpenPair, setting: str, sampling: SamplingConfig
 ) -> None:
-    large, small = open_pair()
-    plain = generate(large, sampling).token_ids
+    target, draft = open_pair()
+    plain = generate(target, sampling).token_ids
     for max_run in (3, 16):
         config = SwitchConfig.parse(f"{setting},mode=verify,max_run={max_run}")
-        large.truncate(0)
-        result = generate(large, sampling, Switching(role_of(small), config))
+        target.truncate(0)
+        result = generate(target, sampling, Switching(role_of(draft), config))
         assert result.token_ids == plain
-        assert "small" in result.origins
+        assert "draft" in result.origins
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
@@ -131,24 +131,24 @@ def test_verify_is_the_large_model(
 def test_replay_gives_the_same_text(
     open_pair: OpenPair, setting: str, mode: str, sampling: SamplingConfig
 ) -> None:
-    large, small = open_pair()
+    target, draft = open_pair()
     config = SwitchConfig.parse(f"{setting},mode={mode},rollback=3")
-    result = generate(large, sampling, Switching(role_of(small), config))
-    assert 0 < result.switch["share_large"] < 1
-    for session in (large, small):
+    result = generate(target, sampling, Switching(role_of(draft), config))
+    assert 0 < result.switch["share_target"] < 1
+    for session in (target, draft):
         session.truncate(0)
     policy = partial(ReplayPolicy.of, result.switch)
-    again = Switching(role_of(small), SwitchConfig(threshold=0.0), policy)
-    replay = generate(large, sampling, again)
+    again = Switching(role_of(draft), SwitchConfig(threshold=0.0), policy)
+    replay = generate(target, sampling, again)
     assert replay.token_ids == result.token_ids
     assert replay.origins == result.origins
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 def test_extreme_thresholds(open_pair: OpenPair, sampling: SamplingConfig) -> None:
-    large, small = open_pair()
-    plain = [generate(session, sampling).token_ids for session in (large, small)]
+    target, draft = open_pair()
+    plain = [generate(session, sampling).token_ids for session in (target, draft)]
     assert plain[0] != plain[1]
     for threshold, expected in ((-1.0, plain[0]), (float("inf"), plain[1])):
         setting = SwitchConfig(threshold=threshold)
-        assert generate(large, sampling, Switching(role_of(small), setting)).token_ids == expected
+        assert generate(target, sampling, Switching(role_of(draft), setting)).token_ids == expected

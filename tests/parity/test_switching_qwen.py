@@ -30,7 +30,7 @@ from ..runtime.switching.replay import ReplayPolicy
 
 pytestmark = [pytest.mark.parity, pytest.mark.pair]
 
-LARGE, SMALL = (f"Qwen2.5-Coder-{size}-Instruct.Q4_K_M.gguf" for size in ("1.5B", "0.5B"))
+TARGET, DRAFT = (f"Qwen2.5-Coder-{size}-Instruct.Q4_K_M.gguf" for size in ("1.5B", "0.5B"))
 PROMPT = "The lighthouse keeper had never spoken to anyone about the night when"
 N_TOKENS = 48
 CONTEXT = 192
@@ -41,7 +41,7 @@ def bundles(
     find_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("qwen")
-    found = {"large": find_model(LARGE), "small": find_model(SMALL)}
+    found = {"target": find_model(TARGET), "draft": find_model(DRAFT)}
     for name, source in found.items():
         export(ExportConfig(source=str(source), destination=folder / name))
     return {name: folder / name for name in found}
@@ -49,8 +49,8 @@ def bundles(
 
 @pytest.fixture(scope="module")
 def engine(bundles: dict[str, Path]) -> Iterator[Engine]:
-    options = EngineOptions(threads=2, context=CONTEXT, draft=bundles["small"], prompt_cache_mb=0)
-    with edgedec.load(bundles["large"], options) as engine:
+    options = EngineOptions(threads=2, context=CONTEXT, draft=bundles["draft"], prompt_cache_mb=0)
+    with edgedec.load(bundles["target"], options) as engine:
         yield engine
 
 
@@ -61,7 +61,7 @@ def plain(bundles: dict[str, Path]) -> dict[str, tuple[int, ...]]:
     for name, bundle in bundles.items():
         with edgedec.load(bundle, EngineOptions(threads=2, context=CONTEXT)) as engine:
             found[name] = engine.generate(PROMPT, request(method="plain")).token_ids
-    assert found["large"] != found["small"]
+    assert found["target"] != found["draft"]
     return found
 
 
@@ -78,11 +78,11 @@ def switched(engine: Engine, setting: str) -> GenerationResult:
 @pytest.mark.parametrize(
     ("setting", "whose"),
     [
-        ("ead:threshold=inf", "small"),
-        ("ead:threshold=-1", "large"),
-        ("ead:threshold=inf,mode=verify", "large"),
-        ("ead:threshold=0.2,window=2,dwell=1,mode=verify", "large"),
-        ("bild:fallback=0.9,mode=verify", "large"),
+        ("ead:threshold=inf", "draft"),
+        ("ead:threshold=-1", "target"),
+        ("ead:threshold=inf,mode=verify", "target"),
+        ("ead:threshold=0.2,window=2,dwell=1,mode=verify", "target"),
+        ("bild:fallback=0.9,mode=verify", "target"),
     ],
 )
 def test_whose_text_it_is(
@@ -99,19 +99,19 @@ def test_whose_text_it_is(
 def test_shares_are_the_tags_and_the_log_gives_the_text(engine: Engine, setting: str) -> None:
     result = switched(engine, setting)
     told, tags = result.switch, result.origins
-    assert 0 < told["share_large"] < 1
-    assert told["share_large"] == tags.count("large") / len(tags)
+    assert 0 < told["share_target"] < 1
+    assert told["share_target"] == tags.count("target") / len(tags)
     assert told["cost_paper"] == pytest.approx(
-        told["share_large"] + (1 - told["share_large"]) * pair(engine).size_ratio
+        told["share_target"] + (1 - told["share_target"]) * pair(engine).size_ratio
     )
     assert 0.3 < pair(engine).size_ratio < 0.45
     assert engine.draft is not None
-    small = engine.draft.open()
-    replay = Switching(small, SwitchConfig(threshold=0.0), partial(ReplayPolicy.of, told))
+    draft = engine.draft.open()
+    replay = Switching(draft, SwitchConfig(threshold=0.0), partial(ReplayPolicy.of, told))
     again = generate(
         engine.new_sequence(), engine.encode(PROMPT), request("ead:threshold=0"), replay
     )
-    small.close()
+    draft.close()
     assert (again.token_ids, again.origins) == (result.token_ids, tags)
 
 
@@ -124,7 +124,7 @@ def pair(engine: Engine) -> Pair:
 def test_rows_after_catch_up_are_those_of_single_steps(
     engine: Engine, plain: dict[str, tuple[int, ...]]
 ) -> None:
-    session, text = engine.new_sequence(), [*engine.encode(PROMPT), *plain["small"]]
+    session, text = engine.new_sequence(), [*engine.encode(PROMPT), *plain["draft"]]
     rows = []
     for token in text:
         rows.append(session.forward(TokenTree.chain([token]), (0,)).logits[0].copy())
@@ -141,8 +141,8 @@ def test_models_of_other_tokenizers_are_refused(
     bundles: dict[str, Path], smollm2_bundle: Path
 ) -> None:
     options = EngineOptions(threads=2, context=CONTEXT, draft=smollm2_bundle)
-    with edgedec.load(bundles["large"], options) as engine:
+    with edgedec.load(bundles["target"], options) as engine:
         with pytest.raises(ConfigError) as caught:
             engine.generate(PROMPT, request("ead:threshold=1"))
-        for bundle in (bundles["large"], smollm2_bundle):
+        for bundle in (bundles["target"], smollm2_bundle):
             assert read_manifest(bundle).files["tokenizer.json"].sha256[:16] in str(caught.value)

@@ -23,7 +23,7 @@ Row = npt.NDArray[np.float32]
 
 
 def rule(vocab_size: int, noise: float) -> Callable[[Sequence[int]], Row]:
-    """Returns logits that all toys share, plus ``noise`` of the small one's own."""
+    """Returns logits that all toys share, plus ``noise`` of the draft model's own."""
 
     def row(prefix: Sequence[int]) -> Row:
         shared = np.random.default_rng([len(prefix), *prefix[-3:]])
@@ -34,11 +34,11 @@ def rule(vocab_size: int, noise: float) -> Callable[[Sequence[int]], Row]:
     return row
 
 
-def large_toy(context: int = 256, kind: type[ToySession] = ToySession) -> ToySession:
+def target_toy(context: int = 256, kind: type[ToySession] = ToySession) -> ToySession:
     return kind(VOCAB, context, rule(VOCAB, 0.0))
 
 
-def small_toy(
+def draft_toy(
     context: int = 256,
     vocab_size: int = VOCAB,
     kind: type[ToySession] = StatsSession,
@@ -47,38 +47,38 @@ def small_toy(
     return kind(vocab_size, context, rule(vocab_size, noise))
 
 
-def role_of(small: ToySession) -> DraftRole:
-    """Returns the role of a small model that has one sequence."""
-    return DraftRole(OnePool(small), TokenMap.same(VOCAB, small.vocab_size), VOCAB)
+def role_of(draft: ToySession) -> DraftRole:
+    """Returns the role of a draft model that has one sequence."""
+    return DraftRole(OnePool(draft), TokenMap.same(VOCAB, draft.vocab_size), VOCAB)
 
 
 def switched(
     setting: str | SwitchConfig,
     config: GenerationConfig,
-    large: ToySession | None = None,
-    small: ToySession | None = None,
+    target: ToySession | None = None,
+    draft: ToySession | None = None,
     mask: TokenMask | None = None,
     **others: Any,
 ) -> tuple[GenerationResult, ToySession, ToySession]:
     """Returns an output of switching and both sessions, rewound as they must be."""
-    large, small = large or large_toy(), small or small_toy()
+    target, draft = target or target_toy(), draft or draft_toy()
     parsed = SwitchConfig.parse(setting) if isinstance(setting, str) else setting
-    strategy = Switching(role_of(small), parsed, size_ratio=0.25, **others)
-    result = generate(large, PROMPT, config, strategy, mask)
+    strategy = Switching(role_of(draft), parsed, size_ratio=0.25, **others)
+    result = generate(target, PROMPT, config, strategy, mask)
     check_account(result)
     text = [*PROMPT, *result.token_ids]
-    for session in (large, small):
+    for session in (target, draft):
         assert list(session.tokens) == text[: session.n_tokens]
-    return result, large, small
+    return result, target, draft
 
 
 def check_account(result: GenerationResult) -> None:
     """Asserts that everything told of an output agrees with its tags."""
     told, tags = result.switch, list(result.origins)
-    assert set(tags) <= {"small", "large"}
-    assert (told["n_small"], told["n_large"]) == (tags.count("small"), tags.count("large"))
-    assert told["share_large"] == tags.count("large") / len(tags)
-    assert told["cost_paper"] == told["share_large"] + 0.25 * (1 - told["share_large"])
+    assert set(tags) <= {"draft", "target"}
+    assert (told["n_draft"], told["n_target"]) == (tags.count("draft"), tags.count("target"))
+    assert told["share_target"] == tags.count("target") / len(tags)
+    assert told["cost_paper"] == told["share_target"] + 0.25 * (1 - told["share_target"])
     changes = [i for i in range(1, len(tags)) if tags[i] != tags[i - 1]]
     assert [entry["position"] for entry in told["log"]] == changes
     assert told["n_switches"] == len(changes)

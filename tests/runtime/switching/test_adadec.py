@@ -19,7 +19,7 @@ from edgedec.runtime.switching.stop_rule import StopRule
 
 from ..conftest import ToySession
 from ..draft_toys import PROMPT, VOCAB, generate, open_stream
-from .switch_toys import large_toy, rule
+from .switch_toys import rule, target_toy
 
 GREEDY = GenerationConfig(max_new_tokens=50)
 
@@ -57,7 +57,7 @@ def adadec(threshold: float, n_candidates: int = 3, n_ahead: int = 5) -> AdaDec:
 def run(
     strategy: AdaDec, config: GenerationConfig = GREEDY, context: int = 256
 ) -> GenerationResult:
-    session = large_toy(context)
+    session = target_toy(context)
     result = generate(session, PROMPT, config, strategy)
     assert list(session.tokens) == [*PROMPT, *result.token_ids][: session.n_tokens]
     assert result.stats.n_passes == session.n_passes - 1
@@ -82,7 +82,7 @@ def test_text_equals_the_definition(threshold: float, n_candidates: int, n_ahead
 @pytest.mark.parametrize(("threshold", "n_ahead"), [(math.inf, 5), (-1.0, 0), (0.0, 0)])
 def test_without_pause_or_look_ahead_it_is_greedy(threshold: float, n_ahead: int) -> None:
     result = run(adadec(threshold, 3, n_ahead))
-    assert result.token_ids == generate(large_toy(), PROMPT, GREEDY).token_ids
+    assert result.token_ids == generate(target_toy(), PROMPT, GREEDY).token_ids
     assert result.switch["n_ahead_passes"] == 0
 
 
@@ -93,7 +93,7 @@ def test_sure_look_ahead_is_kept() -> None:
 
 
 @pytest.mark.parametrize("context", [8, 11, 16, 24])
-def test_small_contexts(context: int) -> None:
+def test_short_contexts(context: int) -> None:
     result = run(adadec(0.0), context=context)
     assert result.finish_reason == "context"
     assert len(PROMPT) + len(result.token_ids) == context + 1
@@ -108,7 +108,7 @@ def test_stop_tokens_end_branches() -> None:
 
 
 def test_cancelling_and_sampling() -> None:
-    session = large_toy()
+    session = target_toy()
     stream = open_stream(session, PROMPT, GREEDY, adadec(0.5))
     for _ in range(4):
         next(stream)

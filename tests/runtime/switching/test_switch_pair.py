@@ -26,7 +26,7 @@ CONFIG = ModelConfig(
     rms_norm_eps=1e-5,
 )
 TUNED = {
-    "small": "abc",
+    "draft": "abc",
     "policies": {"ead": SwitchConfig(threshold=1.25, window=3, hysteresis=0.5).to_dict()},
 }
 
@@ -34,8 +34,8 @@ TUNED = {
 def pair(**fields: Any) -> Pair:
     defaults: dict[str, Any] = {
         "tokenizers": ("1" * 64, "1" * 64),
-        "large": CONFIG,
-        "small": CONFIG,
+        "target": CONFIG,
+        "draft": CONFIG,
         "fingerprint": "abc",
     }
     return Pair(**{**defaults, **fields})
@@ -51,7 +51,7 @@ def test_parameters_by_hand() -> None:
     assert n_parameters(CONFIG) == 2 * 100 * 8 + 2 * layer + 8
     assert n_parameters(config(is_head_tied=True)) == 100 * 8 + 2 * layer + 8
     assert pair().size_ratio == 1.0
-    assert 0 < pair(small=config(n_layers=1)).size_ratio < 1
+    assert 0 < pair(draft=config(n_layers=1)).size_ratio < 1
 
 
 def test_pairs_that_cannot_take_turns() -> None:
@@ -60,10 +60,10 @@ def test_pairs_that_cannot_take_turns() -> None:
     with pytest.raises(ConfigError, match=r"SHA-256 1{16} and 2{16}"):
         checked(pair(tokenizers=("1" * 64, "2" * 64)))
     with pytest.raises(ConfigError, match=r"knows 50 of 100 tokens.*--draft-vocabulary all"):
-        checked(pair(small=config(trimmed_head_size=50)))
-    with pytest.raises(ConfigError, match="108 logits, the large one 100"):
-        checked(pair(small=config(vocab_size=108)))
-    narrow = pair(small=config(vocab_size=96))
+        checked(pair(draft=config(trimmed_head_size=50)))
+    with pytest.raises(ConfigError, match="108 logits, the target model 100"):
+        checked(pair(draft=config(vocab_size=108)))
+    narrow = pair(draft=config(vocab_size=96))
     assert checked(narrow) is narrow
 
 
@@ -80,7 +80,7 @@ def test_auto_takes_what_was_tuned() -> None:
     [
         (None, "ead", ConfigError, "never tuned: run `edgedec tune`"),
         (TUNED, "margin", ConfigError, "was tuned for ead, not margin"),
-        ({**TUNED, "small": "xyz"}, "ead", ConfigError, "another small model"),
+        ({**TUNED, "draft": "xyz"}, "ead", ConfigError, "another draft model"),
         ([], "ead", BundleError, "has no policies"),
         ({"policies": 3}, "ead", BundleError, "has no policies"),
         ({**TUNED, "policies": {"ead": 1}}, "ead", BundleError, "has no ead"),

@@ -26,7 +26,7 @@ from edgedec.runtime.switching.policy import (
 
 from .replay import ReplayPolicy
 
-SMALL, LARGE = Model.SMALL, Model.LARGE
+DRAFT, TARGET = Model.DRAFT, Model.TARGET
 FINITE = st.floats(0.0, 17.0)
 
 
@@ -71,12 +71,12 @@ def test_rolling_against_its_definition(
 ) -> None:
     policy = ead(threshold=threshold, window=window, dwell=dwell, hysteresis=hysteresis)
     found = choices(policy, doubts)
-    active, since, has_switched, expected = SMALL, 0, False, [SMALL]
+    active, since, has_switched, expected = DRAFT, 0, False, [DRAFT]
     for i in range(len(doubts)):
         mean = math.fsum(doubts[max(0, i + 1 - window) : i + 1]) / min(i + 1, window)
         since += 1
-        limit = threshold * (hysteresis if active is LARGE else 1.0)
-        wanted = LARGE if mean > limit else SMALL
+        limit = threshold * (hysteresis if active is TARGET else 1.0)
+        wanted = TARGET if mean > limit else DRAFT
         if wanted is not active and since >= (dwell if has_switched else min(dwell, window)):
             active, since, has_switched = wanted, 0, True
         expected.append(active)
@@ -90,8 +90,8 @@ def test_extreme_thresholds_never_switch(doubts: list[float], window: int, dwell
         config = SwitchConfig(policy=policy, threshold=threshold, window=window, dwell=dwell)
         return set(choices(make_policy(config), doubts))
 
-    assert run(math.inf) == run(math.inf, "margin") == {SMALL}
-    assert run(-1e-9) == run(-1e-9, "margin") == {LARGE}
+    assert run(math.inf) == run(math.inf, "margin") == {DRAFT}
+    assert run(-1e-9) == run(-1e-9, "margin") == {TARGET}
 
 
 @pytest.mark.parametrize("dwell", [1, 3, 5])
@@ -108,17 +108,17 @@ def test_hysteresis_damps() -> None:
     doubts = [2.0, *[0.9, 1.1] * 20, 0.5, 0.9]
     free = choices(ead(threshold=1.0, window=1, dwell=1), doubts)
     damped = choices(ead(threshold=1.0, window=1, dwell=1, hysteresis=0.8), doubts)
-    assert free.count(SMALL) == 23
-    assert damped[1:-2] == [LARGE] * 41
-    assert damped[-2:] == [SMALL, SMALL]
+    assert free.count(DRAFT) == 23
+    assert damped[1:-2] == [TARGET] * 41
+    assert damped[-2:] == [DRAFT, DRAFT]
 
 
 def test_window_kept_or_reset() -> None:
     doubts = [0.0, 0.0, 8.0, 0.5, 0.5]
     kept = choices(ead(threshold=1.0, window=4, dwell=1), doubts)
     reset = choices(ead(threshold=1.0, window=4, dwell=1, reset_window=True), doubts)
-    assert kept == [SMALL, SMALL, SMALL, LARGE, LARGE, LARGE]
-    assert reset == [SMALL, SMALL, SMALL, LARGE, SMALL, SMALL]
+    assert kept == [DRAFT, DRAFT, DRAFT, TARGET, TARGET, TARGET]
+    assert reset == [DRAFT, DRAFT, DRAFT, TARGET, DRAFT, DRAFT]
 
 
 def test_no_drift_of_the_rolling_mean() -> None:
@@ -126,35 +126,35 @@ def test_no_drift_of_the_rolling_mean() -> None:
     policy = ead(threshold=math.inf, window=7)
     policy.begin()
     for i, value in enumerate(values):
-        policy.observe(SMALL, signal(entropy=value))
+        policy.observe(DRAFT, signal(entropy=value))
         assert policy.level == pytest.approx(values[max(0, i - 6) : i + 1].mean(), rel=1e-12)
 
 
 def test_margin_looks_at_the_margin_alone() -> None:
     policy = make_policy(SwitchConfig(policy="margin", threshold=0.5, window=1, dwell=1))
     policy.begin()
-    assert policy.observe(SMALL, signal(entropy=9.0, margin=0.6)) is SMALL
-    assert policy.observe(SMALL, signal(entropy=0.0, margin=0.4)) is LARGE
+    assert policy.observe(DRAFT, signal(entropy=9.0, margin=0.6)) is DRAFT
+    assert policy.observe(DRAFT, signal(entropy=0.0, margin=0.4)) is TARGET
     assert not policy.discards
 
 
 def test_bild_falls_back_for_one_token() -> None:
     policy = make_policy(SwitchConfig(policy="bild", fallback=0.6))
-    assert policy.begin() is SMALL
+    assert policy.begin() is DRAFT
     assert policy.discards
-    assert policy.observe(SMALL, signal(top_prob=0.61)) is SMALL
-    assert policy.observe(SMALL, signal(top_prob=0.59)) is LARGE
+    assert policy.observe(DRAFT, signal(top_prob=0.61)) is DRAFT
+    assert policy.observe(DRAFT, signal(top_prob=0.59)) is TARGET
     assert policy.level == pytest.approx(0.41)
-    assert policy.observe(LARGE, signal(top_prob=0.1)) is SMALL
+    assert policy.observe(TARGET, signal(top_prob=0.1)) is DRAFT
 
 
 def test_replay_goes_by_position() -> None:
-    policy = ReplayPolicy(SMALL, [(2, LARGE), (3, SMALL), (6, LARGE)])
+    policy = ReplayPolicy(DRAFT, [(2, TARGET), (3, DRAFT), (6, TARGET)])
     for _ in range(2):
         found = "".join(str(model)[0] for model in choices(policy, [9.0] * 7))
-        assert found == "ssl" + "sss" + "ll"
+        assert found == "ddt" + "ddd" + "tt"
     with pytest.raises(ConfigError, match="must rise"):
-        ReplayPolicy(SMALL, [(3, LARGE), (3, SMALL)])
+        ReplayPolicy(DRAFT, [(3, TARGET), (3, DRAFT)])
 
 
 @pytest.mark.parametrize(

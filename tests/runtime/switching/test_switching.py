@@ -32,7 +32,7 @@ from ..draft_toys import (
     open_stream,
 )
 from .replay import ReplayPolicy
-from .switch_toys import Row, large_toy, role_of, rule, small_toy, switched
+from .switch_toys import Row, draft_toy, role_of, rule, switched, target_toy
 
 SETTINGS = [
     "ead:threshold=2.0,window=3,dwell=2",
@@ -52,50 +52,52 @@ def request(sampling: SamplingConfig, n: int = 40) -> GenerationConfig:
 @pytest.mark.parametrize(
     "setting", ["ead:threshold=inf", "margin:threshold=inf", "bild:fallback=0"]
 )
-def test_infinite_threshold_is_the_small_model(setting: str, sampling: SamplingConfig) -> None:
+def test_infinite_threshold_is_the_draft_model(setting: str, sampling: SamplingConfig) -> None:
     config = request(sampling)
-    result, large, small = switched(setting, config, copies=False)
-    assert result.token_ids == generate(small_toy(), PROMPT, config).token_ids
-    assert set(result.origins) == {"small"}
-    assert large.n_rows == len(PROMPT)
-    assert small.n_rows == len(PROMPT) + 39
+    result, target, draft = switched(setting, config, copies=False)
+    assert result.token_ids == generate(draft_toy(), PROMPT, config).token_ids
+    assert set(result.origins) == {"draft"}
+    assert target.n_rows == len(PROMPT)
+    assert draft.n_rows == len(PROMPT) + 39
     assert not result.lossless
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("mode", ["trust", "repair", "verify"])
 @pytest.mark.parametrize("setting", ["ead:threshold=-1", "margin:threshold=-1", "bild:fallback=2"])
-def test_threshold_below_zero_is_the_large_model(
+def test_threshold_below_zero_is_the_target_model(
     setting: str, mode: str, sampling: SamplingConfig
 ) -> None:
     config = request(sampling)
-    result, large, small = switched(f"{setting},mode={mode}", config, copies=False)
-    assert result.token_ids == generate(large_toy(), PROMPT, config).token_ids
-    assert set(result.origins) == {"large"}
-    assert large.n_rows == len(PROMPT) + 39
-    assert setting.startswith("bild") or small.n_rows == 0  # bild asks the small model first
+    result, target, draft = switched(f"{setting},mode={mode}", config, copies=False)
+    assert result.token_ids == generate(target_toy(), PROMPT, config).token_ids
+    assert set(result.origins) == {"target"}
+    assert target.n_rows == len(PROMPT) + 39
+    assert setting.startswith("bild") or draft.n_rows == 0  # bild asks the draft model first
 
 
 def test_models_differ() -> None:
-    texts = [generate(toy(), PROMPT, GREEDY).token_ids for toy in (small_toy, large_toy)]
+    texts = [generate(toy(), PROMPT, GREEDY).token_ids for toy in (draft_toy, target_toy)]
     assert texts[0] != texts[1]
 
 
 @pytest.mark.parametrize("setting", [*SETTINGS, "ead:threshold=inf", "ead:threshold=-1"])
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("is_masked", [False, True])
-def test_verify_is_the_large_model(setting: str, sampling: SamplingConfig, is_masked: bool) -> None:
+def test_verify_is_the_target_model(
+    setting: str, sampling: SamplingConfig, is_masked: bool
+) -> None:
     config = request(sampling)
     mask = ToyMask(VOCAB) if is_masked else None
-    plain = generate(large_toy(), PROMPT, config, mask=mask)
-    large = large_toy(kind=StatsSession)
+    plain = generate(target_toy(), PROMPT, config, mask=mask)
+    target = target_toy(kind=StatsSession)
     text = setting + ("," if ":" in setting else ":") + "mode=verify,max_run=6"
-    result, _, _ = switched(text, config, large=large, mask=mask)
+    result, _, _ = switched(text, config, target=target, mask=mask)
     assert (result.token_ids, result.finish_reason) == (plain.token_ids, plain.finish_reason)
     assert result.lossless
     check_sums(result)
     if "-1" not in setting:
-        assert "small" in result.origins
+        assert "draft" in result.origins
         assert result.stats.n_passes < 39
 
 
@@ -114,7 +116,7 @@ def test_verify_is_the_large_model(setting: str, sampling: SamplingConfig, is_ma
     is_masked=st.booleans(),
     stop=st.sets(st.integers(0, VOCAB - 1), max_size=20),
 )
-@example(  # the large model goes on with what it looked up
+@example(  # the target model goes on with what it looked up
     sampling=SamplingConfig(temperature=0.8, top_k=7), seed=119, policy="ead", threshold=0.0,
     window=1, dwell=2, max_run=1, max_new_tokens=9, contexts=(14, 6), vocab_size=50,
     is_masked=False, stop=set(),
@@ -137,8 +139,8 @@ def test_verify_whatever_the_limits(
         max_new_tokens=max_new_tokens, seed=seed, sampling=sampling, stop_token_ids=tuple(stop)
     )
     mask = ToyMask(VOCAB) if is_masked else None
-    plain = generate(large_toy(contexts[0]), PROMPT, config, mask=mask)
-    if max(plain.token_ids) >= vocab_size:  # the small model has no embedding for it
+    plain = generate(target_toy(contexts[0]), PROMPT, config, mask=mask)
+    if max(plain.token_ids) >= vocab_size:  # the draft model has no embedding for it
         vocab_size = VOCAB
     setting = SwitchConfig(
         policy=policy,
@@ -148,8 +150,8 @@ def test_verify_whatever_the_limits(
         max_run=max_run,
         mode="verify",
     )
-    small = small_toy(contexts[1], vocab_size)
-    result, _, _ = switched(setting, config, large_toy(contexts[0]), small, mask)
+    draft = draft_toy(contexts[1], vocab_size)
+    result, _, _ = switched(setting, config, target_toy(contexts[0]), draft, mask)
     assert (result.token_ids, result.finish_reason) == (plain.token_ids, plain.finish_reason)
     check_sums(result)
     assert result.stats.n_discarded == 0 or stop
@@ -169,7 +171,7 @@ def test_replay_gives_the_same_text(setting: str, mode: str, sampling: SamplingC
 
 
 def judged(result: GenerationResult) -> list[tuple[str, float, bool]]:
-    """Returns for each token its tag, the large model's -ln p, and whether it is its choice."""
+    """Returns for each token its tag, the target model's -ln p, and whether it is its choice."""
     found, text = [], [*PROMPT, *result.token_ids]
     for i in range(len(PROMPT), len(text)):
         row = rule(VOCAB, 0.0)(text[:i]).astype(np.float64)
@@ -182,43 +184,43 @@ def judged(result: GenerationResult) -> list[tuple[str, float, bool]]:
 
 @pytest.mark.parametrize("rollback", [0.0, 0.7, 2.0, 5.0, float("inf")])
 @pytest.mark.parametrize("setting", ["bild:fallback=0.3", "ead:threshold=2.5,dwell=2"])
-def test_repair_keeps_what_the_large_model_finds_possible(setting: str, rollback: float) -> None:
+def test_repair_keeps_what_the_target_model_finds_possible(setting: str, rollback: float) -> None:
     result, _, _ = switched(f"{setting},mode=repair,rollback={rollback}", GREEDY)
     tokens = judged(result)
-    assert all(is_choice for tag, _, is_choice in tokens if tag == "large")
-    small = [(nats, is_choice) for tag, nats, is_choice in tokens if tag == "small"]
-    assert all(nats <= rollback + 1e-4 or is_choice for nats, is_choice in small)
-    assert len(small) > 5
-    plain = generate(large_toy(), PROMPT, GREEDY).token_ids
+    assert all(is_choice for tag, _, is_choice in tokens if tag == "target")
+    draft = [(nats, is_choice) for tag, nats, is_choice in tokens if tag == "draft"]
+    assert all(nats <= rollback + 1e-4 or is_choice for nats, is_choice in draft)
+    assert len(draft) > 5
+    plain = generate(target_toy(), PROMPT, GREEDY).token_ids
     assert (result.token_ids == plain) == (rollback < 1)  # half the mass is surely its choice
     assert not result.lossless
     check_sums(result)
 
 
-def test_bild_asks_the_large_model_where_the_small_one_is_unsure() -> None:
-    result, _, small = switched("bild:fallback=0.5", GREEDY, copies=False)
+def test_bild_asks_the_target_model_where_the_draft_one_is_unsure() -> None:
+    result, _, draft = switched("bild:fallback=0.5", GREEDY, copies=False)
     text = [*PROMPT, *result.token_ids]
     for i, tag in enumerate(result.origins, len(PROMPT)):
         row = rule(VOCAB, 2.0)(text[:i]).astype(np.float64)
         top_prob = 1 / np.exp(row - row.max()).sum()
-        assert tag == ("large" if top_prob < 0.5 else "small")
-    assert result.switch["n_dropped"] == result.switch["n_large"] > 5
-    assert small.n_rows == len(text) - 1
+        assert tag == ("target" if top_prob < 0.5 else "draft")
+    assert result.switch["n_dropped"] == result.switch["n_target"] > 5
+    assert draft.n_rows == len(text) - 1
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_every_token_is_computed_once_by_each_model_at_most(setting: str) -> None:
-    result, large, small = switched(setting, GREEDY, copies=False)
-    for session in (large, small):
+    result, target, draft = switched(setting, GREEDY, copies=False)
+    for session in (target, draft):
         assert session.n_rows == session.n_tokens <= len(PROMPT) + 59
         assert session.n_passes <= 60
     passes = result.switch["passes"]
     n_passes = {name: counts["n_steps"] + counts["n_catch_ups"] for name, counts in passes.items()}
     told = result.switch
-    assert n_passes["large"] == told["n_large"]
-    assert n_passes["small"] == told["n_small"] + told["n_dropped"] - 1  # that of the prompt
-    n_computed = n_passes["large"] + passes["large"]["n_caught_up"]
-    assert large.n_tokens == len(PROMPT) + n_computed
+    assert n_passes["target"] == told["n_target"]
+    assert n_passes["draft"] == told["n_draft"] + told["n_dropped"] - 1  # that of the prompt
+    n_computed = n_passes["target"] + passes["target"]["n_caught_up"]
+    assert target.n_tokens == len(PROMPT) + n_computed
 
 
 def looping(noise: float) -> Callable[[Sequence[int]], Row]:
@@ -248,11 +250,11 @@ def test_looking_up_changes_nothing_but_the_passes(
 ) -> None:
     found = {}
     for copies in (False, True):
-        large = ToySession(VOCAB, 200, looping(0.0))
-        small = StatsSession(VOCAB, 150, looping(2.0))
+        target = ToySession(VOCAB, 200, looping(0.0))
+        draft = StatsSession(VOCAB, 150, looping(2.0))
         config = request(sampling, 150)
-        result, _, _ = switched(f"{setting},mode={mode}", config, large, small, copies=copies)
-        found[copies] = result, small.n_passes + large.n_passes
+        result, _, _ = switched(f"{setting},mode={mode}", config, target, draft, copies=copies)
+        found[copies] = result, draft.n_passes + target.n_passes
     (one_by_one, n_without), (copied, n_with) = found[False], found[True]
     assert copied.token_ids == one_by_one.token_ids
     assert copied.origins == one_by_one.origins
@@ -267,12 +269,12 @@ def test_looking_up_changes_nothing_but_the_passes(
 
 
 def test_a_text_that_repeats_itself_takes_few_passes() -> None:
-    small = StatsSession(VOCAB, 200, looping(0.0))
-    large = ToySession(VOCAB, 200, looping(0.0))
-    result, _, _ = switched("ead:threshold=inf", GREEDY, large, small)
+    draft = StatsSession(VOCAB, 200, looping(0.0))
+    target = ToySession(VOCAB, 200, looping(0.0))
+    result, _, _ = switched("ead:threshold=inf", GREEDY, target, draft)
     assert result.switch["n_copied"] > 30
-    assert small.n_passes < 30
-    counts = result.switch["passes"]["small"]
+    assert draft.n_passes < 30
+    counts = result.switch["passes"]["draft"]
     assert counts["n_caught_up"] == counts["n_catch_ups"] == 0  # nothing was missed
 
 
@@ -281,19 +283,19 @@ def test_what_a_stop_cuts_off_is_not_counted(setting: str) -> None:
     """Several tokens come at once; the caller may stop in the middle of them."""
     n_discarded = 0
     for n_pieces in range(20, 50):
-        large = ToySession(VOCAB, 200, looping(0.0))
-        small = StatsSession(VOCAB, 200, looping(2.0))
-        strategy = Switching(role_of(small), SwitchConfig.parse(setting))
-        stream = open_stream(large, PROMPT, GREEDY, strategy)
+        target = ToySession(VOCAB, 200, looping(0.0))
+        draft = StatsSession(VOCAB, 200, looping(2.0))
+        strategy = Switching(role_of(draft), SwitchConfig.parse(setting))
+        stream = open_stream(target, PROMPT, GREEDY, strategy)
         for _ in range(n_pieces):
             next(stream)
         stream.stop()
         result = stream.result
-        n_large = result.origins.count("large")
+        n_target = result.origins.count("target")
         assert len(result.origins) == n_pieces
-        assert n_large == result.switch["n_large"]
-        # The prompt's pass gave the first token, if that is the large model's.
-        assert result.stats.n_pass_tokens == n_large - (result.origins[0] == "large")
+        assert n_target == result.switch["n_target"]
+        # The prompt's pass gave the first token, if that is the target model's.
+        assert result.stats.n_pass_tokens == n_target - (result.origins[0] == "target")
         n_discarded += result.stats.n_discarded
     assert n_discarded > 5
 
@@ -304,7 +306,7 @@ def test_caught_up_rows_equal_those_of_a_session_that_saw_every_token(
     gap: int, n_rows: int, n_wrong: int
 ) -> None:
     text = [*PROMPT, *(np.random.default_rng(gap).integers(0, VOCAB, gap + n_rows).tolist())]
-    session, fresh = large_toy(400), large_toy(400)
+    session, fresh = target_toy(400), target_toy(400)
     wrong = [*PROMPT, *[1] * n_wrong]
     session.forward(TokenTree.chain(wrong), ())
     session.commit(range(len(wrong)))
@@ -319,20 +321,20 @@ def test_caught_up_rows_equal_those_of_a_session_that_saw_every_token(
     assert list(session.tokens) == text
 
 
-def test_small_context_hands_over_for_good() -> None:
+def test_draft_context_hands_over_for_good() -> None:
     config = GenerationConfig(max_new_tokens=30)
-    result, _, small = switched("ead:threshold=inf", config, small=small_toy(context=16))
-    assert result.origins == ("small",) * 11 + ("large",) * 19
-    assert small.n_tokens == 16
+    result, _, draft = switched("ead:threshold=inf", config, draft=draft_toy(context=16))
+    assert result.origins == ("draft",) * 11 + ("target",) * 19
+    assert draft.n_tokens == 16
 
 
 def test_narrower_vocabulary() -> None:
     """A model of the same family may have fewer padding rows."""
     config = request(SamplingConfig(temperature=1.0, logit_bias={VOCAB - 1: 1.0}))
-    result, _, _ = switched("ead:threshold=inf", config, small=small_toy(vocab_size=VOCAB - 5))
+    result, _, _ = switched("ead:threshold=inf", config, draft=draft_toy(vocab_size=VOCAB - 5))
     assert max(result.token_ids) < VOCAB - 5
     with pytest.raises(ConfigError, match="the prompt holds token 15, expected 0 to 11"):
-        switched("ead:threshold=inf", config, small=small_toy(vocab_size=12))
+        switched("ead:threshold=inf", config, draft=draft_toy(vocab_size=12))
 
 
 @pytest.mark.parametrize("mode", ["trust", "repair", "verify"])
@@ -342,9 +344,9 @@ def test_narrower_vocabulary() -> None:
 def test_cancelling_leaves_both_sessions_rewound(
     mode: str, setting: str, n_pieces: int, is_dropped: bool
 ) -> None:
-    large, small = large_toy(), small_toy()
-    strategy = Switching(role_of(small), SwitchConfig.parse(f"{setting},mode={mode}"))
-    stream = open_stream(large, PROMPT, GREEDY, strategy)
+    target, draft = target_toy(), draft_toy()
+    strategy = Switching(role_of(draft), SwitchConfig.parse(f"{setting},mode={mode}"))
+    stream = open_stream(target, PROMPT, GREEDY, strategy)
     for _ in range(n_pieces):
         next(stream)
     if is_dropped:
@@ -352,16 +354,16 @@ def test_cancelling_leaves_both_sessions_rewound(
     else:
         stream.stop()
     text = [*PROMPT, *stream.result.token_ids]
-    for session in (large, small):
+    for session in (target, draft):
         assert list(session.tokens) == text[: session.n_tokens]
     assert len(stream.result.token_ids) == n_pieces
     switch = stream.result.switch
     if n_pieces:
-        assert switch["n_small"] + switch["n_large"] == n_pieces
+        assert switch["n_draft"] + switch["n_target"] == n_pieces
     else:
         assert switch == {}  # the method never began
     assert (
-        generate(large, PROMPT, GREEDY, strategy).token_ids
+        generate(target, PROMPT, GREEDY, strategy).token_ids
         == switched(f"{setting},mode={mode}", GREEDY)[0].token_ids
     )
 
@@ -369,51 +371,51 @@ def test_cancelling_leaves_both_sessions_rewound(
 @pytest.mark.parametrize("mode", ["trust", "repair", "verify"])
 @pytest.mark.parametrize("setting", ["ead:threshold=inf", "ead:threshold=-1", SETTINGS[0]])
 def test_idle_time_is_for_catching_up(setting: str, mode: str) -> None:
-    large, small = large_toy(context=90), small_toy(context=50)
-    strategy = Switching(role_of(small), SwitchConfig.parse(f"{setting},mode={mode}"))
-    stream = open_stream(large, PROMPT, GREEDY, strategy)
+    target, draft = target_toy(context=90), draft_toy(context=50)
+    strategy = Switching(role_of(draft), SwitchConfig.parse(f"{setting},mode={mode}"))
+    stream = open_stream(target, PROMPT, GREEDY, strategy)
     next(stream)
     assert stream.catch_up() == 0  # nobody is idle yet
     list(stream)
     told, text = stream.result.switch, [*PROMPT, *stream.result.token_ids]
-    missed = len(text) - large.n_tokens + 50 - small.n_tokens
+    missed = len(text) - target.n_tokens + 50 - draft.n_tokens
     assert missed > 0
-    n_rows = large.n_rows + small.n_rows
+    n_rows = target.n_rows + draft.n_rows
     assert stream.catch_up() == missed
-    assert large.n_rows + small.n_rows == n_rows + missed
-    assert list(large.tokens) == text
-    assert list(small.tokens) == text[:50]
+    assert target.n_rows + draft.n_rows == n_rows + missed
+    assert list(target.tokens) == text
+    assert list(draft.tokens) == text[:50]
     assert stream.catch_up() == 0
     assert stream.result.switch == told
     longer = [*text, 3, 1]
     config = GenerationConfig(max_new_tokens=9)
-    found = generate(large, longer, config, strategy).token_ids
-    anew = Switching(role_of(small_toy(context=50)), SwitchConfig.parse(f"{setting},mode={mode}"))
-    assert found == generate(large_toy(context=90), longer, config, anew).token_ids
+    found = generate(target, longer, config, strategy).token_ids
+    anew = Switching(role_of(draft_toy(context=50)), SwitchConfig.parse(f"{setting},mode={mode}"))
+    assert found == generate(target_toy(context=90), longer, config, anew).token_ids
 
 
 @pytest.mark.parametrize("n_pieces", [0, 3])
 def test_nothing_is_caught_up_of_what_was_dropped(n_pieces: int) -> None:
-    large, small = large_toy(), small_toy()
-    strategy = Switching(role_of(small), SwitchConfig.parse("ead:threshold=inf"))
-    generate(large, PROMPT, GREEDY, strategy)
-    stream = open_stream(large, PROMPT[:3], GREEDY, strategy)
+    target, draft = target_toy(), draft_toy()
+    strategy = Switching(role_of(draft), SwitchConfig.parse("ead:threshold=inf"))
+    generate(target, PROMPT, GREEDY, strategy)
+    stream = open_stream(target, PROMPT[:3], GREEDY, strategy)
     for _ in range(n_pieces):
         next(stream)
     stream.cancel()
-    n_rows = large.n_rows + small.n_rows
+    n_rows = target.n_rows + draft.n_rows
     assert stream.catch_up() == 0
-    assert large.n_rows + small.n_rows == n_rows
+    assert target.n_rows + draft.n_rows == n_rows
 
 
 @pytest.mark.parametrize("mode", ["trust", "verify"])
-@pytest.mark.parametrize("victim", ["large", "small"])
+@pytest.mark.parametrize("victim", ["target", "draft"])
 def test_interrupt_in_a_pass_leaves_both_sessions_rewound(mode: str, victim: str) -> None:
-    sessions = {"large": large_toy(), "small": small_toy()}
+    sessions = {"target": target_toy(), "draft": draft_toy()}
     strategy = Switching(
-        role_of(sessions["small"]), SwitchConfig.parse(f"{SETTINGS[0]},mode={mode}")
+        role_of(sessions["draft"]), SwitchConfig.parse(f"{SETTINGS[0]},mode={mode}")
     )
-    stream = open_stream(sessions["large"], PROMPT, GREEDY, strategy)
+    stream = open_stream(sessions["target"], PROMPT, GREEDY, strategy)
     for _ in range(9):
         next(stream)
 
@@ -429,13 +431,13 @@ def test_interrupt_in_a_pass_leaves_both_sessions_rewound(mode: str, victim: str
 
 
 def test_a_stop_in_the_middle_of_a_run_is_not_counted() -> None:
-    plain = generate(large_toy(), PROMPT, GREEDY)
+    plain = generate(target_toy(), PROMPT, GREEDY)
     stop = f"{plain.token_ids[20]} "
     config = GenerationConfig(max_new_tokens=60, stop=(stop,))
     result, _, _ = switched("ead:threshold=inf,mode=verify,max_run=30", config)
-    expected = generate(large_toy(), PROMPT, config)
+    expected = generate(target_toy(), PROMPT, config)
     assert (result.text, result.finish_reason) == (expected.text, "stop")
-    assert result.switch["n_small"] + result.switch["n_large"] == len(result.token_ids)
+    assert result.switch["n_draft"] + result.switch["n_target"] == len(result.token_ids)
 
 
 def test_surprise_is_in_nats_before_temperature() -> None:
@@ -446,18 +448,18 @@ def test_surprise_is_in_nats_before_temperature() -> None:
 
 
 def test_output_is_json_and_explained() -> None:
-    small = small_toy()
-    strategy = Switching(role_of(small), SwitchConfig.parse("ead:threshold=inf"))
-    stream = open_stream(large_toy(), PROMPT, GREEDY, strategy)
+    draft = draft_toy()
+    strategy = Switching(role_of(draft), SwitchConfig.parse("ead:threshold=inf"))
+    stream = open_stream(target_toy(), PROMPT, GREEDY, strategy)
     list(stream)
     result = stream.result
     assert "Infinity" not in json.dumps(result.to_dict())
     assert result.switch["cost_paper"] is None
     assert SwitchConfig.from_dict(result.switch["setting"]).threshold == float("inf")
-    assert stream.explain()[0].startswith("ead:threshold=inf: 0 tokens from the large model, 60")
+    assert stream.explain()[0].startswith("ead:threshold=inf: 0 tokens from the target model, 60")
     decode_ms = result.ttft_ms + result.tpot_ms * (len(result.token_ids) - 1)
     assert 0 < result.switch["policy_ms"] < decode_ms
     strategy.close()
-    assert not small.is_closed  # others may draft with it
-    strategy.small.close()
-    assert small.is_closed
+    assert not draft.is_closed  # others may draft with it
+    strategy.draft.close()
+    assert draft.is_closed
