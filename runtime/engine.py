@@ -147,6 +147,7 @@ class Engine:
 
     @property
     def has_chat_template(self) -> bool:
+        """The bundle says how a conversation is written, so `chat` works."""
         return self._open.encoder.has_template
 
     @property

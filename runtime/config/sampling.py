@@ -65,14 +65,17 @@ class SamplingConfig:
 
     @property
     def is_greedy(self) -> bool:
+        """The likeliest token is taken."""
         return self.temperature < GREEDY_BELOW
 
     @property
     def is_truncating(self) -> bool:
+        """Unlikely tokens are left out."""
         return self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
 
     @property
     def has_penalties(self) -> bool:
+        """Tokens of the text count less, or more."""
         return (
             self.repetition_penalty != 1.0
             or self.presence_penalty != 0.0

@@ -21,4 +21,5 @@ class CoreSplit:
 
     @property
     def is_on(self) -> bool:
+        """Target and draft model have processors of their own."""
         return not self.reason

@@ -102,6 +102,7 @@ class Drafters:
 
     @property
     def all(self) -> list[GuardedDrafter | GuardedModelDrafter]:
+        """Every drafter, a model among them."""
         return [*self.free, *([] if self.model is None else [self.model])]
 
     @property

@@ -25,4 +25,5 @@ class DraftCost:
 
     @property
     def n_passes(self) -> int:
+        """Passes of the draft model, those over what it had not read included."""
         return -(-self.n_fed // PREFILL_CHUNK) + self.n_levels

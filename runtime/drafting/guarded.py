@@ -142,6 +142,7 @@ class GuardedModelDrafting:
 
     @property
     def is_off(self) -> bool:
+        """It failed, and is not asked again."""
         return self.guard.failure is not None
 
     def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:

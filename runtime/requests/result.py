@@ -43,10 +43,12 @@ class GenerationResult:
 
     @property
     def n_new_tokens(self) -> int:
+        """Tokens that were generated."""
         return len(self.token_ids)
 
     @property
     def tokens_per_s(self) -> float:
+        """Tokens a second after the first one; 0 where there was no second."""
         return 1000.0 / self.tpot_ms if self.tpot_ms > 0 else 0.0
 
     def to_dict(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 The order of the steps is part of the interface: what a grammar forbids goes first, then the order
 that `SamplingConfig` states. The draw is
-Gumbel-max with the counter-based noise of `runtime.noise`: the token is the argmax of
+Gumbel-max with the counter-based noise of `runtime.sampling.noise`: the token is the argmax of
 ``log p + g``, which has exactly the distribution p, and depends on the row, the seed and the
 position only.
 

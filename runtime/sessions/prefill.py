@@ -66,7 +66,8 @@ class Prefiller(Protocol):
     """
 
     @property
-    def is_exact(self) -> bool: ...
+    def is_exact(self) -> bool:
+        """The KV cache is left as passes over the prompt leave it, to the last bit."""
 
     def prefill(
         self, sequence: TokenSequence, prompt: Sequence[int], request: PrefillRequest

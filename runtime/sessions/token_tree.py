@@ -54,6 +54,7 @@ class TokenTree:
 
     @cached_property
     def is_chain(self) -> bool:
+        """Every token follows the one before it."""
         return self.parents == tuple(range(-1, len(self.tokens) - 1))
 
     def ancestry(self) -> npt.NDArray[np.bool_]:

@@ -24,6 +24,7 @@ class Model(StrEnum):
 
     @property
     def other(self) -> Model:
+        """The other model of the pair."""
         return Model.TARGET if self is Model.DRAFT else Model.DRAFT
 
 
@@ -52,18 +53,18 @@ class Signal:
 
 
 class SwitchPolicy(Protocol):
-    """Decides which model is next. One output at a time.
-
-    discards: where the draft model's prediction leads to the target model, that prediction is
-        dropped and the target model asked in its place; otherwise it is the draft's last token.
-    level: the doubt that the latest choice was made by.
-    """
+    """Decides which model is next. One output at a time."""
 
     @property
-    def discards(self) -> bool: ...
+    def discards(self) -> bool:
+        """The draft model's prediction that leads to the target model is dropped.
+
+        The target model is asked in its place; otherwise it is the draft's last token.
+        """
 
     @property
-    def level(self) -> float: ...
+    def level(self) -> float:
+        """The doubt that the latest choice was made by."""
 
     def begin(self) -> Model:
         """A new output starts; returns the model to give its first token."""

@@ -47,6 +47,7 @@ class PromptEncoder:
 
     @property
     def has_template(self) -> bool:
+        """Conversations can be written."""
         return self._template is not None
 
     def encode(self, prompt: Prompt) -> list[int]:

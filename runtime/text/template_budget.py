@@ -63,6 +63,7 @@ def own_size(value: Any) -> int:
 
 
 def parts(value: Any) -> Iterable[Any]:
+    """Returns what ``value`` holds, keys included."""
     if isinstance(value, Mapping):
         return [*value.keys(), *value.values()]
     if isinstance(value, list | tuple | Set | ValuesView):
@@ -73,10 +74,12 @@ def parts(value: Any) -> Iterable[Any]:
 
 
 def is_lazy(value: Any) -> bool:
+    """Says whether ``value`` is yet to be made."""
     return isinstance(value, Iterator)
 
 
 def shallow_size(value: Any) -> int:
+    """Returns what a copy of ``value`` takes that shares its parts."""
     if isinstance(value, str | bytes):
         return len(value)
     return ITEM * (1 + len(value)) if hasattr(value, "__len__") else own_size(value)
@@ -88,12 +91,14 @@ def whole(value: Any) -> int:
 
 
 def replaced_size(text: str, old: Any, new: Any) -> int:
+    """Returns what ``text.replace(old, new)`` takes at most."""
     if not (isinstance(old, str) and isinstance(new, str)):
         return len(text)
     return len(text) + text.count(old) * len(new)
 
 
 def depth(value: Any) -> int:
+    """Returns how deep ``value`` is nested; nothing holds no others at 0."""
     if isinstance(value, str) or not (held := list(parts(value))):
         return 0
     return 1 + max(map(depth, held))

@@ -20,15 +20,18 @@ class TemplateCode(CodeGenerator):
         return f"environment.constant({super()._output_const_repr(group)})"
 
     def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:  # noqa: N802
+        """Tuples are paid for."""
         if node.ctx == "load":
             self._wrapped("made", super().visit_Tuple, node, frame)
         else:
             super().visit_Tuple(node, frame)
 
     def visit_List(self, node: nodes.List, frame: Frame) -> None:  # noqa: N802
+        """Lists are paid for."""
         self._wrapped("made", super().visit_List, node, frame)
 
     def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:  # noqa: N802
+        """Mappings are paid for, and the hashing of their keys."""
         self.write("environment.made({")
         for pair in node.items:
             self._compared("made", pair.key, frame)  # to be hashed
@@ -38,6 +41,7 @@ class TemplateCode(CodeGenerator):
         self.write("})")
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802
+        """Text joined by ``~`` is paid for before it is joined."""
         join = "markup_join if context.eval_ctx.autoescape else str_join"
         self.write(f"environment.joined({join}, (")
         for part in node.nodes:
@@ -46,6 +50,7 @@ class TemplateCode(CodeGenerator):
         self.write("))")
 
     def visit_Compare(self, node: nodes.Compare, frame: Frame) -> None:  # noqa: N802
+        """What is compared is paid for."""
         self.write("(")
         self._compared("made", node.expr, frame)
         for operand in node.ops:
@@ -53,10 +58,12 @@ class TemplateCode(CodeGenerator):
         self.write(")")
 
     def visit_Operand(self, node: nodes.Operand, frame: Frame) -> None:  # noqa: N802
+        """What is compared is paid for; where it is searched, all of it."""
         self.write(f" {operators[node.op]} ")
         self._compared("searched" if "in" in node.op else "made", node.expr, frame)
 
     def visit_Getitem(self, node: nodes.Getitem, frame: Frame) -> None:  # noqa: N802
+        """Slices are paid for."""
         if not isinstance(node.arg, nodes.Slice):
             super().visit_Getitem(node, frame)
             return
@@ -88,11 +95,13 @@ class BoundedFormatter(SandboxedFormatter):
         self._budget = budget
 
     def format_field(self, value: Any, format_spec: str) -> str:
+        """Returns the field as written, its width paid for."""
         self._budget.pay_for(value)
         self._budget.pay(sum(map(int, re.findall(r"\d+", format_spec))))
         return str(super().format_field(value, format_spec))
 
     def convert_field(self, value: Any, conversion: Any) -> Any:
+        """Returns the field converted, its text paid for."""
         self._budget.pay(
             9 * self._budget.pay_for(value)
         )  # repr("\U0001f600") may take ten characters

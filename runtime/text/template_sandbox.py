@@ -137,6 +137,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
     # What Jinja lets a sandbox decide.
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """Returns the result of an operator, paid for before it is computed."""
         if isinstance(left, int | float) and isinstance(right, int | float):
             if operator == "**" and abs(right) > _MAX_EXPONENT and isinstance(right, int):
                 raise SecurityError("exponent too large")
@@ -151,17 +152,20 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
+        """Returns an item; hashing a tuple is paid for."""
         if isinstance(argument, tuple):
             self.budget.pay_for(argument)  # to be hashed
         return super().getitem(obj, argument)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Says whether a template may use ``attr``: of text and containers a few methods."""
         for kind, methods in _METHODS:
             if isinstance(obj, kind):
                 return attr in methods
         return super().is_safe_attribute(obj, attr, value)
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Returns the result of a call, paid for before it is made."""
         owner = getattr(obj, "__self__", None)
         price = self._prices[""]
         if isinstance(owner, str):
@@ -179,6 +183,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return super().call(context, obj, *args, **kwargs)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        """Returns ``str.format`` with a budget, None where it is another function."""
         if super().wrap_str_format(value) is None:
             return None
         text, is_mapping = value.__self__, value.__name__ == "format_map"

@@ -71,24 +71,23 @@ class Verdict:
 
 
 class Verifier(Protocol):
-    """A rule of acceptance.
-
-    is_lossless: what is emitted follows the target model's distribution.
-    is_exact: and is, token by token, what plain decoding emits for the same seed.
-    kinds: of siblings it can judge.
-    """
+    """A rule of acceptance."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What options and reports call it."""
 
     @property
-    def is_lossless(self) -> bool: ...
+    def is_lossless(self) -> bool:
+        """Output has the target model's own distribution."""
 
     @property
-    def is_exact(self) -> bool: ...
+    def is_exact(self) -> bool:
+        """Output is that of plain decoding with the same seed, token for token."""
 
     @property
-    def kinds(self) -> frozenset[SiblingKind]: ...
+    def kinds(self) -> frozenset[SiblingKind]:
+        """Siblings that it can judge, by how they were drawn."""
 
     def verify(self, tree: DraftTree, target: Target, chance: Chance) -> Verdict:
         """Returns which nodes of ``tree`` are kept and the token after them."""
