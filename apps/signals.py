@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import threading
 import time
 from types import FrameType
 
 _PATIENCE_S = 2.0
 """How long a second Ctrl-C waits for the first one's clean-up."""
+
+_LONGEST_PASS_S = 10.0
+"""Longer than any pass takes; one that goes on when Ctrl-C is so old is taken for endless."""
 
 _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -35,6 +40,7 @@ class SignalWatch:
         for number in _ENDINGS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._on_signal)
+        end_endless_passes()
 
     def end(self) -> None:
         """Lets nothing disturb the end of the program."""
@@ -51,3 +57,34 @@ class SignalWatch:
             return
         self._number, self._since_s = number, time.monotonic()
         raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+
+
+def end_endless_passes() -> None:
+    """Has signals end passes that do not end by themselves; others are left to end in peace.
+
+    Python hears of a signal when a pass is over. The operating system's own handler writes its
+    number down at once, for another thread to read. A second signal ends any pass.
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    threading.Thread(target=_on_signals, args=(reader,), daemon=True).start()
+
+
+def _on_signals(reader: int) -> None:
+    last_s = -_LONGEST_PASS_S
+    while number := os.read(reader, 1):
+        now_s = time.monotonic()
+        if number[0] != signal.SIGINT or now_s - last_s < _LONGEST_PASS_S:
+            _end_passes()
+        else:
+            timer = threading.Timer(_LONGEST_PASS_S, _end_passes, [_LONGEST_PASS_S])
+            timer.daemon = True
+            timer.start()
+        last_s = now_s
+
+
+def _end_passes(least_s: float = 0.0) -> None:
+    # Not imported: whoever did not import it before has no passes.
+    if under_way := sys.modules.get("edgedec.runtime.sessions.under_way"):
+        under_way.end_passes(least_s)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import onnxruntime
 
-from edgedec.models.errors import BundleError
+from edgedec.models.errors import BundleError, SessionError
 from edgedec.models.fields import shown
 from edgedec.models.graph import K_CACHE, V_CACHE, GraphContract
 from edgedec.runtime.cores.affinity import Affinity
+from edgedec.runtime.sessions import under_way
+
+T = TypeVar("T")
 
 _FORMATS = {"tensor(float16)": "float16", "tensor(float)": "float32", "tensor(uint8)": "int8"}
 _MOST_NAMES = 8  # listed in a message
@@ -58,6 +62,35 @@ def open_graph(
             f"ONNX Runtime refuses {graph} ({one_line(error)}); check it with "
             "`edgedec inspect --verify`, or export the model again"
         ) from None
+
+
+class PassRunner:
+    """Runs one pass at a time; `under_way.end_passes` ends it from another thread."""
+
+    def __init__(self) -> None:
+        self._options = onnxruntime.RunOptions()
+
+    def run(self, call: Callable[[onnxruntime.RunOptions], T]) -> T:
+        """Returns what ``call`` returns, which hands the options on to ONNX Runtime.
+
+        Raises:
+            SessionError: ONNX Runtime fails.
+            KeyboardInterrupt: The pass was ended.
+        """
+        self._options.terminate = False
+        under_way.begin(self)
+        try:
+            return call(self._options)
+        except Exception as error:
+            if self._options.terminate:
+                raise KeyboardInterrupt from None
+            raise SessionError(f"ONNX Runtime could not run the model: {one_line(error)}") from None
+        finally:
+            under_way.finish(self)
+
+    def end(self) -> None:
+        """Ends the pass under way, between two nodes of its graph."""
+        self._options.terminate = True
 
 
 def check_ports(

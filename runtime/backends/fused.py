@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ from edgedec.models.graph import (
     stats_port,
 )
 from edgedec.runtime.backends._kv_cache import PanelKVCache
-from edgedec.runtime.backends._ort import check_ports, one_line, open_graph
+from edgedec.runtime.backends._ort import PassRunner, check_ports, open_graph
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.row_stats import RowStats
@@ -150,6 +151,7 @@ class FusedKVCache:
             for name, array in shared.items()
             if name in model.contract.inputs
         }
+        self._runner = PassRunner()
         self._bindings: dict[tuple[Affinity, _PassShape], _Binding] = {}
         self._logits = np.empty((0, model.config.n_logits), np.float32)
 
@@ -169,11 +171,8 @@ class FusedKVCache:
         )
         binding = self._bound(affinity, session, shape)
         binding.fill(wanted.tree, n_past, wanted.logit_rows)
-        try:
-            with affinity.held():
-                session.run_with_iobinding(binding.io)
-        except Exception as error:
-            raise SessionError(f"ONNX Runtime could not run the model: {one_line(error)}") from None
+        with affinity.held():
+            self._runner.run(partial(session.run_with_iobinding, binding.io))
         return replace(binding.rows)
 
     def keep(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:

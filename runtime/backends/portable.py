@@ -7,6 +7,7 @@ graphs of optimum-onnx take a mask of valid positions and run chains only.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from edgedec.models.graph import (
     hidden_port,
     present_port,
 )
-from edgedec.runtime.backends._ort import check_ports, one_line, open_graph
+from edgedec.runtime.backends._ort import PassRunner, check_ports, open_graph
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.rows import Rows
@@ -100,11 +101,8 @@ class PortableModel:
         """
         if self._session is None:
             raise SessionError("the model is closed: load the bundle again")
-        try:
-            with self._affinity.held():
-                values = self._session.run(outputs, inputs)
-        except Exception as error:
-            raise SessionError(f"ONNX Runtime could not run the model: {one_line(error)}") from None
+        with self._affinity.held():
+            values = PassRunner().run(partial(self._session.run, outputs, inputs))
         return dict(zip(outputs, values, strict=True))
 
     def close(self) -> None:
