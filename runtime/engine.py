@@ -15,6 +15,12 @@ from weakref import WeakSet
 
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config import GenerationConfig, SuggestConfig
+from edgedec.runtime.config.checks import (
+    check_progress,
+    check_type,
+    checked_counts,
+    checked_path,
+)
 from edgedec.runtime.cores.core_split import CoreSplit
 from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
 from edgedec.runtime.methods.draft_source import DraftSource
@@ -125,6 +131,7 @@ class Engine:
 
         It may be left in any state; the next request makes of it what it needs.
         """
+        text = checked_counts("text", text)
         self._tidy()
         sequence = self._pool.take(text)
         try:
@@ -209,8 +216,10 @@ class Engine:
         """Returns a `stream` that also reports its result to ``on_done``."""
         started_s = time.perf_counter()
         loaded = self._open
+        config = self.defaults if config is None else config
+        check_type("config", config, GenerationConfig, "a GenerationConfig or None")
+        check_progress(on_progress)
         self._tidy()
-        config = config or self.defaults
         config.check_vocabulary(loaded.model.vocab_size)
         tokens = self.encode(prompt)
         check_fits(tokens, loaded.context, loaded.model.vocab_size)
@@ -250,10 +259,12 @@ class Engine:
         from edgedec.runtime.requests.suggestions import complete
 
         loaded = self._open
+        config = SuggestConfig() if config is None else config
+        check_type("config", config, SuggestConfig, "a SuggestConfig or None")
+        check_progress(on_progress)
         self._tidy()
         tokens = self.encode(prompt)
         check_fits(tokens, loaded.context, loaded.model.vocab_size)
-        config = config or SuggestConfig()
         stops = config.stop_token_ids.union(loaded.stop_token_ids)
         asked = replace(config, stop_token_ids=stops)
         sequence = self._pool.take(tokens)
@@ -278,6 +289,10 @@ class Engine:
             raise SessionError(
                 "this bundle has no chat template: use generate or stream with plain text"
             )
+        if system is not None:
+            check_type("system", system, str, "text or None")
+        if config is not None:
+            check_type("config", config, GenerationConfig, "a GenerationConfig or None")
         return Conversation(self, system, config)
 
     def forget_drafts(self) -> None:
@@ -302,10 +317,10 @@ class Engine:
         Raises:
             SessionError: The file cannot be written.
         """
-        memory = self._open.memory
+        memory, file = self._open.memory, checked_path("the session", path)
         self._tidy()
         with self._turns.taken():
-            memory.save(Path(path))
+            memory.save(file)
 
     def load_session(self, path: str | Path) -> int:
         """Makes the KV caches hold what `save_session` wrote; returns the number of tokens.
@@ -315,10 +330,10 @@ class Engine:
         Raises:
             SessionError: The file is damaged or of another model; everything stays as it was.
         """
-        memory = self._open.memory
+        memory, file = self._open.memory, checked_path("the session", path)
         self._tidy()
         with self._turns.taken():
-            return memory.load(Path(path))
+            return memory.load(file)
 
     def close(self) -> None:
         """Stops all streams and releases the model. Closing twice is fine.

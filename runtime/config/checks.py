@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from edgedec.models.errors import ConfigError
+from edgedec.models.fields import shown
 
 
 def refuse_unknown(cls: type[Any], fields: Mapping[str, Any]) -> None:
@@ -32,10 +35,60 @@ def check_number(name: str, value: Any, low: float, high: float, hint: str) -> N
             expected = f"a finite number of at least {low:g}"
         else:
             expected = f"a number from {low:g} to {high:g}"
-        raise ConfigError(f"{name} is {value!r}, expected {expected}; {hint}")
+        raise ConfigError(f"{name} is {shown(value)}, expected {expected}; {hint}")
 
 
 def check_count(name: str, value: Any, low: int, hint: str) -> None:
     """Raises a ConfigError unless ``value`` is a whole number of at least ``low``."""
     if not isinstance(value, int) or isinstance(value, bool) or value < low:
-        raise ConfigError(f"{name} is {value!r}, expected a whole number of at least {low}; {hint}")
+        raise ConfigError(
+            f"{name} is {shown(value)}, expected a whole number of at least {low}; {hint}"
+        )
+
+
+def check_type(name: str, value: Any, kind: type[Any], expected: str) -> None:
+    """Raises a ConfigError unless ``value`` is a ``kind``, which is told as ``expected``."""
+    if not isinstance(value, kind):
+        raise ConfigError(f"{name} is {shown(value)}, expected {expected}")
+
+
+def check_progress(value: Any) -> None:
+    """Raises a ConfigError unless ``value`` is None or can be called with progress."""
+    if value is not None and not callable(value):
+        raise ConfigError(f"on_progress is {shown(value)}, expected a function or None")
+
+
+def checked_path(name: str, value: Any) -> Path:
+    """Returns ``value`` as a path; raises a ConfigError if no file can be called so."""
+    try:
+        text = os.fspath(value)
+        if isinstance(text, str) and text and b"\0" not in os.fsencode(text):
+            return Path(text)
+    except (TypeError, UnicodeEncodeError):
+        pass
+    raise ConfigError(f"{name} is {shown(value)}, expected the path of a file or folder")
+
+
+def checked_counts(name: str, value: Any, meant: str = "token ids") -> tuple[int, ...]:
+    """Returns ``value`` as whole numbers; raises a ConfigError if it holds anything else."""
+    if isinstance(value, str | bytes | bytearray | memoryview | Mapping):
+        raise ConfigError(f"{name} is {shown(value)}, expected several {meant}")
+    try:
+        numbers = tuple(value)
+    except TypeError:
+        raise ConfigError(f"{name} is {shown(value)}, expected several {meant}") from None
+    for number in numbers:
+        check_count(f"one of {name}", number, 0, f"{meant} are meant")
+    return numbers
+
+
+def checked_texts(name: str, value: Any) -> tuple[str, ...]:
+    """Returns ``value`` as texts; raises a ConfigError if it is anything else, or one is empty."""
+    if isinstance(value, str):
+        raise ConfigError(f"{name} is the text {shown(value)}, expected several: ({shown(value)},)")
+    if not isinstance(value, Sequence) or isinstance(value, bytes | bytearray | memoryview):
+        raise ConfigError(f"{name} is {shown(value)}, expected several texts")
+    for text in value:
+        if not isinstance(text, str) or not text:
+            raise ConfigError(f"one of {name} is {shown(text)}, expected text that is not empty")
+    return tuple(value)

@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from edgedec.models.errors import ConfigError
-from edgedec.runtime.config.checks import check_count, refuse_unknown
+from edgedec.models.fields import shown
+from edgedec.runtime.config.checks import (
+    check_count,
+    check_type,
+    checked_counts,
+    checked_texts,
+    refuse_unknown,
+)
 from edgedec.runtime.config.sampling import SamplingConfig
 from edgedec.runtime.config.speculation import SpeculationConfig
 from edgedec.runtime.config.switching import SwitchConfig
@@ -51,29 +58,20 @@ class GenerationConfig:
 
     def __post_init__(self) -> None:
         check_count("max_new_tokens", self.max_new_tokens, 1, "ask for at least one token")
-        if not isinstance(self.sampling, SamplingConfig):
-            raise ConfigError(f"sampling is {self.sampling!r}, expected a SamplingConfig")
+        check_type("sampling", self.sampling, SamplingConfig, "a SamplingConfig")
         check_count("seed", self.seed, 0, "any whole number will do")
-        if isinstance(self.stop, str):
-            raise ConfigError(f"stop is the text {self.stop!r}, expected several: ({self.stop!r},)")
-        object.__setattr__(self, "stop", tuple(self.stop))
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
-        for text in self.stop:
-            if not isinstance(text, str) or not text:
-                raise ConfigError(f"a stop text is {text!r}, expected a non-empty string")
-        for token in self.stop_token_ids:
-            check_count("a stop token id", token, 0, "token ids are meant")
-        if not isinstance(self.ignore_eos, bool):
-            raise ConfigError(f"ignore_eos is {self.ignore_eos!r}, expected true or false")
+        stop_token_ids = checked_counts("stop_token_ids", self.stop_token_ids)
+        object.__setattr__(self, "stop", checked_texts("stop", self.stop))
+        object.__setattr__(self, "stop_token_ids", stop_token_ids)
+        check_type("ignore_eos", self.ignore_eos, bool, "true or false")
         for name in ("method", "verifier"):
             if not isinstance(value := getattr(self, name), str | None):
-                raise ConfigError(f"{name} is {value!r}, expected a name or None")
+                raise ConfigError(f"{name} is {shown(value)}, expected a name or None")
             if value is not None and self.switch is not None:
-                raise ConfigError(f"{name} is {value!r}, but switching is a method of its own")
-        if not isinstance(self.speculation, SpeculationConfig):
-            raise ConfigError(f"speculation is {self.speculation!r}, expected a SpeculationConfig")
-        if not isinstance(self.switch, SwitchConfig | None):
-            raise ConfigError(f"switch is {self.switch!r}, expected a SwitchConfig or None")
+                raise ConfigError(f"{name} is {shown(value)}, but switching is a method of its own")
+        check_type("speculation", self.speculation, SpeculationConfig, "a SpeculationConfig")
+        if self.switch is not None:
+            check_type("switch", self.switch, SwitchConfig, "a SwitchConfig or None")
         self._check_constraint()
 
     @property
@@ -90,10 +88,10 @@ class GenerationConfig:
             raise ConfigError(f"{' and '.join(given)} are given, expected at most one")
         for name in ("regex", "grammar"):
             if not isinstance(value := getattr(self, name), str | None):
-                raise ConfigError(f"{name} is {value!r}, expected text")
+                raise ConfigError(f"{name} is {shown(value)}, expected text")
         schema = self.json_schema
         if not isinstance(schema, str | Mapping | None):
-            raise ConfigError(f"json_schema is {schema!r}, expected a mapping or JSON text")
+            raise ConfigError(f"json_schema is {shown(schema)}, expected a mapping or JSON text")
         try:
             _ = json.loads(schema) if isinstance(schema, str) else json.dumps(schema)
         except (TypeError, ValueError, RecursionError) as error:

@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from edgedec.models.errors import ConfigError
-from edgedec.runtime.config.checks import check_count, check_number, is_number, refuse_unknown
+from edgedec.models.fields import shown
+from edgedec.runtime.config.checks import (
+    check_count,
+    check_number,
+    check_type,
+    is_number,
+    refuse_unknown,
+)
 
 GREEDY_BELOW = 1e-5
 """Temperatures under this take the likeliest token."""
@@ -56,11 +63,12 @@ class SamplingConfig:
             raise ConfigError("repetition_penalty is 0, expected above 0; 1 is none")
         for name in ("presence_penalty", "frequency_penalty"):
             check_number(name, getattr(self, name), -_MOST, _MOST, "0 is none")
+        check_type("logit_bias", self.logit_bias, Mapping, "a mapping of token ids to numbers")
         for token, bias in self.logit_bias.items():
             check_count("a token of logit_bias", token, 0, "token ids are meant")
             if not is_number(bias) or math.isnan(bias) or bias == math.inf:
                 raise ConfigError(
-                    f"logit_bias of token {token} is {bias!r}, expected a number or -inf"
+                    f"logit_bias of token {token} is {shown(bias)}, expected a number or -inf"
                 )
 
     @property

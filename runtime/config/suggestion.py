@@ -6,7 +6,9 @@ import math
 from dataclasses import dataclass
 
 from edgedec.models.errors import ConfigError
+from edgedec.models.fields import shown
 from edgedec.models.graph import N_TOP
+from edgedec.runtime.config.checks import check_count, checked_counts, is_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,12 +33,16 @@ class SuggestConfig:
     min_log_prob: float = -math.inf
 
     def __post_init__(self) -> None:
-        for name, least, most in (("k", 1, N_TOP), ("n_tokens", 1, None), ("no_repeat", 0, None)):
-            value = getattr(self, name)
-            if value < least or (most is not None and value > most):
-                expected = f"at least {least}" if most is None else f"{least} to {most}"
-                raise ConfigError(f"{name} of suggestions is {value}, expected {expected}")
-        if math.isnan(self.max_entropy) or self.max_entropy < 0:
-            raise ConfigError(f"max_entropy is {self.max_entropy}, expected at least 0 bits")
-        if math.isnan(self.min_log_prob) or self.min_log_prob > 0:
-            raise ConfigError(f"min_log_prob is {self.min_log_prob}, expected at most 0 nats")
+        check_count("k", self.k, 1, f"{N_TOP} are the most")
+        if self.k > N_TOP:
+            raise ConfigError(f"k is {self.k}, expected at most {N_TOP} suggestions")
+        check_count("n_tokens", self.n_tokens, 1, "ask for at least one token")
+        check_count("no_repeat", self.no_repeat, 0, "0 lets a completion repeat itself")
+        stops = frozenset(checked_counts("stop_token_ids", self.stop_token_ids))
+        object.__setattr__(self, "stop_token_ids", stops)
+        if not is_number(self.max_entropy) or not self.max_entropy >= 0:
+            raise ConfigError(f"max_entropy is {shown(self.max_entropy)}, expected 0 bits or more")
+        if not is_number(self.min_log_prob) or not self.min_log_prob <= 0:
+            raise ConfigError(
+                f"min_log_prob is {shown(self.min_log_prob)}, expected 0 nats or less"
+            )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from edgedec.models.errors import ConfigError
+from edgedec.models.fields import shown
 
 EAD, MARGIN, BILD, ADADEC = POLICIES = ("ead", "margin", "bild", "adadec")
 TRUST, REPAIR, VERIFY = MODES = ("trust", "repair", "verify")
@@ -58,11 +59,11 @@ class SwitchConfig:
             _check_number("threshold", self.threshold, -math.inf, 'a number or "auto"')
             if self.policy == BILD:
                 raise ConfigError(
-                    f"threshold is {self.threshold}, but bild has none: it takes fallback and "
-                    "rollback"
+                    f"threshold is {shown(self.threshold)}, but bild has none: it takes fallback "
+                    "and rollback"
                 )
         if self.policy == ADADEC and self.mode != TRUST:
-            raise ConfigError(f"switch mode is {self.mode!r}, but adadec has one model only")
+            raise ConfigError(f"switch mode is {shown(self.mode)}, but adadec has one model only")
         for name in ("window", "dwell"):
             _check_count(name, getattr(self, name))
         _check_count("max_run", self.max_run, _LONGEST_RUN)
@@ -70,7 +71,7 @@ class SwitchConfig:
         if not 0 < self.hysteresis <= 1:
             raise ConfigError(f"hysteresis is {self.hysteresis}, expected above 0, up to 1")
         if not isinstance(self.reset_window, bool):
-            raise ConfigError(f"reset_window is {self.reset_window!r}, expected true or false")
+            raise ConfigError(f"reset_window is {shown(self.reset_window)}, expected true or false")
         _check_number("fallback", self.fallback, 0.0, "a probability; above 1 always falls back")
         _check_number("rollback", self.rollback, 0.0, "nats, at least 0")
 
@@ -155,15 +156,17 @@ def _read(name: str, value: Any) -> Any:
 
 def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise ConfigError(f"switch {name} is {value!r}, expected one of {', '.join(choices)}")
+        raise ConfigError(f"switch {name} is {shown(value)}, expected one of {', '.join(choices)}")
 
 
 def _check_number(name: str, value: Any, low: float, expected: str) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or math.isnan(value) or value < low:
-        raise ConfigError(f"switch {name} is {value!r}, expected {expected}")
+        raise ConfigError(f"switch {name} is {shown(value)}, expected {expected}")
 
 
 def _check_count(name: str, value: Any, most: int = 4096) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-        raise ConfigError(f"switch {name} is {value!r}, expected a whole number from 1 to {most}")
+        raise ConfigError(
+            f"switch {name} is {shown(value)}, expected a whole number from 1 to {most}"
+        )

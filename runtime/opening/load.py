@@ -9,6 +9,7 @@ from pathlib import Path
 from edgedec.models.errors import BundleError, ConfigError
 from edgedec.models.manifest import ModelEntry, read_manifest
 from edgedec.runtime.backends import release_model
+from edgedec.runtime.config.checks import check_progress, check_type, checked_path
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.cores.machine import physical_cores
 from edgedec.runtime.engine import Engine, LoadedModel
@@ -40,12 +41,14 @@ def load(
         BundleError: The bundle is broken, foreign or unsafe.
     """
     started_s = time.perf_counter()
-    options = options or EngineOptions()
+    folder = checked_path("the bundle", path)
+    options = EngineOptions() if options is None else options
+    check_type("options", options, EngineOptions, "EngineOptions or None")
+    check_progress(on_progress)
     report = on_progress or (lambda phase, done, total: None)
-    memory = SessionMemory.of_mb(options.prompt_cache_mb)
+    memory = SessionMemory(options.prompt_cache_mb * 10**6)
     placed = Affinity.of(options.affinity, options.threads)
     threads = options.threads or len(placed.processors) or physical_cores()
-    folder = Path(path)
     report("load", 0, 2)
     manifest = read_manifest(folder)
     entry = manifest.target

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgedec.models.errors import ConfigError
+from edgedec.models.fields import shown
+from edgedec.runtime.config.checks import check_count, check_type, checked_counts, checked_path
 from edgedec.runtime.cores.machine import processors
 from edgedec.runtime.opening.split_cores import AUTO, MODES
 
@@ -45,21 +47,22 @@ class EngineOptions:
 
     def __post_init__(self) -> None:
         for name in ("threads", "draft_threads", "context"):
-            _check_positive(name, getattr(self, name))
+            if (value := getattr(self, name)) is not None:
+                check_count(name, value, 1, "None leaves the choice to edgedec")
         for name in ("threads", "draft_threads"):
             value = getattr(self, name)
             if value is not None and value > processors():
                 raise ConfigError(
-                    f"{name} is {value}, expected at most {processors()}, this machine's processors"
+                    f"{name} is {shown(value)}, expected at most {processors()}, this machine's "
+                    "processors"
                 )
-        if not isinstance(self.draft, bool | str | Path):
-            raise ConfigError(f"draft is {self.draft!r}, expected True, False or a path")
-        if self.overlap not in MODES:
-            raise ConfigError(f"overlap is {self.overlap!r}, expected {', '.join(MODES)}")
-
-
-def _check_positive(name: str, value: int | None) -> None:
-    if value is None:
-        return
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(f"{name} is {value!r}, expected a whole number of at least 1")
+        if not isinstance(self.draft, bool):
+            checked_path("draft", self.draft)
+        if self.store is not None:
+            checked_path("store", self.store)
+        check_count("prompt_cache_mb", self.prompt_cache_mb, 0, "0 for none")
+        if self.affinity is not None:
+            checked_counts("affinity", self.affinity, "processors")
+        check_type("is_store_growing", self.is_store_growing, bool, "true or false")
+        if not isinstance(self.overlap, str) or self.overlap not in MODES:
+            raise ConfigError(f"overlap is {shown(self.overlap)}, expected {', '.join(MODES)}")

@@ -75,7 +75,8 @@ class Conversation:
                 self._messages = [*messages, {"role": "assistant", "content": result.text}]
                 self._cached = ids, result.token_ids
 
-        self._stream = self._host.open_stream(ids, config or self._config, on_progress, on_done)
+        config = self._config if config is None else config
+        self._stream = self._host.open_stream(ids, config, on_progress, on_done)
         return self._stream
 
     def _finish_answer(self) -> None:

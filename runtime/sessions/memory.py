@@ -7,10 +7,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from edgedec.models.config import ModelConfig
-from edgedec.models.errors import ConfigError, SessionError
+from edgedec.models.errors import SessionError
 from edgedec.models.manifest import BundleManifest
 from edgedec.runtime.sessions.model import Model
 from edgedec.runtime.sessions.pool import SequencePool
@@ -49,18 +49,6 @@ class SessionMemory:
         self._known: dict[str, KnownModel] = {}
         self._pools: dict[str, SequencePool] = {}
         self._waiting: dict[str, SessionState] = {}  # loaded for models not open yet
-
-    @classmethod
-    def of_mb(cls, prompt_cache_mb: int) -> Self:
-        """Returns a memory of ``prompt_cache_mb`` million bytes.
-
-        Raises:
-            ConfigError: That is no size.
-        """
-        size = prompt_cache_mb
-        if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-            raise ConfigError(f"prompt_cache_mb is {size!r}, expected a whole number, 0 for none")
-        return cls(size * 10**6)
 
     def know(self, role: str, model: KnownModel) -> None:
         """Learns which model has ``role``, before any session of it is open."""

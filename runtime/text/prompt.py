@@ -115,6 +115,8 @@ class PromptEncoder:
 
 
 def _checked(message: Message) -> dict[str, Any]:
+    if odd := [key for key in message if not isinstance(key, str)]:
+        raise SessionError(f"a message has the key {_shown(odd[0])}, expected text such as 'role'")
     role = message.get("role")
     if not isinstance(role, str) or not role.replace("-", "_").isidentifier():
         raise SessionError(

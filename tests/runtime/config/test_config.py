@@ -40,9 +40,9 @@ def test_bad_sampling(fields: dict[str, Any], message: str) -> None:
     [
         ({"max_new_tokens": 0}, "max_new_tokens is 0, expected"),
         ({"seed": -1}, "seed is -1"),
-        ({"stop": "END"}, "stop is the text 'END'"),
-        ({"stop": ("",)}, "stop text is ''"),
-        ({"stop_token_ids": (2.0,)}, "stop token id is 2.0"),
+        ({"stop": "END"}, "stop is the text 'END', expected several"),
+        ({"stop": ("",)}, "one of stop is ''"),
+        ({"stop_token_ids": (2.0,)}, "one of stop_token_ids is 2.0"),
         ({"ignore_eos": 1}, "ignore_eos is 1"),
         ({"sampling": 3}, "sampling is 3"),
         ({"max_tokens": 3}, "unknown GenerationConfig key 'max_tokens'; known: grammar, "),
