@@ -20,6 +20,14 @@ from ..conftest import OnePool, ToySession
 from ..draft_toys import PROMPT, VOCAB, StatsSession, generate
 
 Row = npt.NDArray[np.float32]
+SETTINGS = [
+    "ead:threshold=2.0,window=3,dwell=2",
+    "ead:threshold=2.2,window=4,dwell=4,hysteresis=0.9",
+    "ead:threshold=2.0,window=4,dwell=1,reset_window=true",
+    "margin:threshold=0.5,window=2,dwell=1",
+    "bild:fallback=0.5",
+]
+GREEDY = GenerationConfig(max_new_tokens=60)
 
 
 def rule(vocab_size: int, noise: float) -> Callable[[Sequence[int]], Row]:

@@ -6,10 +6,12 @@ import resource
 from typing import Any
 
 import pytest
+from jinja2.utils import Namespace
 
 from edgedec.models.errors import SessionError
 from edgedec.runtime.text import chat_template
 from edgedec.runtime.text.chat_template import ChatTemplate
+from edgedec.runtime.text.template_budget import parts
 
 pytestmark = pytest.mark.robustness
 
@@ -150,3 +152,8 @@ def test_every_rendering_has_its_own_budget() -> None:
 def test_a_template_of_millions_of_characters_is_refused() -> None:
     with pytest.raises(SessionError, match="2000000 characters"):
         ChatTemplate("a" * 2_000_000)
+
+
+def test_what_a_namespace_holds_is_seen() -> None:
+    """Jinja keeps it in an attribute of its own, which it may rename."""
+    assert list(parts(Namespace(x="a", y=[1]))) == [{"x": "a", "y": [1]}]
