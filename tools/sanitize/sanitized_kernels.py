@@ -12,11 +12,16 @@ from edgedec import kernels
 FOLDER = Path(__file__).resolve().parents[2] / "build/sanitize"
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def use() -> None:
     """Puts the sanitized library before any other."""
     kernels.__path__.insert(0, str(FOLDER))  # where `library_path` looks first
     if kernels.library_path().parent != FOLDER:
         raise pytest.UsageError("no library in build/sanitize: run make test-sanitize")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests the sanitized library, with many more random matrices."""
+    use()
     settings.register_profile("sanitize", max_examples=2000, database=None)
     settings.load_profile("sanitize")
 

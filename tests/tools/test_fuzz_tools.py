@@ -1,0 +1,66 @@
+"""The tools in `tools/fuzz`, each for some seconds; they are run for long by hand."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FUZZ = Path(__file__).parents[2] / "tools/fuzz"
+
+pytestmark = pytest.mark.robustness
+
+
+@pytest.fixture(scope="module")
+def tools() -> Iterator[Any]:
+    """The modules of the tools."""
+    pytest.importorskip("gguf", reason="needs the dev extra")
+    sys.path.insert(0, str(FUZZ))
+    import cancels
+    import engine_states
+    import kernel_shapes
+    import kills
+    import pieces
+
+    yield {
+        module.__name__: module for module in (cancels, engine_states, kernel_shapes, kills, pieces)
+    }
+    sys.path.remove(str(FUZZ))
+
+
+def test_engine_states(tools: Any) -> None:
+    tools["engine_states"].run_sequences(0, 8)
+
+
+def test_cancels(tools: Any) -> None:
+    tools["cancels"].cancel_some(0, 10)
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_kills(tools: Any, number: int) -> None:
+    tools["kills"].kill_one(number)
+
+
+@pytest.mark.kernel
+def test_kernel_shapes(tools: Any) -> None:
+    for number in range(24):
+        tools["kernel_shapes"].try_one(number)
+
+
+def test_pieces_go_on_where_they_stopped(
+    tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces, seen = tools["pieces"], []
+    monkeypatch.setattr(pieces, "ROOT", tmp_path)
+
+    def piece(n_done: int) -> int:
+        seen.append(n_done)
+        return 4
+
+    assert pieces.run_pieces("x", 10, 0, piece) == pieces.NOT_YET
+    assert pieces.run_pieces("x", 10, 60, piece) == 0
+    assert pieces.run_pieces("x", 14, 60, piece) == 0
+    assert seen == [0, 4, 8, 12]

@@ -1,0 +1,211 @@
+"""Kernels on random shapes, formats and trees: every instruction set gives the scalar one's bits.
+
+    tools/sanitize/run.sh .venv/bin/python tools/fuzz/kernel_shapes.py --tries 100000 --seconds 500
+
+runs them under sanitizers; without the first two words it runs the installed library.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pieces import run_pieces
+
+from edgedec import kernels
+from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat, ScaleKind
+
+Array = npt.NDArray[Any]
+GUARD, N_GUARDS = 0xA5, 256
+N_POSITIONS = 512
+SANITIZED = Path(__file__).resolve().parents[2] / "build/sanitize"
+
+
+def guarded(shape: tuple[int, ...]) -> tuple[Array, Callable[[], None]]:
+    """Returns a float32 array between guard bytes, and what raises unless those are whole."""
+    n_bytes = 4 * int(np.prod(shape))
+    whole = np.full(n_bytes + 2 * N_GUARDS, GUARD, np.uint8)
+    inside = whole[N_GUARDS : N_GUARDS + n_bytes].view(np.float32).reshape(shape)
+
+    def check() -> None:
+        assert (whole[:N_GUARDS] == GUARD).all()
+        assert (whole[N_GUARDS + n_bytes :] == GUARD).all()
+
+    return inside, check
+
+
+def every_isa(call: Callable[[str, Array | None, int], Any], shape: tuple[int, ...]) -> None:
+    """Raises unless ``call`` gives the bits of the scalar kernels, with any number of threads."""
+    expected = call("scalar", None, 1)
+    for isa in kernels.available_isas():
+        for n_threads in (1, 2):
+            out, check = guarded(shape)
+            got = call(isa, out, n_threads)
+            check()
+            for one, other in zip(got, expected, strict=True):
+                is_nan = np.isnan(other) if other.dtype.kind == "f" else np.zeros(1, bool)
+                assert np.array_equal(np.isnan(one), is_nan) or other.dtype.kind != "f"
+                assert np.array_equal(np.where(is_nan, 0, one), np.where(is_nan, 0, other))
+
+
+def matrix(
+    rng: np.random.Generator, fmt: QuantFormat, n: int, k: int, may_have_bias: bool = False
+) -> kernels.PackedMatrix:
+    """Returns a packed random matrix, now and then with a bias."""
+    plain = random_plain(rng, fmt, n, k)
+    parts = (getattr(plain, field.name) for field in fields(plain)[1:])
+    bias = None
+    if may_have_bias and rng.random() < 0.3:
+        bias = rng.standard_normal(n).astype(np.float32)
+    return kernels.PackedMatrix(kernels.pack(fmt.index, *parts), fmt.index, n, k, bias)
+
+
+def random_plain(rng: np.random.Generator, fmt: QuantFormat, n: int, k: int) -> PlainTensor:
+    """Returns random codes with finite scales."""
+    if fmt.is_float:
+        values = rng.standard_normal((n, k)).astype(np.float32)
+        if fmt.name == "bf16":
+            return PlainTensor(fmt, (values.view(np.uint32) >> 16).astype(np.uint16))
+        return PlainTensor(fmt, values.astype({"f32": np.float32, "f16": np.float16}[fmt.name]))
+    is_two_level = fmt.kind in (ScaleKind.TWO, ScaleKind.TWO_MIN)
+    outer = (n, k // 256 if is_two_level else -(-k // 32))
+    parts: dict[str, Array] = {"scale": rng.uniform(-0.1, 0.1, outer).astype(np.float16)}
+    if fmt.kind in (ScaleKind.ONE_MIN, ScaleKind.TWO_MIN):
+        parts["minimum"] = rng.uniform(-0.1, 0.1, outer).astype(np.float16)
+    if fmt.kind is ScaleKind.TWO_MIN:
+        for name in ("sub_scale", "sub_minimum"):
+            parts[name] = rng.integers(0, 64, (n, k // 32), np.uint8)
+    if fmt.kind is ScaleKind.TWO:
+        parts["sub_scale"] = rng.integers(-128, 128, (n, k // 16), np.int8)
+    return PlainTensor(fmt, rng.integers(0, 1 << fmt.bits, (n, k), np.uint8), **parts)
+
+
+def sizes(rng: np.random.Generator, *formats: QuantFormat) -> tuple[int, int]:
+    """Returns rows and columns of a matrix in any of ``formats``."""
+    n = int(rng.choice([1, 7, 15, 16, 17, 33, rng.integers(1, 90)]))
+    k = int(rng.choice([1, 31, 32, 33, 256, 288, rng.integers(1, 700)]))
+    is_two_level = any(fmt.kind in (ScaleKind.TWO, ScaleKind.TWO_MIN) for fmt in formats)
+    return n, 256 * int(rng.integers(1, 4)) if is_two_level else k
+
+
+def try_linear(rng: np.random.Generator) -> None:
+    """One product of one to three matrices, or a gate, with or without norm and residual."""
+    is_gate = bool(rng.random() < 0.3)
+    formats = [list(FORMATS.values())[i] for i in rng.integers(0, len(FORMATS), 1 + 2 * is_gate)]
+    formats = formats[:2] if is_gate else formats
+    n, k = sizes(rng, *formats)
+    matrices = [matrix(rng, fmt, n, k, not is_gate) for fmt in formats]
+    rows = int(rng.integers(0, 20))
+    x = (rng.standard_normal((rows, k)) * 10.0 ** rng.uniform(-4, 4, (rows, 1))).astype(np.float32)
+    n_out = n if is_gate else n * len(matrices)
+    options: dict[str, Any] = {"gate": is_gate}
+    if rng.random() < 0.5:
+        options |= {"norm_weight": rng.standard_normal(k).astype(np.float32), "epsilon": 1e-5}
+    if rng.random() < 0.5 and not is_gate:
+        options["residual"] = rng.standard_normal((rows, n_out)).astype(np.float32)
+
+    def call(isa: str, out: Array | None, n_threads: int) -> Any:
+        return [kernels.linear(x, matrices, out=out, isa=isa, n_threads=n_threads, **options)]
+
+    every_isa(call, (rows, n_out))
+
+
+def try_embed(rng: np.random.Generator) -> None:
+    """Rows of a table."""
+    fmt = list(FORMATS.values())[rng.integers(0, len(FORMATS))]
+    n, k = sizes(rng, fmt)
+    table, ids = matrix(rng, fmt, n, k), rng.integers(0, n, rng.integers(0, 12))
+
+    def call(isa: str, out: Array | None, n_threads: int) -> Any:
+        return [kernels.embed(ids, table, out=out, isa=isa, n_threads=n_threads)]
+
+    every_isa(call, (len(ids), k))
+
+
+def try_attention(rng: np.random.Generator) -> None:
+    """A random tree after a random number of rows, some of its nodes known."""
+    n_kv_heads, d = int(rng.integers(1, 4)), 2 * int(rng.integers(1, 69))
+    n_heads, capacity = n_kv_heads * int(rng.integers(1, 6)), 16 * int(rng.integers(2, 40))
+    nodes = int(rng.integers(1, min(capacity, 40)))
+    rows, past = int(rng.integers(1, nodes + 1)), int(rng.integers(0, capacity - nodes + 1))
+    is_chain = rng.random() < 0.3
+    parents = np.array([i - 1 if is_chain else rng.integers(-1, i) for i in range(nodes)], np.int64)
+    positions = rng.integers(0, N_POSITIONS, rows)
+    qkv = rng.standard_normal((rows, (n_heads + 2 * n_kv_heads) * d)).astype(np.float32)
+    angles = np.outer(np.arange(N_POSITIONS), 0.7 ** np.arange(d // 2))
+    rope = (np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32))
+    cache = random_cache(rng, n_kv_heads, capacity, d)
+
+    def call(isa: str, out: Array | None, n_threads: int) -> Any:
+        own = (cache[0].copy(), cache[1].copy())
+        options = {"out": out, "isa": isa, "n_threads": n_threads}
+        return [kernels.attention(qkv, positions, parents, past, rope, own, **options), *own]
+
+    every_isa(call, (rows, n_heads * d))
+
+
+def random_cache(
+    rng: np.random.Generator, n_heads: int, capacity: int, d: int
+) -> tuple[Array, Array]:
+    """Returns keys and values of one layer, float16 or int8."""
+    if rng.random() < 0.5:
+        keys = rng.standard_normal((n_heads, capacity // 16, d, 16)).astype(np.float16)
+        return keys, rng.standard_normal((n_heads, capacity, d)).astype(np.float16)
+    shape = (n_heads, capacity // 16, kernels.kv_block_nbytes(d))
+    found = []
+    for _ in range(2):
+        blocks = rng.integers(0, 256, shape, np.uint8)
+        scales = rng.uniform(0, 0.1, (*shape[:2], 16)).astype(np.float16)
+        blocks[..., :32] = scales.view(np.uint8)
+        found.append(blocks)
+    return found[0], found[1]
+
+
+def try_row_stats(rng: np.random.Generator) -> None:
+    """Statistics of logits, now and then with what is no number."""
+    rows, n_ids = int(rng.integers(0, 6)), int(rng.integers(1, 600))
+    logits = (rng.standard_normal((rows, n_ids)) * 10).astype(np.float32)
+    if rng.random() < 0.3:
+        odd = rng.random(logits.shape) < 0.05
+        logits[odd] = rng.choice([np.nan, np.inf, -np.inf, 0.0])
+
+    def call(isa: str, out: Array | None, n_threads: int) -> Any:
+        return kernels.row_stats(logits, isa=isa, n_threads=n_threads)
+
+    every_isa(call, (0,))
+
+
+TRIES = (try_linear, try_attention, try_embed, try_row_stats)
+
+
+def try_one(number: int) -> None:
+    """One random call, another for each ``number``."""
+    with np.errstate(all="ignore"):
+        TRIES[number % len(TRIES)](np.random.default_rng(number))
+
+
+def main() -> int:
+    """Runs what the command line asks for; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--tries", type=int, default=1_000_000)
+    parser.add_argument("--seconds", type=int, default=500)
+    given = parser.parse_args()
+    is_sanitized = kernels.library_path().parent == SANITIZED
+
+    def piece(n_done: int) -> int:
+        for number in range(n_done, n_done + 40):
+            try_one(number)
+        return 40
+
+    name = f"kernel_shapes{'_sanitized' if is_sanitized else ''}"
+    return run_pieces(name, given.tries, given.seconds, piece)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

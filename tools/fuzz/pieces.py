@@ -1,0 +1,32 @@
+"""Long searches in pieces: each call goes on where the last one stopped."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+NOT_YET = 3
+"""Exit code: there is some left to do."""
+
+
+def run_pieces(name: str, n_wanted: int, seconds: float, piece: Callable[[int], int]) -> int:
+    """Runs pieces for some seconds, or until so many tries are done in all calls together.
+
+    piece: from the number of tries so far, a seed, to the number of tries it made.
+
+    Returns:
+        0 when all are done, else `NOT_YET`. How far it came is in build/fuzz/NAME.json.
+    """
+    path = ROOT / f"build/fuzz/{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    done = json.loads(path.read_text()) if path.exists() else {"tries": 0, "seconds": 0.0}
+    started_s, before_s = time.monotonic(), done["seconds"]
+    while done["tries"] < n_wanted and time.monotonic() - started_s < seconds:
+        done["tries"] += piece(done["tries"])
+        done["seconds"] = round(before_s + time.monotonic() - started_s, 1)
+        path.write_text(json.dumps(done) + "\n")
+    print(f"{name}: {done['tries']} of {n_wanted} in {done['seconds']} s")
+    return 0 if done["tries"] >= n_wanted else NOT_YET
