@@ -283,6 +283,9 @@ def _read_model(name: str, fields: Fields) -> ModelEntry:
     if (kind := fields.text("kind")) not in MODEL_KINDS:
         fields.fail("kind", kind, f"one of {', '.join(MODEL_KINDS)}")
     config = _read_config(fields.table("config"))
+    context = fields.integer("context", least=1, most=_MAX_COUNT)
+    if context > config.max_positions:
+        fields.fail("context", context, f"at most the model's {config.max_positions} positions")
     formats = fields.table("tensor_formats")
     for weight, fmt in formats.values.items():
         if not isinstance(fmt, str) or fmt not in FORMATS:
@@ -293,7 +296,7 @@ def _read_model(name: str, fields: Fields) -> ModelEntry:
         weights=fields.texts("weights"),
         contract=_read_contract(fields.table("contract"), config.n_layers),
         config=config,
-        context=fields.integer("context", least=1, most=_MAX_COUNT),
+        context=context,
         tensor_formats=dict(formats.values),
         head_ids=fields.optional("head_ids", fields.text),
         name=fields.optional("name", fields.text),

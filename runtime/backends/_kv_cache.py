@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import sys
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ import numpy.typing as npt
 
 from edgedec.kernels import kv_block_nbytes
 from edgedec.models.config import ModelConfig
+from edgedec.models.errors import SessionError
 from edgedec.models.graph import KV_PANEL, KVFormat
 from edgedec.runtime.sessions.state import KVRows
 
@@ -123,9 +125,18 @@ def lazy_zeros(shape: tuple[int, ...], dtype: type[np.generic]) -> Array:
     """Returns zeros whose memory is taken only when a page is first written.
 
     Huge pages are declined: each head of each layer would take 2 MB for its first token.
+
+    Raises:
+        SessionError: There are not that many addresses.
     """
-    n_bytes = np.dtype(dtype).itemsize * int(np.prod(shape))
-    pages = mmap.mmap(-1, max(n_bytes, 1))
+    n_items = math.prod(shape)
+    n_bytes = np.dtype(dtype).itemsize * n_items
+    try:
+        pages = mmap.mmap(-1, max(n_bytes, 1))
+    except (OSError, OverflowError):
+        raise SessionError(
+            f"there is no room for a KV cache of {n_bytes} bytes: load with a smaller context"
+        ) from None
     if sys.platform == "linux":
         pages.madvise(mmap.MADV_NOHUGEPAGE)
-    return np.frombuffer(pages, dtype, int(np.prod(shape))).reshape(shape)
+    return np.frombuffer(pages, dtype, n_items).reshape(shape)

@@ -8,9 +8,17 @@ from typing import TypeVar
 
 import onnxruntime
 
+from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, SessionError
 from edgedec.models.fields import shown
-from edgedec.models.graph import K_CACHE, V_CACHE, GraphContract
+from edgedec.models.graph import (
+    K_CACHE,
+    LAYER_GATES,
+    LOGITS,
+    V_CACHE,
+    GraphContract,
+    hidden_port,
+)
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions import under_way
 
@@ -94,9 +102,12 @@ class PassRunner:
 
 
 def check_ports(
-    graph: Path, session: onnxruntime.InferenceSession, contract: GraphContract
+    graph: Path,
+    session: onnxruntime.InferenceSession,
+    contract: GraphContract,
+    config: ModelConfig,
 ) -> None:
-    """Raises a BundleError unless the graph has the ports that its contract states."""
+    """Raises a BundleError unless the graph has the ports that contract and config state."""
     for what, found, stated in (
         ("inputs", session.get_inputs(), contract.inputs),
         ("outputs", session.get_outputs(), contract.outputs),
@@ -107,6 +118,7 @@ def check_ports(
                 f"{graph} has {what} {_listed(names)}, the manifest states {_listed(stated)}: "
                 "export the model again"
             )
+    _check_sizes(graph, session, contract, config)
     for value in session.get_inputs():
         if value.name not in (K_CACHE, V_CACHE, *contract.past_ports):
             continue
@@ -115,6 +127,50 @@ def check_ports(
                 f"{graph} has a KV cache of {found_format}, the manifest states "
                 f"{contract.kv.format}: export the model again"
             )
+
+
+def _check_sizes(
+    graph: Path,
+    session: onnxruntime.InferenceSession,
+    contract: GraphContract,
+    config: ModelConfig,
+) -> None:
+    """Raises unless the sizes that the graph fixes are those of its configuration."""
+    n_layers, n_heads, d = config.n_layers, config.n_kv_heads, config.head_size
+    keys = (n_layers, n_heads, None, d, 16)
+    values: tuple[int | None, ...] = (n_layers, n_heads, None, d)
+    if contract.kv.format == "int8":
+        keys = values = (n_layers, n_heads, None, contract.kv.block_nbytes)
+    stated: dict[str, tuple[int | None, ...]] = {
+        K_CACHE: keys,
+        V_CACHE: values,
+        LAYER_GATES: (2 * n_layers,),
+        LOGITS: (None, None, config.n_logits),
+        **{hidden_port(i): (None, None, config.hidden_size) for i in contract.can.hidden},
+        **dict.fromkeys(contract.past_ports, (None, n_heads, None, d)),
+    }
+    for port in (*session.get_inputs(), *session.get_outputs()):
+        expected = stated.get(port.name, (None,) * len(port.shape))
+        both = list(zip(port.shape, expected, strict=False))
+        if len(port.shape) != len(expected) or any(_differ(*sizes) for sizes in both):
+            raise BundleError(
+                f"{graph} has {port.name} of shape {_shape_text(port.shape)}, the manifest's "
+                f"config makes it {_shape_text(expected)}: export the model again"
+            )
+    if contract.past_ports and len(contract.past_ports) != 2 * n_layers:
+        raise BundleError(
+            f"{graph} keeps {len(contract.past_ports)} arrays of keys and values, the manifest's "
+            f"config has {n_layers} layers: export the model again"
+        )
+
+
+def _differ(found: int | str | None, stated: int | None) -> bool:
+    return isinstance(found, int) and stated is not None and found != stated
+
+
+def _shape_text(shape: Sequence[int | str | None]) -> str:
+    """Returns a shape in which sizes that vary are question marks."""
+    return f"[{', '.join(str(n) if isinstance(n, int) else '?' for n in shape)}]"
 
 
 def _listed(names: Collection[str]) -> str:

@@ -19,6 +19,7 @@ from edgedec.models.errors import BundleError, ConfigError, SessionError
 from edgedec.models.graph import (
     INPUT_IDS,
     K_CACHE,
+    KV_PANEL,
     LAYER_GATES,
     LOGIT_ROWS,
     LOGITS,
@@ -32,7 +33,7 @@ from edgedec.models.graph import (
     hidden_port,
     stats_port,
 )
-from edgedec.runtime.backends._kv_cache import PanelKVCache
+from edgedec.runtime.backends._kv_cache import PanelKVCache, kv_row_nbytes
 from edgedec.runtime.backends._ort import PassRunner, check_ports, open_graph
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions.passes import Pass
@@ -71,7 +72,8 @@ class FusedModel:
         session = open_graph(
             graph, threads, contract.providers, kernels.library_path(), self._affinity
         )
-        check_ports(graph, session, contract)
+        check_ports(graph, session, contract, config)
+        _check_row_nbytes(graph, contract, config)
         self._placed: dict[Affinity, onnxruntime.InferenceSession] = {self._affinity: session}
         self._is_closed = False
 
@@ -211,6 +213,18 @@ class FusedKVCache:
         binding = _Binding(session, shape, rows, self._shared_values)
         self._bindings[affinity, shape] = binding
         return binding
+
+
+def _check_row_nbytes(graph: Path, contract: GraphContract, config: ModelConfig) -> None:
+    """Raises a BundleError unless the contract states what a token takes in the KV cache."""
+    row_nbytes = kv_row_nbytes(config, contract.kv.format)
+    block_nbytes = row_nbytes * KV_PANEL // (2 * config.n_layers * config.n_kv_heads)
+    stated = contract.kv.row_nbytes, contract.kv.block_nbytes
+    if stated != (row_nbytes, block_nbytes):
+        raise BundleError(
+            f"{graph} keeps {row_nbytes} bytes of a token, in blocks of {block_nbytes}, the "
+            f"manifest states {stated[0]} and {stated[1]}: export the model again"
+        )
 
 
 class _PassShape(NamedTuple):

@@ -58,7 +58,7 @@ class PortableModel:
         self._session: onnxruntime.InferenceSession | None = open_graph(
             graph, threads, contract.providers, affinity=self._affinity
         )
-        check_ports(graph, self._session, contract)
+        check_ports(graph, self._session, contract, config)
         nodes = {node.name: node for node in self._session.get_inputs()}
         self._empty = {
             name: np.zeros(_empty_shape(nodes[name], config), _DTYPES[nodes[name].type])

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from edgedec import kernels
 from edgedec.models.errors import BundleError, ConfigError, SessionError
+from edgedec.models.fields import shown
 from edgedec.models.manifest import BundleManifest
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.cores.machine import processors
 from edgedec.runtime.methods.methods import PLAIN, identity_of
+from edgedec.runtime.switching.tuned import TUNED_KEY
 from edgedec.runtime.text.prompt import PromptEncoder
 from edgedec.runtime.text.tokenizer import Tokenizer
 
@@ -45,8 +48,19 @@ def default_method(manifest: BundleManifest) -> str:
     """Returns the decoding method of requests that name none."""
     method = manifest.defaults.get("method", PLAIN)
     if not isinstance(method, str):
-        raise BundleError(f"manifest.defaults.method is {method!r}, expected a method's name")
+        raise BundleError(f"manifest.defaults.method is {shown(method)}, expected a method's name")
     return method
+
+
+def tuned(manifest: BundleManifest) -> Mapping[str, Any] | None:
+    """Returns what `edgedec tune` found, if it was run."""
+    found = manifest.defaults.get(TUNED_KEY)
+    if found is not None and not isinstance(found, Mapping):
+        raise BundleError(
+            f"manifest.defaults.{TUNED_KEY} is {shown(found)}, expected a table: run "
+            "`edgedec tune` on the bundle again"
+        )
+    return found
 
 
 def identity(manifest: BundleManifest, threads: int) -> str:

@@ -15,13 +15,18 @@ from edgedec.runtime.cores.machine import physical_cores
 from edgedec.runtime.engine import Engine, LoadedModel
 from edgedec.runtime.methods.draft_source import find_draft
 from edgedec.runtime.methods.store_source import find_store
-from edgedec.runtime.opening.bundle_parts import default_method, defaults, identity, prompt_encoder
+from edgedec.runtime.opening.bundle_parts import (
+    default_method,
+    defaults,
+    identity,
+    prompt_encoder,
+    tuned,
+)
 from edgedec.runtime.opening.loading import load_together
 from edgedec.runtime.opening.options import EngineOptions
 from edgedec.runtime.opening.split_cores import split_cores
 from edgedec.runtime.sessions.memory import DRAFT, TARGET, KnownModel, SessionMemory, fingerprint_of
 from edgedec.runtime.sessions.prefill import Progress
-from edgedec.runtime.switching.tuned import TUNED_KEY
 from edgedec.runtime.text.tokenizer import TOKENIZER_NAME
 
 
@@ -67,26 +72,30 @@ def load(
     split = split_cores(options.overlap, placed, threads, entry, draft)
     model, tokenizer = load_together(folder, entry, threads, placed)
     report("load", 2, 2)
-    return Engine(
-        LoadedModel(
-            model=model,
-            context=context,
-            tokenizer=tokenizer,
-            encoder=prompt_encoder(folder, manifest, tokenizer),
-            stop_token_ids=manifest.stop_token_ids,
-            defaults=defaults(folder, manifest),
-            load_ms=1000 * (time.perf_counter() - started_s),
-            draft=draft,
-            default_method=default_method(manifest),
-            identity=identity(manifest, threads),
-            memory=memory,
-            tuned=manifest.defaults.get(TUNED_KEY),
-            store=store,
-            is_store_growing=options.is_store_growing,
-            split=split,
-            release=release_model,
+    try:
+        return Engine(
+            LoadedModel(
+                model=model,
+                context=context,
+                tokenizer=tokenizer,
+                encoder=prompt_encoder(folder, manifest, tokenizer),
+                stop_token_ids=manifest.stop_token_ids,
+                defaults=defaults(folder, manifest),
+                load_ms=1000 * (time.perf_counter() - started_s),
+                draft=draft,
+                default_method=default_method(manifest),
+                identity=identity(manifest, threads),
+                memory=memory,
+                tuned=tuned(manifest),
+                store=store,
+                is_store_growing=options.is_store_growing,
+                split=split,
+                release=release_model,
+            )
         )
-    )
+    except BaseException:
+        release_model(model)  # nobody else has it to give back
+        raise
 
 
 def _chosen_context(context: int | None, entry: ModelEntry) -> int:

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 from edgedec.models.manifest import ModelEntry
-from edgedec.runtime.backends import open_model
+from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions.model import Model
 from edgedec.runtime.text.tokenizer import TOKENIZER_NAME, Tokenizer
@@ -29,5 +29,10 @@ def load_together(
         # An import gives Python's lock away at every file, and the other thread needs it for a
         # millisecond until all of its work is ONNX Runtime's. Reading a tokenizer never does.
         import_module("edgedec.runtime.text.chat_template")
-        tokenizer = Tokenizer.load(folder / TOKENIZER_NAME)
+        try:
+            tokenizer = Tokenizer.load(folder / TOKENIZER_NAME)
+        except BaseException:
+            if model.exception() is None:
+                release_model(model.result())
+            raise
         return model.result(), tokenizer

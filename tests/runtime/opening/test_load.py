@@ -20,6 +20,7 @@ from edgedec import (
     GenerationConfig,
     SamplingConfig,
 )
+from edgedec.runtime import backends
 
 USER = [{"role": "user", "content": "What is 2+2?"}]
 GREEDY = GenerationConfig(max_new_tokens=24)
@@ -102,6 +103,80 @@ def replace(bundle: Path, name: str, content: bytes | None) -> None:
     manifest_path.write_text(json.dumps(manifest))
 
 
+def restate(bundle: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Changes what the manifest states; ``bundle`` is a `mutable_copy`."""
+    path = bundle / "manifest.json"
+    manifest = json.loads(path.read_text())
+    change(manifest)
+    path.unlink()
+    path.write_text(json.dumps(manifest))
+
+
+@pytest.mark.robustness
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("config vocab_size", 49153, "logits of shape [1, ?, 49152], the manifest's config"),
+        ("config n_layers", 29, "k_cache of shape [30, 3, ?, 64, 16]"),
+        ("config n_kv_heads", 9, "k_cache of shape [30, 3, ?, 64, 16]"),
+        ("config head_size", 32, "makes it [30, 3, ?, 32, 16]"),
+        ("config max_positions", 4096, "context is 8192, expected at most the model's 4096"),
+        ("context", 10**9, "context is 1000000000, expected at most the model's 8192 positions"),
+        ("contract kv row_nbytes", 7, "keeps 23040 bytes of a token"),
+        ("contract kv block_nbytes", 7, "in blocks of 2048, the manifest states 23040 and 7"),
+    ],
+)
+def test_what_contradicts_the_graph_is_refused(
+    smollm2_bundle: Path, tmp_path: Path, path: str, value: int, message: str
+) -> None:
+    bundle = mutable_copy(smollm2_bundle, tmp_path / "b")
+
+    def change(manifest: dict[str, Any]) -> None:
+        table = manifest["models"]["target"]
+        *way, last = path.split()
+        for key in way:
+            table = table[key]
+        table[last] = value
+
+    restate(bundle, change)
+    with pytest.raises(BundleError, match=r"^[^\n]*$") as caught:
+        edgedec.load(bundle)
+    assert message in str(caught.value)
+
+
+@pytest.mark.robustness
+@pytest.mark.parametrize(
+    ("defaults", "message"),
+    [
+        ({"method": 5}, "defaults.method is 5, expected a method's name"),
+        ({"method": "auto", "switch": [1]}, "defaults.switch is a list of 1, expected a table"),
+    ],
+)
+def test_defaults_of_another_type_are_refused(
+    smollm2_bundle: Path, tmp_path: Path, defaults: dict[str, Any], message: str
+) -> None:
+    bundle = mutable_copy(smollm2_bundle, tmp_path / "b")
+    restate(bundle, lambda manifest: manifest.update(defaults=defaults))
+    with pytest.raises(BundleError, match=message):
+        edgedec.load(bundle)
+
+
+@pytest.mark.robustness
+def test_a_context_without_room_is_refused(smollm2_bundle: Path, tmp_path: Path) -> None:
+    bundle = mutable_copy(smollm2_bundle, tmp_path / "b")
+
+    def change(manifest: dict[str, Any]) -> None:
+        model = manifest["models"]["target"]
+        model["context"] = model["config"]["max_positions"] = 2**31 - 1
+
+    restate(bundle, change)
+    with (
+        edgedec.load(bundle) as engine,
+        pytest.raises(edgedec.SessionError, match=r"no room for a KV cache.* smaller context"),
+    ):
+        engine.generate("hi", GREEDY)
+
+
 @pytest.mark.robustness
 @pytest.mark.parametrize(
     ("name", "content", "message"),
@@ -120,9 +195,16 @@ def test_broken_parts(
 ) -> None:
     bundle = mutable_copy(smollm2_bundle, tmp_path / "copy")
     replace(bundle, name, content)
+    before = n_users()
     with pytest.raises(BundleError, match=r"^[^\n]*$") as caught:
         edgedec.load(bundle)
     assert message in str(caught.value)
+    assert n_users() == before
+
+
+def n_users() -> int:
+    """Returns how often models of this process were opened and not given back."""
+    return sum(shared.n_users for shared in backends._open.values())
 
 
 def test_bundle_without_template_still_completes_text(smollm2_bundle: Path, tmp_path: Path) -> None:
