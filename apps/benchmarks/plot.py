@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from edgedec.apps.benchmarks.work import Work, bound
 
 _COLOURS = ("#1f5fbf", "#d1495b", "#e09f3e", "#3c8d5a", "#7a5195")
 _LIMIT_COLOUR = "#555555"
+_LABEL_OFFSETS = [(6, 6), (6, -13), (6, 17), (6, -24), (-36, 6), (-36, -13), (6, 28), (6, -35)]
+"""Where a label may be, from its point; the first is the best. Units: points."""
 
 
 def draw(document: dict[str, Any], path: Path, work: Work | None) -> None:
@@ -29,7 +32,26 @@ def draw(document: dict[str, Any], path: Path, work: Work | None) -> None:
         f"{document['model']} on {document['device']['model']}, {document['threads']} threads, "
         f"{document['limits']['isa']}"
     )
+    figure.draw_without_rendering()  # now places are final, and labels can keep clear of others
+    label_points(left, _points(document, work))
     figure.savefig(path, dpi=150)
+
+
+def label_points(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
+    """Writes the name of each point beside it, where no other name is yet."""
+    taken = [text.get_window_extent() for text in axes.texts]
+    for x, y, name in points:
+        for offset in _LABEL_OFFSETS:
+            label = axes.annotate(
+                name, (x, y), xytext=offset, textcoords="offset points", fontsize=8
+            )
+            place = label.get_window_extent()
+            if not place.count_overlaps(taken):
+                break
+            label.remove()
+        else:
+            label = axes.annotate(name, (x, y), fontsize=8)
+        taken.append(label.get_window_extent())
 
 
 def _draw_roofline(axes: Axes, document: dict[str, Any], work: Work | None) -> None:
@@ -49,16 +71,8 @@ def _draw_roofline(axes: Axes, document: dict[str, Any], work: Work | None) -> N
     axes.text(
         x[-1], 1.12 * int8_gmac_s, f"int8 {int8_gmac_s:.0f} GMAC/s", color=_LIMIT_COLOUR, ha="right"
     )
-    for i, (intensity, gmac_s, name) in enumerate(points):
+    for intensity, gmac_s, _ in points:
         axes.plot(intensity, gmac_s, "o", color=_COLOURS[0], ms=6)
-        above = i % 2 == 0
-        axes.annotate(
-            name,
-            (intensity, gmac_s),
-            xytext=(6, 6) if above else (6, -13),
-            textcoords="offset points",
-            fontsize=8,
-        )
     axes.set(
         title="Roofline: edgedec",
         xlabel="multiply-accumulates per byte of weights read",
