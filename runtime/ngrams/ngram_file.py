@@ -249,7 +249,8 @@ def _read_header(path: Path, descriptor: int) -> _Header:
         )
     if n_bytes < _place(n_tokens):
         raise _truncated(path, n_bytes, _place(n_tokens))
-    if facts_crc != _facts_crc(max_bytes, tokenizer) or max_bytes > MOST_BYTES:
+    is_size = LEAST_BYTES <= max_bytes <= MOST_BYTES
+    if facts_crc != _facts_crc(max_bytes, tokenizer) or not is_size:
         raise _damaged(path)
     return _Header(n_tokens, checksum, max_bytes, tokenizer)
 

@@ -92,7 +92,8 @@ def kill_store(folder: Path, rng: random.Random) -> None:
     assert facts.n_tokens == sum(map(len, held))
     store = NgramStore.open(path, HASH)
     for text in held[-2:]:
-        assert store.query(text[:2], 16).following[0][: len(text) - 2] == text[2:18]
+        if len(text) > 2:
+            assert store.query(text[:2], 16).following[0][: len(text) - 2] == text[2:18]
     store.add([5000, 5001, 5002])
     assert NgramStore.open(path, HASH).query([5000, 5001], 1).following == [[5002]]
 
