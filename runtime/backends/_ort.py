@@ -137,7 +137,7 @@ def _check_sizes(
 ) -> None:
     """Raises unless the sizes that the graph fixes are those of its configuration."""
     n_layers, n_heads, d = config.n_layers, config.n_kv_heads, config.head_size
-    keys = (n_layers, n_heads, None, d, 16)
+    keys: tuple[int | None, ...] = (n_layers, n_heads, None, d, 16)
     values: tuple[int | None, ...] = (n_layers, n_heads, None, d)
     if contract.kv.format == "int8":
         keys = values = (n_layers, n_heads, None, contract.kv.block_nbytes)
