@@ -17,7 +17,8 @@ ALLOWED = {
     "targets": {"targets", "models"},
     "export": {"export", "models", "targets", "kernels"},
     "runtime": {"runtime", "models", "targets", "kernels"},
-    "apps": {"apps", "runtime", "export", "models", "targets", "kernels", "src"},
+    "autocomplete": {"autocomplete", "runtime", "models"},
+    "apps": {"apps", "autocomplete", "runtime", "export", "models", "targets", "kernels", "src"},
     "src": {"runtime", "models", "src"},
 }
 """Folder -> folders it may import. ``src`` is the front door, `edgedec` itself."""
@@ -27,6 +28,7 @@ THIRD_PARTY = {
     "models": {"numpy"},
     "targets": set(),
     "runtime": {"numpy", "onnxruntime", "tokenizers", "jinja2", "platformdirs"},
+    "autocomplete": set(),
     "src": set(),
     "apps": {"numpy", "onnxruntime", "typer", "rich", "platformdirs"},
 }

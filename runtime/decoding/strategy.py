@@ -20,6 +20,7 @@ from edgedec.runtime.sampling.sampling import History, Survivors, choose, edit, 
 from edgedec.runtime.sampling.token_mask import Allowed, TokenMask
 from edgedec.runtime.sessions.passes import Passes
 from edgedec.runtime.sessions.prefill import HiddenStates
+from edgedec.runtime.sessions.row_stats import RowStats
 from edgedec.runtime.sessions.rows import Rows
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.turns import BusyClock
@@ -38,6 +39,7 @@ class DecodeState:
     rows: of the pass that ended prefill, until the first step consumes them; row 0 is meant.
     clock: what the method's own timings are read from.
     n_prompt: how many of ``tokens`` are the prompt.
+    is_watched: statistics of the row that chose the newest token are kept, in ``chosen_by``.
     """
 
     sequence: TokenSequence
@@ -50,6 +52,9 @@ class DecodeState:
     rows: Rows | None = None
     clock: BusyClock = field(default_factory=BusyClock)
     n_prompt: int = field(init=False)
+    is_watched: bool = False
+    chosen_by: tuple[RowStats, int] | None = field(default=None, init=False)
+    _choosers: dict[int, tuple[RowStats, int]] = field(default_factory=dict, init=False)
     _allowed: dict[tuple[int, ...], Allowed | None] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -103,6 +108,8 @@ class DecodeState:
             index: Which of ``rows`` is the one after ``path``.
             path: Drafted tokens, taken to be emitted.
         """
+        if self.is_watched:
+            self._choosers[len(self.tokens) + len(path)] = (rows.stats, index)
         if not self.needs_logits and rows.row_stats is not None:
             return _likeliest(rows, index)
         values = self._edited(rows, index, path)
@@ -129,6 +136,8 @@ class DecodeState:
 
     def append(self, token: int) -> None:
         """Records an emitted token."""
+        if self.is_watched:
+            self.chosen_by = self._choosers.pop(len(self.tokens), None)
         self.tokens.append(token)
         self.history.add(token)
         if self.mask is not None:

@@ -18,6 +18,7 @@ from edgedec.runtime.sessions.passes import Passes
 from edgedec.runtime.sessions.prefill import ExactPrefiller, Prefiller, PrefillRequest, Progress
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.turns import Turns
+from edgedec.runtime.switching.policy import Signal
 from edgedec.runtime.text.common_prefix import common_prefix
 from edgedec.runtime.text.text_stream import TextStream
 
@@ -148,6 +149,16 @@ class Stream(Iterator[str]):
                 "the stream is not finished: iterate it to its end, or stop() it, for a result"
             )
         return self._result
+
+    def watch(self) -> None:
+        """Makes `signal` tell how sure the model is; to be called before the first piece."""
+        self._state.is_watched = True
+
+    @property
+    def signal(self) -> Signal | None:
+        """How sure the target model was of the newest token; None if it is not watched."""
+        row = self._state.chosen_by
+        return None if row is None else Signal.of(*row)
 
     def stop(self) -> None:
         """Ends the output here and keeps it, and its rows of the KV cache."""

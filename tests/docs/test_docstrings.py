@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("apps", "examples", "export", "kernels", "models", "runtime", "targets", "tools")
+FOLDERS = (
+    "apps",
+    "autocomplete",
+    "examples",
+    "export",
+    "kernels",
+    "models",
+    "runtime",
+    "targets",
+    "tools",
+)
 FILES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 CONTRACTS = {"ABC", "Protocol", "NodeVisitor"}

@@ -1,0 +1,78 @@
+"""What the model says at one place of a document, as it appears."""
+
+from __future__ import annotations
+
+import math
+
+from edgedec.autocomplete.config import AutocompleteConfig
+from edgedec.autocomplete.document import Window
+from edgedec.runtime.requests.stream import Stream
+from edgedec.runtime.switching.stop_rule import StopRule
+
+
+class Answer:
+    """A text in the making that continues a window, and how far its reader has typed it.
+
+    Args:
+        stream: Watched, not begun.
+    """
+
+    def __init__(self, window: Window, stream: Stream, config: AutocompleteConfig) -> None:
+        self.window = window
+        self.stream = stream
+        self._is_block = config.is_block
+        self._rule = StopRule(min_log_prob=config.min_log_prob)
+        self._pieces: list[tuple[str, float]] = []  # with the log-probability of each
+        self._n_typed = 0
+        self.is_ended = False
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return "".join(piece for piece, _ in self._pieces)
+
+    @property
+    def is_line_whole(self) -> bool:
+        """What is offered will not grow."""
+        return self.is_ended or len(self.rest) < len(self.text) - self._n_typed
+
+    @property
+    def rest(self) -> str:
+        """What is on offer: a line of what was not typed yet, or all of it."""
+        rest = self.text[self._n_typed :]
+        if self._is_block:
+            return rest
+        n_blank = len(rest) - len(rest.lstrip())
+        end = rest.find("\n", n_blank)
+        return rest if end < 0 else rest[:end]
+
+    @property
+    def probability(self) -> float:
+        """Of what is on offer, pieces that are typed in part counted whole."""
+        start, stop, at, total = self._n_typed, self._n_typed + len(self.rest), 0, 0.0
+        for piece, log_prob in self._pieces:
+            at += len(piece)
+            if at > start and at - len(piece) < stop:
+                total += log_prob
+        return math.exp(total)
+
+    def advance(self) -> bool:
+        """Computes the next piece; returns False at the end, or where the model is unsure."""
+        piece = next(self.stream, "")
+        signal = self.stream.signal
+        if not piece or (signal is not None and self._rule.should_stop(signal)):
+            self.is_ended = True
+            return False
+        log_prob = 0.0 if signal is None else math.log(max(signal.top_prob, 1e-30))
+        self._pieces.append((piece, log_prob))
+        return True
+
+    def follow(self, window: Window) -> bool:
+        """Returns whether ``window`` differs only by what is on offer having been typed."""
+        typed = window.typed_since(self.window)
+        if typed is None or not (self.text + "\0").startswith(typed):
+            return False
+        if self.is_ended and len(typed) == len(self.text):
+            return False  # all of it is typed, and nothing more will come
+        self._n_typed = len(typed)
+        return True

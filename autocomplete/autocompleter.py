@@ -1,0 +1,228 @@
+"""Suggestions at the cursor while somebody types."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+
+from edgedec.autocomplete.answer import Answer
+from edgedec.autocomplete.config import AutocompleteConfig
+from edgedec.autocomplete.document import Document, Window
+from edgedec.autocomplete.layout import PromptLayout
+from edgedec.autocomplete.offer import Offer, TypingCounts
+from edgedec.models.errors import EdgedecError, SessionError
+from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.engine import Engine
+
+OnOffer = Callable[[Offer | None], None]
+"""Called in the autocompleter's own thread with each offer; with None where there is none."""
+
+
+class Autocompleter:
+    """Keeps a suggestion for the newest state of a document. It owns a thread, not the engine.
+
+    A key that types what is on offer costs nothing; any other ends what is being computed within a
+    pass of the model. The model goes on beyond the line on offer, for a share of the time, so that
+    the next line is there when this one has been taken.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        config: AutocompleteConfig | None = None,
+        on_offer: OnOffer = lambda offer: None,
+    ) -> None:
+        """Starts the thread."""
+        self._engine = engine
+        self._config = config or AutocompleteConfig()
+        self._on_offer = on_offer
+        self._layout = PromptLayout(engine, self._config)
+        self.counts = TypingCounts()
+        self._changed = threading.Condition()
+        self._wanted: Window | None = None  # not looked at yet
+        self._answer: Answer | None = None
+        self._future: Future[Offer | None] = Future()
+        self._version = 0
+        self._updated_s = 0.0
+        self._shown: tuple[int, str, bool] | None = None
+        self._failure: str | None = None
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._work, name="autocomplete", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def update(self, document: Document) -> Future[Offer | None]:
+        """Says that the document changed, or the cursor moved; returns at once.
+
+        Returns:
+            The complete offer for this state, or None where there is none; cancelled by the next
+            update. `asyncio.wrap_future` makes it awaitable.
+
+        Raises:
+            SessionError: The autocompleter is closed, or the engine failed.
+        """
+        with self._changed:
+            if self._is_closed or self._failure:
+                raise SessionError(self._failure or "the autocompleter is closed: make another")
+            self._future.cancel()
+            self._future = Future()
+            self._version += 1
+            self._updated_s = time.perf_counter()
+            self._wanted = self._layout.window(document)
+            self.counts.n_updates += 1
+            self._changed.notify()
+            return self._future
+
+    def dismiss(self) -> None:
+        """Ends what is being computed; nothing is offered until the next update."""
+        with self._changed:
+            self._future.cancel()
+            self._version += 1
+            self._wanted = Window("", -1, "", "")
+            self._changed.notify()
+
+    def forget(self, name: str) -> None:
+        """A document was closed."""
+        with self._changed:
+            self._layout.forget(name)
+
+    def close(self) -> None:
+        """Ends what is being computed, and the thread. Closing twice is fine."""
+        with self._changed:
+            self._is_closed = True
+            self._future.cancel()
+            self._changed.notify()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _work(self) -> None:
+        try:
+            while self._take():
+                self._go_on()
+        except BaseException as error:
+            with self._changed:
+                self._failure = f"autocomplete ended: {error}"
+                self._future.cancel()
+            if not isinstance(error, EdgedecError):  # a caller's own, which is to be seen
+                raise
+        finally:
+            if self._answer is not None:
+                self._answer.stream.stop()
+
+    def _take(self) -> bool:
+        """Waits for something to do and notes what is wanted; False when closed."""
+        with self._changed:
+            while self._wanted is None and not self._has_work and not self._is_closed:
+                self._changed.wait()
+            window, self._wanted = self._wanted, None
+        if self._is_closed:
+            return False
+        if window is not None:
+            self._turn_to(window)
+        return True
+
+    @property
+    def _has_work(self) -> bool:
+        return self._answer is not None and not self._answer.is_ended
+
+    def _turn_to(self, window: Window) -> None:
+        """Keeps the answer in the making if it still fits, begins another if not."""
+        if self._answer is not None and self._answer.follow(window):
+            self.counts.n_agreeing += 1
+        else:
+            self._begin(window)
+        self._show()
+
+    def _begin(self, window: Window) -> None:
+        if self._answer is not None:
+            self.counts.n_stopped += not self._answer.is_ended
+            self._end()
+        tokens = self._layout.prompt(window)
+        if not tokens:
+            return
+        stream = self._engine.stream(tokens, self._request())
+        stream.watch()
+        self._answer = Answer(window, stream, self._config)
+        self.counts.n_requests += 1
+
+    def _request(self) -> GenerationConfig:
+        stops = () if self._layout.infill is None else self._layout.infill.stops
+        return replace(
+            GenerationConfig(max_new_tokens=self._config.max_new_tokens, stop_token_ids=stops),
+            method=self._config.method,
+        )
+
+    def _go_on(self) -> None:
+        """Computes a piece of the answer; beyond what is on offer, slowly."""
+        answer = self._answer
+        if answer is None or answer.is_ended:
+            return
+        is_idle, started_s = answer.is_line_whole, time.perf_counter()
+        if is_idle and self._config.max_idle_cpu == 0:
+            answer.is_ended = True
+        elif answer.advance():
+            self._show()
+        if answer.is_ended:
+            self._end_of(answer)
+        elif is_idle:
+            self._rest(time.perf_counter() - started_s)
+
+    def _rest(self, busy_s: float) -> None:
+        """Waits for so long that ``busy_s`` is no more than the share of idle time allowed."""
+        with self._changed:
+            if self._wanted is None and not self._is_closed:
+                self._changed.wait(busy_s / self._config.max_idle_cpu - busy_s)
+
+    def _end_of(self, answer: Answer) -> None:
+        answer.stream.stop()
+        self._count(answer)
+        self._show()
+
+    def _end(self) -> None:
+        answer, self._answer = self._answer, None
+        if answer is not None and not answer.is_ended:
+            answer.stream.stop()
+            self._count(answer)
+
+    def _count(self, answer: Answer) -> None:
+        result = answer.stream.result
+        self.counts.n_prompt += result.n_prompt_tokens
+        self.counts.n_reused += result.stats.n_reused_tokens
+        self.counts.n_computed += len(result.token_ids)
+
+    def _show(self) -> None:
+        """Tells of what is on offer, if that is news."""
+        answer = self._answer
+        with self._changed:
+            if self._wanted is not None or self._is_closed:
+                return
+            version, future, since_s = self._version, self._future, self._updated_s
+        text = "" if answer is None else answer.rest
+        is_complete = answer is None or answer.is_line_whole
+        if (version, text, is_complete) == self._shown or not (text or is_complete):
+            return
+        self._shown = version, text, is_complete
+        offer = None
+        if answer is not None and text.strip():
+            ms = 1000 * (time.perf_counter() - since_s)
+            offer = Offer(text, version, is_complete, answer.probability, ms)
+        self._on_offer(offer)
+        if is_complete and not future.done():
+            with suppress(InvalidStateError):  # the next update may cancel it in between
+                future.set_result(offer)

@@ -1,0 +1,47 @@
+"""How suggestions while typing are made."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from edgedec.models.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutocompleteConfig:
+    """How suggestions while typing are made.
+
+    n_before, n_after: tokens of the document before and behind the cursor that the model reads.
+        All of ``n_after`` are read again at each key, for they lie behind what is typed.
+    max_new_tokens: computed for one place, what is beyond the line on offer included.
+    min_probability: a suggestion ends where the likeliest tokens have, of late, had less: the
+        geometric mean of 4. Nothing is offered where that is so at once.
+    is_block: offer all that was computed, not one line.
+    max_idle_cpu: share of the time spent computing beyond the line on offer, 0 to 1.
+    method: how it is decoded; see `edgedec run --method`.
+
+    Raises:
+        ConfigError: A value makes no sense.
+    """
+
+    n_before: int = 1024
+    n_after: int = 32
+    max_new_tokens: int = 48
+    min_probability: float = 0.4
+    is_block: bool = False
+    max_idle_cpu: float = 0.3
+    method: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name, least in (("n_before", 16), ("n_after", 0), ("max_new_tokens", 1)):
+            if (value := getattr(self, name)) < least:
+                raise ConfigError(f"{name} of autocomplete is {value}, expected at least {least}")
+        for name in ("min_probability", "max_idle_cpu"):
+            if not 0 <= (share := getattr(self, name)) <= 1:
+                raise ConfigError(f"{name} of autocomplete is {share}, expected 0 to 1")
+
+    @property
+    def min_log_prob(self) -> float:
+        """Logarithm of ``min_probability``. Units: nats."""
+        return math.log(self.min_probability) if self.min_probability > 0 else -math.inf

@@ -1,0 +1,47 @@
+"""A text with a cursor in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgedec.models.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text as an editor shows it.
+
+    cursor: characters (code points) of the text before it.
+    name: tells documents apart; a path or URI, as the editor likes.
+
+    Raises:
+        ConfigError: The cursor is outside the text.
+    """
+
+    text: str
+    cursor: int
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.cursor <= len(self.text):
+            raise ConfigError(
+                f"the cursor is at {self.cursor}, expected 0 to {len(self.text)}, the length of "
+                f"the document {self.name!r}"
+            )
+
+
+@dataclass(frozen=True)
+class Window:
+    """The part of a document that the model reads: a text before the cursor, one behind it."""
+
+    name: str
+    start: int
+    before: str
+    after: str
+
+    def typed_since(self, older: Window) -> str | None:
+        """Returns what was typed at the cursor since ``older``; None if anything else changed."""
+        same = (self.name, self.start, self.after) == (older.name, older.start, older.after)
+        if not (same and self.before.startswith(older.before)):
+            return None
+        return self.before[len(older.before) :]

@@ -1,0 +1,42 @@
+"""What is offered at the cursor, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A suggestion.
+
+    text: to be put in at the cursor.
+    version: number of the `Autocompleter.update` that it is for.
+    is_complete: it will not grow any more.
+    probability: of the text, by the model; of what is left of it where some was typed already.
+    ms: from the update to this.
+    """
+
+    text: str
+    version: int
+    is_complete: bool
+    probability: float
+    ms: float
+
+
+@dataclass
+class TypingCounts:
+    """What an autocompleter did.
+
+    n_updates: keys, or other changes. n_agreeing: of these, those that typed what was on offer, so
+    that nothing had to be computed. n_requests: texts that were begun. n_stopped: that the next
+    key ended. n_prompt, n_reused: tokens of their prompts, and how many of those had been computed
+    before. n_computed: new tokens.
+    """
+
+    n_updates: int = 0
+    n_agreeing: int = 0
+    n_requests: int = 0
+    n_stopped: int = 0
+    n_prompt: int = 0
+    n_reused: int = 0
+    n_computed: int = 0

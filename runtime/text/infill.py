@@ -1,0 +1,46 @@
+"""The tokens with which a model fills in what is missing between two texts.
+
+Source: arXiv:2207.14255 (fill in the middle); the Qwen2.5-Coder and StarCoder model cards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edgedec.runtime.text.tokenizer import Codec
+
+FORMATS = (
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
+)
+
+
+@dataclass(frozen=True)
+class InfillTokens:
+    """Tokens that lead in the prefix, the suffix and the middle; stops: those that end it."""
+
+    prefix: int
+    suffix: int
+    middle: int
+    stops: tuple[int, ...]
+
+    def prompt(self, before: Sequence[int], after: Sequence[int]) -> list[int]:
+        """Returns the prompt that asks for what stands between two texts."""
+        return [self.prefix, *before, self.suffix, *after, self.middle]
+
+
+def find_infill_tokens(tokenizer: Codec) -> InfillTokens | None:
+    """Returns the tokens with which a model fills in; None where its tokenizer has none."""
+
+    def token(text: str) -> int | None:
+        ids = tokenizer.encode_rendered(text, {})
+        return ids[0] if len(ids) == 1 else None
+
+    special = [token(text) for text in tokenizer.special_texts]
+    for texts in FORMATS:
+        prefix, suffix, middle = map(token, texts)
+        if prefix is not None and suffix is not None and middle is not None:
+            stops = {one for one in special if one is not None} | {prefix, suffix, middle}
+            return InfillTokens(prefix, suffix, middle, tuple(sorted(stops)))
+    return None

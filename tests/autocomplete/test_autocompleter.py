@@ -1,0 +1,175 @@
+"""Suggestions while typing, over a model that knows one text by heart."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future
+
+import pytest
+
+from edgedec.autocomplete import AutocompleteConfig, Autocompleter, Document, Offer
+from edgedec.models.errors import ConfigError, SessionError
+from edgedec.runtime.engine import Engine
+from edgedec.runtime.text.tokenizer import Tokenizer
+
+from ..runtime.conftest import Row, backend, make_engine, one_hot, tokenizer  # noqa: F401
+
+TEXT = "The quick brown fox\njumps over the lazy dog.\nThe quick brown fox\n"
+Maker = Callable[..., Engine]
+
+
+def knowing(text: str, codec: Tokenizer) -> Callable[[Sequence[int]], Row]:
+    """Returns the rule of a model that is sure how ``text`` goes on, and of nothing else."""
+
+    def rule(prefix: Sequence[int]) -> Row:
+        read = codec.decode(prefix)
+        rest = text[len(read) :] if text.startswith(read) else ""
+        sureness = 4.0 if rest else 0.01
+        row: Row = one_hot(codec.vocab_size, codec.encode(rest or "x")[0]) * sureness
+        return row
+
+    return rule
+
+
+@pytest.fixture
+def engine(make_engine: Maker, tokenizer: Tokenizer) -> Iterator[Engine]:  # noqa: F811
+    with make_engine(knowing(TEXT, tokenizer)) as engine:
+        yield engine
+
+
+def at(cursor: int, text: str = TEXT) -> Document:
+    """Returns a document that ends at the cursor."""
+    return Document(text[:cursor], cursor, "a.txt")
+
+
+def offered(future: Future[Offer | None]) -> str:
+    offer = future.result(timeout=30)
+    return "" if offer is None else offer.text
+
+
+def test_offers_the_rest_of_the_line(engine: Engine) -> None:
+    with Autocompleter(engine) as completer:
+        offer = completer.update(at(4)).result(timeout=30)
+        assert offer is not None
+        assert (offer.text, offer.is_complete) == ("quick brown fox", True)
+        assert offer.probability > 0.9
+        assert offer.ms > 0
+
+
+def test_a_block_goes_to_where_the_model_is_unsure(engine: Engine) -> None:
+    config = AutocompleteConfig(is_block=True)
+    with Autocompleter(engine, config) as completer:
+        assert offered(completer.update(at(4))) == TEXT[4:]
+
+
+def test_nothing_is_offered_where_the_model_is_unsure(engine: Engine) -> None:
+    with Autocompleter(engine) as completer:
+        assert completer.update(at(5, "Hello there")).result(timeout=30) is None
+    with Autocompleter(engine, AutocompleteConfig(min_probability=0.0)) as completer:
+        assert offered(completer.update(at(5, "Hello there")))
+
+
+def test_typing_what_is_on_offer_computes_nothing(engine: Engine) -> None:
+    config = AutocompleteConfig(max_idle_cpu=0.0)
+    with Autocompleter(engine, config) as completer:
+        assert offered(completer.update(at(4))) == "quick brown fox"
+        for cursor in range(5, 15):
+            assert offered(completer.update(at(cursor))) == TEXT[cursor:19]
+        assert (completer.counts.n_requests, completer.counts.n_agreeing) == (1, 10)
+
+
+def test_the_next_line_is_there_when_this_one_was_taken(engine: Engine) -> None:
+    with Autocompleter(engine, AutocompleteConfig(max_idle_cpu=1.0)) as completer:
+        assert offered(completer.update(at(4))) == "quick brown fox"
+        assert offered(completer.update(at(19))) == TEXT[19:44]
+        assert completer.counts.n_requests == 1
+
+
+def test_another_key_begins_anew_and_cancels(engine: Engine) -> None:
+    with Autocompleter(engine) as completer:
+        first = completer.update(at(4))
+        second = completer.update(Document("T", 1, "b.txt"))
+        assert offered(second) == "he quick brown fox"
+        assert first.cancelled() or first.done()
+        if first.cancelled():
+            with pytest.raises(CancelledError):
+                first.result()
+
+
+def test_the_newest_of_many_changes_wins(engine: Engine) -> None:
+    with Autocompleter(engine) as completer:
+        for _ in range(20):
+            for cursor in (1, 9, 4, 16):
+                last = completer.update(at(cursor))
+        assert offered(last) == TEXT[16:19]
+
+
+def test_a_key_computes_its_own_token_only(engine: Engine, tokenizer: Tokenizer) -> None:  # noqa: F811
+    config = AutocompleteConfig(max_idle_cpu=0.0, min_probability=1.0)
+    text = "one two three four five six "
+    with Autocompleter(engine, config) as completer:
+        completer.update(Document(text, len(text))).result(timeout=30)
+        before = completer.counts.n_prompt - completer.counts.n_reused
+        completer.update(Document(text + "7", len(text) + 1)).result(timeout=30)
+        after = completer.counts.n_prompt - completer.counts.n_reused
+    assert before == len(tokenizer.encode(text))
+    assert after - before <= 2
+
+
+def test_offers_grow_in_the_callers_ears(engine: Engine) -> None:
+    heard: list[Offer] = []
+    done = threading.Event()
+
+    def hear(offer: Offer | None) -> None:
+        assert offer is not None
+        heard.append(offer)
+        if offer.is_complete:
+            done.set()
+
+    with Autocompleter(engine, AutocompleteConfig(max_idle_cpu=0.0), hear) as completer:
+        completer.update(at(4))
+        assert done.wait(30)
+    texts = [offer.text for offer in heard]
+    assert texts[-1] == "quick brown fox"
+    assert all("quick brown fox".startswith(text) for text in texts)
+
+
+def test_dismissing_offers_nothing_until_the_next_key(engine: Engine) -> None:
+    with Autocompleter(engine) as completer:
+        future = completer.update(at(4))
+        completer.dismiss()
+        assert future.done()
+        assert offered(completer.update(at(5))) == TEXT[5:19]
+
+
+def test_closed_and_failed_ones_say_so(engine: Engine) -> None:
+    completer = Autocompleter(engine)
+    completer.close()
+    completer.close()
+    with pytest.raises(SessionError, match="closed"):
+        completer.update(at(4))
+
+
+def test_a_closed_engine_is_named(make_engine: Maker) -> None:  # noqa: F811
+    engine = make_engine()
+    completer = Autocompleter(engine)
+    engine.close()
+    with pytest.raises(SessionError, match="closed"):
+        for _ in range(1000):
+            completer.update(at(4)).exception(timeout=30)
+    completer.close()
+
+
+def test_an_empty_document_offers_nothing(engine: Engine) -> None:
+    with Autocompleter(engine) as completer:
+        assert completer.update(Document("", 0)).result(timeout=30) is None
+
+
+def test_bad_values_are_named() -> None:
+    with pytest.raises(ConfigError, match="cursor is at 3, expected 0 to 2"):
+        Document("ab", 3)
+    with pytest.raises(ConfigError, match="n_before of autocomplete is 0"):
+        AutocompleteConfig(n_before=0)
+    with pytest.raises(ConfigError, match="max_idle_cpu of autocomplete is 2"):
+        AutocompleteConfig(max_idle_cpu=2)

@@ -1,0 +1,104 @@
+"""Where the window on a document begins: where it began, so that keys cost their own tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import tokenizers
+
+from edgedec.autocomplete.config import AutocompleteConfig
+from edgedec.autocomplete.document import Document
+from edgedec.autocomplete.layout import PromptLayout
+from edgedec.models.errors import ConfigError
+from edgedec.runtime.engine import Engine, LoadedModel
+from edgedec.runtime.text.common_prefix import common_prefix
+from edgedec.runtime.text.prompt import PromptEncoder
+from edgedec.runtime.text.tokenizer import Tokenizer
+
+from ..runtime.conftest import ToyModel, backend, make_engine, tokenizer  # noqa: F401
+
+LINES = "".join(f"line {i} of a text\n" for i in range(400))
+FILLING = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
+Maker = Callable[..., Engine]
+
+
+@pytest.fixture
+def filling(backend: tokenizers.Tokenizer) -> Engine:  # noqa: F811
+    """Returns an engine whose model can fill in."""
+    made = tokenizers.Tokenizer.from_str(backend.to_str())
+    made.add_special_tokens(list(FILLING))
+    codec = Tokenizer(made)
+    model = ToyModel(codec.vocab_size)
+    return Engine(LoadedModel(model, 512, codec, PromptEncoder(codec)))
+
+
+def make_layout(engine: Engine, **config: int) -> PromptLayout:
+    return PromptLayout(engine, AutocompleteConfig(max_new_tokens=8, **config))
+
+
+def test_a_model_that_cannot_fill_in_reads_what_is_before(make_engine: Maker) -> None:  # noqa: F811
+    engine = make_engine()
+    layout = make_layout(engine, n_before=64)
+    window = layout.window(Document("some text and more", 9))
+    assert layout.prompt(window) == engine.encode("some text")
+    assert layout.infill is None
+
+
+def test_what_is_behind_is_read_by_those_who_can_fill_in(filling: Engine) -> None:
+    layout = make_layout(filling, n_before=64, n_after=4)
+    text = "some text and more words than fit"
+    tokens = layout.prompt(layout.window(Document(text, 9)))
+    prefix, suffix, middle = (filling.tokenizer.encode_rendered(t, {})[0] for t in FILLING)
+    encode = filling.tokenizer.encode
+    expected = [prefix, *encode(text[:9]), suffix, *encode(text[9:])[:4], middle]
+    assert tokens == expected
+
+
+def test_windows_stay_where_they_began_and_jump_by_a_quarter(filling: Engine) -> None:
+    layout = make_layout(filling, n_before=128, n_after=4)
+    starts, reused, tokens = [], 0, []
+    cursors = range(2000, 4000, 7)
+    for cursor in cursors:
+        window = layout.window(Document(LINES[:cursor], cursor))
+        assert LINES[window.start : cursor] == window.before
+        assert window.start == 0 or LINES[window.start - 1] == "\n"
+        new = layout.prompt(window)
+        assert len(new) <= 128 + 4 + 3
+        reused += common_prefix(tokens, new)
+        tokens = new
+        starts.append(window.start)
+    assert starts == sorted(starts)
+    assert len(set(starts)) < len(cursors) / 5
+    assert reused > 0.8 * 96 * len(cursors)
+
+
+def test_a_text_changed_far_above_moves_the_window_along(filling: Engine) -> None:
+    layout = make_layout(filling, n_before=128)
+    before = layout.window(Document(LINES, 3000))
+    longer = "new line\n" + LINES
+    after = layout.window(Document(longer, 3009))
+    assert after.start == before.start + 9
+    assert layout.prompt(after) == layout.prompt(before)
+
+
+def test_huge_documents_are_read_near_the_cursor_only(filling: Engine) -> None:
+    layout = make_layout(filling, n_before=64)
+    text = "x" * 50_000_000
+    window = layout.window(Document(text, 25_000_000))
+    assert len(window.before) + len(window.after) < 2000
+    assert len(layout.prompt(window)) <= 64 + 32 + 3
+
+
+def test_a_context_without_room_is_refused(make_engine: Maker) -> None:  # noqa: F811
+    with pytest.raises(ConfigError, match="of a context of 40, expected that some are left"):
+        make_layout(make_engine(context=40))
+
+
+@pytest.mark.parametrize("text", ["\r\n" * 50, "a\ud800b" * 30, "🙂" * 200, "\t" * 300])
+def test_odd_texts_have_windows(filling: Engine, text: str) -> None:
+    layout = make_layout(filling, n_before=32)
+    for cursor in (0, 1, len(text) // 2, len(text)):
+        window = layout.window(Document(text, cursor))
+        assert text[window.start : cursor] == window.before
+        assert len(layout.prompt(window)) <= 32 + 32 + 3
