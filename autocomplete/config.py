@@ -13,7 +13,6 @@ class AutocompleteConfig:
     """How suggestions while typing are made.
 
     n_before, n_after: tokens of the document before and behind the cursor that the model reads.
-        All of ``n_after`` are read again at each key, for they lie behind what is typed.
     max_new_tokens: computed for one place, what is beyond the line on offer included.
     min_probability: a suggestion ends where the likeliest tokens have, of late, had less: the
         geometric mean of 4. Nothing is offered where that is so at once.
@@ -26,7 +25,7 @@ class AutocompleteConfig:
     """
 
     n_before: int = 1024
-    n_after: int = 32
+    n_after: int = 128
     max_new_tokens: int = 48
     min_probability: float = 0.4
     is_block: bool = False

@@ -2,7 +2,8 @@
 
 A prompt that begins as the one before costs its new tokens only. So the window begins where it
 began, at a line that stays the same while its end moves along with the cursor; it jumps on when the
-text has outgrown it, by a quarter at once.
+text has outgrown it, by a quarter at once. What is behind the cursor, which keys leave as it is,
+comes first.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class PromptLayout:
         if self.infill is None:
             return self._engine.encode(window.before) if before else []
         after = self._encode(window.after)[: self._n_after]
-        return self.infill.prompt(before, after) if before or after else []
+        return self.infill.typing_prompt(before, after) if before or after else []
 
     def forget(self, name: str) -> None:
         """Forgets a document that was closed."""

@@ -25,6 +25,14 @@ class InfillTokens:
     middle: int
     stops: tuple[int, ...]
 
+    def typing_prompt(self, before: Sequence[int], after: Sequence[int]) -> list[int]:
+        """As `prompt`, but what is before comes last: more of it appends to the prompt.
+
+        Source: arXiv:2207.14255, "SPM" with the variant of its appendix, which models that were
+        trained on "PSM" take for an empty prefix and a middle that has begun.
+        """
+        return [self.prefix, self.suffix, *after, self.middle, *before]
+
     def prompt(self, before: Sequence[int], after: Sequence[int]) -> list[int]:
         """Returns the prompt that asks for what stands between two texts."""
         return [self.prefix, *before, self.suffix, *after, self.middle]
