@@ -14,13 +14,14 @@ import pytest
 
 from edgedec.apps.evaluation.gsm8k import Gsm8k, final_number, right_number
 from edgedec.apps.evaluation.human_eval import HumanEval
-from edgedec.apps.evaluation.infill import Infill, find_infill_tokens
+from edgedec.apps.evaluation.infill import Infill
 from edgedec.apps.evaluation.perplexity import cut, score
 from edgedec.apps.evaluation.programs import Limits
 from edgedec.apps.evaluation.tasks import Problem, read_problems
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine import Engine
+from edgedec.runtime.text.infill import find_infill_tokens
 
 from ..runtime.conftest import ToySession
 
@@ -192,7 +193,9 @@ def test_infilling_uses_the_models_tokens() -> None:
     assert request.stop == ()
     assert task.request(engine, LINE, GenerationConfig()).stop == ("\n",)
     star = as_engine(WordEngine("<fim_prefix>", "<fim_middle>", "<fim_suffix>"))
-    assert find_infill_tokens(star).suffix == 2
+    tokens = find_infill_tokens(star.tokenizer)
+    assert tokens is not None
+    assert tokens.suffix == 2
 
 
 def test_infilling_needs_such_tokens() -> None:
