@@ -11,16 +11,15 @@ from edgedec.kernels.cpu import (
     active_isa,
     attention,
     available_isas,
-    embed,
     kv_block_nbytes,
-    linear,
     pack,
     packed_nbytes,
-    row_stats,
-    unpack_rows,
 )
+from edgedec.kernels.embed_op import embed, unpack_rows
 from edgedec.kernels.library import has_library, library_path
 from edgedec.kernels.limits import multiply_rate, read_rate
+from edgedec.kernels.linear_op import linear
+from edgedec.kernels.row_stats_op import row_stats
 
 __all__ = [
     "PANEL",

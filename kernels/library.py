@@ -1,11 +1,13 @@
-"""Finds and opens the compiled kernels, and states their C interface."""
+"""Finds and opens the compiled kernels, and states what of their C interface operators share."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
-from ctypes import POINTER, c_bool, c_char_p, c_float, c_int, c_int64, c_void_p
+from collections.abc import Callable
+from ctypes import POINTER, c_char_p, c_int, c_int64, c_void_p
 from pathlib import Path
+from typing import cast
 
 _NAMES = ("libedgedec_kernels.so", "libedgedec_kernels.dylib", "libedgedec_kernels.dll")
 _REBUILD = "install edgedec again (pip install .) with a C++ compiler present"
@@ -15,35 +17,6 @@ class MatrixArgs(ctypes.Structure):
     """``Matrix`` of src/kernels.h."""
 
     _fields_ = (("packed", c_void_p), ("bias", c_void_p), ("format", c_int), ("n", c_int64))
-
-
-class LinearArgs(ctypes.Structure):
-    """``LinearArgs`` of src/kernels.h."""
-
-    _fields_ = (
-        ("x", c_void_p),
-        ("rows", c_int64),
-        ("k", c_int64),
-        ("norm_weight", c_void_p),
-        ("epsilon", c_float),
-        ("residual", c_void_p),
-        ("matrices", MatrixArgs * 3),
-        ("n_matrices", c_int),
-        ("gate", c_bool),
-        ("out", c_void_p),
-    )
-
-
-class EmbedArgs(ctypes.Structure):
-    """``EmbedArgs`` of src/kernels.h."""
-
-    _fields_ = (
-        ("ids", c_void_p),
-        ("rows", c_int64),
-        ("k", c_int64),
-        ("table", MatrixArgs),
-        ("out", c_void_p),
-    )
 
 
 class AttentionArgs(ctypes.Structure):
@@ -84,30 +57,6 @@ class PlainArgs(ctypes.Structure):
     )
 
 
-class RowStatsArgs(ctypes.Structure):
-    """``RowStatsArgs`` of src/kernels.h."""
-
-    _fields_ = (
-        ("logits", c_void_p),
-        ("rows", c_int64),
-        ("n_ids", c_int64),
-        ("argmax", c_void_p),
-        ("log_sum_exp", c_void_p),
-        ("entropy", c_void_p),
-        ("top_ids", c_void_p),
-        ("top_logits", c_void_p),
-    )
-
-
-_ARGUMENTS: dict[str, type[ctypes.Structure]] = {
-    "attention": AttentionArgs,
-    "embed": EmbedArgs,
-    "linear": LinearArgs,
-    "pack": PlainArgs,
-    "row_stats": RowStatsArgs,
-}
-
-
 def library_path() -> Path:
     """Returns where the compiled kernels are; RuntimeError if they were not built.
 
@@ -141,10 +90,25 @@ def open_library() -> ctypes.CDLL:
         _declare(library)
     except (OSError, AttributeError) as error:
         raise RuntimeError(f"cannot use {path.name}: {error}; {_REBUILD}") from None
-    for name, struct in _ARGUMENTS.items():
-        if library.edgedec_args_bytes(name.encode()) != ctypes.sizeof(struct):
-            raise RuntimeError(f"{path.name} is from another version of edgedec: {_REBUILD}")
+    _check_size(library, "pack", PlainArgs)
     return library
+
+
+@functools.cache
+def operator(name: str, struct: type[ctypes.Structure]) -> Callable[[bytes, object, int], int]:
+    """Returns the operator ``name``, called with instruction set, arguments and threads.
+
+    It returns 1, 0 without that instruction set, or -1 without memory.
+
+    Raises:
+        RuntimeError: The library has no such operator, or one with other arguments.
+    """
+    library = open_library()
+    _check_size(library, name, struct)
+    function = getattr(library, f"edgedec_{name}")
+    function.argtypes = (c_char_p, POINTER(struct), c_int)
+    function.restype = c_int
+    return cast("Callable[[bytes, object, int], int]", function)
 
 
 def _declare(library: ctypes.CDLL) -> None:
@@ -158,9 +122,8 @@ def _declare(library: ctypes.CDLL) -> None:
     library.edgedec_packed_nbytes.restype = c_int64
     library.edgedec_pack.argtypes = (POINTER(PlainArgs), c_void_p)
     library.edgedec_pack.restype = None
-    for name, struct in _ARGUMENTS.items():
-        if name == "pack":
-            continue
-        function = getattr(library, f"edgedec_{name}")
-        function.argtypes = (c_char_p, POINTER(struct), c_int)
-        function.restype = c_int
+
+
+def _check_size(library: ctypes.CDLL, name: str, struct: type[ctypes.Structure]) -> None:
+    if library.edgedec_args_bytes(name.encode()) != ctypes.sizeof(struct):
+        raise RuntimeError(f"the compiled kernels are from another version of edgedec: {_REBUILD}")

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "custom_ops.h"
+
 namespace edk {
 namespace {
 
@@ -124,5 +126,7 @@ void AttentionOp::check_kv_shapes(const Tensor& k, const Tensor& v) const {
   k.expect_shape("k_cache",
                  {v.dims[0], v.dims[1], v.dims[2] / kPanel, args_.head_size, kPanel});
 }
+
+const Registration<AttentionOp> kAttentionRegistration;
 
 }  // namespace edk

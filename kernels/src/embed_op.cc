@@ -1,10 +1,30 @@
-#include "embed_op.h"
-
 #include <algorithm>
 
+#include "custom_ops.h"
 #include "matrix_input.h"
 
 namespace edk {
+namespace {
+
+/// Embed(ids int64 [..., T], table uint8 [bytes]) -> float [..., T, k].
+/// Attributes: format, n (rows of the table), k.
+class EmbedOp {
+ public:
+  static constexpr const char* kName = "Embed";
+  static constexpr Port kPorts[] = {
+      {"ids", kOrtInt64, kOrtRequired},
+      {"table", kOrtUint8, kOrtRequired},
+  };
+  static constexpr int kOutputs[] = {kOrtFloat};
+
+  explicit EmbedOp(const Node& node);
+  void compute(const Kernels& kernels, const Call& call) const;
+
+ private:
+  int64_t k_;
+  Matrix table_;
+  Tensor packed_;  // present if the table is a constant
+};
 
 EmbedOp::EmbedOp(const Node& node) : k_(node.integer("k", 1, kMaxK)), packed_(node.constant(1)) {
   table_ = matrix_attributes(node.integer("format", 0, INT32_MAX), node.integer("n", 1, kMaxN), k_);
@@ -33,4 +53,7 @@ void EmbedOp::compute(const Kernels& kernels, const Call& call) const {
   if (args.rows > 0) kernels.embed(args, call);
 }
 
+const Registration<EmbedOp> kEmbedRegistration;
+
+}  // namespace
 }  // namespace edk

@@ -1,6 +1,20 @@
-#include "row_stats_op.h"
+#include "custom_ops.h"
 
 namespace edk {
+namespace {
+
+/// RowStats(logits float [..., V]) -> argmax int64 [R], log_sum_exp float [R], entropy float [R],
+/// top_ids int64 [R, 8], top_logits float [R, 8], R the product of the leading sizes. See
+/// RowStatsArgs.
+class RowStatsOp {
+ public:
+  static constexpr const char* kName = "RowStats";
+  static constexpr Port kPorts[] = {{"logits", kOrtFloat, kOrtRequired}};
+  static constexpr int kOutputs[] = {kOrtInt64, kOrtFloat, kOrtFloat, kOrtInt64, kOrtFloat};
+
+  explicit RowStatsOp(const Node&) {}
+  void compute(const Kernels& kernels, const Call& call) const;
+};
 
 void RowStatsOp::compute(const Kernels& kernels, const Call& call) const {
   const Tensor logits = call.input(0);
@@ -20,4 +34,7 @@ void RowStatsOp::compute(const Kernels& kernels, const Call& call) const {
   if (args.rows > 0) kernels.row_stats(args, call);
 }
 
+const Registration<RowStatsOp> kRowStatsRegistration;
+
+}  // namespace
 }  // namespace edk

@@ -17,6 +17,7 @@ import pytest
 
 from edgedec import kernels
 from edgedec.kernels import library
+from edgedec.kernels.row_stats_op import RowStatsArgs
 from edgedec.models.quant import FORMATS
 
 Writers = dict[tuple[int, int], set[int]]
@@ -166,7 +167,7 @@ def test_row_stats(isa, rows, rng):
     logits = rng.standard_normal((rows, 49152)).astype(np.float32)
     types = (np.int64, np.float32, np.float32, np.int64, np.float32)
     results = [aligned((rows, 8 if i > 2 else 1), dtype) for i, dtype in enumerate(types)]
-    args = library.RowStatsArgs(
+    args = RowStatsArgs(
         logits.ctypes.data, rows, logits.shape[1], *(array.ctypes.data for array in results)
     )
 
