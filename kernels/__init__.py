@@ -16,6 +16,7 @@ from edgedec.kernels.cpu import (
     packed_nbytes,
 )
 from edgedec.kernels.embed_op import embed, unpack_rows
+from edgedec.kernels.head_norm_op import head_norm
 from edgedec.kernels.library import has_library, library_path
 from edgedec.kernels.limits import multiply_rate, read_rate
 from edgedec.kernels.linear_op import linear
@@ -29,6 +30,7 @@ __all__ = [
     "available_isas",
     "embed",
     "has_library",
+    "head_norm",
     "kv_block_nbytes",
     "library_path",
     "linear",

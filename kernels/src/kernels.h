@@ -94,6 +94,19 @@ struct AttentionArgs {
   float* out = nullptr;        // [rows, n_heads * head_size]
 };
 
+/// out[r] = qkv[r] with every head of queries and of keys RMS-normed; values are copied.
+struct HeadNormArgs {
+  const float* qkv = nullptr;  // [rows, (n_heads + 2 n_kv_heads) * head_size]
+  int64_t rows = 0;
+  int64_t n_heads = 0;
+  int64_t n_kv_heads = 0;
+  int64_t head_size = 0;
+  const float* q_weight = nullptr;  // [head_size]
+  const float* k_weight = nullptr;  // [head_size]
+  float epsilon = 0;
+  float* out = nullptr;  // as qkv
+};
+
 constexpr int kTop = 8;  // largest logits listed
 
 /// Statistics of logits rows. NaN counts as the largest; sums of a row whose largest logit is not
@@ -132,6 +145,7 @@ void pack(const PlainMatrix& plain, uint8_t* out);
 #define EDK_OPERATORS(X)      \
   X(attention, AttentionArgs) \
   X(embed, EmbedArgs)         \
+  X(head_norm, HeadNormArgs)  \
   X(linear, LinearArgs)       \
   X(row_stats, RowStatsArgs)
 

@@ -4,6 +4,7 @@
 // The lanes come first: the kernels below are written over them.
 #include "attention.h"
 #include "embed.h"
+#include "head_norm.h"
 #include "linear.h"
 #include "multiply.h"
 #include "row_stats.h"

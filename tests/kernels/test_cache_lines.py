@@ -163,6 +163,19 @@ def test_attention(make_case, isa, n_heads, n_kv_heads, d, past, rows, rng):
 
 
 @pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize(("n_heads", "n_kv_heads", "d"), [(9, 3, 20), (16, 8, 128)])
+def test_head_norm(isa, n_heads, n_kv_heads, d, rows, rng):
+    qkv = rng.standard_normal((rows, (n_heads + 2 * n_kv_heads) * d)).astype(np.float32)
+    weights = (np.ones(d, np.float32),) * 2
+    out = aligned(qkv.shape, np.float32)
+
+    def run():
+        kernels.head_norm(qkv, weights, n_kv_heads, 1e-6, out=out, isa=isa)
+
+    assert assert_no_line_is_shared(run, [out]) == (1 if rows > 16 else 0)
+
+
+@pytest.mark.parametrize("rows", ROWS)
 def test_row_stats(isa, rows, rng):
     logits = rng.standard_normal((rows, 49152)).astype(np.float32)
     types = (np.int64, np.float32, np.float32, np.int64, np.float32)

@@ -17,6 +17,7 @@ from edgedec.export.to_onnx.passes.fold_norm import fold_norm
 from edgedec.export.to_onnx.passes.fold_residual import fold_residual
 from edgedec.export.to_onnx.passes.fuse_attention import fuse_attention
 from edgedec.export.to_onnx.passes.fuse_gate import fuse_gate
+from edgedec.export.to_onnx.passes.fuse_head_norm import fuse_head_norm
 from edgedec.export.to_onnx.passes.merge_projections import merge_projections
 from edgedec.export.to_onnx.passes.pack_matrices import pack_matrices
 from edgedec.export.to_onnx.passes.remove_unused import remove_unused
@@ -38,6 +39,7 @@ def pipeline(
         ("merge_projections", merge_projections),
         ("fold_norm", fold_norm),
         ("fuse_gate", fuse_gate),
+        ("fuse_head_norm", partial(fuse_head_norm, config=config)),
         ("fuse_attention", partial(fuse_attention, config=config)),
         ("set_kv_format", partial(set_kv_format, config=config, kv_format=kv_format)),
         ("fold_residual", fold_residual),

@@ -25,6 +25,7 @@ CONTEXT = 64
 FAMILIES = [
     pytest.param({}, id="llama"),
     pytest.param({"family": "qwen2", "has_qkv_bias": True, "is_head_tied": True}, id="qwen2_tied"),
+    pytest.param({"family": "qwen3", "has_qk_norm": True}, id="qwen3"),
 ]
 
 pytestmark = [
@@ -87,10 +88,13 @@ def test_fused_operators_per_layer(make_source: Any, fields: dict[str, Any]) -> 
     source = make_source(**fields)
     model = fused_graph(source)
     n_layers = source.config.n_layers
-    assert op_counts(model) == {
+    expected = {
         "Embed": 1, "Linear": 4 * n_layers + 1, "Attention": n_layers, "Gather": 1,
         "RowStats": 1,
     }  # fmt: skip
+    if source.config.has_qk_norm:
+        expected["HeadNorm"] = n_layers
+    assert op_counts(model) == expected
     linears = [LinearNode.read(node) for node in model.graph.node if node.op_type == "Linear"]
     by_weight = {linear.matrices[0].weight: linear for linear in linears}
     for i in range(n_layers):
@@ -117,7 +121,10 @@ def test_layer_gates(make_source: Any, fields: dict[str, Any]) -> None:
         assert ("layer_gates" in node.input) == (gate_index >= 0)
         found.setdefault(gate_index, []).append(node.op_type)
     n_layers = source.config.n_layers
-    assert found.pop(-1) == ["Embed", "Gather", "Linear", "RowStats"]
+    n_norms = n_layers * source.config.has_qk_norm
+    assert sorted(found.pop(-1)) == sorted(
+        ["Embed", *["HeadNorm"] * n_norms, "Gather", "Linear", "RowStats"]
+    )
     assert found == {
         2 * i + half: ops
         for i in range(n_layers)
