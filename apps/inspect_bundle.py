@@ -20,6 +20,7 @@ from edgedec.models.bundle_files import damaged_files
 from edgedec.models.manifest import BundleManifest, ModelEntry, check_locations, read_manifest
 from edgedec.models.quant import FORMATS
 from edgedec.runtime.drafters import Need, drafter_names, find_drafter
+from edgedec.runtime.drafting.skip_set import SKIP_KEY
 
 
 def inspect(
@@ -98,8 +99,11 @@ def _methods(manifest: BundleManifest) -> list[str]:
     names = ["plain", "auto"]
     for name in drafter_names():
         need = find_drafter(name).need
-        is_there = need is Need.DRAFT_MODEL and manifest.draft_name is not None
-        names.append(name if need is None or is_there else f"{name} (with {need.option})")
+        is_there = {
+            Need.DRAFT_MODEL: manifest.draft_name is not None,
+            Need.SKIP_SET: SKIP_KEY in manifest.defaults,
+        }
+        names.append(name if need is None or is_there.get(need) else f"{name} (with {need.option})")
     return names
 
 

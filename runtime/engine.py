@@ -23,6 +23,7 @@ from edgedec.runtime.config.checks import (
 )
 from edgedec.runtime.cores.core_split import CoreSplit
 from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
+from edgedec.runtime.drafting.skip_set import SkipSet
 from edgedec.runtime.methods.draft_source import DraftSource
 from edgedec.runtime.methods.methods import PLAIN, MethodParts, Methods
 from edgedec.runtime.ngrams.ngram_store import NgramStore
@@ -52,7 +53,7 @@ class LoadedModel:
     defaults: the request used when the caller states none.
     draft: the draft model, opened by methods that need it.
     default_method: how requests are decoded that do not say.
-    identity, tuned, store, is_store_growing, split: see `MethodParts`.
+    identity, tuned, skip_set, store, is_store_growing, split: see `MethodParts`.
     memory: what the sequences computed for earlier prompts.
     release: called with the target model when the engine is closed.
     """
@@ -69,6 +70,7 @@ class LoadedModel:
     identity: str = ""
     memory: SessionMemory = field(default_factory=SessionMemory)
     tuned: Any = None
+    skip_set: SkipSet | None = None
     store: NgramStore | None = None
     is_store_growing: bool = True
     split: CoreSplit = field(default_factory=CoreSplit)
@@ -93,6 +95,7 @@ class Engine:
             store=loaded.store,
             is_store_growing=loaded.is_store_growing,
             tuned=loaded.tuned,
+            skip_set=loaded.skip_set,
             split=loaded.split,
         )
         self._methods = Methods(parts, loaded.default_method)

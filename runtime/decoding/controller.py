@@ -30,6 +30,7 @@ from edgedec.runtime.drafting.drafter import (
     DraftPrompt,
     ModelDrafter,
     ModelDrafting,
+    Promise,
     RoundOutcome,
 )
 from edgedec.runtime.drafting.fusion import fuse
@@ -63,13 +64,19 @@ class Controller:
         self.drafters = Drafters(free, model)
         self.costs = costs
         self.model_role = model_role
-        self.model_rates = ModelRates()
+        self._model_rates: ModelRates | None = None
         self.trust = {drafter.name: Trust() for drafter in free}
         self.hidden_layers = self.drafters.hidden_layers
 
     @property
     def failures(self) -> dict[str, str]:
         return self.drafters.failures
+
+    def model_rates(self, promise: Promise | None) -> ModelRates:
+        """Returns what was learned of the model that drafts; at first what it promises."""
+        if self._model_rates is None:
+            self._model_rates = ModelRates() if promise is None else ModelRates(promise.acceptance)
+        return self._model_rates
 
     def begin(self, prompt: DraftPrompt, target: TokenSequence) -> ControlledPlanning:
         """Returns the part of a new output's request."""
@@ -155,8 +162,12 @@ class ControlledPlanning(Planning):
             return ModelPlan()
         if self._advisor is None:
             drafting, controller = model.drafting, self._controller
-            own = yield from controller.costs.of(controller.model_role, drafting.sequence)
-            self._advisor = ModelAdvisor(drafting, own, controller.model_rates)
+            promise = drafting.promise
+            if promise is None:
+                own = yield from controller.costs.of(controller.model_role, drafting.sequence)
+            else:
+                own = costs.scaled(promise.cost)
+            self._advisor = ModelAdvisor(drafting, own, controller.model_rates(promise))
         return self._advisor.plan(context, room, costs, free_rate)
 
     def _ask_model(

@@ -76,6 +76,11 @@ class CostTable:
         }
         return type(self)(row_ms, self.is_steady and other.is_steady, n_measurements)
 
+    def scaled(self, factor: float) -> Self:
+        """Returns the costs of passes that take ``factor`` times as long."""
+        row_ms = {m: factor * self.scale * ms for m, ms in self.row_ms.items()}
+        return type(self)(row_ms, self.is_steady)
+
     def _set(self, size: int, ms: float) -> None:
         is_first = size == self._sizes[0]
         self.row_ms[size] = ms if is_first else max(ms, self.row_ms[self._sizes[0]])

@@ -42,8 +42,9 @@ class ModelRates:
     level of a tree takes; fewer than one where guesses were right.
     """
 
-    def __init__(self) -> None:
-        self.levels = DepthRates(_PRIOR, MAX_LEVELS)
+    def __init__(self, acceptance: float = _PRIOR) -> None:
+        """acceptance: of a level, as far as it is known before any was seen."""
+        self.levels = DepthRates(acceptance, MAX_LEVELS)
         self.step_scale = 1.0
         self.passes_per_level = 1.0
 

@@ -44,7 +44,9 @@ class Speculative(DecodingStrategy):
 
     def begin(self, state: DecodeState, hidden: HiddenStates) -> SpeculativeDecoding:
         """Returns the rounds of one request."""
-        planning = self._planner.begin(DraftPrompt(state.tokens, hidden), state.sequence)
+        planning = self._planner.begin(
+            DraftPrompt(state.tokens, hidden, state.sequence), state.sequence
+        )
         return SpeculativeDecoding(self, state, planning)
 
     @property

@@ -17,6 +17,7 @@ from typing import ClassVar
 from edgedec.runtime.cores.core_split import CoreSplit
 from edgedec.runtime.drafting.draft_role import DraftRole
 from edgedec.runtime.drafting.drafter import Drafter, ModelDrafter
+from edgedec.runtime.drafting.skip_set import SkipSet
 from edgedec.runtime.ngrams.ngram_store import NgramStore
 
 
@@ -35,6 +36,10 @@ class Need(Enum):
         "a draft model: export the bundle with --draft, or name another bundle to draft with",
         "--draft BUNDLE",
     )
+    SKIP_SET = (
+        "sub-layers that may be left out: find some with edgedec tune --skip",
+        "edgedec tune --skip",
+    )
 
     def __init__(self, advice: str, option: str) -> None:
         self.advice = advice
@@ -47,17 +52,24 @@ class DrafterParts:
 
     open_draft: opens the draft model, the same one whenever it is called; None if there is none.
     is_store_growing: whether texts are added to the store when they end.
+    skip_set: sub-layers that the target model may leave out while it drafts, if any are known.
     """
 
     store: NgramStore | None = None
     is_store_growing: bool = True
     open_draft: Callable[[], DraftRole] | None = None
+    skip_set: SkipSet | None = None
 
     def has(self, need: Need | None) -> bool:
         """Whether what a method needs is there."""
-        if need is Need.STORE:
-            return self.store is not None
-        return need is None or self.open_draft is not None
+        if need is None:
+            return True
+        parts = {
+            Need.STORE: self.store,
+            Need.DRAFT_MODEL: self.open_draft,
+            Need.SKIP_SET: self.skip_set,
+        }
+        return parts[need] is not None
 
 
 @dataclass(frozen=True)
@@ -75,11 +87,13 @@ class ModelMethod:
     """A method whose drafter runs passes of a model. summary: what its guesses are, for users.
 
     make: is also told on which cores it may draft on while the target verifies; None: it must not.
+    is_spare: `auto`, which has one model that drafts, takes this one where there is no other.
     """
 
     summary: str
     make: Callable[[DrafterParts, CoreSplit | None], ModelDrafter]
     need: Need | None = None
+    is_spare: bool = False
     is_free: ClassVar[bool] = False
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from edgedec.runtime.drafting.draft_cost import DraftCost
+from edgedec.runtime.drafting.drafter import Promise
 from edgedec.runtime.sessions.passes import Pass, Passes
 from edgedec.runtime.sessions.prefill import feed
 from edgedec.runtime.sessions.rows import Rows
@@ -22,8 +23,16 @@ class DraftPasses:
     All tokens are the draft model's.
     """
 
-    def __init__(self, sequence: TokenSequence) -> None:
+    promise: Promise | None = None
+
+    def __init__(
+        self,
+        sequence: TokenSequence,
+        give_back: Callable[[TokenSequence], None] = lambda sequence: None,
+    ) -> None:
+        """give_back: called with the sequence when the output has ended."""
         self.sequence = sequence
+        self._give_back = give_back
         self.cost = DraftCost()
         self._tokens: list[int] = []  # of the tree, in the order computed
         self._parents: list[int] = []
@@ -88,6 +97,11 @@ class DraftPasses:
         self.cost.n_level_rows += len(tokens)
         self.cost.level_ms += rows.ms
         return rows
+
+    def end(self, text: Sequence[int]) -> None:
+        """Keeps the rows of ``text`` and no others, and gives the sequence back."""
+        self.align(text)
+        self._give_back(self.sequence)
 
     @property
     def n_rows(self) -> int:

@@ -68,12 +68,15 @@ class DraftPrompt:
     tokens: the prompt, which has been prefilled.
     hidden: layer -> hidden states of its last tokens, those that were computed, for the layers the
         drafter needs; to be kept.
+    target: the text in the target model's KV cache, which holds all of it but the anchor whenever
+        drafts are asked for. Drafters may run passes over it to propose, and nothing else.
 
     Shapes: hidden [n, hidden_size] float32, n at most len(tokens).
     """
 
     tokens: Sequence[int]
     hidden: HiddenStates = field(default_factory=dict)
+    target: TokenSequence | None = None
 
 
 @dataclass(frozen=True)
@@ -130,8 +133,25 @@ class Drafter(Protocol):
         """Releases whatever it holds."""
 
 
+@dataclass(frozen=True)
+class Promise:
+    """What is known of a model's drafts before any was made.
+
+    cost: of its pass over one row, in such passes of the target model. acceptance: share of its
+    tokens that hold where those before them do.
+    """
+
+    cost: float
+    acceptance: float
+
+
 class ModelDrafting(ABC):
     """A `Drafting` that runs passes of a model to propose."""
+
+    @property
+    def promise(self) -> Promise | None:
+        """What is known of its drafts; None where costs have to be measured."""
+        return None
 
     @property
     @abstractmethod

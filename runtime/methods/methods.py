@@ -31,12 +31,14 @@ from edgedec.runtime.decoding.verifiers import (
 from edgedec.runtime.drafters import (
     DrafterParts,
     FreeMethod,
+    ModelMethod,
     drafter_names,
     find_drafter,
 )
 from edgedec.runtime.drafting.draft_role import DraftRole
 from edgedec.runtime.drafting.draft_tree import SiblingKind
 from edgedec.runtime.drafting.drafter import Budget, Drafter, ModelDrafter
+from edgedec.runtime.drafting.skip_set import SkipSet
 from edgedec.runtime.methods.draft_source import DraftSource
 from edgedec.runtime.ngrams.ngram_store import NgramStore
 
@@ -62,7 +64,7 @@ class MethodParts:
     context: positions of a text. hidden_layers: layers whose hidden states the target can return.
     identity: names models, device and threads; costs measured for one are not used for another.
     tuned: what the bundle says of switching. split: whether the draft model goes on while the
-    target model verifies, and where.
+    target model verifies, and where. skip_set: what the target model may leave out while it drafts.
     """
 
     context: int
@@ -73,6 +75,7 @@ class MethodParts:
     is_store_growing: bool = True
     tuned: Any = None
     split: CoreSplit = field(default_factory=CoreSplit)
+    skip_set: SkipSet | None = None
 
 
 class Methods:
@@ -88,7 +91,9 @@ class Methods:
         self._switching: dict[SwitchConfig, Switching | AdaDec] = {}
         self._role: DraftRole | None = None
         open_draft: Callable[[], DraftRole] | None = None if parts.draft is None else self._open
-        self._drafter_parts = DrafterParts(parts.store, parts.is_store_growing, open_draft)
+        self._drafter_parts = DrafterParts(
+            parts.store, parts.is_store_growing, open_draft, parts.skip_set
+        )
 
     def of_request(self, request: GenerationConfig) -> DecodingStrategy:
         """Returns the method that ``request`` asks for; raises as `strategy` does."""
@@ -135,7 +140,7 @@ class Methods:
                 f"method {name} drafts otherwise: use method draft, or another verifier"
             )
         free, models = self._chosen(name)
-        why_not = self._why_no_overlap(verifier) if models else ""
+        why_not = self._why_no_overlap(verifier) if DRAFT in models else ""
         drafters = [self._free_drafter(n) for n in free]
         model = self._model_drafter(models[0], not why_not) if models else None
         self._check_hidden_layers([*drafters, *([model] if model else [])])
@@ -162,6 +167,11 @@ class Methods:
             if (need := known[n].need) is not None and not self._drafter_parts.has(need):
                 raise ConfigError(f"method {n} needs {need.advice}")
         models = [n for n in chosen if not known[n].is_free]
+        if name == AUTO:
+            spare = {
+                n for n, found in known.items() if isinstance(found, ModelMethod) and found.is_spare
+            }
+            models = sorted(models, key=lambda n: n in spare)[:1]
         if len(models) > 1:
             raise ConfigError(f"{' and '.join(models)} both draft with a model: choose one")
         return [n for n in chosen if known[n].is_free], models

@@ -12,6 +12,7 @@ from edgedec.runtime.backends import release_model
 from edgedec.runtime.config.checks import check_progress, check_type, checked_path
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.cores.machine import physical_cores
+from edgedec.runtime.drafting.skip_set import SkipSet
 from edgedec.runtime.engine import Engine, LoadedModel
 from edgedec.runtime.methods.draft_source import find_draft
 from edgedec.runtime.methods.store_source import find_store
@@ -87,6 +88,7 @@ def load(
                 identity=identity(manifest, threads),
                 memory=memory,
                 tuned=tuned(manifest),
+                skip_set=SkipSet.read(manifest.defaults, entry.config),
                 store=store,
                 is_store_growing=options.is_store_growing,
                 split=split,

@@ -7,7 +7,7 @@ float64 of logits from plain passes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,7 +23,8 @@ from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.decoding.speculative import Speculative
 from edgedec.runtime.decoding.verifiers import VERIFIERS
 from edgedec.runtime.decoding.verifiers.typical import Typical
-from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter, DraftModelDrafting
+from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter
+from edgedec.runtime.drafters.draft.tree_drafting import TreeDrafting
 from edgedec.runtime.drafters.recycling import TokenRecycling
 from edgedec.runtime.drafting.draft_role import DraftRole
 from edgedec.runtime.drafting.draft_tree import DraftTree, SiblingKind
@@ -108,14 +109,14 @@ class ChoosingDrafter(DraftModelDrafter):
         self.kind = kind
 
     def begin(self, prompt: DraftPrompt) -> ChoosingDrafting:
-        return ChoosingDrafting(self, prompt.tokens)
+        return ChoosingDrafting(self, prompt)
 
 
-class ChoosingDrafting(DraftModelDrafting):
+class ChoosingDrafting(TreeDrafting):
     """The part of a request."""
 
-    def __init__(self, drafter: ChoosingDrafter, tokens: Sequence[int]) -> None:
-        super().__init__(drafter, tokens)
+    def __init__(self, drafter: ChoosingDrafter, prompt: DraftPrompt) -> None:
+        super().__init__(drafter, prompt)
         self._kind = drafter.kind
 
     def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:

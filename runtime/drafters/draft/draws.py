@@ -17,8 +17,6 @@ from edgedec.runtime.sessions.passes import Passes
 from edgedec.runtime.sessions.rows import Rows
 from edgedec.runtime.text.token_map import TokenMap
 
-NAME = "draft"
-
 _FIRST_DRAW = 1 << 40
 """Counters of the drafter's own draws begin here, beyond every position of a text."""
 
@@ -46,8 +44,15 @@ class Draws:
     """The draws of one round. Each has noise of its own, shared with nothing."""
 
     def __init__(
-        self, passes: DraftPasses, token_map: TokenMap, context: DraftContext, vocab_size: int
+        self,
+        origin: str,
+        passes: DraftPasses,
+        token_map: TokenMap,
+        context: DraftContext,
+        vocab_size: int,
     ) -> None:
+        """origin: name of the drafter."""
+        self._origin = origin
         self._passes = passes
         self._map = token_map
         self._context = context
@@ -131,7 +136,7 @@ class Draws:
             tree.draft_rows[at] = distribution.row(self._vocab_size)
         probability = float(distribution.probs[node.n_drawn])
         share = min(1.0, probability / node.left)
-        child = tree.add(int(distribution.tokens[node.n_drawn]), at, probability, NAME)
+        child = tree.add(int(distribution.tokens[node.n_drawn]), at, probability, self._origin)
         node.left -= probability
         node.n_drawn += 1
         return share, child

@@ -21,8 +21,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from edgedec.runtime.cores.core_split import CoreSplit
-from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter, DraftModelDrafting
-from edgedec.runtime.drafters.draft.draws import NAME
+from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter
+from edgedec.runtime.drafters.draft.tree_drafting import TreeDrafting
 from edgedec.runtime.drafting.draft_cost import DraftCost
 from edgedec.runtime.drafting.draft_tree import DraftTree
 from edgedec.runtime.drafting.drafter import (
@@ -90,7 +90,7 @@ class OverlapGauge:
 class OverlappedDrafter:
     """A `DraftModelDrafter` with a thread of its own; what requests share of it."""
 
-    name = NAME
+    name = DraftModelDrafter.name
     hidden_layers = ()
 
     def __init__(
@@ -122,7 +122,7 @@ class OverlappedDrafter:
 class OverlappedDrafting(ModelDrafting):
     """One request's part; errors in the thread are raised by `observe`."""
 
-    def __init__(self, drafter: OverlappedDrafter, drafting: DraftModelDrafting) -> None:
+    def __init__(self, drafter: OverlappedDrafter, drafting: TreeDrafting) -> None:
         self._drafter = drafter
         self._drafting = drafting
         self._running: Future[None] | None = None

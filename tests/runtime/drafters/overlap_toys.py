@@ -16,8 +16,9 @@ from edgedec.runtime.cores.core_split import CoreSplit
 from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.decoding.speculative import Speculative
 from edgedec.runtime.decoding.strategy import DecodingStrategy
-from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter, DraftModelDrafting
+from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter
 from edgedec.runtime.drafters.draft.overlapped import OverlappedDrafter, OverlappedDrafting
+from edgedec.runtime.drafters.draft.tree_drafting import TreeDrafting
 from edgedec.runtime.drafting.draft_role import DraftRole
 from edgedec.runtime.drafting.drafter import Budget, DraftPrompt
 from edgedec.runtime.sessions.passes import Pass
@@ -101,7 +102,7 @@ def model_over(session: DraftSession) -> DraftModelDrafter:
     return DraftModelDrafter(DraftRole(OnePool(session), TokenMap.same(VOCAB, VOCAB), VOCAB))
 
 
-def drafting_over(session: DraftSession) -> DraftModelDrafting:
+def drafting_over(session: DraftSession) -> TreeDrafting:
     return model_over(session).begin(DraftPrompt(PROMPT))
 
 

@@ -31,15 +31,18 @@ from edgedec.runtime.drafting.drafter import (
     DraftPrompt,
     ModelDrafter,
     ModelDrafting,
+    Promise,
 )
+from edgedec.runtime.drafting.skip_set import SkipSet
 from edgedec.runtime.methods.methods import AUTO, MethodParts, Methods
 from edgedec.runtime.ngrams.ngram_store import NgramStore
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sessions.passes import run_passes
 from edgedec.runtime.sessions.pool import SequencePool
+from edgedec.runtime.sessions.prefill import feed
 from edgedec.runtime.text.token_map import TokenMap
 
-from ..conftest import ToyModel
+from ..conftest import ToyModel, ToySession
 from ..draft_toys import ToyMask
 from .rounds import outcome_of
 
@@ -70,7 +73,8 @@ class Maker:
         store.add([1, 2, 3, 4, 5, 1, 2, 4])
         self.pool = SequencePool(ToyModel(V), 256)
         role = DraftRole(self.pool, TokenMap.same(V, V), V)
-        parts = DrafterParts(store, self.is_store_growing, lambda: role)
+        skip_set = SkipSet((1,), 1, V, Promise(0.5, 0.5))
+        parts = DrafterParts(store, self.is_store_growing, lambda: role, skip_set)
         if isinstance(method, FreeMethod):
             return method.make(parts)
         return method.make(parts, self.split)
@@ -108,13 +112,18 @@ class Talk:
         self._noise, self._mask = Noise(int(rng.integers(99))), ForcingMask(V)
         self.text, self._n_prompt = list(text), len(text)
         self._tree = DraftTree()
-        self._drafting: Drafting | ModelDrafting = drafter.begin(DraftPrompt(list(text)))
+        self._target = ToySession(V)
+        self._drafting: Drafting | ModelDrafting = drafter.begin(
+            DraftPrompt(list(text), target=self._target)
+        )
 
     def propose(self, budget: Budget) -> DraftTree:
         context = self._context()
+        self._feed_target()
         found = self._drafting.propose(context, budget)
         self._tree = tree = found if isinstance(found, DraftTree) else run_passes(found)
         assert context.tokens == self.text
+        assert list(self._target.tokens) == self.text[:-1]
         check_proposal(tree, budget, self._name)
         return tree
 
@@ -139,6 +148,13 @@ class Talk:
         more = self._rng.integers(0, V, max(0, n_more)).tolist()
         text = [*self.text, *more][: max(self._n_prompt, len(self.text) + n_more)]
         self._drafting.end(text)
+
+    def _feed_target(self) -> None:
+        """Leaves the target as it is before a round: with all of the text but the anchor."""
+        if before := self.text[:-1]:
+            run_passes(feed(self._target, before))
+        else:
+            self._target.truncate(0)
 
     def _context(self) -> DraftContext:
         tokens = list(self.text)
@@ -175,7 +191,7 @@ def test_a_method_states_itself(name: str, tmp_path: Path) -> None:
     drafter = Maker(name, None, tmp_path)()
     assert drafter.name == name
     assert all(isinstance(layer, int) for layer in drafter.hidden_layers)
-    drafting = drafter.begin(DraftPrompt([1, 2]))
+    drafting = drafter.begin(DraftPrompt([1, 2], target=ToySession(V)))
     assert isinstance(drafting, ModelDrafting) == (not method.is_free)
     drafting.end([1, 2])
     drafter.close()

@@ -16,7 +16,8 @@ from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.decoding.speculative import Speculative
 from edgedec.runtime.decoding.strategy import DecodeState
 from edgedec.runtime.decoding.verifiers import VERIFIERS
-from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter, DraftModelDrafting
+from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter
+from edgedec.runtime.drafters.draft.tree_drafting import TreeDrafting
 from edgedec.runtime.drafting.draft_role import DraftRole
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree, SiblingKind
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt
@@ -168,14 +169,12 @@ class Drawing(DraftModelDrafter):
         self.kind = kind
 
     def begin(self, prompt: DraftPrompt) -> DrawingDrafting:
-        return DrawingDrafting(self, prompt.tokens, self.kind)
+        return DrawingDrafting(self, prompt, self.kind)
 
 
-class DrawingDrafting(DraftModelDrafting):
-    def __init__(
-        self, drafter: DraftModelDrafter, tokens: Sequence[int], kind: SiblingKind
-    ) -> None:
-        super().__init__(drafter, tokens)
+class DrawingDrafting(TreeDrafting):
+    def __init__(self, drafter: Drawing, prompt: DraftPrompt, kind: SiblingKind) -> None:
+        super().__init__(drafter, prompt)
         self._kind = kind
 
     def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:

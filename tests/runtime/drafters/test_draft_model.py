@@ -12,12 +12,8 @@ from hypothesis import strategies as st
 
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config import SamplingConfig
-from edgedec.runtime.drafters.draft.draft_model import (
-    MAX_MISSING,
-    N_RECENT,
-    DraftModelDrafter,
-    DraftModelDrafting,
-)
+from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter
+from edgedec.runtime.drafters.draft.tree_drafting import MAX_MISSING, N_RECENT, TreeDrafting
 from edgedec.runtime.drafting.draft_role import DraftRole
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt
@@ -355,7 +351,7 @@ def test_coupled_drafts_draw_what_the_model_itself_would(sampling: SamplingConfi
 
 
 @pytest.fixture(scope="module")
-def observed() -> DraftModelDrafting:
+def observed() -> TreeDrafting:
     """Returns a drafting that saw a target model which always takes its second choice."""
     drafting, text = make_drafting(), list(PROMPT)
     for _ in range(400):
@@ -368,7 +364,7 @@ def observed() -> DraftModelDrafting:
     return drafting
 
 
-def test_it_learns_what_its_probabilities_are_worth(observed: DraftModelDrafting) -> None:
+def test_it_learns_what_its_probabilities_are_worth(observed: TreeDrafting) -> None:
     tree = propose(observed, context_of(PROMPT), Budget(n_nodes=8, depth=1))
     values = {node.token: node.probability for node in tree.nodes}
     best, second = np.argsort(-peaked(PROMPT))[:2].tolist()

@@ -19,8 +19,8 @@ from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.decoding.speculative import Speculative
 from edgedec.runtime.drafters.draft import overlapped
-from edgedec.runtime.drafters.draft.draft_model import MAX_AHEAD
 from edgedec.runtime.drafters.draft.overlapped import OverlapGauge
+from edgedec.runtime.drafters.draft.tree_drafting import MAX_AHEAD
 from edgedec.runtime.drafting.draft_tree import DraftTree
 from edgedec.runtime.drafting.drafter import Budget
 from edgedec.runtime.sessions.passes import run_passes

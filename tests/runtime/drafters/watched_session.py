@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter, DraftModelDrafting
+from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter
+from edgedec.runtime.drafters.draft.tree_drafting import TreeDrafting
 from edgedec.runtime.drafting.draft_role import DraftRole
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt, ModelDrafting
@@ -56,7 +57,7 @@ def make_drafting(
     session: ToySession | None = None,
     token_map: TokenMap | None = None,
     prompt: Sequence[int] = PROMPT,
-) -> DraftModelDrafting:
+) -> TreeDrafting:
     """Returns the part in one request of a drafter of its own."""
     return make_drafter(session, token_map).begin(DraftPrompt(prompt))
 
