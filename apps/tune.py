@@ -1,4 +1,4 @@
-"""`edgedec tune`: when the target model should take over, for this pair, on this device."""
+"""`edgedec tune`: when the target model takes over, or what it can draft without, measured here."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from edgedec.apps.tuning.report import (
     write_manifest,
 )
 from edgedec.apps.tuning.runs import REFERENCES, Job, costs_of, record, run_for_real
+from edgedec.apps.tuning.skip import SkipState, tune_skip
 from edgedec.apps.tuning.state import TuneState
 from edgedec.apps.tuning.sweep import Expected, around, candidates, expect, frontier
 from edgedec.models.bundle_files import file_sha256
@@ -75,6 +76,13 @@ class TuneOptions:
             "learns from right answers (canonical_solution or answer in the calibration file).",
         ),
     ] = None
+    skip: Annotated[
+        bool,
+        typer.Option(
+            "--skip",
+            help="Find sub-layers that the model can leave out while it drafts for itself.",
+        ),
+    ] = False
     max_new_tokens: Annotated[int, typer.Option(min=2, help="Most new tokens of a prompt.")] = 96
     per_category: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Only the first N of each category.")
@@ -125,12 +133,18 @@ def tune(
       edgedec tune qwen.edgedec --calibration prompts.jsonl
 
       edgedec tune qwen.edgedec --draft draft.edgedec --calibration code.jsonl --minutes 30
+
+      edgedec tune qwen.edgedec --skip --calibration prompts.jsonl
     """
     if not what.calibration:
         raise ConfigError("nothing to tune on: name a file of prompts with --calibration")
     if not what.dry_run and not os.access(bundle, os.W_OK):
         raise ConfigError(f"{bundle} cannot be written: mend that, or use --dry-run")
-    if what.policies == (ADADEC,):
+    if what.skip and what.policy is not None:
+        raise ConfigError("--skip finds sub-layers and --policy thresholds: choose one")
+    if what.skip:
+        _tune_skip(bundle, what, loading, json)
+    elif what.policies == (ADADEC,):
         _tune_one(bundle, what, loading, json)
     else:
         _tune_pair(bundle, what, loading, json)
@@ -178,6 +192,36 @@ def _tune_one(bundle: Path, what: TuneOptions, loading: options.LoadOptions, is_
         choice = Choice(learned.setting, {**_circumstances(loading), **learned.evidence})
         _write(bundle, with_tuned(manifest, [choice], None))
     if learned.is_interrupted:
+        raise typer.Exit(130)
+
+
+def _tune_skip(
+    bundle: Path, what: TuneOptions, loading: options.LoadOptions, is_json: bool
+) -> None:
+    """Finds what the target model can leave out while it drafts."""
+    prompts = read_prompts(what.calibration or (), None, what.per_category)
+    manifest = read_manifest(bundle)
+    bars = ProgressBars(count_amount, has_lines=True)
+    with bars, loading.load(bundle, bars.report) as engine:
+        facts = (fingerprint_of(manifest, TARGET), what.max_new_tokens, what.chat)
+        files = [file_sha256(path) for path in what.calibration or ()]
+        state = SkipState.open(identity_of(*facts, files, what.per_category), what.fresh)
+        if state.known:
+            note(f"{len(state.texts)} texts and {len(state.known)} trials are known already")
+        ids = _encode(engine, prompts, what)
+        seconds = 60 * what.minutes
+        found = tune_skip(engine, ids, what.max_new_tokens, state, seconds, bars.report)
+    found.evidence.update(_circumstances(loading))
+    if is_json:
+        print_json(found.to_dict())
+    else:
+        out.print(found.render())
+    if found.best.speedup <= 1:
+        note("no set is expected to pay here: auto will leave it alone")
+    if not what.dry_run:
+        write_manifest(bundle, found.written_into(manifest))
+        note(f"wrote the sets into {bundle}; method skip uses the best, auto where it pays")
+    if found.is_interrupted:
         raise typer.Exit(130)
 
 
