@@ -1,4 +1,4 @@
-"""Which instruction set a peer's library was built for, by the names edgedec's kernels have."""
+"""Which instruction set a peer's library was built for, named as edgedec's kernels are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 # Rising within a family, each with what llama.cpp's and ik_llama.cpp's system information calls it.
 _FAMILIES = (
     (("avx", "AVX"), ("avx2", "AVX2"), ("avxvnni", "AVX_VNNI"), ("avx512", "AVX512"),
-     ("avx512vnni", "AVX512_VNNI")),
+     ("avx512vnni", "AVX512_VNNI"), ("avx512amx", "AMX_INT8")),
     (("neon", "NEON"), ("neondot", "DOTPROD"), ("neoni8mm", "MATMUL_INT8")),
 )  # fmt: skip
 

@@ -252,6 +252,7 @@ def test_the_read_buffer_exceeds_the_caches() -> None:
     [
         ("AVX = 1 | AVX_VNNI = 0 | AVX2 = 1 | AVX512 = 0 | FMA = 1 | ", "avx2"),
         ("CPU : SSE3 = 1 | AVX = 1 | AVX2 = 1 | AVX512 = 1 | AVX512_VNNI = 1 | ", "avx512vnni"),
+        ("AVX512_VNNI = 1 | AVX512_BF16 = 1 | AMX_INT8 = 1 | ", "avx512amx"),
         ("CPU : NEON = 1 | ARM_FMA = 1 | DOTPROD = 1 | ", "neondot"),
         ("", None),
     ],
@@ -267,4 +268,5 @@ def test_a_lesser_build_of_a_peer_is_marked() -> None:
     }  # fmt: skip
     assert "avx2: less than avx512vnni" in _runtime_cells(facts, "avx512vnni")[3]
     assert _runtime_cells(facts, "avx2")[3] == "a loop, avx2"
+    assert _runtime_cells(facts | {"isa": "avx512amx"}, "avx512vnni")[3] == "a loop, avx512amx"
     assert _runtime_cells(facts | {"isa": None}, "avx2")[3] == "a loop"
