@@ -19,12 +19,13 @@ from edgedec.kernels.cpu import (
     row_stats,
     unpack_rows,
 )
-from edgedec.kernels.library import has_library, library_path
+from edgedec.kernels.library import Scoring, has_library, library_path
 from edgedec.kernels.limits import multiply_rate, read_rate
 
 __all__ = [
     "PANEL",
     "PackedMatrix",
+    "Scoring",
     "active_isa",
     "attention",
     "available_isas",

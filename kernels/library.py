@@ -46,6 +46,16 @@ class EmbedArgs(ctypes.Structure):
     )
 
 
+class Scoring(ctypes.Structure):
+    """``Scoring`` of src/kernels.h: how a row of attention weighs what it sees.
+
+    scale: of products of query and keys, 0 for 1 / sqrt(head size). softcap: bound that these bend
+    towards, 0 for none. window: positions that a row sees, its own the last, 0 for all.
+    """
+
+    _fields_ = (("scale", c_float), ("softcap", c_float), ("window", c_int64))
+
+
 class AttentionArgs(ctypes.Structure):
     """``AttentionArgs`` of src/kernels.h."""
 
@@ -62,6 +72,7 @@ class AttentionArgs(ctypes.Structure):
         ("n_kv_heads", c_int),
         ("head_size", c_int),
         ("kv_format", c_int),
+        ("scoring", Scoring),
         ("capacity", c_int64),
         ("k_cache", c_void_p),
         ("v_cache", c_void_p),

@@ -32,13 +32,19 @@ class Ops(Protocol[T]):
         """Returns `rms_norm` of each head of ``x`` by itself, with the weight [head_size]."""
 
     def attention(self, q: T, k: T, v: T, layer: int) -> T:
-        """Rotates q and k, appends k and v to the KV cache, returns the attended heads."""
+        """Rotates q and k, appends k and v to the KV cache, returns the attended heads.
+
+        Scale and cap of the products, rotation and window are those of the layer's configuration.
+        """
 
     def gate(self, gate: T, up: T) -> T:
         """Returns ``silu(gate) * up``."""
 
     def add(self, a: T, b: T) -> T:
         """Returns the sum."""
+
+    def scale(self, x: T, factor: float) -> T:
+        """Returns ``x`` times ``factor``."""
 
     def select_rows(self, x: T) -> T:
         """Returns the rows whose logits were asked for."""
@@ -81,12 +87,16 @@ def decoder(ops: Ops[T], config: ModelConfig, layer_gates: Sequence[bool] | None
     """
     runs = [True] * (2 * config.n_layers) if layer_gates is None else layer_gates
     x = ops.embed("embed_tokens.weight")
+    if config.embedding_scale != 1:
+        x = ops.scale(x, config.embedding_scale)
     ops.hidden(x, 0)
     for layer in range(config.n_layers):
         x = attention_half(ops, config, layer, x) if runs[2 * layer] else x
         x = mlp_half(ops, layer, x) if runs[2 * layer + 1] else x
         ops.hidden(x, layer + 1)
     x = ops.rms_norm(ops.select_rows(x), "norm.weight")
+    if config.logit_scale != 1:
+        x = ops.scale(x, config.logit_scale)
     return ops.linear(x, head_weight(config))
 
 

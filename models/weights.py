@@ -67,6 +67,25 @@ class PairedHeads:
 
 
 @dataclass(frozen=True)
+class PartialHeads:
+    """Rows of ``n_heads`` heads of which only the first ``rotary_size`` rotate, among themselves.
+
+    They are put where a rotation of whole heads, channel i with channel i + d/2, finds them: each
+    half of a head begins with a half of those that rotate.
+    """
+
+    n_heads: int
+    rotary_size: int
+
+    def of(self, n_rows: int) -> npt.NDArray[np.intp]:
+        """Returns, for each of our ``n_rows`` rows, its row in the checkpoint."""
+        heads = np.arange(n_rows, dtype=np.intp).reshape(self.n_heads, -1)
+        turning, still = np.split(heads, [self.rotary_size], axis=1)
+        halves = zip(np.split(turning, 2, axis=1), np.split(still, 2, axis=1), strict=True)
+        return np.concatenate([part for half in halves for part in half], axis=1).reshape(n_rows)
+
+
+@dataclass(frozen=True)
 class SourceWeight:
     """Where one of our weights lies in a checkpoint: a tensor, a slice of it, a transform.
 
