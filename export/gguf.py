@@ -108,7 +108,7 @@ class GgufCheckpoint:
         (n_rows, *_), source = self._map[name]
         tensor = self._tensors[source.name]
         values = tensor.type.plain(self._bytes(tensor)).dequantize().reshape(tensor.shape)
-        return np.array(source.take(values, n_rows), np.float32)
+        return np.array(source.take(values, n_rows), np.float32) + np.float32(source.offset)
 
     def release(self) -> None:
         """Drops mapped pages of what was read."""

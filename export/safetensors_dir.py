@@ -150,7 +150,8 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
         (n_rows, *_), source = self._map[name]
         tensor = self._tensors[source.name]
         values = source.take(tensor.values(), n_rows)
-        return np.array(PlainTensor(tensor.format, values).dequantize(), np.float32)
+        floats = np.array(PlainTensor(tensor.format, values).dequantize(), np.float32)
+        return floats + np.float32(source.offset)
 
     def release(self) -> None:
         """Drops mapped pages of what was read."""

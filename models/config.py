@@ -6,13 +6,14 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from edgedec.models.errors import ConfigError
 
 MAX_LAYERS = 10_000
 """More than any model has: lists are made that are as long."""
 
+Activation = Literal["silu", "gelu_tanh"]
 RopeScalingKind = Literal["none", "linear", "llama3", "factors", "longrope"]
 
 
@@ -74,6 +75,11 @@ class ModelConfig:
     attention_scale: what products of q and k are multiplied by; 0 for 1 / sqrt(head_size).
     attention_softcap: bound that these products bend towards, 0 for none.
     embedding_scale, logit_scale: what embeddings and logits are multiplied by.
+    logit_softcap: bound that logits bend towards, 0 for none.
+    has_pre_norms, has_post_norms: RMS norms before a sub-layer, and behind it, before its result is
+        added to the residual stream.
+    is_qk_norm_whole: the norm of q, and that of k, is over all heads at once.
+    activation: of the gate of an MLP.
     """
 
     family: str
@@ -98,6 +104,11 @@ class ModelConfig:
     attention_softcap: float = 0.0
     embedding_scale: float = 1.0
     logit_scale: float = 1.0
+    logit_softcap: float = 0.0
+    has_pre_norms: bool = True
+    has_post_norms: bool = False
+    is_qk_norm_whole: bool = False
+    activation: Activation = "silu"
 
     def __post_init__(self) -> None:
         for name in (
@@ -122,7 +133,14 @@ class ModelConfig:
                 f"rotary_size is {self.rotary_size}, expected an even number up to head_size "
                 f"{self.head_size}"
             )
-        for name in ("attention_scale", "attention_softcap", "embedding_scale", "logit_scale"):
+        if self.activation not in get_args(Activation):
+            raise ConfigError(
+                f"activation is {self.activation!r}, expected {' or '.join(get_args(Activation))}"
+            )
+        for name in (
+            "attention_scale", "attention_softcap", "embedding_scale", "logit_scale",
+            "logit_softcap",
+        ):  # fmt: skip
             if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}, expected 0 or more")
         if not 0 <= self.trimmed_head_size < self.vocab_size:

@@ -175,8 +175,12 @@ class ReferenceOps(Ops[Array]):
         return np.concatenate(heads, axis=-1)
 
     def gate(self, gate: Array, up: Array) -> Array:
-        """Returns `silu(gate) * up`."""
-        gated: Array = gate / (1 + np.exp(-gate)) * up
+        """Returns `activation(gate) * up`."""
+        if self._config.activation == "gelu_tanh":
+            inner = self._dtype(np.sqrt(2 / np.pi)) * (gate + self._dtype(0.044715) * gate**3)
+            gated: Array = self._dtype(0.5) * gate * (1 + np.tanh(inner)) * up
+        else:
+            gated = gate / (1 + np.exp(-gate)) * up
         return gated
 
     def add(self, a: Array, b: Array) -> Array:
@@ -187,6 +191,11 @@ class ReferenceOps(Ops[Array]):
         """Returns ``x`` times ``factor``."""
         scaled: Array = x * self._dtype(factor)
         return scaled
+
+    def soft_cap(self, x: Array, bound: float) -> Array:
+        """Returns `bound * tanh(x / bound)`."""
+        capped: Array = self._dtype(bound) * np.tanh(x / self._dtype(bound))
+        return capped
 
     def select_rows(self, x: Array) -> Array:
         """Returns the rows whose logits were asked for."""

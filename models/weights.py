@@ -93,12 +93,14 @@ class SourceWeight:
     expert: index into the tensor's first axis, where it stacks the matrices of several experts.
     first_row: of the rows that are ours, where a tensor joins several of our weights (q, k, v).
     order: how those rows are arranged; as ours when None.
+    offset: what is added to the values of a vector, such as 1 where norms are stored without it.
     """
 
     name: str
     expert: int | None = None
     first_row: int = 0
     order: RowOrder | None = None
+    offset: float = 0.0
 
     def take(
         self, stored: npt.NDArray[V], n_rows: int, start: int = 0, stop: int | None = None

@@ -146,8 +146,11 @@ class PortableEmitter(Ops[str]):
         return attended
 
     def gate(self, gate: str, up: str) -> str:
-        """Adds a Sigmoid and two Muls."""
+        """Adds a Sigmoid, or a Gelu, and what is to be multiplied."""
         stem = gate.removesuffix(".matmul")
+        if self._config.activation == "gelu_tanh":
+            gelu = self._node("Gelu", [gate], f"{stem}.gelu", approximate="tanh")
+            return self._node("Mul", [gelu, up], f"{stem}.gated")
         sigmoid = self._node("Sigmoid", [gate], f"{stem}.sigmoid")
         silu = self._node("Mul", [gate, sigmoid], f"{stem}.silu")
         return self._node("Mul", [silu, up], f"{stem}.gated")
@@ -159,6 +162,12 @@ class PortableEmitter(Ops[str]):
     def scale(self, x: str, factor: float) -> str:
         """Adds a Mul by a constant."""
         return self._node("Mul", [x, self._float(f"{x}.scale", factor)], f"{x}.scaled")
+
+    def soft_cap(self, x: str, bound: float) -> str:
+        """Adds a Tanh between a Div and a Mul by a constant."""
+        cap = self._float(f"{x}.cap", bound)
+        bent = self._node("Tanh", [self._node("Div", [x, cap], f"{x}.divided")], f"{x}.bent")
+        return self._node("Mul", [bent, cap], f"{x}.capped")
 
     def select_rows(self, x: str) -> str:
         """Adds a Gather of the rows whose logits are asked for."""

@@ -17,6 +17,7 @@ def hf_decoder(
     has_qkv_bias: bool = False,
     has_qk_norm: bool = False,
     can_rotate_partly: bool = False,
+    hidden_act: str = "silu",
 ) -> ModelConfig:
     """Returns the config of a pre-norm gated decoder from Hugging Face's usual keys.
 
@@ -26,7 +27,7 @@ def hf_decoder(
         CheckpointError: A key is missing or of the wrong type.
         UnsupportedModelError: A key asks for what the shared recipe does not do.
     """
-    fields.refuse("hidden_act", "silu")
+    fields.refuse("hidden_act", hidden_act)
     fields.refuse("mlp_bias", False)
     if fields.get("quantization_config") is not None:
         method = fields.table("quantization_config").text("quant_method", "unknown")
@@ -129,19 +130,29 @@ def _rotary_size(fields: Fields, head_size: int, can_rotate_partly: bool) -> int
 def hf_windows(fields: Fields, config: ModelConfig) -> ModelConfig:
     """Returns ``config`` with the sliding windows that ``layer_types`` and the like state."""
     window = fields.integer("sliding_window", 0, least=0)
-    layers: Collection[int] = range(config.n_layers)
-    if fields.get("layer_types") is not None:
-        types = fields.texts("layer_types")
-        if len(types) != config.n_layers:
-            fields.fail("layer_types", types, f"a list of {config.n_layers}")
-        for kind in types:
-            fields.nested("layer_types", {kind: kind}).refuse(
-                kind, "full_attention", "sliding_attention"
-            )
-        layers = [i for i, kind in enumerate(types) if kind == "sliding_attention"]
-        if layers and not window:
-            fields.refuse_with("sliding_window", "is missing, but layer_types has windows")
+    types = hf_layer_types(fields, config.n_layers)
+    if types is None:
+        return with_windows(config, window, range(config.n_layers))
+    layers = [i for i, is_local in enumerate(types) if is_local]
+    if layers and not window:
+        fields.refuse_with("sliding_window", "is missing, but layer_types has windows")
     return with_windows(config, window, layers)
+
+
+def hf_layer_types(fields: Fields, n_layers: int) -> list[bool] | None:
+    """Returns which layers have a sliding window; None where it is not stated layer by layer."""
+    if fields.get("layer_types") is None:
+        return None
+    types = fields.texts("layer_types")
+    if len(types) != n_layers:
+        fields.fail("layer_types", types, f"a list of {n_layers}")
+    known = ("full_attention", "sliding_attention")
+    if (other := next((kind for kind in types if kind not in known), None)) is not None:
+        raise UnsupportedModelError(
+            f"{fields.origin}: layer_types has {shown(other)}, only {' and '.join(known)} are "
+            f"supported"
+        )
+    return [kind == "sliding_attention" for kind in types]
 
 
 def with_windows(config: ModelConfig, window: int, layers: Collection[int]) -> ModelConfig:
