@@ -40,6 +40,12 @@ class Ops(Protocol[T]):
     def gate(self, gate: T, up: T) -> T:
         """Returns ``activation(gate) * up``, the activation being that of the configuration."""
 
+    def route(self, x: T, router: T) -> T:
+        """Returns each expert's share of ``x``, side by side, times what the router gives it.
+
+        That is nothing for all but the experts of the largest logits ``router``.
+        """
+
     def add(self, a: T, b: T) -> T:
         """Returns the sum."""
 
@@ -74,13 +80,21 @@ def attention_half(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
 
 
 def mlp_half(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
-    """Returns ``x`` plus the gated MLP sub-layer."""
+    """Returns ``x`` plus the gated MLP sub-layer.
+
+    Experts are one MLP of all their widths together, between whose halves the router's weights are
+    multiplied in: what sums up over the chosen experts is what the last product sums up.
+    """
     prefix = f"layers.{layer}.mlp"
     norm = f"layers.{layer}.post_attention_layernorm.weight"
     h = ops.rms_norm(x, norm) if config.has_pre_norms else x
-    gate = ops.linear(h, f"{prefix}.gate_proj.weight")
-    up = ops.linear(h, f"{prefix}.up_proj.weight")
-    y = ops.linear(ops.gate(gate, up), f"{prefix}.down_proj.weight")
+    own = f"{prefix}.experts" if config.n_experts else prefix
+    gate = ops.linear(h, f"{own}.gate_proj.weight")
+    up = ops.linear(h, f"{own}.up_proj.weight")
+    gated = ops.gate(gate, up)
+    if config.n_experts:
+        gated = ops.route(gated, ops.linear(h, f"{prefix}.router.weight"))
+    y = ops.linear(gated, f"{own}.down_proj.weight")
     return _added(ops, config, x, y, prefix)
 
 
@@ -123,7 +137,7 @@ def decoder_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {"embed_tokens.weight": (config.vocab_size, hidden)}
     for i in range(config.n_layers):
         attention, mlp = f"layers.{i}.self_attn", f"layers.{i}.mlp"
-        inner = config.layer(i).intermediate_size
+        inner = config.layer(i).intermediate_size * max(config.n_experts, 1)
         if config.has_pre_norms:
             shapes[f"layers.{i}.input_layernorm.weight"] = (hidden,)
         for name, n in (("q_proj", q), ("k_proj", kv), ("v_proj", kv)):
@@ -140,6 +154,9 @@ def decoder_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
             shapes[f"{mlp}.post_norm.weight"] = (hidden,)
         if config.has_pre_norms:
             shapes[f"layers.{i}.post_attention_layernorm.weight"] = (hidden,)
+        if config.n_experts:
+            shapes[f"{mlp}.router.weight"] = (config.n_experts, hidden)
+            mlp = f"{mlp}.experts"
         shapes[f"{mlp}.gate_proj.weight"] = (inner, hidden)
         shapes[f"{mlp}.up_proj.weight"] = (inner, hidden)
         shapes[f"{mlp}.down_proj.weight"] = (hidden, inner)

@@ -80,6 +80,8 @@ class ModelConfig:
         added to the residual stream.
     is_qk_norm_whole: the norm of q, and that of k, is over all heads at once.
     activation: of the gate of an MLP.
+    n_experts, n_experts_used: MLPs of a layer, of which a router chooses some for each token; 0 for
+        one MLP without a router. is_routing_normed: the weights of those chosen sum to 1.
     """
 
     family: str
@@ -109,6 +111,9 @@ class ModelConfig:
     has_post_norms: bool = False
     is_qk_norm_whole: bool = False
     activation: Activation = "silu"
+    n_experts: int = 0
+    n_experts_used: int = 0
+    is_routing_normed: bool = True
 
     def __post_init__(self) -> None:
         for name in (
@@ -136,6 +141,10 @@ class ModelConfig:
         if self.activation not in get_args(Activation):
             raise ConfigError(
                 f"activation is {self.activation!r}, expected {' or '.join(get_args(Activation))}"
+            )
+        if not min(self.n_experts, 1) <= self.n_experts_used <= self.n_experts < 1 << 16:
+            raise ConfigError(
+                f"n_experts_used is {self.n_experts_used}, expected 1 to n_experts {self.n_experts}"
             )
         for name in (
             "attention_scale", "attention_softcap", "embedding_scale", "logit_scale",

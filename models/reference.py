@@ -183,6 +183,19 @@ class ReferenceOps(Ops[Array]):
             gated = gate / (1 + np.exp(-gate)) * up
         return gated
 
+    def route(self, x: Array, router: Array) -> Array:
+        """Returns each expert's share of ``x`` times what the router gives it."""
+        n, c = len(x), self._config
+        scores = np.exp(router - router.max(axis=-1, keepdims=True))
+        scores /= scores.sum(axis=-1, keepdims=True)
+        chosen = np.argsort(-scores, axis=-1, kind="stable")[:, : c.n_experts_used]
+        weights = np.zeros_like(scores)
+        np.put_along_axis(weights, chosen, np.take_along_axis(scores, chosen, axis=-1), axis=-1)
+        if c.is_routing_normed:
+            weights /= weights.sum(axis=-1, keepdims=True)
+        shares: Array = x.reshape(n, c.n_experts, -1) * weights[..., None]
+        return shares.reshape(n, -1)
+
     def add(self, a: Array, b: Array) -> Array:
         """Returns the sum."""
         return a + b

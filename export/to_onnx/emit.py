@@ -155,6 +155,27 @@ class PortableEmitter(Ops[str]):
         silu = self._node("Mul", [gate, sigmoid], f"{stem}.silu")
         return self._node("Mul", [silu, up], f"{stem}.gated")
 
+    def route(self, x: str, router: str) -> str:
+        """Adds a TopK of the router's probabilities, spread over all experts, and a Mul."""
+        stem, c = router.removesuffix(".matmul"), self._config
+        self._constant("experts.used", [c.n_experts_used])
+        self._constant("experts.split", [0, 0, c.n_experts, -1])
+        self._constant("experts.joined", [0, 0, -1])
+        self._constant("experts.last", [-1])
+        scores = self._node("Softmax", [router], f"{stem}.scores", axis=-1)
+        top, places = f"{stem}.top", f"{stem}.places"
+        self._nodes.append(helper.make_node("TopK", [scores, "experts.used"], [top, places], top))
+        if c.is_routing_normed:
+            total = self._node("ReduceSum", [top, "experts.last"], f"{stem}.total")
+            top = self._node("Div", [top, total], f"{stem}.normed")
+        shape = self._node("Shape", [scores], f"{stem}.shape")
+        nothing = self._node("ConstantOfShape", [shape], f"{stem}.nothing")
+        spread = self._node("ScatterElements", [nothing, places, top], f"{stem}.weights", axis=-1)
+        weights = self._node("Unsqueeze", [spread, "experts.last"], f"{stem}.columns")
+        shares = self._node("Reshape", [x, "experts.split"], f"{stem}.shares")
+        routed = self._node("Mul", [shares, weights], f"{stem}.routed")
+        return self._node("Reshape", [routed, "experts.joined"], f"{stem}.routed.joined")
+
     def add(self, a: str, b: str) -> str:
         """Adds an Add, the residual stream first."""
         return self._node("Add", [a, b], f"{b.removesuffix('.matmul')}.residual_add")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from edgedec.models.config import ModelConfig, RopeScaling
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.fields import Fields
+from edgedec.models.weights import RowOrder, SourceWeight
 
 EMBEDDING, HEAD = "token_embd.weight", "output.weight"
 ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS = (
@@ -38,18 +39,23 @@ def gguf_decoder(
     has_qk_norm: bool = False,
     can_rotate_partly: bool = False,
     has_windows: bool = False,
+    has_experts: bool = False,
 ) -> ModelConfig:
     """Returns the config of a pre-norm gated decoder from the GGUF keys of ``family``.
 
     can_rotate_partly: whether the family's weights are put in order for a ``rotary_size``.
     has_windows: whether the family reads the window; a short one is refused where it does not.
+    has_experts: whether the MLPs of all layers are mixtures of experts.
 
     Raises:
         CheckpointError: A key or the embedding is missing, or of the wrong type.
         UnsupportedModelError: A key asks for what the shared recipe does not do.
     """
     fields = facts.fields
-    fields.refuse(f"{family}.expert_count", 0)
+    if not has_experts:
+        fields.refuse(f"{family}.expert_count", 0)
+    n_experts = fields.integer(f"{family}.expert_count") if has_experts else 0
+    width = fields.get(f"{family}.expert_feed_forward_length") if has_experts else None
     hidden_size = fields.integer(f"{family}.embedding_length")
     n_heads = fields.integer(f"{family}.attention.head_count")
     head_size = fields.integer(f"{family}.attention.key_length", hidden_size // max(n_heads, 1))
@@ -66,7 +72,9 @@ def gguf_decoder(
         family=family,
         vocab_size=facts.shapes[EMBEDDING][0],
         hidden_size=hidden_size,
-        intermediate_size=fields.integer(f"{family}.feed_forward_length"),
+        intermediate_size=fields.integer(
+            f"{family}.{'feed' if width is None else 'expert_feed'}_forward_length"
+        ),
         n_layers=fields.integer(f"{family}.block_count"),
         n_heads=n_heads,
         n_kv_heads=fields.integer(f"{family}.attention.head_count_kv", n_heads),
@@ -79,6 +87,8 @@ def gguf_decoder(
         has_qkv_bias=has_qkv_bias,
         has_qk_norm=has_qk_norm,
         is_head_tied=HEAD not in facts.shapes,
+        n_experts=n_experts,
+        n_experts_used=fields.integer(f"{family}.expert_used_count") if has_experts else 0,
     )
 
 
@@ -140,12 +150,23 @@ _LAYER_NAMES = {
     "mlp.gate_proj.weight": "ffn_gate.weight",
     "mlp.up_proj.weight": "ffn_up.weight",
     "mlp.down_proj.weight": "ffn_down.weight",
+    "mlp.router.weight": "ffn_gate_inp.weight",
+    "mlp.experts.gate_proj.weight": "ffn_gate_exps.weight",
+    "mlp.experts.up_proj.weight": "ffn_up_exps.weight",
+    "mlp.experts.down_proj.weight": "ffn_down_exps.weight",
 }
 _MODEL_NAMES = {
     "embed_tokens.weight": EMBEDDING,
     "norm.weight": "output_norm.weight",
     "lm_head.weight": HEAD,
 }
+
+
+def gguf_weight(config: ModelConfig, name: str, order: RowOrder | None = None) -> SourceWeight:
+    """Returns where our weight ``name`` lies, by its usual name; experts are stacked."""
+    n_experts = config.n_experts if ".experts." in name else 0
+    is_side_by_side = n_experts > 0 and name.endswith("down_proj.weight")
+    return SourceWeight(gguf_name(name), n_experts, is_side_by_side, order=order)
 
 
 def gguf_name(name: str) -> str:

@@ -17,8 +17,13 @@ weights = llama.weights
 
 def read_hf(fields: Fields) -> ModelConfig:
     """Returns the config that ``config.json`` states."""
-    config = hf_decoder(fields, "granite", has_qkv_bias=fields.flag("attention_bias", False))
-    return with_multipliers(
+    has_bias = fields.flag("attention_bias", False)
+    return hf_multipliers(fields, hf_decoder(fields, "granite", has_qkv_bias=has_bias))
+
+
+def hf_multipliers(fields: Fields, config: ModelConfig) -> ModelConfig:
+    """Returns ``config`` with the multipliers of ``config.json``."""
+    return _with_multipliers(
         config,
         embedding=positive(fields, "embedding_multiplier", 1.0),
         residual=positive(fields, "residual_multiplier", 1.0),
@@ -35,7 +40,7 @@ def read_gguf(facts: GgufFacts) -> ModelConfig:
 def gguf_multipliers(fields: Fields, config: ModelConfig) -> ModelConfig:
     """Returns ``config`` with the multipliers of the GGUF header."""
     name = config.family
-    return with_multipliers(
+    return _with_multipliers(
         config,
         embedding=positive(fields, f"{name}.embedding_scale", 1.0),
         residual=positive(fields, f"{name}.residual_scale", 1.0),
@@ -44,7 +49,7 @@ def gguf_multipliers(fields: Fields, config: ModelConfig) -> ModelConfig:
     )
 
 
-def with_multipliers(
+def _with_multipliers(
     config: ModelConfig, embedding: float, residual: float, attention: float, logits: float
 ) -> ModelConfig:
     """Returns ``config`` with multipliers of embeddings, sub-layers, products of q and k, logits.

@@ -34,6 +34,7 @@ Tensors = Iterable[tuple[str, Logits]]
 
 TOKENS = [3, 80, 7, 7, 41, 0, 12, 66, 5, 91, 33, 8, 2, 60, 77, 19, 4, 4, 58, 30, 11, 95, 23]
 N_NEW = 24
+ROUTERS = (".mlp.gate.weight", ".router.layer.weight")
 MAX_GAP = 0.35
 """Largest logit by which float32 may prefer another token: what 8-bit activations cost."""
 
@@ -100,6 +101,8 @@ class FamilyParity:
         for name, parameter in model.named_parameters():
             is_norm = "norm" in name
             mean, std = (cls.NORM_MEAN, 0.3) if is_norm else (0.0, 0.11)
+            if name.endswith(ROUTERS):
+                std = 1.0  # choices between experts that are nearly tied fall either way
             torch.nn.init.normal_(parameter, mean=mean, std=std)
         model.save_pretrained(folder)
         (folder / "tokenizer.json").write_text(json.dumps(TOKENIZER))
