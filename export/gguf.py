@@ -13,7 +13,7 @@ from edgedec.export.gguf_header import GgufHeader, TensorRecord, read_header
 from edgedec.export.mapped_file import MappedFile
 from edgedec.export.tokenizer import build_tokenizer, read_special
 from edgedec.models.errors import CheckpointError, ConfigError, UnsupportedModelError
-from edgedec.models.families import ROPE_FACTORS, GgufFacts, find_family
+from edgedec.models.families import ROPE_FACTOR_NAMES, GgufFacts, find_family
 from edgedec.models.fields import Fields
 from edgedec.models.quant import PlainTensor, QuantFormat
 from edgedec.models.weights import check_layers, check_weights
@@ -57,7 +57,7 @@ class GgufCheckpoint:
             check_layers(self.config, len(shapes))
             weights = family.weights(self.config).items()
             self._map = {ours: (weight.shape, weight.gguf) for ours, weight in weights}
-            check_weights(self.config.family, self._map, shapes, frozenset({ROPE_FACTORS}))
+            check_weights(self.config.family, self._map, shapes, frozenset(ROPE_FACTOR_NAMES))
         except (ConfigError, CheckpointError) as error:
             raise CheckpointError(_prefixed(path, error)) from None
         except UnsupportedModelError as error:
@@ -108,7 +108,7 @@ class GgufCheckpoint:
         (n_rows, *_), source = self._map[name]
         tensor = self._tensors[source.name]
         values = tensor.type.plain(self._bytes(tensor)).dequantize().reshape(tensor.shape)
-        return np.array(source.take(values, n_rows), np.float32)
+        return np.array(source.take(values, n_rows), np.float32) + np.float32(source.offset)
 
     def release(self) -> None:
         """Drops mapped pages of what was read."""
@@ -119,15 +119,16 @@ class GgufCheckpoint:
         lead = tensor.shape[:-1] or (1,)
         return self._file.view(tensor.offset, tensor.n_bytes).reshape(*lead, -1)
 
-    def _rope_factors(self, header: GgufHeader) -> tuple[float, ...]:
-        tensor = header.tensors.get(ROPE_FACTORS)
-        if tensor is None:
-            return ()
-        if len(tensor.shape) != 1 or tensor.shape[0] > MAX_ROPE_FACTORS:
-            raise CheckpointError(
-                f"{ROPE_FACTORS} has shape {list(tensor.shape)}, expected one row"
-            )
-        return tuple(tensor.type.plain(self._bytes(tensor)).dequantize()[0].tolist())
+    def _rope_factors(self, header: GgufHeader) -> dict[str, tuple[float, ...]]:
+        found = {}
+        for name in ROPE_FACTOR_NAMES:
+            if (tensor := header.tensors.get(name)) is None:
+                continue
+            if len(tensor.shape) != 1 or tensor.shape[0] > MAX_ROPE_FACTORS:
+                raise CheckpointError(f"{name} has shape {list(tensor.shape)}, expected one row")
+            values = tensor.type.plain(self._bytes(tensor)).dequantize()[0]
+            found[name] = tuple(values.tolist())
+        return found
 
 
 def _refuse_parts(fields: Fields) -> None:

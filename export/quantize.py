@@ -87,7 +87,8 @@ class Quantized(EditedCheckpoint):
     def format(self, name: str) -> QuantFormat:
         """Returns the storage format of the matrix ``name`` after quantisation."""
         stored = self._checkpoint.format(name)
-        if self._format_name is None:
+        # A router is small, and what it decides is not a matter of degree.
+        if self._format_name is None or name.endswith(".router.weight"):
             return stored
         wanted = FORMATS[self._format_name]
         is_draft_head = self._is_draft and name == head_weight(self.config)

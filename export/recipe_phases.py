@@ -7,6 +7,7 @@ from edgedec.export.head_tokens import choose_head_ids
 from edgedec.export.model_export import Phases
 from edgedec.export.quantize import Quantized, measure_errors
 from edgedec.export.recipe_model import RecipeModel
+from edgedec.export.shortened import Shortened
 from edgedec.export.trimmed_head import TrimmedHead
 from edgedec.export.verify import check_error, verify_logits
 from edgedec.models.errors import ConfigError
@@ -34,6 +35,9 @@ def configure(model: RecipeModel) -> None:
             f"context {model.context} is more than the {config.max_positions} positions "
             f"{model.source.name} was trained for; ask for fewer"
         )
+    if config.rope_scaling.kind == "longrope":
+        # Which of the two lists of factors is right depends on how long texts may become.
+        model.source = Shortened(model.source, model.context)
     if model.hidden_layers and model.hidden_layers[-1] > config.n_layers:
         raise ConfigError(
             f"hidden layer {model.hidden_layers[-1]} does not exist, {model.source.name} has "

@@ -137,20 +137,23 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
 
     def format(self, name: str) -> QuantFormat:
         """Returns the storage format of the matrix ``name``."""
-        return self._tensors[self._map[name][1].name].format
+        return self._tensors[self._map[name][1].names[0]].format
 
     def rows(self, name: str, start: int, stop: int) -> PlainTensor:
         """Returns rows [start, stop) of the matrix ``name``."""
         (n_rows, *_), source = self._map[name]
-        tensor = self._tensors[source.name]
-        return PlainTensor(tensor.format, source.take(tensor.values(), n_rows, start, stop))
+        tensors = [self._tensors[name] for name in source.names]
+        values = [tensor.values() for tensor in tensors]
+        stored = values[0] if source.names == (source.name,) else values
+        return PlainTensor(tensors[0].format, source.take(stored, n_rows, start, stop))
 
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         """Returns the norm weight or bias ``name``."""
         (n_rows, *_), source = self._map[name]
         tensor = self._tensors[source.name]
         values = source.take(tensor.values(), n_rows)
-        return np.array(PlainTensor(tensor.format, values).dequantize(), np.float32)
+        floats = np.array(PlainTensor(tensor.format, values).dequantize(), np.float32)
+        return floats + np.float32(source.offset)
 
     def release(self) -> None:
         """Drops mapped pages of what was read."""

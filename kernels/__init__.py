@@ -17,7 +17,7 @@ from edgedec.kernels.cpu import (
 )
 from edgedec.kernels.embed_op import embed, unpack_rows
 from edgedec.kernels.head_norm_op import head_norm
-from edgedec.kernels.library import has_library, library_path
+from edgedec.kernels.library import Scoring, has_library, library_path
 from edgedec.kernels.limits import multiply_rate, read_rate
 from edgedec.kernels.linear_op import linear
 from edgedec.kernels.row_stats_op import row_stats
@@ -25,6 +25,7 @@ from edgedec.kernels.row_stats_op import row_stats
 __all__ = [
     "PANEL",
     "PackedMatrix",
+    "Scoring",
     "active_isa",
     "attention",
     "available_isas",

@@ -160,13 +160,15 @@ def attention(
     rope: tuple[Floats, Floats],
     kv_cache: tuple[KVBlocks, KVBlocks],
     *,
+    scoring: library.Scoring | None = None,
     out: Floats | None = None,
     isa: str | None = None,
     n_threads: int = 1,
 ) -> Floats:
     """Returns the attended heads of a pass, after writing its keys and values to the KV cache.
 
-    Row i attends to the first ``past`` rows of the KV cache, to itself and to its ancestors. The
+    Row i attends to the first ``past`` rows of the KV cache, to itself and to its ancestors, as
+    ``scoring`` says: by default to all, by products over the square root of the head size. The
     first P - T of the ``parents`` are those of nodes whose rows earlier passes left at past..
 
     Shapes: qkv [T, (H + 2 Hkv) * d]; positions [T], parents [P] int64; rope: cosines and sines
@@ -201,7 +203,8 @@ def attention(
     args = library.AttentionArgs(
         qkv.ctypes.data, positions.ctypes.data, parents.ctypes.data, rows, nodes - rows, past,
         rope[0].ctypes.data, pointer("sines", rope[1], np.float32, rope[0].shape),
-        n_heads, n_kv_heads, d, int(keys.dtype == np.uint8), capacity,
+        n_heads, n_kv_heads, d, int(keys.dtype == np.uint8),
+        scoring or library.Scoring(), capacity,
         keys.ctypes.data, values.ctypes.data, out.ctypes.data,
     )  # fmt: skip
     run("attention", args, isa, n_threads)

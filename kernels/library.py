@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable
-from ctypes import POINTER, c_char_p, c_int, c_int64, c_void_p
+from ctypes import POINTER, c_char_p, c_float, c_int, c_int64, c_void_p
 from pathlib import Path
 from typing import cast
 
@@ -17,6 +17,16 @@ class MatrixArgs(ctypes.Structure):
     """``Matrix`` of src/kernels.h."""
 
     _fields_ = (("packed", c_void_p), ("bias", c_void_p), ("format", c_int), ("n", c_int64))
+
+
+class Scoring(ctypes.Structure):
+    """``Scoring`` of src/kernels.h: how a row of attention weighs what it sees.
+
+    scale: of products of query and keys, 0 for 1 / sqrt(head size). softcap: bound that these bend
+    towards, 0 for none. window: positions that a row sees, its own the last, 0 for all.
+    """
+
+    _fields_ = (("scale", c_float), ("softcap", c_float), ("window", c_int64))
 
 
 class AttentionArgs(ctypes.Structure):
@@ -35,6 +45,7 @@ class AttentionArgs(ctypes.Structure):
         ("n_kv_heads", c_int),
         ("head_size", c_int),
         ("kv_format", c_int),
+        ("scoring", Scoring),
         ("capacity", c_int64),
         ("k_cache", c_void_p),
         ("v_cache", c_void_p),

@@ -32,13 +32,28 @@ class Ops(Protocol[T]):
         """Returns `rms_norm` of each head of ``x`` by itself, with the weight [head_size]."""
 
     def attention(self, q: T, k: T, v: T, layer: int) -> T:
-        """Rotates q and k, appends k and v to the KV cache, returns the attended heads."""
+        """Rotates q and k, appends k and v to the KV cache, returns the attended heads.
+
+        Scale and cap of the products, rotation and window are those of the layer's configuration.
+        """
 
     def gate(self, gate: T, up: T) -> T:
-        """Returns ``silu(gate) * up``."""
+        """Returns ``activation(gate) * up``, the activation being that of the configuration."""
+
+    def route(self, x: T, router: T) -> T:
+        """Returns each expert's share of ``x``, side by side, times what the router gives it.
+
+        That is nothing for all but the experts of the largest logits ``router``.
+        """
 
     def add(self, a: T, b: T) -> T:
         """Returns the sum."""
+
+    def scale(self, x: T, factor: float) -> T:
+        """Returns ``x`` times ``factor``."""
+
+    def soft_cap(self, x: T, bound: float) -> T:
+        """Returns ``bound * tanh(x / bound)``."""
 
     def select_rows(self, x: T) -> T:
         """Returns the rows whose logits were asked for."""
@@ -50,7 +65,7 @@ class Ops(Protocol[T]):
 def attention_half(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
     """Returns ``x`` plus the attention sub-layer."""
     prefix = f"layers.{layer}.self_attn"
-    h = ops.rms_norm(x, f"layers.{layer}.input_layernorm.weight")
+    h = ops.rms_norm(x, f"layers.{layer}.input_layernorm.weight") if config.has_pre_norms else x
 
     def project(name: str) -> T:
         bias = f"{prefix}.{name}.bias" if config.has_qkv_bias else None
@@ -58,36 +73,56 @@ def attention_half(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
 
     q, k, v = project("q_proj"), project("k_proj"), project("v_proj")
     if config.has_qk_norm:
-        q = ops.head_norm(q, f"{prefix}.q_norm.weight")
-        k = ops.head_norm(k, f"{prefix}.k_norm.weight")
+        norm = ops.rms_norm if config.is_qk_norm_whole else ops.head_norm
+        q, k = norm(q, f"{prefix}.q_norm.weight"), norm(k, f"{prefix}.k_norm.weight")
     heads = ops.attention(q, k, v, layer)
-    return ops.add(x, ops.linear(heads, f"{prefix}.o_proj.weight"))
+    return _added(ops, config, x, ops.linear(heads, f"{prefix}.o_proj.weight"), prefix)
 
 
-def mlp_half(ops: Ops[T], layer: int, x: T) -> T:
-    """Returns ``x`` plus the gated MLP sub-layer."""
+def mlp_half(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
+    """Returns ``x`` plus the gated MLP sub-layer.
+
+    Experts are one MLP of all their widths together, between whose halves the router's weights are
+    multiplied in: what sums up over the chosen experts is what the last product sums up.
+    """
     prefix = f"layers.{layer}.mlp"
-    h = ops.rms_norm(x, f"layers.{layer}.post_attention_layernorm.weight")
-    gate = ops.linear(h, f"{prefix}.gate_proj.weight")
-    up = ops.linear(h, f"{prefix}.up_proj.weight")
-    return ops.add(x, ops.linear(ops.gate(gate, up), f"{prefix}.down_proj.weight"))
+    norm = f"layers.{layer}.post_attention_layernorm.weight"
+    h = ops.rms_norm(x, norm) if config.has_pre_norms else x
+    own = f"{prefix}.experts" if config.n_experts else prefix
+    gate = ops.linear(h, f"{own}.gate_proj.weight")
+    up = ops.linear(h, f"{own}.up_proj.weight")
+    gated = ops.gate(gate, up)
+    if config.n_experts:
+        gated = ops.route(gated, ops.linear(h, f"{prefix}.router.weight"))
+    y = ops.linear(gated, f"{own}.down_proj.weight")
+    return _added(ops, config, x, y, prefix)
+
+
+def _added(ops: Ops[T], config: ModelConfig, x: T, y: T, prefix: str) -> T:
+    """Returns the residual stream ``x`` plus what a sub-layer made of it."""
+    return ops.add(x, ops.rms_norm(y, f"{prefix}.post_norm.weight") if config.has_post_norms else y)
 
 
 def decoder(ops: Ops[T], config: ModelConfig, layer_gates: Sequence[bool] | None = None) -> T:
-    """Returns the logits of the selected rows: the recipe of every pre-norm gated decoder.
+    """Returns the logits of the selected rows: the recipe of every gated decoder.
 
     layer_gates: which sub-layers take part: 2i is the attention of layer i, 2i + 1 its MLP; all
         when None.
     """
     runs = [True] * (2 * config.n_layers) if layer_gates is None else layer_gates
     x = ops.embed("embed_tokens.weight")
+    if config.embedding_scale != 1:
+        x = ops.scale(x, config.embedding_scale)
     ops.hidden(x, 0)
     for layer in range(config.n_layers):
         x = attention_half(ops, config, layer, x) if runs[2 * layer] else x
-        x = mlp_half(ops, layer, x) if runs[2 * layer + 1] else x
+        x = mlp_half(ops, config, layer, x) if runs[2 * layer + 1] else x
         ops.hidden(x, layer + 1)
     x = ops.rms_norm(ops.select_rows(x), "norm.weight")
-    return ops.linear(x, head_weight(config))
+    if config.logit_scale != 1:
+        x = ops.scale(x, config.logit_scale)
+    logits = ops.linear(x, head_weight(config))
+    return ops.soft_cap(logits, config.logit_softcap) if config.logit_softcap else logits
 
 
 def head_weight(config: ModelConfig) -> str:
@@ -102,17 +137,26 @@ def decoder_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {"embed_tokens.weight": (config.vocab_size, hidden)}
     for i in range(config.n_layers):
         attention, mlp = f"layers.{i}.self_attn", f"layers.{i}.mlp"
-        inner = config.layer(i).intermediate_size
-        shapes[f"layers.{i}.input_layernorm.weight"] = (hidden,)
+        inner = config.layer(i).intermediate_size * max(config.n_experts, 1)
+        if config.has_pre_norms:
+            shapes[f"layers.{i}.input_layernorm.weight"] = (hidden,)
         for name, n in (("q_proj", q), ("k_proj", kv), ("v_proj", kv)):
             shapes[f"{attention}.{name}.weight"] = (n, hidden)
             if config.has_qkv_bias:
                 shapes[f"{attention}.{name}.bias"] = (n,)
         if config.has_qk_norm:
-            shapes[f"{attention}.q_norm.weight"] = (config.head_size,)
-            shapes[f"{attention}.k_norm.weight"] = (config.head_size,)
+            is_whole = config.is_qk_norm_whole
+            shapes[f"{attention}.q_norm.weight"] = (q if is_whole else config.head_size,)
+            shapes[f"{attention}.k_norm.weight"] = (kv if is_whole else config.head_size,)
         shapes[f"{attention}.o_proj.weight"] = (hidden, q)
-        shapes[f"layers.{i}.post_attention_layernorm.weight"] = (hidden,)
+        if config.has_post_norms:
+            shapes[f"{attention}.post_norm.weight"] = (hidden,)
+            shapes[f"{mlp}.post_norm.weight"] = (hidden,)
+        if config.has_pre_norms:
+            shapes[f"layers.{i}.post_attention_layernorm.weight"] = (hidden,)
+        if config.n_experts:
+            shapes[f"{mlp}.router.weight"] = (config.n_experts, hidden)
+            mlp = f"{mlp}.experts"
         shapes[f"{mlp}.gate_proj.weight"] = (inner, hidden)
         shapes[f"{mlp}.up_proj.weight"] = (inner, hidden)
         shapes[f"{mlp}.down_proj.weight"] = (hidden, inner)

@@ -6,17 +6,15 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, Literal, Self, get_args
 
 from edgedec.models.errors import ConfigError
 
 MAX_LAYERS = 10_000
 """More than any model has: lists are made that are as long."""
 
-RopeScalingKind = Literal["none", "linear", "llama3", "factors"]
+Activation = Literal["silu", "gelu_tanh"]
+RopeScalingKind = Literal["none", "linear", "llama3", "factors", "longrope"]
 
 
 @dataclass(frozen=True)
@@ -24,9 +22,11 @@ class RopeScaling:
     """How rotary frequencies are stretched for contexts longer than the trained one.
 
     kind: ``none``; ``linear`` divides every frequency by ``factor``; ``llama3`` stretches long
-    wavelengths only; ``factors`` divides frequency ``i`` by ``factors[i]`` (GGUF ``rope_freqs``).
+    wavelengths only; ``factors`` divides frequency ``i`` by ``factors[i]`` (GGUF ``rope_freqs``);
+    ``longrope`` does so where the model has more than ``original_max_positions``, divides by
+    ``short_factors`` where it has not, and multiplies cosines and sines by ``factor`` in both.
 
-    Source: transformers ``modeling_rope_utils.py`` (linear, llama3), GGUF specification.
+    Source: transformers ``modeling_rope_utils.py`` (linear, llama3, longrope), GGUF specification.
     """
 
     kind: RopeScalingKind = "none"
@@ -35,6 +35,7 @@ class RopeScaling:
     high_freq_factor: float = 4.0
     original_max_positions: int = 8192
     factors: tuple[float, ...] = ()
+    short_factors: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -42,14 +43,19 @@ class LayerConfig:
     """What layers may differ in.
 
     intermediate_size: width of the MLP. rope_theta: base of the rotary frequencies, 0 for a layer
-    that rotates nothing (NoPE).
+    that rotates nothing (NoPE). window: tokens that a token attends to, itself and those before it;
+    0 for all. has_rope_scaling: whether the model's scaling stretches this layer's frequencies.
     """
 
     intermediate_size: int
     rope_theta: float
+    window: int = 0
+    has_rope_scaling: bool = True
 
     def __post_init__(self) -> None:
         _check_size("intermediate_size of a layer", self.intermediate_size)
+        if self.window:
+            _check_size("window of a layer", self.window)
         if not (math.isfinite(self.rope_theta) and self.rope_theta >= 0):
             raise ConfigError(f"rope_theta of a layer is {self.rope_theta!r}, expected 0 or more")
 
@@ -65,6 +71,17 @@ class ModelConfig:
     trimmed_head_size: rows of an LM head, apart from the embedding, that knows only some of the
         tokens; 0 when it knows all.
     layers: of each layer; empty where all are as the model.
+    rotary_size: channels of a head that rotate, the others keep still; 0 for all.
+    attention_scale: what products of q and k are multiplied by; 0 for 1 / sqrt(head_size).
+    attention_softcap: bound that these products bend towards, 0 for none.
+    embedding_scale, logit_scale: what embeddings and logits are multiplied by.
+    logit_softcap: bound that logits bend towards, 0 for none.
+    has_pre_norms, has_post_norms: RMS norms before a sub-layer, and behind it, before its result is
+        added to the residual stream.
+    is_qk_norm_whole: the norm of q, and that of k, is over all heads at once.
+    activation: of the gate of an MLP.
+    n_experts, n_experts_used: MLPs of a layer, of which a router chooses some for each token; 0 for
+        one MLP without a router. is_routing_normed: the weights of those chosen sum to 1.
     """
 
     family: str
@@ -84,6 +101,19 @@ class ModelConfig:
     trimmed_head_size: int = 0
     has_qk_norm: bool = False
     layers: tuple[LayerConfig, ...] = ()
+    rotary_size: int = 0
+    attention_scale: float = 0.0
+    attention_softcap: float = 0.0
+    embedding_scale: float = 1.0
+    logit_scale: float = 1.0
+    logit_softcap: float = 0.0
+    has_pre_norms: bool = True
+    has_post_norms: bool = False
+    is_qk_norm_whole: bool = False
+    activation: Activation = "silu"
+    n_experts: int = 0
+    n_experts_used: int = 0
+    is_routing_normed: bool = True
 
     def __post_init__(self) -> None:
         for name in (
@@ -103,6 +133,25 @@ class ModelConfig:
             raise ConfigError(f"head_size {self.head_size} is odd, rotary positions need it even")
         if not (math.isfinite(self.rope_theta) and self.rope_theta > 0):
             raise ConfigError(f"rope_theta is {self.rope_theta!r}, expected a positive number")
+        if self.rotary_size % 2 or not 0 <= self.rotary_size <= self.head_size:
+            raise ConfigError(
+                f"rotary_size is {self.rotary_size}, expected an even number up to head_size "
+                f"{self.head_size}"
+            )
+        if self.activation not in get_args(Activation):
+            raise ConfigError(
+                f"activation is {self.activation!r}, expected {' or '.join(get_args(Activation))}"
+            )
+        if not min(self.n_experts, 1) <= self.n_experts_used <= self.n_experts < 1 << 16:
+            raise ConfigError(
+                f"n_experts_used is {self.n_experts_used}, expected 1 to n_experts {self.n_experts}"
+            )
+        for name in (
+            "attention_scale", "attention_softcap", "embedding_scale", "logit_scale",
+            "logit_softcap",
+        ):  # fmt: skip
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}, expected 0 or more")
         if not 0 <= self.trimmed_head_size < self.vocab_size:
             raise ConfigError(
                 f"trimmed_head_size is {self.trimmed_head_size}, expected 0 (whole head) to "
@@ -115,6 +164,11 @@ class ModelConfig:
     def n_logits(self) -> int:
         """Width of a logits row."""
         return self.trimmed_head_size or self.vocab_size
+
+    @property
+    def product_scale(self) -> float:
+        """What products of q and k are multiplied by."""
+        return self.attention_scale or self.head_size**-0.5
 
     def layer(self, index: int) -> LayerConfig:
         """Returns the hyper-parameters of layer ``index``."""
@@ -131,8 +185,8 @@ class ModelConfig:
         values = dict(fields)
         try:
             if isinstance(scaling := values.get("rope_scaling"), dict):
-                factors = tuple(scaling.get("factors", ()))
-                values["rope_scaling"] = RopeScaling(**{**scaling, "factors": factors})
+                lists = {key: tuple(v) for key, v in scaling.items() if isinstance(v, list)}
+                values["rope_scaling"] = RopeScaling(**{**scaling, **lists})
             if isinstance(layers := values.get("layers"), list | tuple):
                 values["layers"] = tuple(
                     LayerConfig(**layer) if isinstance(layer, dict) else layer for layer in layers
@@ -166,44 +220,3 @@ def _without_defaults(value: Any) -> dict[str, Any]:
 def _check_size(name: str, got: object) -> None:
     if not isinstance(got, int) or not 0 < got < 2**31:
         raise ConfigError(f"{name} is {got!r}, expected a positive integer below 2**31")
-
-
-def rope_tables(
-    config: ModelConfig, n_positions: int, theta: float | None = None
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """Returns cosine and sine of every rotation angle, computed in float64.
-
-    theta: base of the frequencies, as `LayerConfig.rope_theta`; the model's when None.
-
-    Shapes: cos, sin [n_positions, head_size / 2] float32.
-    """
-    theta = config.rope_theta if theta is None else theta
-    angles = np.outer(np.arange(n_positions, dtype=np.float64), _rope_frequencies(config, theta))
-    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
-
-
-def _rope_frequencies(config: ModelConfig, theta: float) -> npt.NDArray[np.float64]:
-    d = config.head_size
-    if theta == 0:
-        return np.zeros(d // 2)
-    scaling = config.rope_scaling
-    frequencies = theta ** -(np.arange(0, d, 2, dtype=np.float64) / d)
-    if scaling.kind == "linear":
-        return frequencies / scaling.factor
-    if scaling.kind == "factors":
-        if len(scaling.factors) != d // 2:
-            raise ConfigError(f"rope factors: got {len(scaling.factors)}, expected {d // 2}")
-        return frequencies / np.asarray(scaling.factors, np.float64)
-    if scaling.kind == "llama3":
-        return _llama3_frequencies(frequencies, scaling)
-    return frequencies
-
-
-def _llama3_frequencies(
-    frequencies: npt.NDArray[np.float64], scaling: RopeScaling
-) -> npt.NDArray[np.float64]:
-    wavelengths = 2 * np.pi / frequencies
-    turns = scaling.original_max_positions / wavelengths
-    low, high = scaling.low_freq_factor, scaling.high_freq_factor
-    smooth = np.clip((turns - low) / (high - low), 0.0, 1.0)
-    return (1 - smooth) * frequencies / scaling.factor + smooth * frequencies

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, cast, get_args
 
 from edgedec.models.bundle_files import (
     SMALL_FILE_BYTES,
@@ -17,7 +17,7 @@ from edgedec.models.bundle_files import (
     check_hash,
     check_inside,
 )
-from edgedec.models.config import LayerConfig, ModelConfig, RopeScaling
+from edgedec.models.config import LayerConfig, ModelConfig, RopeScaling, RopeScalingKind
 from edgedec.models.errors import BundleError, ConfigError
 from edgedec.models.fields import Fields, shown
 from edgedec.models.graph import Capabilities, GraphContract, KVFormat, KVKind, KVLayout
@@ -34,7 +34,7 @@ MODEL_KINDS = (TARGET_MODEL, DRAFT_MODEL)
 MAX_MANIFEST_BYTES = 64 << 20
 _MAX_FILE_BYTES = 2**62
 _MAX_COUNT = 2**31 - 1
-_SCALING_KINDS = ("none", "linear", "llama3", "factors")
+_SCALING_KINDS = get_args(RopeScalingKind)
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 _EXPORT_AGAIN = "export the model again"
 
@@ -364,13 +364,16 @@ def _check_scaling(scaling: Fields) -> None:
     for key in ("factor", "low_freq_factor", "high_freq_factor"):
         scaling.number(key, 1.0)
     scaling.integer("original_max_positions", 1, least=1, most=_MAX_COUNT)
-    if "factors" in scaling.values:
-        scaling.numbers("factors")
+    for key in ("factors", "short_factors"):
+        if key in scaling.values:
+            scaling.numbers(key)
 
 
 def _check_layers(fields: Fields) -> None:
     for index, values in enumerate(fields.items("layers") if "layers" in fields.values else ()):
         layer = fields.nested(f"layers[{index}]", values)
-        layer.exactly({f.name for f in dataclasses.fields(LayerConfig)})
+        layer.only({f.name for f in dataclasses.fields(LayerConfig)})
         layer.integer("intermediate_size", least=1, most=_MAX_COUNT)
         layer.number("rope_theta")
+        layer.integer("window", 0, least=0, most=_MAX_COUNT)
+        layer.flag("has_rope_scaling", True)

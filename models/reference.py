@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.models.blocks import Ops
-from edgedec.models.config import rope_tables
 from edgedec.models.families import find_family, weight_shapes
+from edgedec.models.rope import Rope, rope_of, rope_tables
 from edgedec.models.weights import WeightSource, float_rows
 
 Array: TypeAlias = npt.NDArray[Any]  # of the computing type, float32 or float64
@@ -127,7 +127,7 @@ class ReferenceOps(Ops[Array]):
         self._dtype = dtype
         self._mask, depths = tree_mask(parents, model.n_tokens)
         self._positions = model.n_tokens + depths
-        self._ropes: dict[float, tuple[Array, Array]] = {}
+        self._ropes: dict[Rope, tuple[Array, Array]] = {}
         self.hidden_states: dict[int, Array] = {}
 
     def embed(self, weight: str) -> Array:
@@ -167,21 +167,48 @@ class ReferenceOps(Ops[Array]):
             self._rotate(k.reshape(-1, c.n_kv_heads, c.head_size), layer),
             v.reshape(-1, c.n_kv_heads, c.head_size),
         )
-        group = c.n_heads // c.n_kv_heads
+        group, window = c.n_heads // c.n_kv_heads, c.layer(layer).window
         heads = [
-            self._attend(queries[:, h], keys[:, h // group], values[:, h // group])
+            self._attend(queries[:, h], keys[:, h // group], values[:, h // group], window)
             for h in range(c.n_heads)
         ]
         return np.concatenate(heads, axis=-1)
 
     def gate(self, gate: Array, up: Array) -> Array:
-        """Returns `silu(gate) * up`."""
-        gated: Array = gate / (1 + np.exp(-gate)) * up
+        """Returns `activation(gate) * up`."""
+        if self._config.activation == "gelu_tanh":
+            inner = self._dtype(np.sqrt(2 / np.pi)) * (gate + self._dtype(0.044715) * gate**3)
+            gated: Array = self._dtype(0.5) * gate * (1 + np.tanh(inner)) * up
+        else:
+            gated = gate / (1 + np.exp(-gate)) * up
         return gated
+
+    def route(self, x: Array, router: Array) -> Array:
+        """Returns each expert's share of ``x`` times what the router gives it."""
+        n, c = len(x), self._config
+        scores = np.exp(router - router.max(axis=-1, keepdims=True))
+        scores /= scores.sum(axis=-1, keepdims=True)
+        chosen = np.argsort(-scores, axis=-1, kind="stable")[:, : c.n_experts_used]
+        weights = np.zeros_like(scores)
+        np.put_along_axis(weights, chosen, np.take_along_axis(scores, chosen, axis=-1), axis=-1)
+        if c.is_routing_normed:
+            weights /= weights.sum(axis=-1, keepdims=True)
+        shares: Array = x.reshape(n, c.n_experts, -1) * weights[..., None]
+        return shares.reshape(n, -1)
 
     def add(self, a: Array, b: Array) -> Array:
         """Returns the sum."""
         return a + b
+
+    def scale(self, x: Array, factor: float) -> Array:
+        """Returns ``x`` times ``factor``."""
+        scaled: Array = x * self._dtype(factor)
+        return scaled
+
+    def soft_cap(self, x: Array, bound: float) -> Array:
+        """Returns `bound * tanh(x / bound)`."""
+        capped: Array = self._dtype(bound) * np.tanh(x / self._dtype(bound))
+        return capped
 
     def select_rows(self, x: Array) -> Array:
         """Returns the rows whose logits were asked for."""
@@ -193,21 +220,27 @@ class ReferenceOps(Ops[Array]):
 
     def _rotate(self, x: Array, layer: int) -> Array:
         """Rotates channel i with channel i + head_size / 2."""
-        cos, sin = self._rope(self._config.layer(layer).rope_theta)
+        cos, sin = self._rope(rope_of(self._config.layer(layer)))
         low, high = np.split(x, 2, axis=-1)
         return np.concatenate((low * cos - high * sin, high * cos + low * sin), axis=-1)
 
-    def _rope(self, theta: float) -> tuple[Array, Array]:
+    def _rope(self, rope: Rope) -> tuple[Array, Array]:
         """Returns cosine and sine at this pass's positions [T, 1, head_size / 2]."""
-        if theta not in self._ropes:
-            tables = rope_tables(self._config, int(self._positions.max(initial=0)) + 1, theta)
+        if rope not in self._ropes:
+            tables = rope_tables(self._config, int(self._positions.max(initial=0)) + 1, rope)
             cos, sin = (t[self._positions, None, :].astype(self._dtype) for t in tables)
-            self._ropes[theta] = cos, sin
-        return self._ropes[theta]
+            self._ropes[rope] = cos, sin
+        return self._ropes[rope]
 
-    def _attend(self, q: Array, k: Array, v: Array) -> Array:
-        scores = q @ k.T / np.sqrt(self._dtype(self._config.head_size))
-        scores = np.where(self._mask, scores, self._dtype(-np.inf))
+    def _attend(self, q: Array, k: Array, v: Array, window: int) -> Array:
+        scores = q @ k.T * self._dtype(self._config.product_scale)
+        if cap := self._dtype(self._config.attention_softcap):
+            scores = cap * np.tanh(scores / cap)
+        mask = self._mask
+        if window:
+            # A row's own tokens lie in order, so those in the window are the last it sees.
+            mask = mask & (np.cumsum(mask[:, ::-1], axis=1)[:, ::-1] <= window)
+        scores = np.where(mask, scores, self._dtype(-np.inf))
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         attended: Array = weights @ v / weights.sum(axis=-1, keepdims=True)
         return attended

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -67,32 +67,95 @@ class PairedHeads:
 
 
 @dataclass(frozen=True)
+class PartialHeads:
+    """Rows of ``n_heads`` heads of which only the first ``rotary_size`` rotate, among themselves.
+
+    They are put where a rotation of whole heads, channel i with channel i + d/2, finds them: each
+    half of a head begins with a half of those that rotate.
+    """
+
+    n_heads: int
+    rotary_size: int
+
+    def of(self, n_rows: int) -> npt.NDArray[np.intp]:
+        """Returns, for each of our ``n_rows`` rows, its row in the checkpoint."""
+        heads = np.arange(n_rows, dtype=np.intp).reshape(self.n_heads, -1)
+        turning, still = np.split(heads, [self.rotary_size], axis=1)
+        halves = zip(np.split(turning, 2, axis=1), np.split(still, 2, axis=1), strict=True)
+        return np.concatenate([part for half in halves for part in half], axis=1).reshape(n_rows)
+
+
+@dataclass(frozen=True)
 class SourceWeight:
     """Where one of our weights lies in a checkpoint: a tensor, a slice of it, a transform.
 
     name: the checkpoint's own name of the tensor.
-    expert: index into the tensor's first axis, where it stacks the matrices of several experts.
+    n_experts: of experts that our matrix consists of; 0 where it is not of experts. A name with
+        ``{expert}`` in it is one tensor for each, any other one that stacks them on its first axis.
+    is_side_by_side: their columns lie side by side in our matrix, instead of their rows below each
+        other.
     first_row: of the rows that are ours, where a tensor joins several of our weights (q, k, v).
     order: how those rows are arranged; as ours when None.
+    offset: what is added to the values of a vector, such as 1 where norms are stored without it.
     """
 
     name: str
-    expert: int | None = None
+    n_experts: int = 0
+    is_side_by_side: bool = False
     first_row: int = 0
     order: RowOrder | None = None
+    offset: float = 0.0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The checkpoint's own names of the tensors it lies in."""
+        if "{expert}" not in self.name:
+            return (self.name,)
+        return tuple(self.name.format(expert=expert) for expert in range(self.n_experts))
 
     def take(
-        self, stored: npt.NDArray[V], n_rows: int, start: int = 0, stop: int | None = None
+        self,
+        stored: npt.NDArray[V] | Sequence[npt.NDArray[V]],
+        n_rows: int,
+        start: int = 0,
+        stop: int | None = None,
     ) -> npt.NDArray[V]:
         """Returns rows [start, stop) of our weight, which has ``n_rows``, from its tensor.
 
         Shapes: stored [rows, ...] or [experts, rows, ...]; any element type.
         """
-        of_expert = stored if self.expert is None else stored[self.expert]
-        ours = of_expert[self.first_row : self.first_row + n_rows]
         stop = n_rows if stop is None else stop
-        assert 0 <= start <= stop <= n_rows <= len(ours)
+        assert 0 <= start <= stop <= n_rows
+        if self.n_experts:
+            return self._of_experts(stored, n_rows, start, stop)
+        ours: npt.NDArray[V] = stored[self.first_row : self.first_row + n_rows]  # type: ignore[assignment]
+        assert n_rows <= len(ours)
         return ours[start:stop] if self.order is None else ours[self.order.of(n_rows)[start:stop]]
+
+    def part_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Returns the shape of one expert's part of our weight, all of it where there are none."""
+        if not self.n_experts:
+            return shape
+        n, k = shape
+        return (n, k // self.n_experts) if self.is_side_by_side else (n // self.n_experts, k)
+
+    def _of_experts(
+        self,
+        stored: npt.NDArray[V] | Sequence[npt.NDArray[V]],
+        n_rows: int,
+        start: int,
+        stop: int,
+    ) -> npt.NDArray[V]:
+        first = self.first_row
+        if self.is_side_by_side:
+            parts = [stored[expert][first + start : first + stop] for expert in range(len(stored))]
+            return np.concatenate(parts, axis=1)
+        n_each = n_rows // self.n_experts
+        parts = []
+        for expert in range(start // n_each, -(-stop // n_each)):
+            low, high = start - expert * n_each, stop - expert * n_each
+            parts.append(stored[expert][first + max(low, 0) : first + min(high, n_each)])
+        return np.concatenate(parts) if parts else stored[0][:0]
 
 
 @dataclass(frozen=True)
@@ -139,7 +202,8 @@ def check_weights(
     """
     parts: dict[str, list[tuple[tuple[int, ...], SourceWeight]]] = {}
     for shape, source in weights.values():
-        parts.setdefault(source.name, []).append((shape, source))
+        for name in source.names:
+            parts.setdefault(name, []).append((source.part_shape(shape), source))
     if missing := [name for name in parts if name not in stored]:
         raise CheckpointError(f"missing {_named(missing)}; the file is incomplete, fetch it again")
     for name, of_tensor in parts.items():
@@ -160,10 +224,9 @@ def _joined_shape(parts: list[tuple[tuple[int, ...], SourceWeight]]) -> tuple[in
     """Returns the shape of the tensor that consists of ``parts`` and nothing else."""
     shape, first = parts[0]
     n_rows = max(source.first_row + shape[0] for shape, source in parts)
-    experts = {source.expert for _, source in parts}
-    lead = () if first.expert is None else (len(experts),)
+    lead = (first.n_experts,) if first.n_experts and first.names == (first.name,) else ()
     n_covered = sum(shape[0] for shape, _ in parts)
-    assert n_covered == n_rows * max(len(experts), 1), f"{first.name}: parts overlap or leave gaps"
+    assert n_covered == n_rows, f"{first.name}: parts overlap or leave gaps"
     return (*lead, n_rows, *shape[1:])
 
 

@@ -28,9 +28,12 @@ from edgedec.models.graph import (
     past_port,
     present_port,
 )
+from edgedec.models.rope import Rope, rope_of
 
 OPSET = 23
 IR_VERSION = 11
+MASKED = -3.0e38
+"""Bias of what a row does not see: no number that is added to it makes a NaN."""
 
 
 def emit_portable(
@@ -54,9 +57,10 @@ def emit_portable(
     return emitter.model()
 
 
-def rope_names(config: ModelConfig, theta: float) -> tuple[str, str]:
-    """Returns the initializers that hold cosines and sines of rotations with the base ``theta``."""
-    stem = "rope" if theta == config.rope_theta else f"rope.{theta:g}"
+def rope_names(config: ModelConfig, rope: Rope) -> tuple[str, str]:
+    """Returns the initializers that hold cosines and sines of the rotations ``rope``."""
+    stem = "rope" if rope.theta == config.rope_theta else f"rope.{rope.theta!r}"
+    stem += "" if rope.is_scaled else ".unscaled"
     return f"{stem}.cos", f"{stem}.sin"
 
 
@@ -70,6 +74,7 @@ class PortableEmitter(Ops[str]):
         self._shapes = weight_shapes(config)
         self._nodes: list[onnx.NodeProto] = []
         self._initializers: dict[str, onnx.TensorProto] = {}
+        self._windows: set[str] = set()
         self._outputs: list[onnx.ValueInfoProto] = []
         self._inputs = [
             _value(INPUT_IDS, TensorProto.INT64, (1, "T")),
@@ -127,27 +132,63 @@ class PortableEmitter(Ops[str]):
                 self._rotate(q, config.n_heads, f"{stem}.q_rotated", layer),
                 self._rotate(k, config.n_kv_heads, f"{stem}.k_rotated", layer),
                 v,
-                ATTENTION_BIAS,
+                self._bias(config.layer(layer).window),
                 *past,
             ],
             [attended, *present],
             name=attended,
             q_num_heads=config.n_heads,
             kv_num_heads=config.n_kv_heads,
+            scale=config.attention_scale or None,
+            softcap=config.attention_softcap or None,
         )
         self._nodes.append(attend)
         return attended
 
     def gate(self, gate: str, up: str) -> str:
-        """Adds a Sigmoid and two Muls."""
+        """Adds a Sigmoid, or a Gelu, and what is to be multiplied."""
         stem = gate.removesuffix(".matmul")
+        if self._config.activation == "gelu_tanh":
+            gelu = self._node("Gelu", [gate], f"{stem}.gelu", approximate="tanh")
+            return self._node("Mul", [gelu, up], f"{stem}.gated")
         sigmoid = self._node("Sigmoid", [gate], f"{stem}.sigmoid")
         silu = self._node("Mul", [gate, sigmoid], f"{stem}.silu")
         return self._node("Mul", [silu, up], f"{stem}.gated")
 
+    def route(self, x: str, router: str) -> str:
+        """Adds a TopK of the router's probabilities, spread over all experts, and a Mul."""
+        stem, c = router.removesuffix(".matmul"), self._config
+        self._constant("experts.used", [c.n_experts_used])
+        self._constant("experts.split", [0, 0, c.n_experts, -1])
+        self._constant("experts.joined", [0, 0, -1])
+        self._constant("experts.last", [-1])
+        scores = self._node("Softmax", [router], f"{stem}.scores", axis=-1)
+        top, places = f"{stem}.top", f"{stem}.places"
+        self._nodes.append(helper.make_node("TopK", [scores, "experts.used"], [top, places], top))
+        if c.is_routing_normed:
+            total = self._node("ReduceSum", [top, "experts.last"], f"{stem}.total")
+            top = self._node("Div", [top, total], f"{stem}.normed")
+        shape = self._node("Shape", [scores], f"{stem}.shape")
+        nothing = self._node("ConstantOfShape", [shape], f"{stem}.nothing")
+        spread = self._node("ScatterElements", [nothing, places, top], f"{stem}.weights", axis=-1)
+        weights = self._node("Unsqueeze", [spread, "experts.last"], f"{stem}.columns")
+        shares = self._node("Reshape", [x, "experts.split"], f"{stem}.shares")
+        routed = self._node("Mul", [shares, weights], f"{stem}.routed")
+        return self._node("Reshape", [routed, "experts.joined"], f"{stem}.routed.joined")
+
     def add(self, a: str, b: str) -> str:
         """Adds an Add, the residual stream first."""
         return self._node("Add", [a, b], f"{b.removesuffix('.matmul')}.residual_add")
+
+    def scale(self, x: str, factor: float) -> str:
+        """Adds a Mul by a constant."""
+        return self._node("Mul", [x, self._float(f"{x}.scale", factor)], f"{x}.scaled")
+
+    def soft_cap(self, x: str, bound: float) -> str:
+        """Adds a Tanh between a Div and a Mul by a constant."""
+        cap = self._float(f"{x}.cap", bound)
+        bent = self._node("Tanh", [self._node("Div", [x, cap], f"{x}.divided")], f"{x}.bent")
+        return self._node("Mul", [bent, cap], f"{x}.capped")
 
     def select_rows(self, x: str) -> str:
         """Adds a Gather of the rows whose logits are asked for."""
@@ -188,6 +229,30 @@ class PortableEmitter(Ops[str]):
         tensor = helper.make_tensor(name, TensorProto.INT64, [len(values)], values)
         self._initializers[name] = tensor
 
+    def _float(self, name: str, value: float) -> str:
+        self._initializers[name] = helper.make_tensor(name, TensorProto.FLOAT, [], [value])
+        return name
+
+    def _bias(self, window: int) -> str:
+        """Returns the attention bias that also hides what lies before a window, 0 for none.
+
+        What a row sees lies in order, in the KV cache as in a tree: it is the last ``window``.
+        """
+        if not window:
+            return ATTENTION_BIAS
+        stem = f"window.{window}"
+        if stem not in self._windows:
+            self._windows.add(stem)
+            lowest, limit = self._float(f"{stem}.lowest", -1.0), self._float(stem, window)
+            hidden = self._float(f"{stem}.hidden", MASKED)
+            self._constant("axis.keys", [3])
+            sees = self._node("Greater", [ATTENTION_BIAS, lowest], f"{stem}.sees")
+            ones = self._node("Cast", [sees], f"{stem}.ones", to=TensorProto.FLOAT)
+            place = self._node("CumSum", [ones, "axis.keys"], f"{stem}.place", reverse=1)
+            outside = self._node("Greater", [place, limit], f"{stem}.outside")
+            self._node("Where", [outside, hidden, ATTENTION_BIAS], f"{stem}.bias")
+        return f"{stem}.bias"
+
     def _weight(self, name: str) -> str:
         if name not in self._initializers:
             dims = self._shapes[name][::-1]
@@ -195,12 +260,12 @@ class PortableEmitter(Ops[str]):
         return name
 
     def _rotate(self, x: str, n_heads: int, name: str, layer: int) -> str:
-        inputs = [x, *self._rope(self._config.layer(layer).rope_theta), POSITION_IDS]
+        inputs = [x, *self._rope(rope_of(self._config.layer(layer))), POSITION_IDS]
         return self._node("RotaryEmbedding", inputs, name, num_heads=n_heads)
 
-    def _rope(self, theta: float) -> tuple[str, str]:
-        """Returns the names of the rotation tables of ``theta``, which layers share."""
-        names = rope_names(self._config, theta)
+    def _rope(self, rope: Rope) -> tuple[str, str]:
+        """Returns the names of the rotation tables of ``rope``, which layers share."""
+        names = rope_names(self._config, rope)
         for name in names:
             if name not in self._initializers:
                 dims = (self._context, self._config.head_size // 2)

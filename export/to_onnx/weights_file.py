@@ -18,8 +18,9 @@ from onnx import TensorProto
 from edgedec.export.to_onnx.emit import rope_names
 from edgedec.export.to_onnx.graph import WEIGHTS_FILE, place
 from edgedec.kernels import PANEL, pack
-from edgedec.models.config import ModelConfig, rope_tables
+from edgedec.models.config import ModelConfig
 from edgedec.models.families import weight_shapes
+from edgedec.models.rope import Rope, rope_of, rope_tables
 from edgedec.models.weights import WeightSource, float_rows
 
 PAGE_BYTES = 4096
@@ -80,8 +81,9 @@ def _write_tensor(
     name = tensor.name
     rope = _rope_tables(source.config)
     if name in rope:
-        theta, part = rope[name]
-        yield _write_at(file, offset, rope_tables(source.config, tensor.dims[0], theta)[part])
+        of_layer, part = rope[name]
+        table = rope_tables(source.config, tensor.dims[0], of_layer)[part]
+        yield _write_at(file, offset, table)
         return
     shape = weight_shapes(source.config)[name]
     if len(shape) == 1:
@@ -92,13 +94,11 @@ def _write_tensor(
         yield from _write_transposed(file, offset, name, (shape[0], shape[1]), source)
 
 
-def _rope_tables(config: ModelConfig) -> dict[str, tuple[float, int]]:
-    """Returns name -> base, and 0 for cosines or 1 for sines, of every rotation table."""
-    thetas = {config.layer(i).rope_theta for i in range(config.n_layers)}
+def _rope_tables(config: ModelConfig) -> dict[str, tuple[Rope, int]]:
+    """Returns of every rotation table what decides it, and 0 for cosines or 1 for sines."""
+    ropes = {rope_of(config.layer(i)) for i in range(config.n_layers)}
     return {
-        name: (theta, part)
-        for theta in thetas
-        for part, name in enumerate(rope_names(config, theta))
+        name: (rope, part) for rope in ropes for part, name in enumerate(rope_names(config, rope))
     }
 
 

@@ -73,24 +73,25 @@ inline float weigh_chunks(float* largest, const float* totals, int64_t n) {
 /// Floats that `merge` needs.
 inline int64_t merge_floats(const AttentionPlan& plan) { return 2 * plan.chunks; }
 
-/// Writes the attended head of query q of a tile, vector `vector` of its KV head, from its chunks in
-/// rising order. `memory` is for what the chunks count for.
+/// Writes the attended head of query q of a tile, vector `vector` of its KV head, from the chunks of
+/// its window in rising order. `memory` is for what the chunks count for.
 inline void merge(const AttentionPlan& plan, int kv_head, int64_t vector, const Partials& tile,
                   float* memory) {
   const AttentionArgs& a = *plan.args;
   const int64_t row = vector / plan.group, head = kv_head * plan.group + vector % plan.group;
-  const int64_t n = ceil_div(plan.visible(row), kChunk), q = vector % kQueries;
+  const int64_t first = plan.first_seen(row) / kChunk, q = vector % kQueries;
+  const int64_t n = ceil_div(plan.visible(row), kChunk) - first;
   float *weights = memory, *totals = memory + plan.chunks;
   for (int64_t c = 0; c < n; ++c) {
-    weights[c] = *tile.largest(q, c);
-    totals[c] = *tile.total(q, c);
+    weights[c] = *tile.largest(q, first + c);
+    totals[c] = *tile.total(q, first + c);
   }
   const Floats total = set1(weigh_chunks(weights, totals, n));
   float* out = a.out + (row * a.n_heads + head) * a.head_size;
   for (int64_t i = 0; i < a.head_size; i += 16) {
     Floats sum = set1(0.0f);
     for (int64_t c = 0; c < n; ++c)
-      sum = fma(set1(weights[c]), load(tile.values_of(plan, q, c) + i), sum);
+      sum = fma(set1(weights[c]), load(tile.values_of(plan, q, first + c) + i), sum);
     store_n(out + i, div(sum, total), a.head_size - i);
   }
 }

@@ -80,22 +80,30 @@ inline void score_slots(const AttentionPlan& plan, const QueryTile& tile, int64_
     score_blocks<Elements, Q, 1>(plan, queries, keys.at(slot), scores + slot - begin, stride);
 }
 
-/// Replaces n scores by exp(score - largest), zero up to a whole vector.
-inline void exponentiate(float* scores, int64_t n, float* largest, float* total) {
-  const Floats lowest = set1(-3.0e38f);
-  Floats top = lowest, sum = set1(0.0f);
-  int64_t i = 0;
+/// Bends n scores towards a bound.
+inline void bend(float* scores, int64_t n, float bound) {
+  const Floats up = set1(bound), down = set1(1 / bound);
+  for (int64_t i = 0; i < n; i += 16)
+    store_n(scores + i, mul(up, tanh(mul(load(scores + i), down))), 16);
+}
+
+/// Replaces n scores by exp(score - largest), zero up to a whole vector and for the first `hidden`,
+/// which are fewer than n.
+inline void exponentiate(float* scores, int64_t hidden, int64_t n, float* largest, float* total) {
+  const Floats lowest = set1(-3.0e38f), zero = set1(0.0f);
+  const int64_t first = hidden / 16 * 16;  // of the vectors that are not wholly hidden
+  for (int64_t t = first; t < hidden; ++t) scores[t] = -3.0e38f;
+  for (int64_t t = 0; t < first; t += 16) store_n(scores + t, zero, 16);
+  Floats top = lowest, sum = zero;
+  int64_t i = first;
   for (; i + 16 <= n; i += 16) top = max(top, load(scores + i));
   if (i < n) top = max(top, first_n(load(scores + i), lowest, n - i));
   *largest = reduce_max(top);
   top = set1(*largest);
-  for (i = 0; i + 16 <= n; i += 16) {
-    const Floats e = exp(sub(load(scores + i), top));
-    store_n(scores + i, e, 16);
-    sum = add(sum, e);
-  }
-  if (i < n) {
-    const Floats e = first_n(exp(sub(load(scores + i), top)), set1(0.0f), n - i);
+  for (i = first; i < n; i += 16) {
+    Floats e = exp(sub(load(scores + i), top));
+    if (i < hidden) e = first_n(zero, e, hidden - i);
+    if (i + 16 > n) e = first_n(e, zero, n - i);
     store_n(scores + i, e, 16);
     sum = add(sum, e);
   }
@@ -212,7 +220,7 @@ void attend_chunk(const AttentionPlan& plan, const QueryTile& tile, int64_t chun
                   const Partials& out) {
   constexpr int V = Q == 8 ? 2 : 4;  // sums stay in 32 registers
   const AttentionArgs& a = *plan.args;
-  if (chunk * kChunk >= tile.longest) return;
+  if (chunk * kChunk >= tile.longest || (chunk + 1) * kChunk <= tile.earliest) return;
   ChunkView view;
   view.begin = chunk * kChunk;
   view.end = min_of(view.begin + kChunk, tile.longest);
@@ -221,8 +229,12 @@ void attend_chunk(const AttentionPlan& plan, const QueryTile& tile, int64_t chun
   score_chunk<Elements, Q>(plan, tile, view, scores, scores + kQueries * kChunk);
   for (int q = 0; q < Q; ++q) {
     const int64_t n = min_of(view.end, tile.visible[q]) - view.begin;
-    exponentiate(scores + q * kChunk, n, out.largest(q, chunk), out.total(q, chunk));
-    if constexpr (Elements::kIsQuantised) scale_weights(plan, tile, view, q, scores + q * kChunk);
+    const int64_t hidden = max_of(tile.first_seen[q] - view.begin, 0);
+    if (hidden >= n) continue;
+    float* of_query = scores + q * kChunk;
+    if (a.scoring.softcap > 0) bend(of_query, n, a.scoring.softcap);
+    exponentiate(of_query, hidden, n, out.largest(q, chunk), out.total(q, chunk));
+    if constexpr (Elements::kIsQuantised) scale_weights(plan, tile, view, q, of_query);
   }
   for (int64_t i = 0; i < a.head_size; i += 16 * V)
     sum_values<Elements, Q, V>(plan, tile, view, scores, i, out.values_of(plan, 0, chunk));

@@ -22,6 +22,19 @@ void expect_range(const char* name, const int64_t* values, int64_t n, int64_t lo
   }
 }
 
+Scoring read_scoring(const Node& node) {
+  Scoring scoring;
+  for (auto [name, to] : {std::pair{"scale", &scoring.scale}, {"softcap", &scoring.softcap}}) {
+    *to = node.number_or(name, 0);
+    if (!(*to >= 0 && *to < 1e30f)) fail("attribute %s is %g, expected 0 or more", name, *to);
+  }
+  scoring.window = node.integer_or("window", 0);
+  if (scoring.window < 0) {
+    fail("attribute window is %lld, expected 0 or more", static_cast<long long>(scoring.window));
+  }
+  return scoring;
+}
+
 }  // namespace
 
 AttentionOp::AttentionOp(const Node& node)
@@ -39,6 +52,7 @@ AttentionOp::AttentionOp(const Node& node)
          kNumKvFormats - 1);
   }
   args_.kv_format = static_cast<int>(kv_format);
+  args_.scoring = read_scoring(node);
   if (args_.head_size % 2 != 0) fail("head_size %d is odd, expected even", args_.head_size);
   for (size_t port : {kKCache, kVCache}) {
     if (node.constant(port).is_present()) {

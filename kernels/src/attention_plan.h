@@ -11,6 +11,9 @@ namespace {
 constexpr int kQueries = 8;      // most query vectors that share one read of the cache
 constexpr int64_t kChunk = 256;  // positions of a row's own sequence that are summed at once
 
+constexpr int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
+constexpr int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
+
 struct AttentionPlan {
   const AttentionArgs* args;
   int group;       // query heads per KV head
@@ -26,29 +29,36 @@ struct AttentionPlan {
   int64_t vectors() const { return args->rows * group; }  // queries of one KV head
   /// Positions that a row sees: the prefix, its ancestors, itself.
   int64_t visible(int64_t row) const { return args->past + depth[args->known + row]; }
+  /// The first of them that is inside the row's window.
+  int64_t first_seen(int64_t row) const {
+    const int64_t window = args->scoring.window;
+    return window > 0 ? max_of(visible(row) - window, 0) : 0;
+  }
 };
-
-constexpr int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
-constexpr int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /// Up to kQueries query vectors of one KV head: vector v is row v / group, head v % group.
 struct QueryTile {
   int kv_head;
   int64_t first;  // vector
   int size;
-  int64_t visible[kQueries];      // positions that a query sees
+  int64_t visible[kQueries];      // positions up to the query's own
+  int64_t first_seen[kQueries];   // of those, the first inside its window
   const int32_t* path[kQueries];  // nodes behind the prefix that it sees; trees only
   int64_t longest;                // of visible
+  int64_t earliest;               // of first_seen
 
   QueryTile(const AttentionPlan& plan, int kv_head, int64_t index)
       : kv_head(kv_head), first(index * kQueries),
-        size(static_cast<int>(min_of(plan.vectors() - first, kQueries))), longest(0) {
+        size(static_cast<int>(min_of(plan.vectors() - first, kQueries))), longest(0),
+        earliest(INT64_MAX) {
     int64_t row = first / plan.group, next = (row + 1) * plan.group - first;
     for (int q = 0; q < size; ++q) {
       if (q == next) ++row, next += plan.group;
       visible[q] = plan.visible(row);
+      first_seen[q] = plan.first_seen(row);
       path[q] = plan.is_chain ? nullptr : plan.path + (plan.args->known + row) * plan.nodes;
       longest = max_of(longest, visible[q]);
+      earliest = min_of(earliest, first_seen[q]);
     }
   }
 

@@ -71,6 +71,13 @@ constexpr int64_t kv_block_bytes(int kv_format, int64_t head_size) {
                                  : 2 * kPanel + kPanel * ((head_size + 15) / 16 * 16);
 }
 
+/// How a row weighs the positions of its own sequence.
+struct Scoring {
+  float scale = 0;     // of the products of query and keys; 0 for 1 / sqrt(head_size)
+  float softcap = 0;   // bound c that a scaled product s bends towards, c tanh(s / c); 0 for none
+  int64_t window = 0;  // positions that it sees, its own the last; 0 for all
+};
+
 /// Rotates q and k, writes k and v into the caches, attends to the prefix and to ancestors.
 ///
 /// The pending tree has `known` nodes whose keys and values earlier passes left behind the committed
@@ -88,6 +95,7 @@ struct AttentionArgs {
   int n_kv_heads = 0;
   int head_size = 0;
   int kv_format = kKvFloat16;
+  Scoring scoring;
   int64_t capacity = 0;        // rows of one head's cache, a multiple of kPanel
   uint8_t* k_cache = nullptr;  // [n_kv_heads, capacity / 16, kv_block_bytes], this layer
   uint8_t* v_cache = nullptr;  // as k_cache

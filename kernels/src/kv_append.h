@@ -139,7 +139,8 @@ template <class Elements>
 inline void place_queries(const AttentionPlan& plan, int64_t kv_head, int64_t r, const float* row) {
   const AttentionArgs& a = *plan.args;
   const int64_t d = a.head_size;
-  const float shrink = 1.0f / std::sqrt(static_cast<float>(d));
+  const float scale = a.scoring.scale;
+  const float shrink = scale > 0 ? scale : 1.0f / std::sqrt(static_cast<float>(d));
   for (int64_t g = 0; g < plan.group; ++g) {
     float* out = plan.queries + ((kv_head * a.rows + r) * plan.group + g) * d;
     rotate(a, r, row + (kv_head * plan.group + g) * d, out);

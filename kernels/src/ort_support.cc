@@ -124,6 +124,14 @@ float Node::number(const char* name) const {
   return value;
 }
 
+float Node::number_or(const char* name, float fallback) const {
+  float value = 0;
+  OrtStatus* status = ort_.get_attribute_float(info_, name, &value);
+  if (status == nullptr) return value;
+  ort_.release_status(status);
+  return fallback;
+}
+
 Tensor Node::constant(size_t index) const {
   int is_constant = 0;
   const OrtValue* value = nullptr;

@@ -60,6 +60,7 @@ class Node {
   int64_t integer_or(const char* name, int64_t fallback) const;  // for one that may be missing
   std::vector<int64_t> integers(const char* name) const;
   float number(const char* name) const;
+  float number_or(const char* name, float fallback) const;  // for one that may be missing
 
   /// The value of input `index` if it is a constant of the graph; absent otherwise.
   Tensor constant(size_t index) const;

@@ -15,12 +15,17 @@ from typing import Protocol, TypeVar, cast
 from edgedec.models.blocks import Ops
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import UnsupportedModelError
-from edgedec.models.families._gguf import ROPE_FACTORS, GgufFacts
+from edgedec.models.families._gguf import (
+    LONG_FACTORS,
+    ROPE_FACTORS,
+    SHORT_FACTORS,
+    GgufFacts,
+)
 from edgedec.models.fields import Fields
 from edgedec.models.weights import Weight
 
 __all__ = [
-    "ROPE_FACTORS",
+    "ROPE_FACTOR_NAMES",
     "Family",
     "GgufFacts",
     "find_family",
@@ -30,6 +35,9 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+ROPE_FACTOR_NAMES = (ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS)
+"""Tensors of GGUF files that hold facts about rotation, not weights."""
 
 
 class Family(Protocol):

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+from collections.abc import Collection
+
 from edgedec.models.config import ModelConfig, RopeScaling
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.fields import Fields, shown
 
 
 def hf_decoder(
-    fields: Fields, family: str, has_qkv_bias: bool = False, has_qk_norm: bool = False
+    fields: Fields,
+    family: str,
+    has_qkv_bias: bool = False,
+    has_qk_norm: bool = False,
+    can_rotate_partly: bool = False,
+    hidden_act: str = "silu",
 ) -> ModelConfig:
     """Returns the config of a pre-norm gated decoder from Hugging Face's usual keys.
+
+    can_rotate_partly: whether the family's weights are put in order for a ``rotary_size``.
 
     Raises:
         CheckpointError: A key is missing or of the wrong type.
         UnsupportedModelError: A key asks for what the shared recipe does not do.
     """
-    fields.refuse("hidden_act", "silu")
+    fields.refuse("hidden_act", hidden_act)
     fields.refuse("mlp_bias", False)
-    fields.refuse("partial_rotary_factor", 1, 1.0)
     if fields.get("quantization_config") is not None:
         method = fields.table("quantization_config").text("quant_method", "unknown")
         raise UnsupportedModelError(
@@ -26,6 +36,7 @@ def hf_decoder(
             f"use the float checkpoint or a GGUF file"
         )
     hidden_size, n_heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
+    head_size = fields.integer("head_dim", hidden_size // max(n_heads, 1))
     theta, scaling = hf_rope(fields)
     return ModelConfig(
         family=family,
@@ -35,13 +46,14 @@ def hf_decoder(
         n_layers=fields.integer("num_hidden_layers"),
         n_heads=n_heads,
         n_kv_heads=fields.integer("num_key_value_heads", n_heads),
-        head_size=fields.integer("head_dim", hidden_size // max(n_heads, 1)),
+        head_size=head_size,
         max_positions=fields.integer("max_position_embeddings", 2048),
         rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
         rope_theta=theta,
         rope_scaling=scaling,
         has_qkv_bias=has_qkv_bias,
         has_qk_norm=has_qk_norm,
+        rotary_size=_rotary_size(fields, head_size, can_rotate_partly),
         is_head_tied=fields.flag("tie_word_embeddings", False),
     )
 
@@ -54,33 +66,111 @@ def hf_rope(fields: Fields) -> tuple[float, RopeScaling]:
     key = "rope_parameters" if fields.get("rope_parameters") is not None else "rope_scaling"
     rope = fields.table(key, {})
     theta = rope.number("rope_theta", fields.number("rope_theta", 10000.0))
-    rope.refuse("partial_rotary_factor", 1, 1.0)
     kind = rope.text("rope_type", rope.text("type", "default"))
     if kind == "default":
         return theta, RopeScaling()
     if kind == "linear":
-        return theta, RopeScaling("linear", factor=_positive(rope, "factor"))
+        return theta, RopeScaling("linear", factor=positive(rope, "factor"))
     if kind == "llama3":
-        low, high = _positive(rope, "low_freq_factor"), _positive(rope, "high_freq_factor")
+        low, high = positive(rope, "low_freq_factor"), positive(rope, "high_freq_factor")
         if high <= low:
             raise CheckpointError(
                 f"{fields.origin}: high_freq_factor {high} is not above low_freq_factor {low}"
             )
         return theta, RopeScaling(
             "llama3",
-            factor=_positive(rope, "factor"),
+            factor=positive(rope, "factor"),
             low_freq_factor=low,
             high_freq_factor=high,
             original_max_positions=rope.integer("original_max_position_embeddings"),
         )
+    if kind in ("longrope", "su"):  # the latter in older files
+        return theta, _long_rope(fields, rope)
     raise UnsupportedModelError(
         f"{fields.origin}: RoPE scaling {shown(kind)} is not supported; known: default, linear, "
-        f"llama3"
+        f"llama3, longrope"
     )
 
 
-def _positive(fields: Fields, key: str) -> float:
-    value = fields.number(key)
+def _long_rope(fields: Fields, rope: Fields) -> RopeScaling:
+    """Returns the scaling with a list of factors for short contexts and one for long ones.
+
+    Source: transformers ``modeling_rope_utils.py`` ``_compute_longrope_parameters``.
+    """
+    key, n_positions = "original_max_position_embeddings", fields.integer("max_position_embeddings")
+    original = rope.integer(key, fields.integer(key, n_positions), least=2)
+    stretch = max(n_positions / original, 1.0)
+    return RopeScaling(
+        "longrope",
+        factor=rope.number("attention_factor", long_rope_factor(stretch, original)),
+        original_max_positions=original,
+        factors=rope.numbers("long_factor"),
+        short_factors=rope.numbers("short_factor"),
+    )
+
+
+def long_rope_factor(stretch: float, original_max_positions: int) -> float:
+    """Returns what cosines and sines are multiplied by in a context ``stretch`` times as long."""
+    return math.sqrt(1 + math.log(stretch) / math.log(original_max_positions))
+
+
+def _rotary_size(fields: Fields, head_size: int, can_rotate_partly: bool) -> int:
+    """Returns `ModelConfig.rotary_size`."""
+    where = fields.table("rope_parameters", {})
+    where = fields if where.get("partial_rotary_factor") is None else where
+    if not can_rotate_partly:
+        where.refuse("partial_rotary_factor", 1, 1.0)
+        return 0
+    size = int(head_size * where.number("partial_rotary_factor", 1.0))
+    if not 0 < size <= head_size or size % 2:
+        where.fail("partial_rotary_factor", size / head_size, "one of an even number of channels")
+    return size % head_size
+
+
+def hf_windows(fields: Fields, config: ModelConfig) -> ModelConfig:
+    """Returns ``config`` with the sliding windows that ``layer_types`` and the like state."""
+    window = fields.integer("sliding_window", 0, least=0)
+    types = hf_layer_types(fields, config.n_layers)
+    if types is None:
+        return with_windows(config, window, range(config.n_layers))
+    layers = [i for i, is_local in enumerate(types) if is_local]
+    if layers and not window:
+        fields.refuse_with("sliding_window", "is missing, but layer_types has windows")
+    return with_windows(config, window, layers)
+
+
+def hf_layer_types(fields: Fields, n_layers: int) -> list[bool] | None:
+    """Returns which layers have a sliding window; None where it is not stated layer by layer."""
+    if fields.get("layer_types") is None:
+        return None
+    types = fields.texts("layer_types")
+    if len(types) != n_layers:
+        fields.fail("layer_types", types, f"a list of {n_layers}")
+    known = ("full_attention", "sliding_attention")
+    if (other := next((kind for kind in types if kind not in known), None)) is not None:
+        raise UnsupportedModelError(
+            f"{fields.origin}: layer_types has {shown(other)}, only {' and '.join(known)} are "
+            f"supported"
+        )
+    return [kind == "sliding_attention" for kind in types]
+
+
+def with_windows(config: ModelConfig, window: int, layers: Collection[int]) -> ModelConfig:
+    """Returns ``config`` with a window in some layers; none where it is as long as the context."""
+    if not layers or not 0 < window < config.max_positions:
+        return config
+    return dataclasses.replace(
+        config,
+        layers=tuple(
+            dataclasses.replace(config.layer(i), window=window if i in layers else 0)
+            for i in range(config.n_layers)
+        ),
+    )
+
+
+def positive(fields: Fields, key: str, default: float | None = None) -> float:
+    """Returns a number above 0."""
+    value = fields.number(key, default)
     if value <= 0:
         fields.fail(key, value, "a positive number")
     return value

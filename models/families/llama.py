@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgedec.models.blocks import decoder, decoder_shapes
 from edgedec.models.config import ModelConfig
-from edgedec.models.families._gguf import GgufFacts, gguf_decoder, gguf_name
+from edgedec.models.families._gguf import GgufFacts, gguf_decoder, gguf_weight
 from edgedec.models.families._hf import hf_decoder, hf_name
 from edgedec.models.fields import Fields
 from edgedec.models.weights import PairedHeads, SourceWeight, Weight
@@ -36,7 +36,7 @@ def weights(config: ModelConfig) -> dict[str, Weight]:
 
     def in_gguf(name: str) -> SourceWeight:
         order = next((order for part, order in paired.items() if part in name), None)
-        return SourceWeight(gguf_name(name), order=order)
+        return gguf_weight(config, name, order)
 
     return {
         name: Weight(shape, hf=SourceWeight(hf_name(name)), gguf=in_gguf(name))

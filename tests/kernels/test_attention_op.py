@@ -68,6 +68,25 @@ def test_no_rows(node):
     assert node.run().shape[:2] == (1, 0)
 
 
+def test_scoring_is_stated_by_attributes(node, same_bits):
+    attributes = {"scale": 0.5, "softcap": 2.0, "window": 4}
+    node.attributes.update(attributes)
+    keys, values = (cache.copy()[LAYER] for cache in (node.feeds["k_cache"], node.feeds["v_cache"]))
+    feeds, rope = node.feeds, (node.constants["cos"], node.constants["sin"])
+    expected = kernels.attention(
+        feeds["qkv"][0], feeds["position_ids"][0], feeds["parents"][0], PAST, rope, (keys, values),
+        scoring=kernels.Scoring(**attributes),
+    )[None]  # fmt: skip
+    assert not same_bits(expected, node.expected)
+    assert same_bits(node.run(), expected)
+
+
+@pytest.mark.parametrize(("name", "value"), [("scale", -1.5), ("softcap", -2.0), ("window", -1)])
+def test_scoring_that_makes_no_sense(attention_node, name, value):
+    attention_node.attributes[name] = value
+    refuses(attention_node, f"attribute {name} is {value:g}, expected 0 or more")
+
+
 @pytest.mark.parametrize("n_threads", [1, 2])
 def test_kv_cache_is_written_in_place(node, n_threads):
     feeds, after = node.feeds, node.kv_after

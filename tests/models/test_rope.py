@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.models.config import rope_tables
 from edgedec.models.errors import CheckpointError
 from edgedec.models.families import find_family
 from edgedec.models.fields import Fields
+from edgedec.models.rope import rope_tables
 
 torch = pytest.importorskip("torch", reason="needs the dev extra")
 transformers = pytest.importorskip("transformers", reason="needs the dev extra")

@@ -139,11 +139,16 @@ def test_a_tensor_must_consist_of_its_parts(joined_folder: tuple[Path, Any]) -> 
 def test_matrices_of_stacked_experts() -> None:
     rng = np.random.default_rng(0)
     stored = rng.integers(0, 99, (4, 6, 5))
-    for expert in range(4):
-        gate = SourceWeight("experts.gate_up", expert=expert)
-        up = SourceWeight("experts.gate_up", expert=expert, first_row=3)
-        np.testing.assert_array_equal(gate.take(stored, 3), stored[expert, :3])
-        np.testing.assert_array_equal(up.take(stored, 3, 1, 3), stored[expert, 4:6])
+    gate = SourceWeight("experts.gate_up", n_experts=4)
+    up = SourceWeight("experts.gate_up", n_experts=4, first_row=3)
+    down = SourceWeight("experts.{expert}.down", n_experts=4, is_side_by_side=True)
+    np.testing.assert_array_equal(gate.take(stored, 12), stored[:, :3].reshape(12, 5))
+    for start, stop in ((0, 12), (1, 3), (2, 10), (3, 6), (5, 5)):
+        expected = stored[:, 3:].reshape(12, 5)[start:stop]
+        np.testing.assert_array_equal(up.take(stored, 12, start, stop), expected)
+    side_by_side = stored.swapaxes(0, 1).reshape(6, 20)
+    np.testing.assert_array_equal(down.take(list(stored), 6, 1, 4), side_by_side[1:4])
+    assert down.names == tuple(f"experts.{i}.down" for i in range(4))
 
 
 def test_a_slice_with_a_transform() -> None:
@@ -156,8 +161,7 @@ def test_a_slice_with_a_transform() -> None:
 
 def test_stacked_experts_are_checked_as_one_tensor() -> None:
     weights = {
-        f"{part}.{expert}": ((3, 5), SourceWeight("experts", expert=expert, first_row=row))
-        for expert in range(4)
+        part: ((12, 5), SourceWeight("experts", n_experts=4, first_row=row))
         for part, row in (("gate", 0), ("up", 3))
     }
     check_weights("moe", weights, {"experts": (4, 6, 5)})

@@ -27,6 +27,13 @@ def add_layer_gates(model: onnx.ModelProto, config: ModelConfig) -> None:
         Attention(qkv, ..., v_cache, layer_gates, layer=i, gate_index=2i)
         inputs: ..., layer_gates i64 [2 * n_layers], 1 to run and 0 to be skipped
 
+    Where a norm stands between a projection and the residual stream:
+
+    Before:
+        Add(x, RMSNormalization(Linear(...), g))
+    After:
+        Where(gate, Add(x, RMSNormalization(Linear(...), g)), x)
+
     Raises:
         UnsupportedModelError: A sub-layer could not be left out, since what it adds to the residual
             stream was not folded into one projection.
@@ -36,7 +43,9 @@ def add_layer_gates(model: onnx.ModelProto, config: ModelConfig) -> None:
         if (found := _WEIGHT.match(linear.matrices[0].weight)) is None:
             continue
         gate_index = 2 * int(found[1]) + (found[2] == "mlp")
-        editor.replace([node], [replace(linear, gate_index=gate_index).write()])
+        gated_linear = replace(linear, gate_index=gate_index).write()
+        editor.replace([node], [gated_linear])
+        _gate_post_norm(editor, gated_linear, gate_index)
     for node in editor.nodes("Attention"):
         gated = onnx.NodeProto()
         gated.CopyFrom(node)
@@ -48,6 +57,27 @@ def add_layer_gates(model: onnx.ModelProto, config: ModelConfig) -> None:
     model.graph.input.append(
         helper.make_tensor_value_info(LAYER_GATES, TensorProto.INT64, (2 * config.n_layers,))
     )
+
+
+def _gate_post_norm(editor: GraphEditor, projection: onnx.NodeProto, gate_index: int) -> None:
+    norm = editor.only_reader(projection.output[0], "RMSNormalization")
+    add = norm and editor.only_reader(norm.output[0], "Add")
+    if add is None:
+        return
+    stem, stream, result = f"{add.name}.gate", add.input[0], add.output[0]
+    index = helper.make_tensor(f"{stem}.index", TensorProto.INT64, [], [gate_index])
+    editor.graph.initializer.append(index)
+    summed = onnx.NodeProto()
+    summed.CopyFrom(add)
+    summed.output[0] = f"{add.name}.sum"
+    entry = helper.make_node("Gather", [LAYER_GATES, index.name], [f"{stem}.entry"], stem)
+    is_open = helper.make_node(
+        "Cast", [entry.output[0]], [f"{stem}.is_open"], f"{stem}.cast", to=TensorProto.BOOL
+    )
+    chosen = helper.make_node(
+        "Where", [is_open.output[0], summed.output[0], stream], [result], f"{add.name}.gated"
+    )
+    editor.replace([add], [summed, entry, is_open, chosen])
 
 
 def _check_skipped_values(model: onnx.ModelProto) -> None:
@@ -75,6 +105,8 @@ def _reader_outside(editor: GraphEditor, value: str, gate: int) -> str | None:
     if editor.is_output(value):
         return f"output {value}"
     for reader in editor.readers(value):
+        if reader.op_type == "Where" and reader.input[1] == value:
+            continue  # takes the other value: made by _gate_post_norm
         own = _gate_index(reader)
         if own == gate:
             continue

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import onnx
 from onnx import TensorProto, helper
 
@@ -31,13 +33,15 @@ def fuse_attention(model: onnx.ModelProto, config: ModelConfig) -> None:
         q, k, v = Split(qkv)
         Attention(Rotary(q), Rotary(k), v, attention_bias, past_key, past_value)
             -> y, present_key, present_value
+        Where(..., attention_bias) in place of attention_bias for a layer with a window
         (or Attention(Rotary(norm(q)), Rotary(norm(k)), v, ...), whose qkv is then a Concat)
     After:
         Attention(qkv, position_ids, parents, past_length, cos, sin, k_cache, v_cache) -> y
         where the last T of the P parents belong to the rows of qkv, the others to nodes of the
         pending tree whose keys and values are in the KV cache. All layers share
         k_cache f16 [L, n_kv_heads, capacity / 16, head_size, 16] and
-        v_cache f16 [L, n_kv_heads, capacity, head_size], written in place.
+        v_cache f16 [L, n_kv_heads, capacity, head_size], written in place. Scale, softcap and
+        window are attributes, where the layer has them.
     """
     editor = GraphEditor(model)
     for attend in editor.nodes("Attention"):
@@ -51,6 +55,12 @@ def _fuse_layer(editor: GraphEditor, attend: onnx.NodeProto, config: ModelConfig
     q, k = [node for node in rotations if node is not None]
     _, cos, sin, position_ids = q.input
     heads = attributes(attend)
+    layer = layer_of_past(attend.input[4])
+    of_layer: dict[str, Any] = {
+        "scale": heads.get("scale"),
+        "softcap": heads.get("softcap"),
+        "window": config.layer(layer).window or None,
+    }
     split, joined, qkv = _join(editor, [q.input[0], k.input[0], attend.input[2]], attend.name)
     fused = helper.make_node(
         "Attention",
@@ -58,10 +68,11 @@ def _fuse_layer(editor: GraphEditor, attend: onnx.NodeProto, config: ModelConfig
         [attend.output[0]],
         name=attend.name,
         domain=DOMAIN,
-        layer=layer_of_past(attend.input[4]),
+        layer=layer,
         n_heads=heads["q_num_heads"],
         n_kv_heads=heads["kv_num_heads"],
         head_size=config.head_size,
+        **of_layer,
     )
     editor.replace([*split, q, k, attend], [*joined, fused])
 

@@ -15,8 +15,8 @@ from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.weights_file import PAGE_BYTES, write_weights
 from edgedec.kernels import has_library, pack
-from edgedec.models.config import rope_tables
 from edgedec.models.families import weight_shapes
+from edgedec.models.rope import rope_tables
 
 
 def places(model: onnx.ModelProto) -> dict[str, tuple[int, int]]:

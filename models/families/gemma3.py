@@ -1,0 +1,92 @@
+"""Gemma 3, its text models: two rotation tables, a window in five layers of six, norms of heads."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from edgedec.models.blocks import decoder
+from edgedec.models.config import LayerConfig, ModelConfig
+from edgedec.models.errors import CheckpointError, UnsupportedModelError
+from edgedec.models.families._gguf import GgufFacts, gguf_decoder
+from edgedec.models.families._hf import hf_decoder, hf_layer_types, positive
+from edgedec.models.families.gemma2 import ACTIVATION, gguf_query_size, weights, with_gemma
+from edgedec.models.fields import Fields
+
+__all__ = ["read_gguf", "read_hf", "recipe", "weights"]
+
+recipe = decoder
+
+_LAYERS_OF_27B = 62
+_PATTERN = 6
+"""Every so many layers one sees all tokens."""
+_LOCAL_THETA = 10000.0
+
+
+def read_hf(fields: Fields) -> ModelConfig:
+    """Returns the config that ``config.json`` states."""
+    if fields.get("text_config") is not None:
+        raise UnsupportedModelError(
+            f"{fields.origin}: text_config is there, so the model sees images; only text models "
+            f"(gemma3_text) are supported"
+        )
+    fields.refuse("attention_bias", False)
+    fields.refuse("use_bidirectional_attention", False)
+    fields.refuse("hidden_activation", ACTIVATION)
+    fields, local_theta = _rotations(fields)
+    config = hf_decoder(fields, "gemma3", has_qk_norm=True, hidden_act=ACTIVATION)
+    types = hf_layer_types(fields, config.n_layers)
+    pattern = fields.integer("sliding_window_pattern", _PATTERN, least=1)
+    local = _local_layers(config, pattern) if types is None else types
+    config = with_gemma(
+        config,
+        query_size=positive(fields, "query_pre_attn_scalar", 256.0),
+        attention_softcap=fields.number("attn_logit_softcapping", 0.0),
+        logit_softcap=fields.number("final_logit_softcapping", 0.0),
+    )
+    return _with_local_layers(config, local, fields.integer("sliding_window", 4096), local_theta)
+
+
+def read_gguf(facts: GgufFacts) -> ModelConfig:
+    """Returns the config that the GGUF header states.
+
+    Source: ggml-org/llama.cpp ``src/models/gemma3.cpp`` (MIT): what the header leaves out.
+    """
+    fields = facts.fields
+    config = gguf_decoder(facts, "gemma3", has_qk_norm=True, has_windows=True)
+    config = with_gemma(
+        config,
+        query_size=gguf_query_size(config, _LAYERS_OF_27B),
+        attention_softcap=0.0,
+        logit_softcap=fields.number("gemma3.final_logit_softcapping", 0.0),
+    )
+    local_theta = fields.number("gemma3.rope.freq_base_swa", _LOCAL_THETA)
+    window = fields.integer("gemma3.attention.sliding_window")
+    return _with_local_layers(config, _local_layers(config, _PATTERN), window, local_theta)
+
+
+def _rotations(fields: Fields) -> tuple[Fields, float]:
+    """Returns ``fields`` with the rotation of the layers without a window, and the others' base.
+
+    transformers 5 has a table for each kind of layer, 4 has the keys side by side.
+    """
+    rope = fields.table("rope_parameters", {})
+    if rope.get("full_attention") is None:
+        return fields, fields.number("rope_local_base_freq", _LOCAL_THETA)
+    local = rope.table("sliding_attention")
+    local.refuse("rope_type", "default")
+    values = {**fields.values, "rope_parameters": rope.table("full_attention").values}
+    return Fields(values, fields.origin, CheckpointError), local.number("rope_theta", _LOCAL_THETA)
+
+
+def _local_layers(config: ModelConfig, pattern: int) -> Sequence[bool]:
+    return [(i + 1) % pattern != 0 for i in range(config.n_layers)]
+
+
+def _with_local_layers(
+    config: ModelConfig, is_local: Sequence[bool], window: int, theta: float
+) -> ModelConfig:
+    window = window if 0 < window < config.max_positions else 0
+    local = LayerConfig(config.intermediate_size, theta, window, has_rope_scaling=False)
+    layers = tuple(local if here else config.layer(i) for i, here in enumerate(is_local))
+    return dataclasses.replace(config, layers=layers)

@@ -1,0 +1,27 @@
+"""Mistral: the Llama recipe, with a sliding window over all layers in its first versions."""
+
+from __future__ import annotations
+
+from edgedec.models.blocks import decoder
+from edgedec.models.config import ModelConfig
+from edgedec.models.errors import UnsupportedModelError
+from edgedec.models.families import llama
+from edgedec.models.families._gguf import GgufFacts
+from edgedec.models.families._hf import hf_decoder, hf_windows
+from edgedec.models.fields import Fields
+
+recipe = decoder
+weights = llama.weights
+
+
+def read_hf(fields: Fields) -> ModelConfig:
+    """Returns the config that ``config.json`` states."""
+    return hf_windows(fields, hf_decoder(fields, "mistral"))
+
+
+def read_gguf(facts: GgufFacts) -> ModelConfig:
+    """Raises: GGUF files of these models state the architecture llama."""
+    raise UnsupportedModelError(
+        f"{facts.fields.origin}: general.architecture is 'mistral', expected 'llama', which GGUF "
+        f"files of Mistral models state"
+    )

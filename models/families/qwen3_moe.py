@@ -1,0 +1,56 @@
+"""Qwen3's mixtures of experts: the attention of Qwen3, a router over many small MLPs."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from edgedec.models.blocks import decoder, decoder_shapes
+from edgedec.models.config import ModelConfig
+from edgedec.models.errors import UnsupportedModelError
+from edgedec.models.families._gguf import GgufFacts, gguf_decoder, gguf_weight
+from edgedec.models.families._hf import hf_decoder, hf_name
+from edgedec.models.fields import Fields, shown
+from edgedec.models.weights import SourceWeight, Weight
+
+recipe = decoder
+
+
+def read_hf(fields: Fields) -> ModelConfig:
+    """Returns the config that ``config.json`` states."""
+    fields.refuse("use_sliding_window", False)
+    fields.refuse("decoder_sparse_step", 1)
+    if (dense := fields.get("mlp_only_layers")) not in (None, []):
+        raise UnsupportedModelError(
+            f"{fields.origin}: mlp_only_layers is {shown(dense)}, only [] is supported"
+        )
+    has_bias = fields.flag("attention_bias", False)
+    config = hf_decoder(fields, "qwen3_moe", has_qkv_bias=has_bias, has_qk_norm=True)
+    return dataclasses.replace(
+        config,
+        intermediate_size=fields.integer("moe_intermediate_size"),
+        n_experts=fields.integer("num_experts", least=1),
+        n_experts_used=fields.integer("num_experts_per_tok", least=1),
+        is_routing_normed=fields.flag("norm_topk_prob", False),
+    )
+
+
+def read_gguf(facts: GgufFacts) -> ModelConfig:
+    """Returns the config that the GGUF header states."""
+    config = gguf_decoder(facts, "qwen3moe", has_qk_norm=True, has_experts=True)
+    return dataclasses.replace(config, family="qwen3_moe")
+
+
+def weights(config: ModelConfig) -> dict[str, Weight]:
+    """Returns the shape of each weight and where it lies."""
+    return {
+        name: Weight(shape, hf=_in_hf(config, name), gguf=gguf_weight(config, name))
+        for name, shape in decoder_shapes(config).items()
+    }
+
+
+def _in_hf(config: ModelConfig, name: str) -> SourceWeight:
+    theirs = hf_name(name.replace(".router.", ".gate."))
+    if ".experts." not in name:
+        return SourceWeight(theirs)
+    theirs = theirs.replace(".experts.", ".experts.{expert}.")
+    return SourceWeight(theirs, config.n_experts, is_side_by_side="down_proj" in name)

@@ -1,0 +1,77 @@
+"""Rotary positions: the angle by which each pair of channels turns at each position."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from edgedec.models.config import LayerConfig, ModelConfig, RopeScaling
+from edgedec.models.errors import ConfigError
+
+
+class Rope(NamedTuple):
+    """What decides the rotation tables of a layer; layers that agree in it share them."""
+
+    theta: float
+    is_scaled: bool
+
+
+def rope_of(layer: LayerConfig) -> Rope:
+    """Returns what decides the rotation tables of ``layer``."""
+    return Rope(layer.rope_theta, layer.has_rope_scaling)
+
+
+def rope_tables(
+    config: ModelConfig, n_positions: int, rope: Rope | None = None
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Returns cosine and sine of every rotation angle, computed in float64.
+
+    Channels that keep still (`ModelConfig.rotary_size`) come last, with an angle of 0.
+
+    rope: of a layer that differs from the model; the model's when None.
+
+    Shapes: cos, sin [n_positions, head_size / 2] float32.
+    """
+    rope = rope or Rope(config.rope_theta, True)
+    scaling = config.rope_scaling if rope.is_scaled else RopeScaling()
+    frequencies = np.zeros(config.head_size // 2)
+    if rope.theta:
+        size = config.rotary_size or config.head_size
+        frequencies[: size // 2] = _frequencies(config, rope.theta, size, scaling)
+    angles = np.outer(np.arange(n_positions, dtype=np.float64), frequencies)
+    cos, sin = np.cos(angles), np.sin(angles)
+    if scaling.kind == "longrope":
+        cos[:, frequencies > 0] *= scaling.factor
+        sin *= scaling.factor
+    return cos.astype(np.float32), sin.astype(np.float32)
+
+
+def _frequencies(
+    config: ModelConfig, theta: float, size: int, scaling: RopeScaling
+) -> npt.NDArray[np.float64]:
+    """Returns the frequencies of ``size`` rotating channels."""
+    frequencies = theta ** -(np.arange(0, size, 2, dtype=np.float64) / size)
+    if scaling.kind == "linear":
+        return frequencies / scaling.factor
+    if scaling.kind == "llama3":
+        return _llama3_frequencies(frequencies, scaling)
+    if scaling.kind in ("factors", "longrope"):
+        factors = scaling.factors
+        if scaling.kind == "longrope" and config.max_positions <= scaling.original_max_positions:
+            factors = scaling.short_factors
+        if len(factors) != size // 2:
+            raise ConfigError(f"rope factors: got {len(factors)}, expected {size // 2}")
+        return frequencies / np.asarray(factors, np.float64)
+    return frequencies
+
+
+def _llama3_frequencies(
+    frequencies: npt.NDArray[np.float64], scaling: RopeScaling
+) -> npt.NDArray[np.float64]:
+    wavelengths = 2 * np.pi / frequencies
+    turns = scaling.original_max_positions / wavelengths
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    smooth = np.clip((turns - low) / (high - low), 0.0, 1.0)
+    return (1 - smooth) * frequencies / scaling.factor + smooth * frequencies

@@ -1,0 +1,54 @@
+"""Granite's mixtures of experts against transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from family_parity import SIZES, FamilyParity, Logits, Tensors, paired, transformers
+
+pytestmark = pytest.mark.parity
+
+
+class TestParity(FamilyParity):
+    SIZES = {**SIZES, "head_dim": 10}
+    EXPECTED = {
+        "family": "granitemoe",
+        "n_experts": 5,
+        "n_experts_used": 2,
+        "attention_scale": 0.2,
+    }
+    ARCHITECTURE = "granitemoe"
+    METADATA = {
+        "attention.scale": 0.2,
+        "embedding_scale": 3.0,
+        "residual_scale": 0.5,
+        "logit_scale": 2.0,
+        "expert_count": 5,
+        "expert_used_count": 2,
+    }
+    REFUSED = {"hidden_act": "gelu"}
+
+    @classmethod
+    def make_model(cls) -> Any:
+        config = transformers.GraniteMoeConfig(
+            **cls.SIZES,
+            embedding_multiplier=3.0,
+            residual_multiplier=0.5,
+            attention_multiplier=0.2,
+            logits_scaling=2.0,
+            num_local_experts=5,
+            num_experts_per_tok=2,
+        )
+        return transformers.GraniteMoeForCausalLM(config)
+
+    def gguf_tensors(self, name: str, values: Logits) -> Tensors:
+        if name.endswith("input_linear.weight"):
+            layer = name.split(".")[2]
+            for part, half in zip(("gate", "up"), np.split(values, 2, axis=1), strict=True):
+                yield f"blk.{layer}.ffn_{part}_exps.weight", half
+            return
+        for theirs, stored in super().gguf_tensors(name, values):
+            heads = {"q_proj": 4, "k_proj": 2}.get(name.split(".")[-2])
+            yield theirs, paired(stored, heads) if heads else stored

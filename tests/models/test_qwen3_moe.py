@@ -1,0 +1,58 @@
+"""Qwen3's mixtures of experts against transformers."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from family_parity import SIZES, FamilyParity, Logits, Tensors, transformers
+
+from edgedec.models.errors import CheckpointError, UnsupportedModelError
+from edgedec.models.families import find_family
+from edgedec.models.fields import Fields
+
+pytestmark = pytest.mark.parity
+
+EXPERTS = {"moe_intermediate_size": 24, "num_experts": 7, "num_experts_per_tok": 4}
+
+
+class TestParity(FamilyParity):
+    EXPECTED = {"family": "qwen3_moe", "n_experts": 7, "n_experts_used": 4, "intermediate_size": 24}
+    ARCHITECTURE = "qwen3moe"
+    METADATA = {"expert_count": 7, "expert_used_count": 4, "expert_feed_forward_length": 24}
+    REFUSED = {"decoder_sparse_step": 2, "use_sliding_window": True}
+
+    @classmethod
+    def make_model(cls) -> Any:
+        config = transformers.Qwen3MoeConfig(**cls.SIZES, **EXPERTS, norm_topk_prob=True)
+        return transformers.Qwen3MoeForCausalLM(config)
+
+    def gguf_tensors(self, name: str, values: Logits) -> Tensors:
+        """Experts come one by one; they are held back until the last of a layer."""
+        if (found := re.search(r"experts\.(\d+)\.", name)) is None:
+            yield from super().gguf_tensors(name, values)
+            return
+        merged = name.replace(found[0], "experts.")
+        held = self.__dict__.setdefault(merged, [])
+        held.append(values)
+        if len(held) == EXPERTS["num_experts"]:
+            yield from super().gguf_tensors(merged, np.stack(held))
+
+
+class TestWithoutNorm(FamilyParity):
+    """The weights of the chosen experts do not sum to 1."""
+
+    EXPECTED = {"is_routing_normed": False}
+
+    @classmethod
+    def make_model(cls) -> Any:
+        config = transformers.Qwen3MoeConfig(**cls.SIZES, **EXPERTS, norm_topk_prob=False)
+        return transformers.Qwen3MoeForCausalLM(config)
+
+
+def test_layers_without_experts_are_refused() -> None:
+    fields = Fields({**SIZES, **EXPERTS, "mlp_only_layers": [0]}, "config.json", CheckpointError)
+    with pytest.raises(UnsupportedModelError, match=r"mlp_only_layers is a list of 1, only \[\]"):
+        find_family("qwen3_moe").read_hf(fields)

@@ -1,0 +1,303 @@
+"""What every family has to hold, against transformers: a test file of a family inherits it."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from edgedec import EngineOptions, load
+from edgedec.export.checkpoint import open_checkpoint
+from edgedec.export.config import ExportConfig
+from edgedec.export.pipeline import export
+from edgedec.export.to_onnx.runners import FusedRunner, PortableRunner
+from edgedec.export.verify import compare_logits
+from edgedec.kernels import has_library
+from edgedec.models.errors import UnsupportedModelError
+from edgedec.models.reference import ReferenceModel
+from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sessions.token_tree import TokenTree
+
+torch = pytest.importorskip("torch", reason="needs the dev extra")
+transformers = pytest.importorskip("transformers", reason="needs the dev extra")
+gguf = pytest.importorskip("gguf", reason="needs the dev extra")
+
+Logits = npt.NDArray[np.float32]
+Tensors = Iterable[tuple[str, Logits]]
+
+TOKENS = [3, 80, 7, 7, 41, 0, 12, 66, 5, 91, 33, 8, 2, 60, 77, 19, 4, 4, 58, 30, 11, 95, 23]
+N_NEW = 24
+ROUTERS = (".mlp.gate.weight", ".router.layer.weight")
+MAX_GAP = 0.35
+"""Largest logit by which float32 may prefer another token: what 8-bit activations cost."""
+
+SIZES = {
+    "vocab_size": 97, "hidden_size": 40, "intermediate_size": 56, "num_hidden_layers": 4,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12, "rms_norm_eps": 1e-6,
+    "max_position_embeddings": 64, "rope_theta": 1e4, "tie_word_embeddings": False,
+    "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+}  # fmt: skip
+TOKENIZER = {
+    "version": "1.0",
+    "model": {"type": "BPE", "vocab": {chr(33 + i): i for i in range(90)}, "merges": []},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Toy:
+    """A tiny random model of transformers, and its directory."""
+
+    model: Any
+    folder: Path
+
+    def logits(self, tokens: list[int]) -> Logits:
+        with torch.inference_mode():
+            return np.asarray(self.model(torch.tensor([tokens])).logits[0].numpy())
+
+
+class FamilyParity:
+    """Inherit from it as ``TestParity``.
+
+    SIZES: of the model, by the names of transformers. EXPECTED: fields of our config.
+    ARCHITECTURE: of GGUF files; empty where there are none. METADATA: of such a file, besides the
+    usual, without the architecture. HAS_ORACLE: whether transformers reads such files.
+    NORM_MEAN: of norm weights. REFUSED: keys of config.json with values that are not supported.
+    """
+
+    SIZES: ClassVar[dict[str, Any]] = SIZES
+    EXPECTED: ClassVar[dict[str, Any]] = {}
+    ARCHITECTURE: str = ""
+    METADATA: ClassVar[dict[str, Any]] = {}
+    HAS_ORACLE: bool = False
+    NORM_MEAN: float = 1.0
+    REFUSED: ClassVar[dict[str, Any]] = {}
+
+    @classmethod
+    def make_model(cls) -> Any:
+        """Returns the model, its weights not yet drawn."""
+        raise NotImplementedError
+
+    def gguf_tensors(self, name: str, values: Logits) -> Tensors:
+        """Yields what a GGUF file holds of a weight: its name there, and values."""
+        n_layers, arch = self.SIZES["num_hidden_layers"], gguf_architecture(self.ARCHITECTURE)
+        theirs = gguf.get_tensor_name_map(arch, n_layers).get_name(name, (".weight", ".bias"))
+        assert theirs is not None, name
+        yield theirs, values
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def toy(cls, tmp_path_factory: pytest.TempPathFactory) -> Toy:
+        torch.manual_seed(3)
+        folder = tmp_path_factory.mktemp("family")
+        model = cls.make_model().eval()
+        model.config._attn_implementation = "eager"
+        for name, parameter in model.named_parameters():
+            is_norm = "norm" in name
+            mean, std = (cls.NORM_MEAN, 0.3) if is_norm else (0.0, 0.11)
+            if name.endswith(ROUTERS):
+                std = 1.0  # choices between experts that are nearly tied fall either way
+            torch.nn.init.normal_(parameter, mean=mean, std=std)
+        model.save_pretrained(folder)
+        (folder / "tokenizer.json").write_text(json.dumps(TOKENIZER))
+        return Toy(model, folder)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def bundle(cls, toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        """The fused bundle, 8-bit weights."""
+        if not has_library():
+            pytest.skip("the kernel library is not built")
+        path = tmp_path_factory.mktemp("fused") / "b"
+        export(ExportConfig(str(toy.folder), path, device_target="cpu", quantization="int8"))
+        return path
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def sequence(cls, bundle: Path) -> Iterator[TokenSequence]:
+        with load(bundle, EngineOptions(threads=2)) as engine:
+            yield engine.new_sequence()
+
+    def test_config(self, toy: Toy) -> None:
+        config = open_checkpoint(str(toy.folder)).config
+        assert {name: getattr(config, name) for name in self.EXPECTED} == self.EXPECTED
+        assert type(config).from_dict(config.canonical()) == config
+
+    def test_reference(self, toy: Toy) -> None:
+        logits = ReferenceModel(open_checkpoint(str(toy.folder))).forward(TOKENS).logits
+        np.testing.assert_allclose(logits, toy.logits(TOKENS), atol=1e-4)
+
+    def test_portable(self, toy: Toy, tmp_path: Path) -> None:
+        config = ExportConfig(str(toy.folder), tmp_path / "b", device_target="portable")
+        entry = export(config).manifest.target
+        runner = PortableRunner(tmp_path / "b" / entry.graph, entry.config)
+        logits = runner.run(TOKENS, range(-1, len(TOKENS) - 1))
+        np.testing.assert_allclose(logits, toy.logits(TOKENS), atol=1e-4)
+        tree_equals_chains(runner, toy, atol=1e-4)
+
+    def test_fused_with_float_weights(self, toy: Toy, bundle: Path, tmp_path: Path) -> None:
+        """What is left is the KV cache, in halves: nothing that quantising could hide."""
+        entry = export(ExportConfig(str(toy.folder), tmp_path / "b")).manifest.target
+        runner = FusedRunner(tmp_path / "b" / entry.graph, entry.config, len(TOKENS))
+        logits = runner.run(TOKENS, range(-1, len(TOKENS) - 1))
+        assert compare_logits(logits, toy.logits(TOKENS))["kl_nats"] < 1e-5
+
+    def test_fused(self, toy: Toy, sequence: TokenSequence) -> None:
+        sequence.truncate(0)
+        logits = sequence.forward(TokenTree.chain(TOKENS), range(len(TOKENS))).logits
+        found = compare_logits(logits, toy.logits(TOKENS))
+        assert found["kl_nats"] < 1e-3, found
+
+    def test_rows_do_not_depend_on_their_company(self, sequence: TokenSequence) -> None:
+        alone = one_by_one(sequence, TOKENS)
+        for m in (1, 2, 3, 5, 9, len(TOKENS) - 4):
+            sequence.truncate(4)
+            rows = sequence.forward(TokenTree.chain(TOKENS[4 : 4 + m]), range(m)).logits
+            same_bits(rows, alone[4 : 4 + m])
+
+    def test_a_branch_equals_its_chain(self, sequence: TokenSequence) -> None:
+        alone, n = one_by_one(sequence, TOKENS), len(TOKENS) - 6
+        sequence.truncate(n)
+        a, b, c, d, e = TOKENS[n : n + 5]
+        tree = TokenTree((a, 9, b, 7, c), (-1, -1, 0, 1, 2))
+        same_bits(sequence.forward(tree, [0, 2, 4]).logits, alone[n : n + 3])
+        sequence.commit([0, 2, 4])
+        same_bits(sequence.forward(TokenTree.chain([d, e]), [0, 1]).logits, alone[n + 3 : n + 5])
+
+    def test_sessions(self, sequence: TokenSequence) -> None:
+        alone, n = one_by_one(sequence, TOKENS), len(TOKENS) - 3
+        sequence.truncate(n)
+        state = sequence.snapshot()
+        sequence.truncate(0)
+        sequence.restore(state)
+        same_bits(sequence.forward(TokenTree.chain(TOKENS[n:]), range(3)).logits, alone[n:])
+
+    def test_gates(self, toy: Toy, bundle: Path) -> None:
+        entry = export_entry(bundle)
+        gates = [True] * (2 * entry.config.n_layers)
+        gates[2] = gates[5] = False
+        runner = FusedRunner(bundle / entry.graph, entry.config, len(TOKENS))
+        assert runner.layer_gates is not None
+        runner.layer_gates[:] = gates
+        logits = runner.run(TOKENS, range(-1, len(TOKENS) - 1))
+        source = open_checkpoint(str(toy.folder))
+        expected = ReferenceModel(source).forward(TOKENS, layer_gates=gates).logits
+        assert compare_logits(logits, expected)["kl_nats"] < 1e-3
+
+    def test_greedy_tokens(self, toy: Toy, sequence: TokenSequence) -> None:
+        sequence.truncate(0)
+        tokens, pending = list(TOKENS[:7]), list(TOKENS[:7])
+        for _ in range(N_NEW):
+            rows = sequence.forward(TokenTree.chain(pending), [len(pending) - 1])
+            sequence.commit(range(len(pending)))
+            pending = [int(rows.logits[0].argmax())]
+            tokens += pending
+        expected = toy.logits(tokens[:-1])[6:]
+        gaps = expected.max(axis=1) - expected[np.arange(N_NEW), tokens[7:]]
+        assert gaps.max() < MAX_GAP
+        assert np.mean(gaps == 0) > 0.7
+
+    def test_gguf(self, toy: Toy, tmp_path: Path) -> None:
+        if not self.ARCHITECTURE:
+            pytest.skip("GGUF has no architecture of its own for this family")
+        path = self.write_gguf(toy, tmp_path / "tiny.gguf")
+        checkpoint = open_checkpoint(str(path))
+        logits = ReferenceModel(checkpoint).forward(TOKENS).logits
+        np.testing.assert_allclose(logits, toy.logits(TOKENS), atol=1e-4)
+        if self.HAS_ORACLE:
+            theirs = self.load_gguf(path, toy)
+            np.testing.assert_allclose(theirs.logits(TOKENS), toy.logits(TOKENS), atol=1e-4)
+
+    def load_gguf(self, path: Path, toy: Toy) -> Toy:
+        """Returns what transformers reads from a GGUF file: weights, it knows few of the keys."""
+        model = type(toy.model).from_pretrained(
+            path.parent, gguf_file=path.name, dtype=torch.float32, config=toy.model.config
+        )
+        return Toy(model.eval(), path.parent)
+
+    def write_gguf(self, toy: Toy, path: Path) -> Path:
+        """Writes the model under GGUF's names."""
+        writer, sizes = gguf.GGUFWriter(path, self.ARCHITECTURE), self.SIZES
+        writer.add_block_count(sizes["num_hidden_layers"])
+        writer.add_context_length(sizes["max_position_embeddings"])
+        writer.add_embedding_length(sizes["hidden_size"])
+        writer.add_feed_forward_length(sizes["intermediate_size"])
+        writer.add_head_count(sizes["num_attention_heads"])
+        writer.add_head_count_kv(sizes["num_key_value_heads"])
+        writer.add_key_length(sizes["head_dim"])
+        writer.add_value_length(sizes["head_dim"])
+        writer.add_layer_norm_rms_eps(sizes["rms_norm_eps"])
+        writer.add_rope_freq_base(sizes["rope_theta"])
+        writer.add_vocab_size(sizes["vocab_size"])
+        for key, value in self.METADATA.items():
+            add = writer.add_uint32 if isinstance(value, int) else writer.add_float32
+            add(f"{self.ARCHITECTURE}.{key}", value)
+        is_tied = sizes["tie_word_embeddings"]
+        for name, values in toy.model.state_dict().items():
+            if not (is_tied and name == "lm_head.weight"):
+                for theirs, stored in self.gguf_tensors(name, values.numpy()):
+                    writer.add_tensor(theirs, np.ascontiguousarray(stored, np.float32))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return path
+
+    def test_variants_are_refused(self, toy: Toy, tmp_path: Path) -> None:
+        for file in toy.folder.iterdir():
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+        fields = json.loads((toy.folder / "config.json").read_text())
+        for key, value in self.REFUSED.items():
+            changed = {**copy.deepcopy(fields), key: value}
+            (tmp_path / "config.json").write_text(json.dumps(changed))
+            with pytest.raises(UnsupportedModelError, match=f"{key}.* is .*, only .* supported"):
+                open_checkpoint(str(tmp_path))
+
+
+def gguf_architecture(name: str) -> Any:
+    return next(arch for arch, theirs in gguf.MODEL_ARCH_NAMES.items() if theirs == name)
+
+
+def paired(values: Logits, n_heads: int) -> Logits:
+    """Returns rows of heads as GGUF files keep them for interleaved rotation.
+
+    Source: ggml-org/llama.cpp ``convert_hf_to_gguf.py`` ``LlamaModel.permute`` (MIT).
+    """
+    halves = values.reshape(n_heads, 2, -1, *values.shape[1:])
+    return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(values.shape))
+
+
+def export_entry(bundle: Path) -> Any:
+    from edgedec.models.manifest import read_manifest
+
+    return read_manifest(bundle).target
+
+
+def one_by_one(sequence: TokenSequence, tokens: list[int]) -> Logits:
+    """Returns the logits of every token, each in a pass of its own; all are committed."""
+    sequence.truncate(0)
+    rows = []
+    for token in tokens:
+        rows.append(sequence.forward(TokenTree.chain([token]), [0]).logits[0].copy())
+        sequence.commit([0])
+    return np.stack(rows)
+
+
+def same_bits(a: Logits, b: Logits) -> None:
+    np.testing.assert_array_equal(a.view(np.uint32), b.view(np.uint32))
+
+
+def tree_equals_chains(runner: PortableRunner, toy: Toy, atol: float) -> None:
+    """Runs a tree of two branches behind a prefix of which a window hides a part."""
+    n = len(TOKENS) - 4
+    runner.run(TOKENS[:n], range(-1, n - 1))
+    logits = runner.run([5, 9, 8, 6, 4], [-1, 0, 0, 1, 2], n_past=n)
+    for branch, rows in (([5, 9, 6], [0, 1, 3]), ([5, 8, 4], [0, 2, 4])):
+        expected = toy.logits([*TOKENS[:n], *branch])[-3:]
+        np.testing.assert_allclose(logits[rows], expected, atol=atol)
