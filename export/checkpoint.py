@@ -64,6 +64,12 @@ class Published(Protocol):
 class Checkpoint(Published, WeightSource, Protocol):
     """Weights with everything else a bundle needs from a published model."""
 
+    def stand_in(self, name: str) -> QuantFormat | None:
+        """Returns the format that ``keep`` converts the matrix ``name`` to.
+
+        None where `format` is that of the file, to the last bit. Otherwise `rows` returns floats.
+        """
+
 
 class EditedCheckpoint:
     """A checkpoint that others edit by overriding; by itself it is the one it wraps."""
@@ -107,6 +113,10 @@ class EditedCheckpoint:
     def format(self, name: str) -> QuantFormat:
         """Returns the storage format of the matrix ``name``."""
         return self._checkpoint.format(name)
+
+    def stand_in(self, name: str) -> QuantFormat | None:
+        """Returns the format that stands in for that of the matrix ``name``."""
+        return self._checkpoint.stand_in(name)
 
     def rows(self, name: str, start: int, stop: int) -> PlainTensor:
         """Returns rows [start, stop) of the matrix ``name``."""

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.export.checkpoint import SpecialTokens
-from edgedec.export.gguf_header import GgufHeader, TensorRecord, read_header
-from edgedec.export.mapped_file import MappedFile
+from edgedec.export.gguf_codes import TensorType
+from edgedec.export.gguf_header import GgufHeader
+from edgedec.export.gguf_parts import model_name, read_headers
 from edgedec.export.tokenizer import build_tokenizer, read_special
 from edgedec.models.errors import CheckpointError, ConfigError, UnsupportedModelError
 from edgedec.models.families import ROPE_FACTOR_NAMES, GgufFacts, find_family
@@ -43,12 +44,11 @@ class GgufCheckpoint:
             CheckpointError: the file is broken or incomplete.
             UnsupportedModelError: its family, a tensor type or the like has no reader.
         """
-        self.name = path.stem
-        self._file = MappedFile(path)
-        header = read_header(self._file)
+        self.name = model_name(path)
+        header = read_headers(path)
         self._metadata, self._tensors = header.metadata, header.tensors
         self._fields = Fields(self._metadata, path.name, CheckpointError)
-        _refuse_parts(self._fields)
+        _refuse_adapters(self._fields)
         family = find_family(self._fields.text("general.architecture"))
         shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
         try:
@@ -95,29 +95,35 @@ class GgufCheckpoint:
 
     def format(self, name: str) -> QuantFormat:
         """Returns the storage format of the matrix ``name``."""
-        return self._tensors[self._map[name][1].name].type.format
+        return self._type(name).format
+
+    def stand_in(self, name: str) -> QuantFormat | None:
+        """Returns the format that stands in for one that only floats hold exactly."""
+        return self._type(name).stand_in
 
     def rows(self, name: str, start: int, stop: int) -> PlainTensor:
         """Returns rows [start, stop) of the matrix ``name``, rotary halves apart."""
         (n_rows, *_), source = self._map[name]
         tensor = self._tensors[source.name]
-        return tensor.type.plain(source.take(self._bytes(tensor), n_rows, start, stop))
+        try:
+            return tensor.type.plain(source.take(tensor.rows(), n_rows, start, stop))
+        except CheckpointError as error:
+            raise CheckpointError(f"{self.name}: tensor {tensor.name}: {error}") from None
 
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         """Returns the norm weight or bias ``name``."""
         (n_rows, *_), source = self._map[name]
         tensor = self._tensors[source.name]
-        values = tensor.type.plain(self._bytes(tensor)).dequantize().reshape(tensor.shape)
+        values = tensor.type.plain(tensor.rows()).dequantize().reshape(tensor.shape)
         return np.array(source.take(values, n_rows), np.float32) + np.float32(source.offset)
 
     def release(self) -> None:
         """Drops mapped pages of what was read."""
-        self._file.release()
+        for file in {id(t.file): t.file for t in self._tensors.values()}.values():
+            file.release()
 
-    def _bytes(self, tensor: TensorRecord) -> npt.NDArray[np.uint8]:
-        """Returns the rows of ``tensor`` as bytes [..., bytes of a row]; a vector is one row."""
-        lead = tensor.shape[:-1] or (1,)
-        return self._file.view(tensor.offset, tensor.n_bytes).reshape(*lead, -1)
+    def _type(self, name: str) -> TensorType:
+        return self._tensors[self._map[name][1].name].type
 
     def _rope_factors(self, header: GgufHeader) -> dict[str, tuple[float, ...]]:
         found = {}
@@ -126,17 +132,12 @@ class GgufCheckpoint:
                 continue
             if len(tensor.shape) != 1 or tensor.shape[0] > MAX_ROPE_FACTORS:
                 raise CheckpointError(f"{name} has shape {list(tensor.shape)}, expected one row")
-            values = tensor.type.plain(self._bytes(tensor)).dequantize()[0]
+            values = tensor.type.plain(tensor.rows()).dequantize()[0]
             found[name] = tuple(values.tolist())
         return found
 
 
-def _refuse_parts(fields: Fields) -> None:
-    n_parts = fields.integer("split.count", 1)
-    if n_parts > 1:
-        raise UnsupportedModelError(
-            f"{fields.origin}: is one of {n_parts} parts; join them with llama-gguf-split --merge"
-        )
+def _refuse_adapters(fields: Fields) -> None:
     if fields.text("general.type", "model") != "model":
         raise UnsupportedModelError(
             f"{fields.origin}: general.type is {fields.text('general.type')[:40]!r}, "

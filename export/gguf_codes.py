@@ -1,5 +1,7 @@
 """GGUF tensor types: block bytes to plain codes, equal after dequantisation to the last bit.
 
+Types that no storage format of ours holds exactly become floats, and name a format to convert to.
+
 Source: ggml-org/llama.cpp ``ggml/src/ggml-common.h`` (block layouts, MIT).
 """
 
@@ -12,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from edgedec.models.errors import CheckpointError
 from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat
 
 Bytes = npt.NDArray[np.uint8]
@@ -23,7 +26,8 @@ Decoder = Callable[[QuantFormat, Bytes], PlainTensor]
 class TensorType:
     """One GGUF tensor type. A row is a sequence of blocks.
 
-    n_weights, n_bytes: weights and bytes in one block.
+    format: what rows are decoded to. n_weights, n_bytes: weights and bytes in one block.
+    stand_in: format for values that only floats hold exactly.
     """
 
     name: str
@@ -31,6 +35,7 @@ class TensorType:
     n_weights: int
     n_bytes: int
     decode: Decoder
+    stand_in: QuantFormat | None = None
 
     def plain(self, rows: Bytes) -> PlainTensor:
         """Returns the codes of ``rows`` [N, bytes of a row]."""
@@ -143,8 +148,103 @@ def _q6_k(fmt: QuantFormat, rows: Bytes) -> PlainTensor:
     return PlainTensor(fmt, _codes(nibbles | top), _half(scale), sub_scale=inner)
 
 
-def _row(name: str, n_weights: int, n_bytes: int, decode: Decoder) -> TensorType:
-    return TensorType(name, FORMATS[name.lower()], n_weights, n_bytes, decode)
+_IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
+"""Values of the 4-bit codes of IQ4_NL and IQ4_XS."""
+
+_FP4 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
+"""Values of the 4-bit codes of MXFP4 (e2m1), doubled."""
+
+
+def _q2_k(fmt: QuantFormat, rows: Bytes) -> PlainTensor:
+    packed, low, outer, outer_minimum = _fields(rows, 16, 64, 2, 2)
+    scale = _half(outer).astype(np.float32)[:, :, None] * (packed & 0x0F).astype(np.float32)
+    minimum = _half(outer_minimum).astype(np.float32)[:, :, None] * (packed >> 4).astype(np.float32)
+    codes = _bit_pairs(low).reshape(*packed.shape, 16).astype(np.float32)
+    return PlainTensor(fmt, _joined(scale[..., None] * codes - minimum[..., None]))
+
+
+def _q3_k(fmt: QuantFormat, rows: Bytes) -> PlainTensor:
+    high, low, packed, scale = _fields(rows, 32, 64, 12, 2)
+    shifts = np.arange(8, dtype=np.uint8)[:, None]
+    third = (high[:, :, None, :] >> shifts & np.uint8(1)) << np.uint8(2)
+    # Codes count from -4, those of the six-bit format from -32.
+    codes = _codes(_bit_pairs(low) | third) + np.uint8(28)
+    return PlainTensor(fmt, codes, _half(scale), sub_scale=_signed_sub_scales(packed))
+
+
+def _bit_pairs(packed: Bytes) -> Bytes:
+    """Returns pairs of bits [N, n_blocks, 8, 32]: each 32 bytes hold four groups."""
+    n, n_blocks, _ = packed.shape
+    shifts = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
+    pairs = packed.reshape(n, n_blocks, 2, 1, 32) >> shifts & np.uint8(3)
+    return pairs.reshape(n, n_blocks, 8, 32)
+
+
+def _signed_sub_scales(packed: Bytes) -> npt.NDArray[np.int8]:
+    """Returns sub-scales [N, 16 * n_blocks], -32 to 31, of 12 packed bytes per block.
+
+    Bytes 0-7 hold the low nibbles of sub-scales 0-7 and, in their upper halves, of 8-15; bytes
+    8-11 hold the two top bits of sub-scales i, i + 4, i + 8 and i + 12.
+    """
+    low = _nibbles(packed[:, :, :8])
+    shifts = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
+    high = (packed[:, :, None, 8:] >> shifts & np.uint8(3)).reshape(low.shape)
+    return _codes(low | high << np.uint8(4)).view(np.int8) - np.int8(32)
+
+
+def _iq4_nl(fmt: QuantFormat, rows: Bytes) -> PlainTensor:
+    scale, low = _fields(rows, 2, 16)
+    return PlainTensor(fmt, _looked_up(_IQ4, _codes(_nibbles(low)), fmt), _half(scale))
+
+
+def _iq4_xs(fmt: QuantFormat, rows: Bytes) -> PlainTensor:
+    outer, high, low, packed = _fields(rows, 2, 2, 4, 128)
+    n, n_blocks, _ = low.shape
+    nibbles = np.stack([low & 0x0F, low >> 4], axis=-1).reshape(n, n_blocks, 8)
+    top = np.ascontiguousarray(high).view("<u2") >> np.arange(0, 16, 2, dtype=np.uint16) & 3
+    sub_scale = (nibbles | top << 4).astype(np.int16) - 32
+    scale = _half(outer).astype(np.float32)[:, :, None] * sub_scale.astype(np.float32)
+    codes = _nibbles(packed.reshape(n, n_blocks, 8, 16))
+    return PlainTensor(fmt, _joined(scale[..., None] * _IQ4[codes].astype(np.float32)))
+
+
+def _mxfp4(fmt: QuantFormat, rows: Bytes) -> PlainTensor:
+    exponent, low = _fields(rows, 1, 16)
+    power = exponent[:, :, 0].astype(np.int32) - 128
+    if power.size and power.max() > _MAX_POWER:
+        raise CheckpointError(
+            f"an MXFP4 scale is 2^{power.max()}, expected at most 2^{_MAX_POWER}: the file is "
+            f"damaged, fetch it again"
+        )
+    # Smaller scales than float16 has are of weights below 4e-7; they become zero.
+    return PlainTensor(
+        fmt,
+        _looked_up(_FP4, _codes(_nibbles(low)), fmt),
+        np.ldexp(np.float32(1), power).astype(np.float16),
+    )
+
+
+_MAX_POWER = 15
+"""Largest power of two of a float16."""
+
+
+def _looked_up(table: npt.NDArray[np.int8], codes: Bytes, fmt: QuantFormat) -> Bytes:
+    """Returns codes of ``fmt`` for the values that ``codes`` stand for in ``table``."""
+    return (table.astype(np.int16) + fmt.zero_point).astype(np.uint8)[codes]
+
+
+def _joined(blocks: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    return blocks.reshape(len(blocks), math.prod(blocks.shape[1:]))
+
+
+def _row(name: str, n_weights: int, n_bytes: int, decode: Decoder, kept_as: str = "") -> TensorType:
+    return TensorType(name, FORMATS[kept_as or name.lower()], n_weights, n_bytes, decode)
+
+
+def _converted(
+    name: str, n_weights: int, n_bytes: int, decode: Decoder, stand_in: str
+) -> TensorType:
+    return TensorType(name, FORMATS["f32"], n_weights, n_bytes, decode, FORMATS[stand_in])
 
 
 TENSOR_TYPES: dict[int, TensorType] = {
@@ -155,16 +255,21 @@ TENSOR_TYPES: dict[int, TensorType] = {
     6: _row("Q5_0", 32, 22, _q5_0),
     7: _row("Q5_1", 32, 24, _q5_1),
     8: _row("Q8_0", 32, 34, _q8_0),
+    10: _converted("Q2_K", 256, 84, _q2_k, "q4_1"),
+    11: _row("Q3_K", 256, 110, _q3_k, kept_as="q6_k"),
     12: _row("Q4_K", 256, 144, _q4_k),
     13: _row("Q5_K", 256, 176, _q5_k),
     14: _row("Q6_K", 256, 210, _q6_k),
+    20: _row("IQ4_NL", 32, 18, _iq4_nl, kept_as="q8_0"),
+    23: _converted("IQ4_XS", 256, 136, _iq4_xs, "q8_0"),
     30: _row("BF16", 1, 2, _floats(np.uint16)),
+    39: _row("MXFP4", 32, 17, _mxfp4, kept_as="q5_0"),
 }
 """Every tensor type that can be read, by its number in the file."""
 
 UNREAD_TYPES: dict[int, str] = {
-    9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS",
-    19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16",
-    26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
+    9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S",
+    22: "IQ2_S", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0",
+    35: "TQ2_0", 40: "NVFP4",
 }  # fmt: skip
 """Names of types that exist but have no reader, for error messages."""

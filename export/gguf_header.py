@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from edgedec.export.gguf_codes import TENSOR_TYPES, UNREAD_TYPES, TensorType
 from edgedec.export.mapped_file import MappedFile
@@ -37,13 +38,19 @@ _BOOL, _STRING, _ARRAY = 7, 8, 9
 
 @dataclass(frozen=True)
 class TensorRecord:
-    """One tensor: its shape (outermost dimension first) and where its bytes lie in the file."""
+    """One tensor: its shape (outermost dimension first) and where its bytes lie in which file."""
 
+    file: MappedFile
     name: str
     shape: tuple[int, ...]
     type: TensorType
     offset: int
     n_bytes: int
+
+    def rows(self) -> npt.NDArray[np.uint8]:
+        """Returns the rows as bytes [..., bytes of a row], mapped; a vector is one row."""
+        lead = self.shape[:-1] or (1,)
+        return self.file.view(self.offset, self.n_bytes).reshape(*lead, -1)
 
 
 @dataclass(frozen=True)
@@ -80,7 +87,7 @@ class _Cursor:
     """A position in the file that never leaves it."""
 
     def __init__(self, file: MappedFile) -> None:
-        self.data, self.size, self.position = file.data, file.n_bytes, 0
+        self.file, self.data, self.size, self.position = file, file.data, file.n_bytes, 0
         self.file_name = file.path.name
 
     def error(self, message: str) -> CheckpointError:
@@ -209,7 +216,8 @@ def _read_record(cursor: _Cursor) -> TensorRecord:
     if kind not in TENSOR_TYPES:
         raise UnsupportedModelError(
             f"{cursor.file_name}: tensor {name} has type {UNREAD_TYPES.get(kind, kind)}, "
-            f"supported: {', '.join(row.name for row in TENSOR_TYPES.values())}"
+            f"supported: {', '.join(row.name for row in TENSOR_TYPES.values())}; take the model "
+            f"in another quantisation, such as Q4_K_M"
         )
     row = TENSOR_TYPES[kind]
     if 0 in shape or shape[-1] % row.n_weights:
@@ -223,7 +231,7 @@ def _read_record(cursor: _Cursor) -> TensorRecord:
             f"tensor {name} of shape {list(shape)} needs {n_bytes} bytes, the file has "
             f"{cursor.size}; it is truncated or damaged, fetch it again"
         )
-    return TensorRecord(name, shape, row, offset, n_bytes)
+    return TensorRecord(cursor.file, name, shape, row, offset, n_bytes)
 
 
 def _alignment(cursor: _Cursor, metadata: dict[str, Any]) -> int:
@@ -259,5 +267,5 @@ def _place(
                 f"tensor {name} ends at byte {start + record.n_bytes}, the file has "
                 f"{cursor.size}; it is truncated, fetch it again"
             )
-        placed[name] = TensorRecord(name, record.shape, record.type, start, record.n_bytes)
+        placed[name] = replace(record, offset=start)
     return placed

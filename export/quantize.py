@@ -52,9 +52,10 @@ _RANGE_TRIALS = (14.0, 14.5, 15.0, 15.5, 16.0)
 class Quantized(EditedCheckpoint):
     """A checkpoint whose matrices are quantised when they are first read, each of them once.
 
-    Vectors, and matrices the checkpoint has quantised already, stay as they are. Of a draft model
-    they are quantised once more where they have more bits than the scheme, and its LM head has no
-    more bits than the rest: what it is slower costs more than what it errs.
+    Vectors, and matrices the checkpoint has quantised already, stay as they are, or become what
+    stands in for a format that cannot be held. Of a draft model they are quantised once more where
+    they have more bits than the scheme, and its LM head has no more bits than the rest: what it is
+    slower costs more than what it errs.
     """
 
     def __init__(
@@ -86,16 +87,20 @@ class Quantized(EditedCheckpoint):
 
     def format(self, name: str) -> QuantFormat:
         """Returns the storage format of the matrix ``name`` after quantisation."""
-        stored = self._checkpoint.format(name)
+        held = self._checkpoint.stand_in(name) or self._checkpoint.format(name)
         # A router is small, and what it decides is not a matter of degree.
         if self._format_name is None or name.endswith(".router.weight"):
-            return stored
+            return held
         wanted = FORMATS[self._format_name]
         is_draft_head = self._is_draft and name == head_weight(self.config)
         if name in ("embed_tokens.weight", "lm_head.weight") and not is_draft_head:
             wanted = FORMATS[EIGHT_BITS.get(wanted.name, wanted.name)]
-        is_dearer = self._is_draft and stored.bits > wanted.bits
-        return wanted if stored.is_float or is_dearer else stored
+        is_requantised = self._is_draft or self._checkpoint.format(name).is_float
+        return wanted if is_requantised and held.bits > wanted.bits else held
+
+    def stand_in(self, name: str) -> QuantFormat | None:
+        """Returns the format that stands in for that of the matrix ``name``: none is needed."""
+        return None
 
     def rows(self, name: str, start: int, stop: int) -> PlainTensor:
         """Returns rows [start, stop) of the matrix ``name``, quantised.

@@ -58,8 +58,10 @@ def trim_head(model: RecipeModel) -> None:
 
 def quantise(model: RecipeModel) -> None:
     """The format of every matrix, and what quantising costs each."""
-    if model.quantization != "keep":
-        original = model.source
+    original = model.source
+    stand_ins = {original.stand_in(name) for name in matrices(original.config)} - {None}
+    is_converted = any(fmt is not None and model.device.keeps(fmt.name) for fmt in stand_ins)
+    if model.quantization != "keep" or is_converted:
         is_draft = model.kind == DRAFT_MODEL
         model.source = Quantized(original, model.quantization, is_draft, model.bundle_folder)
         model.tensors = measure_errors(original, model.source, model.report)

@@ -139,6 +139,10 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
         """Returns the storage format of the matrix ``name``."""
         return self._tensors[self._map[name][1].names[0]].format
 
+    def stand_in(self, name: str) -> QuantFormat | None:
+        """Returns the format that stands in for that of the matrix ``name``: none is needed."""
+        return None
+
     def rows(self, name: str, start: int, stop: int) -> PlainTensor:
         """Returns rows [start, stop) of the matrix ``name``."""
         (n_rows, *_), source = self._map[name]

@@ -44,6 +44,10 @@ class TrimmedHead(EditedCheckpoint):
         """Returns the storage format of the matrix ``name``."""
         return self._checkpoint.format(self._whole if name == TRIMMED else name)
 
+    def stand_in(self, name: str) -> QuantFormat | None:
+        """Returns the format that stands in for that of the matrix ``name``."""
+        return self._checkpoint.stand_in(self._whole if name == TRIMMED else name)
+
     def rows(self, name: str, start: int, stop: int) -> PlainTensor:
         """Returns rows [start, stop) of the matrix ``name``."""
         if name != TRIMMED:

@@ -57,6 +57,9 @@ class MemorySource:
         assert name in self.weights
         return FORMATS["f32"]
 
+    def stand_in(self, name: str) -> QuantFormat | None:
+        return None
+
     def rows(self, name: str, start: int, stop: int) -> PlainTensor:
         return PlainTensor(FORMATS["f32"], self.weights[name][start:stop])
 

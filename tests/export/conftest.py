@@ -14,6 +14,11 @@ import pytest
 gguf = pytest.importorskip("gguf", reason="needs the dev extra")
 
 VOCAB, HIDDEN, INNER, LAYERS, HEADS, KV_HEADS, HEAD_SIZE = 300, 256, 512, 2, 4, 2, 64
+SCALES_AT = {
+    "Q2_K": slice(-4, None), "Q3_K": slice(-2, None), "Q4_K": slice(0, 4), "Q5_K": slice(0, 4),
+    "Q6_K": slice(-2, None), "IQ4_NL": slice(0, 2), "IQ4_XS": slice(0, 2),
+}  # fmt: skip
+"""Where the float16 scales of a block lie, of the types that `gguf` only reads."""
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
 
@@ -62,20 +67,17 @@ def tiny_weights(seed: int = 0, is_tied: bool = False, has_bias: bool = False) -
 
 
 def quantize_blocks(values: npt.NDArray[np.float32], type_name: str) -> npt.NDArray[Any]:
-    """Returns ``values`` in a GGUF type; K-quants, which `gguf` only reads, get random codes."""
+    """Returns ``values`` in a GGUF type; those that `gguf` only reads get random codes."""
     kind = gguf.GGMLQuantizationType[type_name]
-    if not type_name.endswith("_K"):
+    if type_name not in SCALES_AT:
         return gguf.quants.quantize(values, kind)
     n_weights, n_bytes = gguf.GGML_QUANT_SIZES[kind]
     n_blocks = values.shape[-1] // n_weights
     rng = np.random.default_rng(values.size)
     blocks = rng.integers(0, 256, (values.shape[0], n_blocks, n_bytes), dtype=np.uint8)
     scale = rng.uniform(-0.01, 0.01, (values.shape[0], n_blocks, 2)).astype(np.float16)
-    scale_bytes = scale.view(np.uint8)
-    if type_name == "Q6_K":
-        blocks[:, :, -2:] = scale_bytes[:, :, :2]
-    else:
-        blocks[:, :, :4] = scale_bytes
+    place = SCALES_AT[type_name]
+    blocks[:, :, place] = scale.view(np.uint8)[:, :, : len(range(n_bytes)[place])]
     return blocks.reshape(values.shape[0], -1)
 
 
