@@ -10,6 +10,7 @@ WANTED_FILES = (
     "config.json",
     "generation_config.json",
     "tokenizer.json",
+    "tokenizer.model",
     "tokenizer_config.json",
     "chat_template.jinja",
     "chat_template.json",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tokenizers import Tokenizer
 
 from edgedec.export.checkpoint import SAMPLING_KEYS, SpecialTokens
 from edgedec.export.safetensors_file import StoredTensor, read_tensors
+from edgedec.export.tokenizer_model import build_from_model
 from edgedec.models.errors import CheckpointError, ConfigError, EdgedecError
 from edgedec.models.families import find_family
 from edgedec.models.fields import Fields
@@ -53,7 +55,7 @@ class HuggingFaceTexts:
     @property
     def special(self) -> SpecialTokens:
         """The tokens that begin and end texts."""
-        tokenizer = _read_tokenizer(self._folder)
+        tokenizer = Tokenizer.from_str(self._tokenizer_text())
         stated = _read_fields(self._folder, "tokenizer_config.json", is_optional=True)
         generation = _read_fields(self._folder, "generation_config.json", is_optional=True)
 
@@ -87,9 +89,21 @@ class HuggingFaceTexts:
         return {"do_sample": stated.flag("do_sample", False), **numbers}
 
     def tokenizer_json(self) -> str:
-        """Returns the directory's own tokenizer.json."""
-        _read_tokenizer(self._folder)
-        return (self._folder / "tokenizer.json").read_text(encoding="utf-8")
+        """Returns the directory's own tokenizer.json, or what its tokenizer.model comes to."""
+        return self._tokenizer_text()
+
+    @cache  # noqa: B019 (few of these are made, and none outlives its export)
+    def _tokenizer_text(self) -> str:
+        whole, model = self._folder / "tokenizer.json", self._folder / "tokenizer.model"
+        if whole.is_file():
+            return _checked_tokenizer(whole)
+        if model.is_file():
+            stated = _read_fields(self._folder, "tokenizer_config.json", is_optional=True)
+            return build_from_model(model, stated, self._fields.integer("vocab_size"))
+        raise CheckpointError(
+            f"{self._folder}: has neither tokenizer.json nor tokenizer.model; write one with "
+            f"transformers: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        )
 
     def chat_template(self) -> str | None:
         """Returns the Jinja template of conversations, from wherever the directory keeps it."""
@@ -218,20 +232,14 @@ def _read_all_tensors(folder: Path) -> dict[str, StoredTensor]:
     return tensors
 
 
-def _read_tokenizer(folder: Path) -> Tokenizer:
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        raise CheckpointError(
-            f"{folder}: has no tokenizer.json; write one with transformers: "
-            f"AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
-        )
+def _checked_tokenizer(path: Path) -> str:
+    text = _read_text(path)
     try:
-        return Tokenizer.from_str(_read_text(path))
-    except EdgedecError:
-        raise
+        Tokenizer.from_str(text)
     except Exception as error:  # the library raises bare Exception
         reason = (str(error).splitlines() or [""])[0][:160]
         raise CheckpointError(f"{path}: is no tokenizer: {reason}") from None
+    return text
 
 
 def _ids(fields: Fields, key: str, vocab_size: int) -> tuple[int, ...]:

@@ -7,20 +7,28 @@ have gaps. It is read back with the library before anyone relies on it.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from edgedec.export.checkpoint import SpecialTokens
+from edgedec.export.sentencepiece_tokenizer import added_token, sentencepiece_document
+from edgedec.export.sentencepiece_vocabulary import (
+    CONTROL,
+    NORMAL,
+    UNUSED,
+    USER_DEFINED,
+    vocabulary_of_gguf,
+)
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.fields import Fields
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
-"""Values of ``tokenizer.ggml.token_type``."""
-
-TURN_ENDS = ("<|im_end|>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>")
+TURN_ENDS = (
+    "<|im_end|>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|end|>",
+    "<end_of_turn>",
+)  # fmt: skip
 """Control tokens that end a text or a turn wherever they exist.
 
 Source: ggml-org/llama.cpp ``src/llama-vocab.cpp`` (end-of-generation tokens by text, MIT).
@@ -68,6 +76,9 @@ RECIPES: dict[str, _Recipe] = {
 }
 """Known values of ``tokenizer.ggml.pre``."""
 
+SENTENCEPIECE = {"llama": False, "t5": True}
+"""Values of ``tokenizer.ggml.model`` that mean SentencePiece -> whether as a unigram model."""
+
 
 def build_tokenizer(fields: Fields, vocab_size: int) -> str:
     """Returns the text of a ``tokenizer.json``.
@@ -80,8 +91,12 @@ def build_tokenizer(fields: Fields, vocab_size: int) -> str:
         CheckpointError: the vocabulary contradicts itself.
         UnsupportedModelError: no such tokenizer model or pre-tokenizer is known.
     """
-    recipe = _find_recipe(fields)
     tokens, kinds = _read_tokens(fields, vocab_size)
+    model = fields.text("tokenizer.ggml.model")
+    if model in SENTENCEPIECE:
+        vocabulary = vocabulary_of_gguf(fields, tokens, kinds, is_unigram=SENTENCEPIECE[model])
+        return checked_text(sentencepiece_document(vocabulary), fields.origin)
+    recipe = _find_recipe(fields)
     merges = [_read_merge(fields, merge) for merge in _texts(fields, "tokenizer.ggml.merges")]
     document = {
         "version": "1.0",
@@ -94,19 +109,30 @@ def build_tokenizer(fields: Fields, vocab_size: int) -> str:
         "decoder": _byte_level(uses_gpt2_split=True),
         "model": _bpe(_vocabulary(fields, tokens, kinds), merges, recipe),
     }
+    return checked_text(document, fields.origin)
+
+
+def checked_text(document: Mapping[str, Any], origin: str) -> str:
+    """Returns the text of a ``tokenizer.json``.
+
+    Raises:
+        CheckpointError: the library makes no tokenizer of it.
+    """
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     try:
         Tokenizer.from_str(text)
-    except Exception as error:  # the library raises bare Exception
+    except BaseException as error:  # the library raises bare Exception, and panics
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
         raise CheckpointError(
-            f"{fields.origin}: the vocabulary makes no tokenizer: {_first_line(error)}"
+            f"{origin}: the vocabulary makes no tokenizer: {_first_line(error)}"
         ) from None
     return text
 
 
 def read_special(fields: Fields, vocab_size: int) -> SpecialTokens:
     """Returns the tokens that begin and end texts, from GGUF metadata."""
-    recipe = _find_recipe(fields)
+    adds_bos = _adds_bos(fields)
     tokens, kinds = _read_tokens(fields, vocab_size)
 
     def token_id(key: str) -> int | None:
@@ -125,8 +151,15 @@ def read_special(fields: Fields, vocab_size: int) -> SpecialTokens:
     ]
     eos_ids = tuple(dict.fromkeys(i for i in stated + by_text if i is not None))
     bos_id = token_id("bos")
-    add_bos = fields.flag("tokenizer.ggml.add_bos_token", recipe.adds_bos)
+    add_bos = fields.flag("tokenizer.ggml.add_bos_token", adds_bos)
     return SpecialTokens(bos_id, eos_ids, add_bos and bos_id is not None)
+
+
+def _adds_bos(fields: Fields) -> bool:
+    """Whether texts begin with a token of their own where the file does not say."""
+    model = fields.text("tokenizer.ggml.model")
+    # Of the two SentencePiece models only the BPE one does.
+    return not SENTENCEPIECE[model] if model in SENTENCEPIECE else _find_recipe(fields).adds_bos
 
 
 def _find_recipe(fields: Fields) -> _Recipe:
@@ -134,7 +167,8 @@ def _find_recipe(fields: Fields) -> _Recipe:
     if model != "gpt2":
         raise UnsupportedModelError(
             f"{fields.origin}: tokenizer model {model[:40]!r} is not supported; known: gpt2 "
-            f"(byte-level BPE). Export from the Hugging Face directory instead"
+            f"(byte-level BPE), llama and t5 (SentencePiece). Export from the Hugging Face "
+            f"directory instead"
         )
     pre = fields.text("tokenizer.ggml.pre", "default")
     if pre not in RECIPES:
@@ -194,15 +228,7 @@ def _vocabulary(fields: Fields, tokens: Sequence[str], kinds: Sequence[int]) -> 
 def _added_tokens(tokens: Sequence[str], kinds: Sequence[int]) -> list[dict[str, Any]]:
     """Returns the tokens found in text before anything else; only control tokens are special."""
     return [
-        {
-            "id": i,
-            "content": token,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": kind == CONTROL,
-        }
+        added_token(i, token, kind == CONTROL)
         for i, (token, kind) in enumerate(zip(tokens, kinds, strict=True))
         if kind in (CONTROL, USER_DEFINED) and token
     ]
@@ -252,5 +278,5 @@ def _joined(merges: list[tuple[str, str]]) -> list[str] | list[tuple[str, str]]:
     return [" ".join(pair) for pair in merges]
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:200]

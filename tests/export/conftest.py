@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,59 @@ def quantize_blocks(values: npt.NDArray[np.float32], type_name: str) -> npt.NDAr
     place = SCALES_AT[type_name]
     blocks[:, :, place] = scale.view(np.uint8)[:, :, : len(range(n_bytes)[place])]
     return blocks.reshape(values.shape[0], -1)
+
+
+N_STRINGS = 2000
+REPOSITORY = Path(__file__).parents[2]
+
+HOSTILE = [
+    "", " ", "\n", "\t\t", "\r\n\r\n", " \n \n", "a  b   c    d", " " * 300, "\n" * 100, " \t" * 50,
+    "x" + " " * 64, " " * 64 + "x", "\u00a0\u00a0x\u2003y\u3000z", "\ufeffBOM", "nul\x00nul",
+    "\u200b\u200c\u200d\u2060", "a\u200db\u200cc", "\u202eright\u202c \u2066left\u2069",
+    "e\u0301 \u00e9 E\u0301\u0302\u0303", "Z" + "\u0351\u0302\u0316" * 40, "\u0301leading mark",
+    "\u1112\u1161\u11ab \ud55c", "\u212b \u00c5 A\u030a", "\ufb01 \u2460 \u00bd \u2167 \u00b2",
+    "\u0661\u0662\u0663 \u0967\u0968 \uff11\uff12 123456789 1,000.00 0x1F 3.14e-10",
+    "\U0001f600 \U0001f468\u200d\U0001f469\u200d\U0001f467\u200d\U0001f466 \U0001f1e9\U0001f1ea",
+    "\U0001f44d\U0001f3fd \u2764\ufe0f \u2764", "\U00020000\U0002a6d6 \U0001d54f \U000e0041",
+    "\ue000\uf8ff \uffff \U0010ffff \U0005ffff",
+    "\u6f22\u5b57\u304b\u306a\u30ab\u30ca \u7b80\u4f53",
+    "\u0627\u0644\u0639\u0631\u0628\u064a\u0629 \u05e2\u05d1\u05e8\u05d9\u05ea \u0e44\u0e17\u0e22",
+    "I'm you're he'll she'd we've it's don't 'S 'LL 'Re I'M YOU'RE \u2019s", "''''s 'tis 'd'd'd",
+    "<|im_start|>user\nhi<|im_end|>\n", "<|im_start|", "<|im_start|><|im_start|>", "<|IM_START|>",
+    " <|endoftext|> ", "a<|endoftext|>b", "<tool_call>{}</tool_call>",
+    "<|fim_prefix|>x<|fim_suffix|>",
+    "def f(x):\n    return {'a': [1, 2], \"b\": x ** 2}  # \u03bb\n\n\n\tpass\n",
+    "!!!???...---===***###$$$%%%^^^&&&", "\u2014\u2026\u201c\u201d\u00ab\u00bb\u20ac\u00a3\u00a5",
+    "a\rb\nc\r\nd\x0be\x0cf\x85g\u2028h\u2029i", "\x01\x02\x03\x1b[31m\x7f\x80\x9f",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa" * 8, "\u0130\u0131 \u017f \u1e9e \u03a3\u03c2",
+]  # fmt: skip
+
+
+def texts() -> Iterator[str]:
+    """Yields documents of the shared data folder, or else of this repository."""
+    folder = REPOSITORY.parent / "shared" / "data"
+    files = sorted(folder.glob("*.jsonl")) + sorted(folder.glob("*.txt"))
+    for path in files or [*REPOSITORY.glob("*.md"), *sorted(REPOSITORY.rglob("tests/**/*.py"))]:
+        content = path.read_text(encoding="utf-8")[:400_000]
+        if path.suffix != ".jsonl":
+            yield content
+            continue
+        for line in content.splitlines()[:-1]:
+            values = json.loads(line).values()
+            yield "\n".join(v if isinstance(v, str) else json.dumps(v) for v in values)
+
+
+@pytest.fixture(scope="session")
+def strings() -> list[str]:
+    """Returns 2,000 cuts of many lengths, plus hostile strings."""
+    whole = "\n".join(texts())
+    rng = np.random.default_rng(0)
+    starts = rng.integers(0, len(whole) - 400, N_STRINGS)
+    lengths = rng.integers(1, 400, N_STRINGS)
+    cuts = [whole[i : i + n] for i, n in zip(starts, lengths, strict=True)]
+    return (
+        cuts + HOSTILE + [left + right for left, right in zip(HOSTILE, HOSTILE[::-1], strict=True)]
+    )
 
 
 GgufMaker = Callable[..., Path]

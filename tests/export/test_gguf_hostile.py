@@ -142,7 +142,9 @@ def test_absurd_dimensions(healthy: bytes, write: Any, dimensions: tuple[int, in
     assert "output.weight" in line
 
 
-@pytest.mark.parametrize(("kind", "shown"), [(16, "IQ2_XXS"), (29, "IQ1_M"), (4, "4"), (2**31, "2")])
+@pytest.mark.parametrize(
+    ("kind", "shown"), [(16, "IQ2_XXS"), (29, "IQ1_M"), (4, "4"), (2**31, "2")]
+)
 def test_unread_tensor_type(healthy: bytes, write: Any, kind: int, shown: str) -> None:
     position = record_position(healthy, "output.weight") + 4 + 16
     line = refusal(write(replaced(healthy, position, struct.pack("<I", kind))))
