@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -130,14 +131,9 @@ def export(
     head_size = _parse_vocabulary(draft_vocabulary)
     if draft is None and (draft_vocabulary or draft_corpus):
         raise ConfigError("--draft-vocabulary and --draft-corpus need --draft MODEL")
-    try:
+    with needs_export_extra():
         from edgedec.export import pipeline
         from edgedec.export.config import DraftModelConfig, ExportConfig
-    except ImportError as error:
-        if (error.name or "").startswith("edgedec"):
-            raise
-        missing = " ".join(f"'{p.name}{p.bounds}'" for p in extras()["export"] if not p.installed)
-        raise ConfigError(f"export needs {error.name}: pip install {missing}") from error
     config = ExportConfig(
         source=source,
         destination=output,
@@ -158,6 +154,22 @@ def export(
         print_json(done.to_dict())
     else:
         _show(done)
+
+
+@contextmanager
+def needs_export_extra() -> Iterator[None]:
+    """Says what to install where an import inside fails.
+
+    Raises:
+        ConfigError: A package of the extra ``export`` is missing.
+    """
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").startswith("edgedec"):
+            raise
+        missing = " ".join(f"'{p.name}{p.bounds}'" for p in extras()["export"] if not p.installed)
+        raise ConfigError(f"export needs {error.name}: pip install {missing}") from error
 
 
 def _show(done: ExportReport) -> None:

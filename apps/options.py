@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from edgedec.apps.model_names import named_bundle
 from edgedec.runtime.config import MAX_DRAFT_LEN, GenerationConfig, SpeculationConfig
 from edgedec.runtime.drafters import drafter_names
 from edgedec.runtime.engine import Engine
@@ -16,7 +17,12 @@ from edgedec.runtime.opening.options import EngineOptions
 from edgedec.runtime.sessions.prefill import Progress
 
 Bundle = Annotated[
-    Path, typer.Argument(metavar="BUNDLE", help="Directory made by `edgedec export`.")
+    Path,
+    typer.Argument(
+        metavar="BUNDLE",
+        help="Directory made by `edgedec export`, or a name that `edgedec models list` shows.",
+        callback=named_bundle,
+    ),
 ]
 Json = Annotated[
     bool, typer.Option("--json", help="Print exactly one JSON document on standard output.")
@@ -108,7 +114,11 @@ DraftDepth = Annotated[
 ]
 Draft = Annotated[
     Path | None,
-    typer.Option(metavar="BUNDLE", help="Draft model from another bundle than its own."),
+    typer.Option(
+        metavar="BUNDLE",
+        help="Draft model from another bundle than its own.",
+        callback=named_bundle,
+    ),
 ]
 Overlap = Annotated[
     str,

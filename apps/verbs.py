@@ -14,6 +14,7 @@ from edgedec.apps.terminal import write_out
 from edgedec.models.errors import ConfigError
 
 VERBS = {
+    "models": "models:models",
     "export": "export_bundle:export",
     "run": "generate:run",
     "chat": "chat:chat",

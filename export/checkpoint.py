@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -135,7 +134,8 @@ def open_checkpoint(source: str) -> Checkpoint:
     """Returns the checkpoint that ``source`` names.
 
     Args:
-        source: a GGUF file, a Hugging Face directory, a catalogue name, or a hub id ``org/name``.
+        source: a GGUF file, a Hugging Face directory, a catalogue name, or a hub id ``org/name``,
+            with ``:FILE`` for one of its GGUF files.
 
     Raises:
         CheckpointError: there is no such model, or its files are broken.
@@ -144,7 +144,7 @@ def open_checkpoint(source: str) -> Checkpoint:
     # Readers import this module for its types, so they are imported here.
     from edgedec.export.catalogue import CATALOGUE, find_installed
     from edgedec.export.gguf import GgufCheckpoint
-    from edgedec.export.hub import fetch_snapshot
+    from edgedec.export.hub import HubName, fetch
     from edgedec.export.safetensors_dir import HuggingFaceCheckpoint
 
     path = Path(source)
@@ -154,9 +154,11 @@ def open_checkpoint(source: str) -> Checkpoint:
         return GgufCheckpoint(path)
     if source.lower() in CATALOGUE:
         return GgufCheckpoint(find_installed(source.lower()))
-    is_hub_id = re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", source)
-    if is_hub_id and path.suffix not in (".gguf", ".safetensors"):
-        return HuggingFaceCheckpoint(fetch_snapshot(source), name=source.split("/")[1])
+    if (name := HubName.parse(source)) is not None:
+        fetched = fetch(name).source
+        if name.file:
+            return GgufCheckpoint(fetched)
+        return HuggingFaceCheckpoint(fetched, name=name.hub_id.split("/")[1])
     raise CheckpointError(
         f"no model {source!r}: expected a .gguf file, a Hugging Face directory, a hub id such as "
         f"org/name, or one of: {', '.join(sorted(CATALOGUE))}"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgedec.export.config import ExportConfig
-from edgedec.export.hub import fetch_snapshot
+from edgedec.export.hub import HubName, fetch
 from edgedec.export.model_export import ModelExport
 from edgedec.export.optimum_fallback import check_optimum, export_with_optimum
 from edgedec.export.safetensors_dir import HuggingFaceTexts, read_model_type
@@ -41,7 +41,10 @@ def find_recipeless(config: ExportConfig) -> RecipelessModel | None:
     folder = Path(config.source)
     name: str | None = None
     if not folder.exists() and "/" in config.source:  # opened before, so it is a hub id
-        folder, name = fetch_snapshot(config.source), config.source.split("/")[1]
+        hub_name = HubName.parse(config.source)
+        if hub_name is None or hub_name.file:
+            return None
+        folder, name = fetch(hub_name).source, hub_name.hub_id.split("/")[1]
     if not folder.is_dir() or (family := read_model_type(folder)) in known_families():
         return None
     check_optimum(family)

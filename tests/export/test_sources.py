@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from edgedec.export import catalogue, hub
+from edgedec.export import catalogue
 from edgedec.export.catalogue import CATALOGUE, find_installed
 from edgedec.export.checkpoint import open_checkpoint
 from edgedec.models.errors import CheckpointError, ConfigError
@@ -65,36 +65,6 @@ def test_unknown_sources_say_what_is_known(
     monkeypatch.chdir(tmp_path)  # relative sources mean files of an empty folder
     with pytest.raises(CheckpointError, match=r"expected a \.gguf file.*smollm2") as caught:
         open_checkpoint(source)
-    assert len(str(caught.value).splitlines()) == 1
-
-
-def test_hub_ids_fetch_only_what_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    calls: list[tuple[str, list[str]]] = []
-
-    class Hub:
-        @staticmethod
-        def snapshot_download(hub_id: str, allow_patterns: list[str]) -> str:
-            calls.append((hub_id, allow_patterns))
-            return str(tmp_path)
-
-    monkeypatch.setitem(sys.modules, "huggingface_hub", Hub)
-    with pytest.raises(CheckpointError, match=r"has no config\.json"):
-        open_checkpoint("org/model-1.5b")
-    assert calls == [("org/model-1.5b", list(hub.WANTED_FILES))]
-    assert not any(pattern.endswith((".bin", ".pt", "*")) for pattern in hub.WANTED_FILES)
-
-
-def test_hub_without_network_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Hub:
-        @staticmethod
-        def snapshot_download(hub_id: str, allow_patterns: list[str]) -> str:
-            raise ConnectionError("no route\nto host")
-
-    monkeypatch.setitem(sys.modules, "huggingface_hub", Hub)
-    with pytest.raises(
-        CheckpointError, match="cannot download org/model: no route; check"
-    ) as caught:
-        open_checkpoint("org/model")
     assert len(str(caught.value).splitlines()) == 1
 
 

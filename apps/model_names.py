@@ -1,0 +1,64 @@
+"""Names of models wherever a bundle is taken: exported once, and found again.
+
+What it imports is imported where there is a name to look up; a path must not wait for it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import platformdirs
+
+if TYPE_CHECKING:
+    from edgedec.export.library import Library
+
+MaybePath = TypeVar("MaybePath", Path, Path | None)
+
+
+def open_library() -> Library:
+    """Returns the models by name on this machine."""
+    from edgedec.apps.export_bundle import needs_export_extra
+
+    with needs_export_extra():
+        from edgedec.export.library import Library
+
+    return Library(Path(platformdirs.user_cache_dir("edgedec")))
+
+
+def named_bundle(given: MaybePath) -> MaybePath:
+    """Returns the bundle that ``given`` is or names, made now if need be.
+
+    What is neither a path that exists nor a known name is returned as it is.
+
+    Raises:
+        EdgedecError: The named model cannot be exported.
+    """
+    if given is None or given.exists() or not _may_be_name(given):
+        return given
+    library = open_library()
+    name = str(given)
+    bundle = library.bundle(name)
+    if bundle.is_dir():
+        return bundle
+    source = library.source(name)
+    if source is None:
+        return given
+    _export(source, bundle, name)
+    return bundle
+
+
+def _may_be_name(given: Path) -> bool:
+    """Whether ``given`` is unlike a path to a bundle, so that nothing is imported for a typo."""
+    return given.suffix != ".edgedec" and not given.is_absolute() and len(given.parts) <= 3
+
+
+def _export(source: str, bundle: Path, name: str) -> None:
+    from edgedec.apps.progress import ProgressBars, bytes_amount
+    from edgedec.apps.terminal import note
+    from edgedec.export import pipeline
+    from edgedec.export.config import ExportConfig
+
+    note(f"exporting {name} once, to {bundle}")
+    with ProgressBars(bytes_amount, has_lines=True) as bars:
+        pipeline.export(ExportConfig(source=source, destination=bundle), bars.report)

