@@ -34,6 +34,7 @@ class Quantization(StrEnum):
     INT4 = "int4"
     INT8_MIN = "int8-min"
     INT4_MIN = "int4-min"
+    MIXED = "mixed"
 
 
 class KVCacheFormat(StrEnum):
@@ -60,9 +61,29 @@ def export(
         Quantization,
         typer.Option(
             help="keep: the checkpoint's own values; int8, int4: groups of 32 with a scale; "
-            "int8-min, int4-min: with a minimum, too."
+            "int8-min, int4-min: with a minimum, too; mixed: as --target-bits says."
         ),
     ] = Quantization.KEEP,
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Text on which matrices are quantised: minutes, and much less loss at 4 bits.",
+        ),
+    ] = None,
+    target_bits: Annotated[
+        float | None,
+        typer.Option(
+            metavar="BITS", help="Bits of a weight on the mean, for --quant mixed: 4.5 to 8.5."
+        ),
+    ] = None,
+    lora: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="DIR[:SCALE]",
+            help="Merge a LoRA adapter of MODEL, as PEFT saves it, before quantising; repeatable.",
+        ),
+    ] = None,
     target: Annotated[
         str,
         typer.Option(help="cpu: edgedec's kernels; portable: plain ONNX with float32 weights."),
@@ -125,6 +146,10 @@ def export(
 
       edgedec export path/to/hf-model -o model.edgedec --quant int4
 
+      edgedec export path/to/hf-model -o model.edgedec --quant int4 --calibrate text.txt
+
+      edgedec export path/to/hf-model --lora path/to/adapter:0.8 -o model.edgedec
+
       edgedec export large.gguf --draft small.gguf --draft-corpus src/ -o pair.edgedec
     """
     layers = options.parse_layers(hidden_layers)
@@ -147,6 +172,9 @@ def export(
         if draft is None
         else DraftModelConfig(draft, draft_quantization.value, head_size, draft_corpus),
         kv_format=None if kv_cache is None else kv_cache.value,
+        calibrate=calibrate,
+        target_bits=target_bits,
+        lora=tuple(map(_parse_lora, lora or ())),
     )
     with ProgressBars(bytes_amount, has_lines=True) as bars:
         done = pipeline.export(config, bars.report)
@@ -186,8 +214,28 @@ def _show(done: ExportReport) -> None:
                 f"the same first choice on {result['top1_agreement']:.0%} of "
                 f"{result['n_tokens']} tokens"
             )
+        if "lora" in result:
+            note(f"{role} with LoRA: {_lora_text(result['lora'])}")
+        if "calibration" in result:
+            note(f"{role} calibrated: {_calibration_text(result['calibration'])}")
         if "int8_kv_cache" in result:
             note(f"{role} with an int8 KV cache: {_kv_error_text(result['int8_kv_cache'])}")
+
+
+def _lora_text(found: Mapping[str, Any]) -> str:
+    return (
+        f"{found['n_matrices']} matrices changed, by {found['mean_change']:.2%} of their size on "
+        f"the mean and {found['largest_change']:.2%} at most"
+    )
+
+
+def _calibration_text(found: Mapping[str, Any]) -> str:
+    ours, theirs = found["perplexity"], found["float_perplexity"]
+    return (
+        f"{found['bits_per_weight']:.2f} bits a weight, KL {found['kl_nats']:.2g} nats from the "
+        f"float model, perplexity {ours:.4g} against {theirs:.4g}, the same first choice on "
+        f"{found['top1_agreement']:.1%} of {found['n_tokens']} tokens held out"
+    )
 
 
 def _kv_error_text(found: Mapping[str, Any]) -> str:
@@ -196,6 +244,15 @@ def _kv_error_text(found: Mapping[str, Any]) -> str:
         f"up to {found['max_abs_error']:.2g} apart (their spread is {found['logit_std']:.2g}), the "
         f"same first choice on {found['top1_agreement']:.1%} of {found['n_tokens']} tokens of text"
     )
+
+
+def _parse_lora(text: str) -> tuple[Path, float]:
+    """Returns folder and scale written as ``DIR`` or ``DIR:0.5``."""
+    folder, colon, scale = text.rpartition(":")
+    try:
+        return (Path(folder), float(scale)) if colon and folder else (Path(text), 1.0)
+    except ValueError:
+        return Path(text), 1.0
 
 
 def _parse_vocabulary(text: str | None) -> int | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgedec.export.quantize import SCHEMES
+from edgedec.export.quantize import MIXED, SCHEMES
 from edgedec.models.errors import ConfigError
 from edgedec.models.graph import KVFormat, as_kv_format
 from edgedec.targets import device_target
@@ -34,6 +35,8 @@ class DraftModelConfig:
 
     def __post_init__(self) -> None:
         _check_scheme(self.quantization)
+        if self.quantization == MIXED:
+            raise ConfigError("a draft model cannot be mixed: choose another --draft-quantization")
         if self.head_size is not None and self.head_size < 0:
             raise ConfigError(f"draft head size is {self.head_size}, expected 0 (all) or more")
         if self.corpus is not None and not self.corpus.exists():
@@ -57,6 +60,8 @@ class ExportConfig:
     folder that receives the graph after each pass. is_overwrite_allowed: an existing bundle at
     ``destination`` may be replaced. draft: the draft model, if the bundle shall have one.
     kv_format: of the KV caches of all its models; the device target's usual one when None.
+    calibrate: text on which matrices are quantised. target_bits: of a weight on the mean, for the
+    quantization ``mixed``. lora: folders of adapters to merge, with their weights.
     """
 
     source: str
@@ -69,9 +74,15 @@ class ExportConfig:
     is_overwrite_allowed: bool = False
     draft: DraftModelConfig | None = None
     kv_format: KVFormat | None = None
+    calibrate: Path | None = None
+    target_bits: float | None = None
+    lora: tuple[tuple[Path, float], ...] = ()
 
     def __post_init__(self) -> None:
         _check_scheme(self.quantization)
+        _check_calibration(self)
+        if any(not math.isfinite(scale) for _, scale in self.lora):
+            raise ConfigError("the scale of a LoRA adapter is not finite: name a number, such as 1")
         known = device_target(self.device_target).kv_formats
         if self.kv_format is not None and as_kv_format(self.kv_format) not in known:
             raise ConfigError(
@@ -82,6 +93,19 @@ class ExportConfig:
             raise ConfigError(f"context is {self.context}, expected at least 1 position")
         if any(layer < 0 for layer in self.hidden_layers):
             raise ConfigError(f"hidden layers are {self.hidden_layers}, expected 0 or more")
+
+
+def _check_calibration(config: ExportConfig) -> None:
+    if config.calibrate is not None and config.quantization == "keep":
+        raise ConfigError("--calibrate needs --quant int4, int4-min, int8, int8-min or mixed")
+    is_mixed = config.quantization == MIXED
+    if is_mixed and (config.calibrate is None or config.target_bits is None):
+        raise ConfigError(
+            "--quant mixed needs --calibrate FILE, a text to measure on, and --target-bits, such "
+            "as 5"
+        )
+    if config.target_bits is not None and not is_mixed:
+        raise ConfigError(f"--target-bits {config.target_bits:g} needs --quant mixed")
 
 
 def _check_scheme(name: str) -> None:

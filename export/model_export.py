@@ -24,6 +24,7 @@ class ModelExport:
     kind: one of `MODEL_KINDS`; also the model's name in the bundle, and the folder of its files.
     bundle_folder: folder of the whole bundle; the model's own is below it.
     report: called with bytes done and bytes in all of the current phase.
+    calibration: what quantising on a text cost. lora: how much adapters changed each matrix.
     """
 
     kind: str
@@ -34,6 +35,8 @@ class ModelExport:
     entry: ModelEntry | None = None
     tensors: tuple[TensorError, ...] = ()
     verification: dict[str, Any] = field(default_factory=dict)
+    calibration: dict[str, Any] = field(default_factory=dict)
+    lora: dict[str, float] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path:

@@ -48,6 +48,8 @@ def find_recipeless(config: ExportConfig) -> RecipelessModel | None:
     if not folder.is_dir() or (family := read_model_type(folder)) in known_families():
         return None
     check_optimum(family)
+    if config.lora:
+        raise ConfigError(f"model family {family} has no recipe: merge the LoRA adapter beforehand")
     is_refined = config.quantization != "keep" or config.kv_format is not None
     if is_refined or config.hidden_layers or config.dump_passes:
         raise ConfigError(

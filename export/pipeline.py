@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from edgedec.export.bundle import bundle_folder, check_destination
+from edgedec.export.calibration.phase import forget_unfinished
 from edgedec.export.checkpoint import open_checkpoint
 from edgedec.export.config import ExportConfig
+from edgedec.export.lora import Merged
 from edgedec.export.model_export import ModelExport, Phases
 from edgedec.export.optimum_model import OptimumModel, emit_with_optimum, find_recipeless
 from edgedec.export.recipe_model import RecipeModel
@@ -66,6 +68,7 @@ def export(config: ExportConfig, on_progress: OnProgress | None = None) -> Expor
         for kind, model in models.items():
             run.phases(makings[kind].then, model)
         manifest = run.seal(models)
+    forget_unfinished(config)
     tensors = {kind: model.tensors for kind, model in models.items()}
     return ExportReport(config.destination, manifest, tensors, run.phase_ms)
 
@@ -91,6 +94,7 @@ def _open(config: ExportConfig) -> dict[str, _Making]:
 def _open_target(config: ExportConfig) -> _Making:
     try:
         source = open_checkpoint(config.source)
+        source = Merged(source, config.lora) if config.lora else source
     except UnsupportedModelError:
         recipeless = find_recipeless(config)
         if recipeless is None:

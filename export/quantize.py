@@ -7,7 +7,7 @@ again with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,8 +31,12 @@ SCHEMES: dict[str, str | None] = {
     "int4": "q4_0",
     "int8-min": "q8_1",
     "int4-min": "q4_1",
+    "mixed": "q4_0",
 }
 """Scheme -> storage format of matrices; None keeps what the checkpoint has."""
+
+MIXED = "mixed"
+"""Scheme whose formats are chosen one by one; that of `SCHEMES` is the smallest of them."""
 
 EIGHT_BITS = {"q4_0": "q8_0", "q4_1": "q8_1"}
 """Format of embedding and LM head under a 4-bit scheme: every token passes through both, and
@@ -64,10 +68,12 @@ class Quantized(EditedCheckpoint):
         scheme: str,
         is_draft: bool = False,
         scratch: Path | None = None,
+        formats: Mapping[str, QuantFormat] | None = None,
     ) -> None:
         """Checks that the scheme fits the checkpoint.
 
         scratch: folder of a disk with room for what is quantised, a byte for each weight and more.
+        formats: of matrices that shall have another than the scheme's.
 
         Raises:
             ConfigError: unknown scheme, or a checkpoint without float matrices.
@@ -77,6 +83,7 @@ class Quantized(EditedCheckpoint):
             raise ConfigError(f"unknown quantization {scheme!r}; known: {', '.join(SCHEMES)}")
         self._format_name = SCHEMES[scheme]
         self._is_draft = is_draft
+        self._formats = formats or {}
         has_floats = any(checkpoint.format(name).is_float for name in matrices(checkpoint.config))
         if self._format_name and not has_floats and not is_draft:
             raise ConfigError(
@@ -95,6 +102,7 @@ class Quantized(EditedCheckpoint):
         is_draft_head = self._is_draft and name == head_weight(self.config)
         if name in ("embed_tokens.weight", "lm_head.weight") and not is_draft_head:
             wanted = FORMATS[EIGHT_BITS.get(wanted.name, wanted.name)]
+        wanted = self._formats.get(name, wanted)
         is_requantised = self._is_draft or self._checkpoint.format(name).is_float
         return wanted if is_requantised and held.bits > wanted.bits else held
 
@@ -116,6 +124,18 @@ class Quantized(EditedCheckpoint):
             n, k = matrices(self.config)[name]
             self._quantised.put(name, n, self._quantise(name, (n, k), fmt))
         return self._quantised.rows(name, start, stop)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._quantised
+
+    def put(self, name: str, tensor: PlainTensor) -> None:
+        """Takes ``tensor`` for the matrix ``name`` in place of what would be made when it is read.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        assert tensor.format == self.format(name)
+        self._quantised.put(name, len(tensor.codes), [tensor])
 
     def _quantise(
         self, name: str, shape: tuple[int, int], fmt: QuantFormat

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from edgedec.export.calibration.phase import calibrate
 from edgedec.export.compilers import find_compiler
 from edgedec.export.head_tokens import choose_head_ids
+from edgedec.export.lora import Merged
 from edgedec.export.model_export import Phases
 from edgedec.export.quantize import Quantized, measure_errors
 from edgedec.export.recipe_model import RecipeModel
@@ -13,7 +15,7 @@ from edgedec.export.verify import check_error, verify_logits
 from edgedec.models.errors import ConfigError
 from edgedec.models.families import matrices
 from edgedec.models.head_ids import write_head_ids
-from edgedec.models.manifest import DRAFT_MODEL, ModelEntry
+from edgedec.models.manifest import DRAFT_MODEL, TARGET_MODEL, ModelEntry
 from edgedec.models.quant import FORMATS
 
 HEAD_IDS_NAME = "head_ids.bin"
@@ -59,9 +61,14 @@ def trim_head(model: RecipeModel) -> None:
 def quantise(model: RecipeModel) -> None:
     """The format of every matrix, and what quantising costs each."""
     original = model.source
+    if isinstance(model.published, Merged):
+        model.lora = model.published.changes()
     stand_ins = {original.stand_in(name) for name in matrices(original.config)} - {None}
     is_converted = any(fmt is not None and model.device.keeps(fmt.name) for fmt in stand_ins)
-    if model.quantization != "keep" or is_converted:
+    if model.config.calibrate is not None and model.kind == TARGET_MODEL:
+        model.source = calibrate(model)
+        model.tensors = measure_errors(original, model.source)
+    elif model.quantization != "keep" or is_converted:
         is_draft = model.kind == DRAFT_MODEL
         model.source = Quantized(original, model.quantization, is_draft, model.bundle_folder)
         model.tensors = measure_errors(original, model.source, model.report)
@@ -82,6 +89,15 @@ def verify(model: RecipeModel) -> None:
         f"its weights are broken, or it is no plain {model.source.config.family}",
     )
     model.verification |= compiler.measure(model)
+    if model.lora:
+        changes = list(model.lora.values())
+        model.verification["lora"] = {
+            "n_matrices": len(changes),
+            "mean_change": sum(changes) / len(changes),
+            "largest_change": max(changes),
+        }
+    if model.calibration:
+        model.verification["calibration"] = model.calibration
 
 
 def _entry(model: RecipeModel) -> ModelEntry:

@@ -112,7 +112,7 @@ def texts() -> Iterator[str]:
     """Yields documents of the shared data folder, or else of this repository."""
     folder = REPOSITORY.parent / "shared" / "data"
     files = sorted(folder.glob("*.jsonl")) + sorted(folder.glob("*.txt"))
-    for path in files or [*REPOSITORY.glob("*.md"), *sorted(REPOSITORY.rglob("tests/**/*.py"))]:
+    for path in files or sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md")]):
         content = path.read_text(encoding="utf-8")[:400_000]
         if path.suffix != ".jsonl":
             yield content

@@ -13,7 +13,7 @@ import edgedec
 from edgedec.export import optimum_fallback, recipe_phases
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
-from edgedec.export.quantize import SCHEMES
+from edgedec.export.quantize import MIXED, SCHEMES
 from edgedec.export.report import ExportReport
 from edgedec.models.bundle_files import damaged_files
 from edgedec.models.errors import ConfigError, UnsupportedModelError
@@ -34,7 +34,7 @@ def export_and_run(source: Path, folder: Path, **options: Any) -> tuple[ExportRe
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", [scheme for scheme in SCHEMES if scheme != MIXED])
 def test_schemes(make_gguf: GgufMaker, tmp_path: Path, family: str, scheme: str) -> None:
     report, tokens = export_and_run(make_gguf(family), tmp_path, quantization=scheme)
     assert len(tokens) == 6

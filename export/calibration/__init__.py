@@ -1,0 +1,1 @@
+"""Quantisation that looks at what a model computes on a text."""

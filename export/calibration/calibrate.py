@@ -1,0 +1,111 @@
+"""Matrices quantised one after the other, each on what the model so far computes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from edgedec.export.calibration.compensate import GROUP, Moments, round_compensated
+from edgedec.export.calibration.rows import SideBySideOps
+from edgedec.export.calibration.scores import Scores, score
+from edgedec.export.calibration.texts import CalibrationTexts
+from edgedec.export.checkpoint import Checkpoint
+from edgedec.export.quantize import Quantized
+from edgedec.models.families import find_family, matrices
+from edgedec.models.quant import PlainTensor, QuantFormat, ScaleKind
+from edgedec.models.weights import float_rows
+
+Floats = npt.NDArray[np.float32]
+OnProgress = Callable[[int, int], None]
+
+_KINDS = (ScaleKind.ONE, ScaleKind.ONE_MIN)
+
+
+class Finished:
+    """Matrices that an earlier, interrupted calibration left in a folder."""
+
+    def __init__(self, folder: Path, key: str) -> None:
+        """Uses what is in ``folder`` if it was made for ``key``."""
+        self._folder = folder
+        self._key = hashlib.sha256(key.encode()).hexdigest()[:16]
+
+    def load(self, name: str, fmt: QuantFormat) -> PlainTensor | None:
+        """Returns the matrix ``name``, None if it is not there or damaged."""
+        try:
+            with np.load(self._path(name), allow_pickle=False) as found:
+                return PlainTensor(fmt, found["codes"], found["scale"], found["minimum"])
+        except (OSError, ValueError, KeyError, EOFError):
+            return None
+
+    def save(self, name: str, tensor: PlainTensor) -> None:
+        """Keeps the matrix ``name``."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._path(name)
+        partial = path.with_suffix(".partial")
+        with partial.open("wb") as file:
+            np.savez(file, codes=tensor.codes, scale=tensor.scale, minimum=tensor.minimum)
+        partial.replace(path)
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{self._key}.{name}.npz"
+
+
+class Calibration:
+    """One run through a model that quantises its matrices as they are reached."""
+
+    def __init__(
+        self,
+        source: Checkpoint,
+        quantised: Quantized,
+        finished: Finished | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> None:
+        self._source, self._quantised = source, quantised
+        self._finished = finished
+        self._report = on_progress or (lambda done, total: None)
+        self._shapes = matrices(source.config)
+        self._n_done = 0
+        self._inputs: Floats | None = None
+        self._moments: Moments | None = None
+
+    def run(self, texts: CalibrationTexts) -> Scores:
+        """Fills the quantised model; returns how it does on the text held out."""
+        config = self._source.config
+        ops = SideBySideOps(
+            self._source, self._quantised, texts.texts, [texts.held_out], self._reach
+        )
+        logits = find_family(config.family).recipe(ops, config)
+        self._inputs = self._moments = None
+        n = len(texts.held_out)
+        return score(logits[:n], logits[n:], texts.held_out)
+
+    def _reach(self, name: str, inputs: Floats) -> None:
+        n, k = self._shapes[name]
+        fmt = self._quantised.format(name)
+        if name not in self._quantised and self._is_compensated(name, fmt):
+            tensor = self._finished.load(name, fmt) if self._finished else None
+            if tensor is None or tensor.shape != (n, k):
+                weights = float_rows(self._source, name, 0, n)
+                tensor = round_compensated(weights, self._moments_of(inputs), fmt)
+                if self._finished:
+                    self._finished.save(name, tensor)
+            self._quantised.put(name, tensor)
+        self._n_done += n * k
+        self._report(self._n_done, sum(n * k for n, k in self._shapes.values()))
+
+    def _is_compensated(self, name: str, fmt: QuantFormat) -> bool:
+        is_quantised = fmt != self._source.format(name) and fmt.kind in _KINDS
+        return is_quantised and name != "embed_tokens.weight" and not self._shapes[name][1] % GROUP
+
+    def _moments_of(self, inputs: Floats) -> Moments:
+        """Returns the moments of ``inputs``, kept for other matrices that read the same."""
+        last = self._inputs
+        is_same = last is not None and last.shape == inputs.shape and np.shares_memory(last, inputs)
+        if self._moments is None or not is_same:
+            self._inputs = inputs
+            self._moments = Moments.of(inputs.T @ inputs / np.float32(len(inputs)))
+        return self._moments

@@ -1,0 +1,92 @@
+"""A model computed on several texts at once, a sub-layer at a time.
+
+Rows of two kinds pass through it side by side: those that the quantised model computes, and those
+of held-out texts once more as the float model computes them. So one pass both quantises a model
+and measures what that cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from edgedec.models.reference import CHUNK_ROWS, ReferenceModel, ReferenceOps
+from edgedec.models.weights import WeightSource, float_rows
+
+Floats = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.int64]
+OnInputs = Callable[[str, Floats], None]
+"""Called with the name of a matrix and its inputs [T, K] before it is used."""
+
+
+class _Forgetful(ReferenceModel):
+    """A model of one pass: keys and values are of no use behind their layer."""
+
+    def append(self, layer: int, keys: Floats, values: Floats) -> tuple[Floats, Floats]:
+        """Returns ``keys`` and ``values``."""
+        return keys, values
+
+
+class SideBySideOps(ReferenceOps):
+    """`Ops` over the rows of several texts: first those of ``quantised``, then of ``original``.
+
+    Rows of a matrix are read from the source that the texts belong to.
+    """
+
+    def __init__(
+        self,
+        original: WeightSource,
+        quantised: WeightSource,
+        texts: Sequence[Ids],
+        held_out: Sequence[Ids],
+        on_inputs: OnInputs,
+    ) -> None:
+        """Takes token ids of each text; those ``held_out`` are computed by both models."""
+        both = [(quantised, text) for text in (*texts, *held_out)]
+        both += [(original, text) for text in held_out]
+        self._texts = [
+            ReferenceOps(_Forgetful(source), source, ids, range(-1, len(ids) - 1), [], np.float32)
+            for source, ids in both
+        ]
+        self._cuts = np.cumsum([len(ids) for _, ids in both])[:-1]
+        self._n_held = sum(map(len, held_out))
+        self._original, self._quantised = original, quantised
+        self._on_inputs = on_inputs
+        every = np.concatenate([ids for _, ids in both])
+        super().__init__(_Forgetful(original), original, every, (), [], np.float32)
+
+    def embed(self, weight: str) -> Floats:
+        """Returns the embeddings of all texts [T, hidden_size]."""
+        return np.concatenate([ops.embed(weight) for ops in self._texts])
+
+    def attention(self, q: Floats, k: Floats, v: Floats, layer: int) -> Floats:
+        """Returns the attended heads; a text sees itself alone."""
+        parts = zip(self._texts, *(np.split(x, self._cuts) for x in (q, k, v)), strict=True)
+        return np.concatenate([ops.attention(*part, layer) for ops, *part in parts])
+
+    def linear(self, x: Floats, weight: str, bias: str | None = None) -> Floats:
+        """Returns ``x @ W.T + b``, each row with the matrix of its model."""
+        n_quantised = len(x) - self._n_held
+        self._on_inputs(weight, x[:n_quantised])
+        y = np.concatenate(
+            [
+                _product(x[:n_quantised], self._quantised, weight, self._shapes[weight][0]),
+                _product(x[n_quantised:], self._original, weight, self._shapes[weight][0]),
+            ]
+        )
+        self._original.release()
+        return y if bias is None else y + self._source.vector(bias)
+
+    def select_rows(self, x: Floats) -> Floats:
+        """Returns the rows of texts held out, first of the quantised, then of the float model."""
+        return x[len(x) - 2 * self._n_held :]
+
+
+def _product(x: Floats, source: WeightSource, weight: str, n: int) -> Floats:
+    y = np.empty((len(x), n), np.float32)
+    for start in range(0, n, CHUNK_ROWS):
+        stop = min(start + CHUNK_ROWS, n)
+        y[:, start:stop] = x @ float_rows(source, weight, start, stop).T
+    return y
