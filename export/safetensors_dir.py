@@ -14,8 +14,9 @@ from tokenizers import Tokenizer
 
 from edgedec.export.checkpoint import SAMPLING_KEYS, SpecialTokens
 from edgedec.export.safetensors_file import StoredTensor, read_tensors
+from edgedec.export.stored_matrices import gather, unused_biases
 from edgedec.export.tokenizer_model import build_from_model
-from edgedec.models.errors import CheckpointError, ConfigError, EdgedecError
+from edgedec.models.errors import CheckpointError, ConfigError, EdgedecError, UnsupportedModelError
 from edgedec.models.families import find_family
 from edgedec.models.fields import Fields
 from edgedec.models.quant import PlainTensor, QuantFormat
@@ -132,10 +133,13 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
         """
         super().__init__(folder, name)
         family = find_family(self._fields.text("model_type"))
-        self._tensors = _read_all_tensors(folder)
-        shapes = {stored: tensor.shape for stored, tensor in self._tensors.items()}
-        ignorable = {stored for stored in shapes if stored.endswith("rotary_emb.inv_freq")}
+        stored_tensors = _read_all_tensors(folder)
+        self._files = {id(tensor.file): tensor.file for tensor in stored_tensors.values()}
         try:
+            self._tensors = gather(stored_tensors, self._fields)
+            shapes = {stored: tensor.shape for stored, tensor in self._tensors.items()}
+            ignorable = {stored for stored in shapes if stored.endswith("rotary_emb.inv_freq")}
+            ignorable |= unused_biases(self._tensors)
             fields = _with_tie(self._fields, "lm_head.weight" in shapes)
             self.config = family.read_hf(fields)
             check_layers(self.config, len(shapes))
@@ -144,6 +148,7 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
             if self.config.is_head_tied:
                 ignorable.add("lm_head.weight")
             check_weights(self.config.family, self._map, shapes, frozenset(ignorable))
+            self._check_experts()
         except ConfigError as error:
             raise CheckpointError(f"{self.name}: {error}") from None
         except EdgedecError as error:
@@ -153,29 +158,43 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
         """Returns the storage format of the matrix ``name``."""
         return self._tensors[self._map[name][1].names[0]].format
 
+    def _check_experts(self) -> None:
+        for name, (_, source) in self._map.items():
+            stored = [self._tensors[each] for each in source.names if each in self._tensors]
+            if source.n_experts and not all(isinstance(one, StoredTensor) for one in stored):
+                raise UnsupportedModelError(
+                    f"{name} is a mixture of experts whose matrices are quantised already, expected "
+                    "floats: start from the float checkpoint"
+                )
+
     def stand_in(self, name: str) -> QuantFormat | None:
-        """Returns the format that stands in for that of the matrix ``name``: none is needed."""
-        return None
+        """Returns the format that stands in for that of the matrix ``name``."""
+        tensor = self._tensors[self._map[name][1].names[0]]
+        return None if isinstance(tensor, StoredTensor) else tensor.stand_in
 
     def rows(self, name: str, start: int, stop: int) -> PlainTensor:
         """Returns rows [start, stop) of the matrix ``name``."""
         (n_rows, *_), source = self._map[name]
         tensors = [self._tensors[name] for name in source.names]
-        values = [tensor.values() for tensor in tensors]
+        first = tensors[0]
+        if not isinstance(first, StoredTensor):
+            return first.plain(source.take(np.arange(first.shape[0]), n_rows, start, stop))
+        values = [tensor.values() for tensor in tensors if isinstance(tensor, StoredTensor)]
         stored = values[0] if source.names == (source.name,) else values
-        return PlainTensor(tensors[0].format, source.take(stored, n_rows, start, stop))
+        return PlainTensor(first.format, source.take(stored, n_rows, start, stop))
 
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         """Returns the norm weight or bias ``name``."""
         (n_rows, *_), source = self._map[name]
         tensor = self._tensors[source.name]
+        assert isinstance(tensor, StoredTensor)  # the others have two dimensions
         values = source.take(tensor.values(), n_rows)
         floats = np.array(PlainTensor(tensor.format, values).dequantize(), np.float32)
         return floats + np.float32(source.offset)
 
     def release(self) -> None:
         """Drops mapped pages of what was read."""
-        for file in {id(t.file): t.file for t in self._tensors.values()}.values():
+        for file in self._files.values():
             file.release()
 
 

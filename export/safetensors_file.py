@@ -25,17 +25,29 @@ _TYPES: dict[str, tuple[QuantFormat, np.dtype[Any]]] = {
     "F16": (FORMATS["f16"], np.dtype("<f2")),
     "BF16": (FORMATS["bf16"], np.dtype("<u2")),
 }
+_RAW_TYPES: dict[str, tuple[QuantFormat, np.dtype[Any]]] = {
+    "F8_E4M3": (FORMATS["f32"], np.dtype("u1")),
+    "F8_E5M2": (FORMATS["f32"], np.dtype("u1")),
+    "I32": (FORMATS["f32"], np.dtype("<i4")),
+}
+"""Types of the parts of quantised matrices; their format is that of what they are parts of."""
 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """One tensor of a file; its bytes are mapped, not read."""
+    """One tensor of a file; its bytes are mapped, not read. type: as the file calls it."""
 
     file: MappedFile
+    type: str
     format: QuantFormat
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     offset: int
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether the values are codes that need others to become weights."""
+        return self.type in _RAW_TYPES
 
     def values(self) -> npt.NDArray[Any]:
         """Returns the values in their stored type, without a copy (bfloat16 as its bits)."""
@@ -84,11 +96,12 @@ def _read_tensor(file: MappedFile, name: str, entry: Any, data_start: int) -> St
     )
     if shape is None or offsets is None or len(offsets) != 2:
         raise CheckpointError(f"{where}: shape or data_offsets are not lists of whole numbers")
-    if entry.get("dtype") not in _TYPES:
+    types = {**_TYPES, **_RAW_TYPES}
+    if entry.get("dtype") not in types:
         raise UnsupportedModelError(
-            f"{where} has type {str(entry.get('dtype'))[:20]!r}, supported: {', '.join(_TYPES)}"
+            f"{where} has type {str(entry.get('dtype'))[:20]!r}, supported: {', '.join(types)}"
         )
-    fmt, dtype = _TYPES[entry["dtype"]]
+    fmt, dtype = types[entry["dtype"]]
     start, stop = offsets
     n_bytes = math.prod(shape) * dtype.itemsize
     if stop - start != n_bytes or data_start + stop > file.n_bytes:
@@ -96,7 +109,7 @@ def _read_tensor(file: MappedFile, name: str, entry: Any, data_start: int) -> St
             f"{where} of shape {list(shape)} needs {n_bytes} bytes, but lies at [{start}, {stop}) "
             f"of {file.n_bytes - data_start}; the file is truncated or damaged, fetch it again"
         )
-    return StoredTensor(file, fmt, dtype, shape, data_start + start)
+    return StoredTensor(file, entry["dtype"], fmt, dtype, shape, data_start + start)
 
 
 def _naturals(value: Any) -> tuple[int, ...] | None:

@@ -98,11 +98,12 @@ def _replace(pattern: dict[str, str], content: str) -> dict[str, Any]:
 
 
 def _bpe(vocabulary: Vocabulary) -> dict[str, Any]:
+    unknown = vocabulary.pieces[vocabulary.unknown_id]
     _check_characters(vocabulary)
     return {
         "type": "BPE",
         "dropout": None,
-        "unk_token": vocabulary.pieces[vocabulary.unknown_id],
+        "unk_token": unknown,
         "continuing_subword_prefix": None,
         "end_of_word_suffix": None,
         "fuse_unk": True,

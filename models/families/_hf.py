@@ -10,6 +10,9 @@ from edgedec.models.config import ModelConfig, RopeScaling
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.fields import Fields, shown
 
+QUANT_METHODS = ("awq", "compressed-tensors", "fp8", "gptq")
+"""Ways of packing matrices that are read; of compressed-tensors FP8 alone."""
+
 
 def hf_decoder(
     fields: Fields,
@@ -31,10 +34,11 @@ def hf_decoder(
     fields.refuse("mlp_bias", False)
     if fields.get("quantization_config") is not None:
         method = fields.table("quantization_config").text("quant_method", "unknown")
-        raise UnsupportedModelError(
-            f"{fields.origin}: quantization_config {method!r} cannot be read; "
-            f"use the float checkpoint or a GGUF file"
-        )
+        if method not in QUANT_METHODS:
+            raise UnsupportedModelError(
+                f"{fields.origin}: quantization_config {method!r} cannot be read, expected one of "
+                f"{', '.join(QUANT_METHODS)}; use the float checkpoint or a GGUF file"
+            )
     hidden_size, n_heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     head_size = fields.integer("head_dim", hidden_size // max(n_heads, 1))
     theta, scaling = hf_rope(fields)
