@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import platformdirs
 
+from edgedec.models.errors import ConfigError
+
 if TYPE_CHECKING:
     from edgedec.export.library import Library
 
@@ -36,7 +38,10 @@ def named_bundle(given: MaybePath) -> MaybePath:
     """
     if given is None or given.exists() or not _may_be_name(given):
         return given
-    library = open_library()
+    try:
+        library = open_library()
+    except ConfigError:  # nothing has a name where nothing can be exported
+        return given
     name = str(given)
     bundle = library.bundle(name)
     if bundle.is_dir():
