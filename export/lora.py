@@ -101,7 +101,7 @@ class Merged(EditedCheckpoint):
         found: dict[str, Weight] = {
             ours: weight for ours, weight in self._weights.items() if weight.hf.name == name
         }
-        if not found or any(weight.hf.expert is not None for weight in found.values()):
+        if not found or any(weight.hf.n_experts for weight in found.values()):
             raise CheckpointError(
                 f"{folder}: adapts {name}, which {self.name} does not have; it is an adapter of "
                 f"another model"

@@ -163,7 +163,7 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
             stored = [self._tensors[each] for each in source.names if each in self._tensors]
             if source.n_experts and not all(isinstance(one, StoredTensor) for one in stored):
                 raise UnsupportedModelError(
-                    f"{name} is a mixture of experts whose matrices are quantised already, expected "
+                    f"{name} is a mixture of experts, quantised already, expected "
                     "floats: start from the float checkpoint"
                 )
 
