@@ -14,7 +14,7 @@ from rich.table import Table
 from edgedec.apps import options
 from edgedec.apps.consoles import out
 from edgedec.apps.model_names import open_library
-from edgedec.apps.terminal import bytes_text, is_plain, note, print_json
+from edgedec.apps.terminal import bytes_text, is_plain, print_json, write_out
 from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.models.manifest import read_manifest
 
@@ -132,8 +132,8 @@ def pull(
     if json:
         print_json(asdict(found))
         return
-    note(f"licence: {found.licence or 'not stated; ask its publisher'}")
-    note(f"{found.name}: {bytes_text(found.n_bytes)} in {found.source}")
+    write_out(f"licence: {found.licence or 'not stated; ask its publisher'}\n")
+    write_out(f"{found.name}: {bytes_text(found.n_bytes)} in {found.source}\n")
 
 
 @models.command()
@@ -148,7 +148,7 @@ def remove(name: Name, json: options.Json = False, debug: options.Debug = False)
     if json:
         print_json({"name": name, "n_freed_bytes": n_freed})
     else:
-        note(f"{name} is removed: {bytes_text(n_freed)}")
+        write_out(f"{name} is removed: {bytes_text(n_freed)}\n")
 
 
 def _named() -> list[dict[str, Any]]:

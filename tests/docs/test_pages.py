@@ -21,6 +21,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,6 +33,7 @@ MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 _BLOCK = re.compile(r"^```(sh|console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MATCHER = doctest.OutputChecker()
 _FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+NAME = "smollm2-135m-instruct"
 _NOT_RUN = re.compile(r"make |python -m pytest ")
 
 pytestmark = pytest.mark.e2e
@@ -76,12 +78,21 @@ def folder(tmp_path: Path, smollm2_bundle: Path) -> Path:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_page(page: Path, folder: Path, programs: Path, smollm2_gguf: Path) -> None:
+def test_page(
+    page: Path, folder: Path, programs: Path, smollm2_gguf: Path, tmp_path_factory: Any
+) -> None:
+    cache = tmp_path_factory.mktemp("cache")
     path = f"{programs}{os.pathsep}{os.environ['PATH']}"
     run = partial(
         subprocess.run,
         cwd=folder,
-        env={**os.environ, "PATH": path, "COLUMNS": "100", "NO_COLOR": "1"},
+        env={
+            **os.environ,
+            "XDG_CACHE_HOME": str(cache),
+            "PATH": path,
+            "COLUMNS": "100",
+            "NO_COLOR": "1",
+        },
         capture_output=True,
         text=True,
         check=False,
@@ -91,7 +102,9 @@ def test_page(page: Path, folder: Path, programs: Path, smollm2_gguf: Path) -> N
     for command, output in commands(page):
         if _NOT_RUN.match(command):
             continue
-        shell = command.replace("smollm2-135m-instruct", str(smollm2_gguf))
+        # Where a name stands for a bundle, its own is made of the installed package.
+        is_name_replaced = "edgedec export" in command
+        shell = command.replace(NAME, str(smollm2_gguf)) if is_name_replaced else command
         done = run(["bash", "-c", shell])
         if output is None:
             assert done.returncode == 0, f"{command}\n{done.stderr}"

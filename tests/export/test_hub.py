@@ -216,7 +216,7 @@ def test_damage_is_found_and_mended_by_pulling_again(
     hub.damaged = ""
     done = edgedec("models", "pull", "org/tiny:tiny.gguf")
     assert done.returncode == 0, done.stderr
-    assert "licence: apache-2.0" in done.stderr
+    assert "licence: apache-2.0" in done.stdout
 
 
 def test_what_the_hub_refuses_is_one_line(hub: Hub, edgedec: Any) -> None:
