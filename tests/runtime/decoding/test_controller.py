@@ -246,6 +246,7 @@ def test_best_part_takes_the_likeliest_nodes_with_their_parents() -> None:
     chosen, rate = best_part(tree, CostTable(dict(FLAT)), 0.0, 10)
     assert set(chosen) == {a, c}
     assert rate == pytest.approx((1 + 0.9 + 0.72) / CostTable(dict(FLAT)).ms(3))
+    assert best_part(tree, CostTable(dict(FLAT)), 0.0, 1)[0] == [a]
     moved = reordered(tree, [c, a])
     assert [node.token for node in moved.nodes] == [1, 3, 2, 4]
     assert moved.nodes[1].parent == 0
@@ -307,6 +308,16 @@ def test_a_measurement_that_was_disturbed_is_corrected_by_what_passes_take() -> 
         table.observe(6, 30.0)
     assert table.ms(6) == pytest.approx(30.0, rel=0.1)
     assert [table.ms(m) for m in range(1, 17)] == sorted(table.ms(m) for m in range(1, 17))
+
+
+def test_a_pass_teaches_what_its_drafts_and_the_token_before_them_cost() -> None:
+    believed = {1: 10.0, 3: 10.5, 5: 11.0, 8: 14.0}
+    controller = make([Oracle(1.0, 0.9, depth=4)], believed)
+    sizes, _ = run(controller, {**believed, 5: 13.0}, 40)
+    assert sizes[-10:] == [4] * 10
+    table = run_passes(controller.costs.of("target", ToySession(1)))
+    assert table.ms(5) == pytest.approx(13.0, rel=0.05)
+    assert table.ms(3) < 11.5
 
 
 def test_when_memory_gets_faster_and_arithmetic_slower_a_few_passes_show_it() -> None:
