@@ -89,7 +89,7 @@ def test_fused_operators_per_layer(make_source: Any, fields: dict[str, Any]) -> 
     n_layers = source.config.n_layers
     assert op_counts(model) == {
         "Embed": 1, "Linear": 4 * n_layers + 1, "Attention": n_layers, "Gather": 1,
-        "RowStats": 1,
+        "RowStats": 1, "Concat": 1,
     }  # fmt: skip
     linears = [LinearNode.read(node) for node in model.graph.node if node.op_type == "Linear"]
     by_weight = {linear.matrices[0].weight: linear for linear in linears}
@@ -117,7 +117,7 @@ def test_layer_gates(make_source: Any, fields: dict[str, Any]) -> None:
         assert ("layer_gates" in node.input) == (gate_index >= 0)
         found.setdefault(gate_index, []).append(node.op_type)
     n_layers = source.config.n_layers
-    assert found.pop(-1) == ["Embed", "Gather", "Linear", "RowStats"]
+    assert found.pop(-1) == ["Embed", "Concat", "Gather", "Linear", "RowStats"]
     assert found == {
         2 * i + half: ops
         for i in range(n_layers)
@@ -150,7 +150,7 @@ def test_fused_interface(make_source: Any) -> None:
     model = fused_graph(make_source(), hidden_layers=(0, 3))
     assert [value.name for value in model.graph.input] == [
         "input_ids", "position_ids", "logit_rows", "parents", "past_length", "k_cache", "v_cache",
-        "layer_gates",
+        "layer_gates", "entry",
     ]  # fmt: skip
     assert sorted(value.name for value in model.graph.output) == [
         "hidden.0", "hidden.3", "logits", "stats.argmax", "stats.entropy", "stats.log_sum_exp",
