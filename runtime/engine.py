@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
-from edgedec.models.errors import SessionError
+from edgedec.models.errors import ConfigError, SessionError
 from edgedec.runtime.config import GenerationConfig, SuggestConfig
 from edgedec.runtime.config.checks import (
     check_progress,
@@ -21,6 +21,7 @@ from edgedec.runtime.config.checks import (
     checked_counts,
     checked_path,
 )
+from edgedec.runtime.config.generation import AUTO, EXACT
 from edgedec.runtime.cores.core_split import CoreSplit
 from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
 from edgedec.runtime.methods.draft_source import DraftSource
@@ -31,7 +32,7 @@ from edgedec.runtime.requests.result import GenerationResult
 from edgedec.runtime.requests.stream import OnDone, Request, Stream
 from edgedec.runtime.sampling.grammar import Grammars
 from edgedec.runtime.sessions.memory import TARGET, SessionMemory
-from edgedec.runtime.sessions.model import Model
+from edgedec.runtime.sessions.model import KVPredictor, Model
 from edgedec.runtime.sessions.prefill import Progress, check_fits
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.turns import Turns
@@ -55,6 +56,7 @@ class LoadedModel:
     identity, tuned, store, is_store_growing, split: see `MethodParts`.
     memory: what the sequences computed for earlier prompts.
     release: called with the target model when the engine is closed.
+    predictor: opens what predicts keys and values of later layers, if there is such a thing.
     """
 
     model: Model
@@ -73,6 +75,7 @@ class LoadedModel:
     is_store_growing: bool = True
     split: CoreSplit = field(default_factory=CoreSplit)
     release: Callable[[Model], None] = lambda model: model.close()
+    predictor: Callable[[], KVPredictor] | None = None
 
 
 class Engine:
@@ -102,6 +105,7 @@ class Engine:
         self._sequences: WeakSet[TokenSequence] = WeakSet()  # lent to nobody, asked for by callers
         self._abandoned: deque[Callable[[], None]] = deque()
         self.defaults = loaded.defaults
+        self._opened_predictor: KVPredictor | None = None
         self._pool = loaded.memory.open(TARGET, loaded.model, loaded.context)
 
     def __enter__(self) -> Self:
@@ -221,6 +225,7 @@ class Engine:
         check_progress(on_progress)
         self._tidy()
         config.check_vocabulary(loaded.model.vocab_size)
+        self._check_prefill(config)
         tokens = self.encode(prompt)
         check_fits(tokens, loaded.context, loaded.model.vocab_size)
         own_stops = () if config.ignore_eos else loaded.stop_token_ids
@@ -237,6 +242,8 @@ class Engine:
             on_progress=on_progress,
             recall=partial(loaded.memory.recall, TARGET),
             abandon=self._abandoned.append,
+            new_text=lambda: TextStream(loaded.tokenizer.detokenizer(), config.stop),
+            predictor=partial(self._predictor, config),
         )
         text = TextStream(loaded.tokenizer.detokenizer(), config.stop)
         sequence = self._pool.take(tokens)
@@ -361,6 +368,30 @@ class Engine:
         self._pool.close()
         loaded.release(loaded.model)
         self._loaded = None
+
+    def _check_prefill(self, config: GenerationConfig) -> None:
+        """Raises a ConfigError where a request asks for predictions that there cannot be."""
+        if config.prefill in (AUTO, EXACT):
+            return
+        if config.switch is not None:
+            raise ConfigError(
+                f"prefill {config.prefill} reads a prompt for one model, but switching has two: "
+                "use prefill exact"
+            )
+        if self._open.predictor is None:
+            raise ConfigError(
+                f"prefill {config.prefill} needs KV maps, which this bundle does not have: fit "
+                "them with `edgedec train kv`"
+            )
+
+    def _predictor(self, config: GenerationConfig) -> KVPredictor | None:
+        """Returns what predicts later layers for a request, opened when first asked for."""
+        make = self._open.predictor
+        if make is None or config.prefill == EXACT or config.switch is not None:
+            return None
+        if self._opened_predictor is None:
+            self._opened_predictor = make()
+        return self._opened_predictor
 
     def _tidy(self) -> None:
         """Ends the streams that were let go of unfinished."""

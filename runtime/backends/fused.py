@@ -159,6 +159,10 @@ class FusedKVCache:
             self._runner.run(partial(session.run_with_iobinding, binding.io))
         return replace(binding.rows)
 
+    def panel(self, name: str) -> OrtValue:
+        """Returns the keys or values that the graph's input ``name`` is bound to."""
+        return self._shared_values[name]
+
     def keep(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
         """Moves the rows of ``path`` together behind the committed ones."""
         if path and path[-1] != len(path) - 1:  # a way down is rising, so it skips some row

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,9 +10,9 @@ from dataclasses import dataclass
 from edgedec.models.errors import SessionError
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions.capability_checks import check_capabilities
-from edgedec.runtime.sessions.model import Model
+from edgedec.runtime.sessions.model import KVPredictor, Model
 from edgedec.runtime.sessions.passes import Pass
-from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sessions.rows import Float32, Rows
 from edgedec.runtime.sessions.state import Layout, SessionState, check_counts, check_layout
 from edgedec.runtime.sessions.token_tree import TokenTree
 
@@ -45,8 +46,10 @@ class TokenSequence:
         self.context = context
         self._cache = model.new_cache(context)
         self._tokens: list[int] = []
+        self._n_exact = sys.maxsize  # tokens before any whose rows are predictions for good
         self._partial: list[int] = []
         self._depth = 0  # layers of the partial tokens that are computed
+        self._n_predicted = 0  # partial tokens with rows of the others, predicted or rough
         self._pending: TokenTree | None = None
         self._pending_place = _Place(0, range(0))
         self._is_pending_gated = False
@@ -62,6 +65,11 @@ class TokenSequence:
     def n_tokens(self) -> int:
         """Number of committed tokens."""
         return len(self._tokens)
+
+    @property
+    def n_exact(self) -> int:
+        """Committed tokens before the first whose rows are predictions."""
+        return min(self._n_exact, len(self._tokens))
 
     @property
     def partial(self) -> Sequence[int]:
@@ -134,6 +142,8 @@ class TokenSequence:
         rows = self._cache.compute(wanted, place.n_past, self._cores)
         rows.ms = 1000 * (time.perf_counter() - started_s)
         self._is_pending_gated = is_gated or (wanted.n_known > 0 and was_gated)
+        if place.is_rough:
+            self._n_predicted = max(self._n_predicted, wanted.n_skipped + len(wanted.tree))
         self._pending_place = place
         self._pending = wanted.tree
         return rows
@@ -150,8 +160,45 @@ class TokenSequence:
             self._partial.extend(tokens)
             return
         rest, self._partial = self._partial[len(tokens) :], []
+        self._n_predicted = max(0, self._n_predicted - len(tokens))
         self._tokens.extend(tokens)
         self._partial = rest
+
+    def predict(self, predictor: KVPredictor, hidden: Float32) -> None:
+        """Predicts what is missing of the latest partial tokens, one for each row of ``hidden``.
+
+        Passes may then skip them (`Pass.n_skipped`). hidden: behind the layers that are computed.
+
+        Raises:
+            SessionError: The predictor is of other layers, or partial tokens before those have no
+                predicted rows.
+        """
+        self._check_open()
+        first = len(self._partial) - len(hidden)
+        if predictor.depth != self.depth or not 0 <= first <= self._n_predicted:
+            raise SessionError(
+                f"predicted rows of {len(hidden)} tokens behind layer {predictor.depth}, expected "
+                f"those of partial tokens from {self._n_predicted} of {len(self._partial)} on, "
+                f"behind layer {self.depth}"
+            )
+        predictor.write(self._cache, len(self._tokens) + first, hidden)
+        self._n_predicted = len(self._partial)
+
+    def adopt_predicted(self) -> None:
+        """Commits the partial tokens with predicted rows, which makes what follows approximate.
+
+        Raises:
+            SessionError: Some of them have no predicted rows.
+        """
+        if self._n_predicted < len(self._partial):
+            raise SessionError(
+                f"{len(self._partial)} partial tokens, {self._n_predicted} with predicted rows: "
+                "predict those of the others first"
+            )
+        self._pending = None
+        self._n_exact = self.n_exact
+        adopted, self._partial, self._n_predicted = self._partial, [], 0
+        self._tokens.extend(adopted)
 
     def truncate(self, n_tokens: int) -> None:
         """Forgets every committed token after the first ``n_tokens``, and any pending pass."""
@@ -161,19 +208,21 @@ class TokenSequence:
                 "committed)"
             )
         self._pending = None
-        self._partial = []
+        self._partial, self._n_predicted = [], 0
         del self._tokens[n_tokens:]
+        if n_tokens <= self._n_exact:
+            self._n_exact = sys.maxsize
 
     def snapshot(self, n_tokens: int | None = None, start: int = 0) -> SessionState:
         """Returns copies of the rows of committed tokens ``start`` to ``n_tokens``.
 
-        n_tokens: all that are committed when None.
+        n_tokens: all that are committed, and exact, when None.
         """
-        n_tokens = len(self._tokens) if n_tokens is None else n_tokens
-        if not 0 <= start <= n_tokens <= len(self._tokens):
+        n_tokens = self.n_exact if n_tokens is None else n_tokens
+        if not 0 <= start <= n_tokens <= self.n_exact:
             raise SessionError(
-                f"snapshot of tokens {start} to {n_tokens}, expected 0 to {len(self._tokens)}, "
-                "those committed"
+                f"snapshot of tokens {start} to {n_tokens}, expected 0 to {self.n_exact}, "
+                "those committed, and exact"
             )
         return SessionState(
             tuple(self._tokens[:n_tokens]), start, self._cache.rows(start, n_tokens)
@@ -223,6 +272,11 @@ class TokenSequence:
             raise SessionError(
                 f"a pass from layer {layers.start} needs its tokens computed up to there: run "
                 "those layers over the same tokens first"
+            )
+        if wanted.n_skipped > self._n_predicted:
+            raise SessionError(
+                f"a pass skips {wanted.n_skipped} partial tokens, of which {self._n_predicted} "
+                "have predicted rows: predict those of the others first"
             )
         return _Place(n_past, range(layers.stop), is_rough=wanted.n_skipped > 0)
 
