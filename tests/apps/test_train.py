@@ -129,3 +129,23 @@ def test_maps_of_something_else_are_refused(
     (bundle / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(edgedec.BundleError, match=text):
         edgedec.load(bundle)
+
+
+def test_first_tokens_are_measured_in_turn(
+    cli: Cli, trained: Path, smollm2_bundle: Path, prompt_file: Path
+) -> None:
+    asked = ("--ttft", "300", "--text", prompt_file, "--answer-tokens", 4, "-r", 1, "--allow-noise")
+    document = cli("bench", trained, *asked, "-o", "json").json
+    assert document["kv_maps"]["relative_flops"] == 20 / 30
+    (row,) = document["rows"]
+    assert (row["n"], row["n_prompts"], row["n_same_text"]) == (300, 1, 1)
+    assert row["n_held"] <= row["n_provisional"] == 3
+    assert 0 < row["provisional_ms"] < row["confirmed_ms"]
+    table = cli("bench", trained, *asked).out
+    assert "| prompt | exact ms | provisional ms |" in " ".join(table.split()).replace("  ", " ")
+    assert "lacks: fit them with" in cli("bench", smollm2_bundle, *asked).error
+    assert "--ttft needs a text" in cli("bench", trained, "--ttft", "300").error
+    assert "--text needs --ttft" in cli("bench", trained, "--text", prompt_file).error
+    assert "--rows goes without --ttft" in cli("bench", trained, *asked, "-m", "4").error
+    long = ("--ttft", "8000", "--text", prompt_file, "--answer-tokens", 4)
+    assert "tokens, expected at least 8000" in cli("bench", trained, *long).error
