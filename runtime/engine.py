@@ -367,7 +367,7 @@ class Engine:
             sequence.close()
         self._pool.close()
         loaded.release(loaded.model)
-        self._loaded = None
+        self._loaded = self._opened_predictor = None
 
     def _check_prefill(self, config: GenerationConfig) -> None:
         """Raises a ConfigError where a request asks for predictions that there cannot be."""
