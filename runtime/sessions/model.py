@@ -46,17 +46,15 @@ class KVCache(Protocol):
 
 
 class KVPredictor(Protocol):
-    """Predicts keys and values of later layers from hidden states; opened once, shared.
-
-    depth: the hidden states are those behind so many layers, and rows of all others are predicted.
-    hidden_size: their width.
-    """
+    """Predicts keys and values of later layers from hidden states; opened once, shared."""
 
     @property
-    def depth(self) -> int: ...
+    def depth(self) -> int:
+        """The hidden states are those behind so many layers; rows of all others are predicted."""
 
     @property
-    def hidden_size(self) -> int: ...
+    def hidden_size(self) -> int:
+        """Width of the hidden states."""
 
     def write(self, cache: KVCache, start: int, hidden: Float32) -> None:
         """Writes rows as attention would, one for each row of ``hidden``, from token ``start`` on.
