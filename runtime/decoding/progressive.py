@@ -42,7 +42,7 @@ N_ROUGH = 16
 """Last tokens of the prompt, whose rows are computed over the predicted ones before them."""
 
 LEAST_TOKENS = 256
-"""Tokens still to read below which a prompt is read at once: little could be won."""
+"""Tokens still to read below which ``auto`` reads a prompt at once: little could be won."""
 
 MOST_SHARE = 0.65
 """Of the layers, read before the first provisional token; with the maps and a step it then comes
@@ -66,7 +66,8 @@ def begin_prefill(
     mode = state.config.prefill
     n_left = len(state.tokens) - common_prefix(state.sequence.tokens, state.tokens)
     row_nbytes = 4 * (0 if predictor is None else predictor.hidden_size)
-    if predictor is None or mode == EXACT or n_left < LEAST_TOKENS:
+    least = LEAST_TOKENS if mode == AUTO else N_SINKS + N_ROUGH + 1
+    if predictor is None or mode == EXACT or n_left < least:
         return ExactPrefill(state, request)
     if mode == PREDICTED:
         return PredictedPrefill(state, request, predictor)

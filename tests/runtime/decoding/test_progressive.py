@@ -276,12 +276,35 @@ def test_stop_tokens_and_stop_texts_end_the_output_where_they_do(predicted: Part
         check_sums(found)
 
 
-def test_short_prompts_are_read_at_once(parts: Parts) -> None:
-    config = GenerationConfig(max_new_tokens=4, prefill="progressive")
-    short = PROMPT[: progressive.LEAST_TOKENS - 1]
-    stream = parts.stream(parts.sequence(), config, None, short)
+@pytest.mark.parametrize(
+    ("mode", "n_tokens", "is_early"),
+    [
+        ("auto", progressive.LEAST_TOKENS - 1, False),
+        ("auto", progressive.LEAST_TOKENS, True),
+        ("progressive", 3, False),
+        ("progressive", 20, False),
+        ("progressive", 21, True),
+        ("predicted", 20, False),
+        ("exact", 300, False),
+    ],
+)
+def test_short_prompts_are_read_at_once(
+    parts: Parts, mode: str, n_tokens: int, is_early: bool
+) -> None:
+    config = GenerationConfig(max_new_tokens=4, prefill=mode)
+    stream = parts.stream(parts.sequence(), config, None, PROMPT[:n_tokens])
     list(stream)
-    assert stream.result.stats.n_provisional == 0
+    assert (stream.result.stats.n_provisional > 0) == is_early
+    assert stream.result.lossless
+
+
+def test_auto_reads_at_once_where_the_exit_is_late(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progressive, "MOST_SHARE", 0.1)
+    assert parts.run("auto")[0].stats.n_provisional == 0
+    monkeypatch.setattr(progressive, "MOST_HIDDEN_BYTES", 1000)
+    assert parts.run("progressive")[0].stats.n_provisional == 0
 
 
 def test_predicted_rows_stay_with_their_request(parts: Parts) -> None:
