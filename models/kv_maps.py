@@ -13,7 +13,7 @@ from edgedec.models.graph import KV_FORMATS_OF, KVFormat
 
 HIDDEN, WRITTEN = "hidden", "written"
 """Ports of a graph of maps besides those of positions, parents, past length and KV cache: hidden
-states [1, T, hidden_size] float32 in, and an empty output."""
+states [1, T, hidden_size] float32 in, and the number of rows [1] int64 out."""
 
 KV_MAPS = "kv_maps"
 """Kind of the entries below, among a bundle's auxiliary parts."""

@@ -45,7 +45,7 @@ class FusedKVMaps:
         inputs = {
             HIDDEN: hidden[np.newaxis],
             POSITION_IDS: np.arange(start, start + n, dtype=np.int64)[np.newaxis],
-            PARENTS: np.arange(-1, n - 1, dtype=np.int64)[np.newaxis],
+            PARENTS: np.full((1, n), -1, np.int64),  # rows that see least cost least
             PAST_LENGTH: np.array([start], np.int64),
         }
         values = {name: OrtValue.ortvalue_from_numpy(array) for name, array in inputs.items()}
@@ -53,8 +53,7 @@ class FusedKVMaps:
         binding = self._session.io_binding()
         for name, value in values.items():
             binding.bind_ortvalue_input(name, value)
-        empty = OrtValue.ortvalue_from_numpy(np.empty((1, n, 0), np.float32))
-        binding.bind_ortvalue_output(WRITTEN, empty)
+        binding.bind_ortvalue_output(WRITTEN, OrtValue.ortvalue_from_numpy(np.empty(1, np.int64)))
         try:
             with self._affinity.held():
                 self._session.run_with_iobinding(binding)

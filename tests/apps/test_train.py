@@ -36,7 +36,7 @@ def trained(smollm2_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> P
         main(
             [
                 *("train", "kv", str(bundle), "--corpus", str(CORPUS)),
-                *("--exit", "20", "--max-tokens", "6000"),
+                *("--exit", "20", "--max-tokens", "2500"),
             ]
         )
     assert not stopped.value.code
@@ -52,7 +52,7 @@ def prompt_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_maps_are_part_of_the_bundle(cli: Cli, trained: Path) -> None:
     entry = read_manifest(trained).auxiliary["kv_maps"]
-    assert (entry.exit_layer, entry.n_tokens, entry.corpus) == (20, 6000, str(CORPUS))
+    assert (entry.exit_layer, entry.n_tokens, entry.corpus) == (20, 2500, str(CORPUS))
     assert 0 < entry.unexplained < entry.held_out < 1
     assert sorted(f"auxiliary/{p.name}" for p in (trained / "auxiliary").iterdir()) == sorted(
         entry.files
@@ -78,7 +78,7 @@ def test_the_text_does_not_change(cli: Cli, trained: Path, prompt_file: Path) ->
 
 def test_maps_are_replaced_as_a_whole(cli: Cli, trained: Path, tmp_path: Path) -> None:
     bundle = copied(trained, tmp_path)
-    done = cli("train", "kv", bundle, "--corpus", CORPUS, "--max-tokens", 3000, "--json")
+    done = cli("train", "kv", bundle, "--corpus", CORPUS, "--max-tokens", 2000, "--json")
     assert done.exit_code == 0
     assert done.json["exit_layer"] == 15
     files = read_manifest(bundle).auxiliary["kv_maps"].files
