@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
-from edgedec.models.errors import ConfigError, SessionError
+from edgedec.models.errors import SessionError
 from edgedec.runtime.config import GenerationConfig, SuggestConfig
 from edgedec.runtime.config.checks import (
     check_progress,
@@ -21,13 +21,13 @@ from edgedec.runtime.config.checks import (
     checked_counts,
     checked_path,
 )
-from edgedec.runtime.config.generation import AUTO, EXACT
 from edgedec.runtime.cores.core_split import CoreSplit
 from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
 from edgedec.runtime.methods.draft_source import DraftSource
 from edgedec.runtime.methods.methods import PLAIN, MethodParts, Methods
 from edgedec.runtime.ngrams.ngram_store import NgramStore
 from edgedec.runtime.requests.conversation import Conversation
+from edgedec.runtime.requests.predictors import Predictors
 from edgedec.runtime.requests.result import GenerationResult
 from edgedec.runtime.requests.stream import OnDone, Request, Stream
 from edgedec.runtime.sampling.grammar import Grammars
@@ -105,7 +105,7 @@ class Engine:
         self._sequences: WeakSet[TokenSequence] = WeakSet()  # lent to nobody, asked for by callers
         self._abandoned: deque[Callable[[], None]] = deque()
         self.defaults = loaded.defaults
-        self._opened_predictor: KVPredictor | None = None
+        self._predictors = Predictors(loaded.predictor)
         self._pool = loaded.memory.open(TARGET, loaded.model, loaded.context)
 
     def __enter__(self) -> Self:
@@ -225,7 +225,7 @@ class Engine:
         check_progress(on_progress)
         self._tidy()
         config.check_vocabulary(loaded.model.vocab_size)
-        self._check_prefill(config)
+        self._predictors.check(config)
         tokens = self.encode(prompt)
         check_fits(tokens, loaded.context, loaded.model.vocab_size)
         own_stops = () if config.ignore_eos else loaded.stop_token_ids
@@ -243,7 +243,7 @@ class Engine:
             recall=partial(loaded.memory.recall, TARGET),
             abandon=self._abandoned.append,
             new_text=lambda: TextStream(loaded.tokenizer.detokenizer(), config.stop),
-            predictor=partial(self._predictor, config),
+            predictor=partial(self._predictors.of, config),
         )
         text = TextStream(loaded.tokenizer.detokenizer(), config.stop)
         sequence = self._pool.take(tokens)
@@ -367,31 +367,8 @@ class Engine:
             sequence.close()
         self._pool.close()
         loaded.release(loaded.model)
-        self._loaded = self._opened_predictor = None
-
-    def _check_prefill(self, config: GenerationConfig) -> None:
-        """Raises a ConfigError where a request asks for predictions that there cannot be."""
-        if config.prefill in (AUTO, EXACT):
-            return
-        if config.switch is not None:
-            raise ConfigError(
-                f"prefill {config.prefill} reads a prompt for one model, but switching has two: "
-                "use prefill exact"
-            )
-        if self._open.predictor is None:
-            raise ConfigError(
-                f"prefill {config.prefill} needs KV maps, which this bundle does not have: fit "
-                "them with `edgedec train kv`"
-            )
-
-    def _predictor(self, config: GenerationConfig) -> KVPredictor | None:
-        """Returns what predicts later layers for a request, opened when first asked for."""
-        make = self._open.predictor
-        if make is None or config.prefill == EXACT or config.switch is not None:
-            return None
-        if self._opened_predictor is None:
-            self._opened_predictor = make()
-        return self._opened_predictor
+        self._predictors = Predictors(None)
+        self._loaded = None
 
     def _tidy(self) -> None:
         """Ends the streams that were let go of unfinished."""

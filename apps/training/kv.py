@@ -84,7 +84,7 @@ def fit(
     n_read = 0
     for i, tokens in enumerate(windows):
         hidden, targets = _read(sequence, config, exit_layer, tokens)
-        sums = held_out if i % HELD_OUT == HELD_OUT - 1 else fitted
+        sums = held_out if i % HELD_OUT == 1 else fitted
         sums.add(normed(hidden, config.rms_norm_eps)[N_SINKS:], targets[N_SINKS:])
         n_read += len(tokens)
         report(n_read)

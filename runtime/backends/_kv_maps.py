@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from onnxruntime import OrtValue
 
 from edgedec import kernels
-from edgedec.models.errors import SessionError
 from edgedec.models.graph import K_CACHE, PARENTS, PAST_LENGTH, POSITION_IDS, V_CACHE
 from edgedec.models.kv_maps import HIDDEN, WRITTEN
-from edgedec.runtime.backends._ort import one_line, open_graph
+from edgedec.runtime.backends._ort import PassRunner, open_graph
 from edgedec.runtime.backends.fused import FusedKVCache
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions.model import KVCache
@@ -34,6 +34,7 @@ class FusedKVMaps:
         self.depth = depth
         self.hidden_size = hidden_size
         self._affinity = affinity or Affinity()
+        self._runner = PassRunner()
         self._session = open_graph(
             graph, threads, providers, kernels.library_path(), self._affinity
         )
@@ -54,10 +55,5 @@ class FusedKVMaps:
         for name, value in values.items():
             binding.bind_ortvalue_input(name, value)
         binding.bind_ortvalue_output(WRITTEN, OrtValue.ortvalue_from_numpy(np.empty(1, np.int64)))
-        try:
-            with self._affinity.held():
-                self._session.run_with_iobinding(binding)
-        except Exception as error:
-            raise SessionError(
-                f"ONNX Runtime could not run the KV maps: {one_line(error)}"
-            ) from None
+        with self._affinity.held():
+            self._runner.run(partial(self._session.run_with_iobinding, binding))

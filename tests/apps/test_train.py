@@ -78,7 +78,7 @@ def test_the_text_does_not_change(cli: Cli, trained: Path, prompt_file: Path) ->
 
 def test_maps_are_replaced_as_a_whole(cli: Cli, trained: Path, tmp_path: Path) -> None:
     bundle = copied(trained, tmp_path)
-    done = cli("train", "kv", bundle, "--corpus", CORPUS, "--max-tokens", 2000, "--json")
+    done = cli("train", "kv", bundle, "--corpus", CORPUS, "--max-tokens", 2500, "--json")
     assert done.exit_code == 0
     assert done.json["exit_layer"] == 15
     files = read_manifest(bundle).auxiliary["kv_maps"].files
