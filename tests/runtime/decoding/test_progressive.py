@@ -337,6 +337,12 @@ def test_what_the_next_layer_keeps_is_predicted_as_attention_would_write_it(part
     with pytest.raises(SessionError, match="0 with predicted rows"):
         rough.adopt_predicted()
     rough.predict(parts.maps, hidden)
+    late = range(DEPTH, N_LAYERS)
+    last = TokenTree.chain(PROMPT[49:50])
+    rough.run(Pass(rough, last, (0,), layers=late, entry=hidden[49:], n_skipped=49))
+    with pytest.raises(SessionError, match="looked at predicted rows"):
+        rough.commit((0,))
+    rough.predict(parts.maps, hidden)
     kept = [s._cache.rows(0, 50) for s in (rough, exact)]
     for name, found in kept[0].items():
         np.testing.assert_array_equal(found[:DEPTH], kept[1][name][:DEPTH])
