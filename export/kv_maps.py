@@ -129,7 +129,7 @@ def write_kv_maps(
         Attention(Concat(k, k, v), ..., k_cache, v_cache, layer=i) -> nobody
 
     for each layer: attention writes rows first, and what it then makes of one query a KV head is
-    left (one part in a hundred of prefill at 2,048 tokens). Its one output says how many rows.
+    left: by count of multiplications a hundredth of prefill. Its one output says how many rows.
     """
     writer = _Writer(config, context, kv_format, f"{stem}.bin")
     for of_layer in maps:
