@@ -13,12 +13,19 @@ import typer
 
 from edgedec.apps import options
 from edgedec.apps.benchmarks.jobs import PassJob, Test, limit_jobs, make_tests
-from edgedec.apps.benchmarks.output import Output, Printing, find_plotter
+from edgedec.apps.benchmarks.output import (
+    Output,
+    Printing,
+    find_plotter,
+    parse_counts,
+    refusal,
+)
 from edgedec.apps.benchmarks.prompts import PromptOptions, bench_prompts
 from edgedec.apps.benchmarks.report import Outcome, make_document, render
+from edgedec.apps.benchmarks.ttft import TtftOptions, bench_ttft
 from edgedec.apps.benchmarks.work import read_work
 from edgedec.apps.measuring.energy import find_meter
-from edgedec.apps.measuring.loop import Job, Measurement, Plan, measure
+from edgedec.apps.measuring.loop import Job, Plan, measure
 from edgedec.apps.option_groups import takes_groups
 from edgedec.apps.peers import EDGEDEC
 from edgedec.apps.peers.client import PeerError, Worker
@@ -89,6 +96,7 @@ def bench(
     *,
     passes: PassOptions,
     prompts: PromptOptions,
+    first: TtftOptions,
     threads: Annotated[
         int | None,
         typer.Option("--threads", "-t", min=1, help="CPU threads; all physical cores by default."),
@@ -117,7 +125,8 @@ def bench(
 ) -> None:
     """Measure prefill (pp), decode (tg) and verify passes, and what bounds them.
 
-    With --prompts: what decoding methods gain on real prompts. Everything is measured in turn, over
+    With --prompts: what decoding methods gain on real prompts. With --ttft: when first tokens come,
+    provisional ones and exact ones. Everything is measured in turn, over
     and over, so that ratios hold on a busy machine. Results disturbed beyond a stated bound are
     refused (exit code 1).
 
@@ -130,9 +139,16 @@ def bench(
       edgedec bench smollm2.edgedec --against llama.cpp --model SmolLM2.gguf --plot speed.png
 
       edgedec bench smollm2.edgedec --prompts prompts.jsonl --methods plain,auto,lookup
+
+      edgedec bench smollm2.edgedec --ttft 512,2048 --text book.txt
     """
     is_with_prompts = bool(prompts.prompts)
     check_alone(passes if is_with_prompts else prompts, is_with_prompts)
+    if first.ttft is None:
+        _check_unused(first, "needs --ttft N,..")
+    else:
+        _check_unused(passes, "goes without --ttft")
+        _check_unused(prompts, "goes without --ttft")
     n_repetitions = repetitions or (3 if is_with_prompts else 5)
     plan = Plan(
         repetitions=n_repetitions,
@@ -140,7 +156,9 @@ def bench(
         extra_repetitions=0 if allow_noise else n_repetitions,
         settle_s=_SETTLE_S,
     )
-    if is_with_prompts:
+    if first.ttft is not None:
+        bench_ttft(bundle, first, plan, Printing(output, plot, allow_noise))
+    elif is_with_prompts:
         bench_prompts(bundle, prompts, plan, peers.rivals(), Printing(output, plot, allow_noise))
     else:
         rivals = only_plain(peers.rivals())
@@ -149,11 +167,15 @@ def bench(
 
 def check_alone(unused: PassOptions | PromptOptions, is_with_prompts: bool) -> None:
     """Raises a ConfigError if an option of ``unused`` was given."""
+    _check_unused(
+        unused, "goes without --prompts" if is_with_prompts else "needs --prompts FILE.jsonl"
+    )
+
+
+def _check_unused(unused: PassOptions | PromptOptions | TtftOptions, reason: str) -> None:
     for option in fields(unused):
         if getattr(unused, option.name) != option.default:
-            name = "--" + option.name.replace("_", "-")
-            without = "goes without --prompts" if is_with_prompts else "needs --prompts FILE.jsonl"
-            raise ConfigError(f"{name} {without}")
+            raise ConfigError(f"--{option.name.replace('_', '-')} {reason}")
 
 
 def bench_passes(
@@ -171,18 +193,6 @@ def bench_passes(
     if draw is not None and printing.plot is not None:
         draw(document, printing.plot, read_work(manifest.target))
         note(f"drew {printing.plot}")
-
-
-def parse_counts(given: str | None, default: str, option: str) -> tuple[int, ...]:
-    """Returns the numbers written as ``1,2,4``, each once; anything else is a usage error."""
-    text = default if given is None else given
-    try:
-        counts = tuple(dict.fromkeys(int(part) for part in text.split(",")))
-    except ValueError:
-        counts = (-1,)
-    if min(counts) < 0:
-        raise typer.BadParameter(f"got {text!r}, expected numbers as in 1,2,4", param_hint=option)
-    return counts
 
 
 def run_bench(
@@ -239,14 +249,3 @@ def _loaded(worker: Worker, bundle: Path, rivals: Rivals) -> dict[str, Any]:
         "first_token_ms": worker.first_token_ms,
         "peak_rss_mb": peak,
     }
-
-
-def refusal(measurement: Measurement) -> str:
-    """Returns why a measurement is not printed, in one line."""
-    noisy = measurement.noisy()
-    name, reason = next(iter(noisy.items()))
-    others = f" (and {len(noisy) - 1} more results)" if len(noisy) > 1 else ""
-    return (
-        f"the run was disturbed: {name}{others}: {reason}; end what else runs here and repeat, "
-        "or print marked results with --allow-noise"
-    )

@@ -27,9 +27,10 @@ from edgedec.apps.evaluation.samples import SampleFile, Samples, read_samples
 from edgedec.apps.evaluation.walk import walk
 from edgedec.apps.option_groups import takes_groups
 from edgedec.apps.progress import ProgressBars, count_amount
-from edgedec.apps.switch_options import APPROXIMATE
+from edgedec.apps.switch_options import APPROXIMATE, READS_ROUGHLY
 from edgedec.apps.terminal import note, print_json, write_out
 from edgedec.models.errors import ConfigError
+from edgedec.runtime.config.generation import PREDICTED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +141,8 @@ def run_job(job: Job, results: ResultOptions, others: Samples) -> Outcome:
             one.switch is not None and not one.switch.is_lossless for one in job.requests.values()
         ):
             note(APPROXIMATE)
+        if any(one.prefill == PREDICTED for one in job.requests.values()):
+            note(READS_ROUGHLY)
         ended_by = walk(work, own, file, bars.report)
     held = Samples(
         {**others.settings, **file.held.settings}, {**others.samples, **file.held.samples}

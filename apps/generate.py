@@ -14,6 +14,7 @@ from edgedec.apps.draft_colours import OriginColours
 from edgedec.apps.grammar_options import GrammarOptions
 from edgedec.apps.option_groups import takes_groups
 from edgedec.apps.progress import ProgressBars, count_amount
+from edgedec.apps.provisional import PieceWriter
 from edgedec.apps.switch_options import SwitchOptions, tell_if_approximate
 from edgedec.apps.terminal import TextWriter, note, print_json, stops_on_interrupt
 from edgedec.models.errors import ConfigError
@@ -130,15 +131,18 @@ def write_stream(stream: Stream, bars: ProgressBars, shown: ShowOptions, is_sile
     is_switching = stream.takes_turns
     is_coloured = shown.show_drafts or is_switching
     writer = TextWriter(colours.paint) if is_coloured else TextWriter()
+    pieces = PieceWriter(writer)
     n_written = 0
     with stops_on_interrupt(stream.stop) as is_interrupted:
-        for piece, origin in stream.pieces:
+        for piece in stream.pieces:
             bars.close()
-            n_written += len(piece)
             if not is_silent:
-                writer.write(piece, origin)
+                pieces.write(piece)
+            if not piece.is_provisional:
+                n_written += len(piece.text)
     bars.close()
     if not is_silent:
+        pieces.end()
         # A stream stopped between two pieces may still hold text back.
         writer.write(stream.result.text[n_written:])
         writer.end_line()
@@ -181,6 +185,12 @@ def summary(result: GenerationResult) -> str:
         f"{result.n_prompt_tokens} prompt tokens{reused}",
         f"{result.n_new_tokens} new tokens ({result.finish_reason})",
     ]
+    if result.provisional_ms:
+        stats = result.stats
+        parts.append(
+            f"{stats.n_confirmed} of {stats.n_provisional} provisional tokens held, the first "
+            f"after {result.provisional_ms:.0f} ms"
+        )
     if result.n_new_tokens:
         parts.append(f"first after {result.ttft_ms:.0f} ms")
     if result.tokens_per_s:

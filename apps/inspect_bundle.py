@@ -54,7 +54,7 @@ def inspect(
 
             damaged = damaged_files(bundle, manifest.files, on_progress)
         if not damaged:
-            check_locations(bundle, manifest.models)
+            check_locations(bundle, manifest)
     if json:
         print_json({"bundle": str(bundle), **manifest.to_dict(), "damaged_files": damaged})
     else:

@@ -102,6 +102,14 @@ Method = Annotated[
 Verifier = Annotated[
     str | None, typer.Option(metavar="NAME", help="What accepts drafted tokens when sampling.")
 ]
+Prefill = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODE",
+        help="How a prompt is read: exact; progressive, which shows provisional text before it is "
+        "read to the end; predicted, which is approximate; auto, the default.",
+    ),
+]
 DraftLen = Annotated[
     int | None,
     typer.Option(metavar="N", min=1, max=MAX_DRAFT_LEN, help="Most drafted tokens of a round."),
@@ -179,6 +187,7 @@ class RequestOptions:
     max_new_tokens: MaxNewTokens = None
     method: Method = None
     verifier: Verifier = None
+    prefill: Prefill = None
     draft_len: DraftLen = None
     draft_depth: DraftDepth = None
     temperature: Temperature = None
@@ -212,6 +221,7 @@ class RequestOptions:
             stop=tuple(self.stop or ()),
             stop_token_ids=tuple(self.stop_token or ()),
             ignore_eos=self.ignore_eos,
+            prefill=self.prefill or defaults.prefill,
             speculation=SpeculationConfig(draft_len=self.draft_len, depth=self.draft_depth),
         )
         return with_method(request, self.method, self.verifier)

@@ -11,6 +11,7 @@ import typer
 from edgedec.apps.terminal import note
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.config.generation import PREDICTED
 from edgedec.runtime.config.switching import ADADEC, AUTO, BILD, SwitchConfig
 from edgedec.runtime.decoding.verifiers import VERIFIERS
 
@@ -25,6 +26,11 @@ LOOKS_AHEAD = (
 PLAUSIBLE = (
     "this is approximate: the verifier keeps drafted tokens that the model finds plausible, more "
     "often than the model alone would write them"
+)
+
+READS_ROUGHLY = (
+    "this is approximate: later layers see predictions of the prompt's keys and values, so the "
+    "text may differ from what the model alone would write"
 )
 
 
@@ -116,6 +122,8 @@ def tell_if_approximate(request: GenerationConfig) -> None:
     """Says on standard error that the text of ``request`` may not be the target model's own."""
     if request.switch is not None and not request.switch.is_lossless:
         note(LOOKS_AHEAD if request.switch.policy == ADADEC else APPROXIMATE)
+    if request.prefill == PREDICTED:
+        note(READS_ROUGHLY)
     verifier = VERIFIERS.get(request.verifier or "")
     if verifier is not None and not verifier.is_lossless:
         note(PLAUSIBLE)

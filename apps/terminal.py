@@ -137,6 +137,10 @@ class TextWriter:
             _write_out(self._paint(shown, origin) if origin else shown)
             self._ends_line = piece.endswith("\n")
 
+    def write_raw(self, signs: str) -> None:
+        """Writes what steers a terminal."""
+        _write_out(signs)
+
     def end_line(self) -> None:
         """Ends the line, unless the text did."""
         if not self._ends_line:

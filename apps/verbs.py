@@ -22,6 +22,7 @@ VERBS = {
     "store": "store:store",
     "bench": "bench:bench",
     "tune": "tune:tune",
+    "train": "train:train",
     "eval": "evaluate:evaluate",
     "inspect": "inspect_bundle:inspect",
     "doctor": "doctor:doctor",

@@ -6,7 +6,9 @@ second time. Of a pass over T rows, R of them with logits, after P tokens (T and
 counts them), the ports are:
 
 Inputs:
-    input_ids [1, T] int64; position_ids [1, T] int64; logit_rows [R] int64.
+    input_ids [1, T - E] int64; position_ids [1, T] int64; logit_rows [R] int64.
+    entry [1, E, hidden_size] float32: what the residual stream of the last E rows begins as,
+        instead of embeddings; E is T or 0. See `Capabilities`.
     parents [1, N] int64: for each node of the pending tree its parent's index, -1 for the prefix;
         the last T belong to this pass. past_length [1] int64: committed tokens.
     attention_bias [1, 1, T, P + T] float32: 0 where a row may look, a large negative number
@@ -18,7 +20,8 @@ Inputs:
         See `KVLayout`.
 Outputs:
     logits [1, R, V] float32; hidden.I [1, T, hidden_size] float32, the residual stream after I
-    layers; stats.NAME, one of `ROW_STATS`, each [R, ...].
+    layers (where gates are closed, after those that ran); stats.NAME, one of `ROW_STATS`, each
+    [R, ...].
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ PAST_LENGTH = "past_length"
 ATTENTION_BIAS = "attention_bias"
 ATTENTION_MASK = "attention_mask"
 LAYER_GATES = "layer_gates"
+ENTRY = "entry"
 K_CACHE, V_CACHE = "k_cache", "v_cache"
 LOGITS = "logits"
 
@@ -141,9 +145,11 @@ class Capabilities:
     """What the passes of a graph can do.
 
     trees: rows may be a tree of drafts; otherwise they follow one another. gates: sub-layers may be
-    left out. row_stats: statistics of logits rows come beside them. entry: a pass may start at a
-    layer from given hidden states. batch: rows of several sequences may share a pass. hidden:
-    layers whose hidden states a pass can return, rising.
+    left out. row_stats: statistics of logits rows come beside them. entry: a pass may start at any
+    layer from given hidden states, and may stop after any and return them: closed gates pass the
+    residual stream through, so that ``entry`` reaches the first layer that runs, and what the last
+    one leaves comes out as hidden.L of L layers. batch: rows of several sequences may share a pass.
+    hidden: layers whose hidden states a whole pass can return, rising.
     """
 
     trees: bool = False
@@ -187,6 +193,8 @@ class GraphContract:
             self._check(PARENTS, self.inputs, "inputs", "can.trees")
         if self.can.gates:
             self._check(LAYER_GATES, self.inputs, "inputs", "can.gates")
+        for name in (LAYER_GATES, ENTRY) if self.can.entry else ():
+            self._check(name, self.inputs, "inputs", "can.entry")
         for layer in self.can.hidden:
             self._check(hidden_port(layer), self.outputs, "outputs", "can.hidden")
         for name in ROW_STATS if self.can.row_stats else ():

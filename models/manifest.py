@@ -6,7 +6,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn, cast, get_args
 
@@ -21,6 +21,7 @@ from edgedec.models.config import LayerConfig, ModelConfig, RopeScaling, RopeSca
 from edgedec.models.errors import BundleError, ConfigError
 from edgedec.models.fields import Fields, shown
 from edgedec.models.graph import Capabilities, GraphContract, KVFormat, KVKind, KVLayout
+from edgedec.models.kv_maps import KVMapsEntry, read_kv_maps
 from edgedec.models.onnx_locations import locations
 from edgedec.models.quant import FORMATS
 
@@ -72,7 +73,7 @@ class BundleManifest:
     """Everything a bundle states about itself.
 
     models: by a name of the exporter's choice, which is also the folder of their files. files: by
-    relative POSIX path.
+    relative POSIX path. auxiliary: what was trained beside the models, by name; may be absent.
     """
 
     schema_version: int
@@ -88,6 +89,7 @@ class BundleManifest:
     add_bos: bool
     defaults: dict[str, Any]
     verification: dict[str, Any]
+    auxiliary: dict[str, KVMapsEntry] = field(default_factory=dict)
 
     @property
     def target(self) -> ModelEntry:
@@ -132,7 +134,9 @@ class BundleManifest:
                 f"manifest: schema_version is {version}, this edgedec reads {SCHEMA_VERSION}: "
                 f"{advice}"
             )
-        reader.exactly({f.name for f in dataclasses.fields(cls)})
+        has_auxiliary = reader.get("auxiliary") is not None
+        known = {f.name for f in dataclasses.fields(cls)}
+        reader.exactly(known if has_auxiliary else known - {"auxiliary"})
         models = {name: _read_model(name, entry) for name, entry in reader.tables("models")}
         _check_kinds(reader, models)
         # Ids of the bundle's own tokenizer.
@@ -153,6 +157,10 @@ class BundleManifest:
             add_bos=reader.flag("add_bos"),
             defaults=dict(reader.table("defaults").values),
             verification=dict(reader.table("verification").values),
+            auxiliary={
+                name: read_kv_maps(entry)
+                for name, entry in (reader.tables("auxiliary") if has_auxiliary else ())
+            },
         )
         _check_references(manifest)
         return manifest
@@ -175,7 +183,7 @@ def read_manifest(folder: Path, are_hashes_checked: bool = True) -> BundleManife
         if are_hashes_checked and entry.n_bytes <= SMALL_FILE_BYTES:
             check_hash(folder, path, entry)
     if are_hashes_checked:
-        check_locations(folder, manifest.models)
+        check_locations(folder, manifest)
     return manifest
 
 
@@ -225,25 +233,31 @@ def _check_kinds(reader: Fields, models: Mapping[str, ModelEntry]) -> None:
 
 
 def _check_references(manifest: BundleManifest) -> None:
-    for name, model in manifest.models.items():
-        for path in model.files:
+    named = {f"models.{name}": model.files for name, model in manifest.models.items()}
+    named |= {f"auxiliary.{name}": entry.files for name, entry in manifest.auxiliary.items()}
+    for name, files in named.items():
+        for path in files:
             if path not in manifest.files:
                 raise BundleError(
-                    f"manifest: models.{name} refers to {shown(path)}, which files do not list: "
+                    f"manifest: {name} refers to {shown(path)}, which files do not list: "
                     f"{_EXPORT_AGAIN}"
                 )
+    for name, model in manifest.models.items():
         _check_head_ids(name, model, manifest.files)
 
 
-def check_locations(folder: Path, models: Mapping[str, ModelEntry]) -> None:
-    """Raises if a graph reads files that are not listed as its model's weights."""
-    for name, model in models.items():
-        beside = PurePosixPath(model.graph).parent
-        for location in sorted(locations(folder / model.graph)):
-            if (beside / location).as_posix() not in model.weights:
+def check_locations(folder: Path, manifest: BundleManifest) -> None:
+    """Raises if a graph reads files that are not listed as its weights."""
+    listed = {f"models.{n}": (model.graph, model.weights) for n, model in manifest.models.items()}
+    for name, entry in manifest.auxiliary.items():
+        listed[f"auxiliary.{name}"] = (entry.graph, (entry.weights,))
+    for name, (graph, weights) in listed.items():
+        beside = PurePosixPath(graph).parent
+        for location in sorted(locations(folder / graph)):
+            if (beside / location).as_posix() not in weights:
                 raise BundleError(
-                    f"{model.graph} reads {shown(location)}, which manifest.models.{name}.weights "
-                    "does not list: export the model again"
+                    f"{graph} reads {shown(location)}, which manifest.{name}.weights does not "
+                    "list: export the model again"
                 )
 
 
@@ -340,17 +354,17 @@ def _read_config(fields: Fields) -> ModelConfig:
     """Types are checked here; ranges and combinations by `ModelConfig` itself."""
     _check_scaling(fields.table("rope_scaling", {}))
     _check_layers(fields)
-    for field in dataclasses.fields(ModelConfig):
-        if field.default is not dataclasses.MISSING and field.name not in fields.values:
+    for known in dataclasses.fields(ModelConfig):
+        if known.default is not dataclasses.MISSING and known.name not in fields.values:
             continue
-        if field.type == "str":
-            fields.text(field.name)
-        elif field.type == "int":
-            fields.integer(field.name, least=0, most=_MAX_COUNT)
-        elif field.type == "float":
-            fields.number(field.name)
-        elif field.type == "bool":
-            fields.flag(field.name)
+        if known.type == "str":
+            fields.text(known.name)
+        elif known.type == "int":
+            fields.integer(known.name, least=0, most=_MAX_COUNT)
+        elif known.type == "float":
+            fields.number(known.name)
+        elif known.type == "bool":
+            fields.flag(known.name)
     try:
         return ModelConfig.from_dict(dict(fields.values))
     except ConfigError as error:

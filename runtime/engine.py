@@ -28,11 +28,12 @@ from edgedec.runtime.methods.draft_source import DraftSource
 from edgedec.runtime.methods.methods import PLAIN, MethodParts, Methods
 from edgedec.runtime.ngrams.ngram_store import NgramStore
 from edgedec.runtime.requests.conversation import Conversation
+from edgedec.runtime.requests.predictors import Predictors
 from edgedec.runtime.requests.result import GenerationResult
 from edgedec.runtime.requests.stream import OnDone, Request, Stream
 from edgedec.runtime.sampling.grammar import Grammars
 from edgedec.runtime.sessions.memory import TARGET, SessionMemory
-from edgedec.runtime.sessions.model import Model
+from edgedec.runtime.sessions.model import KVPredictor, Model
 from edgedec.runtime.sessions.prefill import Progress, check_fits
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.turns import Turns
@@ -56,6 +57,7 @@ class LoadedModel:
     identity, tuned, skip_set, store, is_store_growing, split: see `MethodParts`.
     memory: what the sequences computed for earlier prompts.
     release: called with the target model when the engine is closed.
+    predictor: opens what predicts keys and values of later layers, if there is such a thing.
     """
 
     model: Model
@@ -75,6 +77,7 @@ class LoadedModel:
     is_store_growing: bool = True
     split: CoreSplit = field(default_factory=CoreSplit)
     release: Callable[[Model], None] = lambda model: model.close()
+    predictor: Callable[[], KVPredictor] | None = None
 
 
 class Engine:
@@ -105,6 +108,7 @@ class Engine:
         self._sequences: WeakSet[TokenSequence] = WeakSet()  # lent to nobody, asked for by callers
         self._abandoned: deque[Callable[[], None]] = deque()
         self.defaults = loaded.defaults
+        self._predictors = Predictors(loaded.predictor)
         self._pool = loaded.memory.open(TARGET, loaded.model, loaded.context)
 
     def __enter__(self) -> Self:
@@ -224,6 +228,7 @@ class Engine:
         check_progress(on_progress)
         self._tidy()
         config.check_vocabulary(loaded.model.vocab_size)
+        self._predictors.check(config)
         tokens = self.encode(prompt)
         check_fits(tokens, loaded.context, loaded.model.vocab_size)
         own_stops = () if config.ignore_eos else loaded.stop_token_ids
@@ -240,6 +245,8 @@ class Engine:
             on_progress=on_progress,
             recall=partial(loaded.memory.recall, TARGET),
             abandon=self._abandoned.append,
+            new_text=lambda: TextStream(loaded.tokenizer.detokenizer(), config.stop),
+            predictor=partial(self._predictors.of, config),
         )
         text = TextStream(loaded.tokenizer.detokenizer(), config.stop)
         sequence = self._pool.take(tokens)
@@ -363,6 +370,7 @@ class Engine:
             sequence.close()
         self._pool.close()
         loaded.release(loaded.model)
+        self._predictors = Predictors(None)
         self._loaded = None
 
     def _tidy(self) -> None:

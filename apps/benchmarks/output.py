@@ -8,6 +8,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+import typer
+
+from edgedec.apps.measuring.loop import Measurement
 from edgedec.models.errors import ConfigError
 
 
@@ -41,3 +44,26 @@ def find_plotter(module: str) -> Any:
         raise ConfigError(
             f"--plot needs matplotlib ({error}): pip install matplotlib, or edgedec[plots]"
         ) from None
+
+
+def parse_counts(given: str | None, default: str, option: str) -> tuple[int, ...]:
+    """Returns the numbers written as ``1,2,4``, each once; anything else is a usage error."""
+    text = default if given is None else given
+    try:
+        counts = tuple(dict.fromkeys(int(part) for part in text.split(",")))
+    except ValueError:
+        counts = (-1,)
+    if min(counts) < 0:
+        raise typer.BadParameter(f"got {text!r}, expected numbers as in 1,2,4", param_hint=option)
+    return counts
+
+
+def refusal(measurement: Measurement) -> str:
+    """Returns why a measurement is not printed, in one line."""
+    noisy = measurement.noisy()
+    name, reason = next(iter(noisy.items()))
+    others = f" (and {len(noisy) - 1} more results)" if len(noisy) > 1 else ""
+    return (
+        f"the run was disturbed: {name}{others}: {reason}; end what else runs here and repeat, "
+        "or print marked results with --allow-noise"
+    )

@@ -28,6 +28,7 @@ from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import MANIFEST_NAME, BundleManifest, read_manifest
 from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.config.generation import EXACT, PREDICTED
 from edgedec.runtime.config.switching import ADADEC, POLICIES, SwitchConfig
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.cores.machine import physical_cores
@@ -255,12 +256,15 @@ def make_requests(wanted: GenerationConfig, texts: Sequence[str]) -> dict[str, G
     for text in texts:
         if not text:
             raise ConfigError("a setting is empty, expected names such as plain,auto")
-        if text.partition(":")[0] in POLICIES:
+        if text == DRAFT_ALONE:
+            requests[text] = dataclasses.replace(wanted, method=PLAIN, prefill=EXACT)
+        elif text.partition(":")[0] in POLICIES:
             switch = SwitchConfig.parse(text)
             requests[str(switch)] = dataclasses.replace(wanted, switch=switch)
         else:
-            method = PLAIN if text == DRAFT_ALONE else text
-            requests[text] = dataclasses.replace(wanted, method=method)
+            is_rough = wanted.prefill == PREDICTED
+            label = f"{text} (predicted)" if is_rough else text
+            requests[label] = dataclasses.replace(wanted, method=text)
     return requests
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import onnx
 
-from edgedec.export.compilers.portable import emit, pack
+from edgedec.export.compilers.portable import pack
 from edgedec.export.kv_error import kv_error_tokens, measure_kv_error
 from edgedec.export.recipe_model import RecipeModel
+from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.graph import WEIGHTS_FILE, port_names
 from edgedec.export.to_onnx.runners import FusedRunner
@@ -22,6 +23,11 @@ GRAPH_NAME = "model.onnx"
 WEIGHTS_NAMES = (WEIGHTS_FILE,)
 
 _HALF_BYTES = 2
+
+
+def emit(model: RecipeModel) -> None:
+    """The graph of the family's recipe; passes that stop early need its last hidden states."""
+    model.graph = emit_portable(model.source.config, model.context, _hidden_layers(model))
 
 
 def fuse_graph(model: RecipeModel) -> None:
@@ -48,8 +54,14 @@ def contract(model: RecipeModel) -> GraphContract:
         inputs=port_names(model.graph.graph.input),
         outputs=port_names(model.graph.graph.output),
         kv=kv_panels(model.source.config, model.kv_format),
-        can=Capabilities(trees=True, gates=True, row_stats=True, hidden=model.hidden_layers),
+        can=Capabilities(
+            trees=True, gates=True, row_stats=True, entry=True, hidden=_hidden_layers(model)
+        ),
     )
+
+
+def _hidden_layers(model: RecipeModel) -> tuple[int, ...]:
+    return tuple(sorted({*model.hidden_layers, model.source.config.n_layers}))
 
 
 def kv_panels(config: ModelConfig, kv_format: KVFormat) -> KVLayout:

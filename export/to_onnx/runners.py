@@ -15,6 +15,7 @@ from edgedec.kernels import PANEL, has_library, library_path
 from edgedec.models.config import ModelConfig
 from edgedec.models.graph import (
     ATTENTION_BIAS,
+    ENTRY,
     INPUT_IDS,
     K_CACHE,
     LAYER_GATES,
@@ -39,6 +40,9 @@ class FusedRunner:
         # Graphs on their way to the fused one may not have them yet.
         has_gates = LAYER_GATES in inputs
         self.layer_gates = np.ones(2 * config.n_layers, np.int64) if has_gates else None
+        self._entry = {ENTRY: np.zeros((1, 0, config.hidden_size), np.float32)}
+        if ENTRY not in inputs:
+            self._entry = {}
         n_panels = -(-capacity // PANEL)
         self._kv_cache = {
             name: _empty_kv_cache(inputs[name], n_panels) for name in (K_CACHE, V_CACHE)
@@ -46,7 +50,7 @@ class FusedRunner:
 
     def run(self, tokens: Sequence[int], parents: Sequence[int], n_past: int = 0) -> Logits:
         """Returns the logits [T, V] of a pass after the first ``n_past`` cached tokens."""
-        feeds = _rows(tokens, parents, n_past)
+        feeds = _rows(tokens, parents, n_past) | self._entry
         feeds[PARENTS] = np.array([parents], np.int64)
         feeds[PAST_LENGTH] = np.array([n_past], np.int64)
         if self.layer_gates is not None:

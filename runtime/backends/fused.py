@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import onnxruntime
 from onnxruntime import OrtValue
 
@@ -17,27 +15,18 @@ from edgedec import kernels
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, ConfigError, SessionError
 from edgedec.models.graph import (
-    INPUT_IDS,
     K_CACHE,
     KV_PANEL,
     LAYER_GATES,
-    LOGIT_ROWS,
-    LOGITS,
-    N_TOP,
-    PARENTS,
-    PAST_LENGTH,
-    POSITION_IDS,
     V_CACHE,
     Capabilities,
     GraphContract,
-    hidden_port,
-    stats_port,
 )
+from edgedec.runtime.backends._binding import Binding, PassShape
 from edgedec.runtime.backends._kv_cache import PanelKVCache, kv_row_nbytes
 from edgedec.runtime.backends._ort import PassRunner, check_ports, open_graph
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions.passes import Pass
-from edgedec.runtime.sessions.row_stats import RowStats
 from edgedec.runtime.sessions.rows import Rows
 from edgedec.runtime.sessions.state import KVRows
 from edgedec.runtime.sessions.token_tree import TokenTree
@@ -154,28 +143,25 @@ class FusedKVCache:
             if name in model.contract.inputs
         }
         self._runner = PassRunner()
-        self._bindings: dict[tuple[Affinity, _PassShape], _Binding] = {}
+        self._bindings: dict[tuple[Affinity, PassShape], Binding] = {}
         self._logits = np.empty((0, model.config.n_logits), np.float32)
 
     def compute(self, wanted: Pass, n_past: int, cores: Affinity | None) -> Rows:
         """Returns the asked rows. They are overwritten by the next pass of the same shape."""
         affinity, session = self._model.session(cores)
-        if wanted.layer_gates is None:
-            self._layer_gates.fill(1)
-        else:
-            self._layer_gates[:] = np.asarray(wanted.layer_gates, np.bool_)
-        shape = _PassShape(
-            len(wanted.tree.tokens),
-            wanted.n_known,
-            len(wanted.logit_rows),
-            wanted.with_logits or not self._model.capabilities.row_stats,
-            tuple(wanted.hidden_layers),
-        )
+        self._set_gates(wanted)
+        self._check_entry(wanted)
+        has_logits = wanted.with_logits or not self._model.capabilities.row_stats
+        shape = PassShape.of(wanted, has_logits, self._config.n_layers)
         binding = self._bound(affinity, session, shape)
-        binding.fill(wanted.tree, n_past, wanted.logit_rows)
+        binding.fill(wanted, n_past)
         with affinity.held():
             self._runner.run(partial(session.run_with_iobinding, binding.io))
         return replace(binding.rows)
+
+    def panel(self, name: str) -> OrtValue:
+        """Returns the keys or values that the graph's input ``name`` is bound to."""
+        return self._shared_values[name]
 
     def keep(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
         """Moves the rows of ``path`` together behind the committed ones."""
@@ -194,9 +180,28 @@ class FusedKVCache:
         self._shared_values.clear()
         self._panels = PanelKVCache(self._config, 0, self._model.contract.kv.format)
 
+    def _set_gates(self, wanted: Pass) -> None:
+        """Opens the gates of the sub-layers that run."""
+        if wanted.layer_gates is None:
+            self._layer_gates.fill(1)
+        else:
+            self._layer_gates[:] = np.asarray(wanted.layer_gates, np.bool_)
+        if wanted.layers is not None:
+            self._layer_gates[: 2 * wanted.layers.start] = 0
+            self._layer_gates[2 * wanted.layers.stop :] = 0
+
+    def _check_entry(self, wanted: Pass) -> None:
+        """Raises a SessionError where given hidden states are not as wide as the model's."""
+        expected = (len(wanted.tree) - wanted.n_known, self._config.hidden_size)
+        if wanted.entry is not None and wanted.entry.shape != expected:
+            raise SessionError(
+                f"the hidden states have the shape {wanted.entry.shape}, expected {expected}: a "
+                "row of the model's width for each token of the pass"
+            )
+
     def _bound(
-        self, affinity: Affinity, session: onnxruntime.InferenceSession, shape: _PassShape
-    ) -> _Binding:
+        self, affinity: Affinity, session: onnxruntime.InferenceSession, shape: PassShape
+    ) -> Binding:
         binding = self._bindings.get((affinity, shape))
         if binding is not None:
             return binding
@@ -206,11 +211,8 @@ class FusedKVCache:
         if n_copied > len(self._logits):
             self._logits = np.empty((n_copied, self._config.n_logits), np.float32)
         width = self._config.hidden_size
-        n_new = shape.n_tokens - shape.n_known
-        hidden = {i: np.empty((n_new, width), np.float32) for i in shape.hidden_layers}
-        stats = _empty_stats(shape.n_rows) if self._model.capabilities.row_stats else None
-        rows = Rows(self._logits[:n_copied], hidden, stats)
-        binding = _Binding(session, shape, rows, self._shared_values)
+        rows = shape.empty_rows(self._logits, width, self._model.capabilities.row_stats)
+        binding = Binding(session, shape, rows, self._shared_values, width)
         self._bindings[affinity, shape] = binding
         return binding
 
@@ -225,81 +227,3 @@ def _check_row_nbytes(graph: Path, contract: GraphContract, config: ModelConfig)
             f"{graph} keeps {row_nbytes} bytes of a token, in blocks of {block_nbytes}, the "
             f"manifest states {stated[0]} and {stated[1]}: export the model again"
         )
-
-
-class _PassShape(NamedTuple):
-    """What decides the sizes of a pass's arrays."""
-
-    n_tokens: int
-    n_known: int
-    n_rows: int
-    has_logits: bool
-    hidden_layers: tuple[int, ...]
-
-
-class _Binding:
-    """Arrays of one shape of pass, bound to the graph's inputs and outputs."""
-
-    def __init__(
-        self,
-        session: onnxruntime.InferenceSession,
-        shape: _PassShape,
-        rows: Rows,
-        shared_values: dict[str, OrtValue],
-    ) -> None:
-        self.rows = rows
-        self._n_known = shape.n_known
-        n_new = shape.n_tokens - shape.n_known
-        self._ids = np.zeros((1, n_new), np.int64)
-        self._positions = np.zeros((1, n_new), np.int64)
-        self._parents = np.zeros((1, shape.n_tokens), np.int64)
-        self._past_length = np.zeros(1, np.int64)
-        self._logit_rows = np.zeros(shape.n_rows, np.int64)
-        inputs: dict[str, npt.NDArray[Any]] = {
-            INPUT_IDS: self._ids,
-            POSITION_IDS: self._positions,
-            PARENTS: self._parents,
-            PAST_LENGTH: self._past_length,
-            LOGIT_ROWS: self._logit_rows,
-        }
-        # The graph's rows have a batch axis, its statistics do not.
-        outputs: dict[str, npt.NDArray[Any]] = {
-            hidden_port(i): array[np.newaxis] for i, array in rows.hidden.items()
-        }
-        if shape.has_logits:
-            outputs[LOGITS] = rows.logits[np.newaxis]
-        if rows.row_stats is not None:
-            outputs |= {stats_port(name): array for name, array in vars(rows.row_stats).items()}
-        self.io = session.io_binding()
-        for name, array in inputs.items():
-            self.io.bind_ortvalue_input(name, OrtValue.ortvalue_from_numpy(array))
-        for name, value in shared_values.items():
-            self.io.bind_ortvalue_input(name, value)
-        for name, array in outputs.items():
-            self.io.bind_ortvalue_output(name, OrtValue.ortvalue_from_numpy(array))
-
-    def fill(self, tree: TokenTree, n_past: int, logit_rows: Sequence[int]) -> None:
-        """Writes the inputs of a pass over ``tree`` after ``n_past`` committed tokens."""
-        self._past_length[0] = n_past
-        if len(tree.tokens) == 1:
-            self._ids[0, 0] = tree.tokens[0]
-            self._positions[0, 0] = n_past
-            self._parents[0, 0] = -1
-        else:
-            self._ids[0] = tree.tokens[self._n_known :]
-            self._positions[0] = tree.depths[self._n_known :]
-            self._positions += n_past
-            self._parents[0] = tree.parents
-        if logit_rows:
-            self._logit_rows[:] = logit_rows
-            self._logit_rows -= self._n_known
-
-
-def _empty_stats(n_rows: int) -> RowStats:
-    return RowStats(
-        argmax=np.empty(n_rows, np.int64),
-        log_sum_exp=np.empty(n_rows, np.float32),
-        entropy=np.empty(n_rows, np.float32),
-        top_ids=np.empty((n_rows, N_TOP), np.int64),
-        top_logits=np.empty((n_rows, N_TOP), np.float32),
-    )

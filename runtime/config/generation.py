@@ -21,6 +21,9 @@ from edgedec.runtime.config.sampling import SamplingConfig
 from edgedec.runtime.config.speculation import SpeculationConfig
 from edgedec.runtime.config.switching import SwitchConfig
 
+AUTO, EXACT, PROGRESSIVE, PREDICTED = "auto", "exact", "progressive", "predicted"
+PREFILLS = (AUTO, EXACT, PROGRESSIVE, PREDICTED)
+
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationConfig:
@@ -37,6 +40,10 @@ class GenerationConfig:
         plain decoding, when None.
     speculation: how much is drafted, within what the method does.
     switch: lets the draft model write part of the text, in place of a method.
+    prefill: how a prompt is read, one of `PREFILLS`. exact: to its end, then the output begins.
+        progressive: provisional tokens after the first layers, then the others; the text is that of
+        exact. predicted: the later layers' keys and values stay predictions, which is approximate.
+        auto: progressive where that pays. All but exact need KV maps (`edgedec train kv`).
     json_schema, regex, grammar: what the output has to follow, at most one of them: a JSON schema
         as a mapping or as text, a regular expression for the whole output, or a grammar in the
         dialect of Lark that llguidance reads. Needs the extra ``grammar``.
@@ -52,6 +59,7 @@ class GenerationConfig:
     verifier: str | None = None
     speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
     switch: SwitchConfig | None = None
+    prefill: str = AUTO
     json_schema: str | Mapping[str, Any] | None = None
     regex: str | None = None
     grammar: str | None = None
@@ -72,6 +80,8 @@ class GenerationConfig:
         check_type("speculation", self.speculation, SpeculationConfig, "a SpeculationConfig")
         if self.switch is not None:
             check_type("switch", self.switch, SwitchConfig, "a SwitchConfig or None")
+        if not isinstance(self.prefill, str) or self.prefill not in PREFILLS:
+            raise ConfigError(f"prefill is {shown(self.prefill)}, expected {', '.join(PREFILLS)}")
         self._check_constraint()
 
     @property

@@ -53,7 +53,7 @@ class DecodeStats:
 
     Every completed pass emits the tokens it accepted and one more, prefill one token, so
 
-        tokens of the output = 1 + n_accepted + n_passes + n_copied - n_discarded.
+        tokens of the output = 1 + n_carried + n_accepted + n_passes + n_copied - n_discarded.
 
     Switching that trusts the draft model, and adadec, have no such rounds: only passes of the
     target model and their tokens count here, the rest is in `GenerationResult.switch`.
@@ -66,6 +66,9 @@ class DecodeStats:
     n_pass_tokens: tokens those passes emitted, without the discarded ones.
     n_copied: tokens that a pass of the target model of switching gave besides its own next one,
         because they were looked up in the text and are what it says.
+    n_provisional: tokens written before the prompt was read to its end. n_confirmed: those of them
+        that hold. n_carried: of these, those whose rows the pass that ended prefill computed and
+        that were emitted, without the last token that it gave.
     n_discarded: tokens found after the one that ended the output.
     draft_ms: time spent on proposing. verify_ms: time of the rounds' passes and their verification.
     drafted: drafter -> counts by depth; the first are those of depth 1.
@@ -81,6 +84,9 @@ class DecodeStats:
     n_passes: int = 0
     n_pass_tokens: int = 0
     n_copied: int = 0
+    n_provisional: int = 0
+    n_confirmed: int = 0
+    n_carried: int = 0
     n_discarded: int = 0
     draft_ms: float = 0.0
     verify_ms: float = 0.0
@@ -172,6 +178,8 @@ class DecodeStats:
             "n_reused_tokens": self.n_reused_tokens,
             "n_passes": self.n_passes,
             "n_pass_tokens": self.n_pass_tokens,
+            "n_provisional": self.n_provisional,
+            "n_confirmed": self.n_confirmed,
             "n_discarded": self.n_discarded,
             "block_efficiency": self.block_efficiency,
             "draft_ms": self.draft_ms,

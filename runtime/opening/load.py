@@ -23,6 +23,7 @@ from edgedec.runtime.opening.bundle_parts import (
     prompt_encoder,
     tuned,
 )
+from edgedec.runtime.opening.kv_maps import find_predictor
 from edgedec.runtime.opening.loading import load_together
 from edgedec.runtime.opening.options import EngineOptions
 from edgedec.runtime.opening.split_cores import split_cores
@@ -93,6 +94,7 @@ def load(
                 is_store_growing=options.is_store_growing,
                 split=split,
                 release=release_model,
+                predictor=find_predictor(folder, manifest, threads, placed),
             )
         )
     except BaseException:

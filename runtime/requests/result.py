@@ -24,6 +24,7 @@ class GenerationResult:
     tpot_ms: mean time of each later token, (total - ttft) / (n - 1); 0 for a single token.
     tokens_per_s: 1000 / tpot_ms: the rate of decoding, prefill excluded.
     peak_rss_mb: most memory the process has had resident. Units: 10**6 bytes.
+    provisional_ms: from the request to its first provisional token; 0 where there was none.
     switch: what switching did, see `Switching.summary`; empty for methods that do not switch.
     """
 
@@ -40,6 +41,7 @@ class GenerationResult:
     lossless: bool
     stats: DecodeStats
     switch: dict[str, Any] = field(default_factory=dict)
+    provisional_ms: float = 0.0
 
     @property
     def n_new_tokens(self) -> int:
@@ -62,6 +64,7 @@ class GenerationResult:
             "n_new_tokens": self.n_new_tokens,
             "load_ms": self.load_ms,
             "ttft_ms": self.ttft_ms,
+            "provisional_ms": self.provisional_ms,
             "tpot_ms": self.tpot_ms,
             "tokens_per_s": self.tokens_per_s,
             "peak_rss_mb": self.peak_rss_mb,

@@ -5,17 +5,19 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 from edgedec.models.errors import SessionError
 from edgedec.runtime.cores.machine import peak_rss_mb
+from edgedec.runtime.decoding.progressive import Prefilling, Provisional, begin_prefill
 from edgedec.runtime.decoding.strategy import TARGET, DecodeState, Decoding, DecodingStrategy
 from edgedec.runtime.requests.result import FinishReason, GenerationResult
 from edgedec.runtime.sampling.noise import Noise
+from edgedec.runtime.sessions.model import KVPredictor
 from edgedec.runtime.sessions.passes import Passes
-from edgedec.runtime.sessions.prefill import ExactPrefiller, Prefiller, PrefillRequest, Progress
+from edgedec.runtime.sessions.prefill import Prefilled, PrefillRequest, Progress
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.turns import Turns
 from edgedec.runtime.switching.policy import Signal
@@ -43,6 +45,8 @@ class Request:
     recall: called with the sequence and the prompt before its first pass; it may fill the KV cache
         with a prefix.
     abandon: called with what ends a stream that its caller let go of without finishing it.
+    new_text: makes what turns provisional tokens into text. predictor: what predicts the rows of
+        later layers, where the bundle has that.
     """
 
     strategy: DecodingStrategy
@@ -53,7 +57,25 @@ class Request:
     on_progress: Progress | None = None
     recall: Callable[[TokenSequence, Sequence[int]], None] = lambda sequence, prompt: None
     abandon: Callable[[Callable[[], None]], None] = lambda end: end()
-    prefiller: Prefiller = field(default_factory=ExactPrefiller)
+    new_text: Callable[[], TextStream] | None = None
+    predictor: Callable[[], KVPredictor | None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of text as it appears.
+
+    origin: of the token that completed it. is_provisional: the text was written before the prompt
+    was read to its end. What is provisional from ``position`` on, in characters of the output, is
+    ``text`` now, which is empty where it did not hold. All other pieces are final, and follow one
+    another; provisional text goes on to stand behind them until it is replaced, or they reach its
+    end.
+    """
+
+    text: str
+    origin: str = TARGET
+    is_provisional: bool = False
+    position: int = 0
 
 
 OnDone = Callable[[GenerationResult, bool], None]
@@ -80,7 +102,11 @@ class Stream(Iterator[str]):
         self._noise = Noise(state.config.seed)
         self._found: deque[tuple[int, str]] = deque()  # tokens of the last step, not yet emitted
         self._origins: list[str] = []
-        self._is_prefilled = False  # or was begun
+        self._prefilling: Prefilling | None = None
+        self._prefilled: Prefilled | None = None
+        self._ready: deque[Piece] = deque()  # pieces not yet given out
+        self._provisional_text: TextStream | None = None
+        self._provisional_s = 0.0  # until the first of them
         self._decoding: Decoding | None = None
         self._is_running = False
         self._is_stopping = False
@@ -90,23 +116,40 @@ class Stream(Iterator[str]):
         self._busy_s = time.perf_counter() - request.started_s
         self._ttft_s = 0.0
         self._started_s = 0.0  # of the step in progress
+        self._n_shown = 0  # characters
 
     def __iter__(self) -> Stream:
         return self
 
     def __next__(self) -> str:
-        if self._is_running:
-            raise SessionError("this stream is being iterated elsewhere; wait for it")
-        while self._result is None:
-            piece = self._advance()
-            if piece:
-                return piece
+        while (piece := self._next_piece()) is not None:
+            if not piece.is_provisional:
+                return piece.text
         raise StopIteration
 
     @property
-    def pieces(self) -> Iterator[tuple[str, str]]:
-        """The pieces of text, each with the origin of the token that completed it."""
-        return ((piece, self._origins[-1] if self._origins else TARGET) for piece in self)
+    def pieces(self) -> Iterator[Piece]:
+        """The pieces of text, those that are only provisional among them."""
+        while (piece := self._next_piece()) is not None:
+            yield piece
+
+    def _next_piece(self) -> Piece | None:
+        """Returns the next piece; None at the end."""
+        if self._is_running:
+            raise SessionError("this stream is being iterated elsewhere; wait for it")
+        while True:
+            if self._ready:
+                return self._ready.popleft()
+            if self._result is not None:
+                return None
+            n_before = self._n_shown
+            if text := self._advance():
+                self._n_shown += len(text)
+                origin = self._origins[-1] if self._origins else TARGET
+                piece = Piece(text, origin, position=n_before)
+                if not self._ready:
+                    return piece
+                self._ready.append(piece)
 
     def __del__(self) -> None:
         # Whoever lets go of an unfinished stream may be in the middle of another's turn.
@@ -222,30 +265,62 @@ class Stream(Iterator[str]):
 
     def _find_tokens(self) -> Passes[None]:
         """A step, after prefill if that is still to do; finds nothing when cancelled in there."""
+        if self._prefilled is None:
+            yield from self._read_prompt()
+            if self._prefilled is None or self._found:
+                return
         if self._decoding is None:
-            self._decoding = yield from self._begin()
-        if self._decoding is None:
-            return
+            self._state.rows = self._prefilled.rows
+            strategy = self._request.strategy
+            self._decoding = strategy.begin(self._state, self._prefilled.hidden)
         result = yield from self._decoding.step(self._noise)
         self._found.extend(zip(result.tokens, result.origins, strict=True))
 
-    def _begin(self) -> Passes[Decoding | None]:
-        """Computes the prompt; returns None when cancelled on the way."""
-        state, strategy = self._state, self._request.strategy
-        self._is_prefilled = True
-        self._request.recall(state.sequence, state.tokens)
+    def _read_prompt(self) -> Passes[None]:
+        """Goes on with the prompt; leaves it unfinished when cancelled, or for what there is."""
+        if self._prefilling is None:
+            self._prefilling = self._begin_prefill()
+        found = yield from self._prefilling.step(self._noise)
+        if isinstance(found, Provisional):
+            self._show(found)
+        elif found is not None:
+            self._prefilled = found
+            self._confirm(found)
+
+    def _begin_prefill(self) -> Prefilling:
+        state, request = self._state, self._request
+        request.recall(state.sequence, state.tokens)
         wanted = PrefillRequest(
             state.stats,
             state.needs_logits,
-            tuple(strategy.hidden_layers),
+            tuple(request.strategy.hidden_layers),
             lambda: self._is_stopping,
-            self._request.on_progress,
+            request.on_progress,
         )
-        done = yield from self._request.prefiller.prefill(state.sequence, state.tokens, wanted)
-        if done is None:
-            return None
-        state.rows = done.rows
-        return strategy.begin(state, done.hidden)
+        return begin_prefill(state, wanted, request.predictor())
+
+    def _show(self, found: Provisional) -> None:
+        """Notes the text of the latest provisional token."""
+        if self._provisional_text is None:
+            assert self._request.new_text is not None
+            self._provisional_text = self._request.new_text()
+            self._provisional_s = self._busy_s + time.perf_counter() - self._started_s
+        position = len(self._provisional_text.text)
+        if text := self._provisional_text.push(found.tokens[-1]):
+            self._ready.append(Piece(text, TARGET, True, position))
+        self._state.stats.n_provisional = len(found.tokens)
+
+    def _confirm(self, found: Prefilled) -> None:
+        """Takes provisional tokens that hold over; notes from where on the others are replaced."""
+        self._state.stats.n_confirmed = found.n_right
+        self._state.stats.n_carried = len(found.confirmed)
+        self._found.extend((token, TARGET) for token in found.confirmed)
+        if found.n_right < len(found.provisional):
+            assert self._request.new_text is not None
+            text = self._request.new_text()
+            for token in found.provisional[: found.n_right]:
+                text.push(token)
+            self._ready.append(Piece("", TARGET, True, len(text.text)))
 
     def _accept(self, token: int) -> str:
         """Returns the text ``token`` adds; notes the reason when it is the last one."""
@@ -267,11 +342,14 @@ class Stream(Iterator[str]):
     def _finish(self, reason: FinishReason) -> str:
         """Returns the text held back until now; makes the result and tells the owner."""
         rest, state = self._text.flush(), self._state
-        state.stats.discard(len(self._found))
+        if self._decoding is None:  # the prompt gave all there is
+            state.stats.n_carried = max(0, len(self._origins) - 1)
+        else:
+            state.stats.discard(len(self._found))
         self._found.clear()
         self._finish_reason = reason
         with self._request.turns.taken():
-            if self._is_dropped and self._is_prefilled:
+            if self._is_dropped and self._prefilling is not None:
                 n_kept = state.stats.n_reused_tokens
                 _end(self._decoding, state, self._request.lender, n_kept)
             else:
@@ -296,7 +374,9 @@ class Stream(Iterator[str]):
             tpot_ms=decode_ms / (len(token_ids) - 1) if len(token_ids) > 1 else 0.0,
             peak_rss_mb=peak_rss_mb(),
             method=strategy.name,
-            lossless=strategy.is_lossless,
+            provisional_ms=1000 * self._provisional_s,
+            lossless=strategy.is_lossless
+            and (self._prefilling is None or self._prefilling.is_exact),
             stats=self._state.stats,
             switch={} if self._decoding is None else self._decoding.summary(),
         )
@@ -309,7 +389,8 @@ def _end(
     try:
         if decoding is not None:
             decoding.end()
-        if n_kept is not None and not state.sequence.is_closed:
-            state.sequence.truncate(min(n_kept, state.sequence.n_tokens))
+        if not state.sequence.is_closed:
+            n_exact = state.sequence.n_exact  # what was predicted is nobody else's business
+            state.sequence.truncate(n_exact if n_kept is None else min(n_kept, n_exact))
     finally:
         lender.give_back(state.sequence)

@@ -8,7 +8,7 @@ from typing import Protocol
 from edgedec.models.graph import Capabilities
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions.passes import Pass
-from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sessions.rows import Float32, Rows
 from edgedec.runtime.sessions.state import KVRows
 from edgedec.runtime.sessions.token_tree import TokenTree
 
@@ -43,6 +43,24 @@ class KVCache(Protocol):
 
     def close(self) -> None:
         """Releases the memory."""
+
+
+class KVPredictor(Protocol):
+    """Predicts keys and values of later layers from hidden states; opened once, shared."""
+
+    @property
+    def depth(self) -> int:
+        """The hidden states are those behind so many layers; rows of all others are predicted."""
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the hidden states."""
+
+    def write(self, cache: KVCache, start: int, hidden: Float32) -> None:
+        """Writes rows as attention would, one for each row of ``hidden``, from token ``start`` on.
+
+        Shapes: hidden [T, hidden_size].
+        """
 
 
 class Model(Protocol):

@@ -6,7 +6,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sessions.rows import Float32, Rows
 from edgedec.runtime.sessions.token_tree import TokenTree
 
 if TYPE_CHECKING:
@@ -28,6 +28,14 @@ class Pass:
     layer_gates: sub-layers that run: 2i is the attention of layer i, 2i + 1 its MLP; all when
         None. A pass that leaves some out may grow but not be committed, for its rows of the KV
         cache are incomplete.
+    layers: layers that run, one after the other; all when None. A pass that stops early may be
+        committed: its tokens are then *partial*, see `TokenSequence`. It may return the hidden
+        states behind its last layer. A pass that begins later goes over the pending tree or the
+        first partial tokens, whose rows of the layers before it keeps, and starts from ``entry``.
+    entry: hidden states [n, hidden_size] of the n new tokens behind the layer before the first of
+        ``layers``; None where that is layer 0.
+    n_skipped: partial tokens between the committed ones and those of a pass that begins later:
+        it looks at their predicted rows, and cannot be committed.
     """
 
     sequence: TokenSequence
@@ -37,6 +45,9 @@ class Pass:
     n_known: int = 0
     with_logits: bool = True
     layer_gates: Sequence[bool] | None = None
+    layers: range | None = None
+    entry: Float32 | None = None
+    n_skipped: int = 0
 
     def run(self) -> Rows:
         """Returns the rows; raises a SessionError where the sequence or its model cannot."""

@@ -37,11 +37,17 @@ class Prefilled:
     """What a prefill left besides the KV cache.
 
     rows: row 0 is the one after the prompt. hidden: of the prompt's last tokens, those computed,
-    in arrays of their own.
+    in arrays of their own. confirmed: of the tokens ``provisional``, written before the prompt was
+    read to its end, those that follow it; they are in the KV cache, and ``rows`` and ``hidden``
+    come after them. n_right: of ``provisional``, those that follow the prompt, where the last may
+    not be in the KV cache.
     """
 
     rows: Rows
     hidden: HiddenStates = field(default_factory=dict)
+    confirmed: tuple[int, ...] = ()
+    provisional: tuple[int, ...] = ()
+    n_right: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,30 +65,13 @@ class PrefillRequest:
     on_progress: Progress | None = None
 
 
-class Prefiller(Protocol):
-    """A way for a prompt to enter a KV cache.
-
-    is_exact: what it leaves there is what computing every token gives, bit for bit.
-    """
-
-    @property
-    def is_exact(self) -> bool:
-        """The KV cache is left as passes over the prompt leave it, to the last bit."""
+class ExactPrefiller:
+    """Computes what the KV cache does not hold, chunk by chunk."""
 
     def prefill(
         self, sequence: TokenSequence, prompt: Sequence[int], request: PrefillRequest
     ) -> Passes[Prefilled | None]:
         """Makes ``prompt`` the committed tokens; returns None when cancelled on the way."""
-
-
-class ExactPrefiller:
-    """Computes what the KV cache does not hold, chunk by chunk."""
-
-    is_exact = True
-
-    def prefill(
-        self, sequence: TokenSequence, prompt: Sequence[int], request: PrefillRequest
-    ) -> Passes[Prefilled | None]:
         request.counts.n_reused_tokens = rewind(sequence, prompt)
         hidden: dict[int, list[Float32]] = {layer: [] for layer in request.hidden_layers}
         while not request.is_cancelled():

@@ -56,6 +56,10 @@ class RowStats:
             top_logits=top_logits,
         )
 
+    def part(self, rows: slice) -> RowStats:
+        """Returns the statistics of some of the rows."""
+        return RowStats(**{name: values[rows] for name, values in vars(self).items()})
+
     def top_probs(self) -> npt.NDArray[np.float32]:
         """Returns the probabilities of ``top_ids`` at temperature 1. Shapes: [R, 8] float32."""
         return np.asarray(np.exp(self.top_logits - self.log_sum_exp[:, np.newaxis]))

@@ -30,6 +30,12 @@ class Rows:
     row_stats: RowStats | None = None
     ms: float = 0.0
 
+    def only(self, index: int) -> Rows:
+        """Returns the row ``index`` alone, its statistics with it, and no hidden states."""
+        part = slice(index, index + 1)
+        of_row = None if self.row_stats is None else self.row_stats.part(part)
+        return Rows(self.logits[part], {}, of_row, self.ms)
+
     @property
     def stats(self) -> RowStats:
         """Statistics of the asked rows."""

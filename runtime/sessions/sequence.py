@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from edgedec.models.errors import SessionError
 from edgedec.runtime.cores.affinity import Affinity
-from edgedec.runtime.sessions.model import Model
+from edgedec.runtime.sessions.capability_checks import check_capabilities
+from edgedec.runtime.sessions.model import KVPredictor, Model
 from edgedec.runtime.sessions.passes import Pass
-from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sessions.rows import Float32, Rows
 from edgedec.runtime.sessions.state import Layout, SessionState, check_counts, check_layout
 from edgedec.runtime.sessions.token_tree import TokenTree
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the rows of a pass are: tokens before them, and the layers computed by now.
+
+    is_rough: it looked at predicted rows.
+    """
+
+    n_past: int
+    layers: range
+    is_rough: bool = False
+
+
 class TokenSequence:
     """Committed tokens, exactly those whose rows are in the KV cache, and a pending pass.
+
+    Behind them may be *partial* tokens, left by passes that stopped early: rows of their first
+    `depth` layers are in the KV cache and those of the others are not, or are predictions
+    (`predict`). Passes over the other layers, from the hidden states that the first gave, commit
+    them; `truncate` and `restore` forget them, and `snapshot` leaves them out.
 
     Sequences of one model know nothing of each other.
     """
@@ -26,7 +46,12 @@ class TokenSequence:
         self.context = context
         self._cache = model.new_cache(context)
         self._tokens: list[int] = []
+        self._n_exact = sys.maxsize  # tokens before any whose rows are predictions for good
+        self._partial: list[int] = []
+        self._depth = 0  # layers of the partial tokens that are computed
+        self._n_predicted = 0  # partial tokens with rows of the others, predicted or rough
         self._pending: TokenTree | None = None
+        self._pending_place = _Place(0, range(0))
         self._is_pending_gated = False
         self._cores: Affinity | None = None
         self._is_closed = False
@@ -40,6 +65,21 @@ class TokenSequence:
     def n_tokens(self) -> int:
         """Number of committed tokens."""
         return len(self._tokens)
+
+    @property
+    def n_exact(self) -> int:
+        """Committed tokens before the first whose rows are predictions."""
+        return min(self._n_exact, len(self._tokens))
+
+    @property
+    def partial(self) -> Sequence[int]:
+        """The partial tokens; not to be changed."""
+        return self._partial
+
+    @property
+    def depth(self) -> int:
+        """Layers of the partial tokens whose rows are in the KV cache; 0 without any."""
+        return self._depth if self._partial else 0
 
     @property
     def vocab_size(self) -> int:
@@ -92,25 +132,73 @@ class TokenSequence:
                 graph cannot do, or failed.
         """
         self._check_open()
-        self._check_room(wanted.tree)
-        self._check_known(wanted.tree, wanted.n_known)
-        is_gated = _check_capabilities(wanted)
+        is_gated = check_capabilities(wanted)
+        place = self._place_of(wanted)
+        self._check_room(place.n_past, wanted.tree)
+        self._check_known(wanted.tree, wanted.n_known, place)
         was_gated = self._is_pending_gated
         self._pending = None
         started_s = time.perf_counter()
-        rows = self._cache.compute(wanted, len(self._tokens), self._cores)
+        rows = self._cache.compute(wanted, place.n_past, self._cores)
         rows.ms = 1000 * (time.perf_counter() - started_s)
         self._is_pending_gated = is_gated or (wanted.n_known > 0 and was_gated)
+        if place.is_rough:
+            self._n_predicted = max(self._n_predicted, wanted.n_skipped + len(wanted.tree))
+        self._pending_place = place
         self._pending = wanted.tree
         return rows
 
     def commit(self, path: Sequence[int]) -> None:
         """Keeps the rows of the last pass named by ``path`` (root first), drops the others."""
-        tree = self._check_path(path)
-        self._cache.keep(len(self._tokens), tree, path)
+        tree, place = self._check_path(path), self._pending_place
+        self._cache.keep(place.n_past, tree, path)
         self._pending = None
-        # One step that no interrupt can split.
-        self._tokens.extend([tree.tokens[i] for i in path])
+        tokens = [tree.tokens[i] for i in path]
+        # Each of these is one step that no interrupt can split.
+        if place.layers.stop < self.model.n_layers:
+            self._depth = place.layers.stop
+            self._partial.extend(tokens)
+            return
+        rest, self._partial = self._partial[len(tokens) :], []
+        self._n_predicted = max(0, self._n_predicted - len(tokens))
+        self._tokens.extend(tokens)
+        self._partial = rest
+
+    def predict(self, predictor: KVPredictor, hidden: Float32) -> None:
+        """Predicts what is missing of the latest partial tokens, one for each row of ``hidden``.
+
+        Passes may then skip them (`Pass.n_skipped`). hidden: behind the layers that are computed.
+
+        Raises:
+            SessionError: The predictor is of other layers, or partial tokens before those have no
+                predicted rows.
+        """
+        self._check_open()
+        first = len(self._partial) - len(hidden)
+        if predictor.depth != self.depth or not 0 <= first <= self._n_predicted:
+            raise SessionError(
+                f"predicted rows of {len(hidden)} tokens behind layer {predictor.depth}, expected "
+                f"those of partial tokens from {self._n_predicted} of {len(self._partial)} on, "
+                f"behind layer {self.depth}"
+            )
+        predictor.write(self._cache, len(self._tokens) + first, hidden)
+        self._n_predicted = len(self._partial)
+
+    def adopt_predicted(self) -> None:
+        """Commits the partial tokens with predicted rows, which makes what follows approximate.
+
+        Raises:
+            SessionError: Some of them have no predicted rows.
+        """
+        if self._n_predicted < len(self._partial):
+            raise SessionError(
+                f"{len(self._partial)} partial tokens, {self._n_predicted} with predicted rows: "
+                "predict those of the others first"
+            )
+        self._pending = None
+        self._n_exact = self.n_exact
+        adopted, self._partial, self._n_predicted = self._partial, [], 0
+        self._tokens.extend(adopted)
 
     def truncate(self, n_tokens: int) -> None:
         """Forgets every committed token after the first ``n_tokens``, and any pending pass."""
@@ -120,18 +208,21 @@ class TokenSequence:
                 "committed)"
             )
         self._pending = None
+        self._partial, self._n_predicted = [], 0
         del self._tokens[n_tokens:]
+        if n_tokens <= self._n_exact:
+            self._n_exact = sys.maxsize
 
     def snapshot(self, n_tokens: int | None = None, start: int = 0) -> SessionState:
         """Returns copies of the rows of committed tokens ``start`` to ``n_tokens``.
 
-        n_tokens: all that are committed when None.
+        n_tokens: all that are committed, and exact, when None.
         """
-        n_tokens = len(self._tokens) if n_tokens is None else n_tokens
-        if not 0 <= start <= n_tokens <= len(self._tokens):
+        n_tokens = self.n_exact if n_tokens is None else n_tokens
+        if not 0 <= start <= n_tokens <= self.n_exact:
             raise SessionError(
-                f"snapshot of tokens {start} to {n_tokens}, expected 0 to {len(self._tokens)}, "
-                "those committed"
+                f"snapshot of tokens {start} to {n_tokens}, expected 0 to {self.n_exact}, "
+                "those committed, and exact"
             )
         return SessionState(
             tuple(self._tokens[:n_tokens]), start, self._cache.rows(start, n_tokens)
@@ -160,15 +251,44 @@ class TokenSequence:
         if self.is_closed:
             raise SessionError("the model is closed: load the bundle again")
 
-    def _check_room(self, tree: TokenTree) -> None:
-        needed = len(self._tokens) + len(tree.tokens)
+    def _place_of(self, wanted: Pass) -> _Place:
+        """Returns where the rows of a pass are; raises a SessionError where they cannot be."""
+        layers = wanted.layers or range(self.model.n_layers)
+        if layers.start == 0:
+            n_past = len(self._tokens) + len(self._partial)
+            if self._partial and layers.stop != self._depth:
+                raise SessionError(
+                    f"a pass of the layers to {layers.stop} follows {len(self._partial)} tokens of "
+                    f"which {self._depth} layers are computed: complete them or truncate first"
+                )
+            return _Place(n_past, layers)
+        n_past = len(self._tokens) + wanted.n_skipped
+        before = _Place(n_past, range(layers.start))
+        if self._pending == wanted.tree and self._pending_place == before:
+            return _Place(n_past, range(layers.stop))
+        stop = wanted.n_skipped + len(wanted.tree)
+        is_partial = list(wanted.tree.tokens) == self._partial[wanted.n_skipped : stop]
+        if not (is_partial and wanted.tree.is_chain and layers.start == self._depth):
+            raise SessionError(
+                f"a pass from layer {layers.start} needs its tokens computed up to there: run "
+                "those layers over the same tokens first"
+            )
+        if wanted.n_skipped > self._n_predicted:
+            raise SessionError(
+                f"a pass skips {wanted.n_skipped} partial tokens, of which {self._n_predicted} "
+                "have predicted rows: predict those of the others first"
+            )
+        return _Place(n_past, range(layers.stop), is_rough=wanted.n_skipped > 0)
+
+    def _check_room(self, n_past: int, tree: TokenTree) -> None:
+        needed = n_past + len(tree.tokens)
         if needed > self.context:
             raise SessionError(
-                f"a pass of {len(tree)} tokens after {len(self._tokens)} needs {needed} positions, "
+                f"a pass of {len(tree)} tokens after {n_past} needs {needed} positions, "
                 f"the context has {self.context}; load with a larger context or shorten the text"
             )
 
-    def _check_known(self, tree: TokenTree, n_known: int) -> None:
+    def _check_known(self, tree: TokenTree, n_known: int, place: _Place) -> None:
         """Raises a SessionError unless the pending pass computed the first tokens of ``tree``."""
         if n_known == 0:
             return
@@ -176,6 +296,11 @@ class TokenSequence:
         if known is None or (known.tokens[:n_known], known.parents[:n_known]) != tree_start:
             raise SessionError(
                 f"the first {n_known} tokens of the pass are not those of the pass before it"
+            )
+        if self._pending_place != place:
+            raise SessionError(
+                f"the first {n_known} tokens of the pass were computed in the layers "
+                f"{self._pending_place.layers}, expected {place.layers}"
             )
         if not 0 < n_known < len(tree):
             raise SessionError(f"n_known is {n_known}, expected 0 to {len(tree) - 1}")
@@ -189,6 +314,11 @@ class TokenSequence:
             raise SessionError(
                 "the last pass left sub-layers out, so it cannot be committed: run the whole pass "
                 "first"
+            )
+        if self._pending_place.is_rough:
+            raise SessionError(
+                "the last pass looked at predicted rows, so it cannot be committed: complete the "
+                "tokens before it first"
             )
         previous = -1
         for i in path:
@@ -220,31 +350,3 @@ class TokenSequence:
                 f"the state continues {state.start} tokens that are not the sequence's: restore "
                 "what comes before it first"
             )
-
-
-def _check_capabilities(wanted: Pass) -> bool:
-    """Raises a SessionError where the graph cannot; returns whether sub-layers are left out."""
-    can, gates = wanted.sequence.model.capabilities, wanted.layer_gates
-    if not can.trees and not wanted.tree.is_chain:
-        raise SessionError(
-            "this bundle's graph cannot run a tree of drafts: use a chain, or export with "
-            "edgedec's own graph"
-        )
-    if missing := [i for i in wanted.hidden_layers if i not in can.hidden]:
-        raise SessionError(
-            f"this bundle's graph returns hidden states of the layers {list(can.hidden)}, "
-            f"not of {missing[0]}: export the model again with --hidden-layers"
-        )
-    if gates is None:
-        return False
-    if not can.gates:
-        raise SessionError(
-            "this bundle's graph cannot leave sub-layers out: export the model again, as a fused "
-            "graph"
-        )
-    if len(gates) != 2 * wanted.sequence.model.n_layers:
-        raise SessionError(
-            f"got {len(gates)} layer gates, expected {2 * wanted.sequence.model.n_layers}, two for "
-            "each layer"
-        )
-    return not all(gates)

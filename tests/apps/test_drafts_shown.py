@@ -20,6 +20,7 @@ from edgedec.apps.progress import ProgressBars, count_amount
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.switching import SwitchConfig
+from edgedec.runtime.requests.stream import Piece
 from edgedec.runtime.switching.switching import Switching
 
 from ..runtime.draft_toys import PROMPT, open_stream
@@ -38,6 +39,7 @@ class FakeResult:
     origins = ("target", "lookup", "draft", "target")
     n_prompt_tokens, n_new_tokens, finish_reason = 3, 4, "length"
     ttft_ms = tokens_per_s = 1.0
+    provisional_ms = 0.0
     stats = type("Stats", (), {"n_reused_tokens": 0})()
 
 
@@ -48,8 +50,9 @@ class FakeStream:
     method, takes_turns = "fake", False
 
     @property
-    def pieces(self) -> Iterator[tuple[str, str]]:
-        return iter([("one ", "target"), ("two ", "lookup"), ("three ", "draft")])
+    def pieces(self) -> Iterator[Piece]:
+        parts = ("one ", "target"), ("two ", "lookup"), ("three ", "draft")
+        return (Piece(text, origin, position=0) for text, origin in parts)
 
     def explain(self) -> list[str]:
         return ["round 1: lookup", "round 2: off"]

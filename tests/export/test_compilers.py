@@ -65,6 +65,7 @@ def check_capabilities(entry: ModelEntry, inputs: dict[str, Any], outputs: dict[
     can = entry.contract.can
     assert can.trees == bool({"parents", "attention_bias"} & set(inputs))
     assert can.gates == ("layer_gates" in inputs)
+    assert can.entry == ("entry" in inputs)
     assert can.row_stats == ("stats.argmax" in outputs)
     hidden = sorted(int(n.removeprefix("hidden.")) for n in outputs if n.startswith("hidden."))
     assert list(can.hidden) == hidden
@@ -89,7 +90,6 @@ def test_the_graph_has_what_its_contract_states(
     assert (tuple(inputs), tuple(outputs)) == (contract.inputs, contract.outputs)
     assert (contract.compiler, contract.kv.format) == (device.compiler, kv_format)
     assert (contract.triple, contract.providers) == (device.triple, device.providers)
-    assert not contract.can.entry
     assert not contract.can.batch
     check_capabilities(entry, inputs, outputs)
     check_kv_cache(contract.kv, entry.config, inputs)

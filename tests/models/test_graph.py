@@ -58,6 +58,11 @@ def test_names_of_past_and_present() -> None:
         ({"outputs": ROWS.outputs[:2]}, r"outputs lack present\.0\.value"),
         ({"inputs": (ROWS.inputs[0], *ROWS.inputs[2:])}, "inputs lack parents, which can.trees"),
         ({"can": Capabilities(gates=True)}, "inputs lack layer_gates, which can.gates needs"),
+        ({"can": Capabilities(entry=True)}, "inputs lack layer_gates, which can.entry needs"),
+        (
+            {"can": Capabilities(entry=True), "inputs": (*ROWS.inputs, "layer_gates")},
+            "inputs lack entry, which can.entry needs",
+        ),
         ({"can": Capabilities(hidden=(3,))}, r"outputs lack hidden\.3, which can.hidden needs"),
         ({"can": Capabilities(row_stats=True)}, r"outputs lack stats\.argmax, which can.row_stats"),
         ({"kv": KVLayout("panels", "float16", 64, 128)}, "inputs lack k_cache"),

@@ -12,6 +12,7 @@ from edgedec.models.config import ModelConfig
 from edgedec.models.graph import (
     ANY_TRIPLE,
     ATTENTION_BIAS,
+    ENTRY,
     K_CACHE,
     LAYER_GATES,
     Capabilities,
@@ -46,6 +47,7 @@ def contract_of(graph: Path, config: ModelConfig) -> GraphContract:
             trees=is_fused or ATTENTION_BIAS in inputs,
             gates=LAYER_GATES in inputs,
             row_stats=stats_port("argmax") in outputs,
+            entry=ENTRY in inputs,
             hidden=tuple(i for i in range(config.n_layers + 1) if hidden_port(i) in outputs),
         ),
     )

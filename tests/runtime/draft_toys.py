@@ -210,8 +210,9 @@ def check_sums(result: GenerationResult) -> None:
     stats = result.stats
     assert stats.n_rounds == stats.n_correction + stats.n_bonus <= stats.n_passes
     n_of_passes = stats.n_accepted + stats.n_passes + stats.n_copied
-    assert result.n_new_tokens == 1 + n_of_passes - stats.n_discarded
-    assert stats.n_pass_tokens == result.n_new_tokens - 1
+    assert result.n_new_tokens == 1 + stats.n_carried + n_of_passes - stats.n_discarded
+    assert stats.n_pass_tokens == result.n_new_tokens - 1 - stats.n_carried
+    assert stats.n_carried <= stats.n_confirmed <= stats.n_provisional
     parts = [*stats.by_drafter().values(), *stats.by_depth()]
     for part in (*parts, *(count for counts in stats.drafted.values() for count in counts)):
         assert 0 <= part.n_accepted <= part.n_evaluated <= part.n_proposed

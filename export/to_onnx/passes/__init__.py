@@ -10,6 +10,7 @@ from functools import partial
 
 import onnx
 
+from edgedec.export.to_onnx.passes.add_entry import add_entry
 from edgedec.export.to_onnx.passes.add_layer_gates import add_layer_gates
 from edgedec.export.to_onnx.passes.add_row_stats import add_row_stats
 from edgedec.export.to_onnx.passes.fold_bias import fold_bias
@@ -44,6 +45,7 @@ def pipeline(
         ("set_kv_format", partial(set_kv_format, config=config, kv_format=kv_format)),
         ("fold_residual", fold_residual),
         ("add_layer_gates", partial(add_layer_gates, config=config)),
+        ("add_entry", partial(add_entry, config=config)),
         ("add_row_stats", add_row_stats),
         ("remove_unused", remove_unused),
     )

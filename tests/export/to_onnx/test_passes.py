@@ -90,7 +90,7 @@ def test_fused_operators_per_layer(make_source: Any, fields: dict[str, Any]) -> 
     n_layers = source.config.n_layers
     expected = {
         "Embed": 1, "Linear": 4 * n_layers + 1, "Attention": n_layers, "Gather": 1,
-        "RowStats": 1,
+        "RowStats": 1, "Concat": 1,
     }  # fmt: skip
     if source.config.has_qk_norm:
         expected["HeadNorm"] = n_layers
@@ -123,7 +123,7 @@ def test_layer_gates(make_source: Any, fields: dict[str, Any]) -> None:
     n_layers = source.config.n_layers
     n_norms = n_layers * source.config.has_qk_norm
     assert sorted(found.pop(-1)) == sorted(
-        ["Embed", *["HeadNorm"] * n_norms, "Gather", "Linear", "RowStats"]
+        ["Embed", "Concat", *["HeadNorm"] * n_norms, "Gather", "Linear", "RowStats"]
     )
     assert found == {
         2 * i + half: ops
@@ -157,7 +157,7 @@ def test_fused_interface(make_source: Any) -> None:
     model = fused_graph(make_source(), hidden_layers=(0, 3))
     assert [value.name for value in model.graph.input] == [
         "input_ids", "position_ids", "logit_rows", "parents", "past_length", "k_cache", "v_cache",
-        "layer_gates",
+        "layer_gates", "entry",
     ]  # fmt: skip
     assert sorted(value.name for value in model.graph.output) == [
         "hidden.0", "hidden.3", "logits", "stats.argmax", "stats.entropy", "stats.log_sum_exp",

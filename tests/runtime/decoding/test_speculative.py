@@ -298,8 +298,9 @@ def test_pieces_tell_where_tokens_came_from() -> None:
     drafter = ToyDrafter([*PROMPT, *plain.token_ids], right)
     stream = open_stream(ToySession(VOCAB), PROMPT, config, fixed(drafter))
     pieces = list(stream.pieces)
-    assert "".join(text for text, _ in pieces) == plain.text
-    assert tuple(origin for _, origin in pieces) == stream.result.origins
+    assert "".join(piece.text for piece in pieces) == plain.text
+    assert all(plain.text[piece.position :].startswith(piece.text) for piece in pieces)
+    assert tuple(piece.origin for piece in pieces) == stream.result.origins
     assert stream.result.origins == ("target", "toy", "toy", "toy", "toy", "target")
     assert stream.result.to_dict()["origins"] == list(stream.result.origins)
 

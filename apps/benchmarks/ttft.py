@@ -1,0 +1,196 @@
+"""`edgedec bench --ttft`: how long a first token takes, and what provisional ones are worth."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from edgedec.apps.benchmarks.output import Printing, parse_counts, refusal
+from edgedec.apps.benchmarks.report import build_facts, device_facts, table, written
+from edgedec.apps.measuring.loop import Measurement, Plan, Sample, measure
+from edgedec.apps.progress import ProgressBars, count_amount
+from edgedec.apps.terminal import write_out
+from edgedec.models.errors import ConfigError, EdgedecError
+from edgedec.models.kv_maps import KV_MAPS, KVMapsEntry
+from edgedec.models.manifest import read_manifest
+from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.engine import Engine
+from edgedec.runtime.opening.load import load
+from edgedec.runtime.opening.options import EngineOptions
+from edgedec.runtime.requests.result import GenerationResult
+
+EXACT, PROGRESSIVE = "exact", "progressive"
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TtftOptions:
+    """Options for measuring first tokens."""
+
+    ttft: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,..",
+            help="Measure first tokens of prompts of these lengths instead of passes.",
+        ),
+    ] = None
+    text: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Text that --ttft cuts its prompts from."),
+    ] = None
+    answer_tokens: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Tokens after each prompt of --ttft; 64 by default."),
+    ] = None
+
+
+class TtftJob:
+    """One way to read prompts of one length. The value is the seconds of a whole request.
+
+    Every run reads another part of the text, the same one in every mode.
+    """
+
+    def __init__(
+        self, engine: Engine, mode: str, n: int, tokens: Sequence[int], n_new: int
+    ) -> None:
+        self.mode, self.n = mode, n
+        self.results: list[GenerationResult] = []
+        self._engine = engine
+        self._tokens = tokens
+        self._config = GenerationConfig(
+            max_new_tokens=n_new, method="plain", ignore_eos=True, prefill=mode
+        )
+
+    @property
+    def name(self) -> str:
+        """Such as `ttft2048 progressive`."""
+        return f"ttft{self.n} {self.mode}"
+
+    def run(self) -> Sample:
+        """Returns the time of a request, which is noted in `results`."""
+        places = len(self._tokens) - self.n + 1
+        start = len(self.results) * self.n % places
+        self._engine.forget_prompts()
+        cpu_s, started_s = time.process_time(), time.perf_counter()
+        self.results.append(
+            self._engine.generate(list(self._tokens[start : start + self.n]), self._config)
+        )
+        return Sample(time.perf_counter() - started_s, time.process_time() - cpu_s)
+
+
+def bench_ttft(bundle: Path, asked: TtftOptions, plan: Plan, printing: Printing) -> None:
+    """Measures first tokens and prints what was found."""
+    if asked.text is None:
+        raise ConfigError("--ttft needs a text to cut prompts from: --text FILE")
+    if printing.plot is not None:
+        raise ConfigError("--plot goes without --ttft")
+    manifest = read_manifest(bundle)
+    maps = manifest.auxiliary.get(KV_MAPS)
+    if maps is None:
+        raise ConfigError("--ttft compares with KV maps, which this bundle lacks: fit them with "
+                          "`edgedec train kv`")  # fmt: skip
+    lengths, n_new = parse_counts(asked.ttft, "", "--ttft"), asked.answer_tokens or 64
+    context = max(lengths) + n_new
+    loading = EngineOptions(threads=plan.n_threads, context=context, draft=False)
+    with load(bundle, loading) as engine, ProgressBars(count_amount) as bars:
+        tokens = _tokens(engine, asked.text, max(lengths))
+        jobs = [
+            TtftJob(engine, mode, n, tokens, n_new)
+            for n in lengths
+            for mode in (EXACT, PROGRESSIVE)
+        ]
+        measurement = measure(jobs, plan, on_progress=bars.report)
+    if measurement.noisy() and not printing.allow_noise:
+        raise EdgedecError(refusal(measurement))
+    share = _relative_flops(maps, manifest.target.config.n_layers)
+    rows = [
+        _row(exact, other, measurement) for exact, other in zip(jobs[::2], jobs[1::2], strict=True)
+    ]
+    document = {
+        "bundle": str(bundle),
+        "model": manifest.name,
+        "threads": plan.n_threads,
+        "repetitions": plan.repetitions,
+        "kv_maps": {**dataclasses.asdict(maps), "relative_flops": share},
+        "device": device_facts(),
+        "build": build_facts(),
+        "rows": rows,
+    }
+    write_out(written(document, printing.output.value, lambda d: d["rows"], _markdown))
+
+
+def _relative_flops(maps: KVMapsEntry, n_layers: int) -> float:
+    """Returns the work before the first provisional token over that of exact prefill.
+
+    That of the layers alone; the maps are a hundredth of it where keys are few.
+    """
+    return maps.exit_layer / n_layers
+
+
+def _tokens(engine: Engine, path: Path, least: int) -> list[int]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}; expected a UTF-8 text") from None
+    tokens = engine.tokenizer.encode(text)
+    if len(tokens) < least:
+        raise ConfigError(f"{path} has {len(tokens)} tokens, expected at least {least}")
+    return tokens
+
+
+def _row(exact: TtftJob, other: TtftJob, measurement: Measurement) -> Row:
+    """Returns medians of a length, the warm-up left out."""
+    pairs = list(zip(exact.results, other.results, strict=True))[1:]
+    shown = [o.stats.n_provisional for _, o in pairs]
+    held = [o.stats.n_confirmed for _, o in pairs]
+    total = [measurement.series[job.name].summary.median for job in (other, exact)]
+    return {
+        "n": exact.n,
+        "exact_ms": statistics.median(e.ttft_ms for e, _ in pairs),
+        "provisional_ms": statistics.median(o.provisional_ms for _, o in pairs),
+        "confirmed_ms": statistics.median(o.ttft_ms for _, o in pairs),
+        "provisional_ratio": statistics.median(o.provisional_ms / e.ttft_ms for e, o in pairs),
+        "confirmed_ratio": statistics.median(o.ttft_ms / e.ttft_ms for e, o in pairs),
+        "total_ratio": total[0] / total[1],
+        "n_provisional": sum(shown),
+        "n_held": sum(held),
+        "held_share": sum(held) / sum(shown) if sum(shown) else None,
+        "n_same_text": sum(e.token_ids == o.token_ids for e, o in pairs),
+        "n_prompts": len(pairs),
+        "is_noisy": any(job.name in measurement.noisy() for job in (exact, other)),
+    }
+
+
+def _markdown(document: dict[str, Any]) -> str:
+    header = ["prompt", "exact ms", "provisional ms", "of exact", "confirmed ms", "of exact",
+              "whole request", "held", "same text"]  # fmt: skip
+    maps = document["kv_maps"]
+    facts = (
+        f"- maps from layer {maps['exit_layer']}, fitted on {maps['n_tokens']:,} tokens of "
+        f"{maps['corpus']}: {maps['relative_flops']:.2f} of the layers before the first token\n"
+        f"- {document['repetitions']} repetitions, interleaved, each of another part of the text; "
+        "medians, ratios of the same prompt; whole request: of the exact one\n"
+    )
+    return table(header, [_cells(row) for row in document["rows"]]) + "\n" + facts
+
+
+def _cells(row: Row) -> list[str]:
+    held = "" if row["held_share"] is None else f"{row['held_share']:.0%}"
+    return [
+        f"{row['n']}" + (" (noisy)" if row["is_noisy"] else ""),
+        f"{row['exact_ms']:.0f}",
+        f"{row['provisional_ms']:.0f}",
+        f"{row['provisional_ratio']:.2f}",
+        f"{row['confirmed_ms']:.0f}",
+        f"{row['confirmed_ratio']:.2f}",
+        f"{row['total_ratio']:.2f}",
+        f"{held} of {row['n_provisional']}",
+        f"{row['n_same_text']} of {row['n_prompts']}",
+    ]

@@ -1,0 +1,137 @@
+"""Gathers what KV maps are fitted from: hidden states, and the keys and values they lead to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+
+from edgedec.apps.training.kv_rows import plain_kv
+from edgedec.export.kv_maps import LayerMaps, RidgeSums, normed
+from edgedec.models.config import ModelConfig
+from edgedec.models.errors import ConfigError
+from edgedec.runtime.sessions.passes import Pass
+from edgedec.runtime.sessions.prefill import PREFILL_CHUNK
+from edgedec.runtime.sessions.rows import Float32
+from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sessions.token_tree import TokenTree
+
+WINDOW = 1024
+"""Tokens that are read at once, as one text."""
+
+HELD_OUT = 8
+"""Every so many windows one is not fitted to, but measured with."""
+
+N_SINKS = 4
+"""First tokens of a text, which attention treats as no others; their rows are never predicted."""
+
+_MAX_FILE_BYTES = 1 << 20
+
+OnProgress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Maps, the tokens they were fitted on, and the share of variance they miss."""
+
+    maps: tuple[LayerMaps, ...]
+    n_tokens: int
+    unexplained: float
+    held_out: float
+
+
+def corpus_windows(
+    paths: Iterable[Path], encode: Callable[[str], list[int]], n_tokens: int
+) -> Iterator[list[int]]:
+    """Yields windows of the text files below ``paths``, ``n_tokens`` in all.
+
+    Each file is read from its beginning, at most one window of it, so that many are seen.
+    """
+    n_left = n_tokens
+    for path in _files(paths):
+        if n_left <= 0:
+            return
+        try:
+            text = path.read_bytes()[:_MAX_FILE_BYTES].decode("utf-8")
+        except (OSError, UnicodeDecodeError):
+            continue
+        tokens = encode(text[: 8 * WINDOW])[: min(WINDOW, n_left)]
+        if len(tokens) > 2 * N_SINKS:
+            n_left -= len(tokens)
+            yield tokens
+
+
+def fit(
+    sequence: TokenSequence,
+    config: ModelConfig,
+    exit_layer: int,
+    windows: Iterable[list[int]],
+    report: Callable[[int], None] = lambda n_tokens: None,
+) -> Fitted:
+    """Returns maps from the hidden states behind ``exit_layer`` layers, fitted on ``windows``.
+
+    report: called with the tokens read so far.
+
+    Raises:
+        ConfigError: There are too few tokens.
+    """
+    n_targets = (config.n_layers - exit_layer) * 2 * config.n_kv_heads * config.head_size
+    fitted, held_out = (RidgeSums(config.hidden_size, n_targets) for _ in range(2))
+    n_read = 0
+    for i, tokens in enumerate(windows):
+        hidden, targets = _read(sequence, config, exit_layer, tokens)
+        sums = held_out if i % HELD_OUT == 1 else fitted
+        sums.add(normed(hidden, config.rms_norm_eps)[N_SINKS:], targets[N_SINKS:])
+        n_read += len(tokens)
+        report(n_read)
+    fitted.check()
+    weights, bias = fitted.solve()
+    parts = zip(
+        np.split(weights, config.n_layers - exit_layer),
+        np.split(bias, config.n_layers - exit_layer),
+        strict=True,
+    )
+    maps = tuple(LayerMaps(exit_layer + i, w, b) for i, (w, b) in enumerate(parts))
+    missed = held_out.unexplained(weights, bias) if held_out.n_rows else 1.0
+    return Fitted(maps, n_read, fitted.unexplained(weights, bias), missed)
+
+
+def _read(
+    sequence: TokenSequence, config: ModelConfig, exit_layer: int, tokens: list[int]
+) -> tuple[Float32, Float32]:
+    """Returns hidden states behind the first layers, and keys and values of the others."""
+    sequence.truncate(0)
+    found = []
+    for start in range(0, len(tokens), PREFILL_CHUNK):
+        chunk = TokenTree.chain(tokens[start : start + PREFILL_CHUNK])
+        early, late = range(exit_layer), range(exit_layer, config.n_layers)
+        rows = sequence.run(Pass(sequence, chunk, (), (exit_layer,), layers=early))
+        hidden = rows.hidden[exit_layer].copy()
+        sequence.run(Pass(sequence, chunk, (), layers=late, entry=hidden))
+        sequence.commit(range(len(chunk)))
+        found.append(hidden)
+    return np.concatenate(found), plain_kv(sequence.snapshot().kv_rows, config, exit_layer)
+
+
+def _files(paths: Iterable[Path]) -> Iterator[Path]:
+    """Yields the files, those of a folder in an order that has nothing to do with their names."""
+    for path in paths:
+        if path.is_file():
+            yield path
+        elif path.is_dir():
+            files = [p for p in path.rglob("*") if p.is_file() and not _is_hidden(p, path)]
+            yield from sorted(files, key=partial(_order, path))
+        else:
+            raise ConfigError(f"got {path}, expected a text file or a folder to fit maps on")
+
+
+def _order(folder: Path, path: Path) -> bytes:
+    return sha256(path.relative_to(folder).as_posix().encode()).digest()
+
+
+def _is_hidden(path: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(folder).parts)

@@ -1,0 +1,55 @@
+"""Keys and values of a model as numbers, whatever its KV cache makes of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgedec.models.config import ModelConfig, rope_tables
+from edgedec.runtime.sessions.state import KVRows
+
+Float32 = npt.NDArray[np.float32]
+
+
+def plain_kv(kv_rows: KVRows, config: ModelConfig, first_layer: int) -> Float32:
+    """Returns keys before their rotation, then values, of each layer from ``first_layer`` on.
+
+    kv_rows: of a text from its first token, as `TokenSequence.snapshot` gives them, panels.
+
+    Shapes: [T, (n_layers - first_layer) * 2 * n_kv_heads * head_size], a layer's numbers together.
+    """
+    keys, values = (_numbers(kv_rows, name)[first_layer:] for name in ("key", "value"))
+    if "key_scales" in kv_rows:
+        keys = keys @ _mixing(config.head_size)  # its own inverse
+    unrotated = np.stack([_turned_back(k, config, first_layer + i) for i, k in enumerate(keys)])
+    both = np.concatenate([unrotated, values], axis=1)  # [L, 2 * H, T, d]
+    n_layers, n_heads, n_tokens, d = both.shape
+    result: Float32 = both.transpose(2, 0, 1, 3).reshape(n_tokens, n_layers * n_heads * d)
+    return result
+
+
+def _numbers(kv_rows: KVRows, part: str) -> npt.NDArray[Any]:
+    """Returns what the rows stand for. Shapes: [L, H, T, d] float32."""
+    rows = kv_rows[f"{part}s"].astype(np.float32)
+    scales = kv_rows.get(f"{part}_scales")
+    return rows if scales is None else rows * scales[..., None].astype(np.float32)
+
+
+def _mixing(head_size: int) -> Float32:
+    """Returns the orthogonal matrix by which int8 keys are multiplied (kernels/src/kv_append.h)."""
+    run = head_size & -head_size
+    hadamard = np.ones((1, 1))
+    while len(hadamard) < run:
+        hadamard = np.block([[hadamard, hadamard], [hadamard, -hadamard]])
+    whole: Float32 = np.kron(np.eye(head_size // run), hadamard / np.sqrt(run)).astype(np.float32)
+    return whole
+
+
+def _turned_back(keys: Float32, config: ModelConfig, layer: int) -> Float32:
+    """Undoes the rotation of the keys [H, T, d] of one layer."""
+    theta = config.layer(layer).rope_theta
+    cos, sin = rope_tables(config, keys.shape[1], theta)
+    low, high = np.split(keys, 2, axis=-1)
+    return np.concatenate([low * cos + high * sin, high * cos - low * sin], axis=-1)

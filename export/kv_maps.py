@@ -1,0 +1,239 @@
+"""Linear maps from hidden states to the keys and values of later layers: fitted, then written.
+
+Source: KV Prediction (arXiv 2410.08391), with the model's own first layers as the auxiliary model
+and the maps in closed form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper
+
+from edgedec.export.quantize import quantize_rows
+from edgedec.export.to_onnx.emit import IR_VERSION, OPSET
+from edgedec.export.to_onnx.linear_node import DOMAIN, LinearMatrix, LinearNode
+from edgedec.export.to_onnx.passes.fuse_attention import kv_cache_inputs
+from edgedec.kernels import pack, packed_nbytes
+from edgedec.models.config import ModelConfig, rope_tables
+from edgedec.models.errors import ConfigError
+from edgedec.models.graph import (
+    K_CACHE,
+    KV_FORMATS_OF,
+    PARENTS,
+    PAST_LENGTH,
+    POSITION_IDS,
+    V_CACHE,
+    KVFormat,
+)
+from edgedec.models.kv_maps import HIDDEN, WRITTEN
+from edgedec.models.quant import FORMATS
+
+Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
+
+RIDGE = 3e-3
+"""Penalty on the weights, in units of the mean square of a feature."""
+
+MAP_FORMAT = FORMATS["q8_0"]
+_PAGE_BYTES = 4096
+
+
+class RidgeSums:
+    """The sums that a ridge regression needs, gathered a few rows at a time.
+
+    Memory: (D + 1) * (D + 1 + M) float64 for D features and M targets, however many rows.
+    """
+
+    def __init__(self, n_features: int, n_targets: int) -> None:
+        n = n_features + 1  # the last is the bias
+        self._features = np.zeros((n, n))
+        self._targets = np.zeros((n, n_targets))
+        self._squares = np.zeros(n_targets)
+        self.n_rows = 0
+
+    def add(self, features: Float32, targets: Float32) -> None:
+        """Takes rows in. Shapes: [T, D], [T, M]."""
+        x = np.concatenate([features, np.ones((len(features), 1), np.float32)], axis=1)
+        self._features += x.T @ x
+        self._targets += x.T @ targets
+        self._squares += np.square(targets, dtype=np.float64).sum(axis=0)
+        self.n_rows += len(features)
+
+    def check(self) -> None:
+        """Raises a ConfigError where there were fewer rows than features."""
+        needed = 2 * len(self._features)
+        if self.n_rows < needed:
+            raise ConfigError(
+                f"the corpus has {self.n_rows} tokens, too few to fit maps from "
+                f"{len(self._features) - 1} features: expected at least {needed}, better ten times "
+                "that"
+            )
+
+    def solve(self, ridge: float = RIDGE) -> tuple[Float32, Float32]:
+        """Returns weights [M, D] and biases [M] of the least penalised squared error."""
+        d = len(self._features) - 1
+        penalised = self._features.copy()
+        diagonal = np.einsum("ii->i", penalised)
+        diagonal[:d] += ridge * diagonal[:d].mean()
+        found = np.linalg.solve(penalised, self._targets)
+        return found[:d].T.astype(np.float32), found[d].astype(np.float32)
+
+    def unexplained(self, weights: Float32, bias: Float32) -> float:
+        """Returns the share of the targets' variance that the maps miss, over all rows."""
+        found = np.concatenate([weights, bias[:, None]], axis=1).astype(np.float64)
+        errors = (
+            self._squares
+            - 2 * np.einsum("mi,im->m", found, self._targets)
+            + np.einsum("mi,im->m", found, self._features @ found.T)
+        )
+        means = self._targets[-1] / self.n_rows
+        return float(errors.sum() / (self._squares - self.n_rows * means**2).sum())
+
+
+def normed(hidden: Float32, epsilon: float) -> Float32:
+    """Returns rows of the residual stream divided by their root mean square."""
+    scale = np.sqrt(np.square(hidden, dtype=np.float32).mean(axis=1, keepdims=True) + epsilon)
+    result: Float32 = hidden / scale
+    return result
+
+
+@dataclass(frozen=True)
+class LayerMaps:
+    """Maps of one layer: weights [2 * n_kv_heads * head_size, D] for keys, then values; biases."""
+
+    layer: int
+    weights: Float32
+    bias: Float32
+
+
+def write_kv_maps(
+    folder: Path,
+    stem: str,
+    config: ModelConfig,
+    context: int,
+    kv_format: KVFormat,
+    maps: Sequence[LayerMaps],
+) -> tuple[str, str]:
+    """Writes graph and weights of ``maps`` into ``folder``; returns the names of both files.
+
+    The graph takes hidden states and writes keys and values where attention would:
+
+        k, v = Split(Linear(hidden, ones, -, Wk, bk, Wv, bv))
+        Attention(Concat(k, k, v), ..., k_cache, v_cache, layer=i) -> nobody
+
+    for each layer: attention writes rows first, and what it then makes of one query a KV head is
+    left: by count of multiplications a hundredth of prefill. Its one output says how many rows.
+    """
+    writer = _Writer(config, context, kv_format, f"{stem}.bin")
+    for of_layer in maps:
+        writer.add(of_layer)
+    (folder / f"{stem}.bin").write_bytes(writer.weights)
+    onnx.save(writer.model(), folder / f"{stem}.onnx")
+    return f"{stem}.onnx", f"{stem}.bin"
+
+
+class _Writer:
+    """The graph of maps as it grows, and the bytes of its weights."""
+
+    def __init__(
+        self, config: ModelConfig, context: int, kv_format: KVFormat, weights_name: str
+    ) -> None:
+        self._config = config
+        self._context = context
+        self._kv_format = kv_format
+        self._weights_name = weights_name
+        self._nodes: list[onnx.NodeProto] = []
+        self._initializers: dict[str, onnx.TensorProto] = {}
+        self.weights = bytearray()
+        self._store("norm", np.ones(config.hidden_size, np.float32))
+
+    def add(self, maps: LayerMaps) -> None:
+        """Adds the maps of one layer."""
+        config, stem = self._config, f"layers.{maps.layer}"
+        half = len(maps.weights) // 2
+        matrices = tuple(
+            self._matrix(f"{stem}.{name}", maps.weights[part], maps.bias[part])
+            for name, part in (("key_map", slice(half)), ("value_map", slice(half, None)))
+        )
+        linear = LinearNode(
+            f"{stem}.kv", HIDDEN, config.hidden_size, matrices, "norm", config.rms_norm_eps
+        )
+        theta = config.layer(maps.layer).rope_theta
+        tables = [f"rope.{theta:g}.{part}" for part in ("cos", "sin")]
+        for name, table in zip(tables, rope_tables(config, self._context, theta), strict=True):
+            if name not in self._initializers:
+                self._store(name, table)
+        attributes: dict[str, Any] = {}
+        if self._kv_format != "float16":
+            attributes["kv_format"] = KV_FORMATS_OF["panels"].index(self._kv_format)
+        keys, values = f"{stem}.keys", f"{stem}.values"
+        split = helper.make_node("Split", [linear.output], [keys, values], axis=-1, num_outputs=2)
+        joined = helper.make_node("Concat", [keys, keys, values], [f"{stem}.qkv"], axis=-1)
+        append = helper.make_node(
+            "Attention",
+            [f"{stem}.qkv", POSITION_IDS, PARENTS, PAST_LENGTH, *tables, K_CACHE, V_CACHE],
+            [f"{stem}.attended"],
+            name=f"{stem}.append",
+            domain=DOMAIN,
+            layer=maps.layer,
+            n_heads=config.n_kv_heads,
+            n_kv_heads=config.n_kv_heads,
+            head_size=config.head_size,
+            **attributes,
+        )
+        self._nodes += [linear.write(), split, joined, append]
+
+    def model(self) -> onnx.ModelProto:
+        """Returns the finished graph."""
+        written = helper.make_node("Shape", [HIDDEN], [WRITTEN], name=WRITTEN, start=1, end=2)
+        width = self._config.hidden_size
+        inputs = [
+            helper.make_tensor_value_info(HIDDEN, TensorProto.FLOAT, (1, "T", width)),
+            helper.make_tensor_value_info(POSITION_IDS, TensorProto.INT64, (1, "T")),
+            helper.make_tensor_value_info(PARENTS, TensorProto.INT64, (1, "T")),
+            helper.make_tensor_value_info(PAST_LENGTH, TensorProto.INT64, (1,)),
+            *kv_cache_inputs(self._config, self._kv_format),
+        ]
+        output = helper.make_tensor_value_info(WRITTEN, TensorProto.INT64, (1,))
+        graph = helper.make_graph(
+            [*self._nodes, written], "kv_maps", inputs, [output], list(self._initializers.values())
+        )
+        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)]
+        return helper.make_model(
+            graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="edgedec"
+        )
+
+    def _matrix(self, stem: str, weights: Float32, bias: Float32) -> LinearMatrix:
+        plain = quantize_rows(weights, MAP_FORMAT)
+        packed = pack(
+            MAP_FORMAT.index, plain.codes, plain.scale, plain.minimum, plain.sub_scale,
+            plain.sub_minimum,
+        )  # fmt: skip
+        assert packed.nbytes == packed_nbytes(MAP_FORMAT.index, *weights.shape)
+        self._store(f"{stem}.weight", packed)
+        self._store(f"{stem}.bias", bias)
+        return LinearMatrix(f"{stem}.weight", MAP_FORMAT.index, len(weights), f"{stem}.bias")
+
+    def _store(self, name: str, values: npt.NDArray[Any]) -> None:
+        """Adds an initializer, its bytes on a page of their own."""
+        self.weights += bytes(-len(self.weights) % _PAGE_BYTES)
+        values = np.ascontiguousarray(values)
+        element = helper.np_dtype_to_tensor_dtype(values.dtype)
+        tensor = onnx.TensorProto(name=name, data_type=element, dims=values.shape)
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        place = {
+            "location": self._weights_name,
+            "offset": str(len(self.weights)),
+            "length": str(values.nbytes),
+        }
+        for key, value in place.items():
+            tensor.external_data.add(key=key, value=value)
+        self.weights += values.tobytes()
+        self._initializers[name] = tensor

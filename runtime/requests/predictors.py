@@ -1,0 +1,41 @@
+"""What predicts later layers' keys and values for the requests of an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from edgedec.models.errors import ConfigError
+from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.config.generation import AUTO, EXACT
+from edgedec.runtime.sessions.model import KVPredictor
+
+
+class Predictors:
+    """A predictor that is opened when first asked for, if there is one."""
+
+    def __init__(self, make: Callable[[], KVPredictor] | None) -> None:
+        self._make = make
+        self._opened: KVPredictor | None = None
+
+    def check(self, config: GenerationConfig) -> None:
+        """Raises a ConfigError where a request asks for predictions that there cannot be."""
+        if config.prefill in (AUTO, EXACT):
+            return
+        if config.switch is not None:
+            raise ConfigError(
+                f"prefill {config.prefill} reads a prompt for one model, but switching has two: "
+                "use prefill exact"
+            )
+        if self._make is None:
+            raise ConfigError(
+                f"prefill {config.prefill} needs KV maps, which this bundle does not have: fit "
+                "them with `edgedec train kv`"
+            )
+
+    def of(self, config: GenerationConfig) -> KVPredictor | None:
+        """Returns what predicts for a request; None where nothing does."""
+        if self._make is None or config.prefill == EXACT or config.switch is not None:
+            return None
+        if self._opened is None:
+            self._opened = self._make()
+        return self._opened

@@ -1,0 +1,151 @@
+"""`edgedec train kv`, and prompts read with its maps, on a real model."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import edgedec
+from edgedec.models.manifest import read_manifest
+
+from .conftest import Cli
+
+pytestmark = pytest.mark.e2e
+
+ROOT = Path(__file__).parents[2]
+CORPUS = ROOT / "export"
+
+
+def copied(bundle: Path, folder: Path) -> Path:
+    """Returns a copy of a bundle that may be written into."""
+    return Path(shutil.copytree(bundle, folder / "own.edgedec", copy_function=os.link))
+
+
+@pytest.fixture(scope="module")
+def trained(smollm2_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle with maps from layer 20 of 30."""
+    from edgedec.apps.cli import main
+
+    bundle = copied(smollm2_bundle, tmp_path_factory.mktemp("trained"))
+    with pytest.raises(SystemExit) as stopped:
+        main(
+            [
+                *("train", "kv", str(bundle), "--corpus", str(CORPUS)),
+                *("--exit", "20", "--max-tokens", "2500"),
+            ]
+        )
+    assert not stopped.value.code
+    return bundle
+
+
+@pytest.fixture(scope="module")
+def prompt_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("prompt") / "long.txt"
+    path.write_text((ROOT / "models" / "config.py").read_text()[:2500])
+    return path
+
+
+def test_maps_are_part_of_the_bundle(cli: Cli, trained: Path) -> None:
+    entry = read_manifest(trained).auxiliary["kv_maps"]
+    assert (entry.exit_layer, entry.n_tokens, entry.corpus) == (20, 2500, str(CORPUS))
+    assert 0 < entry.unexplained < entry.held_out < 1
+    assert sorted(f"auxiliary/{p.name}" for p in (trained / "auxiliary").iterdir()) == sorted(
+        entry.files
+    )
+    assert cli("inspect", trained, "--verify").exit_code == 0
+
+
+def test_the_text_does_not_change(cli: Cli, trained: Path, prompt_file: Path) -> None:
+    asked = ("--prompt-file", prompt_file, "--raw", "-n", 12, "--method", "plain", "--json")
+    exact = cli("run", trained, *asked, "--prefill", "exact").json
+    found = cli("run", trained, *asked, "--prefill", "progressive").json
+    assert found["token_ids"] == exact["token_ids"]
+    assert found["lossless"]
+    assert found["stats"]["n_provisional"] == 8
+    assert 0 < found["provisional_ms"] < found["ttft_ms"]
+    assert (exact["provisional_ms"], exact["stats"]["n_provisional"]) == (0, 0)
+    auto = cli("run", trained, *asked).json
+    assert auto["stats"]["n_provisional"] == 0  # 20 of 30 layers would not pay
+    rough = cli("run", trained, *asked, "--prefill", "predicted")
+    assert not rough.json["lossless"]
+    assert "this is approximate: later layers see predictions" in rough.err
+
+
+def test_maps_are_replaced_as_a_whole(cli: Cli, trained: Path, tmp_path: Path) -> None:
+    bundle = copied(trained, tmp_path)
+    done = cli("train", "kv", bundle, "--corpus", CORPUS, "--max-tokens", 2500, "--json")
+    assert done.exit_code == 0
+    assert done.json["exit_layer"] == 15
+    files = read_manifest(bundle).auxiliary["kv_maps"].files
+    assert sorted(f"auxiliary/{p.name}" for p in (bundle / "auxiliary").iterdir()) == sorted(files)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--corpus", "nowhere"), "got nowhere, expected a text file or a folder"),
+        (("--corpus", CORPUS, "--exit", 30), "--exit is 30, expected 1 to 29 of 30 layers"),
+        (("--corpus", CORPUS, "--max-tokens", 900), "too few to fit maps from 576 features"),
+    ],
+)
+def test_what_cannot_be_fitted(
+    cli: Cli, smollm2_bundle: Path, tmp_path: Path, arguments: tuple[Any, ...], text: str
+) -> None:
+    bundle = copied(smollm2_bundle, tmp_path)
+    before = (bundle / "manifest.json").read_text()
+    assert text in cli("train", "kv", bundle, *arguments).error
+    assert (bundle / "manifest.json").read_text() == before
+    assert not (bundle / "auxiliary").exists()
+
+
+def test_prefill_without_maps(cli: Cli, smollm2_bundle: Path) -> None:
+    for mode in ("progressive", "predicted"):
+        text = cli("run", smollm2_bundle, "Hi", "--prefill", mode).error
+        assert f"prefill {mode} needs KV maps" in text
+    odd = cli("run", smollm2_bundle, "Hi", "--prefill", "soon")
+    assert "prefill is 'soon', expected" in odd.error
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("model", "0" * 32, "were fitted for the model 000000000000, this one is"),
+        ("exit_layer", 30, "begin after layer 30, the model has layers 1 to 30"),
+        ("kv_format", "int8", "write a int8 KV cache, the model's is float16"),
+    ],
+)
+def test_maps_of_something_else_are_refused(
+    trained: Path, tmp_path: Path, key: str, value: Any, text: str
+) -> None:
+    bundle = copied(trained, tmp_path)
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    manifest["auxiliary"]["kv_maps"][key] = value
+    (bundle / "manifest.json").unlink()
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(edgedec.BundleError, match=text):
+        edgedec.load(bundle)
+
+
+def test_first_tokens_are_measured_in_turn(
+    cli: Cli, trained: Path, smollm2_bundle: Path, prompt_file: Path
+) -> None:
+    asked = ("--ttft", "300", "--text", prompt_file, "--answer-tokens", 4, "-r", 1, "--allow-noise")
+    document = cli("bench", trained, *asked, "-o", "json").json
+    assert document["kv_maps"]["relative_flops"] == 20 / 30
+    (row,) = document["rows"]
+    assert (row["n"], row["n_prompts"], row["n_same_text"]) == (300, 1, 1)
+    assert row["n_held"] <= row["n_provisional"] == 3
+    assert 0 < row["provisional_ms"] < row["confirmed_ms"]
+    table = cli("bench", trained, *asked).out
+    assert "| prompt | exact ms | provisional ms |" in " ".join(table.split()).replace("  ", " ")
+    assert "lacks: fit them with" in cli("bench", smollm2_bundle, *asked).error
+    assert "--ttft needs a text" in cli("bench", trained, "--ttft", "300").error
+    assert "--text needs --ttft" in cli("bench", trained, "--text", prompt_file).error
+    assert "--rows goes without --ttft" in cli("bench", trained, *asked, "-m", "4").error
+    long = ("--ttft", "8000", "--text", prompt_file, "--answer-tokens", 4)
+    assert "tokens, expected at least 8000" in cli("bench", trained, *long).error

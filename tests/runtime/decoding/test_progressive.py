@@ -1,0 +1,381 @@
+"""Prompts answered before they are read to the end: the text is that of plain decoding."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from graph_models import open_graph_model
+
+from edgedec import kernels
+from edgedec.apps.training.kv import Fitted, fit
+from edgedec.apps.training.kv_rows import plain_kv
+from edgedec.export.kv_maps import write_kv_maps
+from edgedec.export.to_onnx.emit import emit_portable
+from edgedec.export.to_onnx.fuse import fuse
+from edgedec.export.to_onnx.weights_file import write_weights
+from edgedec.models.errors import SessionError
+from edgedec.models.families import weight_shapes
+from edgedec.runtime.backends._kv_maps import FusedKVMaps
+from edgedec.runtime.config import GenerationConfig, SamplingConfig
+from edgedec.runtime.decoding import progressive
+from edgedec.runtime.decoding.plain import Plain
+from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
+from edgedec.runtime.requests.result import GenerationResult
+from edgedec.runtime.requests.stream import Piece, Request, Stream
+from edgedec.runtime.sessions.model import KVPredictor
+from edgedec.runtime.sessions.passes import Pass
+from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sessions.turns import Turns
+from edgedec.runtime.text.text_stream import TextStream
+
+from ..conftest import OnePool
+from ..draft_toys import SAMPLINGS, Numerals, ToyDrafter, check_sums, nothing, right
+from .test_speculative import fixed
+
+CONTEXT, DEPTH, N_LAYERS = 448, 1, 5
+RNG = np.random.default_rng(11)
+PROMPT = [int(t) for t in RNG.integers(0, 83, 301)]
+
+
+class Misled:
+    """Predicts whatever, so that provisional tokens do not hold."""
+
+    def __init__(self, maps: FusedKVMaps) -> None:
+        self._maps = maps
+        self.depth, self.hidden_size = maps.depth, maps.hidden_size
+
+    def write(self, cache: Any, start: int, hidden: Any) -> None:
+        one = np.random.default_rng(1).standard_normal((1, self.hidden_size))
+        self._maps.write(cache, start, np.repeat(one.astype(np.float32), len(hidden), axis=0))
+
+
+class Parts:
+    """A tiny model with maps fitted to it."""
+
+    def __init__(self, folder: Path, source: Any, kv_format: Any) -> None:
+        config = self.config = source.config
+        shapes = weight_shapes(config)
+        formats = {name: source.format(name) for name, s in shapes.items() if len(s) == 2}
+        portable = emit_portable(config, CONTEXT, (N_LAYERS,))
+        graph = fuse(portable, config, formats, kv_format=kv_format)
+        write_weights(graph, source, folder)
+        onnx.save(graph, folder / "model.onnx")
+        self.source, self.model = source, open_graph_model(folder / "model.onnx", config, 2)
+        rng = np.random.default_rng(3)
+        windows = [[int(t) for t in rng.integers(0, 83, 200)] for _ in range(12)]
+        self.fitted: Fitted = fit(self.sequence(), config, DEPTH, windows)
+        name, _ = write_kv_maps(folder, "maps", config, CONTEXT, kv_format, self.fitted.maps)
+        self.maps = FusedKVMaps(
+            folder / name, DEPTH, config.hidden_size, 2, ("CPUExecutionProvider",)
+        )
+        self.predictor: KVPredictor = self.maps
+
+    def sequence(self) -> TokenSequence:
+        return TokenSequence(self.model, CONTEXT)
+
+    def stream(
+        self,
+        sequence: TokenSequence,
+        config: GenerationConfig,
+        strategy: DecodingStrategy | None = None,
+        prompt: list[int] | None = None,
+    ) -> Stream:
+        stops = frozenset(config.stop_token_ids)
+        state = DecodeState.start(sequence, prompt or PROMPT, config, stops, None)
+        request = Request(
+            strategy or Plain(), time.perf_counter(), 0.0, OnePool(sequence), Turns(),
+            new_text=lambda: TextStream(Numerals(), config.stop), predictor=lambda: self.predictor,
+        )  # fmt: skip
+        return Stream(request, state, TextStream(Numerals(), config.stop))
+
+    def run(self, mode: str, strategy: DecodingStrategy | None = None, **asked: Any) -> Any:
+        """Returns the result of a request on a fresh sequence, and the pieces of its text."""
+        config = GenerationConfig(**{"max_new_tokens": 24, **asked}, prefill=mode)
+        stream = self.stream(self.sequence(), config, strategy)
+        pieces = list(stream.pieces)
+        return stream.result, pieces
+
+
+@pytest.fixture(scope="module", params=["float16", "int8"])
+def parts(
+    request: pytest.FixtureRequest, make_source: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Parts:
+    if not kernels.has_library():
+        pytest.skip("the kernel library is not built")
+    source = make_source(has_qkv_bias=True, max_positions=CONTEXT, n_layers=N_LAYERS)
+    return Parts(tmp_path_factory.mktemp("progressive"), source, request.param)
+
+
+@pytest.fixture(params=["maps", "misled"])
+def predicted(request: pytest.FixtureRequest, parts: Parts) -> Iterator[Parts]:
+    """The parts with predictions that are good or bad."""
+    parts.predictor = parts.maps if request.param == "maps" else Misled(parts.maps)
+    yield parts
+    parts.predictor = parts.maps
+
+
+def replayed(pieces: list[Piece]) -> tuple[str, list[str]]:
+    """Returns the final text, and what was provisional whenever that changed."""
+    final, provisional, seen = "", "", []
+    for piece in pieces:
+        if piece.is_provisional:
+            provisional = provisional[: piece.position] + piece.text
+            seen.append(provisional)
+        else:
+            assert piece.position == len(final)
+            final += piece.text
+    return final, seen
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+def test_the_text_is_that_of_an_exact_prefill(
+    predicted: Parts, sampling: SamplingConfig, seed: int
+) -> None:
+    exact, _ = predicted.run("exact", sampling=sampling, seed=seed)
+    found, pieces = predicted.run("progressive", sampling=sampling, seed=seed)
+    assert found.token_ids == exact.token_ids
+    assert (found.text, found.lossless) == (exact.text, True)
+    assert found.stats.n_provisional == progressive.PROVISIONAL_TOKENS
+    assert found.stats.n_prefill_tokens == len(PROMPT)
+    assert 0 < found.provisional_ms < found.ttft_ms
+    check_sums(found)
+    final, seen = replayed(pieces)
+    assert final == exact.text
+    n_right = found.stats.n_confirmed
+    own = TextStream(Numerals(), ())
+    kept = "".join(own.push(token) for token in exact.token_ids[:n_right])
+    assert seen[-1] == kept  # what did not hold was withdrawn
+
+
+def test_some_provisional_tokens_hold_and_some_do_not(predicted: Parts) -> None:
+    """Otherwise the tests here would see one way only."""
+    counts = [
+        predicted.run("progressive", seed=i, sampling=SAMPLINGS[1])[0].stats.n_confirmed
+        for i in range(4)
+    ]
+    if predicted.predictor is predicted.maps:
+        assert max(counts) == progressive.PROVISIONAL_TOKENS
+    else:
+        assert min(counts) < progressive.PROVISIONAL_TOKENS
+
+
+@pytest.mark.parametrize("grow", [right, nothing])
+def test_speculation_goes_on_from_there(predicted: Parts, grow: Any) -> None:
+    exact, _ = predicted.run("exact")
+    drafter = ToyDrafter([*PROMPT, *exact.token_ids], grow)
+    found, _ = predicted.run("progressive", fixed(drafter))
+    assert found.token_ids == exact.token_ids
+    check_sums(found)
+
+
+@pytest.mark.parametrize("n_pieces", [0, 1, 3, 8, 9, 12])
+@pytest.mark.parametrize("end", ["stop", "cancel"])
+def test_ended_at_any_moment_nothing_rough_is_left(
+    predicted: Parts, n_pieces: int, end: str
+) -> None:
+    sequence = predicted.sequence()
+    stream = predicted.stream(sequence, GenerationConfig(max_new_tokens=24, prefill="progressive"))
+    pieces = stream.pieces
+    for _ in range(n_pieces):
+        next(pieces)
+    getattr(stream, end)()
+    exact, _ = predicted.run("exact")
+    n_final = stream.result.n_new_tokens
+    assert stream.result.token_ids == exact.token_ids[:n_final]
+    assert list(sequence.partial) == []
+    again = predicted.stream(sequence, GenerationConfig(max_new_tokens=24, prefill="exact"))
+    list(again)
+    assert again.result.token_ids == exact.token_ids
+    same_kv(sequence, PROMPT, predicted)
+
+
+def test_an_interrupted_pass_leaves_nothing_rough(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sequence = parts.sequence()
+    stream = parts.stream(sequence, GenerationConfig(max_new_tokens=24, prefill="progressive"))
+    next(stream.pieces)
+
+    def interrupt(wanted: Pass) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sequence, "run", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            list(stream)
+    assert (list(sequence.partial), stream.result.token_ids) == ([], ())
+
+
+def same_kv(sequence: TokenSequence, text: list[int], parts: Parts) -> None:
+    """Asserts that the rows of ``text`` are those of a sequence of its own, bit for bit."""
+    fresh = parts.sequence()
+    fresh.forward(TokenTree.chain(text), ())
+    fresh.commit(range(len(text)))
+    expected = fresh.snapshot().kv_rows
+    for name, rows in sequence.snapshot(len(text)).kv_rows.items():
+        np.testing.assert_array_equal(rows, expected[name])
+
+
+def test_the_kv_cache_is_exact_afterwards(predicted: Parts) -> None:
+    sequence = predicted.sequence()
+    stream = predicted.stream(sequence, GenerationConfig(max_new_tokens=12, prefill="progressive"))
+    list(stream)
+    text = [*PROMPT, *stream.result.token_ids]
+    assert list(sequence.tokens) == text[: sequence.n_tokens]
+    same_kv(sequence, text[: sequence.n_tokens], predicted)
+
+
+def test_only_the_rest_of_a_known_prompt_is_read(parts: Parts) -> None:
+    sequence = parts.sequence()
+    list(
+        parts.stream(
+            sequence, GenerationConfig(max_new_tokens=1, prefill="exact"), None, PROMPT[:40]
+        )
+    )
+    stream = parts.stream(sequence, GenerationConfig(max_new_tokens=9, prefill="progressive"))
+    list(stream)
+    assert stream.result.stats.n_reused_tokens == 40
+    assert stream.result.stats.n_prefill_tokens == len(PROMPT) - 40
+    assert stream.result.stats.n_provisional > 0
+    assert stream.result.token_ids == parts.run("exact", max_new_tokens=9)[0].token_ids
+
+
+@pytest.mark.parametrize("n_left", [1, 2, 5])
+def test_a_context_that_is_full_soon(predicted: Parts, n_left: int) -> None:
+    prompt = [int(t) for t in np.random.default_rng(2).integers(0, 83, CONTEXT + 1 - n_left)]
+    results: list[GenerationResult] = []
+    for mode in ("exact", "progressive"):
+        config = GenerationConfig(max_new_tokens=24, prefill=mode)
+        stream = predicted.stream(predicted.sequence(), config, None, prompt)
+        list(stream)
+        results.append(stream.result)
+    assert results[0].token_ids == results[1].token_ids
+    assert results[1].finish_reason == "context"
+    assert results[1].stats.n_provisional <= n_left - 1
+    check_sums(results[1])
+
+
+def test_stop_tokens_and_stop_texts_end_the_output_where_they_do(predicted: Parts) -> None:
+    tokens = predicted.run("exact")[0].token_ids
+    for i in (0, 2, 5):
+        asked: dict[str, Any] = {"stop_token_ids": (tokens[i],)}
+        exact, found = (predicted.run(mode, **asked)[0] for mode in ("exact", "progressive"))
+        assert (found.token_ids, found.finish_reason) == (exact.token_ids, "stop")
+        check_sums(found)
+        asked = {"max_new_tokens": i + 1}
+        exact, found = (predicted.run(mode, **asked)[0] for mode in ("exact", "progressive"))
+        assert found.token_ids == exact.token_ids
+        check_sums(found)
+
+
+@pytest.mark.parametrize(
+    ("mode", "n_tokens", "is_early"),
+    [
+        ("auto", progressive.LEAST_TOKENS - 1, False),
+        ("auto", progressive.LEAST_TOKENS, True),
+        ("progressive", 3, False),
+        ("progressive", 20, False),
+        ("progressive", 21, True),
+        ("predicted", 20, False),
+        ("exact", 300, False),
+    ],
+)
+def test_short_prompts_are_read_at_once(
+    parts: Parts, mode: str, n_tokens: int, is_early: bool
+) -> None:
+    config = GenerationConfig(max_new_tokens=4, prefill=mode)
+    stream = parts.stream(parts.sequence(), config, None, PROMPT[:n_tokens])
+    list(stream)
+    assert (stream.result.stats.n_provisional > 0) == is_early
+    assert stream.result.lossless
+
+
+def test_auto_reads_at_once_where_the_exit_is_late(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progressive, "MOST_SHARE", 0.1)
+    assert parts.run("auto")[0].stats.n_provisional == 0
+    monkeypatch.setattr(progressive, "MOST_HIDDEN_BYTES", 1000)
+    assert parts.run("progressive")[0].stats.n_provisional == 0
+
+
+def test_predicted_rows_stay_with_their_request(parts: Parts) -> None:
+    sequence = parts.sequence()
+    stream = parts.stream(sequence, GenerationConfig(max_new_tokens=12, prefill="predicted"))
+    next(stream)
+    assert sequence.n_exact < len(PROMPT) <= sequence.n_tokens
+    assert sequence.snapshot().tokens == tuple(PROMPT[: sequence.n_exact])
+    list(stream)
+    assert not stream.result.lossless
+    assert sequence.n_tokens == sequence.n_exact == progressive.N_SINKS
+    check_sums(stream.result)
+    exact = parts.run("exact")[0]
+    again = parts.stream(sequence, GenerationConfig(max_new_tokens=24, prefill="exact"))
+    list(again)
+    assert again.result.token_ids == exact.token_ids
+
+
+def test_what_the_next_layer_keeps_is_predicted_as_attention_would_write_it(parts: Parts) -> None:
+    """Its keys and values are linear in the normed stream: little but the ridge is missed."""
+    exact, rough = parts.sequence(), parts.sequence()
+    chain = TokenTree.chain(PROMPT[:50])
+    exact.forward(chain, ())
+    exact.commit(range(50))
+    rows = rough.run(Pass(rough, chain, (), (DEPTH,), layers=range(DEPTH)))
+    hidden = rows.hidden[DEPTH].copy()
+    rough.commit(range(50))
+    with pytest.raises(SessionError, match="expected those of partial tokens from 0 of 50 on"):
+        rough.predict(parts.maps, hidden[10:])
+    with pytest.raises(SessionError, match="0 with predicted rows"):
+        rough.adopt_predicted()
+    rough.predict(parts.maps, hidden)
+    late = range(DEPTH, N_LAYERS)
+    last = TokenTree.chain(PROMPT[49:50])
+    rough.run(Pass(rough, last, (0,), layers=late, entry=hidden[49:], n_skipped=49))
+    with pytest.raises(SessionError, match="looked at predicted rows"):
+        rough.commit((0,))
+    rough.predict(parts.maps, hidden)
+    kept = [s._cache.rows(0, 50) for s in (rough, exact)]
+    for name, found in kept[0].items():
+        np.testing.assert_array_equal(found[:DEPTH], kept[1][name][:DEPTH])
+    found, expected = (plain_kv(rows, parts.config, DEPTH) for rows in kept)
+    width = found.shape[1] // (N_LAYERS - DEPTH)
+    shares = [
+        np.square((found - expected)[4:, i : i + width]).sum()
+        / np.square(expected[4:, i : i + width]).sum()
+        for i in range(0, found.shape[1], width)
+    ]
+    assert shares[0] < 0.005
+    assert shares[0] < min(shares[1:])
+
+
+def test_keys_are_turned_back(parts: Parts) -> None:
+    """What is fitted to are the projections of the model, whatever the KV cache makes of them."""
+    sequence = parts.sequence()
+    chain = TokenTree.chain(PROMPT[:50])
+    rows = sequence.run(Pass(sequence, chain, (), (DEPTH,), layers=range(DEPTH)))
+    hidden = rows.hidden[DEPTH].astype(np.float64)
+    sequence.forward(chain, ())
+    sequence.commit(range(50))
+    weights, prefix = parts.source.weights, f"layers.{DEPTH}"
+    normed = hidden / np.sqrt((hidden**2).mean(axis=1, keepdims=True) + 1e-5)
+    normed = normed * weights[f"{prefix}.input_layernorm.weight"]
+    expected = np.concatenate(
+        [
+            normed @ weights[f"{prefix}.self_attn.{n}.weight"].T
+            + weights[f"{prefix}.self_attn.{n}.bias"]
+            for n in ("k_proj", "v_proj")
+        ],
+        axis=1,
+    )
+    found = plain_kv(sequence.snapshot().kv_rows, parts.config, DEPTH)[:, : expected.shape[1]]
+    step = np.abs(expected).max() / 127  # of int8 codes, of which the rotation mixes a few
+    np.testing.assert_allclose(found, expected, atol=2 * step)
