@@ -21,7 +21,7 @@ from edgedec.export.to_onnx.emit import IR_VERSION, OPSET
 from edgedec.export.to_onnx.linear_node import DOMAIN, LinearMatrix, LinearNode
 from edgedec.export.to_onnx.passes.fuse_attention import kv_cache_inputs
 from edgedec.kernels import pack, packed_nbytes
-from edgedec.models.config import ModelConfig, rope_tables
+from edgedec.models.config import ModelConfig
 from edgedec.models.errors import ConfigError
 from edgedec.models.graph import (
     K_CACHE,
@@ -34,6 +34,7 @@ from edgedec.models.graph import (
 )
 from edgedec.models.kv_maps import HIDDEN, WRITTEN
 from edgedec.models.quant import FORMATS
+from edgedec.models.rope import rope_of, rope_tables
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -165,9 +166,9 @@ class _Writer:
         linear = LinearNode(
             f"{stem}.kv", HIDDEN, config.hidden_size, matrices, "norm", config.rms_norm_eps
         )
-        theta = config.layer(maps.layer).rope_theta
-        tables = [f"rope.{theta:g}.{part}" for part in ("cos", "sin")]
-        for name, table in zip(tables, rope_tables(config, self._context, theta), strict=True):
+        rope = rope_of(config.layer(maps.layer))
+        tables = [f"rope.{rope.theta:g}.{rope.is_scaled:d}.{part}" for part in ("cos", "sin")]
+        for name, table in zip(tables, rope_tables(config, self._context, rope), strict=True):
             if name not in self._initializers:
                 self._store(name, table)
         attributes: dict[str, Any] = {}

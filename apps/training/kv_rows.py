@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.models.config import ModelConfig, rope_tables
+from edgedec.models.config import ModelConfig
+from edgedec.models.rope import rope_of, rope_tables
 from edgedec.runtime.sessions.state import KVRows
 
 Float32 = npt.NDArray[np.float32]
@@ -49,7 +50,8 @@ def _mixing(head_size: int) -> Float32:
 
 def _turned_back(keys: Float32, config: ModelConfig, layer: int) -> Float32:
     """Undoes the rotation of the keys [H, T, d] of one layer."""
-    theta = config.layer(layer).rope_theta
-    cos, sin = rope_tables(config, keys.shape[1], theta)
+    cos, sin = rope_tables(config, keys.shape[1], rope_of(config.layer(layer)))
+    stretch = cos * cos + sin * sin  # of LongRoPE, squared
+    cos, sin = (np.asarray(part / stretch, np.float32) for part in (cos, sin))
     low, high = np.split(keys, 2, axis=-1)
     return np.concatenate([low * cos + high * sin, high * cos - low * sin], axis=-1)
