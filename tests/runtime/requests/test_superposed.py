@@ -136,7 +136,7 @@ def test_small_vocabularies_give_fewer_suggestions() -> None:
     ("field", "value", "expected"),
     [
         ("k", 0, "at least 1"),
-        ("k", 9, "1 to 8"),
+        ("k", 9, "at most 8"),
         ("n_tokens", 0, "at least 1"),
         ("no_repeat", -1, "0"),
     ],
