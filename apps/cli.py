@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from edgedec.apps.signals import SignalWatch
+from edgedec.apps.signals import SignalWatch, end_endless_passes
 from edgedec.models.errors import EdgedecError
 
 _VERBS_AT_ONCE = ("run", "chat")
@@ -31,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if arguments is None:
         open_streams()
+        end_endless_passes()  # opens files, which must not get a standard stream's number
     try:
         code = _run(given, signals)
     except SystemExit as stopped:

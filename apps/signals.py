@@ -40,7 +40,6 @@ class SignalWatch:
         for number in _ENDINGS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._on_signal)
-        end_endless_passes()
 
     def end(self) -> None:
         """Lets nothing disturb the end of the program."""

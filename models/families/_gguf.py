@@ -83,7 +83,7 @@ def gguf_decoder(
         rms_norm_eps=fields.number(f"{family}.attention.layer_norm_rms_epsilon"),
         rope_theta=fields.number(f"{family}.rope.freq_base", 10000.0),
         rope_scaling=_rope_scaling(facts, family, rotary_size),
-        rotary_size=rotary_size % head_size,
+        rotary_size=0 if rotary_size == head_size else rotary_size,
         has_qkv_bias=has_qkv_bias,
         has_qk_norm=has_qk_norm,
         is_head_tied=HEAD not in facts.shapes,

@@ -118,7 +118,6 @@ def check_ports(
                 f"{graph} has {what} {_listed(names)}, the manifest states {_listed(stated)}: "
                 "export the model again"
             )
-    _check_sizes(graph, session, contract, config)
     for value in session.get_inputs():
         if value.name not in (K_CACHE, V_CACHE, *contract.past_ports):
             continue
@@ -127,6 +126,7 @@ def check_ports(
                 f"{graph} has a KV cache of {found_format}, the manifest states "
                 f"{contract.kv.format}: export the model again"
             )
+    _check_sizes(graph, session, contract, config)
 
 
 def _check_sizes(

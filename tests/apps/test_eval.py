@@ -185,7 +185,7 @@ def test_switching_between_a_model_and_itself(cli: Cli, smollm2_bundle: Path, ma
     for compared in document["comparisons"]:  # both models are the same, so nothing changes
         assert compared["n_same_answer"] == 2
     by_origin = [set(row["tokens_by_origin"]) for row in document["settings"]]
-    assert by_origin == [{"target"}, {"small"}, {"large"}]
+    assert by_origin == [{"target"}, {"draft"}, {"target"}]
 
 
 def test_ctrl_c_keeps_what_was_done(smollm2_bundle: Path, tmp_path: Path) -> None:

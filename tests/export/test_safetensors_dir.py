@@ -162,8 +162,8 @@ def test_rope_of_both_styles(
         ({"hidden_act": "gelu"}, ["hidden_act is 'gelu'", "'silu'"]),
         ({"mlp_bias": True}, ["mlp_bias is True"]),
         ({"quantization_config": {"quant_method": "bitsandbytes"}}, ["'bitsandbytes'", "gptq"]),
-        ({"model_type": "mamba"}, ["mamba", "llama, qwen2"]),
-        ({"model_type": "../evil"}, ["evil", "llama, qwen2"]),
+        ({"model_type": "mamba"}, ["mamba", "llama, ", "qwen2"]),
+        ({"model_type": "../evil"}, ["evil", "llama, ", "qwen2"]),
         ({"partial_rotary_factor": 0.5}, ["partial_rotary_factor is 0.5"]),
     ],
 )
@@ -220,7 +220,7 @@ def test_missing_files_are_named(make_folder: Maker) -> None:
         open_checkpoint(str(folder))
     moved.rename(shard)
     (folder / "tokenizer.json").unlink()
-    with pytest.raises(CheckpointError, match=r"no tokenizer\.json; .*save_pretrained"):
+    with pytest.raises(CheckpointError, match=r"neither tokenizer\.json nor .*save_pretrained"):
         open_checkpoint(str(folder)).tokenizer_json()
     (folder / "config.json").unlink()
     with pytest.raises(CheckpointError, match=r"no config\.json"):

@@ -89,11 +89,11 @@ class Case:
 
 
 def whose(result: edgedec.GenerationResult) -> str:
-    """Returns a letter for each token: s of the draft model, l of the target or looked ahead.
+    """Returns the first letter of each token's origin: draft, target, look-ahead.
 
     Beside itself a model writes the same text whoever writes it; this is what policies decide.
     """
-    return "".join("l" if origin in ("target", "look-ahead") else "s" for origin in result.origins)
+    return "".join(origin[0] for origin in result.origins)
 
 
 def cases() -> Iterator[Case]:
