@@ -117,7 +117,7 @@ def test_drafts_are_those_of_a_drafter_that_never_guesses(
     """Over rounds of a text that is what the draft model says, but for each eleventh token."""
     chains = []
     for most in (MAX_GUESSES, 0):
-        monkeypatch.setattr("edgedec.runtime.drafters.draft.draft_model.MAX_GUESSES", most)
+        monkeypatch.setattr("edgedec.runtime.drafters.draft.tree_drafting.MAX_GUESSES", most)
         session = WatchedSession(rule=rule)
         drafting = make_drafting(session)
         text, seen = list(PROMPT), []
