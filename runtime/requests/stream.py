@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
+from weakref import ref
 
 from edgedec.models.errors import SessionError
 from edgedec.runtime.cores.machine import peak_rss_mb
@@ -290,11 +291,12 @@ class Stream(Iterator[str]):
     def _begin_prefill(self) -> Prefilling:
         state, request = self._state, self._request
         request.recall(state.sequence, state.tokens)
+        held = ref(self)  # what a stream keeps does not keep the stream: see `__del__`
         wanted = PrefillRequest(
             state.stats,
             state.needs_logits,
             tuple(request.strategy.hidden_layers),
-            lambda: self._is_stopping,
+            lambda: (stream := held()) is None or stream._is_stopping,
             request.on_progress,
         )
         return begin_prefill(state, wanted, request.predictor())
