@@ -17,10 +17,15 @@ from edgedec.apps.terminal import bytes_text, print_json
 from edgedec.kernels import packed_nbytes
 from edgedec.models.blocks import head_weight
 from edgedec.models.bundle_files import damaged_files
-from edgedec.models.manifest import BundleManifest, ModelEntry, check_locations, read_manifest
+from edgedec.models.manifest import (
+    SKIP_KEY,
+    BundleManifest,
+    ModelEntry,
+    check_locations,
+    read_manifest,
+)
 from edgedec.models.quant import FORMATS
 from edgedec.runtime.drafters import Need, drafter_names, find_drafter
-from edgedec.runtime.drafting.skip_set import SKIP_KEY
 
 
 def inspect(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from functools import cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ class HuggingFaceTexts:
     @property
     def special(self) -> SpecialTokens:
         """The tokens that begin and end texts."""
-        tokenizer = Tokenizer.from_str(self._tokenizer_text())
+        tokenizer = Tokenizer.from_str(self._tokenizer_json)
         stated = _read_fields(self._folder, "tokenizer_config.json", is_optional=True)
         generation = _read_fields(self._folder, "generation_config.json", is_optional=True)
 
@@ -91,10 +91,10 @@ class HuggingFaceTexts:
 
     def tokenizer_json(self) -> str:
         """Returns the directory's own tokenizer.json, or what its tokenizer.model comes to."""
-        return self._tokenizer_text()
+        return self._tokenizer_json
 
-    @cache  # noqa: B019 (few of these are made, and none outlives its export)
-    def _tokenizer_text(self) -> str:
+    @cached_property
+    def _tokenizer_json(self) -> str:
         whole, model = self._folder / "tokenizer.json", self._folder / "tokenizer.model"
         if whole.is_file():
             return _checked_tokenizer(whole)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, NoReturn, cast, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, cast, get_args
 
 from edgedec.models.bundle_files import (
     SMALL_FILE_BYTES,
@@ -21,12 +21,17 @@ from edgedec.models.config import LayerConfig, ModelConfig, RopeScaling, RopeSca
 from edgedec.models.errors import BundleError, ConfigError
 from edgedec.models.fields import Fields, shown
 from edgedec.models.graph import Capabilities, GraphContract, KVFormat, KVKind, KVLayout
-from edgedec.models.kv_maps import KVMapsEntry, read_kv_maps
 from edgedec.models.onnx_locations import locations
 from edgedec.models.quant import FORMATS
 
+if TYPE_CHECKING:
+    from edgedec.models.kv_maps import KVMapsEntry
+
 SCHEMA_VERSION = 2
 MANIFEST_NAME = "manifest.json"
+
+TUNED_KEY, SKIP_KEY = "switch", "skip"
+"""Where `BundleManifest.defaults` holds what `edgedec tune` found, and `edgedec tune --skip`."""
 
 TARGET_MODEL, DRAFT_MODEL = "target", "draft"
 MODEL_KINDS = (TARGET_MODEL, DRAFT_MODEL)
@@ -157,10 +162,7 @@ class BundleManifest:
             add_bos=reader.flag("add_bos"),
             defaults=dict(reader.table("defaults").values),
             verification=dict(reader.table("verification").values),
-            auxiliary={
-                name: read_kv_maps(entry)
-                for name, entry in (reader.tables("auxiliary") if has_auxiliary else ())
-            },
+            auxiliary=_read_auxiliary(reader) if has_auxiliary else {},
         )
         _check_references(manifest)
         return manifest
@@ -316,6 +318,14 @@ def _read_model(name: str, fields: Fields) -> ModelEntry:
         name=fields.optional("name", fields.text),
         licence=fields.optional("licence", fields.text),
     )
+
+
+def _read_auxiliary(reader: Fields) -> dict[str, KVMapsEntry]:
+    if not (entries := reader.tables("auxiliary")):
+        return {}
+    from edgedec.models.kv_maps import read_kv_maps
+
+    return {name: read_kv_maps(entry) for name, entry in entries}
 
 
 def _read_contract(fields: Fields, n_layers: int) -> GraphContract:

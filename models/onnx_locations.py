@@ -28,6 +28,7 @@ _CHILDREN: dict[str, dict[int, str]] = {
 }  # fmt: skip
 """Message -> number of a field -> the message that the field holds."""
 
+_KEY = b"location"
 _FIXED_BYTES = {1: 8, 5: 4}
 _VARINT, _BYTES = 0, 2
 _MAPPED_BYTES = 32 << 20
@@ -60,12 +61,13 @@ def locations_in(data: Buffer) -> set[str]:
         kind, start, stop = waiting.pop()
         if kind == "external":
             entry = dict(_texts(data, start, stop))
-            if entry.get(1) == "location":
+            if entry.get(1) == _KEY.decode():
                 found.add(entry.get(2, ""))
             continue
         children = _CHILDREN[kind]
         for number, begin, end in _fields(data, start, stop):
-            if number in children:
+            # However it is encoded, a message that names a file holds these bytes.
+            if number in children and data.find(_KEY, begin, end) >= 0:
                 waiting.append((children[number], begin, end))
     return found
 

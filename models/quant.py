@@ -68,7 +68,7 @@ _ROWS = (
 FORMATS: dict[str, QuantFormat] = {row.name: row for row in _ROWS}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PlainTensor:
     """A matrix [N, K] in one format, unpacked.
 

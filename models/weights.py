@@ -128,7 +128,8 @@ class SourceWeight:
         assert 0 <= start <= stop <= n_rows
         if self.n_experts:
             return self._of_experts(stored, n_rows, start, stop)
-        ours: npt.NDArray[V] = stored[self.first_row : self.first_row + n_rows]  # type: ignore[assignment]
+        assert isinstance(stored, np.ndarray)
+        ours: npt.NDArray[V] = stored[self.first_row : self.first_row + n_rows]
         assert n_rows <= len(ours)
         return ours[start:stop] if self.order is None else ours[self.order.of(n_rows)[start:stop]]
 

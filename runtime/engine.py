@@ -23,15 +23,11 @@ from edgedec.runtime.config.checks import (
 )
 from edgedec.runtime.cores.core_split import CoreSplit
 from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
-from edgedec.runtime.drafting.skip_set import SkipSet
-from edgedec.runtime.methods.draft_source import DraftSource
 from edgedec.runtime.methods.methods import PLAIN, MethodParts, Methods
-from edgedec.runtime.ngrams.ngram_store import NgramStore
 from edgedec.runtime.requests.conversation import Conversation
 from edgedec.runtime.requests.predictors import Predictors
 from edgedec.runtime.requests.result import GenerationResult
 from edgedec.runtime.requests.stream import OnDone, Request, Stream
-from edgedec.runtime.sampling.grammar import Grammars
 from edgedec.runtime.sessions.memory import TARGET, SessionMemory
 from edgedec.runtime.sessions.model import KVPredictor, Model
 from edgedec.runtime.sessions.prefill import Progress, check_fits
@@ -41,11 +37,15 @@ from edgedec.runtime.text.prompt import Prompt, PromptEncoder
 from edgedec.runtime.text.text_stream import TextStream
 from edgedec.runtime.text.tokenizer import Codec
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # imported where they are needed: each import delays a first token
+    from edgedec.runtime.drafting.skip_set import SkipSet
+    from edgedec.runtime.methods.draft_source import DraftSource
+    from edgedec.runtime.ngrams.ngram_store import NgramStore
     from edgedec.runtime.requests.suggestions import Completion
+    from edgedec.runtime.sampling.grammar import GrammarMask, Grammars
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LoadedModel:
     """The parts an engine is made of.
 
@@ -102,7 +102,7 @@ class Engine:
             split=loaded.split,
         )
         self._methods = Methods(parts, loaded.default_method)
-        self._grammars = Grammars(loaded.tokenizer, loaded.model.vocab_size)
+        self._grammars: Grammars | None = None  # made when first asked for
         self._turns = Turns()
         self._streams: WeakSet[Stream] = WeakSet()
         self._sequences: WeakSet[TokenSequence] = WeakSet()  # lent to nobody, asked for by callers
@@ -235,7 +235,7 @@ class Engine:
         stops = frozenset(own_stops) | frozenset(config.stop_token_ids)
         with self._turns.taken():  # what requests share is made when first asked for
             strategy = self._strategy or self._methods.of_request(config)
-            mask = self._grammars.mask(config, stops)
+            mask = self._mask(config, stops)
         request = Request(
             strategy=strategy,
             started_s=started_s,
@@ -372,6 +372,15 @@ class Engine:
         loaded.release(loaded.model)
         self._predictors = Predictors(None)
         self._loaded = None
+
+    def _mask(self, config: GenerationConfig, stops: frozenset[int]) -> GrammarMask | None:
+        if config.constraint is None:
+            return None
+        if self._grammars is None:
+            from edgedec.runtime.sampling.grammar import Grammars
+
+            self._grammars = Grammars(self._open.tokenizer, self._open.model.vocab_size)
+        return self._grammars.mask(config, stops)
 
     def _tidy(self) -> None:
         """Ends the streams that were let go of unfinished."""

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -150,7 +150,7 @@ class Job:
         return self.loading.context or self.manifest.target.context
 
     @property
-    def draft(self) -> bool | Path:
+    def draft(self) -> Literal[True] | Path:
         """Where the draft model is."""
         return True if self.loading.draft is None else self.loading.draft
 

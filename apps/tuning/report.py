@@ -14,9 +14,8 @@ from rich.table import Table
 from edgedec.apps.tuning.runs import PLAIN, REFERENCES
 from edgedec.apps.tuning.state import Measured, Round, replace_text
 from edgedec.apps.tuning.sweep import Expected
-from edgedec.models.manifest import MANIFEST_NAME, BundleManifest
+from edgedec.models.manifest import MANIFEST_NAME, TUNED_KEY, BundleManifest
 from edgedec.runtime.config.switching import ADADEC, SwitchConfig
-from edgedec.runtime.switching.tuned import TUNED_KEY
 
 PROXY = (
     "agreement is the share of tokens that the target model would have chosen, given the text "

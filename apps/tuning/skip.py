@@ -21,10 +21,9 @@ from edgedec.apps.tuning.skip_search import SkipKey, StepCosts, search, speedup
 from edgedec.apps.tuning.state import replace_text
 from edgedec.apps.tuning.traces import generate_until
 from edgedec.models.errors import ConfigError
-from edgedec.models.manifest import BundleManifest
+from edgedec.models.manifest import SKIP_KEY, BundleManifest
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding.cost_table import CostTable
-from edgedec.runtime.drafting.skip_set import SKIP_KEY
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.sessions.passes import run_passes
 from edgedec.runtime.sessions.prefill import feed

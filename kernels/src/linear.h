@@ -84,18 +84,18 @@ EDK_INLINE GroupScales group_scales(const PartFloats outer[2], const uint8_t* ow
 /// Adds the products of one group of weights with row r of a tile.
 template <int F>
 EDK_INLINE PartFloats add_group(PartFloats sum, const GroupCodes& weights,
-                                const GroupScales& scales, GroupRows* rows, int zero, int r) {
+                                const GroupScales& scales, const GroupRows& rows, int zero, int r) {
   constexpr ScaleKind kKind = kFormats[F].kind;
   constexpr int kBits = kFormats[F].bits;
-  const int8_t* codes = rows->codes + r * kGroup;
-  const PartFloats row_scale = set1_part(rows->scale[r]);
+  const int8_t* codes = rows.codes(r);
+  const PartFloats row_scale = set1_part(rows.scale()[r]);
   const PartInts none = set1_part(0);
   if constexpr (kKind == ScaleKind::kOneMin || kKind == ScaleKind::kTwoMin) {
     const PartFloats dot = to_floats(dot_quads<kBits, 0, 8>(none, none, weights, codes));
     sum = fma(dot, mul(scales.scale[0], row_scale), sum);
-    return fma(scales.minimum, set1_part(rows->sum[r]), sum);
+    return fma(scales.minimum, set1_part(rows.sum()[r]), sum);
   } else {
-    const int32_t* offset = rows->offsets(zero) + 2 * r;
+    const int32_t* offset = rows.offsets(zero) + 2 * r;
     const PartInts first = set1_part(offset[0]), second = set1_part(offset[1]);
     if constexpr (kKind == ScaleKind::kTwo) {
       const PartFloats low = to_floats(dot_quads<kBits, 0, 4>(first, none, weights, codes));
@@ -111,14 +111,15 @@ EDK_INLINE PartFloats add_group(PartFloats sum, const GroupCodes& weights,
 /// have one. One look tells whether any does.
 template <int F, int M>
 EDK_INLINE void add_groups(PartFloats* sum, const Operand& op, const GroupCodes& weights,
-                           const GroupScales& scales, GroupRows* coarse) {
+                           const GroupScales& scales, const GroupRows& coarse) {
 #pragma GCC unroll 8
   for (int r = 0; r < M; ++r) sum[r] = add_group<F>(sum[r], weights, scales, coarse, op.zero, r);
-  if (__builtin_expect(!coarse->fine, 1)) return;
-  GroupRows* fine = op.rows->fine(coarse);
+  const uint32_t with_fine = *coarse.fine();
+  if (__builtin_expect(!with_fine, 1)) return;
+  const GroupRows fine = op.rows->fine(coarse);
 #pragma GCC unroll 8
   for (int r = 0; r < M; ++r)
-    if (coarse->fine >> r & 1) sum[r] = add_group<F>(sum[r], weights, scales, fine, op.zero, r);
+    if (with_fine >> r & 1) sum[r] = add_group<F>(sum[r], weights, scales, fine, op.zero, r);
 }
 
 /// Scales that all groups of a block share, of one part.
@@ -146,10 +147,10 @@ void quantised_tile(const Operand& op, const uint8_t* panel, int64_t tile, Float
     for (int64_t g = 0; g < groups; ++g) {
       for (int64_t line = 0; line < group_bytes(F) + group_scales_bytes(F); line += kCacheLine)
         prefetch(codes + kPrefetchBytes + line);
-      GroupRows* rows = op.rows->at(tile, block + g);
+      GroupRows rows = op.rows->at(tile, block + g, M);
       for (int part = 0; part < kParts; ++part) {
         // Else the compiler spreads all codes over registers before the first part, and runs out.
-        if constexpr (kParts > 1) asm volatile("" : "+r"(rows));
+        if constexpr (kParts > 1) asm volatile("" : "+r"(rows.base));
         const GroupCodes weights = unpack<kFormats[F].bits>(codes + part * kPartBytes);
         const GroupScales scales = group_scales<kFormats[F].kind>(outer[part], own, part);
         add_groups<F, M>(sum + part * M, op, weights, scales, rows);
@@ -298,9 +299,10 @@ void prepare_task(void* user, int64_t task) {
   const LinearPlan& plan = *static_cast<const LinearPlan*>(user);
   const int64_t length = ceil_div(plan.rows.groups, plan.spans);
   const int64_t begin = task % plan.spans * length, end = begin + length;
-  const RowsShare share{task / plan.spans, begin, end < plan.rows.groups ? end : plan.rows.groups};
-  const int64_t left = plan.args->rows - share.tile * kTileRows;
-  for (int64_t r = 0; r < left && r < kTileRows; ++r) prepare_row(*plan.args, plan.rows, share, r);
+  const int64_t tile = task / plan.spans, left = plan.args->rows - tile * kTileRows;
+  const RowsShare share{tile, left < kTileRows ? left : kTileRows, begin,
+                        end < plan.rows.groups ? end : plan.rows.groups};
+  for (int64_t r = 0; r < share.m; ++r) prepare_row(*plan.args, plan.rows, share, r);
 }
 
 /// Cuts the operator's scratch into consecutive 64-byte aligned arrays; with a null base it sizes.
@@ -342,8 +344,8 @@ int64_t plan_linear(const LinearArgs& args, LinearPlan* plan) {
     plan->n_out += args.gate && i ? 0 : matrix.n;
     tasks += args.gate && i ? 0 : ceil_div(matrix.n, kPanel);
   }
-  const int64_t bytes = static_cast<int64_t>(sizeof(GroupRows)) +
-                        plan->rows.n_zero * 2 * kTileRows * static_cast<int64_t>(sizeof(int32_t));
+  const int64_t bytes =
+      GroupRows::bytes(args.rows < kTileRows ? args.rows : kTileRows, plan->rows.n_zero);
   plan->rows.group_bytes = ceil_div(bytes, kCacheLine) * kCacheLine;
   return tasks;
 }

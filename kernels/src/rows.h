@@ -19,16 +19,20 @@ constexpr float kFineThreshold = 2.0f;  // times the row's mean scale
 constexpr float kSmallestScale = 1.17549435e-38f;  // below it, 1 / scale may be infinite
 constexpr float kFineSteps = 254.0f;    // steps of the fine plane in one step of the coarse one
 
-/// One group of a tile of kTileRows rows, all that a dot product reads of it side by side. What each
-/// zero point of the matrices costs follows: per row, minus the zero point times the sum of the codes
-/// over k 0-15 and over k 16-31.
+/// One group of a tile of m rows, all that a dot product reads of it side by side: one row's fits into
+/// a cache line. What each zero point of the matrices costs comes last: per row, minus the zero point
+/// times the sum of the codes over k 0-15 and over k 16-31.
 struct GroupRows {
-  int8_t codes[kTileRows * kGroup];  // 32 of each row; those past k are zero
-  float scale[kTileRows];
-  float sum[kTileRows];  // scale * (sum of codes)
-  uint32_t fine;         // bit r: row r has a fine plane
+  uint8_t* base;
+  int64_t m;
 
-  int32_t* offsets(int i) { return reinterpret_cast<int32_t*>(this + 1) + i * 2 * kTileRows; }
+  int8_t* codes(int64_t r) const { return reinterpret_cast<int8_t*>(base) + r * kGroup; }
+  float* scale() const { return reinterpret_cast<float*>(base + m * kGroup); }
+  float* sum() const { return scale() + m; }  // scale * (sum of codes)
+  uint32_t* fine() const { return reinterpret_cast<uint32_t*>(sum() + m); }  // bit r: it has that plane
+  int32_t* offsets(int i) const { return reinterpret_cast<int32_t*>(fine() + 1) + i * 2 * m; }
+
+  static int64_t bytes(int64_t m, int n_zero) { return m * kGroup + 4 * (2 * m + 1 + n_zero * 2 * m); }
 };
 
 /// All rows of one pass. A row's numbers depend on that row alone.
@@ -46,12 +50,11 @@ struct Rows {
   int n_zero = 0;
   int32_t zero[kMaxMatrices] = {};  // the zero points of the matrices
 
-  GroupRows* at(int64_t tile, int64_t g) const {
-    return reinterpret_cast<GroupRows*>(coarse + (tile * groups + g) * group_bytes);
+  /// m: rows of the tile.
+  GroupRows at(int64_t tile, int64_t g, int64_t m) const {
+    return {coarse + (tile * groups + g) * group_bytes, m};
   }
-  GroupRows* fine(GroupRows* group) const {
-    return reinterpret_cast<GroupRows*>(reinterpret_cast<uint8_t*>(group) + plane_bytes);
-  }
+  GroupRows fine(const GroupRows& group) const { return {group.base + plane_bytes, group.m}; }
 };
 
 inline float rms_inverse(const float* x, int64_t k, float epsilon) {
@@ -81,24 +84,24 @@ struct GroupValues {
 struct Quantised {
   Floats rest[2];
 
-  Quantised(const Floats steps[2], float scale, const Rows& rows, GroupRows* out, int64_t r) {
+  Quantised(const Floats steps[2], float scale, const Rows& rows, const GroupRows& out, int64_t r) {
     int32_t total = 0;
     for (int h = 0; h < 2; ++h) {
       const Floats code = max(min(round(steps[h]), set1(127.0f)), set1(-127.0f));
       rest[h] = sub(steps[h], code);
-      store_i8(out->codes + r * kGroup + 16 * h, to_ints(code));
+      store_i8(out.codes(r) + 16 * h, to_ints(code));
       const int32_t sum = reduce_add(to_ints(code));
-      for (int i = 0; i < rows.n_zero; ++i) out->offsets(i)[2 * r + h] = -rows.zero[i] * sum;
+      for (int i = 0; i < rows.n_zero; ++i) out.offsets(i)[2 * r + h] = -rows.zero[i] * sum;
       total += sum;
     }
-    out->scale[r] = scale;
-    out->sum[r] = scale * static_cast<float>(total);
+    out.scale()[r] = scale;
+    out.sum()[r] = scale * static_cast<float>(total);
   }
 };
 
 /// Quantises row r of a group; says whether it has a fine plane.
 inline bool quantise_group(const GroupValues& values, float scale, float fine_above,
-                           const Rows& rows, GroupRows* out, int64_t r) {
+                           const Rows& rows, const GroupRows& out, int64_t r) {
   const Floats inverse = set1(scale >= kSmallestScale ? 1.0f / scale : 0.0f);
   const Floats steps[2] = {mul(values.half[0], inverse), mul(values.half[1], inverse)};
   const Quantised coarse(steps, scale, rows, out, r);
@@ -134,6 +137,7 @@ class RowReader {
 /// Groups [begin, end) of the rows of one tile: what one thread prepares.
 struct RowsShare {
   int64_t tile;
+  int64_t m;  // rows of the tile
   int64_t begin;
   int64_t end;
 };
@@ -151,11 +155,11 @@ inline void quantise_row(const RowReader& reader, const Rows& rows, const RowsSh
   }
   const float mean = static_cast<float>(total / static_cast<double>(rows.groups));
   for (int64_t g = share.begin; g < share.end; ++g) {
-    GroupRows* out = rows.at(share.tile, g);
-    if (r == 0) out->fine = 0;
+    const GroupRows out = rows.at(share.tile, g, share.m);
+    if (r == 0) *out.fine() = 0;
     const bool is_fine =
         quantise_group(reader.group(g), scales[g], kFineThreshold * mean, rows, out, r);
-    out->fine |= static_cast<uint32_t>(is_fine) << r;
+    *out.fine() |= static_cast<uint32_t>(is_fine) << r;
   }
 }
 

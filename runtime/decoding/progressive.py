@@ -11,19 +11,17 @@ Source: KV Prediction (arXiv 2410.08391); here the auxiliary model is the model'
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
-from edgedec.runtime.config.generation import AUTO, EXACT, PREDICTED
+from edgedec.runtime.config.generation import AUTO, PREDICTED
+from edgedec.runtime.decoding.prefilling import Prefilling, Provisional
 from edgedec.runtime.decoding.strategy import DecodeState
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sessions.model import KVPredictor
 from edgedec.runtime.sessions.passes import Pass, Passes
 from edgedec.runtime.sessions.prefill import (
     PREFILL_CHUNK,
-    ExactPrefiller,
     Prefilled,
     PrefillRequest,
     rewind,
@@ -52,58 +50,25 @@ MOST_HIDDEN_BYTES = 512 << 20
 """Hidden states of a prompt that are kept; longer prompts are read at once."""
 
 
-@dataclass(frozen=True)
-class Provisional:
-    """Tokens that follow the prompt if the predictions are right: those of all steps so far."""
-
-    tokens: tuple[int, ...]
-
-
-def begin_prefill(
-    state: DecodeState, request: PrefillRequest, predictor: KVPredictor | None
-) -> Prefilling:
-    """Returns how the prompt of ``state`` is read; at once without a predictor."""
+def begin_early(
+    state: DecodeState, request: PrefillRequest, predictor: KVPredictor
+) -> Prefilling | None:
+    """Returns how the prompt of ``state`` is answered early; None where reading it is better."""
     mode = state.config.prefill
     n_left = len(state.tokens) - common_prefix(state.sequence.tokens, state.tokens)
-    row_nbytes = 4 * (0 if predictor is None else predictor.hidden_size)
-    least = LEAST_TOKENS if mode == AUTO else N_SINKS + N_ROUGH + 1
-    if predictor is None or mode == EXACT or n_left < least:
-        return ExactPrefill(state, request)
+    if n_left < (LEAST_TOKENS if mode == AUTO else N_SINKS + N_ROUGH + 1):
+        return None
     if mode == PREDICTED:
         return PredictedPrefill(state, request, predictor)
-    if n_left * row_nbytes > MOST_HIDDEN_BYTES or (mode == AUTO and not _pays(state, predictor)):
-        return ExactPrefill(state, request)
+    is_large = n_left * 4 * predictor.hidden_size > MOST_HIDDEN_BYTES
+    if is_large or (mode == AUTO and not _pays(state, predictor)):
+        return None
     return ProgressivePrefill(state, request, predictor)
 
 
 def _pays(state: DecodeState, predictor: KVPredictor) -> bool:
     """Says whether the first token comes soon enough to be worth the provisional ones."""
     return predictor.depth / state.sequence.model.n_layers <= MOST_SHARE
-
-
-class Prefilling(Protocol):
-    """One request's prompt on its way into the KV cache."""
-
-    @property
-    def is_exact(self) -> bool:
-        """What it leaves there is what computing every token gives, bit for bit."""
-
-    def step(self, noise: Noise) -> Passes[Prefilled | Provisional | None]:
-        """Goes on; returns what it ends with, or tokens on the way, or None when cancelled."""
-
-
-class ExactPrefill:
-    """Reads the prompt in one step."""
-
-    is_exact = True
-
-    def __init__(self, state: DecodeState, request: PrefillRequest) -> None:
-        self._state = state
-        self._request = request
-
-    def step(self, noise: Noise) -> Passes[Prefilled | Provisional | None]:
-        state = self._state
-        return ExactPrefiller().prefill(state.sequence, state.tokens, self._request)
 
 
 class _EarlyLayers:

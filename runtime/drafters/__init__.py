@@ -12,13 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from edgedec.runtime.cores.core_split import CoreSplit
-from edgedec.runtime.drafting.draft_role import DraftRole
-from edgedec.runtime.drafting.drafter import Drafter, ModelDrafter
-from edgedec.runtime.drafting.skip_set import SkipSet
-from edgedec.runtime.ngrams.ngram_store import NgramStore
+if TYPE_CHECKING:  # what no drafter needs is not imported: it delays a first token
+    from edgedec.runtime.cores.core_split import CoreSplit
+    from edgedec.runtime.drafting.draft_role import DraftRole
+    from edgedec.runtime.drafting.drafter import Drafter, ModelDrafter
+    from edgedec.runtime.drafting.skip_set import SkipSet
+    from edgedec.runtime.ngrams.ngram_store import NgramStore
 
 
 class Need(Enum):

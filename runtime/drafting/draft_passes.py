@@ -24,6 +24,8 @@ class DraftPasses:
     """
 
     promise: Promise | None = None
+    layer_gates: tuple[bool, ...] | None = None
+    """The sub-layers that run, as a `Pass` states them."""
 
     def __init__(
         self,
@@ -82,17 +84,7 @@ class DraftPasses:
 
         Their own rows are numbered on from those before.
         """
-        n_known = len(self._tokens)
-        tree = TokenTree((*self._tokens, *tokens), (*self._parents, *parents))
-        self._tokens, self._parents = [], []  # a failed pass leaves no tree
-        rows = yield Pass(
-            self.sequence,
-            tree,
-            range(n_known, len(tree)),
-            n_known=n_known,
-            with_logits=with_logits,
-        )
-        self._tokens, self._parents = list(tree.tokens), list(tree.parents)
+        rows = yield from self._extend(tokens, parents, with_logits)
         self.cost.n_levels += 1
         self.cost.n_level_rows += len(tokens)
         self.cost.level_ms += rows.ms
@@ -107,6 +99,23 @@ class DraftPasses:
     def n_rows(self) -> int:
         """Rows of the tree so far."""
         return len(self._tokens)
+
+    def _extend(
+        self, tokens: Sequence[int], parents: Sequence[int], with_logits: bool
+    ) -> Passes[Rows]:
+        n_known = len(self._tokens)
+        tree = TokenTree((*self._tokens, *tokens), (*self._parents, *parents))
+        self._tokens, self._parents = [], []  # a failed pass leaves no tree
+        rows = yield Pass(
+            self.sequence,
+            tree,
+            range(n_known, len(tree)),
+            n_known=n_known,
+            with_logits=with_logits,
+            layer_gates=self.layer_gates,
+        )
+        self._tokens, self._parents = list(tree.tokens), list(tree.parents)
+        return rows
 
     def _way(self, text: Sequence[int]) -> list[int]:
         """Returns the rows of the tree that spell the beginning of ``text``."""

@@ -8,10 +8,8 @@ from typing import Any
 
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError
+from edgedec.models.manifest import SKIP_KEY
 from edgedec.runtime.drafting.drafter import Promise
-
-SKIP_KEY = "skip"
-"""Where `manifest.defaults` holds what `edgedec tune --skip` found."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import Literal
 
 from edgedec.models.errors import BundleError
 from edgedec.models.head_ids import read_head_ids
@@ -72,21 +73,19 @@ class DraftSource:
 def find_draft(
     folder: Path,
     manifest: BundleManifest,
-    draft: bool | str | Path,
+    draft: Literal[True] | str | Path,
     threads: int,
     context: int,
 ) -> DraftSource | None:
     """Returns where the draft model lies; reads no more than manifests.
 
     Args:
-        draft: True for the bundle's own draft model, if it has one; False for none; the path of
-            another bundle whose target model shall draft.
+        draft: True for the bundle's own draft model, if it has one; the path of another bundle
+            whose target model shall draft.
 
     Raises:
         BundleError: That other bundle is broken.
     """
-    if draft is False:
-        return None
     other, listing = (folder, manifest) if draft is True else (Path(draft), None)
     listing = listing or read_manifest(other)
     model_name = listing.draft_name if draft is True else listing.target_name

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgedec.models.errors import BundleError
 from edgedec.models.manifest import BundleManifest
-from edgedec.runtime.ngrams.ngram_store import NgramStore
 from edgedec.runtime.text.tokenizer import TOKENIZER_NAME
+
+if TYPE_CHECKING:
+    from edgedec.runtime.ngrams.ngram_store import NgramStore
 
 
 def tokenizer_sha256(manifest: BundleManifest) -> str:
@@ -30,4 +33,6 @@ def find_store(path: str | Path | None, manifest: BundleManifest) -> NgramStore 
     """
     if path is None:
         return None
+    from edgedec.runtime.ngrams.ngram_store import NgramStore
+
     return NgramStore.open(path, tokenizer_sha256(manifest))

@@ -8,14 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from edgedec import kernels
 from edgedec.models.errors import BundleError, ConfigError, SessionError
 from edgedec.models.fields import shown
-from edgedec.models.manifest import BundleManifest
+from edgedec.models.manifest import TUNED_KEY, BundleManifest
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.cores.machine import processors
 from edgedec.runtime.methods.methods import PLAIN, identity_of
-from edgedec.runtime.switching.tuned import TUNED_KEY
 from edgedec.runtime.text.prompt import PromptEncoder
 from edgedec.runtime.text.tokenizer import Tokenizer
 
@@ -65,6 +63,8 @@ def tuned(manifest: BundleManifest) -> Mapping[str, Any] | None:
 
 def identity(manifest: BundleManifest, threads: int) -> str:
     """Returns a name of the models, the machine and the threads that costs depend on."""
+    from edgedec import kernels  # not needed before there is a bundle
+
     weights = sorted((path, entry.sha256) for path, entry in manifest.files.items())
     isa = kernels.active_isa() if kernels.has_library() else ""
     return identity_of(weights, threads, isa, platform.machine(), platform.node(), processors())

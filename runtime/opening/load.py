@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgedec.models.errors import BundleError, ConfigError
-from edgedec.models.manifest import ModelEntry, read_manifest
+from edgedec.models.manifest import SKIP_KEY, BundleManifest, ModelEntry, read_manifest
 from edgedec.runtime.backends import release_model
 from edgedec.runtime.config.checks import check_progress, check_type, checked_path
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.cores.machine import physical_cores
-from edgedec.runtime.drafting.skip_set import SkipSet
 from edgedec.runtime.engine import Engine, LoadedModel
-from edgedec.runtime.methods.draft_source import find_draft
 from edgedec.runtime.methods.store_source import find_store
 from edgedec.runtime.opening.bundle_parts import (
     default_method,
@@ -23,13 +23,17 @@ from edgedec.runtime.opening.bundle_parts import (
     prompt_encoder,
     tuned,
 )
-from edgedec.runtime.opening.kv_maps import find_predictor
 from edgedec.runtime.opening.loading import load_together
 from edgedec.runtime.opening.options import EngineOptions
 from edgedec.runtime.opening.split_cores import split_cores
 from edgedec.runtime.sessions.memory import DRAFT, TARGET, KnownModel, SessionMemory, fingerprint_of
 from edgedec.runtime.sessions.prefill import Progress
 from edgedec.runtime.text.tokenizer import TOKENIZER_NAME
+
+if TYPE_CHECKING:
+    from edgedec.runtime.drafting.skip_set import SkipSet
+    from edgedec.runtime.methods.draft_source import DraftSource
+    from edgedec.runtime.sessions.model import KVPredictor
 
 
 def load(
@@ -67,7 +71,7 @@ def load(
     fingerprint = fingerprint_of(manifest, manifest.target_name)
     memory.know(TARGET, KnownModel(fingerprint, entry.config, context))
     draft_threads = options.draft_threads or threads
-    draft = find_draft(folder, manifest, options.draft, draft_threads, context)
+    draft = _find_draft(folder, manifest, options.draft, draft_threads, context)
     if draft is not None:
         memory.know(DRAFT, draft.model)
         draft = replace(draft, memory=memory, affinity=placed.first(draft_threads))
@@ -89,17 +93,48 @@ def load(
                 identity=identity(manifest, threads),
                 memory=memory,
                 tuned=tuned(manifest),
-                skip_set=SkipSet.read(manifest.defaults, entry.config),
+                skip_set=_find_skip_set(manifest),
                 store=store,
                 is_store_growing=options.is_store_growing,
                 split=split,
                 release=release_model,
-                predictor=find_predictor(folder, manifest, threads, placed),
+                predictor=_find_predictor(folder, manifest, threads, placed),
             )
         )
     except BaseException:
         release_model(model)  # nobody else has it to give back
         raise
+
+
+# What most bundles do not have is imported where it is found: it delays a first token.
+
+
+def _find_draft(
+    folder: Path, manifest: BundleManifest, draft: bool | str | Path, threads: int, context: int
+) -> DraftSource | None:
+    if draft is False or (draft is True and manifest.draft_name is None):
+        return None
+    from edgedec.runtime.methods.draft_source import find_draft
+
+    return find_draft(folder, manifest, draft, threads, context)
+
+
+def _find_skip_set(manifest: BundleManifest) -> SkipSet | None:
+    if SKIP_KEY not in manifest.defaults:
+        return None
+    from edgedec.runtime.drafting.skip_set import SkipSet
+
+    return SkipSet.read(manifest.defaults, manifest.target.config)
+
+
+def _find_predictor(
+    folder: Path, manifest: BundleManifest, threads: int, affinity: Affinity
+) -> Callable[[], KVPredictor] | None:
+    if not manifest.auxiliary:
+        return None
+    from edgedec.runtime.opening.kv_maps import find_predictor
+
+    return find_predictor(folder, manifest, threads, affinity)
 
 
 def _chosen_context(context: int | None, entry: ModelEntry) -> int:

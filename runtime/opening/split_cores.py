@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import ModelEntry
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.cores.core_split import CoreSplit
 from edgedec.runtime.cores.machine import one_processor_per_core
-from edgedec.runtime.methods.draft_source import DraftSource
+
+if TYPE_CHECKING:
+    from edgedec.runtime.methods.draft_source import DraftSource
 
 AUTO, ON, OFF = MODES = ("auto", "on", "off")
 

@@ -7,12 +7,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from weakref import ref
 
 from edgedec.models.errors import SessionError
 from edgedec.runtime.cores.machine import peak_rss_mb
-from edgedec.runtime.decoding.progressive import Prefilling, Provisional, begin_prefill
+from edgedec.runtime.decoding.prefilling import Prefilling, Provisional, begin_prefill
 from edgedec.runtime.decoding.strategy import TARGET, DecodeState, Decoding, DecodingStrategy
 from edgedec.runtime.requests.result import FinishReason, GenerationResult
 from edgedec.runtime.sampling.noise import Noise
@@ -21,9 +21,11 @@ from edgedec.runtime.sessions.passes import Passes
 from edgedec.runtime.sessions.prefill import Prefilled, PrefillRequest, Progress
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.turns import Turns
-from edgedec.runtime.switching.policy import Signal
 from edgedec.runtime.text.common_prefix import common_prefix
 from edgedec.runtime.text.text_stream import TextStream
+
+if TYPE_CHECKING:
+    from edgedec.runtime.switching.policy import Signal
 
 
 class Lender(Protocol):
@@ -36,7 +38,7 @@ class Lender(Protocol):
         """Takes it back."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Request:
     """What a stream needs to know besides its state.
 
@@ -201,6 +203,8 @@ class Stream(Iterator[str]):
     @property
     def signal(self) -> Signal | None:
         """How sure the target model was of the newest token; None if it is not watched."""
+        from edgedec.runtime.switching.policy import Signal
+
         row = self._state.chosen_by
         return None if row is None else Signal.of(*row)
 

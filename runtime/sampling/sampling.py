@@ -59,7 +59,7 @@ class History:
         return ids, np.fromiter(self._emitted.values(), np.float64)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Survivors:
     """The tokens a draw may give, in rising order of id.
 

@@ -32,7 +32,7 @@ class PrefillCounts(Protocol):
     n_prefill_tokens: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Prefilled:
     """What a prefill left besides the KV cache.
 

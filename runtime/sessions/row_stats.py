@@ -11,7 +11,7 @@ import numpy.typing as npt
 from edgedec.models.graph import N_TOP
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RowStats:
     """Statistics of raw logits rows: before temperature, penalties and masks.
 

@@ -21,7 +21,7 @@ Layout = dict[str, tuple[str, tuple[int, ...]]]
 """Of each array of rows: its dtype and the shape of one token's row."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SessionState:
     """Tokens, and the rows of those after the first ``start``.
 

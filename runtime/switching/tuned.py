@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgedec.models.errors import BundleError, ConfigError
+from edgedec.models.manifest import TUNED_KEY
 from edgedec.runtime.config.switching import ADADEC, SwitchConfig
-
-TUNED_KEY = "switch"
-"""Where `manifest.defaults` holds what `edgedec tune` found."""
 
 TUNED_FIELDS = ("threshold", "window", "dwell", "hysteresis", "reset_window")
 

@@ -16,7 +16,6 @@ import tokenizers
 from tokenizers.decoders import DecodeStream
 
 from edgedec.models.errors import BundleError, SessionError
-from edgedec.runtime.text.token_map import spellings
 from edgedec.runtime.text.tokenizer_guard import check_growth, panics_as
 
 TOKENIZER_NAME = "tokenizer.json"
@@ -138,6 +137,8 @@ class Tokenizer:
 
     def spellings(self) -> Mapping[int, bytes | str]:
         """Returns the bytes that each token stands for; for special tokens, their names."""
+        from edgedec.runtime.text.token_map import spellings
+
         return spellings(json.loads(self._backend.to_str()))
 
     def detokenizer(self) -> StreamDecoder:

@@ -81,7 +81,8 @@ def test_models_that_take_turns_are_always_coloured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setattr(sys, "stdout", Terminal())
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
     target, draft = target_toy(), draft_toy()
     setting = SwitchConfig.parse("ead:threshold=2.0,window=3,dwell=2")
     strategy = Switching(role_of(draft), setting, size_ratio=0.25)
@@ -92,7 +93,7 @@ def test_models_that_take_turns_are_always_coloured(
         f"{GREEN}{token} {PLAIN}" if origin == "draft" else f"{token} "
         for token, origin in zip(found.token_ids, found.origins, strict=True)
     )
-    assert sys.stdout.getvalue().rstrip() == painted.rstrip()  # type: ignore[attr-defined]
+    assert terminal.getvalue().rstrip() == painted.rstrip()
     err = capsys.readouterr().err
     share = found.switch["share_target"]
     assert 0 < share < 1

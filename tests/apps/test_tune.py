@@ -22,14 +22,13 @@ from edgedec.apps.tuning.state import Measured, TuneState, replace_text
 from edgedec.apps.tuning.sweep import Costs, Expected, around, candidates, expect, frontier
 from edgedec.apps.tuning.traces import Trace, predictions
 from edgedec.models.errors import ConfigError
-from edgedec.models.manifest import read_manifest
+from edgedec.models.manifest import TUNED_KEY, read_manifest
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.switching import SwitchConfig
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.rows import Rows
 from edgedec.runtime.switching.policy import Signal
-from edgedec.runtime.switching.tuned import TUNED_KEY
 
 from ..runtime.conftest import ToyModel, ToySession
 from ..runtime.draft_toys import PROMPT, VOCAB, generate

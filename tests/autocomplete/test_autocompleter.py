@@ -13,7 +13,7 @@ from edgedec.models.errors import ConfigError, SessionError
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.text.tokenizer import Tokenizer
 
-from ..runtime.conftest import Row, backend, make_engine, one_hot, tokenizer  # noqa: F401
+from ..runtime.conftest import Row, one_hot
 
 TEXT = "The quick brown fox\njumps over the lazy dog.\nThe quick brown fox\n"
 Maker = Callable[..., Engine]
@@ -33,7 +33,7 @@ def knowing(text: str, codec: Tokenizer) -> Callable[[Sequence[int]], Row]:
 
 
 @pytest.fixture
-def engine(make_engine: Maker, tokenizer: Tokenizer) -> Iterator[Engine]:  # noqa: F811
+def engine(make_engine: Maker, tokenizer: Tokenizer) -> Iterator[Engine]:
     with make_engine(knowing(TEXT, tokenizer)) as engine:
         yield engine
 
@@ -105,7 +105,7 @@ def test_the_newest_of_many_changes_wins(engine: Engine) -> None:
         assert offered(last) == TEXT[16:19]
 
 
-def test_a_key_computes_its_own_token_only(engine: Engine, tokenizer: Tokenizer) -> None:  # noqa: F811
+def test_a_key_computes_its_own_token_only(engine: Engine, tokenizer: Tokenizer) -> None:
     config = AutocompleteConfig(max_idle_cpu=0.0, min_probability=1.0)
     text = "one two three four five six "
     with Autocompleter(engine, config) as completer:
@@ -151,7 +151,7 @@ def test_closed_and_failed_ones_say_so(engine: Engine) -> None:
         completer.update(at(4))
 
 
-def test_a_closed_engine_is_named(make_engine: Maker) -> None:  # noqa: F811
+def test_a_closed_engine_is_named(make_engine: Maker) -> None:
     engine = make_engine()
     completer = Autocompleter(engine)
     engine.close()

@@ -16,7 +16,7 @@ from edgedec.runtime.text.common_prefix import common_prefix
 from edgedec.runtime.text.prompt import PromptEncoder
 from edgedec.runtime.text.tokenizer import Tokenizer
 
-from ..runtime.conftest import ToyModel, backend, make_engine, tokenizer  # noqa: F401
+from ..runtime.conftest import ToyModel
 
 LINES = "".join(f"line {i} of a text\n" for i in range(400))
 FILLING = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
@@ -24,7 +24,7 @@ Maker = Callable[..., Engine]
 
 
 @pytest.fixture
-def filling(backend: tokenizers.Tokenizer) -> Engine:  # noqa: F811
+def filling(backend: tokenizers.Tokenizer) -> Engine:
     """Returns an engine whose model can fill in."""
     made = tokenizers.Tokenizer.from_str(backend.to_str())
     made.add_special_tokens(list(FILLING))
@@ -37,7 +37,7 @@ def make_layout(engine: Engine, **config: int) -> PromptLayout:
     return PromptLayout(engine, AutocompleteConfig(max_new_tokens=8, **config))
 
 
-def test_a_model_that_cannot_fill_in_reads_what_is_before(make_engine: Maker) -> None:  # noqa: F811
+def test_a_model_that_cannot_fill_in_reads_what_is_before(make_engine: Maker) -> None:
     engine = make_engine()
     layout = make_layout(engine, n_before=64, n_after=4)
     window = layout.window(Document("some text and more", 9))
@@ -90,7 +90,7 @@ def test_huge_documents_are_read_near_the_cursor_only(filling: Engine) -> None:
     assert len(layout.prompt(window)) <= 64 + 32 + 3
 
 
-def test_a_context_without_room_is_refused(make_engine: Maker) -> None:  # noqa: F811
+def test_a_context_without_room_is_refused(make_engine: Maker) -> None:
     with pytest.raises(ConfigError, match="of a context of 40, expected that some are left"):
         make_layout(make_engine(context=40))
 

@@ -14,7 +14,7 @@ from edgedec.runtime.decoding.speculative import Speculative
 from edgedec.runtime.drafters import find_drafter
 from edgedec.runtime.drafters.lookup import PromptLookup
 from edgedec.runtime.drafters.recycling import TokenRecycling
-from edgedec.runtime.drafters.store import StoreDrafter
+from edgedec.runtime.drafters.store.store_drafter import StoreDrafter
 from edgedec.runtime.drafters.trigram import Trigrams
 from edgedec.runtime.drafting.drafter import Budget, Drafter
 from edgedec.runtime.ngrams.ngram_store import NgramStore

@@ -12,7 +12,7 @@ import pytest
 
 import edgedec
 from edgedec.models.errors import BundleError
-from edgedec.models.manifest import MANIFEST_NAME, read_manifest
+from edgedec.models.manifest import MANIFEST_NAME, SKIP_KEY, read_manifest
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding.controller import Controller
 from edgedec.runtime.decoding.cost_book import CostBook
@@ -20,9 +20,9 @@ from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.decoding.speculative import Speculative
 from edgedec.runtime.decoding.strategy import DecodeState
-from edgedec.runtime.drafters.skip import SkipDrafter
+from edgedec.runtime.drafters.skip.skip_drafter import SkipDrafter
 from edgedec.runtime.drafting.drafter import Budget, Promise
-from edgedec.runtime.drafting.skip_set import SKIP_KEY, SkipSet
+from edgedec.runtime.drafting.skip_set import SkipSet
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sessions.passes import Pass, Passes, run_passes
 from edgedec.runtime.sessions.prefill import ExactPrefiller, PrefillRequest

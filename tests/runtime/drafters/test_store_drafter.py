@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgedec.runtime.decoding.planner import FixedPlanner
-from edgedec.runtime.drafters.store import StoreDrafter
+from edgedec.runtime.drafters.store.store_drafter import StoreDrafter
 from edgedec.runtime.drafting.draft_tree import DraftTree
 from edgedec.runtime.drafting.drafter import Budget, DraftPrompt
 from edgedec.runtime.ngrams.ngram_store import NgramStore

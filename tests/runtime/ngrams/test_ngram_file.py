@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 
 from edgedec.models.errors import BundleError, ConfigError
 from edgedec.runtime.ngrams.ngram_file import (
@@ -23,18 +22,10 @@ from edgedec.runtime.ngrams.ngram_file import (
 )
 from edgedec.runtime.ngrams.ngram_store import NgramStore
 
-HASH, OTHER_HASH = "ab" * 32, "cd" * 32
+from .conftest import HASH, open_store
+
+OTHER_HASH = "cd" * 32
 HEADER_BYTES = 64
-TOKENS = st.integers(0, 3)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "store.ngrams"
-
-
-def open_store(path: Path, max_bytes: int = 1 << 20) -> NgramStore:
-    return NgramStore.open(path, HASH, max_bytes)
 
 
 @pytest.mark.robustness

@@ -17,20 +17,10 @@ from edgedec.runtime.ngrams.ngram_file import (
     NgramFile,
 )
 from edgedec.runtime.ngrams.ngram_index import LONGEST, SHORTEST, NgramIndex
-from edgedec.runtime.ngrams.ngram_store import NgramStore
 
-HASH, OTHER_HASH = "ab" * 32, "cd" * 32
-HEADER_BYTES = 64
+from .conftest import HASH, open_store
+
 TOKENS = st.integers(0, 3)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "store.ngrams"
-
-
-def open_store(path: Path, max_bytes: int = 1 << 20) -> NgramStore:
-    return NgramStore.open(path, HASH, max_bytes)
 
 
 def search(texts: list[list[int]], context: list[int]) -> tuple[int, list[list[int]]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from edgedec.runtime.drafters import DrafterParts, FreeMethod, Need
 from edgedec.runtime.drafting.best_first import AcceptanceRates, BestFirst, Option
 from edgedec.runtime.drafting.draft_tree import DraftTree
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt, RoundOutcome
@@ -92,11 +91,3 @@ def _options(length: int, rows: Rows, depth: int) -> list[Option[tuple[int, Rows
         Option(token, n / len(found), kind, (length, tuple(r for r in found if r[depth] == token)))
         for token, n in Counter(row[depth] for row in found).most_common(_N_BRANCHES)
     ]
-
-
-def _make(parts: DrafterParts) -> StoreDrafter:
-    assert parts.store is not None
-    return StoreDrafter(parts.store, parts.is_store_growing)
-
-
-METHOD = FreeMethod("what followed the last words in texts on disk", _make, Need.STORE)

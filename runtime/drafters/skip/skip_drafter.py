@@ -10,16 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgedec.runtime.cores.core_split import CoreSplit
-from edgedec.runtime.drafters import DrafterParts, ModelMethod, Need
 from edgedec.runtime.drafters.draft.tree_drafting import TreeDrafter
 from edgedec.runtime.drafting.draft_passes import PREFIX, DraftPasses
 from edgedec.runtime.drafting.drafter import DraftPrompt
 from edgedec.runtime.drafting.skip_set import SkipSet
-from edgedec.runtime.sessions.passes import Pass, Passes
+from edgedec.runtime.sessions.passes import Passes
 from edgedec.runtime.sessions.rows import Rows
 from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.token_tree import TokenTree
 from edgedec.runtime.text.token_map import TokenMap
 
 
@@ -32,7 +29,7 @@ class SkipPasses(DraftPasses):
     def __init__(self, target: TokenSequence, skip_set: SkipSet) -> None:
         super().__init__(target)
         self.promise = skip_set.promise
-        self._layer_gates = skip_set.layer_gates
+        self.layer_gates = skip_set.layer_gates
 
     def n_missing(self, text: Sequence[int]) -> int:
         """Returns 1, the anchor: the target model has read all before it."""
@@ -46,7 +43,7 @@ class SkipPasses(DraftPasses):
     def feed(self, text: Sequence[int], with_logits: bool) -> Passes[Rows]:
         """Computes the anchor; returns the row after it."""
         assert self.sequence.n_tokens == len(text) - 1
-        rows = yield from self._run(text[-1:], [PREFIX], with_logits)
+        rows = yield from self._extend(text[-1:], [PREFIX], with_logits)
         self.cost.n_fed += 1
         self.cost.feed_ms += rows.ms
         return rows
@@ -59,11 +56,7 @@ class SkipPasses(DraftPasses):
         self, tokens: Sequence[int], parents: Sequence[int], with_logits: bool
     ) -> Passes[Rows]:
         """Returns the rows after ``tokens``, which follow the drafted rows ``parents``."""
-        rows = yield from self._run(tokens, [parent + 1 for parent in parents], with_logits)
-        self.cost.n_levels += 1
-        self.cost.n_level_rows += len(tokens)
-        self.cost.level_ms += rows.ms
-        return rows
+        return (yield from super().grow(tokens, [parent + 1 for parent in parents], with_logits))
 
     def end(self, text: Sequence[int]) -> None:
         """Forgets the tree: the sequence is the request's."""
@@ -73,23 +66,6 @@ class SkipPasses(DraftPasses):
     def n_rows(self) -> int:
         """Drafted rows so far."""
         return len(self._tokens) - 1
-
-    def _run(
-        self, tokens: Sequence[int], parents: Sequence[int], with_logits: bool
-    ) -> Passes[Rows]:
-        n_known = len(self._tokens)
-        tree = TokenTree((*self._tokens, *tokens), (*self._parents, *parents))
-        self._tokens, self._parents = [], []  # a failed pass leaves no tree
-        rows = yield Pass(
-            self.sequence,
-            tree,
-            range(n_known, len(tree)),
-            n_known=n_known,
-            with_logits=with_logits,
-            layer_gates=self._layer_gates,
-        )
-        self._tokens, self._parents = list(tree.tokens), list(tree.parents)
-        return rows
 
 
 class SkipDrafter(TreeDrafter):
@@ -107,16 +83,3 @@ class SkipDrafter(TreeDrafter):
 
     def close(self) -> None:
         """Does nothing: the model is the target."""
-
-
-def _make(parts: DrafterParts, split: CoreSplit | None) -> SkipDrafter:
-    assert parts.skip_set is not None
-    return SkipDrafter(parts.skip_set)
-
-
-METHOD = ModelMethod(
-    "what the model itself would write with some of its sub-layers left out",
-    _make,
-    Need.SKIP_SET,
-    is_spare=True,
-)

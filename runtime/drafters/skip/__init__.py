@@ -1,0 +1,22 @@
+"""The target model drafts for itself, some of its sub-layers left out."""
+
+from __future__ import annotations
+
+from edgedec.runtime.cores.core_split import CoreSplit
+from edgedec.runtime.drafters import DrafterParts, ModelMethod, Need
+from edgedec.runtime.drafting.drafter import ModelDrafter
+
+
+def _make(parts: DrafterParts, split: CoreSplit | None) -> ModelDrafter:
+    from edgedec.runtime.drafters.skip.skip_drafter import SkipDrafter
+
+    assert parts.skip_set is not None
+    return SkipDrafter(parts.skip_set)
+
+
+METHOD = ModelMethod(
+    "what the model itself would write with some of its sub-layers left out",
+    _make,
+    Need.SKIP_SET,
+    is_spare=True,
+)

@@ -1,0 +1,148 @@
+"""The methods that draft: `auto`, and names of drafters joined by `+`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from edgedec.models.errors import ConfigError
+from edgedec.runtime.decoding.controller import Controller
+from edgedec.runtime.decoding.cost_book import CostBook
+from edgedec.runtime.decoding.plain import Plain
+from edgedec.runtime.decoding.planner import FixedPlanner
+from edgedec.runtime.decoding.speculative import Speculative
+from edgedec.runtime.decoding.strategy import DecodingStrategy
+from edgedec.runtime.decoding.verifiers import (
+    DEFAULT_VERIFIER,
+    Verifier,
+    find_verifier,
+    kind_for,
+)
+from edgedec.runtime.drafters import (
+    DrafterParts,
+    FreeMethod,
+    ModelMethod,
+    drafter_names,
+    find_drafter,
+)
+from edgedec.runtime.drafting.draft_tree import SiblingKind
+from edgedec.runtime.drafting.drafter import Budget, Drafter, ModelDrafter
+from edgedec.runtime.methods.methods import AUTO, DRAFT, PLAIN, MethodParts
+
+if TYPE_CHECKING:
+    from edgedec.runtime.drafting.draft_role import DraftRole
+
+_FIXED = Budget(n_nodes=7, depth=7, min_value=0.02)
+_FIXED_MODEL = Budget(n_nodes=7, depth=4, min_value=0.02, min_step_value=0.25, n_step_nodes=2)
+
+
+class DraftingMethods:
+    """The methods of one engine under a verifier; drafters are made when first asked for."""
+
+    def __init__(self, parts: MethodParts, open_draft: Callable[[], DraftRole]) -> None:
+        """open_draft: opens the draft model of ``parts``, the same one whenever it is called."""
+        self._parts = parts
+        self._made: dict[tuple[str, str], DecodingStrategy] = {}
+        self._costs = CostBook(parts.identity)
+        self._free: dict[str, Drafter] = {}
+        self._models: dict[tuple[str, bool], ModelDrafter] = {}  # by name, with overlap or not
+        self._drafter_parts = DrafterParts(
+            parts.store,
+            parts.is_store_growing,
+            None if parts.draft is None else open_draft,
+            parts.skip_set,
+        )
+
+    def strategy(self, name: str, verifier: str | None) -> DecodingStrategy:
+        """Returns the method called ``name`` under ``verifier``, the default one when None.
+
+        Raises:
+            ConfigError: There is no such method or verifier, or the bundle lacks what it needs.
+        """
+        judge = find_verifier(verifier)
+        key = (name, judge.name)
+        if key not in self._made:
+            self._made[key] = self._make(name, judge)
+        return self._made[key]
+
+    def forget(self) -> None:
+        """Drops all drafters and with them what they learned; costs stay known."""
+        for strategy in self._made.values():
+            strategy.close()
+        for made in (self._made, self._free, self._models):
+            made.clear()
+
+    def _make(self, name: str, verifier: Verifier) -> DecodingStrategy:
+        if name == PLAIN:
+            return Plain()
+        if kind_for(verifier) is SiblingKind.INDEPENDENT and name != DRAFT:
+            raise ConfigError(
+                f"the {verifier.name} verifier judges nothing but what a draft model draws, and "
+                f"method {name} drafts otherwise: use method draft, or another verifier"
+            )
+        free, models = self._chosen(name)
+        why_not = self._why_no_overlap(verifier) if DRAFT in models else ""
+        drafters = [self._free_drafter(n) for n in free]
+        model = self._model_drafter(models[0], not why_not) if models else None
+        self._check_hidden_layers([*drafters, *([model] if model else [])])
+        if name == AUTO:
+            draft = self._parts.draft
+            role = f"draft-{draft.fingerprint[:12]}" if draft else ""
+            return Speculative(Controller(drafters, self._costs, model, role), verifier, why_not)
+        budget = _FIXED if model is None else _FIXED_MODEL
+        return Speculative(FixedPlanner(drafters, budget, name, model), verifier, why_not)
+
+    def _chosen(self, name: str) -> tuple[list[str], list[str]]:
+        """Returns the free drafters and those with a model that a method has."""
+        known = {n: find_drafter(n) for n in drafter_names()}
+        if name == AUTO:
+            chosen = [n for n, found in known.items() if self._drafter_parts.has(found.need)]
+        else:
+            chosen = list(dict.fromkeys(name.split("+")))
+        for n in chosen:
+            if n not in known:
+                raise ConfigError(
+                    f"unknown method {name!r}, expected {PLAIN}, {AUTO}, or some of "
+                    f"{', '.join(known)} joined by +"
+                )
+            if (need := known[n].need) is not None and not self._drafter_parts.has(need):
+                raise ConfigError(f"method {n} needs {need.advice}")
+        models = [n for n in chosen if not known[n].is_free]
+        if name == AUTO:
+            spare = {
+                n for n, found in known.items() if isinstance(found, ModelMethod) and found.is_spare
+            }
+            models = sorted(models, key=lambda n: n in spare)[:1]
+        if len(models) > 1:
+            raise ConfigError(f"{' and '.join(models)} both draft with a model: choose one")
+        return [n for n in chosen if known[n].is_free], models
+
+    def _free_drafter(self, name: str) -> Drafter:
+        if name not in self._free:
+            method = find_drafter(name)
+            assert isinstance(method, FreeMethod)
+            self._free[name] = method.make(self._drafter_parts)
+        return self._free[name]
+
+    def _model_drafter(self, name: str, is_overlapped: bool) -> ModelDrafter:
+        key = name, is_overlapped
+        if key not in self._models:
+            method = find_drafter(name)
+            assert not isinstance(method, FreeMethod)
+            split = self._parts.split if is_overlapped else None
+            self._models[key] = method.make(self._drafter_parts, split)
+        return self._models[key]
+
+    def _check_hidden_layers(self, drafters: Sequence[Drafter | ModelDrafter]) -> None:
+        for drafter in drafters:
+            if missing := sorted(set(drafter.hidden_layers) - set(self._parts.hidden_layers)):
+                raise ConfigError(
+                    f"method {drafter.name} needs the hidden states of layer {missing[0]}, which "
+                    "this bundle's graph does not return: export it again with --hidden-layers "
+                    f"{','.join(map(str, drafter.hidden_layers))}"
+                )
+
+    def _why_no_overlap(self, verifier: Verifier) -> str:
+        if verifier is not DEFAULT_VERIFIER:
+            return f"for with the verifier {verifier.name} the text depends on what is drafted"
+        return self._parts.split.reason
