@@ -17,13 +17,8 @@ from edgedec.apps.terminal import bytes_text, print_json
 from edgedec.kernels import packed_nbytes
 from edgedec.models.blocks import head_weight
 from edgedec.models.bundle_files import damaged_files
-from edgedec.models.manifest import (
-    SKIP_KEY,
-    BundleManifest,
-    ModelEntry,
-    check_locations,
-    read_manifest,
-)
+from edgedec.models.manifest import SKIP_KEY, BundleManifest, check_locations, read_manifest
+from edgedec.models.model_entry import ModelEntry
 from edgedec.models.quant import FORMATS
 from edgedec.runtime.drafters import Need, drafter_names, find_drafter
 

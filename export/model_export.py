@@ -10,7 +10,7 @@ from typing import Any
 from edgedec.export.checkpoint import Published
 from edgedec.export.config import ExportConfig
 from edgedec.export.quantize import TensorError
-from edgedec.models.manifest import ModelEntry
+from edgedec.models.model_entry import ModelEntry
 from edgedec.targets import DeviceTarget, device_target
 
 Phases = tuple[tuple[str, Callable[[Any], None]], ...]

@@ -12,7 +12,7 @@ from edgedec.export.optimum_fallback import check_optimum, export_with_optimum
 from edgedec.export.safetensors_dir import HuggingFaceTexts, read_model_type
 from edgedec.models.errors import ConfigError
 from edgedec.models.families import known_families
-from edgedec.models.manifest import ModelEntry
+from edgedec.models.model_entry import ModelEntry
 
 
 @dataclass(kw_only=True)

@@ -21,7 +21,8 @@ from edgedec.export.report import ExportReport
 from edgedec.export.seal import seal
 from edgedec.export.texts import read_draft, read_target
 from edgedec.models.errors import UnsupportedModelError
-from edgedec.models.manifest import DRAFT_MODEL, TARGET_MODEL, BundleManifest
+from edgedec.models.manifest import BundleManifest
+from edgedec.models.model_entry import DRAFT_MODEL, TARGET_MODEL
 from edgedec.targets import device_target
 
 OnProgress = Callable[[str, int, int], None]

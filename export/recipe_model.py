@@ -10,7 +10,7 @@ from typing import Any
 from edgedec.export.checkpoint import Checkpoint
 from edgedec.export.model_export import ModelExport
 from edgedec.models.graph import KVFormat
-from edgedec.models.manifest import TARGET_MODEL
+from edgedec.models.model_entry import TARGET_MODEL
 from edgedec.models.quant import QuantFormat
 
 

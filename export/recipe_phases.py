@@ -15,7 +15,7 @@ from edgedec.export.verify import check_error, verify_logits
 from edgedec.models.errors import ConfigError
 from edgedec.models.families import matrices
 from edgedec.models.head_ids import write_head_ids
-from edgedec.models.manifest import DRAFT_MODEL, TARGET_MODEL, ModelEntry
+from edgedec.models.model_entry import DRAFT_MODEL, TARGET_MODEL, ModelEntry
 from edgedec.models.quant import FORMATS
 
 HEAD_IDS_NAME = "head_ids.bin"

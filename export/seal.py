@@ -9,13 +9,8 @@ from importlib import metadata
 from edgedec.export.bundle import hash_files, write_manifest
 from edgedec.export.model_export import ModelExport
 from edgedec.models.bundle_files import FileEntry
-from edgedec.models.manifest import (
-    DRAFT_MODEL,
-    SCHEMA_VERSION,
-    TARGET_MODEL,
-    BundleManifest,
-    ModelEntry,
-)
+from edgedec.models.manifest import SCHEMA_VERSION, BundleManifest
+from edgedec.models.model_entry import DRAFT_MODEL, TARGET_MODEL, ModelEntry
 
 
 def seal(models: dict[str, ModelExport], report: Callable[[int, int], None]) -> BundleManifest:

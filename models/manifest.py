@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NoReturn, cast, get_args
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from edgedec.models.bundle_files import (
     SMALL_FILE_BYTES,
@@ -17,12 +16,10 @@ from edgedec.models.bundle_files import (
     check_hash,
     check_inside,
 )
-from edgedec.models.config import LayerConfig, ModelConfig, RopeScaling, RopeScalingKind
-from edgedec.models.errors import BundleError, ConfigError
+from edgedec.models.errors import BundleError
 from edgedec.models.fields import Fields, shown
-from edgedec.models.graph import Capabilities, GraphContract, KVFormat, KVKind, KVLayout
+from edgedec.models.model_entry import DRAFT_MODEL, TARGET_MODEL, ModelEntry, read_model_entry
 from edgedec.models.onnx_locations import locations
-from edgedec.models.quant import FORMATS
 
 if TYPE_CHECKING:
     from edgedec.models.kv_maps import KVMapsEntry
@@ -33,44 +30,9 @@ MANIFEST_NAME = "manifest.json"
 TUNED_KEY, SKIP_KEY = "switch", "skip"
 """Where `BundleManifest.defaults` holds what `edgedec tune` found, and `edgedec tune --skip`."""
 
-TARGET_MODEL, DRAFT_MODEL = "target", "draft"
-MODEL_KINDS = (TARGET_MODEL, DRAFT_MODEL)
-"""What a model of a bundle is for. A bundle has one target model, and at most one draft model."""
-
 MAX_MANIFEST_BYTES = 64 << 20
 _MAX_FILE_BYTES = 2**62
-_MAX_COUNT = 2**31 - 1
-_SCALING_KINDS = get_args(RopeScalingKind)
-_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 _EXPORT_AGAIN = "export the model again"
-
-
-@dataclass(frozen=True)
-class ModelEntry:
-    """One model of the bundle. ``graph`` and ``weights`` are keys of `BundleManifest.files`.
-
-    kind: what it is for, one of `MODEL_KINDS`. contract: what its graph takes, gives and can do.
-    context: most positions the graph serves. tensor_formats: storage format of every matrix, by
-    weight name. head_ids: file of the token ids that the rows of a trimmed head stand for. name,
-    licence: as published, where they are not the bundle's own.
-    """
-
-    kind: str
-    graph: str
-    weights: tuple[str, ...]
-    contract: GraphContract
-    config: ModelConfig
-    context: int
-    tensor_formats: dict[str, str]
-    head_ids: str | None = None
-    name: str | None = None
-    licence: str | None = None
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """The model's files, as keys of `BundleManifest.files`."""
-        head_ids = () if self.head_ids is None else (self.head_ids,)
-        return (self.graph, *self.weights, *head_ids)
 
 
 @dataclass(frozen=True)
@@ -142,7 +104,7 @@ class BundleManifest:
         has_auxiliary = reader.get("auxiliary") is not None
         known = {f.name for f in dataclasses.fields(cls)}
         reader.exactly(known if has_auxiliary else known - {"auxiliary"})
-        models = {name: _read_model(name, entry) for name, entry in reader.tables("models")}
+        models = {name: read_model_entry(name, entry) for name, entry in reader.tables("models")}
         _check_kinds(reader, models)
         # Ids of the bundle's own tokenizer.
         last_id = next(m for m in models.values() if m.kind == TARGET_MODEL).config.vocab_size - 1
@@ -292,112 +254,9 @@ def _read_file_entry(path: str, fields: Fields) -> FileEntry:
     return FileEntry(fields.integer("n_bytes", least=0, most=_MAX_FILE_BYTES), sha256)
 
 
-def _read_model(name: str, fields: Fields) -> ModelEntry:
-    if not _NAME.fullmatch(name):
-        fields.refuse_with(None, f"is called {shown(name)}, expected lower-case letters and digits")
-    fields.exactly({f.name for f in dataclasses.fields(ModelEntry)})
-    if (kind := fields.text("kind")) not in MODEL_KINDS:
-        fields.fail("kind", kind, f"one of {', '.join(MODEL_KINDS)}")
-    config = _read_config(fields.table("config"))
-    context = fields.integer("context", least=1, most=_MAX_COUNT)
-    if context > config.max_positions:
-        fields.fail("context", context, f"at most the model's {config.max_positions} positions")
-    formats = fields.table("tensor_formats")
-    for weight, fmt in formats.values.items():
-        if not isinstance(fmt, str) or fmt not in FORMATS:
-            formats.fail(weight, fmt, f"one of {', '.join(FORMATS)}")
-    return ModelEntry(
-        kind=kind,
-        graph=fields.text("graph"),
-        weights=fields.texts("weights"),
-        contract=_read_contract(fields.table("contract"), config.n_layers),
-        config=config,
-        context=context,
-        tensor_formats=dict(formats.values),
-        head_ids=fields.optional("head_ids", fields.text),
-        name=fields.optional("name", fields.text),
-        licence=fields.optional("licence", fields.text),
-    )
-
-
 def _read_auxiliary(reader: Fields) -> dict[str, KVMapsEntry]:
     if not (entries := reader.tables("auxiliary")):
         return {}
     from edgedec.models.kv_maps import read_kv_maps
 
     return {name: read_kv_maps(entry) for name, entry in entries}
-
-
-def _read_contract(fields: Fields, n_layers: int) -> GraphContract:
-    """Types are checked here; what needs what by `GraphContract` itself."""
-    fields.exactly({f.name for f in dataclasses.fields(GraphContract)})
-    for key in ("compiler", "backend"):
-        if not _NAME.fullmatch(name := fields.text(key)):
-            fields.fail(key, name, "lower-case letters and digits")
-    kv, can = fields.table("kv"), fields.table("can")
-    kv.exactly({f.name for f in dataclasses.fields(KVLayout)})
-    can.exactly({f.name for f in dataclasses.fields(Capabilities)})
-    try:
-        return GraphContract(
-            compiler=fields.text("compiler"),
-            backend=fields.text("backend"),
-            triple=fields.text("triple"),
-            providers=fields.texts("providers"),
-            inputs=fields.texts("inputs"),
-            outputs=fields.texts("outputs"),
-            kv=KVLayout(
-                kind=cast(KVKind, kv.text("kind")),
-                format=cast(KVFormat, kv.text("format")),
-                row_nbytes=kv.integer("row_nbytes", least=1, most=_MAX_COUNT),
-                block_nbytes=kv.integer("block_nbytes", least=0, most=_MAX_COUNT),
-            ),
-            can=Capabilities(
-                **{key: can.flag(key) for key in sorted(set(can.values) - {"hidden"})},
-                hidden=can.integers("hidden", 0, n_layers),
-            ),
-        )
-    except ConfigError as error:
-        return fields.refuse_with(None, f"does not hold together ({error})")
-
-
-def _read_config(fields: Fields) -> ModelConfig:
-    """Types are checked here; ranges and combinations by `ModelConfig` itself."""
-    _check_scaling(fields.table("rope_scaling", {}))
-    _check_layers(fields)
-    for known in dataclasses.fields(ModelConfig):
-        if known.default is not dataclasses.MISSING and known.name not in fields.values:
-            continue
-        if known.type == "str":
-            fields.text(known.name)
-        elif known.type == "int":
-            fields.integer(known.name, least=0, most=_MAX_COUNT)
-        elif known.type == "float":
-            fields.number(known.name)
-        elif known.type == "bool":
-            fields.flag(known.name)
-    try:
-        return ModelConfig.from_dict(dict(fields.values))
-    except ConfigError as error:
-        return fields.refuse_with(None, f"makes no model ({error})")
-
-
-def _check_scaling(scaling: Fields) -> None:
-    scaling.only({f.name for f in dataclasses.fields(RopeScaling)})
-    if (kind := scaling.text("kind", "none")) not in _SCALING_KINDS:
-        scaling.fail("kind", kind, f"one of {', '.join(_SCALING_KINDS)}")
-    for key in ("factor", "low_freq_factor", "high_freq_factor"):
-        scaling.number(key, 1.0)
-    scaling.integer("original_max_positions", 1, least=1, most=_MAX_COUNT)
-    for key in ("factors", "short_factors"):
-        if key in scaling.values:
-            scaling.numbers(key)
-
-
-def _check_layers(fields: Fields) -> None:
-    for index, values in enumerate(fields.items("layers") if "layers" in fields.values else ()):
-        layer = fields.nested(f"layers[{index}]", values)
-        layer.only({f.name for f in dataclasses.fields(LayerConfig)})
-        layer.integer("intermediate_size", least=1, most=_MAX_COUNT)
-        layer.number("rope_theta")
-        layer.integer("window", 0, least=0, most=_MAX_COUNT)
-        layer.flag("has_rope_scaling", True)

@@ -26,8 +26,9 @@ from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
 from edgedec.runtime.methods.methods import PLAIN, MethodParts, Methods
 from edgedec.runtime.requests.conversation import Conversation
 from edgedec.runtime.requests.predictors import Predictors
+from edgedec.runtime.requests.request import Request
 from edgedec.runtime.requests.result import GenerationResult
-from edgedec.runtime.requests.stream import OnDone, Request, Stream
+from edgedec.runtime.requests.stream import OnDone, Stream
 from edgedec.runtime.sessions.memory import TARGET, SessionMemory
 from edgedec.runtime.sessions.model import KVPredictor, Model
 from edgedec.runtime.sessions.prefill import Progress, check_fits

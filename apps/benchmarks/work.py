@@ -8,7 +8,7 @@ from edgedec import kernels
 from edgedec.apps.benchmarks.jobs import Test
 from edgedec.models.blocks import head_weight
 from edgedec.models.families import weight_shapes
-from edgedec.models.manifest import ModelEntry
+from edgedec.models.model_entry import ModelEntry
 from edgedec.models.quant import FORMATS
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from edgedec.models.errors import BundleError
 from edgedec.models.graph import ANY_TRIPLE
-from edgedec.models.manifest import ModelEntry
+from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions.model import Model
 

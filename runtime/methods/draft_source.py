@@ -10,7 +10,8 @@ from typing import Literal
 
 from edgedec.models.errors import BundleError
 from edgedec.models.head_ids import read_head_ids
-from edgedec.models.manifest import BundleManifest, ModelEntry, read_manifest
+from edgedec.models.manifest import BundleManifest, read_manifest
+from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.drafting.draft_role import DraftRole

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgedec.models.errors import BundleError, ConfigError
-from edgedec.models.manifest import SKIP_KEY, BundleManifest, ModelEntry, read_manifest
+from edgedec.models.manifest import SKIP_KEY, BundleManifest, read_manifest
+from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.backends import release_model
 from edgedec.runtime.config.checks import check_progress, check_type, checked_path
 from edgedec.runtime.cores.affinity import Affinity

@@ -7,7 +7,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-from edgedec.models.manifest import ModelEntry
+from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions.model import Model

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from edgedec.models.errors import ConfigError
-from edgedec.models.manifest import ModelEntry
+from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.cores.core_split import CoreSplit
 from edgedec.runtime.cores.machine import one_processor_per_core

@@ -4,64 +4,26 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from weakref import ref
 
 from edgedec.models.errors import SessionError
 from edgedec.runtime.cores.machine import peak_rss_mb
 from edgedec.runtime.decoding.prefilling import Prefilling, Provisional, begin_prefill
-from edgedec.runtime.decoding.strategy import TARGET, DecodeState, Decoding, DecodingStrategy
+from edgedec.runtime.decoding.strategy import TARGET, DecodeState, Decoding
+from edgedec.runtime.requests.request import Lender, Request
 from edgedec.runtime.requests.result import FinishReason, GenerationResult
 from edgedec.runtime.sampling.noise import Noise
-from edgedec.runtime.sessions.model import KVPredictor
 from edgedec.runtime.sessions.passes import Passes
-from edgedec.runtime.sessions.prefill import Prefilled, PrefillRequest, Progress
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.turns import Turns
+from edgedec.runtime.sessions.prefill import Prefilled, PrefillRequest
 from edgedec.runtime.text.common_prefix import common_prefix
 from edgedec.runtime.text.text_stream import TextStream
 
 if TYPE_CHECKING:
     from edgedec.runtime.switching.policy import Signal
-
-
-class Lender(Protocol):
-    """Where a stream's sequence is from, as `SequencePool` is."""
-
-    def take(self, text: Sequence[int]) -> TokenSequence:
-        """Returns a sequence for ``text``."""
-
-    def give_back(self, sequence: TokenSequence) -> None:
-        """Takes it back."""
-
-
-@dataclass(frozen=True, eq=False)
-class Request:
-    """What a stream needs to know besides its state.
-
-    started_s: `time.perf_counter` when the caller asked.
-    load_ms: passed on to the result.
-    lender: of the state's sequence. turns: with the other requests of the engine.
-    recall: called with the sequence and the prompt before its first pass; it may fill the KV cache
-        with a prefix.
-    abandon: called with what ends a stream that its caller let go of without finishing it.
-    new_text: makes what turns provisional tokens into text. predictor: what predicts the rows of
-        later layers, where the bundle has that.
-    """
-
-    strategy: DecodingStrategy
-    started_s: float
-    load_ms: float
-    lender: Lender
-    turns: Turns
-    on_progress: Progress | None = None
-    recall: Callable[[TokenSequence, Sequence[int]], None] = lambda sequence, prompt: None
-    abandon: Callable[[Callable[[], None]], None] = lambda end: end()
-    new_text: Callable[[], TextStream] | None = None
-    predictor: Callable[[], KVPredictor | None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from edgedec.models.errors import SessionError
 from edgedec.models.fields import shown
-from edgedec.models.manifest import MODEL_KINDS
+from edgedec.models.model_entry import MODEL_KINDS
 from edgedec.runtime.sessions.state import (
     TOKEN_AXIS,
     KVRows,

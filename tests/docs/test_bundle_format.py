@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from edgedec.models.graph import Capabilities, GraphContract
-from edgedec.models.manifest import BundleManifest, ModelEntry
+from edgedec.models.manifest import BundleManifest
+from edgedec.models.model_entry import ModelEntry
 
 PAGE = Path(__file__).parents[2] / "docs" / "bundle-format.md"
 

@@ -19,7 +19,7 @@ from edgedec.export.pipeline import export
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, ConfigError
 from edgedec.models.graph import KV_PANEL, KVLayout
-from edgedec.models.manifest import ModelEntry
+from edgedec.models.model_entry import ModelEntry
 from edgedec.targets import device_target, device_target_names
 
 GgufMaker = Callable[..., Path]

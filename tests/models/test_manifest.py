@@ -16,7 +16,8 @@ from edgedec.models.bundle_files import FileEntry, damaged_files, file_sha256
 from edgedec.models.config import LayerConfig, ModelConfig, RopeScaling
 from edgedec.models.errors import BundleError
 from edgedec.models.graph import ROW_STATS, Capabilities, GraphContract, KVLayout, stats_port
-from edgedec.models.manifest import BundleManifest, ModelEntry, read_manifest
+from edgedec.models.manifest import BundleManifest, read_manifest
+from edgedec.models.model_entry import ModelEntry
 
 pytestmark = pytest.mark.robustness
 

@@ -14,8 +14,9 @@ from edgedec.runtime.decoding.plain import Plain
 from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt, RoundOutcome
+from edgedec.runtime.requests.request import Request
 from edgedec.runtime.requests.result import GenerationResult
-from edgedec.runtime.requests.stream import Request, Stream
+from edgedec.runtime.requests.stream import Stream
 from edgedec.runtime.sampling.token_mask import TokenMask
 from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.row_stats import RowStats

@@ -21,7 +21,8 @@ from edgedec.models.bundle_files import FileEntry
 from edgedec.models.config import LayerConfig, ModelConfig, RopeScaling
 from edgedec.models.families import find_family, weight_shapes
 from edgedec.models.graph import ROW_STATS, Capabilities, GraphContract, KVLayout, stats_port
-from edgedec.models.manifest import BundleManifest, ModelEntry
+from edgedec.models.manifest import BundleManifest
+from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.ngrams.ngram_store import NgramStore
 
 CONFIG = ModelConfig("llama", 8, 32, 32, 1, 2, 1, 16, 64, 1e-5)

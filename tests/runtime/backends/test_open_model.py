@@ -26,7 +26,7 @@ from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.errors import BundleError, SessionError
 from edgedec.models.families import weight_shapes
-from edgedec.models.manifest import ModelEntry
+from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.backends.portable import PortableModel
 from edgedec.runtime.sessions.sequence import TokenSequence

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from edgedec.models.errors import ConfigError
-from edgedec.models.manifest import ModelEntry
+from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.config import GenerationConfig, SpeculationConfig
 from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.decoding.speculative import Speculative

@@ -26,8 +26,9 @@ from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding import progressive
 from edgedec.runtime.decoding.plain import Plain
 from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
+from edgedec.runtime.requests.request import Request
 from edgedec.runtime.requests.result import GenerationResult
-from edgedec.runtime.requests.stream import Piece, Request, Stream
+from edgedec.runtime.requests.stream import Piece, Stream
 from edgedec.runtime.sessions.model import KVPredictor
 from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.sequence import TokenSequence

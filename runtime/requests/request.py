@@ -1,0 +1,50 @@
+"""What a stream needs besides the state of its text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from edgedec.runtime.decoding.strategy import DecodingStrategy
+from edgedec.runtime.sessions.model import KVPredictor
+from edgedec.runtime.sessions.prefill import Progress
+from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sessions.turns import Turns
+from edgedec.runtime.text.text_stream import TextStream
+
+
+class Lender(Protocol):
+    """Where a stream's sequence is from, as `SequencePool` is."""
+
+    def take(self, text: Sequence[int]) -> TokenSequence:
+        """Returns a sequence for ``text``."""
+
+    def give_back(self, sequence: TokenSequence) -> None:
+        """Takes it back."""
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """What a stream needs to know besides its state.
+
+    started_s: `time.perf_counter` when the caller asked.
+    load_ms: passed on to the result.
+    lender: of the state's sequence. turns: with the other requests of the engine.
+    recall: called with the sequence and the prompt before its first pass; it may fill the KV cache
+        with a prefix.
+    abandon: called with what ends a stream that its caller let go of without finishing it.
+    new_text: makes what turns provisional tokens into text. predictor: what predicts the rows of
+        later layers, where the bundle has that.
+    """
+
+    strategy: DecodingStrategy
+    started_s: float
+    load_ms: float
+    lender: Lender
+    turns: Turns
+    on_progress: Progress | None = None
+    recall: Callable[[TokenSequence, Sequence[int]], None] = lambda sequence, prompt: None
+    abandon: Callable[[Callable[[], None]], None] = lambda end: end()
+    new_text: Callable[[], TextStream] | None = None
+    predictor: Callable[[], KVPredictor | None] = lambda: None
