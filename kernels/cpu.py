@@ -174,7 +174,8 @@ def attention(
     Shapes: qkv [T, (H + 2 Hkv) * d]; positions [T], parents [P] int64; rope: cosines and sines
         [n_positions, d / 2]; kv_cache of one layer: keys [Hkv, C / 16, d, 16] and values
         [Hkv, C, d] float16, or both [Hkv, C / 16, `kv_block_nbytes`] uint8, which holds int8;
-        rows past.. are overwritten. Result [T, H * d] float32.
+        rows past.., modulo C, are overwritten: with a window C needs to be no more than the rows
+        that the first row sees before itself, and P. Result [T, H * d] float32.
     """
     keys, values = kv_cache
     expect("cosines", rope[0], np.float32, (-1, -1))
@@ -191,7 +192,9 @@ def attention(
     nodes = len(parents)
     if nodes < rows:
         raise ValueError(f"parents are {nodes}, expected one for each of the {rows} rows, or more")
-    if not 0 <= past <= capacity - nodes:
+    scoring = scoring or library.Scoring()
+    seen = min(past, scoring.window - 1) if scoring.window > 0 else past
+    if past < 0 or seen > capacity - nodes:
         raise ValueError(f"past {past} + {nodes} rows do not fit a KV cache of {capacity} rows")
     expect("positions", positions, np.int64, (rows,))
     expect_range("positions", positions, 0, rope[0].shape[0])
@@ -204,7 +207,7 @@ def attention(
         qkv.ctypes.data, positions.ctypes.data, parents.ctypes.data, rows, nodes - rows, past,
         rope[0].ctypes.data, pointer("sines", rope[1], np.float32, rope[0].shape),
         n_heads, n_kv_heads, d, int(keys.dtype == np.uint8),
-        scoring or library.Scoring(), capacity,
+        scoring, capacity,
         keys.ctypes.data, values.ctypes.data, out.ctypes.data,
     )  # fmt: skip
     run("attention", args, isa, n_threads)

@@ -79,8 +79,8 @@ inline void merge(const AttentionPlan& plan, int kv_head, int64_t vector, const 
                   float* memory) {
   const AttentionArgs& a = *plan.args;
   const int64_t row = vector / plan.group, head = kv_head * plan.group + vector % plan.group;
-  const int64_t first = plan.first_seen(row) / kChunk, q = vector % kQueries;
-  const int64_t n = ceil_div(plan.visible(row), kChunk) - first;
+  const int64_t first = plan.first_seen(row) / kChunk - plan.first_chunk, q = vector % kQueries;
+  const int64_t n = ceil_div(plan.visible(row), kChunk) - plan.first_chunk - first;
   float *weights = memory, *totals = memory + plan.chunks;
   for (int64_t c = 0; c < n; ++c) {
     weights[c] = *tile.largest(q, first + c);

@@ -66,18 +66,23 @@ inline void score_blocks(const AttentionPlan& plan, const float* queries, const 
   }
 }
 
-/// Scores against cache slots [begin, end), begin at a block's start, in slot order.
+/// Scores against positions [begin, end) of the cache, begin at a block's start, in order.
 template <class Elements, int Q>
-inline void score_slots(const AttentionPlan& plan, const QueryTile& tile, int64_t begin,
-                        int64_t end, float* scores, int64_t stride) {
+inline void score_positions(const AttentionPlan& plan, const QueryTile& tile, int64_t begin,
+                            int64_t end, float* scores, int64_t stride) {
   const AttentionArgs& a = *plan.args;
   const KvBlocks<const uint8_t> keys(a.k_cache, a, tile.kv_head);
   const float* queries = plan.queries + (tile.kv_head * plan.vectors() + tile.first) * a.head_size;
-  int64_t slot = begin;
-  for (; slot + kPanel < end; slot += 2 * kPanel)
-    score_blocks<Elements, Q, 2>(plan, queries, keys.at(slot), scores + slot - begin, stride);
-  if (slot < end)
-    score_blocks<Elements, Q, 1>(plan, queries, keys.at(slot), scores + slot - begin, stride);
+  while (begin < end) {
+    const int64_t stop = min_of(end, (begin / a.capacity + 1) * a.capacity);  // the slots wrap there
+    int64_t t = begin;
+    for (; t + kPanel < stop; t += 2 * kPanel)
+      score_blocks<Elements, Q, 2>(plan, queries, keys.at(t), scores + t - begin, stride);
+    if (t < stop)
+      score_blocks<Elements, Q, 1>(plan, queries, keys.at(t), scores + t - begin, stride);
+    scores += stop - begin;
+    begin = stop;
+  }
 }
 
 /// Bends n scores towards a bound.
@@ -113,8 +118,9 @@ inline void exponentiate(float* scores, int64_t hidden, int64_t n, float* larges
 /// A chunk as one tile sees it.
 struct ChunkView {
   int64_t begin, end;  // positions, the last chunk's end is that of the longest row
-  int64_t shared;      // positions below it lie at the same slots for every query
-  int64_t contiguous;  // positions below it lie at the slot of their own number
+  int64_t first;       // the first position that a query sees
+  int64_t shared;      // positions below it lie at the same place for every query
+  int64_t contiguous;  // positions below it lie at the place of their own number
 };
 
 /// Scores of each query against its own positions [begin, end) in order; what a row does not see is
@@ -123,16 +129,19 @@ template <class Elements, int Q>
 inline void score_chunk(const AttentionPlan& plan, const QueryTile& tile, const ChunkView& view,
                         float* scores, float* nodes) {
   const AttentionArgs& a = *plan.args;
-  if (view.contiguous > view.begin)
-    score_slots<Elements, Q>(plan, tile, view.begin, view.contiguous, scores, kChunk);
+  if (view.contiguous > view.first) {
+    const int64_t begin = view.first / kPanel * kPanel;
+    float* of_first = scores + begin - view.begin;
+    score_positions<Elements, Q>(plan, tile, begin, view.contiguous, of_first, kChunk);
+  }
   if (view.end <= view.contiguous) return;
-  const int64_t first_slot = a.past / kPanel * kPanel, stride = plan.nodes + 2 * kPanel;
-  score_slots<Elements, Q>(plan, tile, first_slot, a.past + plan.nodes, nodes, stride);
-  const int64_t start = max_of(view.begin, a.past);
+  const int64_t begin = a.past / kPanel * kPanel, stride = plan.nodes + 2 * kPanel;
+  score_positions<Elements, Q>(plan, tile, begin, a.past + plan.nodes, nodes, stride);
+  const int64_t start = max_of(view.first, a.past);
   for (int q = 0; q < Q; ++q) {
-    const float* by_slot = nodes + q * stride + a.past - first_slot;
+    const float* by_node = nodes + q * stride + a.past - begin;
     for (int64_t t = start; t < min_of(view.end, tile.visible[q]); ++t)
-      scores[q * kChunk + t - view.begin] = by_slot[tile.path[q][t - a.past]];
+      scores[q * kChunk + t - view.begin] = by_node[tile.path[q][t - a.past]];
   }
 }
 
@@ -142,14 +151,14 @@ inline void scale_weights(const AttentionPlan& plan, const QueryTile& tile, cons
   const KvBlocks<const uint8_t> values(plan.args->v_cache, *plan.args, tile.kv_head);
   const int64_t end = min_of(view.end, tile.visible[q]);
   const int64_t contiguous = min_of(end, view.contiguous);
-  for (int64_t t = view.begin; t < contiguous; t += kPanel) {
+  for (int64_t t = view.first / kPanel * kPanel; t < contiguous; t += kPanel) {
     const Floats scales = load_half(block_scales(values.at(t)));
     float* block = weights + t - view.begin;
     store_n(block, mul(load(block), scales), contiguous - t);
   }
-  for (int64_t t = max_of(view.begin, contiguous); t < end; ++t) {
-    const int64_t slot = tile.slot(plan, q, t);
-    const Floats scale = load_half_n(block_scales(values.at(slot)) + slot % kPanel, 1);
+  for (int64_t t = max_of(view.first, contiguous); t < end; ++t) {
+    const int64_t place = tile.place(plan, q, t);
+    const Floats scale = load_half_n(block_scales(values.at(place)) + place % kPanel, 1);
     float* weight = weights + t - view.begin;
     store_n(weight, mul(load_n(weight, 1), scale), 1);
   }
@@ -176,11 +185,11 @@ inline void sum_values(const AttentionPlan& plan, const QueryTile& tile, const C
     }
   };
   const auto each_shared = [&](const auto& add) {
-    for (int64_t start = view.begin; start < view.shared; start += kPanel) {
-      const uint8_t* row = values.at(start) + offset;
+    for (int64_t t = view.first; t < view.shared;) {
+      const uint8_t* row = values.at(t) + offset + t % kPanel * row_bytes;
       const uint8_t* ahead = row + Elements::kBlocksAhead * plan.block_bytes;
-      const int64_t end = min_of(start + kPanel, view.shared);
-      for (int64_t t = start; t < end; ++t, row += row_bytes, ahead += row_bytes) {
+      const int64_t end = min_of((t / kPanel + 1) * kPanel, view.shared);
+      for (; t < end; ++t, row += row_bytes, ahead += row_bytes) {
         for (int64_t line = 0; line < kLines; ++line) prefetch(ahead + 64 * line);
         add(t, row);
       }
@@ -201,9 +210,9 @@ inline void sum_values(const AttentionPlan& plan, const QueryTile& tile, const C
   }
   for (int q = 0; q < Q; ++q) {
     const int64_t end = min_of(view.end, tile.visible[q]);
-    for (int64_t t = max_of(view.begin, view.shared); t < end; ++t) {
-      const int64_t slot = tile.slot(plan, q, t);
-      add_row(q, t, values.at(slot) + offset + slot % kPanel * row_bytes);
+    for (int64_t t = max_of(view.first, view.shared); t < end; ++t) {
+      const int64_t place = tile.place(plan, q, t);
+      add_row(q, t, values.at(place) + offset + place % kPanel * row_bytes);
     }
     for (int v = 0; v < V && i + 16 * v < d; ++v)
       store_n(out + q * plan.chunks * plan.width + i + 16 * v, sum[q][v], 16);
@@ -220,10 +229,11 @@ void attend_chunk(const AttentionPlan& plan, const QueryTile& tile, int64_t chun
                   const Partials& out) {
   constexpr int V = Q == 8 ? 2 : 4;  // sums stay in 32 registers
   const AttentionArgs& a = *plan.args;
-  if (chunk * kChunk >= tile.longest || (chunk + 1) * kChunk <= tile.earliest) return;
   ChunkView view;
-  view.begin = chunk * kChunk;
+  view.begin = (plan.first_chunk + chunk) * kChunk;
+  if (view.begin >= tile.longest || view.begin + kChunk <= tile.earliest) return;
   view.end = min_of(view.begin + kChunk, tile.longest);
+  view.first = max_of(view.begin, tile.earliest);
   view.contiguous = min_of(view.end, plan.is_chain ? tile.longest : a.past);
   view.shared = min_of(view.end, plan.is_chain ? tile.visible[0] : a.past);
   score_chunk<Elements, Q>(plan, tile, view, scores, scores + kQueries * kChunk);
@@ -232,7 +242,8 @@ void attend_chunk(const AttentionPlan& plan, const QueryTile& tile, int64_t chun
     const int64_t hidden = max_of(tile.first_seen[q] - view.begin, 0);
     if (hidden >= n) continue;
     float* of_query = scores + q * kChunk;
-    if (a.scoring.softcap > 0) bend(of_query, n, a.scoring.softcap);
+    const int64_t unseen = hidden / 16 * 16;
+    if (a.scoring.softcap > 0) bend(of_query + unseen, n - unseen, a.scoring.softcap);
     exponentiate(of_query, hidden, n, out.largest(q, chunk), out.total(q, chunk));
     if constexpr (Elements::kIsQuantised) scale_weights(plan, tile, view, q, of_query);
   }

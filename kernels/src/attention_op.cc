@@ -109,8 +109,9 @@ void AttentionOp::set_kv_cache(AttentionArgs& args, const Call& call) const {
   const Tensor k = call.input(kKCache), v = call.input(kVCache);
   check_kv_shapes(k, v);
   args.capacity = k.dims[2] * kPanel;
-  const int64_t nodes = args.known + args.rows;
-  if (args.past < 0 || args.past > args.capacity - nodes) {
+  const int64_t nodes = args.known + args.rows, window = args.scoring.window;
+  const int64_t seen = window > 0 && window <= args.past ? window - 1 : args.past;
+  if (args.past < 0 || seen > args.capacity - nodes) {
     fail("past_length %lld + %lld rows do not fit the KV cache of %lld rows",
          static_cast<long long>(args.past), static_cast<long long>(nodes),
          static_cast<long long>(args.capacity));

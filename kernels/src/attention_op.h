@@ -6,7 +6,8 @@ namespace edk {
 
 /// Attention over the committed prefix and the ancestors within the pass; see AttentionArgs.
 /// k_cache and v_cache are written in place: float16 [L, Hkv, C/16, d, 16] and [L, Hkv, C, d], or,
-/// with kv_format 1 (int8), both uint8 [L, Hkv, C/16, bytes of a block]. Attributes: layer, n_heads,
+/// with kv_format 1 (int8), both uint8 [L, Hkv, C/16, bytes of a block]. C may be less than the text
+/// is long if the node has a window. Attributes: layer (among those of the caches), n_heads,
 /// n_kv_heads, head_size, kv_format? (0), scale?, softcap?, window? (see Scoring), gate_index? (see
 /// LayerGate).
 class AttentionOp {

@@ -19,7 +19,8 @@ struct AttentionPlan {
   int group;       // query heads per KV head
   bool is_chain;   // every parent is the node before
   int64_t nodes;   // of the pending tree: known ones and this pass's rows
-  int64_t chunks;  // of the longest possible row
+  int64_t first_chunk;  // the first that a row sees anything of
+  int64_t chunks;  // from that one to the last of the longest possible row
   int64_t width;   // head_size in whole vectors
   int64_t block_bytes;  // of the KV cache
   float* queries;  // [n_kv_heads, rows, group, head_size], rotated and scaled
@@ -62,8 +63,8 @@ struct QueryTile {
     }
   }
 
-  /// Slot of the cache where position t of a query's own sequence lies.
-  int64_t slot(const AttentionPlan& plan, int q, int64_t t) const {
+  /// Position of the cache where position t of a query's own sequence lies.
+  int64_t place(const AttentionPlan& plan, int q, int64_t t) const {
     return t < plan.args->past || plan.is_chain ? t : plan.args->past + path[q][t - plan.args->past];
   }
 };
@@ -76,7 +77,9 @@ inline AttentionPlan plan_pass(const AttentionArgs& args) {
   plan.nodes = args.known + args.rows;
   plan.is_chain = true;
   for (int64_t i = 0; i < plan.nodes; ++i) plan.is_chain &= args.parents[i] == i - 1;
-  plan.chunks = ceil_div(args.past + plan.nodes, kChunk);
+  const int64_t window = args.scoring.window;
+  plan.first_chunk = window > 0 ? max_of(args.past + 1 - window, 0) / kChunk : 0;
+  plan.chunks = ceil_div(args.past + plan.nodes, kChunk) - plan.first_chunk;
   plan.width = ceil_div(args.head_size, 16) * 16;
   plan.block_bytes = kv_block_bytes(args.kv_format, args.head_size);
   return plan;

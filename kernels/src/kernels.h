@@ -81,7 +81,9 @@ struct Scoring {
 /// Rotates q and k, writes k and v into the caches, attends to the prefix and to ancestors.
 ///
 /// The pending tree has `known` nodes whose keys and values earlier passes left behind the committed
-/// ones; row r of this pass is node known + r. Node i lies at slot past + i of the caches.
+/// ones; row r of this pass is node known + r. Node i takes the place of position past + i, and
+/// position t lies at slot t modulo `capacity` of the caches: with a window they need to hold no more
+/// than what the first row sees before itself, and the nodes.
 struct AttentionArgs {
   const float* qkv = nullptr;          // [rows, (n_heads + 2 n_kv_heads) * head_size]
   const int64_t* positions = nullptr;  // [rows], each in [0, n_positions)

@@ -44,12 +44,19 @@ template <class Byte>
 struct KvBlocks {
   Byte* base;
   int64_t block_bytes;
+  int64_t blocks;
 
   KvBlocks(Byte* cache, const AttentionArgs& a, int64_t head)
-      : base(cache), block_bytes(kv_block_bytes(a.kv_format, a.head_size)) {
-    base += head * (a.capacity / kPanel) * block_bytes;
+      : base(cache), block_bytes(kv_block_bytes(a.kv_format, a.head_size)),
+        blocks(a.capacity / kPanel) {
+    base += head * blocks * block_bytes;
   }
-  Byte* at(int64_t slot) const { return base + slot / kPanel * block_bytes; }
+  /// The block that `position` lies in, at slot position % kPanel.
+  Byte* at(int64_t position) const {
+    int64_t block = position / kPanel;
+    if (block >= blocks) block %= blocks;
+    return base + block * block_bytes;
+  }
 };
 
 /// Scales of a block of an int8 format, one per slot.

@@ -81,6 +81,21 @@ def test_scoring_is_stated_by_attributes(node, same_bits):
     assert same_bits(node.run(), expected)
 
 
+def test_a_window_needs_no_more_than_it_sees(node, same_bits):
+    """20 tokens before 29 rows take 48; with a window of 4, 3 of them do."""
+    feeds, parents = node.feeds, np.full((1, 45), -1)
+    whole = [cache.copy()[LAYER] for cache in (feeds["k_cache"], feeds["v_cache"])]
+    feeds["parents"] = parents
+    node.attributes["window"] = 4
+    expected = kernels.attention(
+        feeds["qkv"][0], feeds["position_ids"][0], parents[0], PAST,
+        (node.constants["cos"], node.constants["sin"]), whole, scoring=kernels.Scoring(window=4),
+    )[None]  # fmt: skip
+    assert same_bits(node.run(), expected)
+    node.attributes["window"] = 5
+    refuses(node, "past_length 20 + 45 rows do not fit the KV cache of 48 rows")
+
+
 @pytest.mark.parametrize(("name", "value"), [("scale", -1.5), ("softcap", -2.0), ("window", -1)])
 def test_scoring_that_makes_no_sense(attention_node, name, value):
     attention_node.attributes[name] = value
