@@ -16,6 +16,7 @@ from edgedec.kernels.cpu import (
     packed_nbytes,
 )
 from edgedec.kernels.embed_op import embed, unpack_rows
+from edgedec.kernels.experts_op import PackedExperts, experts
 from edgedec.kernels.head_norm_op import head_norm
 from edgedec.kernels.library import Scoring, has_library, library_path
 from edgedec.kernels.limits import multiply_rate, read_rate
@@ -24,12 +25,14 @@ from edgedec.kernels.row_stats_op import row_stats
 
 __all__ = [
     "PANEL",
+    "PackedExperts",
     "PackedMatrix",
     "Scoring",
     "active_isa",
     "attention",
     "available_isas",
     "embed",
+    "experts",
     "has_library",
     "head_norm",
     "kv_block_nbytes",

@@ -11,7 +11,6 @@ namespace {
 constexpr int kQueries = 8;      // most query vectors that share one read of the cache
 constexpr int64_t kChunk = 256;  // positions of a row's own sequence that are summed at once
 
-constexpr int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
 constexpr int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 
 struct AttentionPlan {

@@ -117,6 +117,28 @@ struct HeadNormArgs {
   float* out = nullptr;  // as qkv
 };
 
+/// out[r] = residual[r] + sum_e w_e down_e (silu(gate_e h) * (up_e h)) over the `n_used` experts of the
+/// largest logits, where h is x[r], or its RMS norm when `norm_weight` is given, and w_e the softmax of
+/// the logits.
+///
+/// A matrix holds that of every expert, [n, columns], one after the other.
+struct ExpertsArgs {
+  const float* x = nullptr;  // [rows, k]
+  int64_t rows = 0;
+  int64_t k = 0;
+  const float* norm_weight = nullptr;  // [k] or null
+  float epsilon = 0;
+  const float* residual = nullptr;  // [rows, down.n] or null
+  const float* router = nullptr;    // [rows, n_experts], logits
+  int64_t n_experts = 0;
+  int64_t n_used = 0;      // at most n_experts
+  bool is_normed = false;  // the softmax is over the chosen ones alone
+  Matrix gate;             // k columns
+  Matrix up;               // k columns, n as gate
+  Matrix down;             // gate.n columns
+  float* out = nullptr;    // [rows, down.n]; may be the residual itself
+};
+
 constexpr int kTop = 8;  // largest logits listed
 
 /// Statistics of logits rows. NaN counts as the largest; sums of a row whose largest logit is not
@@ -155,6 +177,7 @@ void pack(const PlainMatrix& plain, uint8_t* out);
 #define EDK_OPERATORS(X)      \
   X(attention, AttentionArgs) \
   X(embed, EmbedArgs)         \
+  X(experts, ExpertsArgs)     \
   X(head_norm, HeadNormArgs)  \
   X(linear, LinearArgs)       \
   X(row_stats, RowStatsArgs)

@@ -54,6 +54,8 @@ constexpr bool is_float(int format) { return kFormats[format].kind == ScaleKind:
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+constexpr int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
+
 /// Bytes of the codes of one group of one panel.
 constexpr int64_t group_bytes(int format) { return kFormats[format].bits * kGroup * kPanel / 8; }
 

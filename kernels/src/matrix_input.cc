@@ -20,13 +20,27 @@ Matrix matrix_attributes(int64_t format, int64_t n, int64_t k) {
   return matrix;
 }
 
-void set_packed(Matrix& matrix, int64_t k, const Tensor& packed, const char* name) {
+namespace {
+
+void point_at(Matrix& matrix, const Tensor& packed, const char* name,
+              std::initializer_list<int64_t> shape) {
   if (!packed.is_present()) fail("input %s is missing", name);
-  packed.expect_shape(name, {packed_nbytes(matrix.format, matrix.n, k)});
+  packed.expect_shape(name, shape);
   matrix.packed = packed.as<const uint8_t>();
   if (reinterpret_cast<uintptr_t>(matrix.packed) % kPackedAlignment != 0) {
     fail("%s lies at an odd address, expected a multiple of %d", name, kPackedAlignment);
   }
+}
+
+}  // namespace
+
+void set_packed(Matrix& matrix, int64_t k, const Tensor& packed, const char* name) {
+  point_at(matrix, packed, name, {packed_nbytes(matrix.format, matrix.n, k)});
+}
+
+void set_packed_experts(Matrix& matrix, int64_t n_experts, int64_t k, const Tensor& packed,
+                        const char* name) {
+  point_at(matrix, packed, name, {n_experts, packed_nbytes(matrix.format, matrix.n, k)});
 }
 
 }  // namespace edk

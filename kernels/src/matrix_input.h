@@ -17,4 +17,9 @@ Matrix matrix_attributes(int64_t format, int64_t n, int64_t k);
 /// address odd.
 void set_packed(Matrix& matrix, int64_t k, const Tensor& packed, const char* name);
 
+/// Points `matrix` at `packed`, which holds as many of its kind one after the other; fails as
+/// `set_packed`.
+void set_packed_experts(Matrix& matrix, int64_t n_experts, int64_t k, const Tensor& packed,
+                        const char* name);
+
 }  // namespace edk

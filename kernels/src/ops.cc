@@ -4,6 +4,7 @@
 // The lanes come first: the kernels below are written over them.
 #include "attention.h"
 #include "embed.h"
+#include "experts.h"
 #include "head_norm.h"
 #include "linear.h"
 #include "multiply.h"

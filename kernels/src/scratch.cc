@@ -31,7 +31,7 @@ struct Buffer {
   }
 };
 
-thread_local Buffer buffers[2];
+thread_local Buffer buffers[3];
 
 }  // namespace
 

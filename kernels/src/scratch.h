@@ -5,10 +5,11 @@
 
 namespace edk {
 
-enum class ScratchUse { kOperator, kTask };
+enum class ScratchUse { kOperator, kTask, kRoutes };
 
 /// Returns at least `bytes` bytes, 64-byte aligned, valid until this thread's next call with the
-/// same use. kOperator belongs to the thread that runs the operator, kTask to whoever runs a task.
+/// same use. kOperator and kRoutes belong to the thread that runs the operator, kTask to whoever runs a
+/// task.
 void* scratch(ScratchUse use, size_t bytes);
 
 struct Memory {

@@ -175,6 +175,23 @@ def test_head_norm(isa, n_heads, n_kv_heads, d, rows, rng):
     assert assert_no_line_is_shared(run, [out]) == (1 if rows > 16 else 0)
 
 
+@pytest.mark.parametrize("rows", [1, 8, 40])
+def test_experts(isa, rows, make_matrix, rng):
+    fmt, n_experts, n_used, k, inner = FORMATS["q4_0"], 4, 2, 512, 128
+    parts = []
+    for n, columns in ((inner, k), (inner, k), (k, inner)):
+        data = np.stack([make_matrix(fmt, n, columns).data] * n_experts)
+        parts.append(kernels.PackedExperts(data, fmt.index, n, columns))
+    x = rng.standard_normal((rows, k)).astype(np.float32)
+    router = rng.standard_normal((rows, n_experts)).astype(np.float32)
+    out = aligned(x.shape, np.float32)
+
+    def run():
+        kernels.experts(x, router, tuple(parts), n_used, residual=x, out=out, isa=isa)
+
+    assert assert_no_line_is_shared(run, [out]) == {1: 2, 8: 3, 40: 6}[rows]
+
+
 @pytest.mark.parametrize("rows", ROWS)
 def test_row_stats(isa, rows, rng):
     logits = rng.standard_normal((rows, 49152)).astype(np.float32)

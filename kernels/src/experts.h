@@ -1,0 +1,325 @@
+// Mixtures of experts: every row goes through the few gated MLPs that its router scores choose.
+// Included after one simd_*.h.
+//
+// A row's part in an expert is a share. Shares lie expert by expert, so that each chosen expert's
+// weights are read once for all its rows, with the tiles of linear.h, and no others are. What the
+// shares of a row become is added up in the order of their ranks, whoever shares the pass.
+#pragma once
+
+#include <cstring>
+
+#include "linear.h"
+
+namespace edk {
+namespace {
+
+constexpr int64_t kSerialSums = 1 << 15;  // fewer values are added up faster than threads are woken
+constexpr int64_t kSumPanels = 8;         // of the output, of one task
+
+/// An expert that rows chose. Its shares are [first, first + n).
+struct ExpertRows {
+  int64_t expert;
+  int64_t first;
+  int64_t n;
+  Rows in;     // x
+  Rows gated;  // between the halves of the MLP
+};
+
+/// Who goes where.
+struct Routes {
+  int32_t* ids;       // [rows, n_used], falling scores
+  float* weights;     // [rows, n_used]
+  int64_t* share_of;  // [rows, n_used]
+  int64_t* row_of;    // [shares]
+  int64_t* next;      // [n_experts], the share that the expert's next row takes
+  ExpertRows* chosen;
+  int64_t n_chosen;
+};
+
+/// Everything the tasks of one call share.
+struct ExpertsPlan {
+  const ExpertsArgs* args;
+  int64_t shares;
+  Routes routes;
+  Rows rows;       // x, each row a tile of its own
+  Rows gated;      // as far as all experts have it in common
+  int zero_gate;   // which zero point of `rows`
+  int zero_up;
+  int zero_down;   // which of `gated`
+  float* hidden;   // [shares, gate.n], what `gated` is prepared from
+  float* results;  // [shares, down.n]
+};
+
+/// Lists the experts of the largest logits; of equals the lower one is first.
+inline void choose_experts(const float* logits, int64_t n_experts, int64_t n_used, int32_t* ids) {
+  int64_t size = 0;
+  for (int64_t e = 0; e < n_experts; ++e) {
+    if (size == n_used && !(logits[e] > logits[ids[size - 1]])) continue;
+    int64_t at = size < n_used ? size++ : size - 1;
+    for (; at > 0 && logits[e] > logits[ids[at - 1]]; --at) ids[at] = ids[at - 1];
+    ids[at] = static_cast<int32_t>(e);
+  }
+}
+
+/// Sum of e^(logit - top).
+inline float sum_of_exps(const float* logits, int64_t n, float top) {
+  Floats total = set1(0.0f);
+  for (int64_t i = 0; i < n; i += kPanel) {
+    const Floats e = exp(sub(load_n(logits + i, n - i), set1(top)));
+    total = add(total, first_n(e, set1(0.0f), n - i));
+  }
+  return reduce_add(total);
+}
+
+/// Writes what each chosen expert counts for: its softmax among the chosen, or among all.
+inline void weigh_experts(const ExpertsArgs& args, const float* logits, const int32_t* ids,
+                          float* weights) {
+  const int64_t n = args.n_used;
+  const float top = logits[ids[0]];
+  for (int64_t i = 0; i < n; ++i) weights[i] = logits[ids[i]];
+  const float total =
+      args.is_normed ? sum_of_exps(weights, n, top) : sum_of_exps(logits, args.n_experts, top);
+  for (int64_t i = 0; i < n; i += kPanel) {
+    const Floats e = exp(sub(load_n(weights + i, n - i), set1(top)));
+    store_n(weights + i, div(e, set1(total)), n - i);
+  }
+}
+
+/// Routes all rows; experts and the rows of each are in rising order.
+void route(const ExpertsArgs& args, Routes* routes) {
+  for (int64_t e = 0; e < args.n_experts; ++e) routes->next[e] = 0;
+  for (int64_t r = 0; r < args.rows; ++r) {
+    const float* logits = args.router + r * args.n_experts;
+    int32_t* ids = routes->ids + r * args.n_used;
+    choose_experts(logits, args.n_experts, args.n_used, ids);
+    weigh_experts(args, logits, ids, routes->weights + r * args.n_used);
+    for (int64_t i = 0; i < args.n_used; ++i) ++routes->next[ids[i]];
+  }
+  int64_t first = 0;
+  for (int64_t e = 0; e < args.n_experts; ++e) {
+    const int64_t n = routes->next[e];
+    if (n > 0) routes->chosen[routes->n_chosen++] = {e, first, n, {}, {}};
+    routes->next[e] = first;
+    first += n;
+  }
+  for (int64_t i = 0; i < args.rows * args.n_used; ++i) {
+    routes->share_of[i] = routes->next[routes->ids[i]]++;
+    routes->row_of[routes->share_of[i]] = i / args.n_used;
+  }
+}
+
+/// Lays the routes out and returns the bytes they take.
+int64_t carve_routes(const ExpertsArgs& args, int64_t shares, uint8_t* base, Routes* routes) {
+  Carver carver(base);
+  routes->ids = carver.take<int32_t>(shares);
+  routes->weights = carver.take<float>(shares);
+  routes->share_of = carver.take<int64_t>(shares);
+  routes->row_of = carver.take<int64_t>(shares);
+  routes->next = carver.take<int64_t>(args.n_experts);
+  routes->chosen = carver.take<ExpertRows>(min_of(shares, args.n_experts));
+  return carver.used();
+}
+
+/// Makes room for n rows in tiles of at most `tile_rows`.
+inline void take_rows(Carver& carver, int64_t n, int64_t tile_rows, bool has_float,
+                      bool has_quantised, Rows* rows) {
+  const int64_t bytes = GroupRows::bytes(min_of(n, tile_rows), rows->n_zero);
+  rows->group_bytes = ceil_div(bytes, kCacheLine) * kCacheLine;
+  rows->plane_bytes = ceil_div(n, tile_rows) * rows->groups * rows->group_bytes;
+  if (has_float) rows->normed = carver.take<float>(n * rows->k);
+  if (has_quantised) rows->coarse = carver.take<uint8_t>(2 * rows->plane_bytes);
+}
+
+/// Row r of `plan.rows` as rows of its own.
+inline Rows single_row(const ExpertsPlan& plan, int64_t r) {
+  Rows row = plan.rows;
+  if (row.coarse) row.coarse += r * row.groups * row.group_bytes;
+  if (row.normed) row.normed += r * row.k;
+  return row;
+}
+
+/// Lays the plan's arrays out and returns the bytes they take. An expert of one row reads that where
+/// it was prepared.
+int64_t carve_experts(ExpertsPlan* plan, uint8_t* base) {
+  const ExpertsArgs& args = *plan->args;
+  const bool gate_is_float = is_float(args.gate.format), up_is_float = is_float(args.up.format);
+  const bool has_float = gate_is_float || up_is_float;
+  const bool has_quantised = !gate_is_float || !up_is_float;
+  const bool down_is_float = is_float(args.down.format);
+  Carver carver(base);
+  take_rows(carver, args.rows, 1, has_float, has_quantised, &plan->rows);
+  for (int64_t c = 0; c < plan->routes.n_chosen; ++c) {
+    ExpertRows& own = plan->routes.chosen[c];
+    own.in = single_row(*plan, plan->routes.row_of[own.first]);
+    if (own.n > 1) take_rows(carver, own.n, kTileRows, has_float, has_quantised, &own.in);
+    own.gated = plan->gated;
+    take_rows(carver, own.n, kTileRows, down_is_float, !down_is_float, &own.gated);
+  }
+  plan->hidden = carver.take<float>(plan->shares * args.gate.n);
+  plan->results = carver.take<float>(plan->shares * args.down.n);
+  return carver.used();
+}
+
+void prepare_single_task(void* user, int64_t r) {
+  const ExpertsPlan& plan = *static_cast<const ExpertsPlan*>(user);
+  const ExpertsArgs& args = *plan.args;
+  LinearArgs row;
+  row.x = args.x + r * args.k;
+  row.k = args.k;
+  row.norm_weight = args.norm_weight;
+  row.epsilon = args.epsilon;
+  prepare_row(row, single_row(plan, r), RowsShare{0, 1, 0, plan.rows.groups}, 0);
+}
+
+/// Copies the only row of a group to be row r of another.
+inline void copy_group_row(const GroupRows& from, const GroupRows& to, int64_t r, int n_zero) {
+  std::memcpy(to.codes(r), from.codes(0), kGroup);
+  to.scale()[r] = from.scale()[0];
+  to.sum()[r] = from.sum()[0];
+  for (int i = 0; i < n_zero; ++i)
+    std::memcpy(to.offsets(i) + 2 * r, from.offsets(i), 2 * sizeof(int32_t));
+}
+
+/// Puts row r of `tile`, prepared by itself as `row`, where the tile's products look for it.
+inline void gather_row(const Rows& row, const Rows& rows, int64_t tile, int64_t m, int64_t r) {
+  for (int64_t g = 0; rows.coarse && g < rows.groups; ++g) {
+    const GroupRows from = row.at(0, g, 1), to = rows.at(tile, g, m);
+    if (r == 0) *to.fine() = 0;
+    copy_group_row(from, to, r, rows.n_zero);
+    if (*from.fine() == 0) continue;
+    *to.fine() |= uint32_t{1} << r;
+    copy_group_row(row.fine(from), rows.fine(to), r, rows.n_zero);
+  }
+  if (!rows.normed) return;
+  float* normed = rows.normed + (tile * kTileRows + r) * rows.k;
+  std::memcpy(normed, row.normed, static_cast<size_t>(rows.k) * sizeof(float));
+}
+
+void gather_task(void* user, int64_t c) {
+  const ExpertsPlan& plan = *static_cast<const ExpertsPlan*>(user);
+  const ExpertRows& own = plan.routes.chosen[c];
+  if (own.n == 1) return;
+  for (int64_t i = 0; i < own.n; ++i) {
+    const int64_t tile = i / kTileRows, m = min_of(own.n - tile * kTileRows, kTileRows);
+    const Rows row = single_row(plan, plan.routes.row_of[own.first + i]);
+    gather_row(row, own.in, tile, m, i % kTileRows);
+  }
+}
+
+/// Prepares what the first half of the MLP made of an expert's rows.
+void prepare_gated_task(void* user, int64_t c) {
+  const ExpertsPlan& plan = *static_cast<const ExpertsPlan*>(user);
+  const ExpertRows& own = plan.routes.chosen[c];
+  LinearArgs rows;
+  rows.k = plan.args->gate.n;
+  rows.x = plan.hidden + own.first * rows.k;
+  for (int64_t i = 0; i < own.n; ++i) {
+    const int64_t tile = i / kTileRows, m = min_of(own.n - tile * kTileRows, kTileRows);
+    prepare_row(rows, own.gated, RowsShare{tile, m, 0, own.gated.groups}, i % kTileRows);
+  }
+}
+
+/// Panel `p` of an expert's part of `matrix` [n, k].
+inline const uint8_t* expert_panel(const Matrix& matrix, int64_t k, int64_t expert, int64_t p) {
+  return matrix.packed + (expert * ceil_div(matrix.n, kPanel) + p) * panel_bytes(matrix.format, k);
+}
+
+/// One panel of gate and up of one expert.
+void gate_task(void* user, int64_t task) {
+  const ExpertsPlan& plan = *static_cast<const ExpertsPlan*>(user);
+  const Matrix &gate = plan.args->gate, &up = plan.args->up;
+  const int64_t panels = ceil_div(gate.n, kPanel), p = task % panels, column = p * kPanel;
+  const ExpertRows& own = plan.routes.chosen[task / panels];
+  const uint8_t* gate_panel = expert_panel(gate, plan.args->k, own.expert, p);
+  const uint8_t* up_panel = expert_panel(up, plan.args->k, own.expert, p);
+  const Operand gate_rows{&gate, &own.in, plan.zero_gate}, up_rows{&up, &own.in, plan.zero_up};
+  for (int64_t i = 0; i < own.n; i += kTileRows) {
+    const int64_t m = min_of(own.n - i, kTileRows);
+    Floats gates[kTileRows], ups[kTileRows];
+    find_tile(gate.format, m)(gate_rows, gate_panel, i / kTileRows, gates);
+    find_tile(up.format, m)(up_rows, up_panel, i / kTileRows, ups);
+    for (int64_t r = 0; r < m; ++r)
+      store_n(plan.hidden + (own.first + i + r) * gate.n + column, mul(silu(gates[r]), ups[r]),
+              gate.n - column);
+  }
+}
+
+/// One panel of the second half of one expert.
+void down_task(void* user, int64_t task) {
+  const ExpertsPlan& plan = *static_cast<const ExpertsPlan*>(user);
+  const Matrix& down = plan.args->down;
+  const int64_t panels = ceil_div(down.n, kPanel), p = task % panels, column = p * kPanel;
+  const ExpertRows& own = plan.routes.chosen[task / panels];
+  const uint8_t* panel = expert_panel(down, plan.args->gate.n, own.expert, p);
+  const Operand rows{&down, &own.gated, plan.zero_down};
+  for (int64_t i = 0; i < own.n; i += kTileRows) {
+    const int64_t m = min_of(own.n - i, kTileRows);
+    Floats sums[kTileRows];
+    find_tile(down.format, m)(rows, panel, i / kTileRows, sums);
+    for (int64_t r = 0; r < m; ++r)
+      store_n(plan.results + (own.first + i + r) * down.n + column, sums[r], down.n - column);
+  }
+}
+
+/// Adds up a few panels of all rows: the residual, then every share by its rank.
+void sum_task(void* user, int64_t task) {
+  const ExpertsPlan& plan = *static_cast<const ExpertsPlan*>(user);
+  const ExpertsArgs& args = *plan.args;
+  const int64_t n = args.down.n, begin = task * kSumPanels * kPanel;
+  const int64_t end = min_of(begin + kSumPanels * kPanel, n);
+  for (int64_t r = 0; r < args.rows; ++r) {
+    const int64_t* share_of = plan.routes.share_of + r * args.n_used;
+    const float* weights = plan.routes.weights + r * args.n_used;
+    for (int64_t i = begin; i < end; i += kPanel) {
+      Floats y = args.residual ? load_n(args.residual + r * n + i, n - i) : set1(0.0f);
+      for (int64_t rank = 0; rank < args.n_used; ++rank)
+        y = fma(set1(weights[rank]), load_n(plan.results + share_of[rank] * n + i, n - i), y);
+      store_n(args.out + r * n + i, y, n - i);
+    }
+  }
+}
+
+/// Runs all tasks in parallel, or here if that is sooner.
+inline void run_tasks(const Parallel& parallel, bool is_short, int64_t n,
+                      void (*task)(void*, int64_t), ExpertsPlan* plan) {
+  if (!is_short) return parallel.run(n, task, plan);
+  for (int64_t i = 0; i < n; ++i) task(plan, i);
+}
+
+void plan_experts(const ExpertsArgs& args, ExpertsPlan* plan) {
+  plan->args = &args;
+  plan->shares = args.rows * args.n_used;
+  plan->rows.k = args.k;
+  plan->rows.groups = ceil_div(args.k, kGroup);
+  plan->zero_gate = zero_of(args.gate.format, &plan->rows);
+  plan->zero_up = zero_of(args.up.format, &plan->rows);
+  plan->gated.k = args.gate.n;
+  plan->gated.groups = ceil_div(args.gate.n, kGroup);
+  plan->zero_down = zero_of(args.down.format, &plan->gated);
+}
+
+void experts(const ExpertsArgs& args, const Parallel& parallel) {
+  ExpertsPlan plan{};
+  plan_experts(args, &plan);
+  const auto routes = static_cast<size_t>(carve_routes(args, plan.shares, nullptr, &plan.routes));
+  carve_routes(args, plan.shares,
+               static_cast<uint8_t*>(scratch(ScratchUse::kRoutes, routes)), &plan.routes);
+  route(args, &plan.routes);
+  const auto bytes = static_cast<size_t>(carve_experts(&plan, nullptr));
+  carve_experts(&plan, static_cast<uint8_t*>(scratch(ScratchUse::kOperator, bytes)));
+  const int64_t n_chosen = plan.routes.n_chosen;
+  run_tasks(parallel, args.rows * plan.rows.groups < kSerialGroups, args.rows, prepare_single_task,
+            &plan);
+  if (n_chosen < plan.shares)
+    run_tasks(parallel, plan.shares * plan.rows.groups < kSerialGroups, n_chosen, gather_task,
+              &plan);
+  parallel.run(n_chosen * ceil_div(args.gate.n, kPanel), gate_task, &plan);
+  run_tasks(parallel, plan.shares * plan.gated.groups < kSerialGroups, n_chosen,
+            prepare_gated_task, &plan);
+  parallel.run(n_chosen * ceil_div(args.down.n, kPanel), down_task, &plan);
+  run_tasks(parallel, plan.shares * args.down.n < kSerialSums,
+            ceil_div(args.down.n, kSumPanels * kPanel), sum_task, &plan);
+}
+
+}  // namespace
+}  // namespace edk

@@ -1,0 +1,287 @@
+"""Mixtures of experts against float64 and against linear, on every ISA and inside ONNX Runtime."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from edgedec import kernels
+from edgedec.models.quant import FORMATS, ScaleKind
+
+EPSILON = 2.0**-24
+N_EXPERTS, N_USED = 6, 3
+MIXES = [("q4_0",) * 3, ("q4_k", "q4_k", "q6_k"), ("q4_1", "q8_0", "f16"), ("f32", "q5_0", "q5_1")]
+"""Formats of gate, up and down."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixture:
+    """Matrices of ``plain`` [n, k], one for each expert; as gate, up and down."""
+
+    plain: tuple
+    packed: tuple
+    norm: np.ndarray
+
+    @property
+    def k(self):
+        return self.packed[0].k
+
+    def inputs(self, rng, rows):
+        """Returns rows of very different size, and router scores."""
+        x = rng.standard_normal((rows, self.k)) * 10.0 ** rng.uniform(-2, 2, (rows, 1))
+        router = 2 * rng.standard_normal((rows, len(self.packed[0].data)))
+        return x.astype(np.float32), router.astype(np.float32)
+
+    def run(self, x, router, n_used=N_USED, **options):
+        options = {"norm_weight": self.norm, "epsilon": 1e-6, "residual": x, **options}
+        return kernels.experts(x, router, self.packed, n_used, **options)
+
+
+@pytest.fixture
+def make_mixture(make_plain, packed, rng):
+    def make(formats, k=96, inner=70, n_experts=N_EXPERTS):
+        if any(FORMATS[f].kind in (ScaleKind.TWO, ScaleKind.TWO_MIN) for f in formats):
+            k, inner = 256, 256
+        shapes = ((inner, k), (inner, k), (k, inner))
+        plain = tuple(
+            [make_plain(FORMATS[f], *shape) for _ in range(n_experts)]
+            for f, shape in zip(formats, shapes, strict=True)
+        )
+        joined = tuple(
+            kernels.PackedExperts(
+                np.stack([packed(one).data for one in own]), own[0].format.index, *own[0].shape
+            )
+            for own in plain
+        )
+        return Mixture(plain, joined, rng.uniform(0.5, 1.5, k).astype(np.float32))
+
+    return make
+
+
+def routes(router, n_used, is_normed):
+    """Returns the chosen experts by falling score, and their weights in float64. [rows, n_used]"""
+    ids = np.argsort(-router, axis=1, kind="stable")[:, :n_used]
+    weights = np.exp(router.astype(np.float64) - router.max(axis=1, keepdims=True))
+    total = weights.sum(axis=1, keepdims=True)
+    weights = np.take_along_axis(weights, ids, axis=1)
+    return ids, weights / (weights.sum(axis=1, keepdims=True) if is_normed else total)
+
+
+@pytest.mark.parametrize("is_normed", [True, False])
+@pytest.mark.parametrize("name", ["f32", "f16", "bf16"])
+def test_floats_against_float64(isa, name, is_normed, make_mixture, rng):
+    mixture = make_mixture((name,) * 3)
+    x, router = mixture.inputs(rng, 11)
+    found = mixture.run(x, router, is_normed=is_normed, isa=isa, n_threads=2)
+    wide = x.astype(np.float64)
+    h = wide / np.sqrt((wide**2).mean(axis=1, keepdims=True) + 1e-6) * mixture.norm
+    gate, up, down = ([one.dequantize().astype(np.float64) for one in own] for own in mixture.plain)
+    expected, bound = wide.copy(), 4 * EPSILON * np.abs(wide)
+    for row, (ids, weights) in enumerate(zip(*routes(router, N_USED, is_normed), strict=True)):
+        for e, weight in zip(ids, weights, strict=True):
+            a, b = gate[e] @ h[row], up[e] @ h[row]
+            gated = a / (1 + np.exp(-a)) * b
+            expected[row] += weight * (down[e] @ gated)
+            # Products of k and of inner terms, a few roundings of norm, silu, exponential and sum.
+            sizes = np.abs(gate[e]) @ np.abs(h[row]), np.abs(up[e]) @ np.abs(h[row])
+            error = (2 * len(h[row]) + len(gated) + 40) * EPSILON
+            largest = 1.1 * (sizes[0] * np.abs(b) + np.abs(a) * sizes[1]) + np.abs(gated)
+            bound[row] += error * weight * (np.abs(down[e]) @ largest)
+    assert (np.abs(found - expected) <= bound).all()
+    # The bound is that of the worst case, some thousand times what happens.
+    shares = np.abs(expected - wide).max(axis=1, keepdims=True)
+    assert np.median(np.abs(found - expected) / shares) < 16 * EPSILON
+
+
+@pytest.mark.parametrize("formats", MIXES, ids="-".join)
+def test_shares_are_those_of_linear(isa, formats, make_mixture, rng):
+    """What an expert makes of a row is what two products make of it; those have their own tests."""
+    mixture = make_mixture(formats)
+    x, router = mixture.inputs(rng, 21)
+    x[4, 33] *= 300  # an outlier is prepared in two planes
+    found = mixture.run(x, router, isa=isa)
+    gate, up, down = (
+        [kernels.PackedMatrix(data, own.format, own.n, own.k) for data in own.data]
+        for own in mixture.packed
+    )
+    options = {"norm_weight": mixture.norm, "epsilon": 1e-6, "isa": isa}
+    expected, size = x.astype(np.float64), np.abs(x).astype(np.float64)
+    for row, (ids, weights) in enumerate(zip(*routes(router, N_USED, True), strict=True)):
+        for e, weight in zip(ids, weights, strict=True):
+            gated = kernels.linear(x[row : row + 1], [gate[e], up[e]], gate=True, **options)
+            part = weight * kernels.linear(gated, [down[e]], isa=isa)[0].astype(np.float64)
+            expected[row] += part
+            size[row] += np.abs(part)
+    # A weight is off by some units in the last place, a sum by one for each term.
+    assert (np.abs(found - expected) <= (N_USED + 16) * EPSILON * size).all()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 19])
+def test_same_bits_on_every_isa(simd, fmt, rows, make_mixture, rng, same_bits):
+    mixture = make_mixture((fmt.name,) * 3)
+    x, router = mixture.inputs(rng, rows)
+    scalar = mixture.run(x, router, isa="scalar")
+    assert same_bits(mixture.run(x, router, isa=simd, n_threads=2), scalar)
+
+
+@pytest.mark.parametrize("formats", MIXES, ids="-".join)
+def test_rows_do_not_see_each_other(isa, formats, make_mixture, rng, same_bits):
+    """Batch invariance, whether rows choose alike or not: any number of rows and of threads."""
+    mixture = make_mixture(formats)
+    x, router = mixture.inputs(rng, 40)
+    router[20:] = router[20] + np.float32(0.01) * router[20:]  # they choose alike
+    x[7, 40] *= 500
+    single = np.concatenate(
+        [mixture.run(x[i : i + 1], router[i : i + 1], isa=isa) for i in range(len(x))]
+    )
+    for rows in (slice(0, 2), slice(3, 11), slice(17, 40), slice(20, 29), slice(0, 40)):
+        for n_threads in (1, 2):
+            found = mixture.run(x[rows], router[rows], isa=isa, n_threads=n_threads)
+            assert same_bits(found, single[rows])
+
+
+@pytest.mark.parametrize("n_used", [1, N_EXPERTS])
+def test_one_and_all_experts(isa, n_used, make_mixture, rng, same_bits):
+    mixture = make_mixture(("q8_0",) * 3)
+    x, router = mixture.inputs(rng, 9)
+    found = mixture.run(x, router, n_used, isa=isa)
+    assert same_bits(found, mixture.run(x, router, n_used, isa="scalar"))
+    kept = mixture.run(x, router, n_used, is_normed=False, isa=isa)
+    assert np.allclose(found, kept, rtol=1e-4) == (n_used == N_EXPERTS)
+
+
+def test_of_equal_scores_the_first_are_chosen(isa, make_mixture, rng, same_bits):
+    mixture = make_mixture(("q4_0",) * 3)
+    x, router = mixture.inputs(rng, 2)
+    router[:] = [[1, 5, 5, 5, 0, 5], [-np.inf] * N_EXPERTS]
+    first = np.where(np.arange(N_EXPERTS) < [[4], [3]], router, np.float32(-1e9))
+    first[1, :3] = 0
+    assert same_bits(mixture.run(x, router, isa=isa)[:1], mixture.run(x, first, isa=isa)[:1])
+
+
+def test_experts_that_nobody_chose_are_not_used(isa, make_mixture, rng, same_bits):
+    mixture = make_mixture(("q4_0", "f32", "q4_1"))
+    x, router = mixture.inputs(rng, 12)
+    router[:, [0, 4]] -= 100
+    found = mixture.run(x, router, isa=isa)
+    for own in mixture.packed:
+        own.data[[0, 4]] = 0xFF  # scales and weights that are no numbers
+    assert same_bits(mixture.run(x, router, isa=isa), found)
+
+
+def test_one_bad_row_spoils_no_other(isa, make_mixture, rng, same_bits):
+    mixture = make_mixture(("q4_0",) * 3)
+    x, router = mixture.inputs(rng, 9)
+    good = mixture.run(x, router, isa=isa)
+    x[4, 17] = np.nan
+    router[4] = np.nan
+    router[6, 2] = np.inf
+    x[6, 20] = np.inf
+    with np.errstate(invalid="ignore"):
+        found = mixture.run(x, router, isa=isa)
+    kept = [0, 1, 2, 3, 5, 7, 8]
+    assert same_bits(found[kept], good[kept])
+    assert np.isnan(found[4]).any()
+
+
+@pytest.mark.parametrize("formats", MIXES, ids="-".join)
+def test_guard_bytes(isa, formats, make_mixture, guards, rng, same_bits):
+    """Buffers at odd addresses, nothing written outside the result; it may be the residual."""
+    mixture = make_mixture(formats)
+    x, router = mixture.inputs(rng, 10)
+    expected = mixture.run(x, router, isa=isa)
+    inside = dataclasses.replace(
+        mixture,
+        packed=tuple(dataclasses.replace(p, data=guards.copy(p.data)) for p in mixture.packed),
+        norm=guards.copy(mixture.norm),
+    )
+    out = guards.copy(x)
+    found = inside.run(
+        guards.copy(x), guards.copy(router), residual=out, out=out, isa=isa, n_threads=2
+    )
+    assert same_bits(found, expected)
+    none = mixture.run(x, router, residual=None, isa=isa)
+    assert same_bits(none, mixture.run(x, router, residual=np.zeros_like(x), isa=isa))
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"n_used": 0}, "n_used is 0, expected 1 to 6"),
+        ({"n_used": 7}, "n_used is 7, expected 1 to 6"),
+        ({"router": np.zeros((2, 5), np.float32)}, "router: got float32"),
+        ({"x": np.zeros((2, 64), np.float32)}, r"experts are .* expected \[\(6, 70, 64\)"),
+    ],
+)
+def test_what_does_not_fit_is_refused(make_mixture, rng, changes, text):
+    mixture = make_mixture(("q4_0",) * 3)
+    x, router = mixture.inputs(rng, 2)
+    values = {"x": x, "router": router, "n_used": N_USED, **changes}
+    with pytest.raises(ValueError, match=text):
+        kernels.experts(values["x"], values["router"], mixture.packed, values["n_used"])
+
+
+NAMES = ("x", "norm", "residual", "router", "gate", "up", "down")
+
+
+@pytest.fixture
+def node(make_mixture, rng):
+    from .op_node import Node
+
+    mixture = make_mixture(("q4_0", "q4_0", "q8_0"))
+    x, router = mixture.inputs(rng, 5)
+    feeds = {"x": x[None], "residual": x[None] + 1, "router": router[None]}
+    stored = zip(NAMES[4:], (own.data for own in mixture.packed), strict=True)
+    attributes = {
+        "formats": [own.format for own in mixture.packed], "k": 96, "n": 70,
+        "n_experts": N_EXPERTS, "n_used": N_USED, "normed": 0, "epsilon": 1e-6,
+    }  # fmt: skip
+    found = Node("Experts", NAMES, feeds, {"norm": mixture.norm, **dict(stored)}, attributes)
+    found.expected = mixture.run(x, router, residual=x + 1, is_normed=False)
+    return found
+
+
+def test_inside_onnx_runtime(node, same_bits):
+    assert same_bits(node.run(n_threads=2)[0], node.expected)
+    node.feed_constants()
+    assert same_bits(node.run()[0], node.expected)
+    node.feeds |= {name: node.feeds[name][:, :0] for name in ("x", "residual", "router")}
+    assert node.run().shape == (1, 0, 96)
+
+
+def test_a_shut_gate_passes_the_residual_on(node, same_bits):
+    node.names.append("layer_gates")
+    node.attributes["gate_index"] = 1
+    node.feeds["layer_gates"] = np.array([0, 1])
+    assert same_bits(node.run()[0], node.expected)
+    node.feeds["layer_gates"] = np.array([1, 0])
+    assert same_bits(node.run(), node.feeds["residual"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("x", np.zeros((1, 5, 95), np.float32), "x has shape [1, 5, 95], expected the last size"),
+        ("residual", np.zeros((1, 4, 96), np.float32), "residual has shape [1, 4, 96], expected"),
+        ("router", np.zeros((1, 5, 7), np.float32), "router has shape [1, 5, 7], expected that of"),
+        ("router", np.zeros((1, 4, 6), np.float32), "router has shape [1, 4, 6], expected that of"),
+        ("norm", np.zeros(95, np.float32), "norm_weight has shape [95], expected [96]"),
+        ("up", np.zeros((6, 10), np.uint8), "up has shape [6, 10], expected [6, "),
+        ("down", np.zeros((5, 10), np.uint8), "down has shape [5, 10], expected [6, "),
+        ("n_used", 7, "attribute n_used is 7, expected 1 to 6"),
+        ("n_experts", 0, "attribute n_experts is 0, expected 1 to 65536"),
+        ("formats", [3, 3], "attribute formats has 2 entries, expected 3"),
+        ("formats", [3, 3, 12], "format is 12, expected 0 to 11"),
+        ("normed", 2, "attribute normed is 2, expected 0 to 1"),
+        ("epsilon", -1.0, "attribute epsilon is -1, expected 0 or more"),
+    ],
+)
+def test_a_graph_that_is_wrong_is_refused(node, name, value, text):
+    from .op_node import refuses
+
+    for values in (node.feeds, node.constants, node.attributes):
+        if name in values:
+            values[name] = value
+    refuses(node, text)
