@@ -40,10 +40,12 @@ class Ops(Protocol[T]):
     def gate(self, gate: T, up: T) -> T:
         """Returns ``activation(gate) * up``, the activation being that of the configuration."""
 
-    def route(self, x: T, router: T) -> T:
-        """Returns each expert's share of ``x``, side by side, times what the router gives it.
+    def experts(self, x: T, router: T, prefix: str) -> T:
+        """Returns what the experts of the largest logits ``router`` make of ``x``, weighted.
 
-        That is nothing for all but the experts of the largest logits ``router``.
+        Each is a gated MLP. Matrices, ``gate_proj.weight`` and the others of ``prefix``, hold those
+        of all experts, rows below each other. Weights are the softmax of the logits, normed over
+        the chosen experts where the configuration says so.
         """
 
     def add(self, a: T, b: T) -> T:
@@ -80,21 +82,16 @@ def attention_half(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
 
 
 def mlp_half(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
-    """Returns ``x`` plus the gated MLP sub-layer.
-
-    Experts are one MLP of all their widths together, between whose halves the router's weights are
-    multiplied in: what sums up over the chosen experts is what the last product sums up.
-    """
+    """Returns ``x`` plus the sub-layer of the gated MLP, or of a mixture of such experts."""
     prefix = f"layers.{layer}.mlp"
     norm = f"layers.{layer}.post_attention_layernorm.weight"
     h = ops.rms_norm(x, norm) if config.has_pre_norms else x
-    own = f"{prefix}.experts" if config.n_experts else prefix
-    gate = ops.linear(h, f"{own}.gate_proj.weight")
-    up = ops.linear(h, f"{own}.up_proj.weight")
-    gated = ops.gate(gate, up)
     if config.n_experts:
-        gated = ops.route(gated, ops.linear(h, f"{prefix}.router.weight"))
-    y = ops.linear(gated, f"{own}.down_proj.weight")
+        router = ops.linear(h, f"{prefix}.router.weight")
+        return _added(ops, config, x, ops.experts(h, router, f"{prefix}.experts"), prefix)
+    gate = ops.linear(h, f"{prefix}.gate_proj.weight")
+    up = ops.linear(h, f"{prefix}.up_proj.weight")
+    y = ops.linear(ops.gate(gate, up), f"{prefix}.down_proj.weight")
     return _added(ops, config, x, y, prefix)
 
 
@@ -131,13 +128,16 @@ def head_weight(config: ModelConfig) -> str:
 
 
 def decoder_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Returns every weight that `decoder` reads, with its shape (matrices [N, K])."""
-    hidden = config.hidden_size
+    """Returns every weight that `decoder` reads, with its shape (matrices [N, K]).
+
+    Of experts N is that of all together.
+    """
+    hidden, n_mlps = config.hidden_size, max(config.n_experts, 1)
     q, kv = config.n_heads * config.head_size, config.n_kv_heads * config.head_size
     shapes: dict[str, tuple[int, ...]] = {"embed_tokens.weight": (config.vocab_size, hidden)}
     for i in range(config.n_layers):
         attention, mlp = f"layers.{i}.self_attn", f"layers.{i}.mlp"
-        inner = config.layer(i).intermediate_size * max(config.n_experts, 1)
+        inner = config.layer(i).intermediate_size
         if config.has_pre_norms:
             shapes[f"layers.{i}.input_layernorm.weight"] = (hidden,)
         for name, n in (("q_proj", q), ("k_proj", kv), ("v_proj", kv)):
@@ -157,9 +157,9 @@ def decoder_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         if config.n_experts:
             shapes[f"{mlp}.router.weight"] = (config.n_experts, hidden)
             mlp = f"{mlp}.experts"
-        shapes[f"{mlp}.gate_proj.weight"] = (inner, hidden)
-        shapes[f"{mlp}.up_proj.weight"] = (inner, hidden)
-        shapes[f"{mlp}.down_proj.weight"] = (hidden, inner)
+        shapes[f"{mlp}.gate_proj.weight"] = (n_mlps * inner, hidden)
+        shapes[f"{mlp}.up_proj.weight"] = (n_mlps * inner, hidden)
+        shapes[f"{mlp}.down_proj.weight"] = (n_mlps * hidden, inner)
     shapes["norm.weight"] = (hidden,)
     if not config.is_head_tied:
         shapes["lm_head.weight"] = (config.n_logits, hidden)

@@ -22,6 +22,9 @@ Array: TypeAlias = npt.NDArray[Any]  # of the computing type, float32 or float64
 CHUNK_ROWS = 256
 """Rows of a matrix read at a time: few enough that dequantising stays in the CPU's caches."""
 
+ExpertRows: TypeAlias = tuple[int, npt.NDArray[np.intp], Array]
+"""An expert, the rows that chose it, and what it counts for in each."""
+
 
 @dataclass(frozen=True)
 class ReferenceRows:
@@ -183,18 +186,48 @@ class ReferenceOps(Ops[Array]):
             gated = gate / (1 + np.exp(-gate)) * up
         return gated
 
-    def route(self, x: Array, router: Array) -> Array:
-        """Returns each expert's share of ``x`` times what the router gives it."""
-        n, c = len(x), self._config
+    def experts(self, x: Array, router: Array, prefix: str) -> Array:
+        """Returns what the chosen experts make of ``x`` [T, hidden_size], weighted."""
+        chosen = self._route(router)
+        inputs = [x[rows] for _, rows, _ in chosen]
+        gates = self.expert_products(chosen, inputs, f"{prefix}.gate_proj.weight")
+        ups = self.expert_products(chosen, inputs, f"{prefix}.up_proj.weight")
+        gated = [
+            self.gate(gate, up) * weights[:, None]
+            for gate, up, (*_, weights) in zip(gates, ups, chosen, strict=True)
+        ]
+        parts = self.expert_products(chosen, gated, f"{prefix}.down_proj.weight")
+        y = np.zeros_like(x)
+        for part, (_, rows, _) in zip(parts, chosen, strict=True):
+            y[rows] += part
+        return y
+
+    def expert_products(
+        self, chosen: list[ExpertRows], inputs: list[Array], weight: str
+    ) -> list[Array]:
+        """Returns ``inputs @ W.T`` of each of ``chosen`` with its own part of ``weight``."""
+        n = self._shapes[weight][0] // self._config.n_experts
+        parts = []
+        for (expert, *_), rows in zip(chosen, inputs, strict=True):
+            matrix = float_rows(self._source, weight, expert * n, (expert + 1) * n)
+            parts.append(rows @ matrix.astype(self._dtype, copy=False).T)
+        self._source.release()
+        return parts
+
+    def _route(self, router: Array) -> list[ExpertRows]:
+        """Returns the experts that rows choose; of equal logits the first is chosen."""
+        c = self._config
         scores = np.exp(router - router.max(axis=-1, keepdims=True))
         scores /= scores.sum(axis=-1, keepdims=True)
-        chosen = np.argsort(-scores, axis=-1, kind="stable")[:, : c.n_experts_used]
-        weights = np.zeros_like(scores)
-        np.put_along_axis(weights, chosen, np.take_along_axis(scores, chosen, axis=-1), axis=-1)
+        ids = np.argsort(-scores, axis=-1, kind="stable")[:, : c.n_experts_used]
+        weights = np.take_along_axis(scores, ids, axis=-1)
         if c.is_routing_normed:
             weights /= weights.sum(axis=-1, keepdims=True)
-        shares: Array = x.reshape(n, c.n_experts, -1) * weights[..., None]
-        return shares.reshape(n, -1)
+        found = []
+        for expert in np.unique(ids):
+            rows, ranks = np.nonzero(ids == expert)
+            found.append((int(expert), rows, weights[rows, ranks]))
+        return found
 
     def add(self, a: Array, b: Array) -> Array:
         """Returns the sum."""

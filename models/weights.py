@@ -90,10 +90,9 @@ class SourceWeight:
     """Where one of our weights lies in a checkpoint: a tensor, a slice of it, a transform.
 
     name: the checkpoint's own name of the tensor.
-    n_experts: of experts that our matrix consists of; 0 where it is not of experts. A name with
-        ``{expert}`` in it is one tensor for each, any other one that stacks them on its first axis.
-    is_side_by_side: their columns lie side by side in our matrix, instead of their rows below each
-        other.
+    n_experts: of experts whose rows lie below each other in our matrix; 0 where it is not of
+        experts. A name with ``{expert}`` in it is one tensor for each, any other one that stacks
+        them on its first axis.
     first_row: of the rows that are ours, where a tensor joins several of our weights (q, k, v).
     order: how those rows are arranged; as ours when None.
     offset: what is added to the values of a vector, such as 1 where norms are stored without it.
@@ -101,7 +100,6 @@ class SourceWeight:
 
     name: str
     n_experts: int = 0
-    is_side_by_side: bool = False
     first_row: int = 0
     order: RowOrder | None = None
     offset: float = 0.0
@@ -138,7 +136,7 @@ class SourceWeight:
         if not self.n_experts:
             return shape
         n, k = shape
-        return (n, k // self.n_experts) if self.is_side_by_side else (n // self.n_experts, k)
+        return n // self.n_experts, k
 
     def _of_experts(
         self,
@@ -148,9 +146,6 @@ class SourceWeight:
         stop: int,
     ) -> npt.NDArray[V]:
         first = self.first_row
-        if self.is_side_by_side:
-            parts = [stored[expert][first + start : first + stop] for expert in range(len(stored))]
-            return np.concatenate(parts, axis=1)
         n_each = n_rows // self.n_experts
         parts = []
         for expert in range(start // n_each, -(-stop // n_each)):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.models.reference import CHUNK_ROWS, ReferenceModel, ReferenceOps
+from edgedec.models.reference import CHUNK_ROWS, ExpertRows, ReferenceModel, ReferenceOps
 from edgedec.models.weights import WeightSource, float_rows
 
 Floats = npt.NDArray[np.float32]
@@ -78,6 +78,28 @@ class SideBySideOps(ReferenceOps):
         )
         self._original.release()
         return y if bias is None else y + self._source.vector(bias)
+
+    def expert_products(
+        self, chosen: list[ExpertRows], inputs: list[Floats], weight: str
+    ) -> list[Floats]:
+        """Returns ``inputs @ W.T`` of each expert, each row with the matrix of its model.
+
+        What the experts of a matrix read is noted together: they are rounded alike.
+        """
+        n_quantised = len(self._tokens) - self._n_held
+        is_quantised = [rows < n_quantised for _, rows, _ in chosen]
+        pairs = list(zip(inputs, is_quantised, strict=True))
+        self._on_inputs(weight, np.concatenate([x[kept] for x, kept in pairs]))
+        n = self._shapes[weight][0] // self._config.n_experts
+        parts = []
+        for (expert, *_), (x, kept) in zip(chosen, pairs, strict=True):
+            y = np.empty((len(x), n), np.float32)
+            for source, rows in ((self._quantised, kept), (self._original, ~kept)):
+                if rows.any():
+                    y[rows] = x[rows] @ float_rows(source, weight, expert * n, (expert + 1) * n).T
+            parts.append(y)
+        self._original.release()
+        return parts
 
     def select_rows(self, x: Floats) -> Floats:
         """Returns the rows of texts held out, first of the quantised, then of the float model."""

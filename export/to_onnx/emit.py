@@ -155,12 +155,23 @@ class PortableEmitter(Ops[str]):
         silu = self._node("Mul", [gate, sigmoid], f"{stem}.silu")
         return self._node("Mul", [silu, up], f"{stem}.gated")
 
-    def route(self, x: str, router: str) -> str:
-        """Adds a TopK of the router's probabilities, spread over all experts, and a Mul."""
-        stem, c = router.removesuffix(".matmul"), self._config
+    def experts(self, x: str, router: str, prefix: str) -> str:
+        """Adds the MLPs of all experts [E, T, ...], and the sum of what a TopK leaves of them.
+
+        Their matrices are stored [E, K, N].
+        """
+        gate = self.linear(x, f"{prefix}.gate_proj.weight")
+        up = self.linear(x, f"{prefix}.up_proj.weight")
+        down = self.linear(self.gate(gate, up), f"{prefix}.down_proj.weight")
+        weights = self._route(router, prefix)
+        weighted = self._node("Mul", [down, weights], f"{prefix}.weighted")
+        self._constant("experts.first", [0])
+        return self._node("ReduceSum", [weighted, "experts.first"], f"{prefix}.sum")
+
+    def _route(self, router: str, stem: str) -> str:
+        """Returns what every expert counts for [E, T, 1], nothing for most."""
+        c = self._config
         self._constant("experts.used", [c.n_experts_used])
-        self._constant("experts.split", [0, 0, c.n_experts, -1])
-        self._constant("experts.joined", [0, 0, -1])
         self._constant("experts.last", [-1])
         scores = self._node("Softmax", [router], f"{stem}.scores", axis=-1)
         top, places = f"{stem}.top", f"{stem}.places"
@@ -170,11 +181,8 @@ class PortableEmitter(Ops[str]):
             top = self._node("Div", [top, total], f"{stem}.normed")
         shape = self._node("Shape", [scores], f"{stem}.shape")
         nothing = self._node("ConstantOfShape", [shape], f"{stem}.nothing")
-        spread = self._node("ScatterElements", [nothing, places, top], f"{stem}.weights", axis=-1)
-        weights = self._node("Unsqueeze", [spread, "experts.last"], f"{stem}.columns")
-        shares = self._node("Reshape", [x, "experts.split"], f"{stem}.shares")
-        routed = self._node("Mul", [shares, weights], f"{stem}.routed")
-        return self._node("Reshape", [routed, "experts.joined"], f"{stem}.routed.joined")
+        spread = self._node("ScatterElements", [nothing, places, top], f"{stem}.spread", axis=-1)
+        return self._node("Transpose", [spread], f"{stem}.weights", perm=[2, 1, 0])
 
     def add(self, a: str, b: str) -> str:
         """Adds an Add, the residual stream first."""
@@ -256,6 +264,9 @@ class PortableEmitter(Ops[str]):
     def _weight(self, name: str) -> str:
         if name not in self._initializers:
             dims = self._shapes[name][::-1]
+            if ".experts." in name:
+                k, n = dims
+                dims = (self._config.n_experts, k, n // self._config.n_experts)
             self._initializers[name] = external_tensor(name, TensorProto.FLOAT, dims)
         return name
 

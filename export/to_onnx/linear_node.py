@@ -92,3 +92,9 @@ class LinearNode:
 def linear_nodes(editor: GraphEditor) -> list[tuple[onnx.NodeProto, LinearNode]]:
     """Returns every Linear of the graph, with what it says."""
     return [(node, LinearNode.read(node)) for node in editor.nodes("Linear")]
+
+
+def import_domain(model: onnx.ModelProto) -> None:
+    """Lets ``model`` have edgedec's own operators."""
+    if all(opset.domain != DOMAIN for opset in model.opset_import):
+        model.opset_import.append(helper.make_opsetid(DOMAIN, 1))

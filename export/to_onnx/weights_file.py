@@ -40,7 +40,8 @@ def write_weights(
     """Writes the weights ``model`` refers to and sets their places in it.
 
     uint8 initializers receive the packed matrix of their name, float ones the matrix transposed,
-    the vector, or the rotation table.
+    the vector, or the rotation table. Matrices of experts are written one by one, packed
+    [experts, bytes] or transposed [experts, K, N].
 
     Returns:
         The file written.
@@ -88,10 +89,14 @@ def _write_tensor(
     shape = weight_shapes(source.config)[name]
     if len(shape) == 1:
         yield _write_at(file, offset, source.vector(name).astype(np.float32, copy=False))
-    elif tensor.data_type == TensorProto.UINT8:
-        yield from _write_packed(file, offset, name, (shape[0], shape[1]), source)
-    else:
-        yield from _write_transposed(file, offset, name, (shape[0], shape[1]), source)
+        return
+    is_packed = tensor.data_type == TensorProto.UINT8
+    n_matrices = tensor.dims[0] if len(tensor.dims) == (2 if is_packed else 3) else 1
+    n, k = shape[0] // n_matrices, shape[1]
+    nbytes = _tensor_nbytes(tensor) // n_matrices
+    write = _write_packed if is_packed else _write_transposed
+    for i in range(n_matrices):
+        yield from write(file, offset + i * nbytes, name, range(i * n, (i + 1) * n), k, source)
 
 
 def _rope_tables(config: ModelConfig) -> dict[str, tuple[Rope, int]]:
@@ -103,10 +108,10 @@ def _rope_tables(config: ModelConfig) -> dict[str, tuple[Rope, int]]:
 
 
 def _write_packed(
-    file: FileIO, offset: int, name: str, shape: tuple[int, int], source: WeightSource
+    file: FileIO, offset: int, name: str, rows: range, k: int, source: WeightSource
 ) -> Iterator[int]:
-    for start, stop in _chunks(*shape):
-        plain = source.rows(name, start, stop)
+    for chunk in _chunks(rows, k):
+        plain = source.rows(name, chunk.start, chunk.stop)
         packed = pack(
             plain.format.index,
             plain.codes,
@@ -120,22 +125,22 @@ def _write_packed(
 
 
 def _write_transposed(
-    file: FileIO, offset: int, name: str, shape: tuple[int, int], source: WeightSource
+    file: FileIO, offset: int, name: str, rows: range, k: int, source: WeightSource
 ) -> Iterator[int]:
     """Writes W.T [K, N]: rows of W are columns of the file, so each chunk goes to K places."""
-    n, k = shape
-    for start, stop in _chunks(n, k):
-        columns = np.ascontiguousarray(float_rows(source, name, start, stop).T)
+    for chunk in _chunks(rows, k):
+        columns = np.ascontiguousarray(float_rows(source, name, chunk.start, chunk.stop).T)
+        first = chunk.start - rows.start
         for row in range(k):
-            _write_at(file, offset + 4 * (row * n + start), columns[row])
+            _write_at(file, offset + 4 * (row * len(rows) + first), columns[row])
         yield columns.nbytes
 
 
-def _chunks(n: int, k: int) -> Iterator[tuple[int, int]]:
-    """Yields row ranges that begin at multiples of the panel width, as packing needs."""
+def _chunks(rows: range, k: int) -> Iterator[range]:
+    """Yields parts of ``rows`` that begin at multiples of the panel width, as packing needs."""
     step = max(PANEL, CHUNK_BYTES // (4 * k) // PANEL * PANEL)
-    for start in range(0, n, step):
-        yield start, min(start + step, n)
+    for start in range(0, len(rows), step):
+        yield rows[start : start + step]
 
 
 def _write_at(file: FileIO, offset: int, values: npt.NDArray[np.generic]) -> int:

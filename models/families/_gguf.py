@@ -165,8 +165,7 @@ _MODEL_NAMES = {
 def gguf_weight(config: ModelConfig, name: str, order: RowOrder | None = None) -> SourceWeight:
     """Returns where our weight ``name`` lies, by its usual name; experts are stacked."""
     n_experts = config.n_experts if ".experts." in name else 0
-    is_side_by_side = n_experts > 0 and name.endswith("down_proj.weight")
-    return SourceWeight(gguf_name(name), n_experts, is_side_by_side, order=order)
+    return SourceWeight(gguf_name(name), n_experts, order=order)
 
 
 def gguf_name(name: str) -> str:

@@ -49,7 +49,5 @@ def _in_hf(config: ModelConfig, name: str) -> SourceWeight | None:
         "router.weight": SourceWeight(f"{stem}.router.layer.weight"),
         "experts.gate_proj.weight": SourceWeight(joined, config.n_experts),
         "experts.up_proj.weight": SourceWeight(joined, config.n_experts, first_row=inner),
-        "experts.down_proj.weight": SourceWeight(
-            f"{stem}.output_linear.weight", config.n_experts, is_side_by_side=True
-        ),
+        "experts.down_proj.weight": SourceWeight(f"{stem}.output_linear.weight", config.n_experts),
     }.get(own)

@@ -53,4 +53,4 @@ def _in_hf(config: ModelConfig, name: str) -> SourceWeight:
     if ".experts." not in name:
         return SourceWeight(theirs)
     theirs = theirs.replace(".experts.", ".experts.{expert}.")
-    return SourceWeight(theirs, config.n_experts, is_side_by_side="down_proj" in name)
+    return SourceWeight(theirs, config.n_experts)

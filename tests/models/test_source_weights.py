@@ -141,13 +141,12 @@ def test_matrices_of_stacked_experts() -> None:
     stored = rng.integers(0, 99, (4, 6, 5))
     gate = SourceWeight("experts.gate_up", n_experts=4)
     up = SourceWeight("experts.gate_up", n_experts=4, first_row=3)
-    down = SourceWeight("experts.{expert}.down", n_experts=4, is_side_by_side=True)
+    down = SourceWeight("experts.{expert}.down", n_experts=4)
     np.testing.assert_array_equal(gate.take(stored, 12), stored[:, :3].reshape(12, 5))
     for start, stop in ((0, 12), (1, 3), (2, 10), (3, 6), (5, 5)):
         expected = stored[:, 3:].reshape(12, 5)[start:stop]
         np.testing.assert_array_equal(up.take(stored, 12, start, stop), expected)
-    side_by_side = stored.swapaxes(0, 1).reshape(6, 20)
-    np.testing.assert_array_equal(down.take(list(stored), 6, 1, 4), side_by_side[1:4])
+    np.testing.assert_array_equal(down.take(list(stored), 24, 5, 14), stored.reshape(24, 5)[5:14])
     assert down.names == tuple(f"experts.{i}.down" for i in range(4))
 
 

@@ -17,6 +17,7 @@ from edgedec.export.to_onnx.passes.fold_bias import fold_bias
 from edgedec.export.to_onnx.passes.fold_norm import fold_norm
 from edgedec.export.to_onnx.passes.fold_residual import fold_residual
 from edgedec.export.to_onnx.passes.fuse_attention import fuse_attention
+from edgedec.export.to_onnx.passes.fuse_experts import fuse_experts
 from edgedec.export.to_onnx.passes.fuse_gate import fuse_gate
 from edgedec.export.to_onnx.passes.fuse_head_norm import fuse_head_norm
 from edgedec.export.to_onnx.passes.merge_projections import merge_projections
@@ -35,6 +36,7 @@ def pipeline(
 ) -> tuple[tuple[str, Pass], ...]:
     """Returns the passes in order, named."""
     return (
+        ("fuse_experts", partial(fuse_experts, config=config, formats=formats)),
         ("pack_matrices", partial(pack_matrices, formats=formats)),
         ("fold_bias", fold_bias),
         ("merge_projections", merge_projections),

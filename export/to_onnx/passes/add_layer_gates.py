@@ -9,11 +9,13 @@ import onnx
 from onnx import TensorProto, helper
 
 from edgedec.export.to_onnx.graph import GraphEditor, attributes
-from edgedec.export.to_onnx.linear_node import LinearNode, linear_nodes
+from edgedec.export.to_onnx.linear_node import linear_nodes
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.graph import LAYER_GATES
 
+_RESIDUAL = 2  # input of Linear and of Experts
+_GATE_WEIGHT = 4  # input of Experts
 _WEIGHT = re.compile(r"layers\.(\d+)\.(self_attn|mlp)\.")
 
 
@@ -25,6 +27,7 @@ def add_layer_gates(model: onnx.ModelProto, config: ModelConfig) -> None:
     After:
         Linear(x, -, residual, layers.i.mlp.W..., layer_gates, gate_index=2i + 1)
         Attention(qkv, ..., v_cache, layer_gates, layer=i, gate_index=2i)
+        (likewise Experts)
         inputs: ..., layer_gates i64 [2 * n_layers], 1 to run and 0 to be skipped
 
     Where a norm stands between a projection and the residual stream:
@@ -47,16 +50,26 @@ def add_layer_gates(model: onnx.ModelProto, config: ModelConfig) -> None:
         editor.replace([node], [gated_linear])
         _gate_post_norm(editor, gated_linear, gate_index)
     for node in editor.nodes("Attention"):
-        gated = onnx.NodeProto()
-        gated.CopyFrom(node)
-        gated.input.append(LAYER_GATES)
-        gated.attribute.append(helper.make_attribute("gate_index", 2 * attributes(node)["layer"]))
-        editor.replace([node], [gated])
+        _gate(editor, node, 2 * attributes(node)["layer"])
+    for node in editor.nodes("Experts"):
+        if (found := _WEIGHT.match(node.input[_GATE_WEIGHT])) is not None:
+            gate_index = 2 * int(found[1]) + 1
+            _gate_post_norm(editor, _gate(editor, node, gate_index), gate_index)
     editor.finish()
     _check_skipped_values(model)
     model.graph.input.append(
         helper.make_tensor_value_info(LAYER_GATES, TensorProto.INT64, (2 * config.n_layers,))
     )
+
+
+def _gate(editor: GraphEditor, node: onnx.NodeProto, gate_index: int) -> onnx.NodeProto:
+    """Returns what replaces ``node``, whose last input the gates become."""
+    gated = onnx.NodeProto()
+    gated.CopyFrom(node)
+    gated.input.append(LAYER_GATES)
+    gated.attribute.append(helper.make_attribute("gate_index", gate_index))
+    editor.replace([node], [gated])
+    return gated
 
 
 def _gate_post_norm(editor: GraphEditor, projection: onnx.NodeProto, gate_index: int) -> None:
@@ -86,9 +99,9 @@ def _check_skipped_values(model: onnx.ModelProto) -> None:
     A node with a residual writes that when it is skipped; any other writes nothing at all.
     """
     editor = GraphEditor(model)
-    for node in (*editor.nodes("Linear"), *editor.nodes("Attention")):
+    for node in (*editor.nodes("Linear"), *editor.nodes("Experts"), *editor.nodes("Attention")):
         gate = _gate_index(node)
-        has_residual = node.op_type == "Linear" and LinearNode.read(node).residual
+        has_residual = node.op_type != "Attention" and node.input[_RESIDUAL]
         if gate < 0 or has_residual:
             continue
         if (reader := _reader_outside(editor, node.output[0], gate)) is not None:

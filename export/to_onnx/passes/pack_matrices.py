@@ -8,7 +8,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from edgedec.export.to_onnx.graph import GraphEditor, attributes, external_tensor
-from edgedec.export.to_onnx.linear_node import DOMAIN, LinearMatrix, LinearNode
+from edgedec.export.to_onnx.linear_node import DOMAIN, LinearMatrix, LinearNode, import_domain
 from edgedec.kernels import packed_nbytes
 from edgedec.models.quant import QuantFormat
 
@@ -23,7 +23,8 @@ def pack_matrices(model: onnx.ModelProto, formats: Mapping[str, QuantFormat]) ->
     """
     editor = GraphEditor(model)
     for node in editor.nodes("MatMul"):
-        if (weight := editor.initializers.get(node.input[1])) is not None:
+        weight = editor.initializers.get(node.input[1])
+        if weight is not None and _is_matrix(weight):
             k, n = weight.dims
             matrix = LinearMatrix(weight.name, formats[weight.name].index, n)
             linear = LinearNode(node.output[0], node.input[0], k, (matrix,))
@@ -36,8 +37,7 @@ def pack_matrices(model: onnx.ModelProto, formats: Mapping[str, QuantFormat]) ->
             editor.replace([node, transpose], [_embed(node, transpose, table, formats)])
     editor.finish()
     _pack_initializers(model, formats)
-    if all(opset.domain != DOMAIN for opset in model.opset_import):
-        model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+    import_domain(model)
 
 
 def _embed(
@@ -61,7 +61,12 @@ def _embed(
 
 def _pack_initializers(model: onnx.ModelProto, formats: Mapping[str, QuantFormat]) -> None:
     for tensor in model.graph.initializer:
-        if tensor.name in formats:
+        if tensor.name in formats and _is_matrix(tensor):
             k, n = tensor.dims
             nbytes = packed_nbytes(formats[tensor.name].index, n, k)
             tensor.CopyFrom(external_tensor(tensor.name, TensorProto.UINT8, [nbytes]))
+
+
+def _is_matrix(tensor: onnx.TensorProto) -> bool:
+    """Says whether ``tensor`` is one plain matrix: not those of experts, nor packed already."""
+    return len(tensor.dims) == 2 and tensor.data_type == TensorProto.FLOAT

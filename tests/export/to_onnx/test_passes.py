@@ -17,6 +17,7 @@ from edgedec.export.to_onnx.passes import pipeline
 from edgedec.export.to_onnx.runners import FusedRunner, PortableRunner
 from edgedec.export.verify import compare_logits
 from edgedec.kernels import has_library
+from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.families import weight_shapes
 from edgedec.models.reference import ReferenceModel
 
@@ -27,6 +28,7 @@ FAMILIES = [
     pytest.param({"family": "qwen2", "has_qkv_bias": True, "is_head_tied": True}, id="qwen2_tied"),
     pytest.param({"family": "qwen3", "has_qk_norm": True}, id="qwen3"),
 ]
+MIXTURE = {"family": "qwen3_moe", "has_qk_norm": True, "n_experts": 5, "n_experts_used": 2}
 
 pytestmark = [
     pytest.mark.parity,
@@ -62,7 +64,7 @@ def runner_of(model: onnx.ModelProto, path: Any, source: Any) -> Any:
     return PortableRunner(path, source.config)
 
 
-@pytest.mark.parametrize("fields", FAMILIES)
+@pytest.mark.parametrize("fields", [*FAMILIES, pytest.param(MIXTURE, id="qwen3_moe")])
 def test_every_stage_computes_the_same(
     make_source: Any, write_graph: Any, fields: dict[str, Any]
 ) -> None:
@@ -134,6 +136,34 @@ def test_layer_gates(make_source: Any, fields: dict[str, Any]) -> None:
     assert all(LinearNode.read(linear.write()) == linear for linear in linears)
     # A sub-layer that is left out must pass the residual stream on.
     assert len([linear for linear in linears if linear.residual]) == 2 * n_layers
+
+
+@pytest.mark.parametrize("is_normed", [True, False])
+def test_a_mixture_of_experts_is_one_node(make_source: Any, is_normed: bool) -> None:
+    source = make_source(**MIXTURE, is_routing_normed=is_normed)
+    model = fused_graph(source)
+    n_layers, shapes = source.config.n_layers, {t.name: t.dims for t in model.graph.initializer}
+    assert op_counts(model) == {
+        "Embed": 1, "Linear": 3 * n_layers + 1, "HeadNorm": n_layers, "Attention": n_layers,
+        "Experts": n_layers, "Gather": 1, "RowStats": 1, "Concat": 1,
+    }  # fmt: skip
+    for i, node in enumerate(node for node in model.graph.node if node.op_type == "Experts"):
+        stem, facts = f"layers.{i}.mlp", attributes(node)
+        x, norm, residual, router, *matrices, gates = node.input
+        assert x == residual
+        assert norm == f"layers.{i}.post_attention_layernorm.weight"
+        assert matrices == [f"{stem}.experts.{part}_proj.weight" for part in ("gate", "up", "down")]
+        assert [len(shapes[name]) for name in matrices] == [2, 2, 2]
+        assert (facts["n_experts"], facts["n_used"], facts["normed"]) == (5, 2, int(is_normed))
+        assert (gates, facts["gate_index"]) == ("layer_gates", 2 * i + 1)
+        (scores,) = (n for n in model.graph.node if n.output[0] == router)
+        found = LinearNode.read(scores)
+        assert (found.x, found.norm_weight, found.gate_index) == (x, norm, 2 * i + 1)
+
+
+def test_a_mixture_of_another_activation_is_refused(make_source: Any) -> None:
+    with pytest.raises(UnsupportedModelError, match=r"layers\.0\.mlp\.router leaves unwritten"):
+        fused_graph(make_source(**MIXTURE, activation="gelu_tanh"))
 
 
 def test_tied_head_is_one_tensor(make_source: Any) -> None:

@@ -1,0 +1,115 @@
+"""A mixture of experts computes the experts that rows choose, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import onnx
+from onnx import TensorProto, helper
+
+from edgedec.export.to_onnx.graph import GraphEditor, attributes, external_tensor
+from edgedec.export.to_onnx.linear_node import DOMAIN, import_domain
+from edgedec.kernels import packed_nbytes
+from edgedec.models.config import ModelConfig
+from edgedec.models.quant import QuantFormat
+
+
+def fuse_experts(
+    model: onnx.ModelProto, config: ModelConfig, formats: Mapping[str, QuantFormat]
+) -> None:
+    """Replaces the MLPs of all experts, of which a TopK leaves some, and what stands around them.
+
+    Before:
+        h = RMSNormalization(x, g);  router = MatMul(h, Wr)
+        weights f32 [E, T, 1] = Transpose(ScatterElements(..., TopK(Softmax(router))))
+        a, b = MatMul(h, Wg f32 [E, K, N]), MatMul(h, Wu f32 [E, K, N])
+        Add(r, ReduceSum(Mul(MatMul(Mul(Mul(a, Sigmoid(a)), b), Wd f32 [E, N, K]), weights)))
+    After:
+        h = RMSNormalization(x, g);  router = MatMul(h, Wr)
+        Experts(x, g, r, router, Wg uint8 [E, bytes], Wu uint8 [E, bytes], Wd uint8 [E, bytes])
+
+    Norm and residual stay where they are if others stand between; the norm's result is then x.
+    """
+    editor = GraphEditor(model)
+    for top in editor.nodes("TopK"):
+        if (mixture := _mixture(editor, top)) is not None:
+            mixture.fuse(editor, config, formats)
+    editor.finish()
+    import_domain(model)
+
+
+@dataclass(frozen=True)
+class _Mixture:
+    """The nodes of one mixture. products: by gate, up and down; others: the last is the sum."""
+
+    router: str
+    products: tuple[onnx.NodeProto, onnx.NodeProto, onnx.NodeProto]
+    others: tuple[onnx.NodeProto, ...]
+
+    def fuse(
+        self, editor: GraphEditor, config: ModelConfig, formats: Mapping[str, QuantFormat]
+    ) -> None:
+        """Puts one node in place of all; nobody reads what spread the router's scores any more."""
+        x, output, old = self.products[0].input[0], self.others[-1].output[0], list(self.others)
+        norm_weight, epsilon, residual = "", 0.0, ""
+        if (norm := editor.producer(x, "RMSNormalization")) is not None:
+            x, norm_weight = norm.input
+            epsilon = attributes(norm)["epsilon"]
+        if (add := editor.only_reader(output, "Add")) is not None:
+            residual, output = add.input[0], add.output[0]
+            old.append(add)
+        names = [product.input[1] for product in self.products]
+        node = helper.make_node(
+            "Experts",
+            [x, norm_weight, residual, self.router, *names],
+            [output],
+            name=names[0].removesuffix(".gate_proj.weight"),
+            domain=DOMAIN,
+            formats=[formats[name].index for name in names],
+            k=config.hidden_size,
+            n=editor.initializers[names[0]].dims[2],
+            n_experts=config.n_experts,
+            n_used=config.n_experts_used,
+            normed=int(config.is_routing_normed),
+            epsilon=epsilon,
+        )
+        editor.replace([*old, *self.products], [node])
+        for name in names:
+            _pack(editor.initializers[name], formats[name])
+
+
+def _mixture(editor: GraphEditor, top: onnx.NodeProto) -> _Mixture | None:
+    """Returns the mixture whose experts ``top`` chooses, None if it is another than we compute."""
+    softmax = editor.producer(top.input[0], "Softmax")
+    weighted = next(_readers_behind(editor, top.output[0], "Mul"), None)
+    down = weighted and editor.producer(weighted.input[0], "MatMul")
+    gated = down and editor.producer(down.input[0], "Mul")
+    silu = gated and editor.producer(gated.input[0], "Mul")
+    if softmax is None or weighted is None or down is None or gated is None or silu is None:
+        return None
+    gate, up = (editor.producer(value, "MatMul") for value in (silu.input[0], gated.input[1]))
+    total = editor.only_reader(weighted.output[0], "ReduceSum")
+    if gate is None or up is None or total is None:
+        return None
+    sigmoid = editor.producer(silu.input[1], "Sigmoid")
+    if sigmoid is None or sigmoid.input[0] != gate.output[0]:
+        return None
+    others = (sigmoid, silu, gated, weighted, total)
+    return _Mixture(softmax.input[0], (gate, up, down), others)
+
+
+def _readers_behind(editor: GraphEditor, value: str, op_type: str) -> Iterator[onnx.NodeProto]:
+    """Yields the nearest readers of one operator, of ``value`` or of what is made of it."""
+    for reader in editor.readers(value):
+        if reader.op_type == op_type:
+            yield reader
+        else:
+            for derived in reader.output:
+                yield from _readers_behind(editor, derived, op_type)
+
+
+def _pack(tensor: onnx.TensorProto, fmt: QuantFormat) -> None:
+    n_experts, k, n = tensor.dims
+    dims = [n_experts, packed_nbytes(fmt.index, n, k)]
+    tensor.CopyFrom(external_tensor(tensor.name, TensorProto.UINT8, dims))
