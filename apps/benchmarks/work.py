@@ -16,6 +16,7 @@ from edgedec.models.quant import FORMATS
 class Work:
     """Bytes a pass reads once, and multiply-accumulates per row.
 
+    weight_bytes: of experts those that one row chooses; rows that choose others read more.
     layer_macs: of the layers, for each row. head_macs: of the LM head, for each row with logits.
     kv_bytes: of the KV cache, for each token already in it.
     """
@@ -52,11 +53,13 @@ def read_work(entry: ModelEntry) -> Work | None:
         if len(shape) != 2 or (name == "embed_tokens.weight" and name != head):
             continue
         n, k = shape
-        n_bytes += kernels.packed_nbytes(FORMATS[entry.tensor_formats[name]].index, n, k)
+        n_all, n_used = (config.n_experts, config.n_experts_used) if ".experts." in name else (1, 1)
+        fmt = FORMATS[entry.tensor_formats[name]].index
+        n_bytes += n_used * kernels.packed_nbytes(fmt, n // n_all, k)
         if name == head:
             head_macs = n * k
         else:
-            layer_macs += n * k
+            layer_macs += n_used * (n // n_all) * k
     return Work(n_bytes, layer_macs, head_macs, entry.contract.kv.row_nbytes)
 
 
