@@ -58,7 +58,8 @@ def kv(
 
     With them a long prompt is answered before it is read to the end (`run --prefill progressive`).
     Texts like those of later prompts serve best. Maps of an earlier run are replaced. Ctrl-C
-    ends the reading, and fits what was read (exit code 130).
+    ends the reading, and fits what was read (exit code 130). The same command goes on where one
+    that was killed ended.
 
     Examples:
 
@@ -68,14 +69,18 @@ def kv(
     """
     from edgedec.apps.training.kv import corpus_windows, fit
     from edgedec.apps.training.kv_entry import write_maps
+    from edgedec.apps.training.kv_progress import FitFile
     from edgedec.runtime.opening.load import load
     from edgedec.runtime.opening.options import EngineOptions
+    from edgedec.runtime.sessions.memory import fingerprint_of
 
     manifest = read_manifest(bundle)
     chosen = _checked_exit(manifest, exit_layer)
     with load(bundle, EngineOptions(threads=threads, draft=False)) as engine:
         sequence = engine.new_sequence()
         windows = corpus_windows(corpus, engine.tokenizer.encode, max_tokens)
+        known = fingerprint_of(manifest, manifest.target_name), chosen, max_tokens
+        file = FitFile(bundle, (*known, *map(Path.absolute, corpus)))
         stopping = Event()
         with ProgressBars(count_amount) as bars, stops_on_interrupt(stopping.set):
             fitted = fit(
@@ -84,8 +89,10 @@ def kv(
                 chosen,
                 takewhile(lambda _: not stopping.is_set(), windows),
                 lambda n_tokens: bars.report("fit", n_tokens, max_tokens),
+                file,
             )
     entry = write_maps(bundle, manifest, chosen, fitted, ", ".join(map(str, corpus)))
+    file.remove()
     if json:
         print_json({"bundle": str(bundle), **dataclasses.asdict(entry)})
     else:

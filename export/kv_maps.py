@@ -6,7 +6,7 @@ and the maps in closed form.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,27 @@ class RidgeSums:
         self._targets += x.T @ targets
         self._squares += np.square(targets, dtype=np.float64).sum(axis=0)
         self.n_rows += len(features)
+
+    def arrays(self, name: str) -> dict[str, npt.NDArray[np.float64]]:
+        """Returns all that `restore` needs, each under a key that begins with ``name``."""
+        return {
+            f"{name}_features": self._features,
+            f"{name}_targets": self._targets,
+            f"{name}_squares": self._squares,
+            f"{name}_rows": np.array(float(self.n_rows)),
+        }
+
+    def restore(self, arrays: Mapping[str, npt.NDArray[Any]], name: str) -> None:
+        """Takes the sums from `arrays`.
+
+        Raises:
+            KeyError: There are none called ``name``.
+            ValueError: They are of another size.
+        """
+        self._features[:] = arrays[f"{name}_features"]
+        self._targets[:] = arrays[f"{name}_targets"]
+        self._squares[:] = arrays[f"{name}_squares"]
+        self.n_rows = int(arrays[f"{name}_rows"])
 
     def check(self) -> None:
         """Raises a ConfigError where there were fewer rows than features."""

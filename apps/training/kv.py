@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
+from edgedec.apps.training.kv_progress import FitFile, ReadSoFar
 from edgedec.apps.training.kv_rows import plain_kv
-from edgedec.export.kv_maps import LayerMaps, RidgeSums, normed
+from edgedec.export.kv_maps import LayerMaps, normed
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.sessions.passes import Pass
@@ -71,23 +73,30 @@ def fit(
     exit_layer: int,
     windows: Iterable[list[int]],
     report: Callable[[int], None] = lambda n_tokens: None,
+    file: FitFile | None = None,
 ) -> Fitted:
     """Returns maps from the hidden states behind ``exit_layer`` layers, fitted on ``windows``.
 
-    report: called with the tokens read so far.
+    report: called with the tokens read so far. file: where that is kept, and what an earlier run
+        read of the same ``windows`` is found.
 
     Raises:
         ConfigError: There are too few tokens.
+        OSError: ``file`` cannot be written.
     """
     n_targets = (config.n_layers - exit_layer) * 2 * config.n_kv_heads * config.head_size
-    fitted, held_out = (RidgeSums(config.hidden_size, n_targets) for _ in range(2))
-    n_read = 0
-    for i, tokens in enumerate(windows):
+    find = ReadSoFar.nothing if file is None else file.load
+    state = find(config.hidden_size, n_targets)
+    fitted, held_out = state.fitted, state.held_out
+    for tokens in islice(windows, state.n_windows, None):
         hidden, targets = _read(sequence, config, exit_layer, tokens)
-        sums = held_out if i % HELD_OUT == 1 else fitted
+        sums = held_out if state.n_windows % HELD_OUT == 1 else fitted
         sums.add(normed(hidden, config.rms_norm_eps)[N_SINKS:], targets[N_SINKS:])
-        n_read += len(tokens)
-        report(n_read)
+        state.n_windows += 1
+        state.n_tokens += len(tokens)
+        report(state.n_tokens)
+        if file is not None:
+            file.save_sometimes(state)
     fitted.check()
     weights, bias = fitted.solve()
     parts = zip(
@@ -97,7 +106,7 @@ def fit(
     )
     maps = tuple(LayerMaps(exit_layer + i, w, b) for i, (w, b) in enumerate(parts))
     missed = held_out.unexplained(weights, bias) if held_out.n_rows else 1.0
-    return Fitted(maps, n_read, fitted.unexplained(weights, bias), missed)
+    return Fitted(maps, state.n_tokens, fitted.unexplained(weights, bias), missed)
 
 
 def _read(

@@ -8,9 +8,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import edgedec
+from edgedec.apps.training.kv_progress import FitFile
 from edgedec.models.manifest import read_manifest
 
 from .conftest import Cli
@@ -149,3 +151,44 @@ def test_first_tokens_are_measured_in_turn(
     assert "--rows goes without --ttft" in cli("bench", trained, *asked, "-m", "4").error
     long = ("--ttft", "8000", "--text", prompt_file, "--answer-tokens", 4)
     assert "tokens, expected at least 8000" in cli("bench", trained, *long).error
+
+
+@pytest.mark.robustness
+def test_a_killed_fit_goes_on_where_it_ended(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from edgedec.apps.training import kv_progress
+    from edgedec.apps.training.kv import corpus_windows, fit
+
+    bundle = copied(trained, tmp_path)
+    config = read_manifest(bundle).target.config
+    monkeypatch.setattr(kv_progress, "_SAVE_S", 0.0)
+    with edgedec.load(bundle) as engine:
+        windows = list(corpus_windows([CORPUS], engine.tokenizer.encode, 2500))
+        whole = fit(engine.new_sequence(), config, 20, windows)
+
+        def killed(n_tokens: int) -> None:
+            if n_tokens > sum(map(len, windows[:2])):
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            fit(engine.new_sequence(), config, 20, windows, killed, FitFile(bundle, ("a",)))
+        counts: list[int] = []
+        again = fit(
+            engine.new_sequence(), config, 20, windows, counts.append, FitFile(bundle, ("a",))
+        )
+        other = FitFile(bundle, ("b",)).load(1, 1)
+    assert counts[0] == sum(map(len, windows[:3]))  # two windows were not read again
+    assert again.n_tokens == whole.n_tokens
+    for one, two in zip(whole.maps, again.maps, strict=True):
+        assert np.array_equal(one.weights, two.weights)
+        assert np.array_equal(one.bias, two.bias)
+    assert other.n_tokens == 0
+    path = FitFile(bundle, ("a",)).path
+    path.write_bytes(path.read_bytes()[:5000])
+    hidden, targets = config.hidden_size, len(whole.maps) * len(whole.maps[0].bias)
+    assert FitFile(bundle, ("a",)).load(hidden, targets).n_tokens == 0
+
+
+def test_a_finished_fit_leaves_no_file(trained: Path) -> None:
+    assert not FitFile(trained, ()).path.exists()
