@@ -92,6 +92,11 @@ class Quantized(EditedCheckpoint):
             )
         self._quantised = TensorStore(scratch)
 
+    @property
+    def original(self) -> Checkpoint:
+        """The checkpoint that is quantised."""
+        return self._checkpoint
+
     def format(self, name: str) -> QuantFormat:
         """Returns the storage format of the matrix ``name`` after quantisation."""
         held = self._checkpoint.stand_in(name) or self._checkpoint.format(name)

@@ -66,8 +66,8 @@ def quantise(model: RecipeModel) -> None:
     stand_ins = {original.stand_in(name) for name in matrices(original.config)} - {None}
     is_converted = any(fmt is not None and model.device.keeps(fmt.name) for fmt in stand_ins)
     if model.config.calibrate is not None and model.kind == TARGET_MODEL:
-        model.source = calibrate(model)
-        model.tensors = measure_errors(original, model.source)
+        calibrated = calibrate(model)
+        model.source, model.tensors = calibrated, measure_errors(calibrated.original, calibrated)
     elif model.quantization != "keep" or is_converted:
         is_draft = model.kind == DRAFT_MODEL
         model.source = Quantized(original, model.quantization, is_draft, model.bundle_folder)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 
 from edgedec.export.calibration.compensate import GROUP, Moments, round_compensated
+from edgedec.export.calibration.norm_readers import norm_readers
 from edgedec.export.calibration.rows import SideBySideOps
+from edgedec.export.calibration.scaling import Scaled, best_scale, sample_rows
 from edgedec.export.calibration.scores import Scores, score
 from edgedec.export.calibration.texts import CalibrationTexts
-from edgedec.export.checkpoint import Checkpoint
 from edgedec.export.quantize import Quantized
 from edgedec.models.families import find_family, matrices
 from edgedec.models.quant import PlainTensor, QuantFormat, ScaleKind
@@ -35,19 +38,35 @@ class Finished:
 
     def load(self, name: str, fmt: QuantFormat) -> PlainTensor | None:
         """Returns the matrix ``name``, None if it is not there or damaged."""
-        try:
-            with np.load(self._path(name), allow_pickle=False) as found:
-                return PlainTensor(fmt, found["codes"], found["scale"], found["minimum"])
-        except (OSError, ValueError, KeyError, EOFError):
-            return None
+        found = self._load(name, ("codes", "scale", "minimum"))
+        return None if found is None else PlainTensor(fmt, *found)
 
     def save(self, name: str, tensor: PlainTensor) -> None:
         """Keeps the matrix ``name``."""
+        self._save(name, codes=tensor.codes, scale=tensor.scale, minimum=tensor.minimum)
+
+    def load_scale(self, norm: str) -> Floats | None:
+        """Returns what ``norm`` was divided by, None if it is not there or damaged."""
+        found = self._load(norm, ("divisor",))
+        return None if found is None else found[0]
+
+    def save_scale(self, norm: str, scale: Floats) -> None:
+        """Keeps what ``norm`` is divided by."""
+        self._save(norm, divisor=scale)
+
+    def _load(self, name: str, keys: Sequence[str]) -> list[Any] | None:
+        try:
+            with np.load(self._path(name), allow_pickle=False) as found:
+                return [found[key] for key in keys]
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+            return None
+
+    def _save(self, name: str, **arrays: Any) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._path(name)
         partial = path.with_suffix(".partial")
         with partial.open("wb") as file:
-            np.savez(file, codes=tensor.codes, scale=tensor.scale, minimum=tensor.minimum)
+            np.savez(file, **arrays)
         partial.replace(path)
 
     def _path(self, name: str) -> Path:
@@ -59,15 +78,17 @@ class Calibration:
 
     def __init__(
         self,
-        source: Checkpoint,
+        source: Scaled,
         quantised: Quantized,
         finished: Finished | None = None,
         on_progress: OnProgress | None = None,
     ) -> None:
+        """quantised: that of ``source``, whose scales are chosen on the way."""
         self._source, self._quantised = source, quantised
         self._finished = finished
         self._report = on_progress or (lambda done, total: None)
         self._shapes = matrices(source.config)
+        self._readers = norm_readers(source.config)
         self._n_done = 0
         self._inputs: Floats | None = None
         self._moments: Moments | None = None
@@ -76,12 +97,34 @@ class Calibration:
         """Fills the quantised model; returns how it does on the text held out."""
         config = self._source.config
         ops = SideBySideOps(
-            self._source, self._quantised, texts.texts, [texts.held_out], self._reach
+            self._source,
+            self._quantised,
+            texts.texts,
+            [texts.held_out],
+            self._reach,
+            self._scale,
         )
         logits = find_family(config.family).recipe(ops, config)
         self._inputs = self._moments = None
         n = len(texts.held_out)
         return score(logits[:n], logits[n:], texts.held_out)
+
+    def _scale(self, norm: str, outputs: Floats) -> Floats | None:
+        """Returns what ``norm`` is divided by from now on, if that can be made up for."""
+        readers = {name: self._quantised.format(name) for name in self._readers.get(norm, ())}
+        if not readers or not all(self._is_compensated(*reader) for reader in readers.items()):
+            return None
+        scale = self._finished.load_scale(norm) if self._finished else None
+        if scale is None or scale.shape != outputs.shape[1:]:
+            samples = [
+                (sample_rows(self._source, name, self._shapes[name][0]), fmt)
+                for name, fmt in readers.items()
+            ]
+            scale = best_scale(outputs, samples)
+            if self._finished:
+                self._finished.save_scale(norm, scale)
+        self._source.scale(norm, tuple(readers), scale)
+        return scale
 
     def _reach(self, name: str, inputs: Floats) -> None:
         n, k = self._shapes[name]

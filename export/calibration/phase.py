@@ -8,6 +8,7 @@ from pathlib import Path
 
 from edgedec.export.calibration.calibrate import Calibration, Finished
 from edgedec.export.calibration.mixed import choose_formats, stored_bits
+from edgedec.export.calibration.scaling import Scaled
 from edgedec.export.calibration.texts import CalibrationTexts, read_texts
 from edgedec.export.config import ExportConfig
 from edgedec.export.quantize import MIXED, Quantized
@@ -28,11 +29,10 @@ def calibrate(model: RecipeModel) -> Quantized:
     if wanted.quantization == MIXED:
         assert wanted.target_bits is not None
         formats = choose_formats(model.source, texts, wanted.target_bits)
-    quantised = Quantized(
-        model.source, model.quantization, scratch=model.bundle_folder, formats=formats
-    )
+    scaled = Scaled(model.source)
+    quantised = Quantized(scaled, model.quantization, scratch=model.bundle_folder, formats=formats)
     finished = Finished(unfinished_folder(wanted), _key(model, quantised, texts))
-    scores = Calibration(model.source, quantised, finished, model.report).run(texts)
+    scores = Calibration(scaled, quantised, finished, model.report).run(texts)
     model.calibration = {
         **dataclasses.asdict(scores),
         "n_calibration_tokens": texts.n_tokens,

@@ -19,6 +19,8 @@ Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
 OnInputs = Callable[[str, Floats], None]
 """Called with the name of a matrix and its inputs [T, K] before it is used."""
+OnNorm = Callable[[str, Floats], Floats | None]
+"""Called with the name of a norm and its outputs [T, K]; may divide the norm by what it returns."""
 
 
 class _Forgetful(ReferenceModel):
@@ -42,6 +44,7 @@ class SideBySideOps(ReferenceOps):
         texts: Sequence[Ids],
         held_out: Sequence[Ids],
         on_inputs: OnInputs,
+        on_norm: OnNorm = lambda name, outputs: None,
     ) -> None:
         """Takes token ids of each text; those ``held_out`` are computed by both models."""
         both = [(quantised, text) for text in (*texts, *held_out)]
@@ -54,12 +57,20 @@ class SideBySideOps(ReferenceOps):
         self._n_held = sum(map(len, held_out))
         self._original, self._quantised = original, quantised
         self._on_inputs = on_inputs
+        self._on_norm = on_norm
         every = np.concatenate([ids for _, ids in both])
         super().__init__(_Forgetful(original), original, every, (), [], np.float32)
 
     def embed(self, weight: str) -> Floats:
         """Returns the embeddings of all texts [T, hidden_size]."""
         return np.concatenate([ops.embed(weight) for ops in self._texts])
+
+    def rms_norm(self, x: Floats, weight: str) -> Floats:
+        """Returns the norm of all rows, by the weights it has after they were seen."""
+        normed = super().rms_norm(x, weight)
+        scale = self._on_norm(weight, normed[: len(normed) - self._n_held])
+        result: Floats = np.asarray(normed if scale is None else normed / scale, np.float32)
+        return result
 
     def attention(self, q: Floats, k: Floats, v: Floats, layer: int) -> Floats:
         """Returns the attended heads; a text sees itself alone."""

@@ -13,6 +13,8 @@ from edgedec.export.calibration import compensate
 from edgedec.export.calibration.calibrate import Calibration
 from edgedec.export.calibration.compensate import Moments, round_compensated
 from edgedec.export.calibration.mixed import choose_formats, stored_bits
+from edgedec.export.calibration.norm_readers import norm_readers
+from edgedec.export.calibration.scaling import Scaled, best_scale
 from edgedec.export.calibration.texts import CalibrationTexts, read_texts
 from edgedec.export.checkpoint import open_checkpoint
 from edgedec.export.config import ExportConfig
@@ -101,17 +103,53 @@ def test_the_pass_measures_what_the_reference_computes(make_gguf: Any, text: Pat
     checkpoint = open_checkpoint(str(make_gguf("qwen2")))
     texts = read_texts(text, checkpoint, length=64)
     short = CalibrationTexts(texts.texts[:4], texts.held_out)
-    quantised = Quantized(checkpoint, "int4")
-    calibrated = Calibration(checkpoint, quantised).run(short)
+    scaled = Scaled(checkpoint)
+    quantised = Quantized(scaled, "int4")
+    calibrated = Calibration(scaled, quantised).run(short)
     ids = short.held_out.tolist()
     expected, logits = (ReferenceModel(s).forward(ids).logits for s in (checkpoint, quantised))
     log_p, log_q = (x - np.log(np.exp(x).sum(-1, keepdims=True)) for x in (expected, logits))
     kl = np.sum(np.exp(log_p) * (log_p - log_q), axis=-1)[:-1].mean()
     assert calibrated.kl_nats == pytest.approx(float(kl), rel=1e-3)
     assert calibrated.n_tokens == len(ids) - 1
-    rounded = Rounding(checkpoint, Quantized(checkpoint, "int4")).run(short)
+    rounded = Rounding(Scaled(checkpoint), Quantized(checkpoint, "int4")).run(short)
     assert rounded.float_perplexity == pytest.approx(calibrated.float_perplexity, rel=1e-4)
     assert calibrated.kl_nats < 0.8 * rounded.kl_nats
+
+
+def test_a_scaled_model_is_what_it_was(make_gguf: Any) -> None:
+    checkpoint = open_checkpoint(str(make_gguf("qwen2")))
+    scaled = Scaled(checkpoint)
+    rng = np.random.default_rng(4)
+    readers = norm_readers(checkpoint.config)
+    assert len(readers) == 2 * checkpoint.config.n_layers + 1
+    for norm, names in readers.items():
+        scale = np.exp(rng.standard_normal(checkpoint.config.hidden_size)).astype(np.float32)
+        scaled.scale(norm, [n for n in names if n != "embed_tokens.weight"], scale)
+    layers = [norm for norm in readers if norm.startswith("layers.")]
+    assert sorted(readers[layers[1]]) == [f"layers.0.mlp.{n}_proj.weight" for n in ("gate", "up")]
+    ids = [3, 1, 4, 1, 5]
+    expected, found = (ReferenceModel(s).forward(ids).logits for s in (checkpoint, scaled))
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_large_inputs_have_their_weights_rounded_finer() -> None:
+    rng = np.random.default_rng(5)
+    inputs = rng.standard_normal((512, 64)).astype(np.float32)
+    inputs[:, ::16] *= 30
+    weights = rng.standard_normal((128, 64)).astype(np.float32)
+    fmt = FORMATS["q4_0"]
+    scale = best_scale(inputs, [(weights, fmt)])
+    assert scale[::16].min() > 1.5 * np.delete(scale, slice(None, None, 16)).max()
+
+    def loss(s: Floats) -> float:
+        xs = inputs / s
+        made = round_compensated(weights * s, Moments.of(xs.T @ xs / 512), fmt).dequantize() / s
+        return float(np.square(inputs @ (made - weights).T).sum())
+
+    assert loss(scale) < 0.7 * loss(np.ones_like(scale))
+    even = rng.standard_normal((512, 64)).astype(np.float32)
+    assert best_scale(even, [(weights, fmt)]).std() < 0.05
 
 
 def test_mixed_spends_its_bits_where_they_help(make_gguf: Any, text: Path) -> None:
