@@ -23,6 +23,7 @@ from edgedec.apps.benchmarks.output import (
 from edgedec.apps.benchmarks.prompts import PromptOptions, bench_prompts
 from edgedec.apps.benchmarks.report import Outcome, make_document, render
 from edgedec.apps.benchmarks.ttft import TtftOptions, bench_ttft
+from edgedec.apps.benchmarks.typing import TypingOptions, bench_typing
 from edgedec.apps.benchmarks.work import read_work
 from edgedec.apps.measuring.energy import find_meter
 from edgedec.apps.measuring.loop import Job, Plan, measure
@@ -90,6 +91,9 @@ class PassOptions:
         return tests
 
 
+_Options = PassOptions | PromptOptions | TtftOptions | TypingOptions
+
+
 @takes_groups
 def bench(
     bundle: options.Bundle,
@@ -97,6 +101,7 @@ def bench(
     passes: PassOptions,
     prompts: PromptOptions,
     first: TtftOptions,
+    keys: TypingOptions,
     threads: Annotated[
         int | None,
         typer.Option("--threads", "-t", min=1, help="CPU threads; all physical cores by default."),
@@ -126,9 +131,9 @@ def bench(
     """Measure prefill (pp), decode (tg) and verify passes, and what bounds them.
 
     With --prompts: what decoding methods gain on real prompts. With --ttft: when first tokens come,
-    provisional ones and exact ones. Everything is measured in turn, over
-    and over, so that ratios hold on a busy machine. Results disturbed beyond a stated bound are
-    refused (exit code 1).
+    provisional ones and exact ones. With --typing: what a key costs while somebody types, and how
+    many keys suggestions save. Everything is measured in turn, over and over, so that ratios hold
+    on a busy machine. Results disturbed beyond a stated bound are refused (exit code 1).
 
     Examples:
 
@@ -141,14 +146,11 @@ def bench(
       edgedec bench smollm2.edgedec --prompts prompts.jsonl --methods plain,auto,lookup
 
       edgedec bench smollm2.edgedec --ttft 512,2048 --text book.txt
+
+      edgedec bench smollm2.edgedec --typing notes.txt --typing-methods plain,auto
     """
     is_with_prompts = bool(prompts.prompts)
-    check_alone(passes if is_with_prompts else prompts, is_with_prompts)
-    if first.ttft is None:
-        _check_unused(first, "needs --ttft N,..")
-    else:
-        _check_unused(passes, "goes without --ttft")
-        _check_unused(prompts, "goes without --ttft")
+    _check_options(passes, prompts, first, keys)
     n_repetitions = repetitions or (3 if is_with_prompts else 5)
     plan = Plan(
         repetitions=n_repetitions,
@@ -156,23 +158,41 @@ def bench(
         extra_repetitions=0 if allow_noise else n_repetitions,
         settle_s=_SETTLE_S,
     )
-    if first.ttft is not None:
-        bench_ttft(bundle, first, plan, Printing(output, plot, allow_noise))
+    printing = Printing(output, plot, allow_noise)
+    if keys.typing is not None:
+        bench_typing(bundle, keys, plan.n_threads, printing)
+    elif first.ttft is not None:
+        bench_ttft(bundle, first, plan, printing)
     elif is_with_prompts:
-        bench_prompts(bundle, prompts, plan, peers.rivals(), Printing(output, plot, allow_noise))
+        bench_prompts(bundle, prompts, plan, peers.rivals(), printing)
     else:
-        rivals = only_plain(peers.rivals())
-        bench_passes(bundle, passes, plan, rivals, Printing(output, plot, allow_noise))
+        bench_passes(bundle, passes, plan, only_plain(peers.rivals()), printing)
 
 
-def check_alone(unused: PassOptions | PromptOptions, is_with_prompts: bool) -> None:
-    """Raises a ConfigError if an option of ``unused`` was given."""
-    _check_unused(
-        unused, "goes without --prompts" if is_with_prompts else "needs --prompts FILE.jsonl"
-    )
+def _check_options(
+    passes: PassOptions, prompts: PromptOptions, first: TtftOptions, keys: TypingOptions
+) -> None:
+    """Raises a ConfigError if an option was given that another measurement has."""
+    asked = {
+        "typing": keys.typing is not None,
+        "ttft": first.ttft is not None,
+        "prompts": bool(prompts.prompts),
+    }
+    chosen = next((name for name, is_asked in asked.items() if is_asked), None)
+    groups: dict[str | None, _Options] = {
+        "typing": keys,
+        "ttft": first,
+        "prompts": prompts,
+        None: passes,
+    }
+    needs = {"typing": "--typing FILE", "ttft": "--ttft N,..", "prompts": "--prompts FILE.jsonl"}
+    for name, group in groups.items():
+        if name != chosen:
+            alone = f"goes without --{chosen}"
+            _check_unused(group, alone if chosen is not None else f"needs {needs[str(name)]}")
 
 
-def _check_unused(unused: PassOptions | PromptOptions | TtftOptions, reason: str) -> None:
+def _check_unused(unused: _Options, reason: str) -> None:
     for option in fields(unused):
         if getattr(unused, option.name) != option.default:
             raise ConfigError(f"--{option.name.replace('_', '-')} {reason}")

@@ -10,6 +10,12 @@ from edgedec.runtime.requests.stream import Stream
 from edgedec.runtime.switching.stop_rule import StopRule
 
 
+def first_line(text: str) -> str:
+    """Returns ``text`` up to the end of its first line that is not blank."""
+    end = text.find("\n", len(text) - len(text.lstrip()))
+    return text if end < 0 else text[:end]
+
+
 class Answer:
     """A text in the making that continues a window, and how far its reader has typed it.
 
@@ -40,11 +46,7 @@ class Answer:
     def rest(self) -> str:
         """What is on offer: a line of what was not typed yet, or all of it."""
         rest = self.text[self._n_typed :]
-        if self._is_block:
-            return rest
-        n_blank = len(rest) - len(rest.lstrip())
-        end = rest.find("\n", n_blank)
-        return rest if end < 0 else rest[:end]
+        return rest if self._is_block else first_line(rest)
 
     @property
     def probability(self) -> float:

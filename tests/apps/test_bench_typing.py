@@ -1,0 +1,114 @@
+"""`edgedec bench --typing`: what is counted, against a model that knows the text by heart."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgedec.apps.benchmarks.keystrokes import (
+    DEVIATION_S,
+    MEAN_S,
+    Passage,
+    is_taken,
+    key_times,
+    read_passages,
+)
+from edgedec.apps.benchmarks.typing_job import type_passage
+from edgedec.autocomplete import AutocompleteConfig
+from edgedec.models.errors import ConfigError
+from edgedec.runtime.engine import Engine
+from edgedec.runtime.text.tokenizer import Tokenizer
+
+from ..runtime.conftest import Row, backend, make_engine, one_hot, tokenizer
+from .conftest import Cli
+
+__all__ = ["backend", "make_engine", "tokenizer"]
+
+TEXT = "one two three four\nfive six seven eight\nnine ten\n"
+
+
+def knowing(text: str, codec: Tokenizer) -> Callable[[Sequence[int]], Row]:
+    def rule(prefix: Sequence[int]) -> Row:
+        read = codec.decode(prefix)
+        rest = text[len(read) :] if text.startswith(read) else ""
+        row: Row = one_hot(codec.vocab_size, codec.encode(rest or "x")[0]) * (9 if rest else 0.01)
+        return row
+
+    return rule
+
+
+def test_one_key_takes_a_line_that_is_right(
+    make_engine: Callable[..., Engine], tokenizer: Tokenizer
+) -> None:
+    passage = Passage("a.txt", TEXT[:4], TEXT[4:40], "")
+    config = AutocompleteConfig(method="plain", max_idle_cpu=1.0)
+    with make_engine(knowing(TEXT, tokenizer)) as engine:
+        typed = type_passage(engine, config, passage, 0, wait=lambda s: _pause())
+    assert typed.n_characters == 36
+    assert typed.n_keys < 8  # a key for each line, and its end
+    assert typed.n_offers - 1 == typed.n_taken == typed.n_exact == typed.similarity.count(1)
+    assert len(typed.first_ms) >= typed.n_offers
+    assert typed.counts.n_updates == typed.n_keys
+
+
+def _pause() -> None:
+    time.sleep(0.3)
+
+
+def test_suggestions_that_are_wrong_save_nothing(
+    make_engine: Callable[..., Engine], tokenizer: Tokenizer
+) -> None:
+    passage = Passage("a.txt", TEXT[:4], "never seen", "")
+    config = AutocompleteConfig(method="plain")
+    with make_engine(knowing(TEXT, tokenizer)) as engine:
+        typed = type_passage(engine, config, passage, 0, wait=lambda s: _pause())
+    assert (typed.n_keys, typed.n_characters, typed.n_taken, typed.n_exact) == (10, 10, 0, 0)
+
+
+def test_times_between_keys_are_those_of_the_study() -> None:
+    times = list(key_times(20_000, 1))
+    assert statistics.mean(times) == pytest.approx(MEAN_S, rel=0.02)
+    assert statistics.stdev(times) == pytest.approx(DEVIATION_S, rel=0.05)
+    assert list(islice(key_times(5, 1), 5)) == times[:5]
+    assert is_taken("two ", "two three")
+    assert not is_taken("t", "two three")
+    assert not is_taken("two four", "two three")
+
+
+def test_passages_are_lines_from_the_middle(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("".join(f"line {i}\n" for i in range(60)))
+    (passage,) = read_passages([path], 50)
+    assert passage.before.endswith("\n")
+    assert passage.before + passage.typed + passage.behind == path.read_text()
+    assert len(passage.typed) == 50
+    with pytest.raises(ConfigError, match="has 470 characters, expected at least"):
+        read_passages([path], 400)
+    path.write_bytes(b"\xff\xfe" * 100)
+    with pytest.raises(ConfigError, match="expected a UTF-8 text file"):
+        read_passages([path], 5)
+
+
+@pytest.mark.e2e
+def test_the_report_has_a_row_for_each_method(
+    cli: Cli, smollm2_bundle: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("One, two, three, four, five, six, seven, eight.\n" * 30)
+    asked = ("bench", smollm2_bundle, "--typing", path, "--typed-keys", 30)
+    found = cli(*asked, "--typing-methods", "plain,lookup", "-o", "json").json
+    assert [row["method"] for row in found["rows"]] == ["plain", "lookup"]
+    for row in found["rows"]:
+        assert row["n_characters"] == 30
+        assert 0 <= row["saved_share"] < 1
+        assert 0 < row["first_ms_p50"] <= row["first_ms_p95"] <= row["first_ms_p99"]
+        assert np.isclose(row["saved_share"], 1 - row["n_keys"] / 30)
+    assert "| plain" in cli(*asked, "--min-probability", 0.9, "--typing-methods", "plain").out
+    assert "--rows goes without --typing" in cli(*asked, "-m", "4").error
+    assert "--typed-keys needs --typing" in cli("bench", smollm2_bundle, "--typed-keys", 3).error
