@@ -47,7 +47,7 @@ class _Tracer:
         """See `embed`."""
         return self._use(gate, up)
 
-    def route(self, x: str, router: str) -> str:
+    def experts(self, x: str, router: str, prefix: str) -> str:
         """See `embed`."""
         return self._use(x, router)
 
