@@ -19,17 +19,15 @@ from onnx import TensorProto, helper
 from edgedec.export.quantize import quantize_rows
 from edgedec.export.to_onnx.emit import IR_VERSION, OPSET
 from edgedec.export.to_onnx.linear_node import DOMAIN, LinearMatrix, LinearNode
-from edgedec.export.to_onnx.passes.fuse_attention import kv_cache_inputs
+from edgedec.export.to_onnx.passes.fuse_attention import kv_cache_inputs, kv_place
 from edgedec.kernels import pack, packed_nbytes
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import ConfigError
 from edgedec.models.graph import (
-    K_CACHE,
     KV_FORMATS_OF,
     PARENTS,
     PAST_LENGTH,
     POSITION_IDS,
-    V_CACHE,
     KVFormat,
 )
 from edgedec.models.kv_maps import HIDDEN, WRITTEN
@@ -192,7 +190,9 @@ class _Writer:
         for name, table in zip(tables, rope_tables(config, self._context, rope), strict=True):
             if name not in self._initializers:
                 self._store(name, table)
-        attributes: dict[str, Any] = {}
+        index, caches = kv_place(config, maps.layer)
+        window = config.layer(maps.layer).window
+        attributes: dict[str, Any] = {"window": window} if window else {}
         if self._kv_format != "float16":
             attributes["kv_format"] = KV_FORMATS_OF["panels"].index(self._kv_format)
         keys, values = f"{stem}.keys", f"{stem}.values"
@@ -200,11 +200,11 @@ class _Writer:
         joined = helper.make_node("Concat", [keys, keys, values], [f"{stem}.qkv"], axis=-1)
         append = helper.make_node(
             "Attention",
-            [f"{stem}.qkv", POSITION_IDS, PARENTS, PAST_LENGTH, *tables, K_CACHE, V_CACHE],
+            [f"{stem}.qkv", POSITION_IDS, PARENTS, PAST_LENGTH, *tables, *caches],
             [f"{stem}.attended"],
             name=f"{stem}.append",
             domain=DOMAIN,
-            layer=maps.layer,
+            layer=index,
             n_heads=config.n_kv_heads,
             n_kv_heads=config.n_kv_heads,
             head_size=config.head_size,

@@ -176,6 +176,16 @@ class ModelConfig:
             return self.layers[index]
         return LayerConfig(self.intermediate_size, self.rope_theta)
 
+    @property
+    def windowed_layers(self) -> tuple[int, ...]:
+        """The layers whose tokens attend to the latest ones only."""
+        return tuple(i for i, layer in enumerate(self.layers) if layer.window)
+
+    @property
+    def look_back(self) -> int:
+        """Tokens before its own that a token sees in the layer of the widest window; 0 without."""
+        return max((layer.window - 1 for layer in self.layers if layer.window), default=0)
+
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
         """Returns the config stated by ``fields``; unknown or missing keys are a ConfigError."""

@@ -15,9 +15,9 @@ Inputs:
         elsewhere. attention_mask [1, P + T] int64: ones.
     layer_gates [2 * n_layers] int64: entry 2i for the attention of layer i, 2i + 1 for its MLP;
         1 runs, 0 leaves out.
-    k_cache, v_cache: KV panels, written in place. past_key_values.I.key, past_key_values.I.value
-        [1, n_kv_heads, P, head_size]: KV rows, which present.I.key, present.I.value return.
-        See `KVLayout`.
+    k_cache, v_cache, k_ring, v_ring: KV panels, written in place. past_key_values.I.key,
+        past_key_values.I.value [1, n_kv_heads, P, head_size]: KV rows, which present.I.key,
+        present.I.value return. See `KVLayout`.
 Outputs:
     logits [1, R, V] float32; hidden.I [1, T, hidden_size] float32, the residual stream after I
     layers (where gates are closed, after those that ran); stats.NAME, one of `ROW_STATS`, each
@@ -43,6 +43,7 @@ ATTENTION_MASK = "attention_mask"
 LAYER_GATES = "layer_gates"
 ENTRY = "entry"
 K_CACHE, V_CACHE = "k_cache", "v_cache"
+K_RING, V_RING = "k_ring", "v_ring"
 LOGITS = "logits"
 
 N_TOP = 8
@@ -112,6 +113,10 @@ class KVLayout:
         ``rows``: inputs and outputs of each layer, copied by each pass.
     format: of the numbers. row_nbytes: bytes of one token, keys and values of all layers.
     block_nbytes: of 16 keys or 16 values of one head; 0 for ``rows``.
+    ring_layers: layers with a window, rising, that keep the latest tokens only. They are no part of
+        the two inputs above but of k_ring and v_ring, made alike of R positions for C, a multiple
+        of 2 * `KV_PANEL`: token t lies at position t modulo R. ring_rows: R that most passes can
+        do with; one that adds more rows to what it sees before itself needs more.
 
     Raises:
         ConfigError: These do not go together.
@@ -121,6 +126,8 @@ class KVLayout:
     format: KVFormat
     row_nbytes: int
     block_nbytes: int = 0
+    ring_layers: tuple[int, ...] = ()
+    ring_rows: int = 0
 
     def __post_init__(self) -> None:
         if self.kind not in KV_KINDS:
@@ -130,6 +137,14 @@ class KVLayout:
         if (self.kind == "panels") != (self.block_nbytes > 0):
             raise ConfigError(
                 f"kv.block_nbytes is {self.block_nbytes}, expected more than 0 for panels, 0 else"
+            )
+        if self.ring_layers and self.kind != "panels":
+            raise ConfigError(f"kv.ring_layers are {list(self.ring_layers)}, only panels have them")
+        if list(self.ring_layers) != sorted(set(self.ring_layers)):
+            raise ConfigError(f"kv.ring_layers are {list(self.ring_layers)}, expected them to rise")
+        if bool(self.ring_layers) != (self.ring_rows > 0):
+            raise ConfigError(
+                f"kv.ring_rows is {self.ring_rows}, expected more than 0 with ring_layers, 0 else"
             )
 
 
@@ -207,7 +222,7 @@ class GraphContract:
 
     def _kv_inputs(self) -> tuple[str, ...]:
         if self.kv.kind == "panels":
-            return (K_CACHE, V_CACHE)
+            return (K_CACHE, V_CACHE, *((K_RING, V_RING) if self.kv.ring_layers else ()))
         return self.past_ports or (past_port(0, "key"),)
 
     def _check(self, name: str, ports: tuple[str, ...], key: str, what: str) -> None:

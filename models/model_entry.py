@@ -90,7 +90,7 @@ def _read_contract(fields: Fields, n_layers: int) -> GraphContract:
         if not _NAME.fullmatch(name := fields.text(key)):
             fields.fail(key, name, "lower-case letters and digits")
     kv, can = fields.table("kv"), fields.table("can")
-    kv.exactly({f.name for f in dataclasses.fields(KVLayout)})
+    kv.only({f.name for f in dataclasses.fields(KVLayout)})
     can.exactly({f.name for f in dataclasses.fields(Capabilities)})
     try:
         return GraphContract(
@@ -105,6 +105,8 @@ def _read_contract(fields: Fields, n_layers: int) -> GraphContract:
                 format=cast(KVFormat, kv.text("format")),
                 row_nbytes=kv.integer("row_nbytes", least=1, most=_MAX_COUNT),
                 block_nbytes=kv.integer("block_nbytes", least=0, most=_MAX_COUNT),
+                ring_layers=_ring_layers(kv, n_layers),
+                ring_rows=kv.integer("ring_rows", 0, least=0, most=_MAX_COUNT),
             ),
             can=Capabilities(
                 **{key: can.flag(key) for key in sorted(set(can.values) - {"hidden"})},
@@ -113,6 +115,10 @@ def _read_contract(fields: Fields, n_layers: int) -> GraphContract:
         )
     except ConfigError as error:
         return fields.refuse_with(None, f"does not hold together ({error})")
+
+
+def _ring_layers(kv: Fields, n_layers: int) -> tuple[int, ...]:
+    return kv.integers("ring_layers", 0, n_layers - 1) if "ring_layers" in kv.values else ()
 
 
 def _read_config(fields: Fields) -> ModelConfig:

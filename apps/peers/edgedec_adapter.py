@@ -57,9 +57,8 @@ class Model:
     def _fill(self, depth: int) -> None:
         """Makes the first ``depth`` tokens, and no more, the contents of the KV cache."""
         sequence = self._sequence
-        if list(sequence.tokens[:depth]) == self._ids[:depth]:
-            sequence.truncate(depth)
-        elif depth:
+        is_there = list(sequence.tokens[:depth]) == self._ids[:depth]
+        if not (is_there and sequence.rewind(depth) == depth):
             run_passes(feed(sequence, self._ids[:depth]))
 
 

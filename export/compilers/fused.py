@@ -24,6 +24,12 @@ WEIGHTS_NAMES = (WEIGHTS_FILE,)
 
 _HALF_BYTES = 2
 
+RING_ROOM = 512
+"""Rows that a ring has besides those of the window: for a pass of prefill, several times over, so
+that the rest of it may be taken back without computing the text anew."""
+
+_RING_STEP = 2 * KV_PANEL
+
 
 def emit(model: RecipeModel) -> None:
     """The graph of the family's recipe; passes that stop early need its last hidden states."""
@@ -71,7 +77,15 @@ def kv_panels(config: ModelConfig, kv_format: KVFormat) -> KVLayout:
     else:
         block_nbytes = _HALF_BYTES * KV_PANEL * config.head_size
     n_blocks = 2 * config.n_layers * config.n_kv_heads
-    return KVLayout("panels", kv_format, n_blocks * block_nbytes // KV_PANEL, block_nbytes)
+    rings = config.windowed_layers
+    return KVLayout(
+        "panels",
+        kv_format,
+        n_blocks * block_nbytes // KV_PANEL,
+        block_nbytes,
+        rings,
+        -(-(config.look_back + RING_ROOM) // _RING_STEP) * _RING_STEP if rings else 0,
+    )
 
 
 def open_graph(model: RecipeModel) -> FusedRunner:

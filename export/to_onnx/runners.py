@@ -18,6 +18,7 @@ from edgedec.models.graph import (
     ENTRY,
     INPUT_IDS,
     K_CACHE,
+    K_RING,
     LAYER_GATES,
     LOGIT_ROWS,
     LOGITS,
@@ -25,6 +26,7 @@ from edgedec.models.graph import (
     PAST_LENGTH,
     POSITION_IDS,
     V_CACHE,
+    V_RING,
     past_port,
     present_port,
 )
@@ -45,7 +47,9 @@ class FusedRunner:
             self._entry = {}
         n_panels = -(-capacity // PANEL)
         self._kv_cache = {
-            name: _empty_kv_cache(inputs[name], n_panels) for name in (K_CACHE, V_CACHE)
+            name: _empty_kv_cache(inputs[name], n_panels)
+            for name in (K_CACHE, V_CACHE, K_RING, V_RING)
+            if name in inputs
         }
 
     def run(self, tokens: Sequence[int], parents: Sequence[int], n_past: int = 0) -> Logits:
@@ -56,7 +60,7 @@ class FusedRunner:
         if self.layer_gates is not None:
             feeds[LAYER_GATES] = self.layer_gates
         values = {k: ort.OrtValue.ortvalue_from_numpy(v) for k, v in feeds.items()}
-        # These two are written in place: the arrays behind them are the KV cache.
+        # These are written in place: the arrays behind them are the KV cache.
         for name, array in self._kv_cache.items():
             values[name] = ort.OrtValue.ortvalue_from_numpy(array)
         (logits,) = self._session.run_with_ort_values([LOGITS], values)
@@ -89,7 +93,8 @@ class PortableRunner:
 
 def _empty_kv_cache(value: ort.NodeArg, n_panels: int) -> npt.NDArray[Any]:
     """Returns the array that an input of keys or values asks for."""
-    sizes = {"capacity": n_panels * PANEL, "capacity/16": n_panels}
+    sizes = dict.fromkeys(("capacity", "ring"), n_panels * PANEL)  # rings that never wrap
+    sizes |= {f"{name}/16": n_panels for name in sizes}
     dtype = {"tensor(float16)": np.float16, "tensor(uint8)": np.uint8}[value.type]
     return np.zeros([sizes.get(n, n) for n in value.shape], dtype)
 

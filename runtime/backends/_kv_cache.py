@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import mmap
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,18 +23,29 @@ Array = npt.NDArray[Any]
 
 
 class PanelKVCache:
-    """Keys and values of every layer, float16 or int8. The attention operator writes rows in place.
+    """Keys and values of some layers, float16 or int8. The attention operator writes rows in place.
 
-    Shapes, with C the context rounded up to a whole panel:
+    Token t has row t modulo C: of texts that are longer, the latest tokens are kept.
+
+    Shapes, with C the rows, whole panels of them:
         keys, float16: [n_layers, n_kv_heads, C / 16, head_size, 16], token t in panel t // 16,
-            lane t % 16.
+            lane t % 16, for t < C.
         values, float16: [n_layers, n_kv_heads, C, head_size].
         both, int8: [n_layers, n_kv_heads, C / 16, bytes of a block] uint8; see `kv_block_nbytes`.
     """
 
-    def __init__(self, config: ModelConfig, context: int, kv_format: KVFormat = "float16") -> None:
-        n_panels = -(-context // KV_PANEL)
-        heads, d = (config.n_layers, config.n_kv_heads), config.head_size
+    def __init__(
+        self,
+        config: ModelConfig,
+        n_rows: int,
+        kv_format: KVFormat = "float16",
+        n_layers: int | None = None,
+    ) -> None:
+        """Makes an empty one of at least ``n_rows``. n_layers: all of the model's when None."""
+        n_panels = -(-n_rows // KV_PANEL)
+        self.n_layers = config.n_layers if n_layers is None else n_layers
+        self.n_rows = n_panels * KV_PANEL
+        heads, d = (self.n_layers, config.n_kv_heads), config.head_size
         if kv_format == "int8":
             blocks = (*heads, n_panels, kv_block_nbytes(d))
             self.keys, self.values = lazy_zeros(blocks, np.uint8), lazy_zeros(blocks, np.uint8)
@@ -44,7 +55,12 @@ class PanelKVCache:
             self.values = lazy_zeros((*heads, n_panels * KV_PANEL, d), np.float16)
             by_panel = self.values.reshape(*heads, n_panels, KV_PANEL, d)
             self._panels = {"keys": self.keys.swapaxes(-1, -2), "values": by_panel}
-        self.row_nbytes = kv_row_nbytes(config, kv_format)
+        self.row_nbytes = kv_row_nbytes(config, kv_format) * self.n_layers // config.n_layers
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows, whether or not they were ever written."""
+        return self.keys.nbytes + self.values.nbytes
 
     def compact(self, n_committed: int, path: Sequence[int]) -> None:
         """Moves rows ``n_committed + path[j]`` to ``n_committed + j``."""
@@ -53,8 +69,8 @@ class PanelKVCache:
         moved = source != destination
         if not moved.any():
             return
-        panel, lane = np.divmod(source[moved], KV_PANEL)
-        to_panel, to_lane = np.divmod(destination[moved], KV_PANEL)
+        panel, lane = np.divmod(source[moved] % self.n_rows, KV_PANEL)
+        to_panel, to_lane = np.divmod(destination[moved] % self.n_rows, KV_PANEL)
         for panels in self._panels.values():
             panels[:, :, to_panel, to_lane] = panels[:, :, panel, lane]
 
@@ -64,26 +80,49 @@ class PanelKVCache:
         Shapes: keys and values [n_layers, n_kv_heads, stop - start, head_size], float16 or int8;
             with int8 key_scales and value_scales [n_layers, n_kv_heads, stop - start] float16.
         """
-        first, last = start // KV_PANEL, -(-stop // KV_PANEL)
-        lane = first * KV_PANEL
         kv_rows = {}
         for name, panels in self._panels.items():
             shape = (*panels.shape[:2], stop - start, *panels.shape[4:])
             kv_rows[name] = np.empty(shape, panels.dtype)
-            for of_layer, layer in zip(kv_rows[name], panels[:, :, first:last], strict=True):
-                of_layer[:] = _in_a_row(layer)[:, start - lane : stop - lane]
+            for run in self._runs(start, stop):
+                for of_layer, layer in zip(kv_rows[name], panels[:, :, run.panels], strict=True):
+                    of_layer[:, run.tokens] = _in_a_row(layer)[:, run.lanes]
         return kv_rows
 
     def load_rows(self, start: int, kv_rows: KVRows) -> None:
         """Puts rows as `rows` returns them in place, from token ``start`` on."""
         stop = start + kv_rows["keys"].shape[2]
-        first, last = start // KV_PANEL, -(-stop // KV_PANEL)
-        lane = first * KV_PANEL
         for name, panels in self._panels.items():
-            for of_layer, layer in zip(kv_rows[name], panels[:, :, first:last], strict=True):
-                plain = _in_a_row(layer)
-                plain[:, start - lane : stop - lane] = of_layer
-                layer[:] = plain.reshape(layer.shape)
+            for run in self._runs(start, stop):
+                for of_layer, layer in zip(kv_rows[name], panels[:, :, run.panels], strict=True):
+                    plain = _in_a_row(layer)
+                    plain[:, run.lanes] = of_layer[:, run.tokens]
+                    layer[:] = plain.reshape(layer.shape)
+
+    def _runs(self, start: int, stop: int) -> Iterator[_Run]:
+        """Yields where tokens ``start`` to ``stop`` lie, cut where rows begin anew."""
+        token = start
+        while token < stop:
+            row = token % self.n_rows
+            n = min(stop - token, self.n_rows - row)
+            first = row // KV_PANEL
+            yield _Run(
+                tokens=slice(token - start, token - start + n),
+                panels=slice(first, -(-(row + n) // KV_PANEL)),
+                lanes=slice(row - first * KV_PANEL, row - first * KV_PANEL + n),
+            )
+            token += n
+
+
+class _Run(NamedTuple):
+    """Tokens whose rows follow one another, numbered among those asked for.
+
+    lanes: their rows, counted from the first row of ``panels``.
+    """
+
+    tokens: slice
+    panels: slice
+    lanes: slice
 
 
 def kv_row_nbytes(config: ModelConfig, kv_format: KVFormat) -> int:

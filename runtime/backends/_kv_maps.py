@@ -10,7 +10,7 @@ import numpy as np
 from onnxruntime import OrtValue
 
 from edgedec import kernels
-from edgedec.models.graph import K_CACHE, PARENTS, PAST_LENGTH, POSITION_IDS, V_CACHE
+from edgedec.models.graph import PARENTS, PAST_LENGTH, POSITION_IDS
 from edgedec.models.kv_maps import HIDDEN, WRITTEN
 from edgedec.runtime.backends._ort import PassRunner, open_graph
 from edgedec.runtime.backends.fused import FusedKVCache
@@ -50,7 +50,7 @@ class FusedKVMaps:
             PAST_LENGTH: np.array([start], np.int64),
         }
         values = {name: OrtValue.ortvalue_from_numpy(array) for name, array in inputs.items()}
-        values |= {name: cache.panel(name) for name in (K_CACHE, V_CACHE)}
+        values |= cache.panels
         binding = self._session.io_binding()
         for name, value in values.items():
             binding.bind_ortvalue_input(name, value)

@@ -13,9 +13,11 @@ from edgedec.models.errors import BundleError, SessionError
 from edgedec.models.fields import shown
 from edgedec.models.graph import (
     K_CACHE,
+    K_RING,
     LAYER_GATES,
     LOGITS,
     V_CACHE,
+    V_RING,
     GraphContract,
     hidden_port,
 )
@@ -119,7 +121,7 @@ def check_ports(
                 "export the model again"
             )
     for value in session.get_inputs():
-        if value.name not in (K_CACHE, V_CACHE, *contract.past_ports):
+        if value.name not in (K_CACHE, V_CACHE, K_RING, V_RING, *contract.past_ports):
             continue
         if (found_format := _FORMATS.get(value.type, value.type)) != contract.kv.format:
             raise BundleError(
@@ -137,13 +139,16 @@ def _check_sizes(
 ) -> None:
     """Raises unless the sizes that the graph fixes are those of its configuration."""
     n_layers, n_heads, d = config.n_layers, config.n_kv_heads, config.head_size
-    keys: tuple[int | None, ...] = (n_layers, n_heads, None, d, 16)
-    values: tuple[int | None, ...] = (n_layers, n_heads, None, d)
+    keys: tuple[int | None, ...] = (n_heads, None, d, 16)
+    values: tuple[int | None, ...] = (n_heads, None, d)
     if contract.kv.format == "int8":
-        keys = values = (n_layers, n_heads, None, contract.kv.block_nbytes)
+        keys = values = (n_heads, None, contract.kv.block_nbytes)
+    n_rings = len(contract.kv.ring_layers)
     stated: dict[str, tuple[int | None, ...]] = {
-        K_CACHE: keys,
-        V_CACHE: values,
+        K_CACHE: (n_layers - n_rings, *keys),
+        V_CACHE: (n_layers - n_rings, *values),
+        K_RING: (n_rings, *keys),
+        V_RING: (n_rings, *values),
         LAYER_GATES: (2 * n_layers,),
         LOGITS: (None, None, config.n_logits),
         **{hidden_port(i): (None, None, config.hidden_size) for i in contract.can.hidden},

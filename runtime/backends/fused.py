@@ -14,16 +14,10 @@ from onnxruntime import OrtValue
 from edgedec import kernels
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, ConfigError, SessionError
-from edgedec.models.graph import (
-    K_CACHE,
-    KV_PANEL,
-    LAYER_GATES,
-    V_CACHE,
-    Capabilities,
-    GraphContract,
-)
+from edgedec.models.graph import KV_PANEL, LAYER_GATES, Capabilities, GraphContract
 from edgedec.runtime.backends._binding import Binding, PassShape
-from edgedec.runtime.backends._kv_cache import PanelKVCache, kv_row_nbytes
+from edgedec.runtime.backends._kv_cache import kv_row_nbytes
+from edgedec.runtime.backends._layer_caches import LayerCaches
 from edgedec.runtime.backends._ort import PassRunner, check_ports, open_graph
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions.passes import Pass
@@ -62,7 +56,7 @@ class FusedModel:
             graph, threads, contract.providers, kernels.library_path(), self._affinity
         )
         check_ports(graph, session, contract, config)
-        _check_row_nbytes(graph, contract, config)
+        _check_kv_cache(graph, contract, config)
         self._placed: dict[Affinity, onnxruntime.InferenceSession] = {self._affinity: session}
         self._is_closed = False
 
@@ -122,6 +116,8 @@ def open_model(
 class FusedKVCache:
     """A `KVCache` whose rows the graph writes in place.
 
+    Layers with a window keep the latest rows only; see `LayerCaches`.
+
     Every input and output is bound once per shape of pass, to arrays that stay where they are: a
     decode step writes a few numbers and runs.
     """
@@ -129,22 +125,31 @@ class FusedKVCache:
     def __init__(self, model: FusedModel, context: int) -> None:
         self._model = model
         self._config = model.config
-        self._panels = PanelKVCache(model.config, context, model.contract.kv.format)
-        self.row_nbytes = self._panels.row_nbytes
+        self._caches = LayerCaches(model.config, context, model.contract.kv)
         self._layer_gates = np.ones(2 * model.config.n_layers, np.int64)
-        shared = {
-            K_CACHE: self._panels.keys,
-            V_CACHE: self._panels.values,
-            LAYER_GATES: self._layer_gates,
-        }
-        self._shared_values = {
-            name: OrtValue.ortvalue_from_numpy(array)
-            for name, array in shared.items()
-            if name in model.contract.inputs
-        }
         self._runner = PassRunner()
         self._bindings: dict[tuple[Affinity, PassShape], Binding] = {}
+        self._share()
         self._logits = np.empty((0, model.config.n_logits), np.float32)
+
+    @property
+    def look_back(self) -> int:
+        return self._caches.look_back
+
+    def nbytes(self, n_tokens: int) -> int:
+        return self._caches.nbytes(n_tokens)
+
+    def reaches(self, n_tokens: int) -> bool:
+        return self._caches.reaches(n_tokens)
+
+    def reserve(self, n_kept: int, stop: int) -> None:
+        """Makes room; see `KVCache`. Where arrays move, all is bound anew."""
+        if self._caches.reserve(n_kept, stop):
+            self._bindings.clear()
+            self._share()
+
+    def forget_all(self) -> None:
+        self._caches.forget_all()
 
     def compute(self, wanted: Pass, n_past: int, cores: Affinity | None) -> Rows:
         """Returns the asked rows. They are overwritten by the next pass of the same shape."""
@@ -159,26 +164,36 @@ class FusedKVCache:
             self._runner.run(partial(session.run_with_iobinding, binding.io))
         return replace(binding.rows)
 
-    def panel(self, name: str) -> OrtValue:
-        """Returns the keys or values that the graph's input ``name`` is bound to."""
-        return self._shared_values[name]
+    @property
+    def panels(self) -> dict[str, OrtValue]:
+        """What the graph's inputs of keys and values are bound to."""
+        return {name: self._shared_values[name] for name in self._caches.arrays}
 
     def keep(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
         """Moves the rows of ``path`` together behind the committed ones."""
         if path and path[-1] != len(path) - 1:  # a way down is rising, so it skips some row
-            self._panels.compact(n_past, path)
+            self._caches.compact(n_past, path)
 
     def rows(self, start: int, stop: int) -> KVRows:
-        return self._panels.rows(start, stop)
+        return self._caches.rows(start, stop)
 
-    def load_rows(self, start: int, kv_rows: KVRows) -> None:
-        self._panels.load_rows(start, kv_rows)
+    def load_rows(self, start: int, stop: int, kv_rows: KVRows) -> None:
+        self._caches.load_rows(start, stop, kv_rows)
 
     def close(self) -> None:
         """Releases all arrays."""
         self._bindings.clear()
         self._shared_values.clear()
-        self._panels = PanelKVCache(self._config, 0, self._model.contract.kv.format)
+        self._caches = LayerCaches(self._config, 0, self._model.contract.kv)
+
+    def _share(self) -> None:
+        """Makes the inputs that all passes share."""
+        shared = {**self._caches.arrays, LAYER_GATES: self._layer_gates}
+        self._shared_values = {
+            name: OrtValue.ortvalue_from_numpy(array)
+            for name, array in shared.items()
+            if name in self._model.contract.inputs
+        }
 
     def _set_gates(self, wanted: Pass) -> None:
         """Opens the gates of the sub-layers that run."""
@@ -217,8 +232,14 @@ class FusedKVCache:
         return binding
 
 
-def _check_row_nbytes(graph: Path, contract: GraphContract, config: ModelConfig) -> None:
-    """Raises a BundleError unless the contract states what a token takes in the KV cache."""
+def _check_kv_cache(graph: Path, contract: GraphContract, config: ModelConfig) -> None:
+    """Raises a BundleError unless the contract states which layers keep what of a token."""
+    rings, windowed = contract.kv.ring_layers, config.windowed_layers
+    if rings != windowed:
+        raise BundleError(
+            f"{graph} keeps the latest tokens only in the layers {list(rings)}, those with a "
+            f"window are {list(windowed)}: export the model again"
+        )
     row_nbytes = kv_row_nbytes(config, contract.kv.format)
     block_nbytes = row_nbytes * KV_PANEL // (2 * config.n_layers * config.n_kv_heads)
     stated = contract.kv.row_nbytes, contract.kv.block_nbytes

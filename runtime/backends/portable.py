@@ -127,9 +127,26 @@ class PortableKVCache:
         self._model = model
         self._past = past
         self._present: dict[str, Array] = {}
-        self.row_nbytes = sum(
+        self._row_nbytes: int = sum(
             rows.itemsize * rows.shape[1] * rows.shape[3] for rows in past.values()
         )
+
+    @property
+    def look_back(self) -> int:
+        return 0
+
+    def nbytes(self, n_tokens: int) -> int:
+        return n_tokens * self._row_nbytes
+
+    def reaches(self, n_tokens: int) -> bool:
+        """Says yes: layers with a window keep all rows, too."""
+        return True
+
+    def reserve(self, n_kept: int, stop: int) -> None:
+        """Nothing to do: arrays grow with each pass."""
+
+    def forget_all(self) -> None:
+        """Nothing to do: rows are cut by each pass."""
 
     def compute(self, wanted: Pass, n_past: int, cores: Affinity | None) -> Rows:
         """Returns the asked rows, in arrays of their own."""
@@ -154,7 +171,7 @@ class PortableKVCache:
     def rows(self, start: int, stop: int) -> KVRows:
         return {name: rows[:, :, start:stop].copy() for name, rows in self._past.items()}
 
-    def load_rows(self, start: int, kv_rows: KVRows) -> None:
+    def load_rows(self, start: int, stop: int, kv_rows: KVRows) -> None:
         self._past = {
             name: np.concatenate([rows[:, :, :start], kv_rows[name]], axis=2)
             for name, rows in self._past.items()

@@ -104,7 +104,7 @@ class SpeculativeDecoding(Decoding):
 
     def end(self) -> None:
         state, model = self._state, self._planning.model
-        state.sequence.truncate(min(state.sequence.n_tokens, len(state.tokens)))
+        state.sequence.rewind(min(state.sequence.n_tokens, len(state.tokens)))
         self._planning.end(state.tokens)
         state.stats.failed_drafters.update(self._method.failures)
         if model is not None:

@@ -57,7 +57,7 @@ class DraftPasses:
         n_common = common_prefix(sequence.tokens, text)
         path: list[int] = []
         if n_common < sequence.n_tokens:
-            sequence.truncate(n_common)
+            sequence.rewind(n_common)
         else:
             path = self._way(text[n_common:])
         self._tokens, self._parents = [], []

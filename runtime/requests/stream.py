@@ -359,6 +359,6 @@ def _end(
             decoding.end()
         if not state.sequence.is_closed:
             n_exact = state.sequence.n_exact  # what was predicted is nobody else's business
-            state.sequence.truncate(n_exact if n_kept is None else min(n_kept, n_exact))
+            state.sequence.rewind(n_exact if n_kept is None else min(n_kept, n_exact))
     finally:
         lender.give_back(state.sequence)

@@ -31,6 +31,7 @@ from edgedec.runtime.sessions.state import (
     Layout,
     SessionState,
     check_layout,
+    is_latest,
 )
 
 MAGIC = b"edgedkv\n"
@@ -59,7 +60,8 @@ class Expected:
     """What a model's state must be like.
 
     layout: of the session that takes it up; None when that is not open yet.
-    max_row_nbytes: most bytes that a token's rows may have.
+    max_row_nbytes: most bytes that a token's rows may have. look_back: of the last tokens, those
+        whose rows no layer may lack.
     """
 
     fingerprint: str
@@ -67,6 +69,7 @@ class Expected:
     vocab_size: int
     max_row_nbytes: int
     layout: Layout | None = None
+    look_back: int = 0
 
 
 def write_states(path: Path, models: Mapping[str, SavedModel]) -> None:
@@ -201,7 +204,13 @@ class _Reader:
         if dtype not in _DTYPES:
             self._fail(f"states {where} of {shown(dtype)}, expected one of {', '.join(_DTYPES)}")
         is_shape = isinstance(shape, list) and TOKEN_AXIS < len(shape) <= _MAX_AXES
-        if not is_shape or not all(_is_count(n) for n in shape) or shape[TOKEN_AXIS] != n_tokens:
+        if is_shape and all(_is_count(n) for n in shape):
+            is_shape = shape[TOKEN_AXIS] == n_tokens or (
+                is_latest(name) and shape[TOKEN_AXIS] < n_tokens
+            )
+        else:
+            is_shape = False
+        if not is_shape:
             self._fail(f"states {where} of shape {shown(shape)}, expected {n_tokens} rows")
         return _ArrayHeader(name, dtype, tuple(shape))
 
@@ -224,6 +233,13 @@ class _Reader:
                 check_layout(model.layout, expected.layout)
             except SessionError as error:
                 raise SessionError(f"{self._path}: {error}") from None
+        n_needed = min(len(model.tokens), expected.look_back)
+        counts = {a.shape[TOKEN_AXIS] for a in model.arrays if is_latest(a.name)}
+        if len(counts) > 1 or min(counts, default=n_needed) < n_needed:
+            self._fail(
+                f"has the latest {sorted(counts)} rows of {role} layers with a window, expected "
+                f"{n_needed} or more"
+            )
         most = len(model.tokens) * expected.max_row_nbytes
         if sum(array.nbytes for array in model.arrays) > most:
             self._fail(f"states more than {most} bytes of {role} rows")

@@ -74,12 +74,16 @@ class SessionMemory:
         """
         if self.prompt_cache.max_bytes == 0:
             return
-        n_common = common_prefix(sequence.tokens, prompt[:-1])
-        pieces = self.prompt_cache.find(role, prompt[:-1], sequence.layout)
+        n_common = sequence.reachable(common_prefix(sequence.tokens, prompt[:-1]))
+        known = self.prompt_cache.find(role, prompt[:-1], sequence.layout, sequence.look_back)
         self._remember(role, sequence, n_common)
-        for piece in pieces:
-            if len(piece.tokens) > n_common:
-                sequence.restore(piece.after(max(piece.start, n_common)))
+        pieces = [
+            piece.after(max(piece.start, n_common))
+            for piece in known
+            if len(piece.tokens) > n_common
+        ]
+        if pieces:
+            sequence.restore(*pieces)
 
     def save(self, path: Path) -> None:
         """Writes what the sequences used last hold, and what was loaded for models not open yet.
@@ -127,7 +131,7 @@ class SessionMemory:
     def _remember(self, role: str, sequence: TokenSequence, n_kept: int) -> None:
         """Keeps what it holds if more than a few tokens behind ``n_kept`` will be lost."""
         if sequence.n_tokens - n_kept >= _WORTH_KEEPING and self.prompt_cache.max_bytes > 0:
-            self.prompt_cache.insert(role, sequence.tokens, sequence.snapshot)
+            self.prompt_cache.insert(role, sequence.tokens, sequence.snapshot, sequence.look_back)
 
     def _expected(self, role: str) -> Expected:
         from edgedec.runtime.sessions.file import Expected
@@ -140,6 +144,7 @@ class SessionMemory:
             vocab_size=config.vocab_size,
             # Two arrays of float32 for each layer, and as much again for what goes with them.
             max_row_nbytes=16 * config.n_layers * config.n_kv_heads * config.head_size,
+            look_back=config.look_back,
             layout=None if pool is None else pool.latest.layout,
         )
 

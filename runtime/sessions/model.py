@@ -17,8 +17,20 @@ class KVCache(Protocol):
     """Keys and values of one text in the layout of a backend, which computes passes over them."""
 
     @property
-    def row_nbytes(self) -> int:
-        """Bytes that one token takes."""
+    def look_back(self) -> int:
+        """Tokens whose rows a pass needs in all layers; 0 where no layer keeps the latest only."""
+
+    def nbytes(self, n_tokens: int) -> int:
+        """Returns the bytes that ``n_tokens`` take."""
+
+    def reaches(self, n_tokens: int) -> bool:
+        """Says whether the rows are there that a pass behind the first ``n_tokens`` looks at."""
+
+    def reserve(self, n_kept: int, stop: int) -> None:
+        """Makes room for rows up to ``stop``; passes may still follow the first ``n_kept``."""
+
+    def forget_all(self) -> None:
+        """Learns that no row is of any use, so that a text may begin anew."""
 
     def compute(self, wanted: Pass, n_past: int, cores: Affinity | None) -> Rows:
         """Returns the rows of a pass after ``n_past`` committed tokens.
@@ -36,10 +48,13 @@ class KVCache(Protocol):
         """Puts the keys and values of the tokens ``path`` of the latest pass behind ``n_past``."""
 
     def rows(self, start: int, stop: int) -> KVRows:
-        """Returns copies of the rows of tokens ``start`` to ``stop``."""
+        """Returns copies of the rows of tokens ``start`` to ``stop``.
 
-    def load_rows(self, start: int, kv_rows: KVRows) -> None:
-        """Puts rows as `rows` returns them in place, from token ``start`` on."""
+        Of layers that keep the latest only, all they have before ``stop``: see `SessionState`.
+        """
+
+    def load_rows(self, start: int, stop: int, kv_rows: KVRows) -> None:
+        """Puts rows as `rows` returns them in place, those of tokens ``start`` to ``stop``."""
 
     def close(self) -> None:
         """Releases the memory."""

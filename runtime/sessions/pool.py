@@ -50,7 +50,7 @@ class SequencePool:
                 # Of those alike the one used last, whose memory is warm.
                 best = max(
                     range(len(self._idle)),
-                    key=lambda i: (common_prefix(self._idle[i].tokens, text), i),
+                    key=lambda i: (_n_kept(self._idle[i], text), i),
                 )
                 sequence = self._idle.pop(best)
             else:
@@ -90,3 +90,8 @@ class SequencePool:
             sequence.close()
         self._idle.clear()
         self._lent.clear()
+
+
+def _n_kept(sequence: TokenSequence, text: Sequence[int]) -> int:
+    """Returns how many tokens a sequence need not compute of ``text``."""
+    return sequence.reachable(common_prefix(sequence.tokens, text))

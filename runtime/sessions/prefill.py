@@ -105,11 +105,10 @@ def check_fits(prompt: Sequence[int], context: int, vocab_size: int) -> None:
 def rewind(sequence: TokenSequence, text: Sequence[int], n_rows: int = 1) -> int:
     """Forgets what is no beginning of ``text``; returns how many of its tokens are committed.
 
-    The last ``n_rows`` never are: the rows after them are wanted, which only a pass gives.
+    The last ``n_rows`` never are: the rows after them are wanted, which only a pass gives. None are
+    where the text goes back further than layers with a window can.
     """
-    n_common = min(common_prefix(sequence.tokens, text), len(text) - n_rows)
-    sequence.truncate(n_common)
-    return n_common
+    return sequence.rewind(min(common_prefix(sequence.tokens, text), len(text) - n_rows))
 
 
 def feed(

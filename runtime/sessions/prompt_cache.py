@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from edgedec.runtime.sessions.state import KVRows, Layout, SessionState, cut
+from edgedec.runtime.sessions.state import (
+    TOKEN_AXIS,
+    KVRows,
+    Layout,
+    SessionState,
+    can_follow,
+    cut,
+    is_latest,
+)
 
 Snapshot = Callable[[int, int], SessionState]
 """Called with a number of tokens and how many of them come without rows, as `snapshot` is."""
 
 
 class _Node:
-    """Tokens that follow those of its parents, and their rows.
+    """Tokens that follow those of its parents, and their rows; `LATEST` ones of more or fewer.
 
     used: when a text through here was last asked for.
     """
@@ -58,34 +66,47 @@ class PromptCache:
         """Bytes of all rows."""
         return sum(node.nbytes for node in self._nodes())
 
-    def find(self, model: str, tokens: Sequence[int], layout: Layout) -> list[SessionState]:
+    def find(
+        self, model: str, tokens: Sequence[int], layout: Layout, look_back: int = 0
+    ) -> list[SessionState]:
         """Returns the longest known prefix of ``tokens`` in pieces, each to follow the one before.
 
         The pieces stay what they are, whatever the cache forgets later. None are found for a
         session whose KV cache has another ``layout`` than the rows.
+
+        look_back: of the session; passes may follow what is found.
         """
         if self._layouts.get(model) != layout:
             return []
         self._now += 1
-        pieces: list[SessionState] = []
-        for node, start, n_common in self._way(model, tokens):
+        pieces = self._pieces(model, tokens)
+        for node, _, _ in self._way(model, tokens):
             node.used = self._now
-            stop = start + n_common
-            pieces.append(SessionState(tuple(tokens[:stop]), start, cut(node.kv_rows, 0, n_common)))
+        while pieces and not can_follow(pieces, look_back):
+            pieces.pop()
         return pieces
 
-    def insert(self, model: str, tokens: Sequence[int], snapshot: Snapshot) -> None:
+    def insert(
+        self, model: str, tokens: Sequence[int], snapshot: Snapshot, look_back: int = 0
+    ) -> None:
         """Learns ``tokens``, or as many of the first of them as there may be bytes for.
+
+        Where layers keep the latest rows only, it is all of ``tokens`` or none: of fewer, rows that
+        a pass behind them looks at may be gone.
 
         Args:
             snapshot: Gives the rows that are not known yet, once room was made for them.
         """
-        nothing = snapshot(0, 0)
-        if self._layouts.setdefault(model, nothing.layout) != nothing.layout:
+        # Without the rows of any token but those that layers with a window have.
+        ends = snapshot(len(tokens), len(tokens))
+        if self._layouts.setdefault(model, ends.layout) != ends.layout:
             self._roots.pop(model, None)
-            self._layouts[model] = nothing.layout
-        n_known = self.n_known(model, tokens)
-        n_kept = min(len(tokens), self.max_bytes // nothing.row_nbytes)
+            self._layouts[model] = ends.layout
+        pieces = self._pieces(model, tokens)
+        n_known = len(pieces[-1].tokens) if pieces else 0
+        n_kept = min(len(tokens), (self.max_bytes - ends.nbytes) // max(1, ends.row_nbytes))
+        if n_kept < len(tokens) and look_back:
+            return
         self._now += 1
         parent = self._root(model)
         for node, _, n_common in list(self._way(model, tokens)):
@@ -94,14 +115,24 @@ class PromptCache:
             node.used = self._now
             parent = node
         if n_kept > n_known:
-            self._make_room((n_kept - n_known) * nothing.row_nbytes)
-            state = snapshot(n_kept, n_known)
-            new = _Node(tuple(tokens[n_known:n_kept]), state.kv_rows, parent, self._now)
+            self._make_room((n_kept - n_known) * ends.row_nbytes + ends.nbytes)
+            kv_rows = snapshot(n_kept, n_known).kv_rows
+            if pieces and can_follow(pieces, look_back):
+                kv_rows = _own_latest(kv_rows, n_kept - n_known)
+            new = _Node(tuple(tokens[n_known:n_kept]), kv_rows, parent, self._now)
             parent.children[new.tokens[0]] = new
 
     def n_known(self, model: str, tokens: Sequence[int]) -> int:
         """Returns the length of the longest known prefix; counts as no use of it."""
         return sum(n_common for _, _, n_common in self._way(model, tokens))
+
+    def _pieces(self, model: str, tokens: Sequence[int]) -> list[SessionState]:
+        """Returns what is known along ``tokens``, views of it."""
+        pieces = []
+        for node, start, n_common in self._way(model, tokens):
+            kv_rows = cut(node.kv_rows, len(node.tokens), 0, n_common)
+            pieces.append(SessionState(tuple(tokens[: start + n_common]), start, kv_rows))
+        return pieces
 
     def _root(self, model: str) -> _Node:
         return self._roots.setdefault(model, _Node((), {}, None, 0))
@@ -118,10 +149,11 @@ class PromptCache:
 
     def _split(self, node: _Node, n_tokens: int) -> None:
         """Gives what comes after the first ``n_tokens`` of ``node`` a node of its own."""
+        n_rows = len(node.tokens)
         # Copies, for views would keep the whole of the rows alive after one half is forgotten.
         upper, lower = (
-            {name: rows.copy() for name, rows in cut(node.kv_rows, start, stop).items()}
-            for start, stop in ((0, n_tokens), (n_tokens, len(node.tokens)))
+            {name: rows.copy() for name, rows in cut(node.kv_rows, n_rows, start, stop).items()}
+            for start, stop in ((0, n_tokens), (n_tokens, n_rows))
         )
         rest = _Node(node.tokens[n_tokens:], lower, node, node.used)
         rest.children = node.children
@@ -147,3 +179,13 @@ class PromptCache:
             node = waiting.pop()
             yield node
             waiting += node.children.values()
+
+
+def _own_latest(kv_rows: KVRows, n_own: int) -> KVRows:
+    """Returns rows of ``n_own`` tokens without the `LATEST` rows of tokens before them."""
+    return {
+        name: rows[:, :, max(0, rows.shape[TOKEN_AXIS] - n_own) :].copy()
+        if is_latest(name)
+        else rows
+        for name, rows in kv_rows.items()
+    }

@@ -13,7 +13,13 @@ from edgedec.runtime.sessions.capability_checks import check_capabilities
 from edgedec.runtime.sessions.model import KVPredictor, Model
 from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.rows import Float32, Rows
-from edgedec.runtime.sessions.state import Layout, SessionState, check_counts, check_layout
+from edgedec.runtime.sessions.state import (
+    Layout,
+    SessionState,
+    can_follow,
+    check_counts,
+    check_layout,
+)
 from edgedec.runtime.sessions.token_tree import TokenTree
 
 
@@ -89,7 +95,12 @@ class TokenSequence:
     @property
     def nbytes(self) -> int:
         """Bytes of KV cache that committed tokens occupy."""
-        return len(self._tokens) * self._cache.row_nbytes
+        return self._cache.nbytes(len(self._tokens))
+
+    @property
+    def look_back(self) -> int:
+        """Tokens whose rows a pass needs in all layers; 0 where no layer keeps the latest only."""
+        return self._cache.look_back
 
     @property
     def is_closed(self) -> bool:
@@ -138,6 +149,7 @@ class TokenSequence:
         self._check_known(wanted.tree, wanted.n_known, place)
         was_gated = self._is_pending_gated
         self._pending = None
+        self._cache.reserve(len(self._tokens), place.n_past + len(wanted.tree))
         started_s = time.perf_counter()
         rows = self._cache.compute(wanted, place.n_past, self._cores)
         rows.ms = 1000 * (time.perf_counter() - started_s)
@@ -181,7 +193,9 @@ class TokenSequence:
                 f"those of partial tokens from {self._n_predicted} of {len(self._partial)} on, "
                 f"behind layer {self.depth}"
             )
-        predictor.write(self._cache, len(self._tokens) + first, hidden)
+        start = len(self._tokens) + first
+        self._cache.reserve(len(self._tokens), start + len(hidden))
+        predictor.write(self._cache, start, hidden)
         self._n_predicted = len(self._partial)
 
     def adopt_predicted(self) -> None:
@@ -201,24 +215,47 @@ class TokenSequence:
         self._tokens.extend(adopted)
 
     def truncate(self, n_tokens: int) -> None:
-        """Forgets every committed token after the first ``n_tokens``, and any pending pass."""
+        """Forgets every committed token after the first ``n_tokens``, and any pending pass.
+
+        Raises:
+            SessionError: There are not that many, or a layer with a window has lost the rows that
+                a pass behind them looks at; `rewind` then begins anew.
+        """
         if not 0 <= n_tokens <= len(self._tokens):
             raise SessionError(
                 f"truncate to {n_tokens} tokens, expected 0 to {len(self._tokens)} (those "
                 "committed)"
             )
+        if self.reachable(n_tokens) != n_tokens:
+            raise SessionError(
+                f"truncate to {n_tokens} of {len(self._tokens)} tokens, but layers with a window "
+                "have lost the rows before them: truncate to 0 and compute the text anew"
+            )
         self._pending = None
         self._partial, self._n_predicted = [], 0
         del self._tokens[n_tokens:]
+        if n_tokens == 0:
+            self._cache.forget_all()
         if n_tokens <= self._n_exact:
             self._n_exact = sys.maxsize
+
+    def reachable(self, n_tokens: int) -> int:
+        """Returns ``n_tokens`` where `truncate` can leave so many, 0 otherwise."""
+        return n_tokens if n_tokens and self._cache.reaches(n_tokens) else 0
+
+    def rewind(self, n_tokens: int) -> int:
+        """Truncates to ``n_tokens``, or to none where that is too far; returns what is left."""
+        n_left = self.reachable(n_tokens)
+        self.truncate(n_left)
+        return n_left
 
     def snapshot(self, n_tokens: int | None = None, start: int = 0) -> SessionState:
         """Returns copies of the rows of committed tokens ``start`` to ``n_tokens``.
 
-        n_tokens: all that are committed, and exact, when None.
+        n_tokens: all that are committed, and exact, when None; none where `truncate` could not
+            leave those.
         """
-        n_tokens = self.n_exact if n_tokens is None else n_tokens
+        n_tokens = self.reachable(self.n_exact) if n_tokens is None else n_tokens
         if not 0 <= start <= n_tokens <= self.n_exact:
             raise SessionError(
                 f"snapshot of tokens {start} to {n_tokens}, expected 0 to {self.n_exact}, "
@@ -228,17 +265,29 @@ class TokenSequence:
             tuple(self._tokens[:n_tokens]), start, self._cache.rows(start, n_tokens)
         )
 
-    def restore(self, state: SessionState) -> None:
-        """Makes the tokens of ``state`` the committed ones, as if they had been computed.
+    def restore(self, *pieces: SessionState) -> None:
+        """Makes the tokens of a state the committed ones, as if they had been computed.
+
+        pieces: a state, or several of which each continues the one before.
 
         Raises:
-            SessionError: ``state`` does not fit this sequence, which then stays as it was.
+            SessionError: They do not fit this sequence, which then stays as it was.
         """
         self._check_open()
-        self._check_state(state)
-        self.truncate(state.start)  # an interrupt must not leave tokens with others' rows
-        self._cache.load_rows(state.start, state.kv_rows)
-        self._tokens.extend(state.tokens[state.start :])
+        known: Sequence[int] = self._tokens
+        for piece in pieces:
+            self._check_state(piece, known)
+            known = piece.tokens
+        if not can_follow(pieces, self._cache.look_back):
+            raise SessionError(
+                f"the state lacks rows that layers with a window look at, the last "
+                f"{self._cache.look_back}: take a snapshot of all tokens"
+            )
+        start = pieces[0].start
+        self.truncate(start)  # an interrupt must not leave tokens with others' rows
+        for piece in pieces:
+            self._cache.load_rows(piece.start, len(piece.tokens), piece.kv_rows)
+        self._tokens.extend(known[start:])
 
     def close(self) -> None:
         """Releases the KV cache; further passes are a SessionError."""
@@ -330,8 +379,8 @@ class TokenSequence:
             previous = i
         return tree
 
-    def _check_state(self, state: SessionState) -> None:
-        """Raises a SessionError unless the sequence can take up ``state``."""
+    def _check_state(self, state: SessionState, known: Sequence[int]) -> None:
+        """Raises a SessionError unless ``state`` can follow tokens that are ``known``."""
         check_layout(state.layout, self.layout)
         check_counts(state)
         if len(state.tokens) > self.context:
@@ -345,7 +394,7 @@ class TokenSequence:
                 f"the state holds token ids from {min(state.tokens)} to {max(state.tokens)}, "
                 f"expected 0 to {n_ids - 1}: it is another model's"
             )
-        if state.tokens[: state.start] != tuple(self._tokens[: state.start]):
+        if state.tokens[: state.start] != tuple(known[: state.start]):
             raise SessionError(
                 f"the state continues {state.start} tokens that are not the sequence's: restore "
                 "what comes before it first"

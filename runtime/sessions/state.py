@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,9 @@ from edgedec.models.fields import shown
 TOKEN_AXIS = 2
 """Axis of the tokens in every array of rows, whatever the KV cache's own layout."""
 
+LATEST = "latest_"
+"""Names of arrays begin with it whose layers keep the latest tokens only, for they have windows."""
+
 KVRows = Mapping[str, npt.NDArray[Any]]
 Layout = dict[str, tuple[str, tuple[int, ...]]]
 """Of each array of rows: its dtype and the shape of one token's row."""
@@ -28,8 +31,9 @@ class SessionState:
     A session that is to take it up has the rows before; 0 makes a state complete.
 
     Shapes:
-        kv_rows: name -> [n_layers, n_kv_heads, len(tokens) - start, ...]; arrays of their own or
-            views, not to be written to.
+        kv_rows: name -> [n_layers, n_kv_heads, len(tokens) - start, ...]; under names that begin
+            with `LATEST` the rows of the last tokens, be they more or fewer. Arrays of their own
+            or views, not to be written to.
     """
 
     tokens: tuple[int, ...]
@@ -48,19 +52,57 @@ class SessionState:
 
     @property
     def row_nbytes(self) -> int:
-        """Bytes of one token's rows."""
-        return sum(np.dtype(dtype).itemsize * _size(shape) for dtype, shape in self.layout.values())
+        """Bytes of one token's rows in the layers that keep every token."""
+        return sum(
+            np.dtype(dtype).itemsize * _size(shape)
+            for name, (dtype, shape) in self.layout.items()
+            if not is_latest(name)
+        )
+
+    @property
+    def first_latest(self) -> int | None:
+        """The first token whose rows `LATEST` arrays have; None without such arrays."""
+        counts = [rows.shape[TOKEN_AXIS] for name, rows in self.kv_rows.items() if is_latest(name)]
+        return len(self.tokens) - counts[0] if counts else None
 
     def after(self, start: int) -> SessionState:
         """Returns the state without the rows of tokens before ``start``."""
+        n_rows = len(self.tokens) - self.start
         return SessionState(
-            self.tokens, start, cut(self.kv_rows, start - self.start, len(self.tokens) - self.start)
+            self.tokens, start, cut(self.kv_rows, n_rows, start - self.start, n_rows)
         )
 
 
-def cut(kv_rows: KVRows, start: int, stop: int) -> KVRows:
-    """Returns views of the rows from ``start`` to ``stop``."""
-    return {name: rows[:, :, start:stop] for name, rows in kv_rows.items()}
+def is_latest(name: str) -> bool:
+    """Says whether the array of this name has the rows of the last tokens, however many."""
+    return name.startswith(LATEST)
+
+
+def cut(kv_rows: KVRows, n_rows: int, start: int, stop: int) -> KVRows:
+    """Returns views of rows ``start`` to ``stop`` of ``n_rows``, all `LATEST` ones to ``stop``."""
+    return {
+        name: rows[:, :, : max(0, rows.shape[TOKEN_AXIS] - n_rows + stop)]
+        if is_latest(name)
+        else rows[:, :, start:stop]
+        for name, rows in kv_rows.items()
+    }
+
+
+def first_covered(pieces: Iterable[SessionState]) -> int:
+    """Returns the token from which on to the end of the last piece `LATEST` rows are complete.
+
+    0 where they are from before the first piece on.
+    """
+    first = 0
+    for piece in pieces:
+        own = piece.first_latest or 0
+        first = min(first, own) if own <= piece.start else own
+    return first
+
+
+def can_follow(pieces: Sequence[SessionState], look_back: int) -> bool:
+    """Says whether a pass that looks back so many tokens may follow the last of ``pieces``."""
+    return first_covered(pieces) <= max(0, len(pieces[-1].tokens) - look_back)
 
 
 def check_layout(got: Layout, expected: Layout) -> None:
@@ -76,11 +118,13 @@ def check_layout(got: Layout, expected: Layout) -> None:
 
 def check_counts(state: SessionState) -> None:
     """Raises a SessionError unless ``state`` has a row for each token it claims rows for."""
-    n_rows = len(state.tokens) - state.start
+    n_rows, first = len(state.tokens) - state.start, state.first_latest
     for name, rows in state.kv_rows.items():
-        if state.start < 0 or rows.shape[TOKEN_AXIS] != n_rows:
+        n_found = rows.shape[TOKEN_AXIS]
+        n_expected = len(state.tokens) - max(0, first or 0) if is_latest(name) else n_rows
+        if state.start < 0 or n_found != n_expected:
             raise SessionError(
-                f"the state has {rows.shape[TOKEN_AXIS]} rows of {name}, expected {n_rows} for its "
+                f"the state has {n_found} rows of {name}, expected {n_expected} for its "
                 "tokens: take another snapshot"
             )
 

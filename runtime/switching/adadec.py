@@ -124,7 +124,7 @@ class AdaDecDecoding(Decoding):
 
     def end(self) -> None:
         sequence = self._state.sequence
-        sequence.truncate(min(sequence.n_tokens, len(self._state.tokens)))
+        sequence.rewind(min(sequence.n_tokens, len(self._state.tokens)))
 
     def summary(self) -> dict[str, Any]:
         """Returns what happened in the latest output, JSON-ready.

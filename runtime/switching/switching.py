@@ -333,7 +333,7 @@ class SwitchedDecoding(Decoding):
 
     def _rewind(self, n_tokens: int) -> None:
         for model in self._models.values():
-            model.sequence.truncate(min(model.sequence.n_tokens, n_tokens))
+            model.sequence.rewind(min(model.sequence.n_tokens, n_tokens))
 
 
 @dataclass(frozen=True, slots=True)

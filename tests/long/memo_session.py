@@ -122,10 +122,22 @@ class MemoModel:
 class MemoCache:
     """A `KVCache` of nothing: texts name their rows."""
 
-    row_nbytes = 0
+    look_back = 0
 
     def __init__(self, model: MemoModel) -> None:
         self._model = model
+
+    def nbytes(self, n_tokens: int) -> int:
+        return 0
+
+    def reaches(self, n_tokens: int) -> bool:
+        return True
+
+    def reserve(self, n_kept: int, stop: int) -> None:
+        """Nothing to make room for."""
+
+    def forget_all(self) -> None:
+        """Nothing to forget."""
 
     def compute(self, wanted: Pass, n_past: int, cores: Affinity | None) -> Rows:
         return self._model.rows_of(wanted)
@@ -136,7 +148,7 @@ class MemoCache:
     def rows(self, start: int, stop: int) -> KVRows:
         return {}
 
-    def load_rows(self, start: int, kv_rows: KVRows) -> None:
+    def load_rows(self, start: int, stop: int, kv_rows: KVRows) -> None:
         """Nothing to load."""
 
     def close(self) -> None:

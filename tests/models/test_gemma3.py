@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from edgedec.models.config import LayerConfig, ModelConfig
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.families import find_family
 from edgedec.models.fields import Fields
+from edgedec.models.manifest import read_manifest
 
 pytestmark = pytest.mark.parity
 
@@ -48,6 +50,29 @@ class TestParity(FamilyParity):
     def gguf_tensors(self, name: str, values: Logits) -> Tensors:
         for theirs, stored in super().gguf_tensors(name, values):
             yield theirs, stored + 1 if "norm" in name else stored
+
+
+class TestThreeWindows(FamilyParity):
+    """A text over four windows long, more than the rows that its layers keep."""
+
+    SIZES = {**TestParity.SIZES, "max_position_embeddings": 160}
+    NORM_MEAN = 0.0
+    N_NEW = 100
+
+    @classmethod
+    def make_model(cls) -> Any:
+        config = transformers.Gemma3TextConfig(
+            **cls.SIZES,
+            query_pre_attn_scalar=12,
+            sliding_window=24,
+            attn_implementation="eager",
+        )
+        return transformers.Gemma3ForCausalLM(config)
+
+    def test_rings(self, bundle: Path) -> None:
+        entry = read_manifest(bundle).target
+        assert entry.contract.kv.ring_layers == (0, 1, 2, 3, 4, 6)
+        assert entry.contract.kv.ring_rows == 64 < 7 + self.N_NEW
 
 
 def read(**fields: Any) -> ModelConfig:

@@ -71,11 +71,23 @@ class ToyModel:
 class ToyCache:
     """A `KVCache` whose row of each token tells the token and all before it."""
 
-    row_nbytes = 8
+    look_back = 0
 
     def __init__(self, model: ToyModel) -> None:
         self._model = model
         self._tokens: list[int] = []
+
+    def nbytes(self, n_tokens: int) -> int:
+        return 8 * n_tokens
+
+    def reaches(self, n_tokens: int) -> bool:
+        return True
+
+    def reserve(self, n_kept: int, stop: int) -> None:
+        """Lists grow."""
+
+    def forget_all(self) -> None:
+        """Rows are cut when they are kept."""
 
     def compute(self, wanted: Pass, n_past: int, cores: Affinity | None) -> Rows:
         assert self._tokens[:n_past] == list(wanted.sequence.tokens)
@@ -90,7 +102,7 @@ class ToyCache:
     def rows(self, start: int, stop: int) -> KVRows:
         return toy_state(self._tokens[:stop], start).kv_rows
 
-    def load_rows(self, start: int, kv_rows: KVRows) -> None:
+    def load_rows(self, start: int, stop: int, kv_rows: KVRows) -> None:
         rows = kv_rows["rows"][0, 0, :, 0].tolist()
         digest = toy_digest(self._tokens[:start])
         del self._tokens[start:]

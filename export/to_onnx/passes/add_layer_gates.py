@@ -10,6 +10,7 @@ from onnx import TensorProto, helper
 
 from edgedec.export.to_onnx.graph import GraphEditor, attributes
 from edgedec.export.to_onnx.linear_node import linear_nodes
+from edgedec.export.to_onnx.passes.fuse_attention import kv_place
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.graph import LAYER_GATES
@@ -49,8 +50,10 @@ def add_layer_gates(model: onnx.ModelProto, config: ModelConfig) -> None:
         gated_linear = replace(linear, gate_index=gate_index).write()
         editor.replace([node], [gated_linear])
         _gate_post_norm(editor, gated_linear, gate_index)
+    layers = {kv_place(config, layer): layer for layer in range(config.n_layers)}
     for node in editor.nodes("Attention"):
-        _gate(editor, node, 2 * attributes(node)["layer"])
+        k_cache, v_cache = node.input[-2:]
+        _gate(editor, node, 2 * layers[attributes(node)["layer"], (k_cache, v_cache)])
     for node in editor.nodes("Experts"):
         if (found := _WEIGHT.match(node.input[_GATE_WEIGHT])) is not None:
             gate_index = 2 * int(found[1]) + 1

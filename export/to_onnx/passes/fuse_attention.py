@@ -14,11 +14,13 @@ from edgedec.models.config import ModelConfig
 from edgedec.models.graph import (
     INPUT_IDS,
     K_CACHE,
+    K_RING,
     LOGIT_ROWS,
     PARENTS,
     PAST_LENGTH,
     POSITION_IDS,
     V_CACHE,
+    V_RING,
     KVFormat,
     is_past_port,
     layer_of_past,
@@ -40,8 +42,9 @@ def fuse_attention(model: onnx.ModelProto, config: ModelConfig) -> None:
         where the last T of the P parents belong to the rows of qkv, the others to nodes of the
         pending tree whose keys and values are in the KV cache. All layers share
         k_cache f16 [L, n_kv_heads, capacity / 16, head_size, 16] and
-        v_cache f16 [L, n_kv_heads, capacity, head_size], written in place. Scale, softcap and
-        window are attributes, where the layer has them.
+        v_cache f16 [L, n_kv_heads, capacity, head_size], written in place; but those with a window
+        share k_ring and v_ring, which are alike. Scale, softcap and window are attributes, where
+        the layer has them.
     """
     editor = GraphEditor(model)
     for attend in editor.nodes("Attention"):
@@ -61,14 +64,15 @@ def _fuse_layer(editor: GraphEditor, attend: onnx.NodeProto, config: ModelConfig
         "softcap": heads.get("softcap"),
         "window": config.layer(layer).window or None,
     }
+    index, caches = kv_place(config, layer)
     split, joined, qkv = _join(editor, [q.input[0], k.input[0], attend.input[2]], attend.name)
     fused = helper.make_node(
         "Attention",
-        [qkv, position_ids, PARENTS, PAST_LENGTH, cos, sin, K_CACHE, V_CACHE],
+        [qkv, position_ids, PARENTS, PAST_LENGTH, cos, sin, *caches],
         [attend.output[0]],
         name=attend.name,
         domain=DOMAIN,
-        layer=layer,
+        layer=index,
         n_heads=heads["q_num_heads"],
         n_kv_heads=heads["kv_num_heads"],
         head_size=config.head_size,
@@ -106,17 +110,34 @@ def _replace_interface(model: onnx.ModelProto, config: ModelConfig) -> None:
     graph.output.extend(outputs)
 
 
+def kv_place(config: ModelConfig, layer: int) -> tuple[int, tuple[str, str]]:
+    """Returns where a layer keeps keys and values: its index in two inputs, and their names."""
+    rings = config.windowed_layers
+    if layer in rings:
+        return rings.index(layer), (K_RING, V_RING)
+    return layer - sum(ring < layer for ring in rings), (K_CACHE, V_CACHE)
+
+
 def kv_cache_inputs(config: ModelConfig, kv_format: KVFormat) -> list[onnx.ValueInfoProto]:
     """Returns the graph's inputs of keys and of values, which are written in place."""
-    heads, d = (config.n_layers, config.n_kv_heads), config.head_size
+    n_rings = len(config.windowed_layers)
+    inputs = _panel_inputs(
+        config, kv_format, (K_CACHE, V_CACHE), config.n_layers - n_rings, "capacity"
+    )
+    if n_rings:
+        inputs += _panel_inputs(config, kv_format, (K_RING, V_RING), n_rings, "ring")
+    return inputs
+
+
+def _panel_inputs(
+    config: ModelConfig, kv_format: KVFormat, names: tuple[str, str], n_layers: int, size: str
+) -> list[onnx.ValueInfoProto]:
+    heads, d = (n_layers, config.n_kv_heads), config.head_size
     if kv_format == "int8":
-        blocks = (*heads, "capacity/16", kv_block_nbytes(d))
-        return [
-            helper.make_tensor_value_info(name, TensorProto.UINT8, blocks)
-            for name in (K_CACHE, V_CACHE)
-        ]
-    keys, values = (*heads, "capacity/16", d, PANEL), (*heads, "capacity", d)
+        blocks = (*heads, f"{size}/16", kv_block_nbytes(d))
+        return [helper.make_tensor_value_info(name, TensorProto.UINT8, blocks) for name in names]
+    keys, values = (*heads, f"{size}/16", d, PANEL), (*heads, size, d)
     return [
-        helper.make_tensor_value_info(K_CACHE, TensorProto.FLOAT16, keys),
-        helper.make_tensor_value_info(V_CACHE, TensorProto.FLOAT16, values),
+        helper.make_tensor_value_info(names[0], TensorProto.FLOAT16, keys),
+        helper.make_tensor_value_info(names[1], TensorProto.FLOAT16, values),
     ]

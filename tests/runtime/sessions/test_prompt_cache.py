@@ -183,6 +183,6 @@ def test_state_after(start: int) -> None:
     state = toy_state((4, 5, 6, 7, 8), 0)
     rest = state.after(start)
     assert (rest.tokens, rest.start, rest.nbytes) == (state.tokens, start, ROW * (5 - start))
-    expected = cut(state.kv_rows, start, 5)["rows"]
+    expected = cut(state.kv_rows, 5, start, 5)["rows"]
     np.testing.assert_array_equal(rest.kv_rows["rows"], expected)
     assert rest.after(5).nbytes == 0

@@ -123,11 +123,11 @@ def test_what_does_not_fit_is_refused(make_session: MakeSession) -> None:
         (SessionState(good.tokens, 0, narrow), r"as [fi]\d rows of \[\d, 2, 1\], the session's"),
         (SessionState(good.tokens, 0, {first: rows[first]}), "as nothing, the session's as f"),
         (SessionState(good.tokens, 0, {**rows, first: rows[first].astype(np.int16)}), "i2 rows"),
-        (SessionState(good.tokens, 0, cut(rows, 0, 39)), "has 39 rows of .* expected 40"),
+        (SessionState(good.tokens, 0, cut(rows, 40, 0, 39)), "has 39 rows of .* expected 40"),
         (SessionState(good.tokens, -1, rows), "has 40 rows of .* expected 41"),
         (SessionState((*good.tokens[:-1], 83), 0, rows), "token ids from 2 to 83"),
         (SessionState((*good.tokens[:-1], -5), 0, rows), "token ids from -5"),
-        (SessionState((1, *good.tokens[1:]), 20, cut(rows, 20, 40)), "continues 20 tokens"),
+        (SessionState((1, *good.tokens[1:]), 20, cut(rows, 40, 20, 40)), "continues 20 tokens"),
     ]
     for state, message in cases:
         with pytest.raises(SessionError, match=message) as caught:

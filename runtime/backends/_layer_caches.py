@@ -1,0 +1,108 @@
+"""Keys and values of all layers: of the whole text in some, of its end in those with a window."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from edgedec.models.config import ModelConfig
+from edgedec.models.graph import K_CACHE, K_RING, V_CACHE, V_RING, KVLayout
+from edgedec.runtime.backends._kv_cache import Array, PanelKVCache
+from edgedec.runtime.sessions.state import LATEST, KVRows
+
+
+class LayerCaches:
+    """One `PanelKVCache` for the layers that keep every token, one for those with a window.
+
+    The latter is a ring. It keeps what a pass behind the tokens that are to stay looks at, and has
+    rows to spare, which is how far back a text can be cut (`reaches`). It grows where a pass adds
+    more than those.
+    """
+
+    def __init__(self, config: ModelConfig, context: int, layout: KVLayout) -> None:
+        self._config = config
+        self._context = context
+        self._format = layout.format
+        n_rings = len(layout.ring_layers)
+        self.look_back = config.look_back if n_rings else 0
+        self.whole = PanelKVCache(config, context, layout.format, config.n_layers - n_rings)
+        self.ring = self._make_ring(n_rings, layout.ring_rows)
+        self._first = 0  # token from which on the ring has all rows
+        self._stop = 0  # tokens whose rows it had at most
+
+    @property
+    def arrays(self) -> Mapping[str, Array]:
+        """What the graph's inputs of these names are bound to."""
+        arrays = {K_CACHE: self.whole.keys, V_CACHE: self.whole.values}
+        if self.ring.n_layers:
+            arrays |= {K_RING: self.ring.keys, V_RING: self.ring.values}
+        return arrays
+
+    def nbytes(self, n_tokens: int) -> int:
+        """Returns the bytes of the rows of ``n_tokens``."""
+        n_latest = min(n_tokens, self.ring.n_rows)
+        return n_tokens * self.whole.row_nbytes + n_latest * self.ring.row_nbytes
+
+    def reaches(self, n_tokens: int) -> bool:
+        """Says whether the rows are there that a pass behind the first ``n_tokens`` looks at."""
+        return self._first <= max(0, n_tokens - self.look_back)
+
+    def reserve(self, n_kept: int, stop: int) -> bool:
+        """Makes room for rows up to ``stop``; passes may still follow the first ``n_kept``.
+
+        Returns whether the arrays are others now.
+        """
+        n_needed = stop - max(0, n_kept - self.look_back)
+        has_grown = self.ring.n_layers > 0 and n_needed > self.ring.n_rows
+        if has_grown:
+            old, n_rows = self.ring, max(n_needed, 2 * self.ring.n_rows)
+            self.ring = self._make_ring(old.n_layers, n_rows)
+            self.ring.load_rows(self._first, old.rows(self._first, self._stop))
+        self._note(stop)
+        return has_grown
+
+    def forget_all(self) -> None:
+        """Learns that no row is of any use."""
+        self._first = self._stop = 0
+
+    def compact(self, n_committed: int, path: Sequence[int]) -> None:
+        """Moves rows ``n_committed + path[j]`` to ``n_committed + j``."""
+        for panels in (self.whole, self.ring):
+            if panels.n_layers:
+                panels.compact(n_committed, path)
+
+    def rows(self, start: int, stop: int) -> KVRows:
+        """Returns copies of the rows of tokens ``start`` to ``stop``.
+
+        Those of layers with a window, under names that begin with `LATEST`, are all there are, be
+        they before ``start``.
+        """
+        kv_rows = dict(self.whole.rows(start, stop)) if self.whole.n_layers else {}
+        if self.ring.n_layers:
+            latest = self.ring.rows(min(self._first, stop), stop)
+            kv_rows |= {LATEST + name: rows for name, rows in latest.items()}
+        return kv_rows
+
+    def load_rows(self, start: int, stop: int, kv_rows: KVRows) -> None:
+        """Puts rows as `rows` returns them in place; they end at token ``stop``."""
+        if self.whole.n_layers:
+            self.whole.load_rows(start, kv_rows)
+        if not self.ring.n_layers:
+            return
+        names = {name.removeprefix(LATEST): name for name in kv_rows if name.startswith(LATEST)}
+        first = max(stop - kv_rows[names["keys"]].shape[2], stop - self.ring.n_rows)
+        latest = {name: kv_rows[theirs][:, :, first - stop :] for name, theirs in names.items()}
+        if first > start:
+            self._first = first
+        self._note(stop)
+        if first < stop:
+            self.ring.load_rows(first, latest)
+
+    def _note(self, stop: int) -> None:
+        """Learns that rows up to ``stop`` are written, over the oldest."""
+        if not self.ring.n_layers:
+            return
+        self._stop = max(self._stop, stop)
+        self._first = max(self._first, self._stop - self.ring.n_rows)
+
+    def _make_ring(self, n_layers: int, n_rows: int) -> PanelKVCache:
+        return PanelKVCache(self._config, min(n_rows, self._context), self._format, n_layers)
