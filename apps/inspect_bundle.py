@@ -125,10 +125,19 @@ def _verified(result: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _kv_cache_text(model: ModelEntry) -> str:
-    """Returns the format of the KV cache and what a token takes in it."""
-    kv = model.contract.kv
-    whole = bytes_text(kv.row_nbytes * model.context)
-    return f"{kv.format}, {bytes_text(kv.row_nbytes)} a token, {whole} when the context is full"
+    """Returns the format of the KV cache, what a token takes in it, and all tokens."""
+    kv, n_layers = model.contract.kv, model.config.n_layers
+    n_rings = len(kv.ring_layers)
+    of_rings, n_latest = kv.row_nbytes * n_rings // n_layers, min(kv.ring_rows, model.context)
+    whole = (kv.row_nbytes - of_rings) * model.context + of_rings * n_latest
+    texts = [
+        kv.format,
+        f"{bytes_text(kv.row_nbytes)} a token",
+        f"{bytes_text(whole)} when the context is full",
+    ]
+    if n_rings:
+        texts.append(f"{n_rings} of {n_layers} layers keep the latest {n_latest} tokens")
+    return ", ".join(texts)
 
 
 def _can_text(model: ModelEntry) -> str:

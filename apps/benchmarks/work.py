@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from edgedec import kernels
 from edgedec.apps.benchmarks.jobs import Test
@@ -18,19 +20,22 @@ class Work:
 
     weight_bytes: of experts those that one row chooses; rows that choose others read more.
     layer_macs: of the layers, for each row. head_macs: of the LM head, for each row with logits.
-    kv_bytes: of the KV cache, for each token already in it.
+    kv_bytes: of the KV cache, for each token already in it, of layers that look at all.
+    window_bytes: the same of layers with a window, by the tokens that these look back at.
     """
 
     weight_bytes: int
     layer_macs: int
     head_macs: int
     kv_bytes: int
+    window_bytes: Mapping[int, int] = field(default_factory=dict)
 
     def of(self, test: Test) -> tuple[int, int]:
         """Returns the bytes and multiply-accumulates of a prefill, a decode step or a verify."""
         rows = 1 if test.kind == "tg" else test.n
         logit_rows = test.n if test.kind == "verify" else 1
         n_bytes = self.weight_bytes + test.depth * self.kv_bytes
+        n_bytes += sum(min(test.depth, n) * size for n, size in self.window_bytes.items())
         return n_bytes, rows * self.layer_macs + logit_rows * self.head_macs
 
 
@@ -60,7 +65,15 @@ def read_work(entry: ModelEntry) -> Work | None:
             head_macs = n * k
         else:
             layer_macs += n_used * (n // n_all) * k
-    return Work(n_bytes, layer_macs, head_macs, entry.contract.kv.row_nbytes)
+    of_layer = entry.contract.kv.row_nbytes // config.n_layers
+    windows = Counter(config.layers[i].window - 1 for i in config.windowed_layers)
+    return Work(
+        n_bytes,
+        layer_macs,
+        head_macs,
+        of_layer * (config.n_layers - windows.total()),
+        {n: of_layer * n_layers for n, n_layers in windows.items()},
+    )
 
 
 def bound(work: Work, test: Test, read_gb_s: float, int8_gmac_s: float) -> Bound:

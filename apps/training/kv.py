@@ -115,8 +115,10 @@ def _read(
     """Returns hidden states behind the first layers, and keys and values of the others."""
     sequence.truncate(0)
     found = []
-    for start in range(0, len(tokens), PREFILL_CHUNK):
-        chunk = TokenTree.chain(tokens[start : start + PREFILL_CHUNK])
+    # A pass makes room for all its rows: layers with a window then keep those of the whole text.
+    size = len(tokens) if sequence.look_back else PREFILL_CHUNK
+    for start in range(0, len(tokens), size):
+        chunk = TokenTree.chain(tokens[start : start + size])
         early, late = range(exit_layer), range(exit_layer, config.n_layers)
         rows = sequence.run(Pass(sequence, chunk, (), (exit_layer,), layers=early))
         hidden = rows.hidden[exit_layer].copy()

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from edgedec.models.config import ModelConfig
 from edgedec.models.rope import rope_of, rope_tables
-from edgedec.runtime.sessions.state import KVRows
+from edgedec.runtime.sessions.state import LATEST, KVRows
 
 Float32 = npt.NDArray[np.float32]
 
@@ -21,8 +21,8 @@ def plain_kv(kv_rows: KVRows, config: ModelConfig, first_layer: int) -> Float32:
 
     Shapes: [T, (n_layers - first_layer) * 2 * n_kv_heads * head_size], a layer's numbers together.
     """
-    keys, values = (_numbers(kv_rows, name)[first_layer:] for name in ("key", "value"))
-    if "key_scales" in kv_rows:
+    keys, values = (_numbers(kv_rows, config, name)[first_layer:] for name in ("key", "value"))
+    if any(name.endswith("key_scales") for name in kv_rows):
         keys = keys @ _mixing(config.head_size)  # its own inverse
     unrotated = np.stack([_turned_back(k, config, first_layer + i) for i, k in enumerate(keys)])
     both = np.concatenate([unrotated, values], axis=1)  # [L, 2 * H, T, d]
@@ -31,9 +31,17 @@ def plain_kv(kv_rows: KVRows, config: ModelConfig, first_layer: int) -> Float32:
     return result
 
 
-def _numbers(kv_rows: KVRows, part: str) -> npt.NDArray[Any]:
-    """Returns what the rows stand for. Shapes: [L, H, T, d] float32."""
-    rows = kv_rows[f"{part}s"].astype(np.float32)
+def _numbers(kv_rows: KVRows, config: ModelConfig, part: str) -> npt.NDArray[Any]:
+    """Returns what the rows stand for, of all layers in their order. Shapes: [L, H, T, d]."""
+    windowed = config.windowed_layers
+    stored = {prefix: iter(_stored(kv_rows, f"{prefix}{part}")) for prefix in ("", LATEST)}
+    prefixes = [LATEST if i in windowed else "" for i in range(config.n_layers)]
+    return np.stack([next(stored[prefix]) for prefix in prefixes])
+
+
+def _stored(kv_rows: KVRows, part: str) -> npt.NDArray[Any]:
+    """Returns the numbers of some layers. Shapes: [L, H, T, d] float32."""
+    rows = kv_rows.get(f"{part}s", np.empty(0)).astype(np.float32)
     scales = kv_rows.get(f"{part}_scales")
     return rows if scales is None else rows * scales[..., None].astype(np.float32)
 

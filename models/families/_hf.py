@@ -143,6 +143,19 @@ def hf_windows(fields: Fields, config: ModelConfig) -> ModelConfig:
     return with_windows(config, window, layers)
 
 
+def hf_optional_windows(fields: Fields, config: ModelConfig) -> ModelConfig:
+    """Returns ``config`` with the windows of Qwen: none unless ``use_sliding_window`` says so.
+
+    They are in the layers that ``layer_types`` names, or in all from ``max_window_layers`` on.
+    """
+    if not fields.flag("use_sliding_window", False):
+        return config
+    if fields.get("layer_types") is not None:
+        return hf_windows(fields, config)
+    window, first = fields.integer("sliding_window", 4096, 1), fields.integer("max_window_layers")
+    return with_windows(config, window, range(first, config.n_layers))
+
+
 def hf_layer_types(fields: Fields, n_layers: int) -> list[bool] | None:
     """Returns which layers have a sliding window; None where it is not stated layer by layer."""
     if fields.get("layer_types") is None:

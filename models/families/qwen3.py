@@ -5,7 +5,7 @@ from __future__ import annotations
 from edgedec.models.blocks import decoder, decoder_shapes
 from edgedec.models.config import ModelConfig
 from edgedec.models.families._gguf import GgufFacts, gguf_decoder, gguf_name
-from edgedec.models.families._hf import hf_decoder, hf_name
+from edgedec.models.families._hf import hf_decoder, hf_name, hf_optional_windows
 from edgedec.models.fields import Fields
 from edgedec.models.weights import SourceWeight, Weight
 
@@ -14,9 +14,9 @@ recipe = decoder
 
 def read_hf(fields: Fields) -> ModelConfig:
     """Returns the config that ``config.json`` states."""
-    fields.refuse("use_sliding_window", False)
     has_bias = fields.flag("attention_bias", False)
-    return hf_decoder(fields, "qwen3", has_qkv_bias=has_bias, has_qk_norm=True)
+    config = hf_decoder(fields, "qwen3", has_qkv_bias=has_bias, has_qk_norm=True)
+    return hf_optional_windows(fields, config)
 
 
 def read_gguf(facts: GgufFacts) -> ModelConfig:

@@ -16,9 +16,9 @@ from edgedec.runtime.sessions.rows import Float32, Rows
 from edgedec.runtime.sessions.state import (
     Layout,
     SessionState,
-    can_follow,
     check_counts,
     check_layout,
+    check_reach,
 )
 from edgedec.runtime.sessions.token_tree import TokenTree
 
@@ -229,7 +229,7 @@ class TokenSequence:
         if self.reachable(n_tokens) != n_tokens:
             raise SessionError(
                 f"truncate to {n_tokens} of {len(self._tokens)} tokens, but layers with a window "
-                "have lost the rows before them: truncate to 0 and compute the text anew"
+                "have lost rows before them: truncate to 0 and compute the text anew"
             )
         self._pending = None
         self._partial, self._n_predicted = [], 0
@@ -278,11 +278,7 @@ class TokenSequence:
         for piece in pieces:
             self._check_state(piece, known)
             known = piece.tokens
-        if not can_follow(pieces, self._cache.look_back):
-            raise SessionError(
-                f"the state lacks rows that layers with a window look at, the last "
-                f"{self._cache.look_back}: take a snapshot of all tokens"
-            )
+        check_reach(pieces, self._cache.look_back)
         start = pieces[0].start
         self.truncate(start)  # an interrupt must not leave tokens with others' rows
         for piece in pieces:

@@ -129,6 +129,15 @@ def check_counts(state: SessionState) -> None:
             )
 
 
+def check_reach(pieces: Sequence[SessionState], look_back: int) -> None:
+    """Raises a SessionError unless a pass that looks back so far may follow ``pieces``."""
+    if not can_follow(pieces, look_back):
+        raise SessionError(
+            f"the state lacks rows that layers with a window look at, the last {look_back}: take a "
+            "snapshot of all tokens"
+        )
+
+
 def _described(row: tuple[str, tuple[int, ...]] | None) -> str:
     return "nothing" if row is None else f"{row[0][1:]} rows of {list(row[1])}"
 

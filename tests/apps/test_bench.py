@@ -7,6 +7,7 @@ import io
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +237,8 @@ def test_bounds_follow_the_slower_limit() -> None:
     assert work.of(BenchTest("tg", 128)) == (1000, 2000)
     assert work.of(BenchTest("verify", 4, depth=3)) == (1030, 8000)
     assert work.of(BenchTest("pp", 4)) == (1000, 6500)
+    windowed = replace(work, window_bytes={5: 2, 9: 4})
+    assert windowed.of(BenchTest("tg", 128, depth=7))[0] == 1000 + 70 + 5 * 2 + 7 * 4
     one = bound(work, BenchTest("verify", 1), read_gb_s=1.0, int8_gmac_s=4.0)
     assert (one.limit, one.seconds) == ("read", pytest.approx(1e-6))
     many = bound(work, BenchTest("verify", 8), read_gb_s=1.0, int8_gmac_s=4.0)

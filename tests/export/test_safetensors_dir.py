@@ -178,11 +178,12 @@ def test_variants_without_recipe_are_refused(
 
 
 def test_sliding_windows_of_qwen2(make_folder: Maker) -> None:
-    folder, _ = make_folder("qwen2", use_sliding_window=False, sliding_window=16)
-    open_checkpoint(str(folder))
-    edit(folder / "config.json", use_sliding_window=True)
-    with pytest.raises(UnsupportedModelError, match="use_sliding_window is True"):
-        open_checkpoint(str(folder))
+    folder, _ = make_folder("qwen2", use_sliding_window=False, sliding_window=9)
+    assert open_checkpoint(str(folder)).config.windowed_layers == ()
+    edit(folder / "config.json", use_sliding_window=True, max_window_layers=1)
+    config = open_checkpoint(str(folder)).config
+    assert config.windowed_layers == tuple(range(1, config.n_layers))
+    assert config.look_back == 8
 
 
 def test_output_biases_have_no_recipe(make_folder: Maker) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from family_parity import SIZES, FamilyParity, Logits, Tensors, transformers
 
+from edgedec.apps import inspect_bundle
+from edgedec.apps.terminal import bytes_text
 from edgedec.models.config import LayerConfig, ModelConfig
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.families import find_family
@@ -73,6 +75,10 @@ class TestThreeWindows(FamilyParity):
         entry = read_manifest(bundle).target
         assert entry.contract.kv.ring_layers == (0, 1, 2, 3, 4, 6)
         assert entry.contract.kv.ring_rows == 64 < 7 + self.N_NEW
+        # 4 numbers of 12 channels a layer in halves: of all tokens in one layer, of 64 in six.
+        text = inspect_bundle._kv_cache_text(entry)
+        assert text.endswith("6 of 7 layers keep the latest 64 tokens")
+        assert f"{bytes_text(96 * (160 + 6 * 64))} when the context is full" in text
 
 
 def read(**fields: Any) -> ModelConfig:

@@ -21,7 +21,7 @@ class TestParity(FamilyParity):
     }
     ARCHITECTURE = "qwen3"
     HAS_ORACLE = True
-    REFUSED = {"use_sliding_window": True, "hidden_act": "gelu", "partial_rotary_factor": 0.5}
+    REFUSED = {"hidden_act": "gelu", "partial_rotary_factor": 0.5}
 
     @classmethod
     def make_model(cls) -> Any:

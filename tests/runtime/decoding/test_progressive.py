@@ -15,10 +15,12 @@ from graph_models import open_graph_model
 from edgedec import kernels
 from edgedec.apps.training.kv import Fitted, fit
 from edgedec.apps.training.kv_rows import plain_kv
+from edgedec.export.compilers import fused
 from edgedec.export.kv_maps import write_kv_maps
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.weights_file import write_weights
+from edgedec.models.config import LayerConfig
 from edgedec.models.errors import SessionError
 from edgedec.models.families import weight_shapes
 from edgedec.runtime.backends._kv_maps import FusedKVMaps
@@ -380,3 +382,27 @@ def test_keys_are_turned_back(parts: Parts) -> None:
     found = plain_kv(sequence.snapshot().kv_rows, parts.config, DEPTH)[:, : expected.shape[1]]
     step = np.abs(expected).max() / 127  # of int8 codes, of which the rotation mixes a few
     np.testing.assert_allclose(found, expected, atol=2 * step)
+
+
+def test_layers_with_windows(make_source: Any, tmp_path: Path) -> None:
+    """Rings that hold less than the prompt make room until its later layers are computed."""
+    windows = (LayerConfig(48, 1e4, window=24), LayerConfig(48, 1e4))
+    source = make_source(
+        max_positions=CONTEXT, n_layers=N_LAYERS, has_qkv_bias=True, head_size=20,
+        layers=(*windows, *windows, windows[0]),
+    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fused, "RING_ROOM", 150)
+        parts = Parts(tmp_path, source, "int8")
+    assert parts.fitted.unexplained < 1
+    exact, _ = parts.run("exact")
+    for before in ([], PROMPT[:200]):
+        sequence = parts.sequence()
+        if before:
+            sequence.forward(TokenTree.chain(before), ())
+            sequence.commit(range(len(before)))
+        config = GenerationConfig(max_new_tokens=24, prefill="progressive")
+        stream = parts.stream(sequence, config)
+        list(stream.pieces)
+        assert stream.result.token_ids == exact.token_ids
+        assert stream.result.stats.n_reused_tokens == len(before)
