@@ -105,7 +105,9 @@ class PromptCache:
         pieces = self._pieces(model, tokens)
         n_known = len(pieces[-1].tokens) if pieces else 0
         n_kept = min(len(tokens), (self.max_bytes - ends.nbytes) // max(1, ends.row_nbytes))
-        if n_kept < len(tokens) and look_back:
+        n_bytes = (n_kept - n_known) * ends.row_nbytes + ends.nbytes
+        n_along = sum(node.nbytes for node, _, _ in self._way(model, tokens))
+        if look_back and (n_kept < len(tokens) or n_along + n_bytes > self.max_bytes):
             return
         self._now += 1
         parent = self._root(model)
@@ -115,7 +117,7 @@ class PromptCache:
             node.used = self._now
             parent = node
         if n_kept > n_known:
-            self._make_room((n_kept - n_known) * ends.row_nbytes + ends.nbytes)
+            self._make_room(n_bytes)
             kv_rows = snapshot(n_kept, n_known).kv_rows
             if pieces and can_follow(pieces, look_back):
                 kv_rows = _own_latest(kv_rows, n_kept - n_known)

@@ -225,6 +225,27 @@ def test_prompts_that_take_turns(open_ring: Open, make_source: Any) -> None:
     assert found == [0, 0, 200, 180, 0, 69]
 
 
+@pytest.mark.parametrize("n_tokens", [1, 70, 150, 260, 400])
+def test_a_memory_that_holds_little(open_ring: Open, make_source: Any, n_tokens: int) -> None:
+    """Texts are forgotten, or never learnt; what is found is right."""
+    max_bytes = open_ring(ring_rows=CONTEXT)._cache.nbytes(n_tokens)
+    memory = SessionMemory(max_bytes)
+    memory.know(TARGET, KnownModel("tiny", make_source().config, CONTEXT))
+    pool, fresh = memory.open(TARGET, open_ring().model, CONTEXT), open_ring()
+    draw, before = np.random.default_rng(n_tokens), list[int]()
+    for i in range(12):
+        start = TEXT[: draw.integers(1, 200)] if i % 3 else before
+        prompt = [*start, *draw.integers(0, 83, draw.integers(2, 80)).tolist()]
+        sequence = pool.take(prompt)
+        memory.recall(TARGET, sequence, prompt)
+        logits = go(sequence, prompt[rewind(sequence, prompt) :], 40)[-1:]
+        fresh.truncate(0)
+        assert same_bits(logits, go(fresh, prompt, 50)[-1:])
+        pool.give_back(sequence)
+        assert memory.prompt_cache.nbytes <= max_bytes
+        before = prompt[:200]
+
+
 def test_layers_in_two_goes(open_ring: Open, expected: Logits) -> None:
     """The first layers of a text that no ring would hold, then the others."""
     sequence, n_layers, hidden = open_ring(), 3, []

@@ -12,9 +12,11 @@ import pytest
 from graph_models import open_graph_model
 
 from edgedec import kernels
+from edgedec.export.compilers import fused
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.weights_file import write_weights
+from edgedec.models.config import LayerConfig
 from edgedec.models.families import weight_shapes
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding.plain import Plain
@@ -72,24 +74,28 @@ class HalfKnowing:
         return tree
 
 
-@pytest.fixture(scope="module", params=["float16", "int8"])
+@pytest.fixture(scope="module", params=["float16", "int8", "int8 ring"])
 def open_tiny(
     request: pytest.FixtureRequest, make_source: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Any]:
     """Returns a maker of fused sessions over a tiny model; the argument is their threads."""
     if not kernels.has_library():
         pytest.skip("the kernel library is not built")
-    source = make_source(has_qkv_bias=True)
+    kv_format, is_ring = request.param.split()[0], "ring" in request.param
+    layers = [LayerConfig(48, 1e4, window=window) for window in (11, 0, 8)] if is_ring else []
+    source = make_source(has_qkv_bias=True, layers=layers)
     shapes = weight_shapes(source.config)
     formats = {name: source.format(name) for name, s in shapes.items() if len(s) == 2}
     portable = emit_portable(source.config, CONTEXT, ())
-    graph = fuse(portable, source.config, formats, kv_format=request.param)
+    graph = fuse(portable, source.config, formats, kv_format=kv_format)
     folder: Path = tmp_path_factory.mktemp("tiny")
     write_weights(graph, source, folder)
     onnx.save(graph, folder / "model.onnx")
 
     def make(threads: int) -> TokenSequence:
-        model = open_graph_model(folder / "model.onnx", source.config, threads)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(fused, "RING_ROOM", 20)  # 32 rows, for texts of twice as many tokens
+            model = open_graph_model(folder / "model.onnx", source.config, threads)
         return TokenSequence(model, CONTEXT)
 
     return make
