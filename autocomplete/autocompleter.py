@@ -52,6 +52,7 @@ class Autocompleter:
         self._updated_s = 0.0
         self._shown: tuple[int, str, bool] | None = None
         self._failure: str | None = None
+        self._is_paused = False
         self._is_closed = False
         self._thread = threading.Thread(target=self._work, name="autocomplete", daemon=True)
         self._thread.start()
@@ -85,9 +86,21 @@ class Autocompleter:
             self._version += 1
             self._updated_s = time.perf_counter()
             self._wanted = self._layout.window(document)
+            self._is_paused = False
             self.counts.n_updates += 1
             self._changed.notify()
             return self._future
+
+    @property
+    def reach(self) -> int:
+        """Characters on either side of the cursor beyond which no document is looked at."""
+        return self._layout.reach
+
+    def pause(self) -> None:
+        """Computes no more until the next update, which may go on with what there is."""
+        with self._changed:
+            self._future.cancel()
+            self._is_paused = True
 
     def dismiss(self) -> None:
         """Ends what is being computed; nothing is offered until the next update."""
@@ -95,6 +108,7 @@ class Autocompleter:
             self._future.cancel()
             self._version += 1
             self._wanted = Window("", -1, "", "")
+            self._is_paused = False
             self._changed.notify()
 
     def forget(self, name: str) -> None:
@@ -128,7 +142,7 @@ class Autocompleter:
     def _take(self) -> bool:
         """Waits for something to do and notes what is wanted; False when closed."""
         with self._changed:
-            while self._wanted is None and not self._has_work and not self._is_closed:
+            while not (self._is_closed or self._has_work):
                 self._changed.wait()
             window, self._wanted = self._wanted, None
         if self._is_closed:
@@ -139,7 +153,9 @@ class Autocompleter:
 
     @property
     def _has_work(self) -> bool:
-        return self._answer is not None and not self._answer.is_ended
+        if self._is_paused:
+            return False
+        return self._wanted is not None or (self._answer is not None and not self._answer.is_ended)
 
     def _turn_to(self, window: Window) -> None:
         """Keeps the answer in the making if it still fits, begins another if not."""
@@ -156,7 +172,7 @@ class Autocompleter:
         tokens = self._layout.prompt(window)
         if not tokens:
             return
-        stream = self._engine.stream(tokens, self._request())
+        stream = self._engine.stream(tokens, self._request(), self._on_chunk)
         stream.watch()
         self._answer = Answer(window, stream, self._config)
         self.counts.n_requests += 1
@@ -167,6 +183,16 @@ class Autocompleter:
             GenerationConfig(max_new_tokens=self._config.max_new_tokens, stop_token_ids=stops),
             method=self._config.method,
         )
+
+    def _on_chunk(self, phase: str, done: int, total: int) -> None:
+        """Ends a prompt that is being read for what nobody wants any more; its rows stay known."""
+        answer = self._answer
+        with self._changed:
+            is_other = self._wanted is not None and answer and self._wanted != answer.window
+            is_stale = is_other or self._is_paused or self._is_closed
+        if answer is not None and is_stale:
+            self.counts.n_stopped += 1
+            answer.stream.stop()
 
     def _go_on(self) -> None:
         """Computes a piece of the answer; beyond what is on offer, slowly."""
@@ -210,7 +236,7 @@ class Autocompleter:
         """Tells of what is on offer, if that is news."""
         answer = self._answer
         with self._changed:
-            if self._wanted is not None or self._is_closed:
+            if self._wanted is not None or self._is_paused or self._is_closed:
                 return
             version, future, since_s = self._version, self._future, self._updated_s
         text = "" if answer is None else answer.rest

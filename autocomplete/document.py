@@ -9,10 +9,12 @@ from edgedec.models.errors import ConfigError
 
 @dataclass(frozen=True)
 class Document:
-    """A text as an editor shows it.
+    """A text as an editor shows it, or the part of a long one that lies around the cursor.
 
     cursor: characters (code points) of the text before it.
     name: tells documents apart; a path or URI, as the editor likes.
+    offset: where the text begins, in characters of the document of which it is a part. A part that
+        has `Autocompleter.reach` characters on either side of the cursor is as good as all of it.
 
     Raises:
         ConfigError: The cursor is outside the text.
@@ -21,6 +23,7 @@ class Document:
     text: str
     cursor: int
     name: str = ""
+    offset: int = 0
 
     def __post_init__(self) -> None:
         if not 0 <= self.cursor <= len(self.text):

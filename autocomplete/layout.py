@@ -28,7 +28,7 @@ _ANCHOR = 120
 
 @dataclass(frozen=True)
 class _Anchor:
-    """Where the window on a document began, and with what."""
+    """Where the window on a document began, in characters of all of it, and with what."""
 
     start: int
     text: str
@@ -52,6 +52,11 @@ class PromptLayout:
         self._anchors: dict[str, _Anchor] = {}
         self.infill: InfillTokens | None = find_infill_tokens(engine.tokenizer)
 
+    @property
+    def reach(self) -> int:
+        """Characters on either side of the cursor beyond which nothing matters."""
+        return max(self._n_before, self._n_after) * _CHARACTERS
+
     def window(self, document: Document) -> Window:
         """Returns what the model reads of ``document``; remembers where that begins."""
         start = self._start(document)
@@ -59,6 +64,7 @@ class PromptLayout:
         if len(self._encode(before)) > self._n_before:
             start = self._later(document, start)
             before = document.text[start : document.cursor]
+        start += document.offset
         self._anchors[document.name] = _Anchor(start, before[:_ANCHOR])
         return Window(document.name, start, before, self._after(document))
 
@@ -79,10 +85,9 @@ class PromptLayout:
         known = self._anchors.get(document.name)
         if known is None:
             return _next_line(document, earliest)
-        if earliest <= known.start <= document.cursor and document.text.startswith(
-            known.text, known.start
-        ):
-            return known.start
+        start = known.start - document.offset
+        if earliest <= start <= document.cursor and document.text.startswith(known.text, start):
+            return start
         found = document.text.rfind(known.text, earliest, document.cursor) if known.text else -1
         return found if found >= 0 else _next_line(document, earliest)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 
@@ -13,7 +14,7 @@ from edgedec.models.errors import ConfigError, SessionError
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.text.tokenizer import Tokenizer
 
-from ..runtime.conftest import Row, one_hot
+from ..runtime.conftest import Row, ToyModel, one_hot
 
 TEXT = "The quick brown fox\njumps over the lazy dog.\nThe quick brown fox\n"
 Maker = Callable[..., Engine]
@@ -141,6 +142,58 @@ def test_dismissing_offers_nothing_until_the_next_key(engine: Engine) -> None:
         completer.dismiss()
         assert future.done()
         assert offered(completer.update(at(5))) == TEXT[5:19]
+
+
+def test_a_pause_computes_nothing_and_goes_on_where_it_was(
+    make_engine: Maker, tokenizer: Tokenizer
+) -> None:
+    passes = threading.Semaphore(0)
+    with make_engine(knowing(TEXT, tokenizer)) as engine:
+        model = engine.model
+        assert isinstance(model, ToyModel)
+
+        def hold() -> None:
+            passes.acquire(timeout=30)
+
+        model.before_pass = hold
+        with Autocompleter(engine, AutocompleteConfig(max_idle_cpu=0.0)) as completer:
+            future = completer.update(at(4))
+            for _ in range(3):
+                passes.release()
+            completer.pause()
+            assert future.cancelled()
+            for _ in range(99):
+                passes.release()
+            time.sleep(0.1)
+            assert model.n_passes <= 4  # one was under way
+            assert offered(completer.update(at(6))) == TEXT[6:19]
+            assert completer.counts.n_requests == 1
+
+
+def test_a_long_prompt_that_nobody_wants_any_more_is_read_no_further(
+    make_engine: Maker, tokenizer: Tokenizer
+) -> None:
+    long = "one two three four " * 200
+    with make_engine(knowing(TEXT, tokenizer), context=4096) as engine:
+        model = engine.model
+        assert isinstance(model, ToyModel)
+        began = threading.Event()
+        goes_on = threading.Event()
+
+        def hold() -> None:
+            began.set()
+            goes_on.wait(30)
+
+        model.before_pass = hold
+        config = AutocompleteConfig(max_idle_cpu=0.0, method="plain")
+        with Autocompleter(engine, config) as completer:
+            completer.update(Document(long, len(long)))
+            began.wait(30)
+            wanted = completer.update(at(4))
+            goes_on.set()
+            assert offered(wanted) == "quick brown fox"
+            assert completer.counts.n_stopped >= 1
+            assert model.n_rows < 128 + 100
 
 
 def test_closed_and_failed_ones_say_so(engine: Engine) -> None:

@@ -82,6 +82,16 @@ def test_a_text_changed_far_above_moves_the_window_along(filling: Engine) -> Non
     assert layout.prompt(after) == layout.prompt(before)
 
 
+def test_a_part_of_a_document_is_as_good_as_all_of_it(filling: Engine) -> None:
+    of_all = make_layout(filling, n_before=64, n_after=32)
+    of_part = make_layout(filling, n_before=64, n_after=32)
+    reach = of_part.reach
+    for cursor in [*range(0, len(LINES), 97), *range(3000, 3050)]:
+        start = max(0, cursor - reach - 1)
+        part = Document(LINES[start : cursor + reach], cursor - start, offset=start)
+        assert of_part.window(part) == of_all.window(Document(LINES, cursor))
+
+
 def test_huge_documents_are_read_near_the_cursor_only(filling: Engine) -> None:
     layout = make_layout(filling, n_before=64, n_after=32)
     text = "x" * 50_000_000
