@@ -20,6 +20,7 @@ VERBS = {
     "chat": "chat:chat",
     "suggest": "suggest:suggest",
     "store": "store:store",
+    "lsp": "lsp:lsp",
     "bench": "bench:bench",
     "tune": "tune:tune",
     "train": "train:train",

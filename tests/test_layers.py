@@ -57,6 +57,10 @@ Of two side by side neither imports the other. The public surface comes last.
 
 OPTIONAL = {
     "runtime/sampling/grammar.py": {"llguidance"},
+    "apps/language_server/documents.py": {"lsprotocol"},
+    "apps/language_server/server.py": {"lsprotocol", "pygls"},
+    "apps/language_server/session.py": {"lsprotocol"},
+    "apps/language_server/window.py": {"lsprotocol", "pygls"},
     "apps/benchmarks/plot.py": {"matplotlib"},
     "apps/evaluation/plot.py": {"matplotlib"},
     "apps/benchmarks/prompts_plot.py": {"matplotlib"},

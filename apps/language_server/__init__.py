@@ -1,0 +1,1 @@
+"""What `edgedec lsp` is made of: the Language Server Protocol in front of an autocompleter."""

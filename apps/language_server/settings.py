@@ -1,0 +1,77 @@
+"""What editors may set, validated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from edgedec.autocomplete import AutocompleteConfig
+from edgedec.models.errors import ConfigError
+from edgedec.models.fields import Fields
+
+SECTION = "edgedec"
+"""Under which editors keep these settings."""
+
+_FOREIGN = {"command", "trace"}
+"""Keys of the section that clients keep for themselves."""
+
+_TYPING = tuple(one.name for one in fields(AutocompleteConfig))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings:
+    """What editors may set.
+
+    bundle: a path, or the name of a model whose bundle is there. threads, context: as for every
+        verb. completion: also offer what is on offer as ordinary completion; None: to editors that
+        know no inline completion. typing: how suggestions are made.
+    """
+
+    bundle: str = ""
+    threads: int | None = None
+    context: int | None = None
+    completion: bool | None = None
+    typing: AutocompleteConfig = field(default_factory=AutocompleteConfig)
+
+    def changed_by(self, given: object) -> ServerSettings:
+        """Returns these settings with those of an editor put in their place.
+
+        Args:
+            given: A table by name, or one that has it under `SECTION`; None and an empty one change
+                nothing.
+
+        Raises:
+            ConfigError: A name is unknown, or a value makes no sense.
+        """
+        if not given:
+            return self
+        inner = given[SECTION] if isinstance(given, Mapping) and SECTION in given else given
+        if isinstance(inner, Mapping):
+            inner = {key: value for key, value in inner.items() if key not in _FOREIGN}
+        read = Fields({} if inner is None else inner, "settings of edgedec", ConfigError)
+        own = {one.name for one in fields(self)} - {"typing"}
+        read.only(own | set(_TYPING))
+        return replace(
+            self,
+            bundle=read.text("bundle", self.bundle),
+            threads=read.optional("threads", lambda key: read.integer(key, least=1))
+            or self.threads,
+            context=read.optional("context", lambda key: read.integer(key, least=1))
+            or self.context,
+            completion=self.completion
+            if read.get("completion") is None
+            else read.flag("completion"),
+            typing=replace(
+                self.typing, **{key: _typing(read, key, self.typing) for key in _TYPING}
+            ),
+        )
+
+
+def _typing(read: Fields, key: str, now: AutocompleteConfig) -> Any:
+    value = getattr(now, key)
+    if isinstance(value, bool):
+        return read.flag(key, value)
+    if isinstance(value, int):
+        return read.integer(key, value)
+    return read.number(key, value) if isinstance(value, float) else read.text(key, value)

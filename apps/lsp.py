@@ -1,0 +1,127 @@
+"""`edgedec lsp`: suggestions while typing for editors that speak the Language Server Protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edgedec.apps import options
+from edgedec.apps.terminal import note
+from edgedec.models.errors import ConfigError
+
+if TYPE_CHECKING:
+    from edgedec.apps.language_server.settings import ServerSettings
+
+
+def lsp(
+    bundle: Annotated[
+        str,
+        typer.Argument(
+            metavar="BUNDLE",
+            help="Directory made by `edgedec export`, or the name of a model; editors may set it.",
+        ),
+    ] = "",
+    *,
+    threads: options.Threads = None,
+    context: options.Context = None,
+    max_new_tokens: Annotated[
+        int | None,
+        typer.Option("--max-new-tokens", "-n", min=1, help="Most tokens computed for one place."),
+    ] = None,
+    min_probability: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0, max=1.0, help="Offer nothing where the likeliest tokens have less than this."
+        ),
+    ] = None,
+    tcp: Annotated[
+        int | None,
+        typer.Option(
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Wait for one editor on this port of this machine, not standard input; 0: any.",
+        ),
+    ] = None,
+    debug: options.Debug = False,
+) -> None:
+    """Serve suggestions while typing to an editor (Language Server Protocol).
+
+    Editors start it themselves and talk to it on standard input and output. It has inline
+    completion, and ordinary completion for editors without that. It ends with its editor.
+
+    Examples:
+
+      edgedec lsp code.edgedec
+
+      edgedec lsp code.edgedec --threads 2 --min-probability 0.3
+
+      edgedec lsp code.edgedec --tcp 7777
+    """
+    given = {
+        "bundle": bundle,
+        "threads": threads,
+        "context": context,
+        "max_new_tokens": max_new_tokens,
+        "min_probability": min_probability,
+    }
+    with _needs_lsp_extra():
+        from edgedec.apps.language_server import server as _  # noqa: F401
+        from edgedec.apps.language_server.settings import ServerSettings
+    settings = ServerSettings().changed_by(given)
+    if logging.getLogger().level == logging.WARNING:  # pygls warns of what is usual
+        logging.getLogger("pygls").setLevel(logging.ERROR)
+    code = asyncio.run(_serve_pipes(settings) if tcp is None else _serve_tcp(settings, tcp))
+    raise typer.Exit(code)
+
+
+async def _serve_pipes(settings: ServerSettings) -> int:
+    from edgedec import __version__
+    from edgedec.apps.language_server.server import EdgedecServer
+    from edgedec.apps.language_server.transport import DescriptorReader, DescriptorWriter
+
+    out = os.dup(1)
+    os.dup2(2, 1)  # whatever else is printed is no part of the protocol
+    reader = DescriptorReader(0)
+    writer = DescriptorWriter(out, on_gone=reader.end)
+    return await EdgedecServer(settings, __version__).serve(reader, writer)
+
+
+async def _serve_tcp(settings: ServerSettings, port: int) -> int:
+    from edgedec import __version__
+    from edgedec.apps.language_server.server import EdgedecServer
+
+    loop = asyncio.get_running_loop()
+    connected: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
+    connected = loop.create_future()
+
+    def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if connected.done():
+            writer.close()
+        else:
+            connected.set_result((reader, writer))
+
+    listening = await asyncio.start_server(connect, "127.0.0.1", port)
+    note(f"listening on 127.0.0.1:{listening.sockets[0].getsockname()[1]}")
+    reader, writer = await connected
+    listening.close()
+    try:
+        return await EdgedecServer(settings, __version__).serve(reader, writer)
+    finally:
+        writer.close()
+
+
+@contextmanager
+def _needs_lsp_extra() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").startswith("edgedec"):
+            raise
+        raise ConfigError(f"lsp needs {error.name}: pip install 'edgedec[lsp]'") from error

@@ -1,0 +1,203 @@
+"""How a server begins and ends, what it is told to do, and what it does when things go wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import INLINE, Editor, at, span
+from .test_server import SUN, inline
+
+Start = Callable[..., Editor]
+pytestmark = pytest.mark.robustness
+QUICK = {"max_new_tokens": 4, "min_probability": 0.1}
+
+
+@pytest.fixture
+def bundle(smollm2_bundle: Path, tmp_path: Path) -> Path:
+    """A bundle of the test's own."""
+    return shutil.copytree(smollm2_bundle, tmp_path / "own.edgedec", copy_function=os.link)
+
+
+def test_editors_without_inline_completion_get_ordinary_one(start: Start, bundle: Path) -> None:
+    editor = start(str(bundle))
+    told = editor.begin(capabilities={"general": {"positionEncodings": ["utf-8", "utf-16"]}})
+    assert told["completionProvider"]["triggerCharacters"]
+    assert told["positionEncoding"] == "utf-16"
+    assert told["textDocumentSync"]["change"] == 2
+    assert told["workspace"]["workspaceFolders"]["supported"]
+    editor.wait_until_loaded()
+    uri = editor.open("🙂 The sun rises in the east and sets in the we")
+    found = editor.request("textDocument/completion", at(uri, 0, 47))
+    (item,) = found["items"]
+    assert found["isIncomplete"]
+    assert item["textEdit"]["range"] == span(0, 45, 47)
+    assert item["textEdit"]["newText"].startswith("we")
+    assert len(item["textEdit"]["newText"]) > 2
+    assert item["filterText"] == item["textEdit"]["newText"]
+    assert re.fullmatch(r"edgedec, \d+ %", item["detail"])
+    assert editor.end() == 0
+
+
+def test_what_is_supported_is_what_the_editor_knows(start: Start) -> None:
+    editor = start()
+    told = editor.begin()
+    assert told["inlineCompletionProvider"] is not None
+    assert "completionProvider" not in told
+    editor.wait_for("window/showMessage", "no bundle is set")
+    uri = editor.open(SUN)
+    assert inline(editor, uri, 0, 3) == []
+    assert editor.end() == 0
+    both = start().begin(options={"completion": True})
+    assert both["completionProvider"]
+    assert both["inlineCompletionProvider"] is not None
+
+
+def test_settings_by_every_way(start: Start, bundle: Path, tmp_path: Path) -> None:
+    pull = {"workspace": {"configuration": True}}
+    answers = {"workspace/configuration": [{"bundle": "missing.edgedec"}]}
+    editor = start("--threads", "1", answers=answers)
+    folder = {"uri": tmp_path.as_uri(), "name": "root"}
+    editor.begin({**INLINE, **pull}, {"edgedec": {"bundle": "also-missing"}}, [folder])
+    editor.wait_for("window/showMessage", "missing.edgedec")
+    change = "workspace/didChangeConfiguration"
+    editor.notify(change, {"settings": {"edgedec": {"bundel": "x"}}})
+    editor.wait_for("window/showMessage", "has the key 'bundel', expected only bundle, completion")
+    editor.notify(change, {"settings": {"edgedec": {**QUICK, "bundle": 7}}})
+    editor.wait_for("window/showMessage", "bundle is 7, expected text")
+    editor.notify(change, {"settings": {"edgedec": {"n_before": 2}}})
+    editor.wait_for("window/showMessage", "n_before of autocomplete is 2, expected at least 16")
+    editor.answers["workspace/configuration"] = [{**QUICK, "bundle": bundle.name}]  # in the root
+    editor.notify(change, {"settings": None})
+    editor.wait_until_loaded(editor.n_loaded + 1)
+    uri = editor.open("1, 2, 3, 4,")
+    offered = inline(editor, uri, 0, 11)[0]
+    assert len(offered) > 2
+    settings = {**QUICK, "bundle": str(bundle), "max_new_tokens": 1}
+    editor.notify(change, {"settings": {"edgedec": settings}})
+    ends_s = time.monotonic() + 30
+    while (shorter := inline(editor, uri, 0, 11)) == [offered]:
+        assert time.monotonic() < ends_s
+    assert shorter == [" "]
+    assert editor.end() == 0
+
+
+def test_a_bundle_that_is_replaced_is_loaded_again(start: Start, bundle: Path) -> None:
+    editor = start(str(bundle))
+    editor.begin(options=QUICK)
+    editor.wait_until_loaded()
+    uri = editor.open("1, 2, 3, 4,")
+    assert inline(editor, uri, 0, 11)[0].startswith(" 5")
+    old = bundle.rename(bundle.with_name("old.edgedec"))
+    ask_until(editor, uri, "is gone")
+    new = shutil.copytree(old, bundle.with_name("new.edgedec"))
+    new.rename(bundle)
+    ask_until(editor, uri, "was replaced and is loaded again")
+    editor.wait_until_loaded(2)
+    assert inline(editor, uri, 0, 11)[0].startswith(" 5")
+    (bundle / "manifest.json").write_text("{}")
+    ask_until(editor, uri, "manifest: ")
+    assert inline(editor, uri, 0, 11)[0].startswith(" 5")
+    assert editor.end() == 0
+
+
+def ask_until(editor: Editor, uri: str, text: str) -> None:
+    """Asks until the server says something; what is served meanwhile goes on to be."""
+    ends_s = time.monotonic() + 30
+    while not editor.found("window/showMessage", text):
+        assert time.monotonic() < ends_s, editor.heard
+        assert inline(editor, uri, 0, 11)[0].startswith(" 5")
+
+
+def test_two_editors_at_once(start: Start, bundle: Path) -> None:
+    editors = [start(str(bundle)) for _ in range(2)]
+    for editor in editors:
+        editor.begin(options=QUICK)
+    for editor in editors:
+        editor.wait_until_loaded()
+    asked = [
+        (editor, editor.ask("textDocument/inlineCompletion", at(editor.open(SUN), 0, len(SUN))))
+        for editor in editors
+    ]
+    for editor, number in asked:
+        (item,) = editor.reply(number)["result"]["items"]
+        assert item["insertText"].startswith(" west")
+    editors[0].process.kill()
+    assert inline(editors[1], editors[1].open(SUN), 0, len(SUN))
+
+
+@pytest.mark.parametrize("way", ["at rest", "within a message", "within a pass", "while it loads"])
+def test_an_editor_that_dies(start: Start, bundle: Path, way: str) -> None:
+    editor = start(str(bundle))
+    editor.begin(options=QUICK)
+    process = editor.process
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    if way != "while it loads":
+        editor.wait_until_loaded()
+    if way == "within a message":
+        process.stdin.write(b"Content-Length: 1000\r\n\r\n{")
+    if way == "within a pass":
+        text = "Words that were never read. " * 30
+        editor.ask("textDocument/inlineCompletion", at(editor.open(text), 0, len(text)))
+    process.stdin.close()
+    assert editor.wait() == 0
+    assert b"Traceback" not in process.stderr.read()
+
+
+def test_an_exit_without_a_shutdown_is_a_failure(start: Start) -> None:
+    editor = start()
+    editor.begin()
+    editor.notify("exit", None)
+    assert editor.wait() == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signals_end_it(start: Start, number: signal.Signals) -> None:
+    editor = start()
+    editor.begin()
+    editor.process.send_signal(number)
+    assert editor.wait() == 128 + number
+    assert editor.process.stderr is not None
+    assert b"Traceback" not in editor.process.stderr.read()
+
+
+def test_a_port_instead_of_pipes(bundle: Path) -> None:
+    program = "from edgedec.apps.cli import main; main()"
+    server = subprocess.Popen(
+        [sys.executable, "-c", program, "lsp", str(bundle), "--tcp", "0"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stderr is not None
+    port = int(server.stderr.readline().rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        body = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"capabilities":{}}}'
+        connection.sendall(b"content-length: %d\r\n\r\n%b" % (len(body), body))
+        assert b'"name": "edgedec"' in connection.recv(65536)
+    assert server.wait(timeout=60) == 0
+    server.stderr.close()
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    program = "import sys; sys.modules['pygls.server'] = None\n"
+    program += "from edgedec.apps.cli import main; main()"
+    ran: Any = subprocess.run(
+        [sys.executable, "-c", program, "lsp"],
+        capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 1
+    assert ran.stderr.startswith("error: lsp needs pygls.server: pip install 'edgedec[lsp]'")
+    assert ran.stdout == ""
