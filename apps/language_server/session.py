@@ -29,6 +29,7 @@ class EditorSession:
         self._model = model
         self._window = window
         self._documents: dict[str, OpenDocument] = {}
+        self._is_configured = False
         self._asked: tuple[str, Future[Offer | None]] | None = None
 
     def begin(self, options: object) -> None:
@@ -41,6 +42,9 @@ class EditorSession:
             self.settings = self._base.changed_by(given)
         except ConfigError as error:
             self._window.error(error)
+            if self._is_configured:
+                return
+        self._is_configured = True
         self._model.want(self.settings, roots)
 
     def open(self, params: types.DidOpenTextDocumentParams) -> None:
