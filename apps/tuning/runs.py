@@ -66,7 +66,7 @@ def record(job: Job, until_s: float) -> None:
         if not state.costs:
             job.report("measure passes", 0, 0)
             state.costs = {
-                name: run_passes(CostTable.measure(sequence, anchor=0, sizes=COST_SIZES)).row_ms
+                name: run_passes(CostTable.measure(sequence, sizes=COST_SIZES)).row_ms
                 for name, sequence in (("draft", draft), ("target", target))
             }
             state.catch_up = measure_catch_up(target)

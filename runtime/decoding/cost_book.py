@@ -31,7 +31,7 @@ class CostBook:
             if known is not None and known.is_settled:
                 self._tables[role] = known
                 return known
-            table = yield from CostTable.measure(sequence, anchor=0)
+            table = yield from CostTable.measure(sequence)
             table = table.merged(known) if known else table
             if path:
                 table.save(path, self._identity)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import json
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -22,6 +23,7 @@ _SCALE_RATE = 0.05  # at which passes of one size change the costs of all
 _RATE = 0.3  # at which they change the cost of their own
 _N_MEASUREMENTS = 3  # runs that measure: the machine's state may have been odd through one
 _STEADY = 1.2  # times the shortest; where the median of a pass is longer, others were busy
+_GOLDEN_RATIO = 0.6180339887498949  # whose multiples are spread evenly
 _MOST_CHANGE = 1.5  # of one observation; a pass that took longer was disturbed
 
 
@@ -111,7 +113,6 @@ class CostTable:
     def measure(
         cls,
         sequence: TokenSequence,
-        anchor: int,
         sizes: Sequence[int] = ROWS,
         repetitions: int = 4,
         clock: Callable[[], float] = time.perf_counter,
@@ -120,15 +121,18 @@ class CostTable:
 
         Sizes are measured in turn, several times over, each against passes over one row before
         and after all of them: the medians of the ratios hold when the machine's speed wanders.
-        Sizes the context has no room for are left out.
+        Sizes the context has no room for are left out. No two passes have the same tokens, nor any
+        token twice, much as in texts: of a mixture of experts, rows that are alike read the same
+        ones, and other rows others.
         """
         import statistics  # takes long, and most processes read what another measured
 
         room = sequence.context - sequence.n_tokens
         fitting = [m for m in sizes if m <= room] or [1]
         sweeps: list[list[float]] = []
+        tokens = _spread(sequence.vocab_size)
         for _ in range(repetitions + 1):
-            sweeps.append((yield from _sweep(sequence, anchor, fitting, clock)))
+            sweeps.append((yield from _sweep(sequence, tokens, fitting, clock)))
         del sweeps[0]  # memory was made
         yardsticks = [(sweep[0] + sweep[-1]) / 2 for sweep in sweeps]
         step_ms = statistics.median(yardsticks)
@@ -180,13 +184,23 @@ class CostTable:
         return cls(row_ms, n_measurements=n_measurements)
 
 
+def _spread(vocab_size: int) -> Iterator[int]:
+    """Yields token ids from all over the vocabulary, each far from those before it."""
+    for i in itertools.count():
+        yield int(vocab_size * (i * _GOLDEN_RATIO % 1))
+
+
 def _sweep(
-    sequence: TokenSequence, anchor: int, sizes: Sequence[int], clock: Callable[[], float]
+    sequence: TokenSequence,
+    tokens: Iterator[int],
+    sizes: Sequence[int],
+    clock: Callable[[], float],
 ) -> Passes[list[float]]:
     """Returns milliseconds of a pass of each of ``sizes`` and of the first once more."""
     times = []
     for m in (*sizes, sizes[0]):
-        wanted = Pass(sequence, TokenTree.chain((anchor,) * m), range(m), with_logits=False)
+        tree = TokenTree.chain(tuple(itertools.islice(tokens, m)))
+        wanted = Pass(sequence, tree, range(m), with_logits=False)
         start = clock()
         yield wanted
         times.append(1000 * (clock() - start))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,7 +12,7 @@ from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.decoding.acceptance import Backoff
 from edgedec.runtime.decoding.controller import Controller, best_part, reordered
 from edgedec.runtime.decoding.cost_book import CostBook
-from edgedec.runtime.decoding.cost_table import CostTable
+from edgedec.runtime.decoding.cost_table import ROWS, CostTable
 from edgedec.runtime.decoding.planner import Planning, RoundTimings
 from edgedec.runtime.drafting.draft_cost import DraftCost
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
@@ -327,6 +328,18 @@ def test_when_memory_gets_faster_and_arithmetic_slower_a_few_passes_show_it() ->
         table.observe(4, 30.0)
         table.observe(8, 40.0)
     assert [table.ms(m) for m in (1, 4, 8)] == pytest.approx([20.0, 30.0, 40.0], rel=0.05)
+
+
+def test_no_token_is_measured_twice() -> None:
+    """Rows that are alike choose the same experts: their passes would be too cheap."""
+    passes, seen = CostTable.measure(ToySession(997), repetitions=2), []
+    with contextlib.suppress(StopIteration):
+        wanted = next(passes)
+        while True:
+            seen += wanted.tree.tokens
+            wanted = passes.send(wanted.run())
+    assert len(seen) == 3 * (sum(ROWS) + 1)
+    assert len(set(seen)) == len(seen)
 
 
 def test_the_mean_of_the_first_runs_counts(tmp_path) -> None:
