@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from family_parity import SIZES, FamilyParity, Logits, Tensors, transformers
 
+from edgedec import EngineOptions, GenerationConfig, load
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.families import find_family
 from edgedec.models.fields import Fields
@@ -39,6 +41,20 @@ class TestParity(FamilyParity):
         held.append(values)
         if len(held) == EXPERTS["num_experts"]:
             yield from super().gguf_tensors(merged, np.stack(held))
+
+    @pytest.mark.parametrize("method", ["auto", "lookup"])
+    def test_drafts_change_no_token(self, bundle: Path, method: str) -> None:
+        """Rows of drafts choose experts of their own, and leave those of others alone."""
+        with load(bundle, EngineOptions(threads=2)) as engine:
+            plain, drafted = (
+                engine.generate(
+                    "abcabcabcab",
+                    GenerationConfig(max_new_tokens=48, method=name, ignore_eos=True),
+                )
+                for name in ("plain", method)
+            )
+        assert plain.token_ids == drafted.token_ids
+        assert drafted.stats.n_accepted > 0 or method == "auto"  # which goes by the clock
 
 
 class TestWithoutNorm(FamilyParity):
