@@ -92,6 +92,7 @@ def write(path: Path, sizes: Any) -> None:
 
 
 def main() -> None:
+    """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("path", type=Path)
     for name, size in {
