@@ -66,6 +66,13 @@ def test_names_of_past_and_present() -> None:
         ({"can": Capabilities(hidden=(3,))}, r"outputs lack hidden\.3, which can.hidden needs"),
         ({"can": Capabilities(row_stats=True)}, r"outputs lack stats\.argmax, which can.row_stats"),
         ({"kv": KVLayout("panels", "float16", 64, 128)}, "inputs lack k_cache"),
+        (
+            {
+                "kv": KVLayout("panels", "float16", 64, 128, (1,), 64),
+                "inputs": (*ROWS.inputs, "k_cache", "v_cache"),
+            },
+            "inputs lack k_ring",
+        ),
     ],
 )
 def test_a_capability_needs_its_ports(change: dict[str, Any], message: str) -> None:
@@ -78,6 +85,14 @@ def test_layouts_that_do_not_go_together() -> None:
         KVLayout("rows", "int8", 64)
     with pytest.raises(ConfigError, match=r"kv\.block_nbytes is 0, expected more than 0"):
         KVLayout("panels", "int8", 64)
+    with pytest.raises(ConfigError, match=r"kv\.ring_layers are \[0\], only panels have them"):
+        KVLayout("rows", "float32", 64, 0, (0,), 64)
+    for layers in ((1, 0), (1, 1)):
+        with pytest.raises(ConfigError, match=r"kv\.ring_layers are .*, expected them to rise"):
+            KVLayout("panels", "int8", 64, 128, layers, 64)
+    for layers, n_rows in (((1,), 0), ((), 64)):
+        with pytest.raises(ConfigError, match=rf"kv\.ring_rows is {n_rows}, expected more than 0"):
+            KVLayout("panels", "int8", 64, 128, layers, n_rows)
     with pytest.raises(ConfigError, match="format is 'int4', expected one of float16, int8"):
         as_kv_format("int4")
 
