@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import accumulate
 
 from edgedec.autocomplete.config import AutocompleteConfig
 from edgedec.autocomplete.document import Window
@@ -30,6 +31,7 @@ class Answer:
         self._rule = StopRule(min_log_prob=config.min_log_prob)
         self._pieces: list[tuple[str, float]] = []  # with the log-probability of each
         self._n_typed = 0
+        self._n_shown = 0  # characters
         self.is_ended = False
 
     @property
@@ -57,6 +59,16 @@ class Answer:
             if at > start and at - len(piece) < stop:
                 total += log_prob
         return math.exp(total)
+
+    def note_shown(self) -> None:
+        """What is on offer is seen."""
+        self._n_shown = max(self._n_shown, self._n_typed + len(self.rest))
+
+    @property
+    def n_shown(self) -> int:
+        """Pieces that were on offer, in part at least."""
+        starts = accumulate((len(piece) for piece, _ in self._pieces), initial=0)
+        return sum(start < self._n_shown for start in list(starts)[:-1])
 
     def advance(self) -> bool:
         """Computes the next piece; returns False at the end, or where the model is unsure."""

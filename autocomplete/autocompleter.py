@@ -145,9 +145,11 @@ class Autocompleter:
             while not (self._is_closed or self._has_work):
                 self._changed.wait()
             window, self._wanted = self._wanted, None
+            waited_s = time.perf_counter() - self._updated_s
         if self._is_closed:
             return False
         if window is not None:
+            self.counts.wait_ms.append(1000 * waited_s)
             self._turn_to(window)
         return True
 
@@ -231,6 +233,7 @@ class Autocompleter:
         self.counts.n_prompt += result.n_prompt_tokens
         self.counts.n_reused += result.stats.n_reused_tokens
         self.counts.n_computed += len(result.token_ids)
+        self.counts.n_shown += answer.n_shown
 
     def _show(self) -> None:
         """Tells of what is on offer, if that is news."""
@@ -246,6 +249,7 @@ class Autocompleter:
         self._shown = version, text, is_complete
         offer = None
         if answer is not None and text.strip():
+            answer.note_shown()
             ms = 1000 * (time.perf_counter() - since_s)
             offer = Offer(text, version, is_complete, answer.probability, ms)
         self._on_offer(offer)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class TypingCounts:
     n_updates: keys, or other changes. n_agreeing: of these, those that typed what was on offer, so
     that nothing had to be computed. n_requests: texts that were begun. n_stopped: that the next
     key ended. n_prompt, n_reused: tokens of their prompts, and how many of those had been computed
-    before. n_computed: new tokens.
+    before. n_computed: new tokens. n_shown: of these, those that were on offer. wait_ms: of the
+    latest updates, until what was being computed for older ones had made way.
     """
 
     n_updates: int = 0
@@ -40,3 +42,5 @@ class TypingCounts:
     n_prompt: int = 0
     n_reused: int = 0
     n_computed: int = 0
+    n_shown: int = 0
+    wait_ms: deque[float] = field(default_factory=lambda: deque(maxlen=4096))

@@ -109,6 +109,7 @@ def _row(method: str, typed: Sequence[Typed]) -> Row:
         return sum(getattr(part.counts, name) for part in typed)
 
     first_ms = [ms for part in typed for ms in part.first_ms]
+    wait_ms = [ms for part in typed for ms in part.counts.wait_ms]
     similarity = [s for part in typed for s in part.similarity]
     p50, p95, p99 = np.percentile(first_ms, [50, 95, 99]) if first_ms else [None] * 3
     return {
@@ -127,6 +128,8 @@ def _row(method: str, typed: Sequence[Typed]) -> Row:
         "agreeing_share": _share(count("n_agreeing"), count("n_updates")),
         "reused_share": _share(count("n_reused"), count("n_prompt")),
         "n_computed": count("n_computed"),
+        "shown_share": _share(count("n_shown"), count("n_computed")),
+        "wait_ms_p99": float(np.percentile(wait_ms, 99)),
         "cpu_s_per_1000": 1000 * total("cpu_s") / total("n_characters"),
     }
 
@@ -137,13 +140,15 @@ def _share(part: float, whole: float) -> float | None:
 
 def _markdown(document: dict[str, Any]) -> str:
     header = ["method", "keys saved", "first p50 ms", "p95", "p99", "keys with an offer",
-              "offers exact", "similar", "taken", "prompt reused", "CPU s a 1,000"]  # fmt: skip
+              "offers exact", "similar", "taken", "prompt reused", "tokens shown", "wait p99 ms",
+              "CPU s a 1,000"]  # fmt: skip
     keys = document["keys"]
     facts = (
         f"- {', '.join(document['files'])}: typed in real time, {keys['mean_ms']:.0f} ms between "
         f"keys, deviation {keys['deviation_ms']:.0f} (Dhakal et al., 2018), seeded\n"
         "- an offer that is right is taken, by one key, when the next key would be pressed; exact: "
         "it is the rest of the line; similar: to as much of it, 0 to 1\n"
+        "- tokens shown: of those computed; wait: until what was being computed had made way\n"
     )
     return table(header, [_cells(row) for row in document["rows"]]) + "\n" + facts
 
@@ -157,6 +162,7 @@ def _cells(row: Row) -> list[str]:
         for name in ("offered_share", "exact_share", "similarity")
     ]
     reused = "" if row["reused_share"] is None else f"{row['reused_share']:.1%}"
+    shown = "" if row["shown_share"] is None else f"{row['shown_share']:.0%}"
     return [
         row["method"],
         f"{row['saved_share']:.0%}",
@@ -164,5 +170,7 @@ def _cells(row: Row) -> list[str]:
         *shares,
         f"{row['n_taken']} of {row['n_offers']}",
         reused,
+        shown,
+        f"{row['wait_ms_p99']:.1f}",
         f"{row['cpu_s_per_1000']:.1f}",
     ]

@@ -54,7 +54,8 @@ def test_one_key_takes_a_line_that_is_right(
     assert typed.n_keys < 8  # a key for each line, and its end
     assert typed.n_offers - 1 == typed.n_taken == typed.n_exact == typed.similarity.count(1)
     assert len(typed.first_ms) >= typed.n_offers
-    assert typed.counts.n_updates == typed.n_keys
+    assert typed.counts.n_updates == typed.n_keys == len(typed.counts.wait_ms)
+    assert 0 < typed.counts.n_shown <= typed.counts.n_computed
 
 
 def _pause() -> None:
@@ -69,6 +70,7 @@ def test_suggestions_that_are_wrong_save_nothing(
     with make_engine(knowing(TEXT, tokenizer)) as engine:
         typed = type_passage(engine, config, passage, 0, wait=lambda s: _pause())
     assert (typed.n_keys, typed.n_characters, typed.n_taken, typed.n_exact) == (10, 10, 0, 0)
+    assert typed.counts.n_shown < typed.counts.n_computed
 
 
 def test_times_between_keys_are_those_of_the_study() -> None:
