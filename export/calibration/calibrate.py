@@ -14,7 +14,7 @@ import numpy.typing as npt
 from edgedec.export.calibration.compensate import GROUP, Moments, round_compensated
 from edgedec.export.calibration.norm_readers import norm_readers
 from edgedec.export.calibration.rows import SideBySideOps
-from edgedec.export.calibration.scaling import Scaled, best_scale, sample_rows
+from edgedec.export.calibration.scaling import Scaled, scale_for
 from edgedec.export.calibration.scores import Scores, score
 from edgedec.export.calibration.texts import CalibrationTexts
 from edgedec.export.quantize import Quantized
@@ -116,11 +116,7 @@ class Calibration:
             return None
         scale = self._finished.load_scale(norm) if self._finished else None
         if scale is None or scale.shape != outputs.shape[1:]:
-            samples = [
-                (sample_rows(self._source, name, self._shapes[name][0]), fmt)
-                for name, fmt in readers.items()
-            ]
-            scale = best_scale(outputs, samples)
+            scale = scale_for(outputs)
             if self._finished:
                 self._finished.save_scale(norm, scale)
         self._source.scale(norm, tuple(readers), scale)
