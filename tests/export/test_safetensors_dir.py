@@ -180,7 +180,8 @@ def test_variants_without_recipe_are_refused(
 def test_sliding_windows_of_qwen2(make_folder: Maker) -> None:
     folder, _ = make_folder("qwen2", use_sliding_window=False, sliding_window=16)
     assert open_checkpoint(str(folder)).config.windowed_layers == ()
-    edit(folder / "config.json", use_sliding_window=True, max_window_layers=1, layer_types=None)
+    windows = {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}
+    edit(folder / "config.json", **windows, layer_types=None)
     config = open_checkpoint(str(folder)).config
     assert config.windowed_layers == tuple(range(1, config.n_layers))
     assert config.look_back == 15
