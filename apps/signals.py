@@ -12,6 +12,12 @@ from types import FrameType
 _PATIENCE_S = 2.0
 """How long a second Ctrl-C waits for the first one's clean-up."""
 
+_IMPORTING = "<frozen importlib"
+"""Files of Python's own that import others begin with it."""
+
+_LONGEST_IMPORT_S, _RETRY_S = 1.0, 0.005
+"""How long a signal waits for an import to end, and how often it looks."""
+
 _LONGEST_PASS_S = 10.0
 """Longer than any pass takes; one that goes on when Ctrl-C is so old is taken for endless."""
 
@@ -29,6 +35,7 @@ class SignalWatch:
         self.is_started = False
         self._number: int | None = None
         self._since_s = 0.0
+        self._waiting: tuple[int, float] | None = None  # a signal, and since when
 
     @property
     def exit_code(self) -> int | None:
@@ -40,9 +47,11 @@ class SignalWatch:
         for number in _ENDINGS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._on_signal)
+        signal.signal(signal.SIGALRM, self._on_alarm)
 
     def end(self) -> None:
         """Lets nothing disturb the end of the program."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
         for number in _ENDINGS:
             if signal.getsignal(number) == self._on_signal:
                 signal.signal(number, signal.SIG_IGN)
@@ -54,8 +63,31 @@ class SignalWatch:
             if time.monotonic() - self._since_s > _PATIENCE_S:
                 os._exit(128 + number)
             return
+        if _is_importing(frame) and self._can_wait(number):
+            return
         self._number, self._since_s = number, time.monotonic()
         raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+
+    def _on_alarm(self, number: int, frame: FrameType | None) -> None:
+        if self._waiting is not None:
+            self._on_signal(self._waiting[0], frame)
+
+    def _can_wait(self, number: int) -> bool:
+        """Has the signal come again soon, unless that went on for too long."""
+        number, since_s = self._waiting = self._waiting or (number, time.monotonic())
+        if time.monotonic() - since_s > _LONGEST_IMPORT_S:
+            return False
+        signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
+        return True
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    """Whether an exception might be lost in Python's own importing, and leave a lock locked."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(_IMPORTING):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def end_endless_passes() -> None:
@@ -73,6 +105,8 @@ def end_endless_passes() -> None:
 def _on_signals(reader: int) -> None:
     last_s = -_LONGEST_PASS_S
     while number := os.read(reader, 1):
+        if number[0] == signal.SIGALRM:
+            continue
         now_s = time.monotonic()
         if number[0] != signal.SIGINT or now_s - last_s < _LONGEST_PASS_S:
             _end_passes()
@@ -84,6 +118,7 @@ def _on_signals(reader: int) -> None:
 
 
 def _end_passes(least_s: float = 0.0) -> None:
-    # Not imported: whoever did not import it before has no passes.
-    if under_way := sys.modules.get("edgedec.runtime.sessions.under_way"):
-        under_way.end_passes(least_s)
+    # Not imported: whoever did not import it before, or is about to, has no passes.
+    under_way = sys.modules.get("edgedec.runtime.sessions.under_way")
+    if end_passes := vars(under_way).get("end_passes") if under_way else None:
+        end_passes(least_s)

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from edgedec.apps.signals import SignalWatch
+
 pytestmark = pytest.mark.robustness
 
 PROGRAM = [sys.executable, "-c", "from edgedec.apps.cli import main; main()"]
@@ -54,6 +56,36 @@ def test_signals_at_the_start_are_silent(
     assert process.returncode == 128 + number
     assert b"Traceback" not in err
     assert b"rror" not in err
+
+
+def test_a_signal_inside_of_an_import_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raised where Python keeps its import locks, it left one locked: the next import hung."""
+    asked: list[float] = []
+    monkeypatch.setattr(signal, "setitimer", lambda which, seconds: asked.append(seconds))
+    watch = SignalWatch()
+    watch.is_started = True
+    found: dict[str, Any] = {"sys": sys}
+    exec(compile("frame = sys._getframe()", "<frozen importlib._bootstrap>", "exec"), found)
+    for _ in range(2):  # a second one, and one that looks again
+        watch._on_signal(signal.SIGINT, found["frame"])
+    watch._on_alarm(signal.SIGALRM, found["frame"])
+    assert len(asked) == 3
+    assert watch.exit_code is None
+    with pytest.raises(KeyboardInterrupt):
+        watch._on_alarm(signal.SIGALRM, sys._getframe())
+    assert watch.exit_code == 130
+
+
+def test_a_signal_waits_for_no_import_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signal, "setitimer", lambda which, seconds: None)
+    monkeypatch.setattr("edgedec.apps.signals._LONGEST_IMPORT_S", 0.0)
+    watch = SignalWatch()
+    watch.is_started = True
+    found: dict[str, Any] = {"sys": sys}
+    exec(compile("frame = sys._getframe()", "<frozen importlib._bootstrap>", "exec"), found)
+    watch._waiting = (signal.SIGTERM, 0.0)
+    with pytest.raises(SystemExit):
+        watch._on_signal(signal.SIGTERM, found["frame"])
 
 
 @pytest.mark.parametrize("closed", ["<&-", "2>&-", "<&- 2>&-", "2>/dev/full"])
