@@ -140,7 +140,7 @@ def test_large_inputs_have_their_weights_rounded_finer() -> None:
     weights = rng.standard_normal((128, 64)).astype(np.float32)
     fmt = FORMATS["q4_0"]
     scale = scale_for(inputs)
-    assert scale[::16].min() > 1.3 * np.delete(scale, slice(None, None, 16)).max()
+    assert scale[::16].min() > 1.5 * np.delete(scale, slice(None, None, 16)).max()
     assert np.log(scale).mean() == pytest.approx(0, abs=1e-5)
 
     def loss(s: Floats) -> float:
@@ -148,7 +148,7 @@ def test_large_inputs_have_their_weights_rounded_finer() -> None:
         made = round_compensated(weights * s, Moments.of(xs.T @ xs / 512), fmt).dequantize() / s
         return float(np.square(inputs @ (made - weights).T).sum())
 
-    assert loss(scale) < loss(np.ones_like(scale))
+    assert loss(scale) < 0.7 * loss(np.ones_like(scale))
 
 
 def test_mixed_spends_its_bits_where_they_help(make_gguf: Any, text: Path) -> None:
