@@ -3,10 +3,10 @@
 A norm's weights are divided by a scale for each channel, and the columns of the matrices that read
 it are multiplied by the same: the model stays what it was, and rounding errs less where it counts.
 
-The exponent is fixed. Of SmolLM2 in 4 bits (4,096 tokens to calibrate on) KL on other texts is 0.065
-nats without scales, 0.044 with this one, 0.051 with exponents that leave the outputs of each norm's
-matrices the least error. Of Qwen2.5-Coder-0.5B (1,024 tokens) it is 0.0143 without, 0.0154 with this
-one, 0.0161 with 0.15.
+The exponent is fixed. Of SmolLM2 in 4 bits (4,096 tokens to calibrate on) KL on other texts is
+0.065 nats without scales, 0.044 with this one, 0.051 with exponents that leave the outputs of each
+norm's matrices the least error. Of Qwen2.5-Coder-0.5B (1,024 tokens) it is 0.0143 without, 0.0154
+with this one, 0.0161 with 0.15.
 
 Source: Lin et al., AWQ (2024), section 3.2.
 """
