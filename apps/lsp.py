@@ -16,7 +16,7 @@ from edgedec.apps.terminal import note
 from edgedec.models.errors import ConfigError
 
 if TYPE_CHECKING:
-    from edgedec.apps.language_server.settings import ServerSettings
+    from edgedec.apps.language_server.server import EdgedecServer
 
 
 def lsp(
@@ -71,32 +71,30 @@ def lsp(
         "max_new_tokens": max_new_tokens,
         "min_probability": min_probability,
     }
+    from edgedec import __version__
+
     with _needs_lsp_extra():
-        from edgedec.apps.language_server import server as _  # noqa: F401
+        from edgedec.apps.language_server.server import EdgedecServer
         from edgedec.apps.language_server.settings import ServerSettings
     settings = ServerSettings().changed_by(given)
     if logging.getLogger().level == logging.WARNING:  # pygls warns of what is usual
         logging.getLogger("pygls").setLevel(logging.ERROR)
-    code = asyncio.run(_serve_pipes(settings) if tcp is None else _serve_tcp(settings, tcp))
+    server = EdgedecServer(settings, __version__)
+    code = asyncio.run(_serve_pipes(server) if tcp is None else _serve_tcp(server, tcp))
     raise typer.Exit(code)
 
 
-async def _serve_pipes(settings: ServerSettings) -> int:
-    from edgedec import __version__
-    from edgedec.apps.language_server.server import EdgedecServer
+async def _serve_pipes(server: EdgedecServer) -> int:
     from edgedec.apps.language_server.transport import DescriptorReader, DescriptorWriter
 
     out = os.dup(1)
     os.dup2(2, 1)  # whatever else is printed is no part of the protocol
     reader = DescriptorReader(0)
     writer = DescriptorWriter(out, on_gone=reader.end)
-    return await EdgedecServer(settings, __version__).serve(reader, writer)
+    return await server.serve(reader, writer)
 
 
-async def _serve_tcp(settings: ServerSettings, port: int) -> int:
-    from edgedec import __version__
-    from edgedec.apps.language_server.server import EdgedecServer
-
+async def _serve_tcp(server: EdgedecServer, port: int) -> int:
     loop = asyncio.get_running_loop()
     connected: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
     connected = loop.create_future()
@@ -112,7 +110,7 @@ async def _serve_tcp(settings: ServerSettings, port: int) -> int:
     reader, writer = await connected
     listening.close()
     try:
-        return await EdgedecServer(settings, __version__).serve(reader, writer)
+        return await server.serve(reader, writer)
     finally:
         writer.close()
 

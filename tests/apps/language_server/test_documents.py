@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from edgedec.apps.language_server.text_buffer import TextBuffer
+
 types = pytest.importorskip("lsprotocol.types")
-
-from edgedec.apps.language_server.documents import OpenDocument  # noqa: E402
-from edgedec.apps.language_server.text_buffer import TextBuffer  # noqa: E402
+documents = pytest.importorskip("edgedec.apps.language_server.documents")
 
 
-def make(text: str) -> OpenDocument:
-    return OpenDocument("file:///a", TextBuffer(text))
+def make(text: str) -> Any:
+    return documents.OpenDocument("file:///a", TextBuffer(text))
 
 
 def place(line: int, character: int) -> types.Position:

@@ -2,108 +2,30 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from graph_models import open_graph_model
 
 from edgedec import kernels
-from edgedec.apps.training.kv import Fitted, fit
 from edgedec.apps.training.kv_rows import plain_kv
 from edgedec.export.compilers import fused
-from edgedec.export.kv_maps import write_kv_maps
-from edgedec.export.to_onnx.emit import emit_portable
-from edgedec.export.to_onnx.fuse import fuse
-from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.config import LayerConfig
 from edgedec.models.errors import SessionError
-from edgedec.models.families import weight_shapes
-from edgedec.runtime.backends._kv_maps import FusedKVMaps
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding import progressive
-from edgedec.runtime.decoding.plain import Plain
-from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
-from edgedec.runtime.requests.request import Request
 from edgedec.runtime.requests.result import GenerationResult
-from edgedec.runtime.requests.stream import Piece, Stream
-from edgedec.runtime.sessions.model import KVPredictor
+from edgedec.runtime.requests.stream import Piece
 from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.token_tree import TokenTree
-from edgedec.runtime.sessions.turns import Turns
 from edgedec.runtime.text.text_stream import TextStream
 
-from ..conftest import OnePool
 from ..draft_toys import SAMPLINGS, Numerals, ToyDrafter, check_sums, nothing, right
+from .progressive_parts import CONTEXT, DEPTH, N_LAYERS, PROMPT, Misled, Parts
 from .test_speculative import fixed
-
-CONTEXT, DEPTH, N_LAYERS = 448, 1, 5
-RNG = np.random.default_rng(11)
-PROMPT = [int(t) for t in RNG.integers(0, 83, 301)]
-
-
-class Misled:
-    """Predicts whatever, so that provisional tokens do not hold."""
-
-    def __init__(self, maps: FusedKVMaps) -> None:
-        self._maps = maps
-        self.depth, self.hidden_size = maps.depth, maps.hidden_size
-
-    def write(self, cache: Any, start: int, hidden: Any) -> None:
-        one = np.random.default_rng(1).standard_normal((1, self.hidden_size))
-        self._maps.write(cache, start, np.repeat(one.astype(np.float32), len(hidden), axis=0))
-
-
-class Parts:
-    """A tiny model with maps fitted to it."""
-
-    def __init__(self, folder: Path, source: Any, kv_format: Any) -> None:
-        config = self.config = source.config
-        shapes = weight_shapes(config)
-        formats = {name: source.format(name) for name, s in shapes.items() if len(s) == 2}
-        portable = emit_portable(config, CONTEXT, (N_LAYERS,))
-        graph = fuse(portable, config, formats, kv_format=kv_format)
-        write_weights(graph, source, folder)
-        onnx.save(graph, folder / "model.onnx")
-        self.source, self.model = source, open_graph_model(folder / "model.onnx", config, 2)
-        rng = np.random.default_rng(3)
-        windows = [[int(t) for t in rng.integers(0, 83, 200)] for _ in range(12)]
-        self.fitted: Fitted = fit(self.sequence(), config, DEPTH, windows)
-        name, _ = write_kv_maps(folder, "maps", config, CONTEXT, kv_format, self.fitted.maps)
-        self.maps = FusedKVMaps(
-            folder / name, DEPTH, config.hidden_size, 2, ("CPUExecutionProvider",)
-        )
-        self.predictor: KVPredictor = self.maps
-
-    def sequence(self) -> TokenSequence:
-        return TokenSequence(self.model, CONTEXT)
-
-    def stream(
-        self,
-        sequence: TokenSequence,
-        config: GenerationConfig,
-        strategy: DecodingStrategy | None = None,
-        prompt: list[int] | None = None,
-    ) -> Stream:
-        stops = frozenset(config.stop_token_ids)
-        state = DecodeState.start(sequence, prompt or PROMPT, config, stops, None)
-        request = Request(
-            strategy or Plain(), time.perf_counter(), 0.0, OnePool(sequence), Turns(),
-            new_text=lambda: TextStream(Numerals(), config.stop), predictor=lambda: self.predictor,
-        )  # fmt: skip
-        return Stream(request, state, TextStream(Numerals(), config.stop))
-
-    def run(self, mode: str, strategy: DecodingStrategy | None = None, **asked: Any) -> Any:
-        """Returns the result of a request on a fresh sequence, and the pieces of its text."""
-        config = GenerationConfig(**{"max_new_tokens": 24, **asked}, prefill=mode)
-        stream = self.stream(self.sequence(), config, strategy)
-        pieces = list(stream.pieces)
-        return stream.result, pieces
 
 
 @pytest.fixture(scope="module", params=["float16", "int8"])
