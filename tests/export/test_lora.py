@@ -69,7 +69,7 @@ def test_what_is_added(make_gguf: Any, tmp_path: Path, config: Any, factor: floa
 
 @pytest.mark.parity
 def test_the_same_as_peft(make_gguf: Any, tmp_path: Path) -> None:
-    peft = pytest.importorskip("peft", reason="an oracle that few installations have")
+    peft = pytest.importorskip("peft", reason="needs the dev extra")
     import torch
 
     write_adapter(tmp_path / "a", target_modules=["q_proj", "v_proj", "down_proj"])
