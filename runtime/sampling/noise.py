@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 Ids = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.uint32]
+Bools = npt.NDArray[np.bool_]
 Float64 = npt.NDArray[np.float64]
 
 MAX_GUMBEL = 36.8
@@ -44,13 +45,15 @@ class Noise:
         key = self._key_of(position)
         return gumbel_of(_hash(words, key), _hash(words, _mix(key + _GOLDEN)) >> np.uint32(12))
 
-    def ids_above(self, position: int, n_ids: int, gumbel: float) -> Ids:
-        """Returns the ids below ``n_ids`` that may have a value of ``gumbel`` or more.
+    def may_reach(self, position: int, ids: Ids | Bits, gumbel: Float64 | float) -> Bools:
+        """Returns which of ``ids`` may have a value of ``gumbel`` (of each, or of all) or more.
 
-        Every id with such a value is among them, and few others are.
+        Every id with such a value is among them, and where ``gumbel`` is large, few others are.
+
+        Shapes: ids [N], gumbel [N] float64 or scalar -> [N] bool.
         """
-        coarse = _hash(_all_words(n_ids), self._key_of(position))
-        return np.flatnonzero(coarse >= np.uint32(coarse_above(gumbel)))
+        coarse = _hash(ids.astype(np.uint32, copy=False), self._key_of(position))
+        return np.asarray(np.invert(coarse, out=coarse) <= _rest_below(gumbel))
 
     def uniform(self, position: int, purpose: int) -> float:
         """Returns a number above 0 and below 1, independent of every Gumbel value.
@@ -71,14 +74,17 @@ def gumbel_of(coarse: Bits, fine: Bits) -> Float64:
     return np.asarray(-np.log(-np.log(uniform)))
 
 
-def coarse_above(gumbel: float) -> int:
-    """Returns a bound under the coarse bits of every Gumbel value from ``gumbel`` up."""
-    uniform = float(np.exp(-np.exp(-gumbel)))
-    return min(2**32 - 2, max(0, int(uniform * 2.0**32) - 1))
+def _rest_below(gumbel: Float64 | float) -> Float64:
+    """Returns bounds over what is missing to 2**32 - 1 in coarse bits of values from ``gumbel`` up.
+
+    A value of g or more is one of a uniform u with ``-log u <= exp(-g)``, and ``1 - u`` is less.
+    """
+    return np.asarray(np.exp(-gumbel) * (2.0**32 * (1 + 1e-9)))
 
 
 @lru_cache(maxsize=4)
-def _all_words(n_ids: int) -> Bits:
+def all_ids(n_ids: int) -> Bits:
+    """Returns the ids below ``n_ids``. Shapes: [n_ids] uint32, which nobody may write to."""
     words = np.arange(n_ids, dtype=np.uint32)
     words.flags.writeable = False
     return words

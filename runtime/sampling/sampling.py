@@ -22,13 +22,13 @@ import numpy.typing as npt
 
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config import SamplingConfig
-from edgedec.runtime.sampling.noise import Noise
+from edgedec.runtime.sampling.noise import Noise, all_ids
 
 Float64 = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
 Values = npt.NDArray[Any]  # a logits row: float32 as it came, float64 once edited
 
-_HEAD = 1024  # likeliest tokens looked at before a whole row is sorted
+_HEAD = 1024  # likeliest tokens looked at before a whole row is
 _HEAD_SCORE = 5.0  # log-probability under the best at which coarse noise decides who matters
 
 
@@ -181,16 +181,15 @@ def top_p(scores: Float64, mass: float, total: float | None = None) -> Ids:
 
     Shapes: scores [N] float64 -> [n] int64; equal scores are taken in order.
     """
-    order = np.argsort(-scores, kind="stable")
-    reached = np.cumsum(np.exp(scores[order]))
+    reached = np.cumsum(np.exp(np.sort(scores)[::-1]))
     wanted = mass * (reached[-1] if total is None else total)
-    return np.sort(order[: int(np.searchsorted(reached, wanted)) + 1])
+    return top_k(scores, min(len(scores), int(np.searchsorted(reached, wanted)) + 1))
 
 
 def _head(values: Values, largest: float, config: SamplingConfig) -> tuple[Ids, float]:
     """Returns the likeliest ids that surely hold the mass of top-p, and the row's weight.
 
-    The mass nearly always sits in a short head; only a flat row needs the whole sort.
+    The mass nearly always sits in a short head; only a flat row needs all.
     """
     weights = values.astype(np.float64)
     weights -= largest
@@ -205,30 +204,44 @@ def _head(values: Values, largest: float, config: SamplingConfig) -> tuple[Ids, 
 
 def draw(survivors: Survivors, noise: Noise, position: int) -> int:
     """Returns the token of the largest ``score + Gumbel noise``, the lowest id of equals."""
-    ids = survivors.ids
-    return int(ids[np.argmax(survivors.scores + noise.gumbel(position, ids))])
+    return _strongest(survivors, noise, position)[0]
 
 
 def draw_whole(values: Values, temperature: float, noise: Noise, position: int) -> int:
-    """Returns what `draw` would of a row that nothing truncates, without noise for every token.
+    """Returns what `draw` would of a row that nothing truncates, without scores of every token.
 
-    Two logarithms per token of a large vocabulary cost more than all the rest. A token outside
-    the head needs noise above ``best - score``, which its coarse bits alone refute.
+    A token outside the head needs noise above ``best - score``, which its coarse bits alone
+    refute.
 
     Shapes: values [V].
     """
     largest = float(values[greedy(values)])
+
+    def scored(ids: Ids) -> Survivors:
+        return Survivors(ids, (values[ids].astype(np.float64) - largest) / temperature)
+
     head = np.flatnonzero(values > largest - _HEAD_SCORE * temperature)
-
-    def noisy(ids: Ids) -> Float64:
-        scores = (values[ids].astype(np.float64) - largest) / temperature
-        return np.asarray(scores + noise.gumbel(position, ids))
-
-    best = float(noisy(head).max())
+    token, best = _strongest(scored(head), noise, position)
     # A hair under, for the rounding of the head's own boundary.
-    others = noise.ids_above(position, len(values), best + _HEAD_SCORE - 1e-6)
-    contenders = np.union1d(head, others)
-    return int(contenders[np.argmax(noisy(contenders))])
+    least = best + _HEAD_SCORE - 1e-6
+    others = np.flatnonzero(noise.may_reach(position, all_ids(len(values)), least))
+    return draw(scored(np.union1d(others, token)), noise, position)
+
+
+def _strongest(survivors: Survivors, noise: Noise, position: int) -> tuple[int, float]:
+    """Returns the token of the largest ``score + Gumbel noise``, and that sum.
+
+    Two logarithms per token of a flat row cost more than all the rest: once some likely tokens
+    have theirs, the coarse bits of the others refute most.
+    """
+    ids, scores = survivors.ids, survivors.scores
+    if len(ids) > 2 * _HEAD:
+        some = np.flatnonzero(scores > scores.max() - _HEAD_SCORE)[:_HEAD]
+        reached = float((scores[some] + noise.gumbel(position, ids[some])).max())
+        ids, scores = _keep(ids, scores, noise.may_reach(position, ids, reached - scores))
+    total = scores + noise.gumbel(position, ids)
+    best = int(total.argmax())
+    return int(ids[best]), float(total[best])
 
 
 def _keep(ids: Ids, scores: Float64, chosen: npt.NDArray[Any]) -> tuple[Ids, Float64]:

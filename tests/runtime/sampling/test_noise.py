@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from edgedec.runtime.sampling.noise import MAX_GUMBEL, Noise, coarse_above, gumbel_of
+from edgedec.runtime.sampling import noise
+from edgedec.runtime.sampling.noise import MAX_GUMBEL, Noise, gumbel_of
 
 IDS = np.arange(50_000)
 
@@ -64,17 +65,25 @@ def test_extreme_bits_are_finite_and_bounded() -> None:
     assert 36 < values.max() < MAX_GUMBEL
 
 
-def test_ids_above_misses_none() -> None:
+def test_what_may_reach_a_value_misses_none() -> None:
     values = Noise(1).gumbel(6, IDS)
-    for threshold in (-9.0, -3.0, -0.5, 0.0, 2.0, 6.0, 9.0, 40.0):
-        found = Noise(1).ids_above(6, len(IDS), threshold)
+    for threshold in (-9.0, -3.0, -0.5, 0.0, 2.0, 4.0, 6.0, 9.0, 40.0, np.inf):
+        found = np.flatnonzero(Noise(1).may_reach(6, IDS, threshold))
         assert set(np.flatnonzero(values >= threshold)) <= set(found)
-        assert len(found) <= (values >= threshold - 1e-3).sum() + 1
+        if threshold >= 4:
+            assert len(found) <= 1.02 * (values >= threshold - 1e-3).sum() + 1
+    each = values.copy()
+    each[::2] += 0.1
+    assert Noise(1).may_reach(6, IDS, each)[1::2].all()
 
 
-def test_coarse_bound_holds_at_the_edge() -> None:
+@pytest.mark.parametrize("fine", [0, 2**20 - 1])
+def test_what_may_reach_a_value_holds_at_the_edge(
+    monkeypatch: pytest.MonkeyPatch, fine: int
+) -> None:
     rng = np.random.default_rng(0)
     coarse = 2**32 - 1 - rng.integers(0, 3000, 3000).astype(np.uint32)
-    for fine in (0, 2**20 - 1):
-        values = gumbel_of(coarse, np.full_like(coarse, fine))
-        assert all(c >= coarse_above(g) for c, g in zip(coarse.tolist(), values, strict=True))
+    values = gumbel_of(coarse, np.full_like(coarse, fine))
+    monkeypatch.setattr(noise, "_hash", lambda words, key: coarse.copy())
+    assert Noise(1).may_reach(0, np.arange(3000), values).all()
+    assert not Noise(1).may_reach(0, np.arange(3000), values + 0.7)[coarse < 2**32 - 4].any()

@@ -108,8 +108,9 @@ def test_probabilities_equal_reference(config: SamplingConfig, kind: str) -> Non
 @pytest.mark.parametrize("config", CONFIGS[2:5], ids=str)
 def test_large_vocabulary_equals_reference(config: SamplingConfig) -> None:
     rng = np.random.default_rng(2)
-    for spread in (0.01, 1.0, 8.0):
+    for spread, step in ((0.01, 0), (1.0, 0), (8.0, 0), (1.0, 0.25)):
         row = (spread * rng.standard_normal(20_000)).astype(np.float32)
+        row = np.round(row / step) * np.float32(step) if step else row  # with equals
         expected = reference_probs(row, config, [], [])
         np.testing.assert_allclose(sampled_probs(row, config, [], []), expected, rtol=1e-9)
 
@@ -181,8 +182,11 @@ def test_whole_draw_equals_noise_for_every_token(spread: float, temperature: flo
     for position in range(25):
         values = (spread * rng.standard_normal(20_000)).astype(np.float32)
         values[rng.integers(0, 20_000, 50)] = -np.inf
-        expected = draw(truncate(values, config), NOISE, position)
+        whole = truncate(values, config)
+        noisy = whole.scores + NOISE.gumbel(position, whole.ids)
+        expected = whole.ids[noisy.argmax()]
         assert draw_whole(values, temperature, NOISE, position) == expected
+        assert draw(whole, NOISE, position) == expected
 
 
 def test_draw_does_not_depend_on_how_the_row_is_truncated_below_the_winner() -> None:
