@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -162,7 +161,8 @@ class FusedKVCache:
         binding.fill(wanted, n_past)
         with affinity.held():
             self._runner.run(partial(session.run_with_iobinding, binding.io))
-        return replace(binding.rows)
+        rows = binding.rows
+        return Rows(rows.logits, rows.hidden, rows.row_stats)
 
     @property
     def panels(self) -> dict[str, OrtValue]:

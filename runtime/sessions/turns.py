@@ -76,11 +76,11 @@ class Turns:
         if self._holder == own:
             self._depth += 1
             return
-        waiter = own, threading.Event()
         with self._mutex:
             if self._holder is None:
                 self._holder = own
                 return
+        waiter = own, threading.Event()
         try:
             with self._mutex:
                 self._waiting.append(waiter)
