@@ -125,7 +125,7 @@ void AttentionOp::set_kv_cache(AttentionArgs& args, const Call& call) const {
 void AttentionOp::check_kv_shapes(const Tensor& k, const Tensor& v) const {
   const bool is_half = args_.kv_format == kKvFloat16;
   for (const auto& [name, tensor] : {std::pair{"k_cache", k}, std::pair{"v_cache", v}}) {
-    tensor.expect_element(name, is_half ? kOrtFloat16 : kOrtUint8, is_half ? "float16" : "uint8");
+    tensor.expect_element(name, is_half ? kFloat16 : kUint8, is_half ? "float16" : "uint8");
   }
   const int64_t block = kv_block_bytes(args_.kv_format, args_.head_size);
   v.expect_shape("v_cache", {-1, args_.n_kv_heads, -1, is_half ? args_.head_size : block});

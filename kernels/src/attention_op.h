@@ -14,16 +14,16 @@ class AttentionOp {
  public:
   static constexpr const char* kName = "Attention";
   static constexpr Port kPorts[] = {
-      {"qkv", kOrtFloat, kOrtRequired},       // [1, T, (H + 2 Hkv) * d]
-      {"position_ids", kOrtInt64, kOrtRequired},  // [1, T]
-      {"parents", kOrtInt64, kOrtRequired},       // [1, P]: P - T nodes of earlier passes, T rows
-      {"past_length", kOrtInt64, kOrtRequired},   // [1]
-      {"cos", kOrtFloat, kOrtRequired},           // [positions, d / 2]
-      {"sin", kOrtFloat, kOrtRequired},           // [positions, d / 2]
-      {"k_cache", kOrtAny, kOrtRequired},         {"v_cache", kOrtAny, kOrtRequired},
+      {"qkv", kFloat, kRequired},       // [1, T, (H + 2 Hkv) * d]
+      {"position_ids", kInt64, kRequired},  // [1, T]
+      {"parents", kInt64, kRequired},       // [1, P]: P - T nodes of earlier passes, T rows
+      {"past_length", kInt64, kRequired},   // [1]
+      {"cos", kFloat, kRequired},           // [positions, d / 2]
+      {"sin", kFloat, kRequired},           // [positions, d / 2]
+      {"k_cache", kAny, kRequired},         {"v_cache", kAny, kRequired},
       LayerGate::kPort,
   };
-  static constexpr int kOutputs[] = {kOrtFloat};
+  static constexpr int kOutputs[] = {kFloat};
 
   explicit AttentionOp(const Node& node);
   void compute(const Kernels& kernels, const Call& call) const;

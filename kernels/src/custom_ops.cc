@@ -6,13 +6,6 @@
 
 namespace edk {
 
-const Kernels& usable_kernels() {
-  const char* why = nullptr;
-  const Kernels* kernels = active_kernels(&why);
-  if (kernels == nullptr) fail("no usable instruction set: %s", why);
-  return *kernels;
-}
-
 std::vector<const OrtCustomOp*>& registered_ops() {
   static std::vector<const OrtCustomOp*> ops;
   return ops;

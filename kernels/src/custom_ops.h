@@ -12,11 +12,9 @@
 #include <vector>
 
 #include "ort_support.h"
+#include "tvm_ops.h"
 
 namespace edk {
-
-/// The kernels in force; fails if there are none.
-const Kernels& usable_kernels();
 
 /// Runs `body`; what it throws becomes a status that names the operator.
 template <class Body>
@@ -43,7 +41,7 @@ struct Instance {
   Op op;
 
   Instance(const OrtApi& api, const OrtKernelInfo* info)
-      : ort(api), kernels(usable_kernels()), op(Node(ort, info)) {}
+      : ort(api), kernels(usable_kernels()), op(OrtNode(ort, info)) {}
 };
 
 template <class Op>
@@ -56,7 +54,7 @@ template <class Op>
 OrtStatus* compute_kernel(void* kernel, OrtKernelContext* context) {
   auto& instance = *static_cast<Instance<Op>*>(kernel);
   return guarded(instance.ort, Op::kName,
-                 [&] { instance.op.compute(instance.kernels, Call(instance.ort, context)); });
+                 [&] { instance.op.compute(instance.kernels, OrtCall(instance.ort, context)); });
 }
 
 /// Describes `Op` to ONNX Runtime: names, types, and the functions above.
@@ -72,7 +70,7 @@ const OrtCustomOp* describe() {
     d.get_output_type = [](const OrtCustomOp*, size_t i) -> int { return Op::kOutputs[i]; };
     d.get_output_type_count = [](const OrtCustomOp*) { return std::size(Op::kOutputs); };
     d.get_input_characteristic = [](const OrtCustomOp*, size_t i) { return Op::kPorts[i].presence; };
-    d.get_output_characteristic = [](const OrtCustomOp*, size_t) -> int { return kOrtRequired; };
+    d.get_output_characteristic = [](const OrtCustomOp*, size_t) -> int { return kRequired; };
     d.get_input_memory_type = [](const OrtCustomOp*, size_t) { return kOrtMemoryDefault; };
     d.get_start_version = [](const OrtCustomOp*) { return 1; };
     d.get_end_version = [](const OrtCustomOp*) { return INT_MAX; };
@@ -87,10 +85,13 @@ const OrtCustomOp* describe() {
 /// The operators that were registered.
 std::vector<const OrtCustomOp*>& registered_ops();
 
-/// Registers `Op` when the library is loaded: each NAME_op.cc has one of these.
+/// Registers `Op` with every runtime when the library is loaded: each NAME_op.cc has one of these.
 template <class Op>
 struct Registration {
-  Registration() { registered_ops().push_back(describe<Op>()); }
+  Registration() {
+    registered_ops().push_back(describe<Op>());
+    listed_ops()[Op::kName] = make_listed_op<Op>;
+  }
 };
 
 }  // namespace edk

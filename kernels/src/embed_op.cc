@@ -12,10 +12,10 @@ class EmbedOp {
  public:
   static constexpr const char* kName = "Embed";
   static constexpr Port kPorts[] = {
-      {"ids", kOrtInt64, kOrtRequired},
-      {"table", kOrtUint8, kOrtRequired},
+      {"ids", kInt64, kRequired},
+      {"table", kUint8, kRequired},
   };
-  static constexpr int kOutputs[] = {kOrtFloat};
+  static constexpr int kOutputs[] = {kFloat};
 
   explicit EmbedOp(const Node& node);
   void compute(const Kernels& kernels, const Call& call) const;

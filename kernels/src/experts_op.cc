@@ -15,12 +15,12 @@ class ExpertsOp {
  public:
   static constexpr const char* kName = "Experts";
   static constexpr Port kPorts[] = {
-      {"x", kOrtFloat, kOrtRequired},        {"norm_weight", kOrtFloat, kOrtOptional},
-      {"residual", kOrtFloat, kOrtOptional}, {"router", kOrtFloat, kOrtRequired},
-      {"gate", kOrtUint8, kOrtRequired},     {"up", kOrtUint8, kOrtRequired},
-      {"down", kOrtUint8, kOrtRequired},     LayerGate::kPort,
+      {"x", kFloat, kRequired},        {"norm_weight", kFloat, kOptional},
+      {"residual", kFloat, kOptional}, {"router", kFloat, kRequired},
+      {"gate", kUint8, kRequired},     {"up", kUint8, kRequired},
+      {"down", kUint8, kRequired},     LayerGate::kPort,
   };
-  static constexpr int kOutputs[] = {kOrtFloat};
+  static constexpr int kOutputs[] = {kFloat};
 
   explicit ExpertsOp(const Node& node);
   void compute(const Kernels& kernels, const Call& call) const;

@@ -9,11 +9,11 @@ class HeadNormOp {
  public:
   static constexpr const char* kName = "HeadNorm";
   static constexpr Port kPorts[] = {
-      {"qkv", kOrtFloat, kOrtRequired},
-      {"q_weight", kOrtFloat, kOrtRequired},
-      {"k_weight", kOrtFloat, kOrtRequired},
+      {"qkv", kFloat, kRequired},
+      {"q_weight", kFloat, kRequired},
+      {"k_weight", kFloat, kRequired},
   };
-  static constexpr int kOutputs[] = {kOrtFloat};
+  static constexpr int kOutputs[] = {kFloat};
 
   explicit HeadNormOp(const Node& node);
   void compute(const Kernels& kernels, const Call& call) const;

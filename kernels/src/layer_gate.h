@@ -1,6 +1,6 @@
 #pragma once
 
-#include "ort_support.h"
+#include "op_support.h"
 
 namespace edk {
 
@@ -10,7 +10,7 @@ namespace edk {
 /// through.
 class LayerGate {
  public:
-  static constexpr Port kPort = {"layer_gates", kOrtInt64, kOrtOptional};
+  static constexpr Port kPort = {"layer_gates", kInt64, kOptional};
 
   explicit LayerGate(const Node& node) : index_(node.integer_or("gate_index", -1)) {
     if (index_ < -1) fail("attribute gate_index is %lld, expected -1 or more", as_long(index_));

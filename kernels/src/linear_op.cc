@@ -15,13 +15,13 @@ class LinearOp {
  public:
   static constexpr const char* kName = "Linear";
   static constexpr Port kPorts[] = {
-      {"x", kOrtFloat, kOrtRequired},           {"norm_weight", kOrtFloat, kOrtOptional},
-      {"residual", kOrtFloat, kOrtOptional},    {"w0", kOrtUint8, kOrtRequired},
-      {"b0", kOrtFloat, kOrtOptional},          {"w1", kOrtUint8, kOrtOptional},
-      {"b1", kOrtFloat, kOrtOptional},          {"w2", kOrtUint8, kOrtOptional},
-      {"b2", kOrtFloat, kOrtOptional},          LayerGate::kPort,
+      {"x", kFloat, kRequired},           {"norm_weight", kFloat, kOptional},
+      {"residual", kFloat, kOptional},    {"w0", kUint8, kRequired},
+      {"b0", kFloat, kOptional},          {"w1", kUint8, kOptional},
+      {"b1", kFloat, kOptional},          {"w2", kUint8, kOptional},
+      {"b2", kFloat, kOptional},          LayerGate::kPort,
   };
-  static constexpr int kOutputs[] = {kOrtFloat};
+  static constexpr int kOutputs[] = {kFloat};
 
   explicit LinearOp(const Node& node);
   void compute(const Kernels& kernels, const Call& call) const;

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "ort_support.h"
+#include "op_support.h"
 
 namespace edk {
 

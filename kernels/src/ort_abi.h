@@ -61,8 +61,6 @@ namespace edk {
 constexpr uint32_t kOrtVersion = 17;
 
 enum OrtCode { kOrtFail = 1, kOrtInvalidArgument = 2 };
-enum OrtElement { kOrtAny = 0, kOrtFloat = 1, kOrtUint8 = 2, kOrtInt64 = 7, kOrtFloat16 = 10 };
-enum OrtPresence { kOrtRequired = 0, kOrtOptional = 1 };
 constexpr int kOrtMemoryDefault = 0;
 
 /// The functions of the table by name. A null status means success.

@@ -9,8 +9,8 @@ namespace {
 class RowStatsOp {
  public:
   static constexpr const char* kName = "RowStats";
-  static constexpr Port kPorts[] = {{"logits", kOrtFloat, kOrtRequired}};
-  static constexpr int kOutputs[] = {kOrtInt64, kOrtFloat, kOrtFloat, kOrtInt64, kOrtFloat};
+  static constexpr Port kPorts[] = {{"logits", kFloat, kRequired}};
+  static constexpr int kOutputs[] = {kInt64, kFloat, kFloat, kInt64, kFloat};
 
   explicit RowStatsOp(const Node&) {}
   void compute(const Kernels& kernels, const Call& call) const;

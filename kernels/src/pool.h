@@ -1,0 +1,61 @@
+// Threads that wait for work at full speed while a pass is under way, and sleep between passes.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "kernels.h"
+
+namespace edk {
+
+/// Threads of one model: the calling one, and helpers. One pass at a time; the caller sees to that.
+class Pool : public Parallel {
+ public:
+  /// processors: one for each thread, the calling one first; or none, which leaves threads alone.
+  Pool(int n_threads, std::vector<int> processors);
+  ~Pool() override;
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  void begin_pass();
+  void end_pass();
+
+  /// Has the pass under way fail at its next operator; called from any thread.
+  void stop() { is_stopped_.store(true); }
+
+  /// Fails if the pass was stopped.
+  void check_not_stopped() const;
+
+  void run(int64_t n, void (*fn)(void* user, int64_t i), void* user) const override;
+
+ private:
+  struct Work;
+
+  /// Tasks that lie side by side, and with them what they read: those of one thread, until the others
+  /// have none left.
+  struct alignas(64) Share {
+    std::atomic<int64_t> next{0};
+    int64_t end = 0;
+  };
+
+  void help(size_t thread, int processor);
+  void do_tasks(size_t thread, Work& work) const;
+
+  // Each on a cache line of its own: helpers watch the first while all count with the others.
+  alignas(64) mutable std::atomic<uint64_t> round_{0};  // odd while there are tasks to take
+  alignas(64) mutable std::atomic<int> n_inside_{0};    // helpers that may look at work_
+  mutable Work* work_ = nullptr;
+  mutable std::vector<Share> shares_;  // one for each thread
+
+  alignas(64) std::atomic<bool> is_awake_{false};
+  std::atomic<bool> is_stopped_{false};
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool is_ending_ = false;
+  std::vector<std::thread> helpers_;
+};
+
+}  // namespace edk
