@@ -16,10 +16,11 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
 
+from edgedec.export.kv_panels import kv_place
 from edgedec.export.quantize import quantize_rows
 from edgedec.export.to_onnx.emit import IR_VERSION, OPSET
 from edgedec.export.to_onnx.linear_node import DOMAIN, LinearMatrix, LinearNode
-from edgedec.export.to_onnx.passes.fuse_attention import kv_cache_inputs, kv_place
+from edgedec.export.to_onnx.passes.fuse_attention import kv_cache_inputs
 from edgedec.kernels import pack, packed_nbytes
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import ConfigError

@@ -9,26 +9,18 @@ import onnx
 
 from edgedec.export.compilers.portable import pack
 from edgedec.export.kv_error import kv_error_tokens, measure_kv_error
+from edgedec.export.kv_panels import kv_panels
 from edgedec.export.recipe_model import RecipeModel
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
-from edgedec.export.to_onnx.graph import WEIGHTS_FILE, port_names
+from edgedec.export.to_onnx.graph import port_names
 from edgedec.export.to_onnx.runners import FusedRunner
 from edgedec.export.verify import N_TOKENS, check_error
-from edgedec.kernels import kv_block_nbytes
-from edgedec.models.config import ModelConfig
-from edgedec.models.graph import KV_PANEL, Capabilities, GraphContract, KVFormat, KVLayout
+from edgedec.export.weights_file import WEIGHTS_FILE
+from edgedec.models.graph import Capabilities, GraphContract
 
 GRAPH_NAME = "model.onnx"
 WEIGHTS_NAMES = (WEIGHTS_FILE,)
-
-_HALF_BYTES = 2
-
-RING_ROOM = 512
-"""Rows that a ring has besides those of the window: for a pass of prefill, several times over, so
-that the rest of it may be taken back without computing the text anew."""
-
-_RING_STEP = 2 * KV_PANEL
 
 
 def emit(model: RecipeModel) -> None:
@@ -68,24 +60,6 @@ def contract(model: RecipeModel) -> GraphContract:
 
 def _hidden_layers(model: RecipeModel) -> tuple[int, ...]:
     return tuple(sorted({*model.hidden_layers, model.source.config.n_layers}))
-
-
-def kv_panels(config: ModelConfig, kv_format: KVFormat) -> KVLayout:
-    """Returns the layout of the KV cache that the attention operator reads and writes."""
-    if kv_format == "int8":
-        block_nbytes = kv_block_nbytes(config.head_size)
-    else:
-        block_nbytes = _HALF_BYTES * KV_PANEL * config.head_size
-    n_blocks = 2 * config.n_layers * config.n_kv_heads
-    rings = config.windowed_layers
-    return KVLayout(
-        "panels",
-        kv_format,
-        n_blocks * block_nbytes // KV_PANEL,
-        block_nbytes,
-        rings,
-        -(-(config.look_back + RING_ROOM) // _RING_STEP) * _RING_STEP if rings else 0,
-    )
 
 
 def open_graph(model: RecipeModel) -> FusedRunner:

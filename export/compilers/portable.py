@@ -8,9 +8,10 @@ import onnx
 
 from edgedec.export.recipe_model import RecipeModel
 from edgedec.export.to_onnx.emit import emit_portable
-from edgedec.export.to_onnx.graph import WEIGHTS_FILE, port_names
+from edgedec.export.to_onnx.graph import port_names
 from edgedec.export.to_onnx.runners import PortableRunner
 from edgedec.export.to_onnx.weights_file import write_weights
+from edgedec.export.weights_file import WEIGHTS_FILE
 from edgedec.models.graph import Capabilities, GraphContract, KVLayout
 
 GRAPH_NAME = "model.onnx"

@@ -14,6 +14,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from edgedec.export.to_onnx.graph import external_tensor
+from edgedec.export.weights_file import rope_names
 from edgedec.models.blocks import Ops
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import ConfigError
@@ -55,13 +56,6 @@ def emit_portable(
     logits = find_family(config.family).recipe(emitter, config)
     emitter.name_output(logits, LOGITS, (1, "R", config.n_logits))
     return emitter.model()
-
-
-def rope_names(config: ModelConfig, rope: Rope) -> tuple[str, str]:
-    """Returns the initializers that hold cosines and sines of the rotations ``rope``."""
-    stem = "rope" if rope.theta == config.rope_theta else f"rope.{rope.theta!r}"
-    stem += "" if rope.is_scaled else ".unscaled"
-    return f"{stem}.cos", f"{stem}.sin"
 
 
 class PortableEmitter(Ops[str]):

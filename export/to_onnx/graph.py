@@ -10,8 +10,7 @@ from typing import Any
 import onnx
 from onnx import helper
 
-WEIGHTS_FILE = "weights.bin"
-"""File beside the graph that holds every weight."""
+from edgedec.export.weights_file import WEIGHTS_FILE
 
 
 def external_tensor(name: str, element: int, dims: Sequence[int]) -> onnx.TensorProto:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import onnx
 
-from edgedec.export.compilers.fused import kv_panels
+from edgedec.export.kv_panels import kv_panels
 from edgedec.export.to_onnx.graph import port_names
 from edgedec.models.config import ModelConfig
 from edgedec.models.graph import (

@@ -8,9 +8,9 @@ from dataclasses import replace
 import onnx
 from onnx import TensorProto, helper
 
+from edgedec.export.kv_panels import kv_place
 from edgedec.export.to_onnx.graph import GraphEditor, attributes
 from edgedec.export.to_onnx.linear_node import linear_nodes
-from edgedec.export.to_onnx.passes.fuse_attention import kv_place
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.graph import LAYER_GATES

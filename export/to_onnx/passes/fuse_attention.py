@@ -7,6 +7,7 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper
 
+from edgedec.export.kv_panels import kv_place
 from edgedec.export.to_onnx.graph import GraphEditor, attributes
 from edgedec.export.to_onnx.linear_node import DOMAIN
 from edgedec.kernels import PANEL, kv_block_nbytes
@@ -108,14 +109,6 @@ def _replace_interface(model: onnx.ModelProto, config: ModelConfig) -> None:
     del graph.input[:], graph.output[:]
     graph.input.extend([*kept, *added])
     graph.output.extend(outputs)
-
-
-def kv_place(config: ModelConfig, layer: int) -> tuple[int, tuple[str, str]]:
-    """Returns where a layer keeps keys and values: its index in two inputs, and their names."""
-    rings = config.windowed_layers
-    if layer in rings:
-        return rings.index(layer), (K_RING, V_RING)
-    return layer - sum(ring < layer for ring in rings), (K_CACHE, V_CACHE)
 
 
 def kv_cache_inputs(config: ModelConfig, kv_format: KVFormat) -> list[onnx.ValueInfoProto]:

@@ -10,10 +10,11 @@ import numpy as np
 import onnx
 import pytest
 
-from edgedec.export.to_onnx import weights_file
+from edgedec.export import weights_file
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
-from edgedec.export.to_onnx.weights_file import PAGE_BYTES, write_weights
+from edgedec.export.to_onnx.weights_file import write_weights
+from edgedec.export.weights_file import PAGE_BYTES
 from edgedec.kernels import has_library, pack
 from edgedec.models.families import weight_shapes
 from edgedec.models.rope import rope_tables

@@ -1,0 +1,41 @@
+"""How the attention operator keeps keys and values: the layout, and each layer's place in it."""
+
+from __future__ import annotations
+
+from edgedec.kernels import kv_block_nbytes
+from edgedec.models.config import ModelConfig
+from edgedec.models.graph import K_CACHE, K_RING, KV_PANEL, V_CACHE, V_RING, KVFormat, KVLayout
+
+_HALF_BYTES = 2
+
+RING_ROOM = 512
+"""Rows that a ring has besides those of the window: for a pass of prefill, several times over, so
+that the rest of it may be taken back without computing the text anew."""
+
+_RING_STEP = 2 * KV_PANEL
+
+
+def kv_panels(config: ModelConfig, kv_format: KVFormat) -> KVLayout:
+    """Returns the layout of the KV cache that the attention operator reads and writes."""
+    if kv_format == "int8":
+        block_nbytes = kv_block_nbytes(config.head_size)
+    else:
+        block_nbytes = _HALF_BYTES * KV_PANEL * config.head_size
+    n_blocks = 2 * config.n_layers * config.n_kv_heads
+    rings = config.windowed_layers
+    return KVLayout(
+        "panels",
+        kv_format,
+        n_blocks * block_nbytes // KV_PANEL,
+        block_nbytes,
+        rings,
+        -(-(config.look_back + RING_ROOM) // _RING_STEP) * _RING_STEP if rings else 0,
+    )
+
+
+def kv_place(config: ModelConfig, layer: int) -> tuple[int, tuple[str, str]]:
+    """Returns where a layer keeps keys and values: its index in two inputs, and their names."""
+    rings = config.windowed_layers
+    if layer in rings:
+        return rings.index(layer), (K_RING, V_RING)
+    return layer - sum(ring < layer for ring in rings), (K_CACHE, V_CACHE)

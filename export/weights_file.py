@@ -1,0 +1,165 @@
+"""The file that holds a graph's weights, written tensor by tensor.
+
+Every tensor begins on a page, so that a mapped file serves any of them without a copy. Matrices
+are read, packed and written a few rows at a time: memory does not grow with the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from edgedec.kernels import PANEL, pack
+from edgedec.models.config import ModelConfig
+from edgedec.models.families import weight_shapes
+from edgedec.models.rope import Rope, rope_of, rope_tables
+from edgedec.models.weights import WeightSource, float_rows
+
+WEIGHTS_FILE = "weights.bin"
+"""File beside the graph that holds every weight."""
+
+PAGE_BYTES = 4096
+CHUNK_BYTES = 16 << 20
+"""Size of a chunk of rows as float32; packing and dequantising hold a few times as much."""
+
+Progress = Callable[[int, int, str], None]
+"""Called with bytes written so far, bytes in all, and the tensor at hand."""
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """One weight as a graph reads it.
+
+    is_packed: the packed matrix of its name, as bytes; else float32: the matrix transposed, the
+    vector, or the rotation table. dims: of what is stored; those of a matrix of experts begin with
+    their number.
+    """
+
+    name: str
+    is_packed: bool
+    dims: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of it."""
+        return (1 if self.is_packed else 4) * int(np.prod(self.dims, dtype=np.int64))
+
+
+def offsets_of(tensors: Sequence[StoredTensor]) -> dict[str, int]:
+    """Returns where each of ``tensors`` begins in their file."""
+    offsets, end = {}, 0
+    for tensor in tensors:
+        offsets[tensor.name] = -(-end // PAGE_BYTES) * PAGE_BYTES
+        end = offsets[tensor.name] + tensor.nbytes
+    return offsets
+
+
+def write_tensors(
+    tensors: Sequence[StoredTensor],
+    source: WeightSource,
+    path: Path,
+    on_progress: Progress | None = None,
+) -> None:
+    """Writes ``tensors`` to the file ``path``, each where `offsets_of` says.
+
+    Raises:
+        OSError: the file cannot be written, for instance because the disk is full.
+    """
+    n_total, n_done = sum(tensor.nbytes for tensor in tensors), 0
+    offsets = offsets_of(tensors)
+    with FileIO(path, "wb") as file:
+        for tensor in tensors:
+            for written in _write_tensor(file, offsets[tensor.name], tensor, source):
+                n_done += written
+                if on_progress:
+                    on_progress(n_done, n_total, tensor.name)
+            source.release()
+
+
+def rope_names(config: ModelConfig, rope: Rope) -> tuple[str, str]:
+    """Returns the names of the tables of cosines and sines of the rotations ``rope``."""
+    stem = "rope" if rope.theta == config.rope_theta else f"rope.{rope.theta!r}"
+    stem += "" if rope.is_scaled else ".unscaled"
+    return f"{stem}.cos", f"{stem}.sin"
+
+
+def _write_tensor(
+    file: FileIO, offset: int, tensor: StoredTensor, source: WeightSource
+) -> Iterator[int]:
+    """Yields the bytes of each chunk written."""
+    name = tensor.name
+    rope = _rope_tables(source.config)
+    if name in rope:
+        of_layer, part = rope[name]
+        table = rope_tables(source.config, tensor.dims[0], of_layer)[part]
+        yield _write_at(file, offset, table)
+        return
+    shape = weight_shapes(source.config)[name]
+    if len(shape) == 1:
+        yield _write_at(file, offset, source.vector(name).astype(np.float32, copy=False))
+        return
+    n_matrices = tensor.dims[0] if len(tensor.dims) == (2 if tensor.is_packed else 3) else 1
+    n, k = shape[0] // n_matrices, shape[1]
+    nbytes = tensor.nbytes // n_matrices
+    write = _write_packed if tensor.is_packed else _write_transposed
+    for i in range(n_matrices):
+        yield from write(file, offset + i * nbytes, name, range(i * n, (i + 1) * n), k, source)
+
+
+def _rope_tables(config: ModelConfig) -> dict[str, tuple[Rope, int]]:
+    """Returns of every rotation table what decides it, and 0 for cosines or 1 for sines."""
+    ropes = {rope_of(config.layer(i)) for i in range(config.n_layers)}
+    return {
+        name: (rope, part) for rope in ropes for part, name in enumerate(rope_names(config, rope))
+    }
+
+
+def _write_packed(
+    file: FileIO, offset: int, name: str, rows: range, k: int, source: WeightSource
+) -> Iterator[int]:
+    for chunk in _chunks(rows, k):
+        plain = source.rows(name, chunk.start, chunk.stop)
+        packed = pack(
+            plain.format.index,
+            plain.codes,
+            plain.scale,
+            plain.minimum,
+            plain.sub_scale,
+            plain.sub_minimum,
+        )
+        yield (written := _write_at(file, offset, packed))
+        offset += written
+
+
+def _write_transposed(
+    file: FileIO, offset: int, name: str, rows: range, k: int, source: WeightSource
+) -> Iterator[int]:
+    """Writes W.T [K, N]: rows of W are columns of the file, so each chunk goes to K places."""
+    for chunk in _chunks(rows, k):
+        columns = np.ascontiguousarray(float_rows(source, name, chunk.start, chunk.stop).T)
+        first = chunk.start - rows.start
+        for row in range(k):
+            _write_at(file, offset + 4 * (row * len(rows) + first), columns[row])
+        yield columns.nbytes
+
+
+def _chunks(rows: range, k: int) -> Iterator[range]:
+    """Yields parts of ``rows`` that begin at multiples of the panel width, as packing needs."""
+    step = max(PANEL, CHUNK_BYTES // (4 * k) // PANEL * PANEL)
+    for start in range(0, len(rows), step):
+        yield rows[start : start + step]
+
+
+def _write_at(file: FileIO, offset: int, values: npt.NDArray[np.generic]) -> int:
+    """Writes all of ``values`` at ``offset``; a single call may write less."""
+    view = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
+    n_written = 0
+    while n_written < len(view):
+        file.seek(offset + n_written)
+        n_written += file.write(view[n_written:])
+    return n_written
