@@ -2,69 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnxruntime
 from onnxruntime import OrtValue
 
-from edgedec.models.graph import (
-    ENTRY,
-    INPUT_IDS,
-    LOGIT_ROWS,
-    LOGITS,
-    N_TOP,
-    PARENTS,
-    PAST_LENGTH,
-    POSITION_IDS,
-    hidden_port,
-    stats_port,
-)
-from edgedec.runtime.sessions.passes import Pass
+from edgedec.models.graph import ENTRY, LOGITS, N_TOP, hidden_port, stats_port
+from edgedec.runtime.backends._pass_arrays import PassArrays, PassShape
 from edgedec.runtime.sessions.row_stats import RowStats
 from edgedec.runtime.sessions.rows import Float32, Rows
 
 
-class PassShape(NamedTuple):
-    """What decides the sizes of a pass's arrays.
-
-    hidden: layers whose hidden states are wanted, each with the layer of the port they come from.
-    is_entered: the rows begin with given hidden states.
-    """
-
-    n_tokens: int
-    n_known: int
-    n_rows: int
-    has_logits: bool
-    hidden: tuple[tuple[int, int], ...]
-    is_entered: bool
-
-    @classmethod
-    def of(cls, wanted: Pass, has_logits: bool, n_layers: int) -> PassShape:
-        """Returns the shape of a pass over a graph of ``n_layers``."""
-        stop = n_layers if wanted.layers is None else wanted.layers.stop
-        # Closed gates pass on what the last layer that runs leaves.
-        hidden = tuple((i, n_layers if i == stop else i) for i in wanted.hidden_layers)
-        return cls(
-            len(wanted.tree.tokens),
-            wanted.n_known,
-            len(wanted.logit_rows),
-            has_logits,
-            hidden,
-            wanted.entry is not None,
-        )
-
-    @property
-    def n_new(self) -> int:
-        """Tokens that are computed."""
-        return self.n_tokens - self.n_known
-
-    def empty_rows(self, logits: Float32, hidden_size: int, has_stats: bool) -> Rows:
-        """Returns rows of this shape, those of logits in ``logits``."""
-        n_copied = self.n_rows if self.has_logits else 0
-        hidden = {i: np.empty((self.n_new, hidden_size), np.float32) for i, _ in self.hidden}
-        return Rows(logits[:n_copied], hidden, _empty_stats(self.n_rows) if has_stats else None)
+def empty_rows(shape: PassShape, logits: Float32, hidden_size: int, has_stats: bool) -> Rows:
+    """Returns rows of ``shape``, those of logits in ``logits``."""
+    n_copied = shape.n_rows if shape.has_logits else 0
+    hidden = {i: np.empty((shape.n_new, hidden_size), np.float32) for i, _ in shape.hidden}
+    return Rows(logits[:n_copied], hidden, _empty_stats(shape.n_rows) if has_stats else None)
 
 
 class Binding:
@@ -79,22 +34,7 @@ class Binding:
         hidden_size: int,
     ) -> None:
         self.rows = rows
-        self._n_known = shape.n_known
-        n_entered = shape.n_new if shape.is_entered else 0
-        self._ids = np.zeros((1, shape.n_new - n_entered), np.int64)
-        self._entry = np.zeros((1, n_entered, hidden_size), np.float32)
-        self._positions = np.zeros((1, shape.n_new), np.int64)
-        self._parents = np.zeros((1, shape.n_tokens), np.int64)
-        self._past_length = np.zeros(1, np.int64)
-        self._logit_rows = np.zeros(shape.n_rows, np.int64)
-        inputs: dict[str, npt.NDArray[Any]] = {
-            INPUT_IDS: self._ids,
-            ENTRY: self._entry,
-            POSITION_IDS: self._positions,
-            PARENTS: self._parents,
-            PAST_LENGTH: self._past_length,
-            LOGIT_ROWS: self._logit_rows,
-        }
+        self.arrays = PassArrays(shape, hidden_size)
         # The graph's rows have a batch axis, its statistics do not.
         outputs: dict[str, npt.NDArray[Any]] = {
             hidden_port(port): rows.hidden[i][np.newaxis] for i, port in shape.hidden
@@ -105,7 +45,7 @@ class Binding:
             outputs |= {stats_port(name): array for name, array in vars(rows.row_stats).items()}
         self.io = session.io_binding()
         ports = {port.name for port in session.get_inputs()}
-        for name, array in inputs.items():
+        for name, array in self.arrays.by_port().items():
             if name == ENTRY and name not in ports:
                 continue
             self.io.bind_ortvalue_input(name, OrtValue.ortvalue_from_numpy(array))
@@ -113,25 +53,6 @@ class Binding:
             self.io.bind_ortvalue_input(name, value)
         for name, array in outputs.items():
             self.io.bind_ortvalue_output(name, OrtValue.ortvalue_from_numpy(array))
-
-    def fill(self, wanted: Pass, n_past: int) -> None:
-        """Writes the inputs of a pass whose rows come after ``n_past`` tokens."""
-        tree, logit_rows = wanted.tree, wanted.logit_rows
-        self._past_length[0] = n_past
-        if wanted.entry is not None:
-            self._entry[0] = wanted.entry
-        else:
-            self._ids[0] = tree.tokens[self._n_known :]
-        if len(tree.tokens) == 1:
-            self._positions[0, 0] = n_past
-            self._parents[0, 0] = -1
-        else:
-            self._positions[0] = tree.depths[self._n_known :]
-            self._positions += n_past
-            self._parents[0] = tree.parents
-        if logit_rows:
-            self._logit_rows[:] = logit_rows
-            self._logit_rows -= self._n_known
 
 
 def _empty_stats(n_rows: int) -> RowStats:

@@ -1,0 +1,184 @@
+"""What backends share whose graphs write the KV cache in place, with edgedec's operators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from edgedec import kernels
+from edgedec.models.config import ModelConfig
+from edgedec.models.errors import BundleError, ConfigError, SessionError
+from edgedec.models.graph import KV_PANEL, LAYER_GATES, Capabilities, GraphContract
+from edgedec.runtime.backends._kv_cache import Array, kv_row_nbytes
+from edgedec.runtime.backends._layer_caches import LayerCaches
+from edgedec.runtime.cores.affinity import Affinity
+from edgedec.runtime.sessions.passes import Pass
+from edgedec.runtime.sessions.state import KVRows
+from edgedec.runtime.sessions.token_tree import TokenTree
+
+T = TypeVar("T")
+
+
+class InPlaceModel(Generic[T]):
+    """A `Model`, but for its KV cache. ``T`` is what runs passes on some processors."""
+
+    def __init__(
+        self, graph: Path, config: ModelConfig, contract: GraphContract, affinity: Affinity
+    ) -> None:
+        if not kernels.has_library():
+            raise BundleError(
+                f"{graph} needs edgedec's kernels, which this installation lacks: reinstall "
+                "edgedec with a C++ compiler present, or export with a portable graph"
+            )
+        try:
+            kernels.active_isa()
+        except RuntimeError as error:  # EDGEDEC_ISA, most likely
+            raise ConfigError(str(error)) from None
+        self.config = config
+        self.contract = contract
+        self._affinity = affinity
+        self._placed: dict[Affinity, T] = {}
+        self._is_closed = False
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.contract.can
+
+    @property
+    def is_movable(self) -> bool:
+        return True
+
+    @property
+    def vocab_size(self) -> int:
+        return self.config.n_logits
+
+    @property
+    def n_token_ids(self) -> int:
+        return self.config.vocab_size
+
+    @property
+    def n_layers(self) -> int:
+        return self.config.n_layers
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    def placed(self, cores: Affinity | None) -> tuple[Affinity, T]:
+        """Returns what runs passes on ``cores``, on the model's own when None, and which those are.
+
+        Raises:
+            SessionError: The model is closed.
+        """
+        if self._is_closed:
+            raise SessionError("the model is closed: load the bundle again")
+        cores = cores or self._affinity
+        if cores not in self._placed:
+            self._placed[cores] = self._place(cores, len(cores.processors))
+        return cores, self._placed[cores]
+
+    def close(self) -> None:
+        """Releases the graph."""
+        self._is_closed = True
+        self._placed.clear()
+
+    def _place(self, cores: Affinity, threads: int) -> T:
+        raise NotImplementedError
+
+
+class InPlaceKVCache:
+    """What a `KVCache` does whose rows the graph writes in place, but for `compute`.
+
+    Layers with a window keep the latest rows only; see `LayerCaches`.
+    """
+
+    def __init__(self, config: ModelConfig, contract: GraphContract, context: int) -> None:
+        self._config = config
+        self._contract = contract
+        self._caches = LayerCaches(config, context, contract.kv)
+        self._layer_gates = np.ones(2 * config.n_layers, np.int64)
+
+    @property
+    def shared_inputs(self) -> dict[str, Array]:
+        """The arrays of the inputs that are the same in all passes, by port."""
+        shared = {**self._caches.arrays, LAYER_GATES: self._layer_gates}
+        return {name: array for name, array in shared.items() if name in self._contract.inputs}
+
+    @property
+    def look_back(self) -> int:
+        return self._caches.look_back
+
+    def nbytes(self, n_tokens: int) -> int:
+        return self._caches.nbytes(n_tokens)
+
+    def reaches(self, n_tokens: int) -> bool:
+        return self._caches.reaches(n_tokens)
+
+    def reserve(self, n_kept: int, stop: int) -> None:
+        """Makes room; see `KVCache`. Where arrays move, all is bound anew."""
+        if self._caches.reserve(n_kept, stop):
+            self._bind_anew()
+
+    def forget_all(self) -> None:
+        self._caches.forget_all()
+
+    def keep(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
+        """Moves the rows of ``path`` together behind the committed ones."""
+        if path and path[-1] != len(path) - 1:  # a way down is rising, so it skips some row
+            self._caches.compact(n_past, path)
+
+    def rows(self, start: int, stop: int) -> KVRows:
+        return self._caches.rows(start, stop)
+
+    def load_rows(self, start: int, stop: int, kv_rows: KVRows) -> None:
+        self._caches.load_rows(start, stop, kv_rows)
+
+    def close(self) -> None:
+        """Releases all arrays."""
+        self._caches = LayerCaches(self._config, 0, self._contract.kv)
+        self._bind_anew()
+
+    def _bind_anew(self) -> None:
+        """Forgets what refers to arrays of `shared_inputs`, which are others now."""
+        raise NotImplementedError
+
+    def _begin(self, wanted: Pass) -> None:
+        """Opens the gates of the sub-layers that run, and checks given hidden states.
+
+        Raises:
+            SessionError: These are not as wide as the model's.
+        """
+        if wanted.layer_gates is None:
+            self._layer_gates.fill(1)
+        else:
+            self._layer_gates[:] = np.asarray(wanted.layer_gates, np.bool_)
+        if wanted.layers is not None:
+            self._layer_gates[: 2 * wanted.layers.start] = 0
+            self._layer_gates[2 * wanted.layers.stop :] = 0
+        expected = (len(wanted.tree) - wanted.n_known, self._config.hidden_size)
+        if wanted.entry is not None and wanted.entry.shape != expected:
+            raise SessionError(
+                f"the hidden states have the shape {wanted.entry.shape}, expected {expected}: a "
+                "row of the model's width for each token of the pass"
+            )
+
+
+def check_kv_cache(graph: Path, contract: GraphContract, config: ModelConfig) -> None:
+    """Raises a BundleError unless the contract states which layers keep what of a token."""
+    rings, windowed = contract.kv.ring_layers, config.windowed_layers
+    if rings != windowed:
+        raise BundleError(
+            f"{graph} keeps the latest tokens only in the layers {list(rings)}, those with a "
+            f"window are {list(windowed)}: export the model again"
+        )
+    row_nbytes = kv_row_nbytes(config, contract.kv.format)
+    block_nbytes = row_nbytes * KV_PANEL // (2 * config.n_layers * config.n_kv_heads)
+    stated = contract.kv.row_nbytes, contract.kv.block_nbytes
+    if stated != (row_nbytes, block_nbytes):
+        raise BundleError(
+            f"{graph} keeps {row_nbytes} bytes of a token, in blocks of {block_nbytes}, the "
+            f"manifest states {stated[0]} and {stated[1]}: export the model again"
+        )
