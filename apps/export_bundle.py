@@ -18,6 +18,7 @@ from edgedec.apps.machine import extras
 from edgedec.apps.progress import ProgressBars, bytes_amount
 from edgedec.apps.terminal import bytes_text, note, print_json
 from edgedec.models.errors import ConfigError
+from edgedec.runtime.trust import libraries, trust
 
 if TYPE_CHECKING:
     from edgedec.export.quantize import TensorError
@@ -88,6 +89,14 @@ def export(
         str,
         typer.Option(help="cpu: edgedec's kernels; portable: plain ONNX with float32 weights."),
     ] = "cpu",
+    compiler: Annotated[
+        str | None,
+        typer.Option(
+            metavar="fused|tvm",
+            help="Who makes the graph, for --target cpu: fused, for ONNX Runtime; tvm, a library "
+            "that runs without it (extra tvm).",
+        ),
+    ] = None,
     kv_cache: Annotated[
         KVCacheFormat | None,
         typer.Option(
@@ -150,6 +159,8 @@ def export(
 
       edgedec export path/to/hf-model --lora path/to/adapter:0.8 -o model.edgedec
 
+      edgedec export model.gguf -o model.edgedec --compiler tvm
+
       edgedec export large.gguf --draft small.gguf --draft-corpus src/ -o pair.edgedec
     """
     layers = options.parse_layers(hidden_layers)
@@ -164,6 +175,7 @@ def export(
         destination=output,
         quantization=quant.value,
         device_target=target,
+        compiler=compiler,
         context=context,
         hidden_layers=layers,
         dump_passes=dump_passes,
@@ -178,6 +190,7 @@ def export(
     )
     with ProgressBars(bytes_amount, has_lines=True) as bars:
         done = pipeline.export(config, bars.report)
+    trust(libraries(done.bundle, done.manifest))
     if json:
         print_json(done.to_dict())
     else:

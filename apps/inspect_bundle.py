@@ -21,12 +21,18 @@ from edgedec.models.manifest import SKIP_KEY, BundleManifest, check_locations, r
 from edgedec.models.model_entry import ModelEntry
 from edgedec.models.quant import FORMATS
 from edgedec.runtime.drafters import Need, drafter_names, find_drafter
+from edgedec.runtime.trust import libraries, trust
 
 
 def inspect(
     bundle: options.Bundle,
     verify: bool = typer.Option(
         False, "--verify", help="Check the hash of every file; damaged ones are named."
+    ),
+    trust_code: bool = typer.Option(
+        False,
+        "--trust-code",
+        help="Let this user run the compiled code in the bundle from now on, whoever made it.",
     ),
     json: options.Json = False,
     debug: options.Debug = False,
@@ -38,6 +44,8 @@ def inspect(
       edgedec inspect smollm2.edgedec
 
       edgedec inspect smollm2.edgedec --verify --json
+
+      edgedec inspect compiled.edgedec --trust-code
     """
     # With --verify a damaged small file is a finding, not an error that hides the others.
     manifest = read_manifest(bundle, are_hashes_checked=not verify)
@@ -61,6 +69,8 @@ def inspect(
         _show(manifest, damaged)
     if damaged:
         raise typer.Exit(1)
+    if trust_code:
+        trust(libraries(bundle, manifest))
 
 
 def _show(manifest: BundleManifest, damaged: list[str] | None) -> None:

@@ -14,7 +14,7 @@ from edgedec.apps import options
 from edgedec.apps.progress import ProgressBars, count_amount
 from edgedec.apps.terminal import print_json, stops_on_interrupt, write_out
 from edgedec.models.errors import ConfigError
-from edgedec.models.graph import K_CACHE
+from edgedec.models.graph import CODE_BACKENDS, K_CACHE
 from edgedec.models.manifest import BundleManifest, read_manifest
 
 _HELP = """Fit what makes a bundle's models quicker, and put it into the bundle.
@@ -112,6 +112,11 @@ def _checked_exit(manifest: BundleManifest, exit_layer: int | None) -> int:
         raise ConfigError(
             "this bundle's graph has no entry port, which predicted rows need: export the model "
             "again, as a fused graph"
+        )
+    if entry.contract.backend in CODE_BACKENDS:
+        raise ConfigError(
+            "predicted rows are written by an ONNX graph, which compiled bundles do not run: "
+            "export the model again without --compiler"
         )
     n_layers = entry.config.n_layers
     chosen = n_layers // 2 if exit_layer is None else exit_layer

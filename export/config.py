@@ -55,7 +55,8 @@ class ExportConfig:
 
     source: GGUF file, Hugging Face directory, hub id or catalogue name. quantization: ``keep``
     re-lays the checkpoint's own values; the others quantise every matrix in groups of 32,
-    symmetric or with a minimum. context: most positions of the graph (None: as many as the model
+    symmetric or with a minimum. compiler: who makes the graphs; the device target's usual one when
+    None. context: most positions of the graph (None: as many as the model
     was trained for). hidden_layers: layers whose hidden states the graph returns. dump_passes:
     folder that receives the graph after each pass. is_overwrite_allowed: an existing bundle at
     ``destination`` may be replaced. draft: the draft model, if the bundle shall have one.
@@ -68,6 +69,7 @@ class ExportConfig:
     destination: Path
     quantization: str = "keep"
     device_target: str = "cpu"
+    compiler: str | None = None
     context: int | None = None
     hidden_layers: tuple[int, ...] = ()
     dump_passes: Path | None = None
@@ -83,6 +85,7 @@ class ExportConfig:
         _check_calibration(self)
         if any(not math.isfinite(scale) for _, scale in self.lora):
             raise ConfigError("the scale of a LoRA adapter is not finite: name a number, such as 1")
+        _check_compiler(self)
         known = device_target(self.device_target).kv_formats
         if self.kv_format is not None and as_kv_format(self.kv_format) not in known:
             raise ConfigError(
@@ -93,6 +96,16 @@ class ExportConfig:
             raise ConfigError(f"context is {self.context}, expected at least 1 position")
         if any(layer < 0 for layer in self.hidden_layers):
             raise ConfigError(f"hidden layers are {self.hidden_layers}, expected 0 or more")
+
+
+def _check_compiler(config: ExportConfig) -> None:
+    device = device_target(config.device_target)
+    known = (device.compiler, *device.other_compilers)
+    if config.compiler is not None and config.compiler not in known:
+        raise ConfigError(
+            f"compiler is {config.compiler!r}, device target {device.name} has "
+            f"{' or '.join(known)}: leave out --compiler, or choose another --target"
+        )
 
 
 def _check_calibration(config: ExportConfig) -> None:

@@ -48,6 +48,11 @@ class ModelExport:
         """What the bundle is made for."""
         return device_target(self.config.device_target)
 
+    @property
+    def compiler(self) -> str:
+        """Who makes its graph."""
+        return self.config.compiler or self.device.compiler
+
     def listed(self, name: str) -> str:
         """Returns what the manifest calls the file ``name`` of the model."""
         return f"{self.kind}/{name}"

@@ -116,7 +116,7 @@ def _open_target(config: ExportConfig) -> _Making:
 
 def _phases(config: ExportConfig) -> Phases:
     """Returns the phases behind the first: quantise, those of the compiler, verify."""
-    return recipe_phases(device_target(config.device_target).compiler)
+    return recipe_phases(config.compiler or device_target(config.device_target).compiler)
 
 
 class _Run:

@@ -79,7 +79,7 @@ def quantise(model: RecipeModel) -> None:
 
 def verify(model: RecipeModel) -> None:
     """Logits of the written graph against the reference, and what else the compiler measures."""
-    compiler = find_compiler(model.device.compiler)
+    compiler = find_compiler(model.compiler)
     model.entry = _entry(model)
     runs_trees = model.entry.contract.can.trees
     model.verification = verify_logits(compiler.open_graph(model), model.source, runs_trees)
@@ -101,7 +101,7 @@ def verify(model: RecipeModel) -> None:
 
 
 def _entry(model: RecipeModel) -> ModelEntry:
-    compiler = find_compiler(model.device.compiler)
+    compiler = find_compiler(model.compiler)
     config = model.source.config
     return ModelEntry(
         kind=model.kind,

@@ -67,6 +67,10 @@ KV_FORMATS: tuple[KVFormat, ...] = get_args(KVFormat)
 KV_KINDS: tuple[KVKind, ...] = get_args(KVKind)
 
 ANY_TRIPLE = "any"
+
+CODE_BACKENDS = ("tvm",)
+"""Backends whose graphs are compiled code, which is executed; all others run ONNX graphs."""
+
 _PAST = re.compile(r"past_key_values\.(\d+)\.(key|value)")
 
 

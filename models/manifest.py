@@ -18,6 +18,7 @@ from edgedec.models.bundle_files import (
 )
 from edgedec.models.errors import BundleError
 from edgedec.models.fields import Fields, shown
+from edgedec.models.graph import CODE_BACKENDS
 from edgedec.models.model_entry import DRAFT_MODEL, TARGET_MODEL, ModelEntry, read_model_entry
 from edgedec.models.onnx_locations import locations
 
@@ -211,8 +212,12 @@ def _check_references(manifest: BundleManifest) -> None:
 
 
 def check_locations(folder: Path, manifest: BundleManifest) -> None:
-    """Raises if a graph reads files that are not listed as its weights."""
-    listed = {f"models.{n}": (model.graph, model.weights) for n, model in manifest.models.items()}
+    """Raises if an ONNX graph reads files that are not listed as its weights."""
+    listed = {
+        f"models.{name}": (model.graph, model.weights)
+        for name, model in manifest.models.items()
+        if model.contract.backend not in CODE_BACKENDS
+    }
     for name, entry in manifest.auxiliary.items():
         listed[f"auxiliary.{name}"] = (entry.graph, (entry.weights,))
     for name, (graph, weights) in listed.items():

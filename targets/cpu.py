@@ -11,6 +11,7 @@ DEVICE = DeviceTarget(
     name="cpu",
     summary="edgedec's kernels on any CPU; weights packed, mapped at load",
     compiler="fused",
+    other_compilers=("tvm",),
     weight_formats=tuple(FORMATS),
     kv_formats=("float16", "int8"),
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+import sys
 from dataclasses import dataclass
 
 from edgedec.models.errors import ConfigError
@@ -13,10 +15,11 @@ from edgedec.models.quant import FORMATS
 class DeviceTarget:
     """One way to make a bundle for a device.
 
-    compiler: module of `edgedec.export.compilers` that makes its graphs. weight_formats: formats
-    its matrices may keep; any other is stored as float32. kv_formats: of its KV cache, the usual
-    one first. triple: processor and system that compiled code is for, or ``any``. providers: of
-    ONNX Runtime, the first that is there runs the graph; none for other runtimes.
+    compiler: module of `edgedec.export.compilers` that makes its graphs, unless one of
+    ``other_compilers`` is asked for. weight_formats: formats its matrices may keep; any other is
+    stored as float32. kv_formats: of its KV cache, the usual one first. triple: processor and
+    system that compiled code is for, or ``any``. providers: of ONNX Runtime, the first that is
+    there runs the graph; none for other runtimes.
     """
 
     name: str
@@ -26,6 +29,7 @@ class DeviceTarget:
     kv_formats: tuple[KVFormat, ...]
     triple: str = ANY_TRIPLE
     providers: tuple[str, ...] = ("CPUExecutionProvider",)
+    other_compilers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if unknown := sorted(set(self.weight_formats) - set(FORMATS)):
@@ -36,3 +40,9 @@ class DeviceTarget:
     def keeps(self, format_name: str) -> bool:
         """Whether matrices stay in ``format_name`` on this device."""
         return format_name in self.weight_formats
+
+
+def machine_triple() -> str:
+    """Returns the processor and system of this machine, as contracts name them."""
+    system = {"linux": "linux-gnu", "darwin": "apple-darwin", "win32": "windows"}
+    return f"{platform.machine().lower()}-{system.get(sys.platform, sys.platform)}"

@@ -22,6 +22,7 @@ from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat
 
 # What programs under test remember of a device stays out of the user's own cache.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="edgedec-tests-")
+os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="edgedec-tests-")
 
 TINY = ModelConfig(
     family="llama",

@@ -35,6 +35,7 @@ THIRD_PARTY = {
 """What an installation without extras offers. ``export`` may use its extra, too."""
 
 ROOMS = (
+    ("trust",),
     ("cores",),
     ("text",),
     ("sessions",),
@@ -50,13 +51,14 @@ ROOMS = (
     ("engine",),
     ("opening",),
 )
-"""Folders of ``runtime``, and its one file: each may import from itself and from those before it.
+"""Folders of ``runtime``, and its two files: each may import from itself and from those before it.
 
 Of two side by side neither imports the other. The public surface comes last.
 """
 
 OPTIONAL = {
     "runtime/sampling/grammar.py": {"llguidance"},
+    "kernels/tvm_program.py": {"tvm_ffi"},
     "apps/language_server/documents.py": {"lsprotocol"},
     "apps/language_server/server.py": {"lsprotocol", "pygls"},
     "apps/language_server/session.py": {"lsprotocol"},

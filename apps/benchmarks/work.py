@@ -49,7 +49,7 @@ class Bound:
 
 def read_work(entry: ModelEntry) -> Work | None:
     """Returns the work of a model, or None unless its weights are packed for our kernels."""
-    if entry.contract.backend != "fused":
+    if entry.contract.kv.kind != "panels":
         return None
     config = entry.config
     head = head_weight(config)

@@ -18,6 +18,9 @@ from edgedec.models.graph import GraphContract
 
 __all__ = ["GraphCompiler", "compiler_names", "find_compiler"]
 
+_EXTRAS = {"tvm": "edgedec[tvm]", "tvm_ffi": "edgedec[tvm]"}
+"""Package that a compiler needs -> what installs it."""
+
 
 class GraphCompiler(Protocol):
     """What a compiler module defines.
@@ -50,7 +53,17 @@ def compiler_names() -> tuple[str, ...]:
 
 
 def find_compiler(name: str) -> GraphCompiler:
-    """Returns the compiler module called ``name``; an unknown name is a ConfigError."""
+    """Returns the compiler module called ``name``; an unknown name is a ConfigError.
+
+    So is one whose extra is not installed.
+    """
     if name not in compiler_names():
         raise ConfigError(f"unknown compiler {name!r}; known: {', '.join(compiler_names())}")
-    return cast(GraphCompiler, importlib.import_module(f"{__name__}.{name}"))
+    try:
+        return cast(GraphCompiler, importlib.import_module(f"{__name__}.{name}"))
+    except ImportError as error:
+        if (needed := _EXTRAS.get(error.name or "")) is None:
+            raise
+        raise ConfigError(
+            f"the compiler {name} needs {error.name}: pip install '{needed}'"
+        ) from None

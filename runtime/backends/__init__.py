@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pkgutil
-import platform
-import sys
 import threading
 from dataclasses import dataclass
 from importlib import import_module
@@ -15,6 +13,10 @@ from edgedec.models.graph import ANY_TRIPLE
 from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions.model import Model
+from edgedec.targets.profile import machine_triple
+
+_PACKAGES = {"onnxruntime": "onnxruntime", "tvm_ffi": "apache-tvm-ffi"}
+"""What a backend imports -> what installs it."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,15 @@ def _new_model(folder: Path, entry: ModelEntry, threads: int, affinity: Affinity
             f"{graph} is for the backend {contract.backend}, which this edgedec does not have: "
             "install the edgedec that wrote the bundle, or export the model again"
         )
-    module = import_module(f"{__name__}.{contract.backend}")
+    try:
+        module = import_module(f"{__name__}.{contract.backend}")
+    except ImportError as error:
+        if (package := _PACKAGES.get(error.name or "")) is None:
+            raise
+        raise BundleError(
+            f"{graph} is for the backend {contract.backend}, which needs {error.name}: "
+            f"pip install {package}"
+        ) from None
     model: Model = module.open_model(graph, entry.config, contract, threads, affinity)
     return model
 
@@ -90,12 +100,6 @@ def backend_names() -> tuple[str, ...]:
     """Returns the backends there are, sorted: the modules beside this one."""
     names = (module.name for module in pkgutil.iter_modules(__path__))
     return tuple(sorted(name for name in names if not name.startswith("_")))
-
-
-def machine_triple() -> str:
-    """Returns the processor and system of this machine, as contracts name them."""
-    system = {"linux": "linux-gnu", "darwin": "apple-darwin", "win32": "windows"}
-    return f"{platform.machine().lower()}-{system.get(sys.platform, sys.platform)}"
 
 
 def _check_triple(graph: Path, triple: str) -> None:

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from edgedec.models.errors import BundleError, ConfigError
+from edgedec.models.graph import CODE_BACKENDS
 from edgedec.models.kv_maps import KV_MAPS
 from edgedec.models.manifest import BundleManifest
 from edgedec.runtime.cores.affinity import Affinity
@@ -25,6 +26,10 @@ def find_predictor(
     entry, target = manifest.auxiliary.get(KV_MAPS), manifest.target
     if entry is None:
         return None
+    if target.contract.backend in CODE_BACKENDS:
+        raise BundleError(
+            f"{folder} has KV maps, an ONNX graph, beside a compiled graph: export it again"
+        )
     try:
         fingerprint = fingerprint_of(manifest, manifest.target_name)
         entry.check_fits(fingerprint, target.config, target.contract.kv.format)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 
+from edgedec.models.graph import CODE_BACKENDS
 from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.cores.affinity import Affinity
@@ -23,7 +25,9 @@ def load_together(
         BundleError: One of them is broken.
     """
     opened = partial(open_model, folder, entry, threads, affinity)
-    import_module("onnxruntime")  # takes long, and Python's lock: here, before there are two
+    # Takes long, and Python's lock: here, before there are two.
+    with suppress(ImportError):  # told by whoever needs it
+        import_module("tvm_ffi" if entry.contract.backend in CODE_BACKENDS else "onnxruntime")
     with ThreadPoolExecutor(max_workers=1) as pool:
         model = pool.submit(opened)
         # An import gives Python's lock away at every file, and the other thread needs it for a

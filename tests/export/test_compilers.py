@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +97,12 @@ def test_the_graph_has_what_its_contract_states(
 
 
 def test_every_compiler_is_found_and_has_a_target() -> None:
-    used = {device_target(name).compiler for name in device_target_names()}
+    devices = [device_target(name) for name in device_target_names()]
+    used = {name for device in devices for name in (device.compiler, *device.other_compilers)}
     assert used == set(compiler_names())
     for name in compiler_names():
+        if name == "tvm" and find_spec("tvm") is None:
+            continue  # its extra is large, and `dev` has not got it
         compiler = find_compiler(name)
         assert compiler.PHASES
         assert compiler.GRAPH_NAME

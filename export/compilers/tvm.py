@@ -1,0 +1,75 @@
+"""edgedec's own operators, called by a program that TVM compiled ahead of time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from edgedec.export.kv_panels import kv_panels
+from edgedec.export.recipe_model import RecipeModel
+from edgedec.export.to_tvm.build import build_library, copy_runtime, dump_script
+from edgedec.export.to_tvm.emit import emit_relax
+from edgedec.export.to_tvm.runner import ProgramRunner
+from edgedec.export.verify import N_TOKENS
+from edgedec.export.weights_file import WEIGHTS_FILE, write_tensors
+from edgedec.kernels.tvm_program import RUNTIME_NAMES
+from edgedec.models.graph import Capabilities, GraphContract
+from edgedec.targets.profile import machine_triple
+
+GRAPH_NAME = "model.so"
+WEIGHTS_NAMES = (WEIGHTS_FILE, *RUNTIME_NAMES)
+
+
+def emit(model: RecipeModel) -> None:
+    """The graph of the family's recipe, in Relax."""
+    model.graph = emit_relax(
+        model.source.config, model.context, model.formats, _hidden_layers(model), model.kv_format
+    )
+    model.dump("00_relax", lambda path: dump_script(model.graph, path))
+
+
+def pack(model: RecipeModel) -> None:
+    """Weights as the operators read them."""
+    report = model.report
+    path = model.folder / WEIGHTS_FILE
+    write_tensors(model.graph.weights, model.source, path, lambda done, n, _: report(done, n))
+
+
+def compile_graph(model: RecipeModel) -> None:
+    """The program, and beside it what runs it."""
+    build_library(model.graph, machine_triple(), model.folder / GRAPH_NAME)
+    copy_runtime(model.folder)
+
+
+PHASES = (("emit", emit), ("pack", pack), ("compile", compile_graph))
+
+
+def contract(model: RecipeModel) -> GraphContract:
+    """Returns what the graph of ``model`` takes, gives and can do."""
+    return GraphContract(
+        compiler="tvm",
+        backend="tvm",
+        triple=machine_triple(),
+        providers=(),
+        inputs=model.graph.inputs,
+        outputs=model.graph.outputs,
+        kv=kv_panels(model.source.config, model.kv_format),
+        can=Capabilities(
+            trees=True, gates=True, row_stats=True, entry=True, hidden=_hidden_layers(model)
+        ),
+    )
+
+
+def _hidden_layers(model: RecipeModel) -> tuple[int, ...]:
+    return tuple(sorted({*model.hidden_layers, model.source.config.n_layers}))
+
+
+def open_graph(model: RecipeModel) -> ProgramRunner:
+    """Returns a way to run the written graph."""
+    return ProgramRunner(
+        model.folder / GRAPH_NAME, model.source.config, contract(model), 2 * N_TOKENS
+    )
+
+
+def measure(model: RecipeModel) -> dict[str, Any]:
+    """Returns nothing: there is no more to measure."""
+    return {}

@@ -1,0 +1,173 @@
+"""Programs that TVM compiled: edgedec's own operators, KV cache written in place.
+
+Needs neither ONNX Runtime nor TVM: the package `tvm_ffi`, and the libraries in the bundle.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgedec.kernels.tvm_program import RUNTIME_NAMES, Machine, Program, as_array, as_tensor
+from edgedec.models.config import ModelConfig
+from edgedec.models.errors import BundleError, SessionError
+from edgedec.models.fields import shown
+from edgedec.models.graph import LOGITS, ROW_STATS, GraphContract, hidden_port, stats_port
+from edgedec.runtime.backends._in_place import InPlaceKVCache, InPlaceModel, check_kv_cache
+from edgedec.runtime.backends._pass_arrays import PassArrays, PassShape
+from edgedec.runtime.cores.affinity import Affinity
+from edgedec.runtime.sessions import under_way
+from edgedec.runtime.sessions.passes import Pass
+from edgedec.runtime.sessions.row_stats import RowStats
+from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.trust import check_trusted
+
+_WEIGHTS = "weights.bin"
+_MAX_SHAPES = 128
+
+
+class TvmModel(InPlaceModel[Machine]):
+    """A `Model` over a compiled program."""
+
+    def __init__(
+        self,
+        graph: Path,
+        config: ModelConfig,
+        contract: GraphContract,
+        threads: int,
+        affinity: Affinity | None = None,
+    ) -> None:
+        affinity = affinity or Affinity()
+        super().__init__(graph, config, contract, affinity)
+        check_kv_cache(graph, contract, config)
+        self._program = _open_program(graph)
+        _check_ports(graph, self._program, contract)
+        self._placed[affinity] = self._place(affinity, threads)
+
+    def new_cache(self, context: int) -> TvmKVCache:
+        """Returns an empty KV cache; its memory is taken when it is first written to."""
+        return TvmKVCache(self, context)
+
+    def close(self) -> None:
+        """Releases the program and its threads."""
+        for machine in self._placed.values():
+            machine.close()
+        super().close()
+        self._program.close()
+
+    def _place(self, cores: Affinity, threads: int) -> Machine:
+        return self._program.machine(threads, cores.processors)
+
+
+def open_model(
+    graph: Path, config: ModelConfig, contract: GraphContract, threads: int, affinity: Affinity
+) -> TvmModel:
+    """Returns the model of ``graph``; raises a BundleError where it is not what is stated."""
+    return TvmModel(graph, config, contract, threads, affinity)
+
+
+class TvmKVCache(InPlaceKVCache):
+    """A `KVCache` whose rows the program writes in place."""
+
+    def __init__(self, model: TvmModel, context: int) -> None:
+        super().__init__(model.config, model.contract, context)
+        self._model = model
+        self._no_logits = np.empty((0, model.config.n_logits), np.float32)
+        outputs = enumerate(model.contract.outputs)
+        self._places = {name: place for place, name in outputs}
+        self._bind_anew()
+
+    def compute(self, wanted: Pass, n_past: int, cores: Affinity | None) -> Rows:
+        """Returns the asked rows, in memory of their own."""
+        affinity, machine = self._model.placed(cores)
+        self._begin(wanted)
+        shape = PassShape.of(wanted, wanted.with_logits, self._config.n_layers)
+        arrays, inputs = self._inputs_of(shape)
+        arrays.fill(wanted, n_past)
+        with affinity.held():
+            outputs = _Run(machine).outputs(inputs)
+        return self._rows(outputs, shape)
+
+    def _rows(self, outputs: Any, shape: PassShape) -> Rows:
+        def output(name: str) -> Any:
+            return as_array(outputs[self._places[name]])
+
+        logits = output(LOGITS)[0] if shape.has_logits else self._no_logits
+        hidden = {i: output(hidden_port(port))[0] for i, port in shape.hidden}
+        stats = RowStats(**{name: output(stats_port(name)) for name in ROW_STATS})
+        return Rows(logits, hidden, stats)
+
+    def _inputs_of(self, shape: PassShape) -> tuple[PassArrays, list[Any]]:
+        """Returns the arrays of a shape of pass, and the tensors of all inputs over them."""
+        if shape not in self._bound:
+            if len(self._bound) >= _MAX_SHAPES:
+                self._bound.clear()
+            arrays = PassArrays(shape, self._config.hidden_size)
+            inputs = {name: as_tensor(array) for name, array in arrays.by_port().items()}
+            inputs |= self._shared
+            self._bound[shape] = arrays, [inputs[name] for name in self._contract.inputs]
+        return self._bound[shape]
+
+    def _bind_anew(self) -> None:
+        self._bound: dict[PassShape, tuple[PassArrays, list[Any]]] = {}
+        self._shared = {name: as_tensor(array) for name, array in self.shared_inputs.items()}
+
+
+class _Run:
+    """One pass; `under_way.end_passes` ends it from another thread."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._is_ended = False
+
+    def outputs(self, inputs: list[Any]) -> Any:
+        """Returns what the program returns.
+
+        Raises:
+            SessionError: It fails.
+            KeyboardInterrupt: The pass was ended.
+        """
+        under_way.begin(self)
+        try:
+            return self._machine.run(inputs)
+        except RuntimeError as error:
+            if self._is_ended:
+                raise KeyboardInterrupt from None
+            raise SessionError(f"the compiled graph could not run: {error}") from None
+        finally:
+            under_way.finish(self)
+
+    def end(self) -> None:
+        """Ends the pass under way, between two nodes of its graph."""
+        self._is_ended = True
+        self._machine.stop()
+
+
+def _open_program(graph: Path) -> Program:
+    """Returns the program ``graph``, of which code is executed here for the first time."""
+    runtime = [graph.parent / name for name in RUNTIME_NAMES]
+    for path in (graph, *runtime):
+        check_trusted(path)
+    try:
+        program = Program(graph, graph.parent / _WEIGHTS, runtime)
+    except (RuntimeError, OSError) as error:
+        raise BundleError(
+            f"{graph} cannot be opened ({error}); check it with `edgedec inspect --verify`, or "
+            "export the model again"
+        ) from None
+    return program
+
+
+def _check_ports(graph: Path, program: Program, contract: GraphContract) -> None:
+    """Raises a BundleError unless the program has the ports that the contract states, in order."""
+    for what, found, stated in (
+        ("inputs", program.inputs, contract.inputs),
+        ("outputs", program.outputs, contract.outputs),
+    ):
+        if found != stated:
+            raise BundleError(
+                f"{graph} has {what} {shown(', '.join(found))}, the manifest states "
+                f"{shown(', '.join(stated))}: export the model again"
+            )
