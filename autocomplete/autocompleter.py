@@ -20,6 +20,8 @@ from edgedec.models.errors import EdgedecError, SessionError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine import Engine
 
+_PASS_MS = 40.0  # a key that ends what is being computed waits for a pass of it
+
 OnOffer = Callable[[Offer | None], None]
 """Called in the autocompleter's own thread with each offer; with None where there is none."""
 
@@ -184,6 +186,7 @@ class Autocompleter:
         return replace(
             GenerationConfig(max_new_tokens=self._config.max_new_tokens, stop_token_ids=stops),
             method=self._config.method,
+            prefill_pass_ms=_PASS_MS,
         )
 
     def _on_chunk(self, phase: str, done: int, total: int) -> None:
@@ -230,8 +233,9 @@ class Autocompleter:
 
     def _count(self, answer: Answer) -> None:
         result = answer.stream.result
-        self.counts.n_prompt += result.n_prompt_tokens
-        self.counts.n_reused += result.stats.n_reused_tokens
+        stats = result.stats
+        self.counts.n_prompt += stats.n_reused_tokens + stats.n_prefill_tokens
+        self.counts.n_reused += stats.n_reused_tokens
         self.counts.n_computed += len(result.token_ids)
         self.counts.n_shown += answer.n_shown
 

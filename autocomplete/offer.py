@@ -30,9 +30,10 @@ class TypingCounts:
 
     n_updates: keys, or other changes. n_agreeing: of these, those that typed what was on offer, so
     that nothing had to be computed. n_requests: texts that were begun. n_stopped: that the next
-    key ended. n_prompt, n_reused: tokens of their prompts, and how many of those had been computed
-    before. n_computed: new tokens. n_shown: of these, those that were on offer. wait_ms: of the
-    latest updates, until what was being computed for older ones had made way.
+    key ended. n_prompt, n_reused: tokens of their prompts, as far as those were read, and how
+    many of those had been computed before. n_computed: new tokens. n_shown: of these, those that
+    were on offer. wait_ms: of the latest updates, until what was being computed for older ones had
+    made way.
     """
 
     n_updates: int = 0

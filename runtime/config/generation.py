@@ -12,6 +12,7 @@ from edgedec.models.errors import ConfigError
 from edgedec.models.fields import shown
 from edgedec.runtime.config.checks import (
     check_count,
+    check_number,
     check_type,
     checked_counts,
     checked_texts,
@@ -20,6 +21,7 @@ from edgedec.runtime.config.checks import (
 from edgedec.runtime.config.sampling import SamplingConfig
 from edgedec.runtime.config.speculation import SpeculationConfig
 from edgedec.runtime.config.switching import SwitchConfig
+from edgedec.runtime.sessions.prefill import PASS_MS
 
 AUTO, EXACT, PROGRESSIVE, PREDICTED = "auto", "exact", "progressive", "predicted"
 PREFILLS = (AUTO, EXACT, PROGRESSIVE, PREDICTED)
@@ -44,6 +46,8 @@ class GenerationConfig:
         progressive: provisional tokens after the first layers, then the others; the text is that of
         exact. predicted: the later layers' keys and values stay predictions, which is approximate.
         auto: progressive where that pays. All but exact need KV maps (`edgedec train kv`).
+    prefill_pass_ms: what a pass over part of a prompt should take at most; cancelling waits for it.
+        Much less than the default takes longer in all.
     json_schema, regex, grammar: what the output has to follow, at most one of them: a JSON schema
         as a mapping or as text, a regular expression for the whole output, or a grammar in the
         dialect of Lark that llguidance reads. Needs the extra ``grammar``.
@@ -60,6 +64,7 @@ class GenerationConfig:
     speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
     switch: SwitchConfig | None = None
     prefill: str = AUTO
+    prefill_pass_ms: float = PASS_MS
     json_schema: str | Mapping[str, Any] | None = None
     regex: str | None = None
     grammar: str | None = None
@@ -82,6 +87,7 @@ class GenerationConfig:
             check_type("switch", self.switch, SwitchConfig, "a SwitchConfig or None")
         if not isinstance(self.prefill, str) or self.prefill not in PREFILLS:
             raise ConfigError(f"prefill is {shown(self.prefill)}, expected {', '.join(PREFILLS)}")
+        check_number("prefill_pass_ms", self.prefill_pass_ms, 0.0, 1e9, "milliseconds")
         self._check_constraint()
 
     @property

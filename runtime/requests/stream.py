@@ -264,6 +264,7 @@ class Stream(Iterator[str]):
             tuple(request.strategy.hidden_layers),
             lambda: (stream := held()) is None or stream._is_stopping,
             request.on_progress,
+            state.config.prefill_pass_ms,
         )
         return begin_prefill(state, wanted, request.predictor())
 

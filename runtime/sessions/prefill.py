@@ -16,7 +16,12 @@ from edgedec.runtime.sessions.token_tree import TokenTree
 from edgedec.runtime.text.common_prefix import common_prefix
 
 PREFILL_CHUNK = 128
-"""Tokens per pass: enough to keep the kernels busy, few enough to cancel within a moment."""
+"""Most tokens per pass: enough to keep the kernels busy."""
+
+_LEAST_CHUNK = 16
+
+PASS_MS = 250.0
+"""What a pass should take at most, so that it can be cancelled within a moment."""
 
 Progress = Callable[[str, int, int], None]
 """Called with a phase and how much of it is done, of how much."""
@@ -55,7 +60,8 @@ class PrefillRequest:
     """What is wanted of a prefill.
 
     with_logits: whether the row's logits are wanted; its statistics always are. hidden_layers:
-    layers whose hidden states are wanted. is_cancelled: asked before every chunk.
+    layers whose hidden states are wanted. is_cancelled: asked before every chunk. pass_ms: what a
+    chunk should take at most.
     """
 
     counts: PrefillCounts
@@ -63,6 +69,7 @@ class PrefillRequest:
     hidden_layers: tuple[int, ...] = ()
     is_cancelled: Callable[[], bool] = lambda: False
     on_progress: Progress | None = None
+    pass_ms: float = PASS_MS
 
 
 class ExactPrefiller:
@@ -77,7 +84,7 @@ class ExactPrefiller:
         while not request.is_cancelled():
             n_before = sequence.n_tokens
             rows = yield from _next_chunk(
-                sequence, prompt, 1, request.with_logits, request.hidden_layers
+                sequence, prompt, 1, request.with_logits, request.hidden_layers, request.pass_ms
             )
             for layer, found in hidden.items():
                 found.append(rows.hidden[layer].copy())
@@ -131,15 +138,27 @@ def _next_chunk(
     n_rows: int,
     with_logits: bool,
     hidden_layers: Sequence[int] = (),
+    pass_ms: float = PASS_MS,
 ) -> Passes[Rows]:
     """Commits the next tokens of ``text``; the last ``n_rows`` come in one pass, the last."""
-    start = sequence.n_tokens
-    is_last = len(text) - start <= max(PREFILL_CHUNK, n_rows)
-    stop = len(text) if is_last else min(start + PREFILL_CHUNK, len(text) - n_rows)
+    start, size = sequence.n_tokens, _chunk_size(sequence, pass_ms)
+    is_last = len(text) - start <= max(size, n_rows)
+    stop = len(text) if is_last else min(start + size, len(text) - n_rows)
     chunk = text[start:stop]
     asked = range(len(chunk) - n_rows, len(chunk)) if is_last else ()
     rows = yield Pass(
         sequence, TokenTree.chain(chunk), asked, hidden_layers, 0, with_logits and is_last
     )
+    if len(chunk) >= _LEAST_CHUNK:  # one pass that something else disturbed counts for little
+        row_ms = rows.ms / len(chunk)
+        sequence.row_ms = min(row_ms, 1.2 * sequence.row_ms) if sequence.row_ms else row_ms
     sequence.commit(range(len(chunk)))
     return rows
+
+
+def _chunk_size(sequence: TokenSequence, pass_ms: float) -> int:
+    """Returns how many tokens fit a pass of ``pass_ms``; of the first pass nothing is known."""
+    if not sequence.row_ms:
+        return PREFILL_CHUNK
+    n_fitting = int(pass_ms / sequence.row_ms) // _LEAST_CHUNK * _LEAST_CHUNK
+    return min(PREFILL_CHUNK, max(_LEAST_CHUNK, n_fitting))

@@ -50,6 +50,7 @@ class TokenSequence:
         """Makes an empty sequence of at most ``context`` tokens."""
         self.model = model
         self.context = context
+        self.row_ms = 0.0  # what a row of a long pass took of late; 0 while not known
         self._cache = model.new_cache(context)
         self._tokens: list[int] = []
         self._n_exact = sys.maxsize  # tokens before any whose rows are predictions for good

@@ -199,12 +199,13 @@ def test_prefill_is_chunked_watched_and_cancelled_between_chunks(make_engine: Ma
     engine = make_engine(context=1000)
     prompt = [(7 * i) % 300 for i in range(3 * PREFILL_CHUNK + 5)]
     seen: list[tuple[str, int, int]] = []
-    engine.generate(prompt, GenerationConfig(max_new_tokens=1), lambda *report: seen.append(report))
+    patient = GenerationConfig(max_new_tokens=1, prefill_pass_ms=1e6)
+    engine.generate(prompt, patient, lambda *report: seen.append(report))
     n = len(prompt)
     assert seen == [("prefill", min(n, (i + 1) * PREFILL_CHUNK), n) for i in range(4)]
     assert toy(engine).n_passes == 4
     engine.forget_prompts()
-    stream = engine.stream(prompt, on_progress=lambda phase, done, total: stream.stop())
+    stream = engine.stream(prompt, patient, lambda phase, done, total: stream.stop())
     assert list(stream) == []
     assert stream.result.finish_reason == "cancelled"
     assert stream.result.n_new_tokens == 0

@@ -168,6 +168,21 @@ def test_the_time_of_all_passes_is_counted(monkeypatch: pytest.MonkeyPatch) -> N
     assert end.value.value.ms == pytest.approx(sum(times))
 
 
+def test_chunks_are_as_long_as_a_moment_allows() -> None:
+    """Units: milliseconds a row of each pass. The first is long; a disturbed one counts little."""
+    session, text = ToySession(VOCAB, 1000), [i % VOCAB for i in range(700)]
+    request = PrefillRequest(DecodeStats(), pass_ms=250.0)
+    step, widths = ExactPrefiller().prefill(session, text, request), []
+    wanted = next(step)
+    for row_ms in (10.0, 2.0, 1000.0, 0.1, 100.0, 100.0):
+        widths.append(len(wanted.tree))
+        rows = wanted.run()
+        rows.ms = row_ms * widths[-1]
+        wanted = step.send(rows)
+    assert widths == [128, 16, 112, 96, 128, 128]
+    step.close()
+
+
 @pytest.mark.parametrize("n_held", [0, 5, 39, 40])
 @pytest.mark.parametrize("with_logits", [True, False])
 def test_what_a_prefill_counts_and_tells(
