@@ -22,6 +22,8 @@ from edgedec.runtime.engine import Engine
 
 _PASS_MS = 40.0  # a key that ends what is being computed waits for a pass of it
 
+_LIKELY = 0.5  # of a line on offer, for the next one to be computed before it is taken
+
 OnOffer = Callable[[Offer | None], None]
 """Called in the autocompleter's own thread with each offer; with None where there is none."""
 
@@ -205,7 +207,7 @@ class Autocompleter:
         if answer is None or answer.is_ended:
             return
         is_idle, started_s = answer.is_line_whole, time.perf_counter()
-        if is_idle and self._config.max_idle_cpu == 0:
+        if is_idle and not self._looks_ahead(answer):
             answer.is_ended = True
         elif answer.advance():
             self._show()
@@ -213,6 +215,10 @@ class Autocompleter:
             self._end_of(answer)
         elif is_idle:
             self._rest(time.perf_counter() - started_s)
+
+    def _looks_ahead(self, answer: Answer) -> bool:
+        """Says whether what comes after the line on offer is likely enough to be wanted."""
+        return self._config.max_idle_cpu > 0 and answer.probability >= _LIKELY
 
     def _rest(self, busy_s: float) -> None:
         """Waits for so long that ``busy_s`` is no more than the share of idle time allowed."""

@@ -17,7 +17,7 @@ class AutocompleteConfig:
     min_probability: a suggestion ends where the likeliest tokens have, of late, had less: the
         geometric mean of 4. Nothing is offered where that is so at once.
     is_block: offer all that was computed, not one line.
-    max_idle_cpu: share of the time spent computing beyond the line on offer, 0 to 1.
+    max_idle_cpu: share of the time spent computing beyond a line on offer that is likely, 0 to 1.
     method: how it is decoded; see `edgedec run --method`.
 
     Raises:
