@@ -112,6 +112,7 @@ def _methods(manifest: BundleManifest) -> list[str]:
         is_there = {
             Need.DRAFT_MODEL: manifest.draft_name is not None,
             Need.SKIP_SET: SKIP_KEY in manifest.defaults,
+            Need.HEAD: manifest.head is not None,
         }
         names.append(name if need is None or is_there.get(need) else f"{name} (with {need.option})")
     return names

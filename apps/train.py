@@ -22,14 +22,11 @@ _HELP = """Fit what makes a bundle's models quicker, and put it into the bundle.
 Example:
 
   edgedec train kv smollm2.edgedec --corpus src
+
+  edgedec train head smollm2.edgedec --corpus src -o smollm2-head.edgedec
 """
 
 train = typer.Typer(help=_HELP, no_args_is_help=True)
-
-
-@train.callback()
-def _verbs() -> None:
-    """Makes `kv` a verb of its own, though it is the only one."""
 
 
 @train.command()
@@ -101,6 +98,98 @@ def kv(
             f"{entry.n_tokens:,} tokens; they miss {entry.unexplained:.1%} of the variance, of "
             f"other texts {entry.held_out:.1%}\n"
         )
+    if stopping.is_set():
+        raise typer.Exit(130)
+
+
+@train.command()
+def head(
+    bundle: options.Bundle,
+    corpus: Annotated[
+        list[Path],
+        typer.Option(metavar="PATH", help="A text file, or a folder of them; may be repeated."),
+    ],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="BUNDLE", help="The bundle to write.")
+    ],
+    max_tokens: Annotated[
+        int, typer.Option(metavar="N", min=1000, help="Most tokens that are read.")
+    ] = 200_000,
+    epochs: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Times that each text is shown.")
+    ] = 6,
+    minutes: Annotated[
+        float | None,
+        typer.Option(metavar="N", min=0.0, help="Most minutes in all; no end by default."),
+    ] = None,
+    vocabulary: Annotated[
+        int, typer.Option(metavar="N", min=64, help="Tokens that the head can name.")
+    ] = 8192,
+    quantization: Annotated[
+        str, typer.Option(metavar="SCHEME", help="How the head is quantised, as for `export`.")
+    ] = "int8",
+    rollout: Annotated[
+        int, typer.Option(metavar="N", min=1, max=8, help="Tokens deep that drafting is practised.")
+    ] = 3,
+    learning_rate: Annotated[
+        float, typer.Option(metavar="X", min=0.0, help="The largest step of training.")
+    ] = 1e-3,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of all that is random.")] = 0,
+    features: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Keeps what was read, for other trainings; removed in the end by default.",
+        ),
+    ] = None,
+    cache_mb: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Most disk for that, in 10^6 bytes.")
+    ] = 4000,
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Threads; one per core by default.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a bundle.")] = False,
+    json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Train a draft head, which guesses what the bundle's own model says next.
+
+    A new bundle has all of the old one, and the head. Texts like those that the model shall write
+    serve best. Ctrl-C keeps the best head so far (exit code 130); the same command goes on where
+    one that was killed ended. Needs torch: pip install 'edgedec[train]'.
+
+    Examples:
+
+      edgedec train head smollm2.edgedec --corpus src -o smollm2-head.edgedec
+
+      edgedec train head smollm2.edgedec --corpus src --corpus docs --minutes 30 -o out.edgedec
+    """
+    from edgedec.apps.training.head import HeadJob, train_bundle_head
+
+    job = HeadJob(
+        bundle=bundle,
+        corpus=tuple(corpus),
+        output=output,
+        max_tokens=max_tokens,
+        epochs=epochs,
+        minutes=minutes,
+        n_logits=vocabulary,
+        scheme=quantization,
+        rollout=rollout,
+        learning_rate=learning_rate,
+        seed=seed,
+        features=features,
+        cache_mb=cache_mb,
+        threads=threads,
+        force=force,
+    )
+    stopping = Event()
+    with ProgressBars(count_amount) as bars, stops_on_interrupt(stopping.set):
+        report = train_bundle_head(job, bars.report, stopping.is_set)
+    if json:
+        print_json(report.to_dict())
+    else:
+        write_out(report.text())
     if stopping.is_set():
         raise typer.Exit(130)
 

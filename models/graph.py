@@ -9,6 +9,7 @@ Inputs:
     input_ids [1, T - E] int64; position_ids [1, T] int64; logit_rows [R] int64.
     entry [1, E, hidden_size] float32: what the residual stream of the last E rows begins as,
         instead of embeddings; E is T or 0. See `Capabilities`.
+    features [1, T, F] float32: what a draft head reads beside each token; see `draft_heads`.
     parents [1, N] int64: for each node of the pending tree its parent's index, -1 for the prefix;
         the last T belong to this pass. past_length [1] int64: committed tokens.
     attention_bias [1, 1, T, P + T] float32: 0 where a row may look, a large negative number
@@ -42,6 +43,7 @@ ATTENTION_BIAS = "attention_bias"
 ATTENTION_MASK = "attention_mask"
 LAYER_GATES = "layer_gates"
 ENTRY = "entry"
+FEATURES = "features"
 K_CACHE, V_CACHE = "k_cache", "v_cache"
 K_RING, V_RING = "k_ring", "v_ring"
 LOGITS = "logits"
@@ -168,7 +170,8 @@ class Capabilities:
     layer from given hidden states, and may stop after any and return them: closed gates pass the
     residual stream through, so that ``entry`` reaches the first layer that runs, and what the last
     one leaves comes out as hidden.L of L layers. batch: rows of several sequences may share a pass.
-    hidden: layers whose hidden states a whole pass can return, rising.
+    hidden: layers whose hidden states a whole pass can return, rising. features: numbers that a row
+    of a draft head reads beside its token; 0 for models.
     """
 
     trees: bool = False
@@ -177,6 +180,7 @@ class Capabilities:
     entry: bool = False
     batch: bool = False
     hidden: tuple[int, ...] = ()
+    features: int = 0
 
 
 @dataclass(frozen=True)
@@ -214,6 +218,8 @@ class GraphContract:
             self._check(LAYER_GATES, self.inputs, "inputs", "can.gates")
         for name in (LAYER_GATES, ENTRY) if self.can.entry else ():
             self._check(name, self.inputs, "inputs", "can.entry")
+        for name in (FEATURES,) if self.can.features else ():
+            self._check(name, self.inputs, "inputs", "can.features")
         for layer in self.can.hidden:
             self._check(hidden_port(layer), self.outputs, "outputs", "can.hidden")
         for name in ROW_STATS if self.can.row_stats else ():

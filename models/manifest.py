@@ -23,6 +23,7 @@ from edgedec.models.model_entry import DRAFT_MODEL, TARGET_MODEL, ModelEntry, re
 from edgedec.models.onnx_locations import locations
 
 if TYPE_CHECKING:
+    from edgedec.models.draft_heads import HeadEntry
     from edgedec.models.kv_maps import KVMapsEntry
 
 SCHEMA_VERSION = 2
@@ -42,6 +43,7 @@ class BundleManifest:
 
     models: by a name of the exporter's choice, which is also the folder of their files. files: by
     relative POSIX path. auxiliary: what was trained beside the models, by name; may be absent.
+    head: a draft head of the target model, if one was trained.
     """
 
     schema_version: int
@@ -58,6 +60,7 @@ class BundleManifest:
     defaults: dict[str, Any]
     verification: dict[str, Any]
     auxiliary: dict[str, KVMapsEntry] = field(default_factory=dict)
+    head: HeadEntry | None = None
 
     @property
     def target(self) -> ModelEntry:
@@ -80,6 +83,10 @@ class BundleManifest:
         fields = dataclasses.asdict(self)
         for name, entry in self.models.items():
             fields["models"][name]["config"] = entry.config.canonical()
+        if self.head is None:
+            del fields["head"]
+        else:
+            fields["head"]["head"]["config"] = self.head.head.config.canonical()
         return fields
 
     @classmethod
@@ -102,9 +109,9 @@ class BundleManifest:
                 f"manifest: schema_version is {version}, this edgedec reads {SCHEMA_VERSION}: "
                 f"{advice}"
             )
-        has_auxiliary = reader.get("auxiliary") is not None
-        known = {f.name for f in dataclasses.fields(cls)}
-        reader.exactly(known if has_auxiliary else known - {"auxiliary"})
+        trained = {key for key in ("auxiliary", "head") if reader.get(key) is not None}
+        known = {f.name for f in dataclasses.fields(cls)} - {"auxiliary", "head"}
+        reader.exactly(known | trained)
         models = {name: read_model_entry(name, entry) for name, entry in reader.tables("models")}
         _check_kinds(reader, models)
         # Ids of the bundle's own tokenizer.
@@ -125,7 +132,8 @@ class BundleManifest:
             add_bos=reader.flag("add_bos"),
             defaults=dict(reader.table("defaults").values),
             verification=dict(reader.table("verification").values),
-            auxiliary=_read_auxiliary(reader) if has_auxiliary else {},
+            auxiliary=_read_auxiliary(reader) if "auxiliary" in trained else {},
+            head=_read_head(reader) if "head" in trained else None,
         )
         _check_references(manifest)
         return manifest
@@ -200,6 +208,7 @@ def _check_kinds(reader: Fields, models: Mapping[str, ModelEntry]) -> None:
 def _check_references(manifest: BundleManifest) -> None:
     named = {f"models.{name}": model.files for name, model in manifest.models.items()}
     named |= {f"auxiliary.{name}": entry.files for name, entry in manifest.auxiliary.items()}
+    named |= {} if manifest.head is None else {"head": manifest.head.files}
     for name, files in named.items():
         for path in files:
             if path not in manifest.files:
@@ -208,7 +217,9 @@ def _check_references(manifest: BundleManifest) -> None:
                     f"{_EXPORT_AGAIN}"
                 )
     for name, model in manifest.models.items():
-        _check_head_ids(name, model, manifest.files)
+        _check_head_ids(f"models.{name}", model, manifest.files)
+    if manifest.head is not None:
+        _check_head_ids("head", manifest.head.head, manifest.files)
 
 
 def check_locations(folder: Path, manifest: BundleManifest) -> None:
@@ -220,6 +231,8 @@ def check_locations(folder: Path, manifest: BundleManifest) -> None:
     }
     for name, entry in manifest.auxiliary.items():
         listed[f"auxiliary.{name}"] = (entry.graph, (entry.weights,))
+    if manifest.head is not None:
+        listed["head"] = (manifest.head.head.graph, manifest.head.head.weights)
     for name, (graph, weights) in listed.items():
         beside = PurePosixPath(graph).parent
         for location in sorted(locations(folder / graph)):
@@ -235,7 +248,7 @@ def _check_head_ids(name: str, model: ModelEntry, files: Mapping[str, FileEntry]
     size = model.config.trimmed_head_size
     if bool(size) != (model.head_ids is not None) or (size and model.kind != DRAFT_MODEL):
         raise BundleError(
-            f"manifest: models.{name} states a trimmed head of {size} tokens and head_ids "
+            f"manifest: {name} states a trimmed head of {size} tokens and head_ids "
             f"{shown(model.head_ids)}, expected both, in a draft model, or neither: {_EXPORT_AGAIN}"
         )
     if model.head_ids is not None and files[model.head_ids].n_bytes != 4 * size:
@@ -257,6 +270,12 @@ def _read_file_entry(path: str, fields: Fields) -> FileEntry:
     if len(sha256) != 64 or set(sha256) - set("0123456789abcdef"):
         fields.fail("sha256", sha256, "64 lower-case hex digits")
     return FileEntry(fields.integer("n_bytes", least=0, most=_MAX_FILE_BYTES), sha256)
+
+
+def _read_head(reader: Fields) -> HeadEntry:
+    from edgedec.models.draft_heads import read_head
+
+    return read_head("head", reader.table("head"))
 
 
 def _read_auxiliary(reader: Fields) -> dict[str, KVMapsEntry]:

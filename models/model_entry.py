@@ -91,7 +91,8 @@ def _read_contract(fields: Fields, n_layers: int) -> GraphContract:
             fields.fail(key, name, "lower-case letters and digits")
     kv, can = fields.table("kv"), fields.table("can")
     kv.only({f.name for f in dataclasses.fields(KVLayout)})
-    can.exactly({f.name for f in dataclasses.fields(Capabilities)})
+    can.only({f.name for f in dataclasses.fields(Capabilities)})
+    flags = [f.name for f in dataclasses.fields(Capabilities) if f.type == "bool"]
     try:
         return GraphContract(
             compiler=fields.text("compiler"),
@@ -109,8 +110,9 @@ def _read_contract(fields: Fields, n_layers: int) -> GraphContract:
                 ring_rows=kv.integer("ring_rows", 0, least=0, most=_MAX_COUNT),
             ),
             can=Capabilities(
-                **{key: can.flag(key) for key in sorted(set(can.values) - {"hidden"})},
+                **{key: can.flag(key) for key in flags},
                 hidden=can.integers("hidden", 0, n_layers),
+                features=can.integer("features", 0, least=0, most=_MAX_COUNT),
             ),
         )
     except ConfigError as error:

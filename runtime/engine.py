@@ -41,6 +41,7 @@ from edgedec.runtime.text.tokenizer import Codec
 if TYPE_CHECKING:  # imported where they are needed: each import delays a first token
     from edgedec.runtime.drafting.skip_set import SkipSet
     from edgedec.runtime.methods.draft_source import DraftSource
+    from edgedec.runtime.methods.head_source import HeadSource
     from edgedec.runtime.ngrams.ngram_store import NgramStore
     from edgedec.runtime.requests.suggestions import Completion
     from edgedec.runtime.sampling.grammar import GrammarMask, Grammars
@@ -55,9 +56,8 @@ class LoadedModel:
     defaults: the request used when the caller states none.
     draft: the draft model, opened by methods that need it.
     default_method: how requests are decoded that do not say.
-    identity, tuned, skip_set, store, is_store_growing, split: see `MethodParts`.
-    memory: what the sequences computed for earlier prompts.
-    release: called with the target model when the engine is closed.
+    identity, tuned, skip_set, head, store, is_store_growing, split: see `MethodParts`.
+    memory: what earlier prompts left. release: called with the target model in the end.
     predictor: opens what predicts keys and values of later layers, if there is such a thing.
     """
 
@@ -74,6 +74,7 @@ class LoadedModel:
     memory: SessionMemory = field(default_factory=SessionMemory)
     tuned: Any = None
     skip_set: SkipSet | None = None
+    head: HeadSource | None = None
     store: NgramStore | None = None
     is_store_growing: bool = True
     split: CoreSplit = field(default_factory=CoreSplit)
@@ -100,6 +101,7 @@ class Engine:
             is_store_growing=loaded.is_store_growing,
             tuned=loaded.tuned,
             skip_set=loaded.skip_set,
+            head=loaded.head,
             split=loaded.split,
         )
         self._methods = Methods(parts, loaded.default_method)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
+from edgedec.apps.training.corpus import corpus_files
 from edgedec.apps.training.kv_progress import FitFile, ReadSoFar
 from edgedec.apps.training.kv_rows import plain_kv
 from edgedec.export.kv_maps import LayerMaps, normed
 from edgedec.models.config import ModelConfig
-from edgedec.models.errors import ConfigError
 from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.prefill import PREFILL_CHUNK
 from edgedec.runtime.sessions.rows import Float32
@@ -54,7 +52,7 @@ def corpus_windows(
     Each file is read from its beginning, at most one window of it, so that many are seen.
     """
     n_left = n_tokens
-    for path in _files(paths):
+    for path in corpus_files(paths):
         if n_left <= 0:
             return
         try:
@@ -126,23 +124,3 @@ def _read(
         sequence.commit(range(len(chunk)))
         found.append(hidden)
     return np.concatenate(found), plain_kv(sequence.snapshot().kv_rows, config, exit_layer)
-
-
-def _files(paths: Iterable[Path]) -> Iterator[Path]:
-    """Yields the files, those of a folder in an order that has nothing to do with their names."""
-    for path in paths:
-        if path.is_file():
-            yield path
-        elif path.is_dir():
-            files = [p for p in path.rglob("*") if p.is_file() and not _is_hidden(p, path)]
-            yield from sorted(files, key=partial(_order, path))
-        else:
-            raise ConfigError(f"got {path}, expected a text file or a folder to fit maps on")
-
-
-def _order(folder: Path, path: Path) -> bytes:
-    return sha256(path.relative_to(folder).as_posix().encode()).digest()
-
-
-def _is_hidden(path: Path, folder: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(folder).parts)

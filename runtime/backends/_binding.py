@@ -32,9 +32,10 @@ class Binding:
         rows: Rows,
         shared_values: dict[str, OrtValue],
         hidden_size: int,
+        n_features: int,
     ) -> None:
         self.rows = rows
-        self.arrays = PassArrays(shape, hidden_size)
+        self.arrays = PassArrays(shape, hidden_size, n_features)
         # The graph's rows have a batch axis, its statistics do not.
         outputs: dict[str, npt.NDArray[Any]] = {
             hidden_port(port): rows.hidden[i][np.newaxis] for i, port in shape.hidden

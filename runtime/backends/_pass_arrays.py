@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from edgedec.models.graph import (
     ENTRY,
+    FEATURES,
     INPUT_IDS,
     LOGIT_ROWS,
     PARENTS,
@@ -56,11 +57,12 @@ class PassShape(NamedTuple):
 class PassArrays:
     """The inputs of one shape of pass, by port, in arrays that stay where they are."""
 
-    def __init__(self, shape: PassShape, hidden_size: int) -> None:
+    def __init__(self, shape: PassShape, hidden_size: int, n_features: int = 0) -> None:
         self._n_known = shape.n_known
         n_entered = shape.n_new if shape.is_entered else 0
         self._ids = np.zeros((1, shape.n_new - n_entered), np.int64)
         self._entry = np.zeros((1, n_entered, hidden_size), np.float32)
+        self._features = np.zeros((1, shape.n_new, n_features), np.float32)
         self._positions = np.zeros((1, shape.n_new), np.int64)
         self._parents = np.zeros((1, shape.n_tokens), np.int64)
         self._past_length = np.zeros(1, np.int64)
@@ -68,7 +70,8 @@ class PassArrays:
 
     def by_port(self) -> dict[str, npt.NDArray[Any]]:
         """Returns the array of each input."""
-        return {
+        features = {FEATURES: self._features} if self._features.size else {}
+        return features | {
             INPUT_IDS: self._ids,
             ENTRY: self._entry,
             POSITION_IDS: self._positions,
@@ -85,6 +88,7 @@ class PassArrays:
             self._entry[0] = wanted.entry
         else:
             self._ids[0] = tree.tokens[self._n_known :]
+        self._features[0] = 0 if wanted.features is None else wanted.features
         if len(tree.tokens) == 1:
             self._positions[0, 0] = n_past
             self._parents[0, 0] = -1

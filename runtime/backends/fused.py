@@ -107,8 +107,8 @@ class FusedKVCache(InPlaceKVCache):
             self._bindings.clear()  # they hold the old, smaller array
         if n_copied > len(self._logits):
             self._logits = np.empty((n_copied, self._config.n_logits), np.float32)
-        width = self._config.hidden_size
-        rows = empty_rows(shape, self._logits, width, self._model.capabilities.row_stats)
-        binding = Binding(session, shape, rows, self._shared_values, width)
+        width, can = self._config.hidden_size, self._model.capabilities
+        rows = empty_rows(shape, self._logits, width, can.row_stats)
+        binding = Binding(session, shape, rows, self._shared_values, width, can.features)
         self._bindings[affinity, shape] = binding
         return binding

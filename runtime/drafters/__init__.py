@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # what no drafter needs is not imported: it delays a first to
     from edgedec.runtime.cores.core_split import CoreSplit
     from edgedec.runtime.drafting.draft_role import DraftRole
     from edgedec.runtime.drafting.drafter import Drafter, ModelDrafter
+    from edgedec.runtime.drafting.head_role import HeadRole
     from edgedec.runtime.drafting.skip_set import SkipSet
     from edgedec.runtime.ngrams.ngram_store import NgramStore
 
@@ -37,6 +38,10 @@ class Need(Enum):
         "a draft model: export the bundle with --draft, or name another bundle to draft with",
         "--draft BUNDLE",
     )
+    HEAD = (
+        "a draft head: train one with edgedec train head",
+        "edgedec train head",
+    )
     SKIP_SET = (
         "sub-layers that may be left out: find some with edgedec tune --skip",
         "edgedec tune --skip",
@@ -54,12 +59,14 @@ class DrafterParts:
     open_draft: opens the draft model, the same one whenever it is called; None if there is none.
     is_store_growing: whether texts are added to the store when they end.
     skip_set: sub-layers that the target model may leave out while it drafts, if any are known.
+    open_head: opens the draft head, the same one whenever it is called; None if there is none.
     """
 
     store: NgramStore | None = None
     is_store_growing: bool = True
     open_draft: Callable[[], DraftRole] | None = None
     skip_set: SkipSet | None = None
+    open_head: Callable[[], HeadRole] | None = None
 
     def has(self, need: Need | None) -> bool:
         """Whether what a method needs is there."""
@@ -69,6 +76,7 @@ class DrafterParts:
             Need.STORE: self.store,
             Need.DRAFT_MODEL: self.open_draft,
             Need.SKIP_SET: self.skip_set,
+            Need.HEAD: self.open_head,
         }
         return parts[need] is not None
 

@@ -26,6 +26,8 @@ class DraftPasses:
     promise: Promise | None = None
     layer_gates: tuple[bool, ...] | None = None
     """The sub-layers that run, as a `Pass` states them."""
+    takes_guesses = True
+    """Whether a row may follow another of the same pass, which is not known to be wanted."""
 
     def __init__(
         self,

@@ -27,10 +27,11 @@ from edgedec.runtime.drafters import (
 )
 from edgedec.runtime.drafting.draft_tree import SiblingKind
 from edgedec.runtime.drafting.drafter import Budget, Drafter, ModelDrafter
-from edgedec.runtime.methods.methods import AUTO, DRAFT, PLAIN, MethodParts
+from edgedec.runtime.methods.methods import AUTO, DRAFT, EAGLE, PLAIN, MethodParts
 
 if TYPE_CHECKING:
     from edgedec.runtime.drafting.draft_role import DraftRole
+    from edgedec.runtime.drafting.head_role import HeadRole
 
 _FIXED = Budget(n_nodes=7, depth=7, min_value=0.02)
 _FIXED_MODEL = Budget(n_nodes=7, depth=4, min_value=0.02, min_step_value=0.25, n_step_nodes=2)
@@ -39,8 +40,13 @@ _FIXED_MODEL = Budget(n_nodes=7, depth=4, min_value=0.02, min_step_value=0.25, n
 class DraftingMethods:
     """The methods of one engine under a verifier; drafters are made when first asked for."""
 
-    def __init__(self, parts: MethodParts, open_draft: Callable[[], DraftRole]) -> None:
-        """open_draft: opens the draft model of ``parts``, the same one whenever it is called."""
+    def __init__(
+        self,
+        parts: MethodParts,
+        open_draft: Callable[[], DraftRole],
+        open_head: Callable[[], HeadRole],
+    ) -> None:
+        """open_draft, open_head: open the draft model of ``parts`` and its head, each once."""
         self._parts = parts
         self._made: dict[tuple[str, str], DecodingStrategy] = {}
         self._costs = CostBook(parts.identity)
@@ -51,6 +57,7 @@ class DraftingMethods:
             parts.is_store_growing,
             None if parts.draft is None else open_draft,
             parts.skip_set,
+            None if parts.head is None else open_head,
         )
 
     def strategy(self, name: str, verifier: str | None) -> DecodingStrategy:
@@ -86,11 +93,17 @@ class DraftingMethods:
         model = self._model_drafter(models[0], not why_not) if models else None
         self._check_hidden_layers([*drafters, *([model] if model else [])])
         if name == AUTO:
-            draft = self._parts.draft
-            role = f"draft-{draft.fingerprint[:12]}" if draft else ""
+            role = self._role_of(models)
             return Speculative(Controller(drafters, self._costs, model, role), verifier, why_not)
         budget = _FIXED if model is None else _FIXED_MODEL
         return Speculative(FixedPlanner(drafters, budget, name, model), verifier, why_not)
+
+    def _role_of(self, models: Sequence[str]) -> str:
+        """Returns what the costs of the model that drafts, if any, are kept under."""
+        draft, head = self._parts.draft, self._parts.head
+        if EAGLE in models and head is not None:
+            return f"head-{head.identity}"
+        return f"draft-{draft.fingerprint[:12]}" if draft else ""
 
     def _chosen(self, name: str) -> tuple[list[str], list[str]]:
         """Returns the free drafters and those with a model that a method has."""

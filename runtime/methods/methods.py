@@ -20,14 +20,16 @@ from edgedec.runtime.decoding.strategy import DecodingStrategy
 
 if TYPE_CHECKING:  # imported by whom they are asked of, for they delay a first token
     from edgedec.runtime.drafting.draft_role import DraftRole
+    from edgedec.runtime.drafting.head_role import HeadRole
     from edgedec.runtime.drafting.skip_set import SkipSet
     from edgedec.runtime.methods.draft_source import DraftSource
     from edgedec.runtime.methods.drafting_methods import DraftingMethods
+    from edgedec.runtime.methods.head_source import HeadSource
     from edgedec.runtime.ngrams.ngram_store import NgramStore
     from edgedec.runtime.switching.adadec import AdaDec
     from edgedec.runtime.switching.switching import Switching
 
-PLAIN, AUTO, DRAFT = "plain", "auto", "draft"
+PLAIN, AUTO, DRAFT, EAGLE = "plain", "auto", "draft", "eagle"
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +40,7 @@ class MethodParts:
     identity: names models, device and threads; costs measured for one are not used for another.
     tuned: what the bundle says of switching. split: whether the draft model goes on while the
     target model verifies, and where. skip_set: what the target model may leave out while it drafts.
+    head: the draft head, if there is one.
     """
 
     context: int
@@ -49,6 +52,7 @@ class MethodParts:
     tuned: Any = None
     split: CoreSplit = field(default_factory=CoreSplit)
     skip_set: SkipSet | None = None
+    head: HeadSource | None = None
 
 
 class Methods:
@@ -61,6 +65,7 @@ class Methods:
         self._drafting: DraftingMethods | None = None
         self._switching: dict[SwitchConfig, Switching | AdaDec] = {}
         self._role: DraftRole | None = None
+        self._head: HeadRole | None = None
 
     def of_request(self, request: GenerationConfig) -> DecodingStrategy:
         """Returns the method that ``request`` asks for; raises as `strategy` does."""
@@ -81,7 +86,7 @@ class Methods:
         if self._drafting is None:
             from edgedec.runtime.methods.drafting_methods import DraftingMethods
 
-            self._drafting = DraftingMethods(self._parts, self._open)
+            self._drafting = DraftingMethods(self._parts, self._open, self._open_head)
         return self._drafting.strategy(name, verifier)
 
     def forget(self) -> None:
@@ -91,15 +96,17 @@ class Methods:
         self._switching.clear()
         if self._drafting is not None:
             self._drafting.forget()
-        if self._role is not None:
-            self._role.pool.forget()
+        for role in (self._role, self._head):
+            if role is not None:
+                role.pool.forget()
 
     def close(self) -> None:
         """Releases everything."""
         self.forget()
-        if self._role is not None:
-            self._role.close()
-            self._role = None
+        for role in (self._role, self._head):
+            if role is not None:
+                role.close()
+        self._role = self._head = None
 
     def _switch(self, setting: SwitchConfig) -> Switching | AdaDec:
         if setting not in self._switching:
@@ -125,6 +132,13 @@ class Methods:
             assert self._parts.draft is not None
             self._role = self._parts.draft.open()
         return self._role
+
+    def _open_head(self) -> HeadRole:
+        """Returns the draft head, the same one for whoever asks."""
+        if self._head is None:
+            assert self._parts.head is not None
+            self._head = self._parts.head.open()
+        return self._head
 
 
 def identity_of(*facts: object) -> str:

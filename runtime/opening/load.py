@@ -34,6 +34,7 @@ from edgedec.runtime.text.tokenizer import TOKENIZER_NAME
 if TYPE_CHECKING:
     from edgedec.runtime.drafting.skip_set import SkipSet
     from edgedec.runtime.methods.draft_source import DraftSource
+    from edgedec.runtime.methods.head_source import HeadSource
     from edgedec.runtime.sessions.model import KVPredictor
 
 
@@ -95,6 +96,7 @@ def load(
                 memory=memory,
                 tuned=tuned(manifest),
                 skip_set=_find_skip_set(manifest),
+                head=_find_head(folder, manifest, threads, context, placed),
                 store=store,
                 is_store_growing=options.is_store_growing,
                 split=split,
@@ -118,6 +120,16 @@ def _find_draft(
     from edgedec.runtime.methods.draft_source import find_draft
 
     return find_draft(folder, manifest, draft, threads, context)
+
+
+def _find_head(
+    folder: Path, manifest: BundleManifest, threads: int, context: int, affinity: Affinity
+) -> HeadSource | None:
+    if manifest.head is None:
+        return None
+    from edgedec.runtime.methods.head_source import find_head
+
+    return find_head(folder, manifest, threads, context, affinity)
 
 
 def _find_skip_set(manifest: BundleManifest) -> SkipSet | None:

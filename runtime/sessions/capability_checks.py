@@ -22,6 +22,12 @@ def check_capabilities(wanted: Pass) -> bool:
             f"this bundle's graph returns hidden states of the layers {list(can.hidden)}, "
             f"not of {missing[0]}: export the model again with --hidden-layers"
         )
+    expected = (len(wanted.tree) - wanted.n_known, can.features)
+    if wanted.features is not None and wanted.features.shape != expected:
+        raise SessionError(
+            f"features have the shape {wanted.features.shape}, expected {expected}: a row for each "
+            "token of the pass"
+        )
     if gates is None:
         return False
     if not can.gates:

@@ -36,6 +36,7 @@ class Pass:
         ``layers``; None where that is layer 0.
     n_skipped: partial tokens between the committed ones and those of a pass that begins later:
         it looks at their predicted rows, and cannot be committed.
+    features: what a draft head reads beside each of the n new tokens [n, F]; zeros when None.
     """
 
     sequence: TokenSequence
@@ -48,6 +49,7 @@ class Pass:
     layers: range | None = None
     entry: Float32 | None = None
     n_skipped: int = 0
+    features: Float32 | None = None
 
     def run(self) -> Rows:
         """Returns the rows; raises a SessionError where the sequence or its model cannot."""

@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from edgedec.models.graph import Capabilities
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding.plain import Plain
 from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
@@ -25,7 +26,7 @@ from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.turns import Turns
 from edgedec.runtime.text.text_stream import TextStream
 
-from .conftest import OnePool, Row, ToyModel, ToySession
+from .conftest import OnePool, Row, ToyModel, ToySession, prefix_of
 
 Grow = Callable[[np.random.Generator, Sequence[int], Budget], DraftTree]
 _T = TypeVar("_T")
@@ -50,6 +51,36 @@ class StatsModel(ToyModel):
         rows = super().rows_of(wanted)
         logits = rows.logits if wanted.with_logits else rows.logits[:0]
         return Rows(logits, {}, RowStats.of(rows.logits))
+
+
+HIDDEN_LAYERS, HEAD_WIDTH = (1, 3), 4
+"""Of what a `ToyHead` has as features."""
+
+
+class ToyHead(ToyModel):
+    """A draft head. reads: of every row that was computed, the tokens up to it and its features."""
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__(vocab_size)
+        width = (len(HIDDEN_LAYERS) + 1) * HEAD_WIDTH
+        self.capabilities = Capabilities(trees=True, hidden=(1,), features=width)
+        self.reads: list[tuple[tuple[int, ...], Row]] = []
+
+    def rows_of(self, wanted: Pass) -> Rows:
+        rows, new = super().rows_of(wanted), range(wanted.n_known, len(wanted.tree))
+        features = wanted.features
+        if features is None:  # its cost is being measured
+            features = np.zeros((len(new), self.capabilities.features), np.float32)
+        self.reads += [
+            (tuple(prefix_of(wanted, i)), row) for i, row in zip(new, features, strict=True)
+        ]
+        return Rows(rows.logits, {1: np.stack([toy_output(row) for row in features])})
+
+
+def toy_output(features: Row) -> Row:
+    """Returns what a `ToyHead` makes of a row, whatever its token."""
+    parts: Row = features.reshape(-1, HEAD_WIDTH).sum(axis=0) / 2 + 1
+    return parts
 
 
 class StatsSession(ToySession):

@@ -62,7 +62,7 @@ class TreeDrafter(ABC):
     target_vocab_size: tokens that the target model has logits for.
     """
 
-    hidden_layers = ()
+    hidden_layers: tuple[int, ...] = ()
 
     def __init__(self, name: str, token_map: TokenMap, target_vocab_size: int) -> None:
         self.name = name
@@ -346,6 +346,8 @@ class TreeDrafting(ModelDrafting):
 
         n_rows: of the pass without them.
         """
+        if not self._passes.takes_guesses:
+            return []
         node = self._candidates[candidate]
         most = min(MAX_GUESSES, max_depth - node.depth - 1)
         guesses = self._drafter.guesses.chain(

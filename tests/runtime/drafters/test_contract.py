@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +33,7 @@ from edgedec.runtime.drafting.drafter import (
     ModelDrafting,
     Promise,
 )
+from edgedec.runtime.drafting.head_role import HeadRole
 from edgedec.runtime.drafting.skip_set import SkipSet
 from edgedec.runtime.methods.methods import AUTO, MethodParts, Methods
 from edgedec.runtime.ngrams.ngram_store import NgramStore
@@ -43,7 +44,7 @@ from edgedec.runtime.sessions.prefill import feed
 from edgedec.runtime.text.token_map import TokenMap
 
 from ..conftest import ToyModel, ToySession
-from ..draft_toys import ToyMask
+from ..draft_toys import HEAD_WIDTH, HIDDEN_LAYERS, ToyHead, ToyMask
 from .rounds import outcome_of
 
 V = 12
@@ -74,13 +75,16 @@ class Maker:
         self.pool = SequencePool(ToyModel(V), 256)
         role = DraftRole(self.pool, TokenMap.same(V, V), V)
         skip_set = SkipSet((1,), 1, V, Promise(0.5, 0.5))
-        parts = DrafterParts(store, self.is_store_growing, lambda: role, skip_set)
+        self.heads = SequencePool(ToyHead(V), 256)
+        head = HeadRole(self.heads, TokenMap.same(V, V), V, HIDDEN_LAYERS, 1e-5)
+        parts = DrafterParts(store, self.is_store_growing, lambda: role, skip_set, lambda: head)
         if isinstance(method, FreeMethod):
             return method.make(parts)
         return method.make(parts, self.split)
 
     def check_nothing_is_lent(self) -> None:
         assert self.pool._lent == []
+        assert self.heads._lent == []
 
 
 VARIANTS = [
@@ -114,8 +118,9 @@ class Talk:
         self._tree = DraftTree()
         self._target = ToySession(V)
         self._drafting: Drafting | ModelDrafting = drafter.begin(
-            DraftPrompt(list(text), target=self._target)
+            DraftPrompt(list(text), hidden_of(drafter, text), self._target)
         )
+        self._drafter = drafter
 
     def propose(self, budget: Budget) -> DraftTree:
         context = self._context()
@@ -138,6 +143,8 @@ class Talk:
             for _ in range(len(self._tree) + 1)
         ]
         context, outcome = self._context(), outcome_of(self._tree, truth, rows)
+        read = [self.text[-1], *(node.token for node in self._tree.nodes)]
+        outcome = replace(outcome, hidden=hidden_of(self._drafter, read))
         self._drafting.observe(context, outcome)
         assert context.tokens == self.text
         self.text += outcome.emitted
@@ -177,6 +184,12 @@ def check_proposal(tree: DraftTree, budget: Budget, name: str) -> None:
         assert not tree.draft_rows
     if tree.kind is not SiblingKind.INDEPENDENT:
         assert len({(node.token, node.parent) for node in tree.nodes}) == len(tree)
+
+
+def hidden_of(drafter: AnyDrafter, tokens: Sequence[int]) -> dict[int, np.ndarray]:
+    """Returns what a target model would say it made of ``tokens``."""
+    states = np.array(tokens, np.float32)[:, None] + np.arange(1, HEAD_WIDTH + 1, dtype=np.float32)
+    return dict.fromkeys(drafter.hidden_layers, states)
 
 
 def random_text(rng: np.random.Generator) -> list[int]:

@@ -1,0 +1,187 @@
+"""Joins the two sides of a draft head: features from the runtime, training and export."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgedec.apps.training.corpus import Corpus
+from edgedec.apps.training.features import WINDOW, read_features
+from edgedec.export.bundle import check_destination
+from edgedec.export.heads.feature_file import FeatureFile
+from edgedec.models.draft_heads import HeadEntry
+from edgedec.models.errors import ConfigError
+from edgedec.models.manifest import BundleManifest, read_manifest
+from edgedec.models.model_entry import ModelEntry
+from edgedec.runtime.cores.machine import physical_cores
+from edgedec.runtime.opening.load import load
+from edgedec.runtime.opening.options import EngineOptions
+from edgedec.runtime.sessions.memory import fingerprint_of
+
+
+@dataclass(frozen=True)
+class HeadJob:
+    """What `edgedec train head` was asked for; see its options."""
+
+    bundle: Path
+    corpus: tuple[Path, ...]
+    output: Path
+    max_tokens: int
+    epochs: int
+    minutes: float | None
+    n_logits: int
+    scheme: str
+    rollout: int
+    learning_rate: float
+    seed: int
+    features: Path | None
+    cache_mb: int
+    threads: int | None
+    force: bool
+
+    @property
+    def feature_folder(self) -> Path:
+        """Where features are kept."""
+        return self.features or self.output.absolute().with_name(f".{self.output.name}.features")
+
+
+@dataclass(frozen=True)
+class HeadReport:
+    """What became of it. covered: share of the model's own choices that the head can name."""
+
+    bundle: Path
+    entry: HeadEntry
+    n_bytes: int
+    covered: float
+    by_kind: dict[str, float]
+    n_skipped: int
+    is_finite: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns JSON-ready fields."""
+        return {
+            "bundle": str(self.bundle),
+            "n_tokens": self.entry.n_tokens,
+            "n_bytes": self.n_bytes,
+            "vocabulary": self.entry.head.config.trimmed_head_size,
+            "hidden_layers": list(self.entry.hidden_layers),
+            "held_out": list(self.entry.held_out),
+            "covered": round(self.covered, 4),
+            "by_kind": {kind: round(share, 4) for kind, share in self.by_kind.items()},
+            "n_skipped_files": self.n_skipped,
+            "is_finite": self.is_finite,
+        }
+
+    def text(self) -> str:
+        """Returns what people read."""
+        depths = ", ".join(f"{share:.1%}" for share in self.entry.held_out)
+        kinds = ", ".join(f"{kind or 'no suffix'} {s:.1%}" for kind, s in self.by_kind.items())
+        lines = [
+            f"{self.bundle}: a draft head of {self.n_bytes / 1e6:.1f} MB, trained on "
+            f"{self.entry.n_tokens:,} tokens",
+            f"of other texts it finds {depths} of the model's own tokens, by depth; it can name "
+            f"{self.covered:.1%} of them",
+            f"the first by kind of file: {kinds}",
+        ]
+        if self.n_skipped:
+            lines.append(f"{self.n_skipped} files are no UTF-8 text and were skipped")
+        if not self.is_finite:
+            lines.append("the loss was no number any more: the best head before that was kept")
+        return "\n".join(lines) + "\n"
+
+
+def train_bundle_head(
+    job: HeadJob, report: Callable[[str, int, int], None], is_stopping: Callable[[], bool]
+) -> HeadReport:
+    """Writes the bundle that ``job`` asks for.
+
+    Raises:
+        ConfigError: The bundle's model, the corpus or an option is not fit for it.
+        BundleError: A bundle is broken, or cannot be written.
+    """
+    try:
+        from edgedec.export.heads import train_head as heads
+        from edgedec.export.heads.training import TrainingPlan
+    except ImportError as error:
+        raise ConfigError(
+            f"training needs {error.name}, which is not installed: pip install 'edgedec[train]'"
+        ) from None
+    check_destination(job.output, job.force)
+    manifest = read_manifest(job.bundle)
+    plan = heads.HeadPlan(
+        TrainingPlan(job.epochs, job.rollout, learning_rate=job.learning_rate, seed=job.seed),
+        job.n_logits,
+        job.scheme,
+    )
+    layers = _checked_layers(manifest.target)
+    started_s = time.monotonic()
+
+    def is_over() -> bool:
+        is_late = job.minutes is not None and time.monotonic() - started_s > 60 * job.minutes
+        return is_late or is_stopping()
+
+    file, n_skipped = _read(job, manifest, layers, report, is_over)
+    heads.use_threads(job.threads or physical_cores())
+    head = heads.train_head(job.bundle, manifest, file, len(layers), plan, report, is_over)
+    entry = heads.head_entry(
+        head,
+        manifest.target,
+        fingerprint_of(manifest, manifest.target_name),
+        layers,
+        job.scheme,
+        ", ".join(map(str, job.corpus)),
+    )
+    sealed = heads.put_head(job.bundle, manifest, head, entry, job.output, job.force)
+    if job.features is None and not is_stopping():
+        shutil.rmtree(job.feature_folder, ignore_errors=True)
+    own = [path for path in entry.files if path not in manifest.target.files]
+    measured = head.trained.measured
+    return HeadReport(
+        job.output,
+        entry,
+        sum(sealed.files[path].n_bytes for path in own),
+        measured.covered,
+        measured.by_kind,
+        n_skipped,
+        head.trained.is_finite,
+    )
+
+
+def _read(
+    job: HeadJob,
+    manifest: BundleManifest,
+    layers: tuple[int, ...],
+    report: Callable[[str, int, int], None],
+    is_over: Callable[[], bool],
+) -> tuple[FeatureFile, int]:
+    """Returns the features of the corpus, and how many of its files were skipped."""
+    config = manifest.target.config
+    known = fingerprint_of(manifest, manifest.target_name), layers
+    key = (*known, *map(Path.absolute, job.corpus))
+    file = FeatureFile(job.feature_folder, key, len(layers) * config.hidden_size)
+    n_most = min(job.max_tokens, job.cache_mb * 10**6 // file.token_nbytes)
+    corpus = Corpus(job.corpus, WINDOW)
+    with load(job.bundle, EngineOptions(threads=job.threads, draft=False)) as engine:
+        encode = engine.tokenizer.encode
+        sequence = engine.new_sequence()
+        read_features(
+            sequence, corpus, encode, layers, config.rms_norm_eps, n_most, file, report, is_over
+        )
+    return file, corpus.n_skipped
+
+
+def _checked_layers(entry: ModelEntry) -> tuple[int, ...]:
+    """Returns the layers whose hidden states a head gets, the last one included."""
+    n_layers, layers = entry.config.n_layers, entry.contract.can.hidden
+    if len(layers) < 2 or layers[-1] != n_layers:
+        wanted = f"{max(1, n_layers // 14)},{n_layers // 2}"
+        raise ConfigError(
+            f"this bundle's graph returns the hidden states of the layers {list(layers)}, a draft "
+            f"head needs those of a low, a middle and the last one: export the model again with "
+            f"--hidden-layers {wanted}"
+        )
+    return layers

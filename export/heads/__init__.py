@@ -1,0 +1,1 @@
+"""Draft heads: trained on features of a bundle's own model, and put beside it."""

@@ -1,0 +1,164 @@
+"""The fused graph of a draft head, and its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper
+
+from edgedec.export.compilers.fused import kv_panels
+from edgedec.export.heads.bundle_weights import BundleWeights
+from edgedec.export.quantize import quantize_rows
+from edgedec.export.to_onnx.emit import PortableEmitter, rope_names
+from edgedec.export.to_onnx.graph import place, port_names
+from edgedec.export.to_onnx.passes.add_row_stats import add_row_stats
+from edgedec.export.to_onnx.passes.fold_bias import fold_bias
+from edgedec.export.to_onnx.passes.fold_norm import fold_norm
+from edgedec.export.to_onnx.passes.fold_residual import fold_residual
+from edgedec.export.to_onnx.passes.fuse_attention import fuse_attention
+from edgedec.export.to_onnx.passes.fuse_gate import fuse_gate
+from edgedec.export.to_onnx.passes.fuse_head_norm import fuse_head_norm
+from edgedec.export.to_onnx.passes.merge_projections import merge_projections
+from edgedec.export.to_onnx.passes.pack_matrices import pack_matrices
+from edgedec.export.to_onnx.passes.remove_unused import remove_unused
+from edgedec.export.to_onnx.passes.set_kv_format import set_kv_format
+from edgedec.kernels import pack
+from edgedec.models.config import ModelConfig
+from edgedec.models.draft_heads import head_recipe, head_shapes
+from edgedec.models.graph import FEATURES, LOGITS, Capabilities, GraphContract, KVFormat
+from edgedec.models.quant import QuantFormat
+from edgedec.models.rope import rope_of, rope_tables
+
+Float32 = npt.NDArray[np.float32]
+
+SHARED = "embed_tokens.weight"
+"""The weight that a head has from its model: the same bytes of the same file."""
+
+_PAGE_BYTES = 4096
+
+
+class HeadEmitter(PortableEmitter):
+    """A `PortableEmitter` whose rows have features."""
+
+    def __init__(self, config: ModelConfig, context: int, width: int) -> None:
+        super().__init__(config, context, frozenset({1}))
+        self._shapes = head_shapes(config, width)
+
+    def beside_features(self, x: str) -> str:
+        """Adds a Concat of the features."""
+        return self._node("Concat", [x, FEATURES], "beside_features", axis=-1)
+
+
+def emit_head(
+    config: ModelConfig,
+    context: int,
+    width: int,
+    formats: Mapping[str, QuantFormat],
+    kv_format: KVFormat,
+) -> onnx.ModelProto:
+    """Returns the fused graph of a head; its weights are references to bytes not yet written.
+
+    width: numbers that a row reads beside its token. formats: of every matrix, by name.
+    """
+    emitter = HeadEmitter(config, context, width)
+    logits = head_recipe(emitter, config)
+    emitter.name_output(logits, LOGITS, (1, "R", config.n_logits))
+    model = emitter.model()
+    for run in (
+        partial(pack_matrices, formats=formats),
+        fold_bias,
+        merge_projections,
+        fold_norm,
+        fuse_gate,
+        partial(fuse_head_norm, config=config),
+        partial(fuse_attention, config=config),
+        partial(set_kv_format, config=config, kv_format=kv_format),
+        fold_residual,
+        add_row_stats,
+        remove_unused,
+    ):
+        run(model)
+    features = helper.make_tensor_value_info(FEATURES, TensorProto.FLOAT, (1, "T", width))
+    model.graph.input.append(features)
+    return model
+
+
+def head_contract(
+    model: onnx.ModelProto, config: ModelConfig, width: int, parent: GraphContract
+) -> GraphContract:
+    """Returns what the graph of a head takes, gives and can do, for a model like ``parent``."""
+    return GraphContract(
+        compiler=parent.compiler,
+        backend=parent.backend,
+        triple=parent.triple,
+        providers=parent.providers,
+        inputs=port_names(model.graph.input),
+        outputs=port_names(model.graph.output),
+        kv=kv_panels(config, parent.kv.format),
+        can=Capabilities(trees=True, row_stats=True, hidden=(1,), features=width),
+    )
+
+
+def write_head(
+    model: onnx.ModelProto,
+    config: ModelConfig,
+    weights: Mapping[str, Float32],
+    formats: Mapping[str, QuantFormat],
+    parent: BundleWeights,
+    graph: Path,
+) -> None:
+    """Writes ``model`` to ``graph``, and its own weights beside it as ``.bin``.
+
+    Raises:
+        OSError: The disk is full.
+    """
+    own = graph.with_suffix(".bin")
+    with own.open("wb") as file:
+        for tensor in model.graph.initializer:
+            if tensor.data_location != TensorProto.EXTERNAL:
+                continue
+            if tensor.name == SHARED:
+                place(tensor, parent.place(SHARED))
+                continue
+            values = _values(tensor, config, weights, formats)
+            file.write(bytes(-file.tell() % _PAGE_BYTES))
+            entries = {
+                "location": own.name,
+                "offset": str(file.tell()),
+                "length": str(values.nbytes),
+            }
+            place(tensor, entries)
+            file.write(values.tobytes())
+    onnx.save(model, graph)
+
+
+def _values(
+    tensor: onnx.TensorProto,
+    config: ModelConfig,
+    weights: Mapping[str, Float32],
+    formats: Mapping[str, QuantFormat],
+) -> npt.NDArray[np.generic]:
+    """Returns what the bytes of a weight stand for: packed, as it is, or a rotation table."""
+    name = tensor.name
+    rope = rope_of(config.layer(0))
+    if name in (names := rope_names(config, rope)):
+        return rope_tables(config, tensor.dims[0], rope)[names.index(name)]
+    if tensor.data_type != TensorProto.UINT8:
+        return np.ascontiguousarray(weights[name])
+    if (fmt := formats[name]).is_float:
+        return pack(fmt.index, weights[name])
+    plain = quantize_rows(weights[name], fmt)
+    return pack(
+        fmt.index, plain.codes, plain.scale, plain.minimum, plain.sub_scale, plain.sub_minimum
+    )
+
+
+def own_matrices(config: ModelConfig, width: int) -> tuple[str, ...]:
+    """Returns the matrices that a head has for itself."""
+    shapes = head_shapes(config, width).items()
+    return tuple(name for name, shape in shapes if len(shape) == 2 and name != SHARED)

@@ -1,0 +1,191 @@
+"""A draft head in torch: the same recipe as its graph, over whole texts, with training-time test.
+
+Step 0 reads the target model's hidden states. Step s reads what step s - 1 made of the row before,
+as drafting does s tokens deep: its row t sees rows of step 0 up to t - s, then one of each step
+between, then itself.
+
+Source: EAGLE-3 (Li et al., 2025), section 3.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from edgedec.models.config import ModelConfig
+from edgedec.models.draft_heads import HeadOps, head_recipe
+from edgedec.models.rope import rope_of, rope_tables
+
+FROZEN = ("embed_tokens.weight", "lm_head.weight")
+"""Weights that stay the target model's."""
+
+
+class TorchHead(nn.Module):
+    """The weights of a head. `forward` gives logits of every step."""
+
+    def __init__(
+        self, config: ModelConfig, weights: Mapping[str, npt.NDArray[np.float32]], context: int
+    ) -> None:
+        """weights: by our names; of the embedding only the rows of tokens that occur."""
+        super().__init__()
+        self.config = config
+        self._weights = nn.ParameterDict(
+            {
+                _key(name): nn.Parameter(torch.tensor(values), requires_grad=name not in FROZEN)
+                for name, values in weights.items()
+            }
+        )
+        cos, sin = rope_tables(config, context, rope_of(config.layer(0)))
+        self.rope = torch.from_numpy(cos), torch.from_numpy(sin)
+
+    def weight(self, name: str) -> nn.Parameter:
+        """Returns the weight ``name``."""
+        found: nn.Parameter = self._weights[_key(name)]
+        return found
+
+    def trained(self) -> dict[str, nn.Parameter]:
+        """Returns the weights that are trained, by name."""
+        names = (key.replace("/", ".") for key in self._weights)
+        return {name: self.weight(name) for name in names if name not in FROZEN}
+
+    def forward(self, tokens: Tensor, hidden: Tensor, n_steps: int) -> list[Tensor]:
+        """Returns the logits after each token, a tensor for each step.
+
+        Shapes: tokens [B, T], places in the embedding; hidden [B, T, L * D] of the same tokens;
+            results [B, T, N].
+        """
+        size = self.config.hidden_size
+        past: list[tuple[Tensor, Tensor]] = []
+        features = functional.pad(_shifted(hidden, 1), (0, size))
+        logits = []
+        for _ in range(n_steps):
+            ops = TorchOps(self, tokens, features, past)
+            logits.append(head_recipe(ops, self.config))
+            features = functional.pad(_shifted(ops.output, 1), (hidden.shape[-1], 0))
+        return logits
+
+
+class TorchOps(HeadOps[Tensor]):
+    """`HeadOps` over tensors [B, T, features], for one step.
+
+    past: rotated keys and values of the steps before; this step's are appended.
+    """
+
+    def __init__(
+        self, head: TorchHead, tokens: Tensor, features: Tensor, past: list[tuple[Tensor, Tensor]]
+    ) -> None:
+        self._head = head
+        self._config = head.config
+        self._tokens = tokens
+        self._features = features
+        self._past = past
+        self.output = features
+
+    def embed(self, weight: str) -> Tensor:
+        """Returns the embedding of each token."""
+        return functional.embedding(self._tokens, self._head.weight(weight))
+
+    def rms_norm(self, x: Tensor, weight: str) -> Tensor:
+        """Returns `x / sqrt(mean(x^2) + eps) * weight`."""
+        g = self._head.weight(weight)
+        return functional.rms_norm(x.float(), g.shape, g, self._config.rms_norm_eps)
+
+    def head_norm(self, x: Tensor, weight: str) -> Tensor:
+        """Returns `rms_norm` of each head of ``x`` by itself."""
+        return self.rms_norm(_heads(x, self._config.head_size), weight).flatten(-2)
+
+    def linear(self, x: Tensor, weight: str, bias: str | None = None) -> Tensor:
+        """Returns `x @ W.T + b`."""
+        b = None if bias is None else self._head.weight(bias)
+        return functional.linear(x, self._head.weight(weight), b)
+
+    def attention(self, q: Tensor, k: Tensor, v: Tensor, layer: int) -> Tensor:
+        """Returns the attended heads, after appending this step's keys and values."""
+        c, step = self._config, len(self._past)
+        n_groups = c.n_heads // c.n_kv_heads
+        n = q.shape[1]
+        queries = self._rotated(q).reshape(len(q), c.n_kv_heads, n_groups, n, c.head_size)
+        values = _heads(v, c.head_size).transpose(1, 2)
+        self._past.append((self._rotated(k), values))
+        sees = torch.ones(n, n, dtype=torch.bool, device=q.device).tril(-step)
+        first = queries @ self._past[0][0].unsqueeze(2).transpose(-1, -2)
+        scores = [self._scored(first).masked_fill(~sees, -torch.inf)]
+        later = [
+            tuple(_shifted(part, step - s, dim=2).unsqueeze(2) for part in self._past[s])
+            for s in range(1, step + 1)
+        ]
+        scores += [self._scored((queries * key).sum(-1, keepdim=True)) for key, _ in later]
+        shares = torch.cat(scores, -1).float().softmax(-1).to(values.dtype)
+        attended = shares[..., :n] @ self._past[0][1].unsqueeze(2)
+        for i, (_, value) in enumerate(later, start=n):
+            attended = attended + shares[..., i : i + 1] * value
+        return attended.flatten(1, 2).transpose(1, 2).flatten(-2)
+
+    def gate(self, gate: Tensor, up: Tensor) -> Tensor:
+        """Returns `activation(gate) * up`."""
+        if self._config.activation == "gelu_tanh":
+            return functional.gelu(gate, approximate="tanh") * up
+        return functional.silu(gate) * up
+
+    def add(self, a: Tensor, b: Tensor) -> Tensor:
+        """Returns the sum."""
+        return a + b
+
+    def select_rows(self, x: Tensor) -> Tensor:
+        """Returns all rows."""
+        return x
+
+    def hidden(self, x: Tensor, layer: int) -> None:
+        """Notes the head's outputs."""
+        self.output = x
+
+    def beside_features(self, x: Tensor) -> Tensor:
+        """Returns each row with its features."""
+        return torch.cat([x, self._features], dim=-1)
+
+    def _scored(self, products: Tensor) -> Tensor:
+        scores, cap = products * self._config.product_scale, self._config.attention_softcap
+        return self.soft_cap(scores, cap) if cap else scores
+
+    def scale(self, x: Tensor, factor: float) -> Tensor:
+        """Returns ``x`` times ``factor``."""
+        return x * factor
+
+    def soft_cap(self, x: Tensor, bound: float) -> Tensor:
+        """Returns `bound * tanh(x / bound)`."""
+        return bound * torch.tanh(x / bound)
+
+    def experts(self, x: Tensor, router: Tensor, prefix: str) -> Tensor:
+        """Raises, for `head_config` refuses mixtures of experts."""
+        raise NotImplementedError(prefix)
+
+    def _rotated(self, x: Tensor) -> Tensor:
+        """Returns heads [B, H, T, d], channel i rotated with channel i + d / 2."""
+        heads = _heads(x, self._config.head_size).transpose(1, 2)
+        low, high = heads.chunk(2, dim=-1)
+        cos, sin = (table[: x.shape[1]].to(x.device) for table in self._head.rope)
+        return torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1).to(x.dtype)
+
+
+def _heads(x: Tensor, head_size: int) -> Tensor:
+    """Returns [B, T, H * d] as [B, T, H, d]."""
+    return x.reshape(*x.shape[:-1], -1, head_size)
+
+
+def _shifted(x: Tensor, n: int, dim: int = 1) -> Tensor:
+    """Returns ``x`` moved back by ``n`` rows, zeros before its first."""
+    if n == 0:
+        return x
+    kept = x.narrow(dim, 0, max(0, x.shape[dim] - n))
+    zeros = torch.zeros_like(x.narrow(dim, 0, x.shape[dim] - kept.shape[dim]))
+    return torch.cat([zeros, kept], dim=dim)
+
+
+def _key(name: str) -> str:
+    """Returns ``name`` as a `ParameterDict` may have it."""
+    return name.replace(".", "/")

@@ -1,0 +1,244 @@
+"""From features to a draft head in a bundle."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from edgedec.export.bundle import bundle_folder, write_manifest
+from edgedec.export.heads.bundle_weights import BundleWeights
+from edgedec.export.heads.feature_file import FeatureFile
+from edgedec.export.heads.graph import emit_head, head_contract, own_matrices, write_head
+from edgedec.export.heads.progress_file import ProgressFile
+from edgedec.export.heads.torch_head import TorchHead
+from edgedec.export.heads.training import Lessons, Report, Trained, Trainer, TrainingPlan
+from edgedec.export.quantize import SCHEMES
+from edgedec.models.bundle_files import FileEntry, file_sha256
+from edgedec.models.config import ModelConfig
+from edgedec.models.draft_heads import (
+    EAGLE,
+    INPUT,
+    TOKEN_NORM,
+    HeadEntry,
+    feature_width,
+    head_config,
+    head_shapes,
+)
+from edgedec.models.errors import ConfigError
+from edgedec.models.head_ids import write_head_ids
+from edgedec.models.manifest import BundleManifest
+from edgedec.models.model_entry import DRAFT_MODEL, ModelEntry
+from edgedec.models.quant import FORMATS, QuantFormat
+
+Float32 = npt.NDArray[np.float32]
+
+_SPREAD = 0.02
+"""Standard deviation of weights that begin at random."""
+
+
+@dataclass(frozen=True)
+class HeadPlan:
+    """What head shall be made.
+
+    n_logits: most tokens that it can name. scheme: how it is quantised, a key of `SCHEMES`.
+    """
+
+    training: TrainingPlan
+    n_logits: int = 8192
+    scheme: str = "int8"
+
+    def __post_init__(self) -> None:
+        if SCHEMES.get(self.scheme) is None or self.scheme == "mixed":
+            known = [name for name, fmt in SCHEMES.items() if fmt and name != "mixed"]
+            raise ConfigError(f"a head is quantised as {', '.join(known)}, got {self.scheme!r}")
+
+
+@dataclass(frozen=True)
+class TrainedHead:
+    """A head: its configuration, all of its own weights by name, and what it was measured at."""
+
+    config: ModelConfig
+    weights: dict[str, Float32]
+    head_ids: npt.NDArray[np.int64]
+    n_tokens: int
+    trained: Trained
+
+
+def train_head(
+    bundle: Path,
+    manifest: BundleManifest,
+    features: FeatureFile,
+    n_layers: int,
+    plan: HeadPlan,
+    report: Report,
+    is_over: Callable[[], bool] = lambda: False,
+) -> TrainedHead:
+    """Returns a head of the target model of ``bundle``, trained on ``features`` of ``n_layers``.
+
+    Raises:
+        ConfigError: The model is of a kind that has no heads, there are too few texts, or the loss
+            was no number from the beginning.
+        OSError: The disk is full.
+    """
+    target = manifest.target
+    lessons = Lessons.of(features.texts(), plan.n_logits, manifest.stop_token_ids)
+    config = head_config(target.config, len(lessons.head_ids))
+    parent = BundleWeights(bundle, target)
+    weights = initial_weights(parent, target, lessons, n_layers, plan.training.seed)
+    context = max(features.lengths)
+    file = ProgressFile(features.folder / "training.npz", (plan, features.lengths))
+    head = TorchHead(config, weights, context)
+    trained = Trainer(head, lessons, plan.training, file).run(report, is_over)
+    del weights["embed_tokens.weight"]
+    return TrainedHead(
+        config, weights | trained.weights, lessons.head_ids, lessons.n_tokens, trained
+    )
+
+
+def initial_weights(
+    parent: BundleWeights, target: ModelEntry, lessons: Lessons, n_layers: int, seed: int
+) -> dict[str, Float32]:
+    """Returns what training begins with: the model's last layer, norm and rows of its LM head.
+
+    The residual stream begins as the last layer's normed hidden state, or the head's own output.
+    """
+    config = target.config
+    size, rng = config.hidden_size, np.random.default_rng(seed)
+    last = f"layers.{config.n_layers - 1}."
+    width = feature_width(config, n_layers)
+    weights: dict[str, Float32] = {}
+    for name, shape in head_shapes(head_config(config, len(lessons.head_ids)), width).items():
+        source = name.replace("layers.0.", last)
+        if name == TOKEN_NORM:
+            weights[name] = np.ones(size, np.float32)
+        elif name == INPUT:
+            made = _SPREAD * rng.standard_normal(shape, np.float32)
+            made[:, -2 * size : -size] += np.diag(parent.vector("norm.weight"))
+            made[:, -size:] += np.eye(size, dtype=np.float32)
+            weights[name] = made
+        elif name == "embed_tokens.weight":
+            weights[name] = parent.matrix(name, lessons.token_ids)
+        elif name == "lm_head.weight":
+            whole = "embed_tokens.weight" if config.is_head_tied else name
+            weights[name] = parent.matrix(whole, lessons.head_ids)
+        else:
+            weights[name] = parent.matrix(source) if len(shape) == 2 else parent.vector(source)
+    return weights
+
+
+def put_head(
+    bundle: Path,
+    manifest: BundleManifest,
+    head: TrainedHead,
+    entry: HeadEntry,
+    destination: Path,
+    is_overwrite_allowed: bool,
+) -> BundleManifest:
+    """Writes a bundle that has ``head`` beside all that ``bundle`` has; returns its manifest.
+
+    Files that stay are hard links where the file system has them.
+
+    Raises:
+        BundleError: The destination cannot be written; whatever was there is untouched.
+    """
+    files = dict(manifest.files)
+    for path in manifest.head.files if manifest.head is not None else ():
+        if path not in manifest.target.files:
+            del files[path]
+    with bundle_folder(destination, is_overwrite_allowed) as folder:
+        for path in files:
+            _link(bundle / path, folder / path)
+        _write(bundle, manifest.target, head, entry, folder)
+        for path in entry.files:
+            if path not in files:
+                written = folder / path
+                files[path] = FileEntry(written.stat().st_size, file_sha256(written))
+        sealed = dataclasses.replace(manifest, files=files, head=entry)
+        write_manifest(folder, sealed)
+    return sealed
+
+
+def head_entry(
+    head: TrainedHead,
+    target: ModelEntry,
+    fingerprint: str,
+    hidden_layers: Sequence[int],
+    scheme: str,
+    corpus: str,
+) -> HeadEntry:
+    """Returns what a manifest states of ``head``; its files lie beside the target model's.
+
+    fingerprint: of the target model.
+    """
+    width = feature_width(target.config, len(hidden_layers))
+    formats = head_formats(target, head.config, width, scheme)
+    folder = PurePosixPath(target.graph).parent
+    graph = emit_head(head.config, target.context, width, formats, target.contract.kv.format)
+    own = {key: str(folder / f"{EAGLE}{end}") for key, end in _ENDS.items()}
+    model = ModelEntry(
+        kind=DRAFT_MODEL,
+        graph=own["graph"],
+        weights=(own["weights"], *target.weights),
+        contract=head_contract(graph, head.config, width, target.contract),
+        config=head.config,
+        context=target.context,
+        tensor_formats={name: fmt.name for name, fmt in formats.items()},
+        head_ids=own["ids"],
+    )
+    measured = head.trained.measured
+    return HeadEntry(
+        kind=EAGLE,
+        model=fingerprint,
+        head=model,
+        hidden_layers=tuple(hidden_layers),
+        corpus=corpus,
+        n_tokens=head.n_tokens,
+        held_out=tuple(round(share, 4) for share in measured.by_depth),
+    )
+
+
+_ENDS = {"graph": ".onnx", "weights": ".bin", "ids": "_ids.bin"}
+
+
+def head_formats(
+    target: ModelEntry, config: ModelConfig, width: int, scheme: str
+) -> dict[str, QuantFormat]:
+    """Returns the format of every matrix of a head; the embedding's is the target model's."""
+    own = FORMATS[SCHEMES[scheme] or "f32"]
+    shared = {"embed_tokens.weight": FORMATS[target.tensor_formats["embed_tokens.weight"]]}
+    return shared | dict.fromkeys(own_matrices(config, width), own)
+
+
+def _write(
+    bundle: Path, target: ModelEntry, head: TrainedHead, entry: HeadEntry, folder: Path
+) -> None:
+    model = entry.head
+    width, formats = model.contract.can.features, model.tensor_formats
+    by_name: Mapping[str, QuantFormat] = {name: FORMATS[fmt] for name, fmt in formats.items()}
+    graph = emit_head(head.config, model.context, width, by_name, model.contract.kv.format)
+    parent = BundleWeights(bundle, target)
+    write_head(graph, head.config, head.weights, by_name, parent, folder / model.graph)
+    assert model.head_ids is not None
+    write_head_ids(folder / model.head_ids, head.head_ids.astype(np.int32))
+
+
+def _link(source: Path, destination: Path) -> None:
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, destination)
+    except OSError:
+        shutil.copyfile(source, destination)
+
+
+def use_threads(n_threads: int) -> None:
+    """Has torch compute with so many threads, and the same way each time."""
+    torch.set_num_threads(n_threads)
+    torch.use_deterministic_algorithms(True)

@@ -1,0 +1,184 @@
+"""Draft heads: what is trained upon a model's hidden states to guess its next tokens.
+
+A head is one decoder layer. Row t reads the embedding of token t beside *features* of token t - 1:
+hidden states of the target model where that has computed them, else what the head itself made of
+row t - 1. Its logits are about token t + 1.
+
+Source: EAGLE (Li et al., 2024) for the shift by one and the head's own outputs as features, EAGLE-3
+(Li et al., 2025) for features of several layers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from edgedec.models.blocks import Ops, attention_half, decoder_shapes, mlp_half
+from edgedec.models.config import ModelConfig
+from edgedec.models.errors import ConfigError
+from edgedec.models.fields import Fields
+from edgedec.models.model_entry import DRAFT_MODEL, ModelEntry, read_model_entry
+
+EAGLE = "eagle"
+"""Kind of the entries below."""
+
+INPUT, TOKEN_NORM = "input_proj.weight", "token_norm.weight"
+"""Weights of a head that a decoder layer has not: what makes its residual stream, and the norm of
+embeddings before that."""
+
+T = TypeVar("T")
+Float32 = npt.NDArray[np.float32]
+
+_MAX_COUNT = 2**62
+
+
+@dataclass(frozen=True)
+class HeadEntry:
+    """A draft head of the target model.
+
+    kind: `EAGLE`. model: fingerprint of the model it was trained for, on. head: its graph, of one
+    layer, with a trimmed LM head. hidden_layers: those whose hidden states are its features.
+    corpus: what it was trained on. n_tokens: of it. held_out: share of the model's own choices, in
+    text it was not trained on, that the head finds: for the next token, for the one after if that
+    was found, and so on.
+    """
+
+    kind: str
+    model: str
+    head: ModelEntry
+    hidden_layers: tuple[int, ...]
+    corpus: str
+    n_tokens: int
+    held_out: tuple[float, ...]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Its files, as keys of `BundleManifest.files`; some may be the target model's, too."""
+        return self.head.files
+
+    def check_fits(self, model: str, config: ModelConfig, hidden: tuple[int, ...]) -> None:
+        """Raises a ConfigError, which names what differs, where the head is of another model."""
+        again = "train one for it with `edgedec train head`"
+        if self.model != model:
+            raise ConfigError(
+                f"the draft head was trained for the model {self.model[:12]}, this one is "
+                f"{model[:12]}: {again}"
+            )
+        if self.head.config.hidden_size != config.hidden_size:
+            raise ConfigError(
+                f"the draft head is {self.head.config.hidden_size} wide, the model "
+                f"{config.hidden_size}: {again}"
+            )
+        if missing := sorted(set(self.hidden_layers) - set(hidden)):
+            raise ConfigError(
+                f"the draft head needs hidden states of layer {missing[0]}, the model's graph "
+                f"returns those of {list(hidden)}: {again}"
+            )
+        width = feature_width(config, len(self.hidden_layers))
+        if self.head.contract.can.features != width:
+            raise ConfigError(
+                f"the draft head reads {self.head.contract.can.features} features, expected "
+                f"{width} of {len(self.hidden_layers)} layers: {again}"
+            )
+
+
+def read_head(name: str, fields: Fields) -> HeadEntry:
+    """Returns the head that a manifest states, types and ranges checked. name: in errors."""
+    fields.exactly({f.name for f in dataclasses.fields(HeadEntry)})
+    if (kind := fields.text("kind")) != EAGLE:
+        fields.fail("kind", kind, EAGLE)
+    head = read_model_entry(name, fields.table("head"))
+    if head.kind != DRAFT_MODEL or not head.config.trimmed_head_size:
+        fields.refuse_with("head", f"is a {head.kind} model, expected a draft with a trimmed head")
+    held_out = fields.numbers("held_out")
+    if not held_out or not all(0 <= share <= 1 for share in held_out):
+        fields.fail("held_out", list(held_out), "shares of 0 to 1")
+    return HeadEntry(
+        kind=kind,
+        model=fields.text("model"),
+        head=head,
+        hidden_layers=fields.integers("hidden_layers", 0, 10_000),
+        corpus=fields.text("corpus"),
+        n_tokens=fields.integer("n_tokens", least=1, most=_MAX_COUNT),
+        held_out=held_out,
+    )
+
+
+def feature_width(config: ModelConfig, n_layers: int) -> int:
+    """Returns the numbers a row of a head reads beside a token: of ``n_layers``, then its own."""
+    return (n_layers + 1) * config.hidden_size
+
+
+def head_config(config: ModelConfig, n_logits: int) -> ModelConfig:
+    """Returns the configuration of a head: the model's last layer, and some of its tokens.
+
+    Raises:
+        ConfigError: The model's layers are mixtures of experts.
+    """
+    if config.n_experts:
+        raise ConfigError("draft heads for mixtures of experts are not supported")
+    layers = tuple(dataclasses.replace(layer, window=0) for layer in config.layers[-1:])
+    return dataclasses.replace(
+        config,
+        n_layers=1,
+        layers=layers,
+        is_head_tied=False,
+        trimmed_head_size=n_logits,
+        embedding_scale=1.0,
+        logit_scale=1.0,
+        logit_softcap=0.0,
+    )
+
+
+def head_shapes(config: ModelConfig, width: int) -> dict[str, tuple[int, ...]]:
+    """Returns every weight of the head of this ``config``, with its shape (matrices [N, K])."""
+    size = config.hidden_size
+    return decoder_shapes(config) | {TOKEN_NORM: (size,), INPUT: (size, size + width)}
+
+
+def head_features(
+    hidden: Mapping[int, Float32], layers: tuple[int, ...], epsilon: float
+) -> Float32:
+    """Returns the features of tokens whose hidden states are known.
+
+    Each layer's are divided by their root mean square. Nothing of the head's own stands beside.
+
+    Shapes: hidden [T, D] each, result [T, (len(layers) + 1) * D].
+    """
+    parts = [normed(hidden[layer], epsilon) for layer in layers]
+    return np.concatenate([*parts, np.zeros_like(parts[0])], axis=1)
+
+
+def own_features(outputs: Float32, n_layers: int) -> Float32:
+    """Returns the features of tokens that only the head has read, by its ``outputs`` [T, D]."""
+    unknown = np.zeros((len(outputs), n_layers * outputs.shape[1]), np.float32)
+    return np.concatenate([unknown, outputs], axis=1)
+
+
+def normed(hidden: Float32, epsilon: float) -> Float32:
+    """Returns rows [T, D] divided by their root mean square."""
+    scale = np.sqrt(np.square(hidden, dtype=np.float32).mean(axis=1, keepdims=True) + epsilon)
+    result: Float32 = hidden / scale
+    return result
+
+
+class HeadOps(Ops[T], Protocol[T]):
+    """`Ops` over a head's rows."""
+
+    def beside_features(self, x: T) -> T:
+        """Returns each row of ``x`` with its features behind it."""
+
+
+def head_recipe(ops: HeadOps[T], config: ModelConfig) -> T:
+    """Returns the logits of the selected rows; notes the head's outputs as those of layer 1."""
+    token = ops.rms_norm(ops.embed("embed_tokens.weight"), TOKEN_NORM)
+    x = ops.linear(ops.beside_features(token), INPUT)
+    x = mlp_half(ops, config, 0, attention_half(ops, config, 0, x))
+    x = ops.rms_norm(x, "norm.weight")
+    ops.hidden(x, 1)
+    return ops.linear(ops.select_rows(x), "lm_head.weight")

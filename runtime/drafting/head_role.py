@@ -1,0 +1,32 @@
+"""The draft head of one engine, opened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from edgedec.runtime.sessions.model import Model
+from edgedec.runtime.sessions.pool import SequencePool
+from edgedec.runtime.text.token_map import TokenMap
+
+
+@dataclass(frozen=True)
+class HeadRole:
+    """A draft head's sequences, the tokens its logits are about, and what its features are.
+
+    target_vocab_size: tokens that the target model has logits for. hidden_layers: layers of the
+    target model whose hidden states make the features. epsilon: of their norms. release: called
+    with the head when nobody needs it.
+    """
+
+    pool: SequencePool
+    token_map: TokenMap
+    target_vocab_size: int
+    hidden_layers: tuple[int, ...]
+    epsilon: float
+    release: Callable[[Model], None] = lambda model: model.close()
+
+    def close(self) -> None:
+        """Closes all sequences and releases the head."""
+        self.pool.close()
+        self.release(self.pool.model)

@@ -1,0 +1,77 @@
+"""Where an engine's draft head lies. It is opened only when a method asks for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edgedec.models.draft_heads import HeadEntry
+from edgedec.models.errors import BundleError, ConfigError
+from edgedec.models.head_ids import read_head_ids
+from edgedec.models.manifest import BundleManifest
+from edgedec.runtime.backends import open_model, release_model
+from edgedec.runtime.cores.affinity import Affinity
+from edgedec.runtime.drafting.head_role import HeadRole
+from edgedec.runtime.sessions.memory import fingerprint_of
+from edgedec.runtime.sessions.pool import SequencePool
+from edgedec.runtime.text.token_map import TokenMap
+
+
+@dataclass(frozen=True)
+class HeadSource:
+    """A draft head and what opening it takes.
+
+    folder: bundle that holds it. identity: names the head's files. affinity: where its threads
+    stay.
+    """
+
+    folder: Path
+    entry: HeadEntry
+    identity: str
+    target_vocab_size: int
+    threads: int
+    context: int
+    affinity: Affinity = field(default_factory=Affinity)
+
+    def open(self) -> HeadRole:
+        """Returns the head, opened; raises a BundleError where it is broken."""
+        head = self.entry.head
+        config = head.config
+        assert head.head_ids is not None
+        ids = read_head_ids(self.folder / head.head_ids, config.vocab_size).tolist()
+        model = open_model(self.folder, head, self.threads, self.affinity)
+        return HeadRole(
+            pool=SequencePool(model, self.context),
+            token_map=TokenMap.same(self.target_vocab_size, config.vocab_size, ids),
+            target_vocab_size=self.target_vocab_size,
+            hidden_layers=self.entry.hidden_layers,
+            epsilon=config.rms_norm_eps,
+            release=release_model,
+        )
+
+
+def find_head(
+    folder: Path, manifest: BundleManifest, threads: int, context: int, affinity: Affinity
+) -> HeadSource | None:
+    """Returns where the bundle's draft head lies, if it has one; reads no file.
+
+    Raises:
+        BundleError: The head is another model's.
+    """
+    entry, target = manifest.head, manifest.target
+    if entry is None:
+        return None
+    try:
+        fingerprint = fingerprint_of(manifest, manifest.target_name)
+        entry.check_fits(fingerprint, target.config, target.contract.can.hidden)
+    except ConfigError as error:
+        raise BundleError(str(error)) from None
+    return HeadSource(
+        folder=folder,
+        entry=entry,
+        identity="-".join(manifest.files[path].sha256[:8] for path in entry.files),
+        target_vocab_size=target.config.n_logits,
+        threads=threads,
+        context=min(context, entry.head.context),
+        affinity=affinity,
+    )

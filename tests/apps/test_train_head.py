@@ -1,0 +1,70 @@
+"""`edgedec train head`: what it reads of a corpus, and what it cannot train. Its page runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edgedec.apps.training.corpus import Corpus
+from edgedec.models.errors import ConfigError
+
+from .conftest import Cli
+
+WINDOW = 8
+
+
+def letters(text: str) -> list[int]:
+    return [ord(c) for c in text]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two long texts, a short one, and three files that are no text."""
+    (tmp_path / "long.py").write_text("abcdefgh" * 5)
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "other.md").write_text("ABCDEFGH" * 3)
+    (tmp_path / "short.txt").write_text("xy")
+    (tmp_path / "image.png").write_bytes(b"\x89PNG\0\0" * 100)
+    (tmp_path / "zeros.txt").write_bytes(b"text\0text")
+    (tmp_path / "latin1.txt").write_bytes("größe ".encode("latin-1") * 20_000)
+    (tmp_path / ".hidden").write_text("never")
+    return tmp_path
+
+
+def test_every_file_has_its_turn_before_any_has_two(folder: Path) -> None:
+    corpus = Corpus((folder,), WINDOW)
+    found = list(corpus.windows(letters))
+    assert {kind for kind, _ in found[:3]} == {".py", ".md", ".txt"}
+    assert [kind for kind, _ in found].count(".py") == 5
+    assert [kind for kind, _ in found].count(".md") == 3
+    assert corpus.n_skipped == 3
+    assert found == list(Corpus((folder,), WINDOW).windows(letters))
+
+
+def test_a_character_cut_in_two_is_no_reason_to_skip(tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text("a" + "é" * 40_000)
+    corpus = Corpus((tmp_path / "long.txt",), 10_000)
+    assert len(list(corpus.windows(letters))) > 0
+    assert corpus.n_skipped == 0
+
+
+def test_a_corpus_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="expected a text file or a folder to learn from"):
+        list(Corpus((tmp_path / "nowhere",), WINDOW).windows(letters))
+
+
+@pytest.mark.e2e
+def test_what_cannot_be_trained(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="needs the extra train")
+    asked = ("train", "head", smollm2_bundle, "--corpus", Path(__file__), "-o", tmp_path / "new")
+    error = cli(*asked).error
+    assert (
+        "returns the hidden states of the layers [30], a draft head needs those of a low" in error
+    )
+    assert "export the model again with --hidden-layers 2,15" in error
+    assert "a head is quantised as int8, int4" in cli(*asked, "--quantization", "keep").error
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "mine").touch()
+    assert "exists already" in cli(*asked).error
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "new"]
