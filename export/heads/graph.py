@@ -11,10 +11,10 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
 
-from edgedec.export.compilers.fused import kv_panels
 from edgedec.export.heads.bundle_weights import BundleWeights
+from edgedec.export.kv_panels import kv_panels
 from edgedec.export.quantize import quantize_rows
-from edgedec.export.to_onnx.emit import PortableEmitter, rope_names
+from edgedec.export.to_onnx.emit import PortableEmitter
 from edgedec.export.to_onnx.graph import place, port_names
 from edgedec.export.to_onnx.passes.add_row_stats import add_row_stats
 from edgedec.export.to_onnx.passes.fold_bias import fold_bias
@@ -27,6 +27,7 @@ from edgedec.export.to_onnx.passes.merge_projections import merge_projections
 from edgedec.export.to_onnx.passes.pack_matrices import pack_matrices
 from edgedec.export.to_onnx.passes.remove_unused import remove_unused
 from edgedec.export.to_onnx.passes.set_kv_format import set_kv_format
+from edgedec.export.weights_file import rope_names
 from edgedec.kernels import pack
 from edgedec.models.config import ModelConfig
 from edgedec.models.draft_heads import head_recipe, head_shapes
