@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
+from importlib.util import find_spec
 from typing import Any
 
 import typer
@@ -70,7 +71,8 @@ def _examine_onnxruntime(problems: list[str]) -> dict[str, Any]:
     try:
         import onnxruntime
     except ImportError as error:
-        problems.append(f"onnxruntime does not import ({error}): pip install onnxruntime")
+        if find_spec("tvm_ffi") is None:  # with it there are bundles that need no ONNX Runtime
+            problems.append(f"onnxruntime does not import ({error}): pip install onnxruntime")
         return {"version": version("onnxruntime"), "providers": []}
     return {
         "version": onnxruntime.__version__,

@@ -7,10 +7,23 @@ import functools
 from collections.abc import Callable
 from ctypes import POINTER, c_char_p, c_float, c_int, c_int64, c_void_p
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 _NAMES = ("libedgedec_kernels.so", "libedgedec_kernels.dylib", "libedgedec_kernels.dll")
 _REBUILD = "install edgedec again (pip install .) with a C++ compiler present"
+
+
+_PROGRAMS: tuple[tuple[str, tuple[Any, ...], Any], ...] = (
+    ("edgedec_tvm_register", (c_void_p,), c_int),
+    ("edgedec_program_open", (c_char_p, c_void_p, c_int64, c_char_p, c_int64), c_void_p),
+    ("edgedec_program_close", (c_void_p,), None),
+    ("edgedec_pool_open", (c_int, POINTER(c_int), c_int), c_void_p),
+    ("edgedec_pool_close", (c_void_p,), None),
+    ("edgedec_pass_begin", (c_void_p, c_void_p), None),
+    ("edgedec_pass_end", (c_void_p,), None),
+    ("edgedec_pass_stop", (c_void_p,), None),
+)
+"""What src/tvm_ops.cc exports: name, arguments, result."""
 
 
 class MatrixArgs(ctypes.Structure):
@@ -133,6 +146,9 @@ def _declare(library: ctypes.CDLL) -> None:
     library.edgedec_packed_nbytes.restype = c_int64
     library.edgedec_pack.argtypes = (POINTER(PlainArgs), c_void_p)
     library.edgedec_pack.restype = None
+    for name, argtypes, restype in _PROGRAMS:
+        function = getattr(library, name)
+        function.argtypes, function.restype = argtypes, restype
 
 
 def _check_size(library: ctypes.CDLL, name: str, struct: type[ctypes.Structure]) -> None:

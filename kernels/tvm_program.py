@@ -10,7 +10,7 @@ import math
 import mmap
 import threading
 from collections.abc import Sequence
-from ctypes import POINTER, c_char_p, c_int, c_int64, c_void_p
+from ctypes import c_int
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -157,24 +157,8 @@ def _load_runtime(paths: Sequence[Path]) -> None:
 @cache
 def _register() -> None:
     library = open_library()
-    _declare(library)
     if not library.edgedec_tvm_register(tvm_ffi.LIB._handle):
         raise RuntimeError("this tvm_ffi lacks functions of version 0.1: upgrade apache-tvm-ffi")
-
-
-def _declare(library: ctypes.CDLL) -> None:
-    for name, argtypes, restype in (
-        ("edgedec_tvm_register", (c_void_p,), c_int),
-        ("edgedec_program_open", (c_char_p, c_void_p, c_int64, c_char_p, c_int64), c_void_p),
-        ("edgedec_program_close", (c_void_p,), None),
-        ("edgedec_pool_open", (c_int, POINTER(c_int), c_int), c_void_p),
-        ("edgedec_pool_close", (c_void_p,), None),
-        ("edgedec_pass_begin", (c_void_p, c_void_p), None),
-        ("edgedec_pass_end", (c_void_p,), None),
-        ("edgedec_pass_stop", (c_void_p,), None),
-    ):
-        function = getattr(library, name)
-        function.argtypes, function.restype = argtypes, restype
 
 
 def _map(path: Path) -> npt.NDArray[np.uint8]:

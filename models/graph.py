@@ -73,6 +73,9 @@ ANY_TRIPLE = "any"
 CODE_BACKENDS = ("tvm",)
 """Backends whose graphs are compiled code, which is executed; all others run ONNX graphs."""
 
+CODE_WEIGHTS = "weights.bin"
+"""File beside compiled code that it maps."""
+
 _PAST = re.compile(r"past_key_values\.(\d+)\.(key|value)")
 
 

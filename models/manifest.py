@@ -18,7 +18,7 @@ from edgedec.models.bundle_files import (
 )
 from edgedec.models.errors import BundleError
 from edgedec.models.fields import Fields, shown
-from edgedec.models.graph import CODE_BACKENDS
+from edgedec.models.graph import CODE_BACKENDS, CODE_WEIGHTS
 from edgedec.models.model_entry import DRAFT_MODEL, TARGET_MODEL, ModelEntry, read_model_entry
 from edgedec.models.onnx_locations import locations
 
@@ -223,24 +223,27 @@ def _check_references(manifest: BundleManifest) -> None:
 
 
 def check_locations(folder: Path, manifest: BundleManifest) -> None:
-    """Raises if an ONNX graph reads files that are not listed as its weights."""
-    listed = {
-        f"models.{name}": (model.graph, model.weights)
-        for name, model in manifest.models.items()
-        if model.contract.backend not in CODE_BACKENDS
-    }
+    """Raises if a graph reads files that are not listed as its weights."""
+    for name, model in manifest.models.items():
+        is_code = model.contract.backend in CODE_BACKENDS
+        read = {CODE_WEIGHTS} if is_code else locations(folder / model.graph)
+        _check_listed(f"models.{name}", model.graph, model.weights, read)
     for name, entry in manifest.auxiliary.items():
-        listed[f"auxiliary.{name}"] = (entry.graph, (entry.weights,))
+        found = locations(folder / entry.graph)
+        _check_listed(f"auxiliary.{name}", entry.graph, (entry.weights,), found)
     if manifest.head is not None:
-        listed["head"] = (manifest.head.head.graph, manifest.head.head.weights)
-    for name, (graph, weights) in listed.items():
-        beside = PurePosixPath(graph).parent
-        for location in sorted(locations(folder / graph)):
-            if (beside / location).as_posix() not in weights:
-                raise BundleError(
-                    f"{graph} reads {shown(location)}, which manifest.{name}.weights does not "
-                    "list: export the model again"
-                )
+        head = manifest.head.head
+        _check_listed("head", head.graph, head.weights, locations(folder / head.graph))
+
+
+def _check_listed(name: str, graph: str, weights: tuple[str, ...], read: set[str]) -> None:
+    beside = PurePosixPath(graph).parent
+    for location in sorted(read):
+        if (beside / location).as_posix() not in weights:
+            raise BundleError(
+                f"{graph} reads {shown(location)}, which manifest.{name}.weights does not "
+                "list: export the model again"
+            )
 
 
 def _check_head_ids(name: str, model: ModelEntry, files: Mapping[str, FileEntry]) -> None:

@@ -14,7 +14,14 @@ from edgedec.kernels.tvm_program import RUNTIME_NAMES, Machine, Program, as_arra
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, SessionError
 from edgedec.models.fields import shown
-from edgedec.models.graph import LOGITS, ROW_STATS, GraphContract, hidden_port, stats_port
+from edgedec.models.graph import (
+    CODE_WEIGHTS,
+    LOGITS,
+    ROW_STATS,
+    GraphContract,
+    hidden_port,
+    stats_port,
+)
 from edgedec.runtime.backends._in_place import InPlaceKVCache, InPlaceModel, check_kv_cache
 from edgedec.runtime.backends._pass_arrays import PassArrays, PassShape
 from edgedec.runtime.cores.affinity import Affinity
@@ -24,7 +31,6 @@ from edgedec.runtime.sessions.row_stats import RowStats
 from edgedec.runtime.sessions.rows import Rows
 from edgedec.runtime.trust import check_trusted
 
-_WEIGHTS = "weights.bin"
 _MAX_SHAPES = 128
 
 
@@ -151,8 +157,8 @@ def _open_program(graph: Path) -> Program:
     for path in (graph, *runtime):
         check_trusted(path)
     try:
-        program = Program(graph, graph.parent / _WEIGHTS, runtime)
-    except (RuntimeError, OSError) as error:
+        program = Program(graph, graph.parent / CODE_WEIGHTS, runtime)
+    except (RuntimeError, OSError, ValueError) as error:
         raise BundleError(
             f"{graph} cannot be opened ({error}); check it with `edgedec inspect --verify`, or "
             "export the model again"

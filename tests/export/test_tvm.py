@@ -231,6 +231,20 @@ class TestHostileBundles:
         with pytest.raises(BundleError, match="cannot be opened"):
             edgedec.load(bundle)
 
+    def test_weights_that_are_not_listed(self, bundle: Path) -> None:
+        path = bundle / "manifest.json"
+        fields = json.loads(path.read_text())
+        fields["models"]["target"]["weights"] = ["tokenizer.json"]
+        path.write_text(json.dumps(fields))
+        with pytest.raises(BundleError, match="reads 'weights.bin', which manifest.models.target"):
+            edgedec.load(bundle)
+
+    def test_weights_that_are_empty(self, bundle: Path) -> None:
+        (bundle / "target" / "weights.bin").write_bytes(b"")
+        edit(bundle)
+        with pytest.raises(BundleError, match="model.so cannot be opened"):
+            edgedec.load(bundle)
+
     def test_weights_that_are_too_short(self, bundle: Path) -> None:
         weights = bundle / "target" / "weights.bin"
         weights.write_bytes(weights.read_bytes()[:8192])
