@@ -109,7 +109,7 @@ class Machine:
             except Exception as error:
                 raise RuntimeError(one_line(error)) from None
             finally:
-                self._library.edgedec_pass_end(self._pool)
+                self._library.edgedec_pass_end()
 
     def stop(self) -> None:
         """Ends the pass under way, between two nodes of its graph."""

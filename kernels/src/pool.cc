@@ -12,8 +12,9 @@
 namespace edk {
 namespace {
 
-/// Looks that a waiting thread takes before it offers its processor to others.
-constexpr int kPatience = 4096;
+/// Looks that a waiting thread takes before it sleeps: some 100 us, far more than what lies between
+/// two operators. Where others want its processor, whoever it waits for may be waiting for that.
+constexpr int kPatience = 2048;
 
 inline void pause_briefly() {
 #if defined(__x86_64__)
@@ -23,12 +24,14 @@ inline void pause_briefly() {
 #endif
 }
 
-/// Returns once `is_done`, having waited at full speed for as long as that is likely to be short.
+/// Looks for as long as `is_done` is likely to come true soon; returns whether it has.
 template <class Condition>
-void wait_until(Condition is_done) {
-  for (int looks = 0; !is_done(); ++looks) {
-    looks < kPatience ? pause_briefly() : std::this_thread::yield();
+bool comes_soon(Condition is_done) {
+  for (int looks = 0; looks < kPatience; ++looks) {
+    if (is_done()) return true;
+    pause_briefly();
   }
+  return false;
 }
 
 void stay_on(int processor) {
@@ -64,23 +67,11 @@ Pool::Pool(int n_threads, std::vector<int> processors) : shares_(static_cast<siz
 Pool::~Pool() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    is_ending_ = true;
+    is_ending_.store(true);
   }
-  wake_.notify_all();
+  opened_.notify_all();
   for (std::thread& helper : helpers_) helper.join();
 }
-
-void Pool::begin_pass() {
-  is_stopped_.store(false);
-  if (helpers_.empty()) return;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    is_awake_.store(true);
-  }
-  wake_.notify_all();
-}
-
-void Pool::end_pass() { is_awake_.store(false); }
 
 void Pool::check_not_stopped() const {
   if (is_stopped_.load(std::memory_order_relaxed)) fail("the pass was stopped");
@@ -95,16 +86,31 @@ void Pool::run(int64_t n, void (*fn)(void* user, int64_t i), void* user) const {
     share.next.store(i * n / n_shares, std::memory_order_relaxed);
     share.end = (i + 1) * n / n_shares;
   }
-  if (helpers_.empty()) {
-    do_tasks(0, work);
-  } else {
-    work_ = &work;
-    round_.fetch_add(1);  // odd: helpers may come in
-    do_tasks(0, work);
-    round_.fetch_add(1);  // even: no other does, and those who are inside are waited for
-    wait_until([this] { return n_inside_.load() == 0; });
-  }
+  if (!helpers_.empty()) open_round(work);
+  do_tasks(0, work);
+  if (!helpers_.empty()) close_round();
   work.error.rethrow();
+}
+
+/// Lets helpers in. A helper that is about to sleep looks at the round after it is counted, so that it
+/// is either woken or sees the new one.
+void Pool::open_round(Work& work) const {
+  work_ = &work;
+  round_.fetch_add(1);
+  if (n_asleep_.load() == 0) return;
+  { const std::lock_guard<std::mutex> lock(mutex_); }
+  opened_.notify_all();
+}
+
+/// Lets no other helper in, and waits for those who are.
+void Pool::close_round() const {
+  round_.fetch_add(1);
+  const auto are_out = [this] { return n_inside_.load() == 0; };
+  if (comes_soon(are_out)) return;
+  std::unique_lock<std::mutex> lock(mutex_);
+  is_caller_asleep_.store(true);
+  left_.wait(lock, are_out);
+  is_caller_asleep_.store(false);
 }
 
 void Pool::do_tasks(size_t thread, Work& work) const {
@@ -116,26 +122,34 @@ void Pool::do_tasks(size_t thread, Work& work) const {
   }
 }
 
+bool Pool::is_open(uint64_t last) const {
+  const uint64_t round = round_.load();
+  return round % 2 == 1 && round != last;
+}
+
 void Pool::help(size_t thread, int processor) {
   if (processor >= 0) stay_on(processor);
   uint64_t last = 0;
   for (;;) {
-    uint64_t round = last;
-    wait_until([&] {
-      round = round_.load(std::memory_order_acquire);
-      return (round % 2 == 1 && round != last) || !is_awake_.load(std::memory_order_relaxed);
-    });
-    if (round % 2 == 1 && round != last) {
-      // Either the caller sees this helper inside, or this helper sees that the round is over.
-      n_inside_.fetch_add(1);
-      if (round_.load() == round) do_tasks(thread, *work_);
-      n_inside_.fetch_sub(1);
-      last = round;
-      continue;
+    const auto is_needed = [&] { return is_open(last) || is_ending_.load(); };
+    if (!comes_soon(is_needed)) {
+      std::unique_lock<std::mutex> lock(mutex_);
+      n_asleep_.fetch_add(1);
+      opened_.wait(lock, is_needed);
+      n_asleep_.fetch_sub(1);
     }
-    std::unique_lock<std::mutex> lock(mutex_);
-    wake_.wait(lock, [this] { return is_awake_.load() || is_ending_; });
-    if (is_ending_) return;
+    if (is_ending_.load()) return;
+    // Either the caller sees this helper inside, or this helper sees that the round is over.
+    n_inside_.fetch_add(1);
+    const uint64_t round = round_.load();
+    if (round % 2 == 1) {
+      do_tasks(thread, *work_);
+      last = round;
+    }
+    if (n_inside_.fetch_sub(1) == 1 && is_caller_asleep_.load()) {
+      { const std::lock_guard<std::mutex> lock(mutex_); }
+      left_.notify_one();
+    }
   }
 }
 

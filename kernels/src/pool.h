@@ -1,4 +1,4 @@
-// Threads that wait for work at full speed while a pass is under way, and sleep between passes.
+// Threads that wait for work at full speed while it is likely to come soon, and sleep otherwise.
 #pragma once
 
 #include <atomic>
@@ -20,8 +20,7 @@ class Pool : public Parallel {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  void begin_pass();
-  void end_pass();
+  void begin_pass() { is_stopped_.store(false); }
 
   /// Has the pass under way fail at its next operator; called from any thread.
   void stop() { is_stopped_.store(true); }
@@ -41,8 +40,11 @@ class Pool : public Parallel {
     int64_t end = 0;
   };
 
-  void help(size_t thread, int processor);
+  void open_round(Work& work) const;
+  void close_round() const;
   void do_tasks(size_t thread, Work& work) const;
+  void help(size_t thread, int processor);
+  bool is_open(uint64_t last) const;  // whether there is a round that is not `last`
 
   // Each on a cache line of its own: helpers watch the first while all count with the others.
   alignas(64) mutable std::atomic<uint64_t> round_{0};  // odd while there are tasks to take
@@ -50,11 +52,12 @@ class Pool : public Parallel {
   mutable Work* work_ = nullptr;
   mutable std::vector<Share> shares_;  // one for each thread
 
-  alignas(64) std::atomic<bool> is_awake_{false};
+  alignas(64) mutable std::atomic<int> n_asleep_{0};          // helpers
+  mutable std::atomic<bool> is_caller_asleep_{false};
   std::atomic<bool> is_stopped_{false};
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  bool is_ending_ = false;
+  std::atomic<bool> is_ending_{false};
+  mutable std::mutex mutex_;
+  mutable std::condition_variable opened_, left_;
   std::vector<std::thread> helpers_;
 };
 

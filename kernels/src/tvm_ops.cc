@@ -287,10 +287,9 @@ EDGEDEC_EXPORT void edgedec_pass_begin(const void* program, void* pool) {
   threads->begin_pass();
 }
 
-EDGEDEC_EXPORT void edgedec_pass_end(void* pool) {
+EDGEDEC_EXPORT void edgedec_pass_end() {
   edk::current_program = nullptr;
   edk::current_pool = nullptr;
-  static_cast<edk::Pool*>(pool)->end_pass();
 }
 
 /// Ends the pass that runs on `pool`, between two nodes. Called from any thread.

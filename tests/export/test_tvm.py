@@ -236,13 +236,15 @@ class TestHostileBundles:
         fields = json.loads(path.read_text())
         fields["models"]["target"]["weights"] = ["tokenizer.json"]
         path.write_text(json.dumps(fields))
-        with pytest.raises(BundleError, match="reads 'weights.bin', which manifest.models.target"):
+        with pytest.raises(
+            BundleError, match=r"reads 'weights.bin', which manifest\.models\.target"
+        ):
             edgedec.load(bundle)
 
     def test_weights_that_are_empty(self, bundle: Path) -> None:
         (bundle / "target" / "weights.bin").write_bytes(b"")
         edit(bundle)
-        with pytest.raises(BundleError, match="model.so cannot be opened"):
+        with pytest.raises(BundleError, match=r"model\.so cannot be opened"):
             edgedec.load(bundle)
 
     def test_weights_that_are_too_short(self, bundle: Path) -> None:
