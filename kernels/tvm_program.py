@@ -17,9 +17,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import tvm_ffi
 
 from edgedec.kernels.library import open_library
+from edgedec.kernels.tvm_ffi_import import import_tvm_ffi
+
+tvm_ffi = import_tvm_ffi()
 
 MAIN, LISTING, OUTPUTS = "main", "edgedec_nodes", "edgedec_outputs"
 """Functions of a program: the pass, the list of its nodes (src/tvm_ops.h), its outputs' names."""

@@ -58,7 +58,6 @@ Of two side by side neither imports the other. The public surface comes last.
 
 OPTIONAL = {
     "runtime/sampling/grammar.py": {"llguidance"},
-    "kernels/tvm_program.py": {"tvm_ffi"},
     "apps/language_server/documents.py": {"lsprotocol"},
     "apps/language_server/server.py": {"lsprotocol", "pygls"},
     "apps/language_server/session.py": {"lsprotocol"},

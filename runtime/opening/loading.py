@@ -27,7 +27,8 @@ def load_together(
     opened = partial(open_model, folder, entry, threads, affinity)
     # Takes long, and Python's lock: here, before there are two.
     with suppress(ImportError):  # told by whoever needs it
-        import_module("tvm_ffi" if entry.contract.backend in CODE_BACKENDS else "onnxruntime")
+        is_code = entry.contract.backend in CODE_BACKENDS
+        import_module("edgedec.kernels.tvm_program" if is_code else "onnxruntime")
     with ThreadPoolExecutor(max_workers=1) as pool:
         model = pool.submit(opened)
         # An import gives Python's lock away at every file, and the other thread needs it for a
