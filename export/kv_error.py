@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from edgedec.export.checkpoint import Checkpoint
 from edgedec.export.to_onnx.passes.set_kv_format import set_kv_format
 from edgedec.export.to_onnx.runners import FusedRunner
-from edgedec.export.verify import Logits, log_softmax
+from edgedec.export.verify import GraphRunner, Logits, check_error, log_softmax
 from edgedec.models.config import ModelConfig
 
 CHUNK = 32
@@ -78,7 +78,19 @@ def measure_kv_error(
     config: ModelConfig,
     tokens: Sequence[int],
 ) -> dict[str, Any]:
-    """Returns how far the logits of ``graph``, whose KV cache is int8, are from float16's.
+    """Returns how far the logits of an ONNX graph, whose KV cache is int8, are from float16's.
+
+    Returns: as `compare_kv_formats`.
+    """
+    with _with_float16(graph, config) as reference:
+        int8, float16 = (FusedRunner(path, config, len(tokens)) for path in (graph, reference))
+        return compare_kv_formats(int8, float16, tokens)
+
+
+def compare_kv_formats(
+    int8: GraphRunner, float16: GraphRunner, tokens: Sequence[int]
+) -> dict[str, Any]:
+    """Returns how far the logits of one graph are from another's, over ``tokens``.
 
     Returns:
         ``n_tokens``; ``max_abs_error`` and ``mean_abs_error`` of logits; ``logit_std``, the spread
@@ -86,12 +98,11 @@ def measure_kv_error(
         ``max_kl_nats``, mean and largest over tokens of KL(float16 || int8).
     """
     measured = []
-    with _with_float16(graph, config) as reference:
-        runners = [FusedRunner(path, config, len(tokens)) for path in (graph, reference)]
-        for start in range(0, len(tokens), CHUNK):
-            chunk = tokens[start : start + CHUNK]
-            parents = range(-1, len(chunk) - 1)
-            measured.append(_by_token(*(runner.run(chunk, parents, start) for runner in runners)))
+    for start in range(0, len(tokens), CHUNK):
+        chunk = tokens[start : start + CHUNK]
+        parents = range(-1, len(chunk) - 1)
+        logits = (runner.run(chunk, parents, start) for runner in (int8, float16))
+        measured.append(_by_token(*logits))
     found = {name: np.concatenate([part[name] for part in measured]) for name in measured[0]}
     return {
         "n_tokens": len(tokens),
@@ -102,6 +113,15 @@ def measure_kv_error(
         "kl_nats": float(found["kl_nats"].mean()),
         "max_kl_nats": float(found["kl_nats"].max()),
     }
+
+
+def check_kv_error(found: dict[str, Any], name: str) -> None:
+    """Raises an UnsupportedModelError if an int8 KV cache costs the model ``name`` too much."""
+    check_error(
+        found,
+        f"with an int8 KV cache the logits of {name} are {{}} from those with float16",
+        "export it with --kv-cache float16",
+    )
 
 
 @contextmanager

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from edgedec.export.kv_error import check_kv_error, compare_kv_formats, kv_error_tokens
 from edgedec.export.kv_panels import kv_panels
 from edgedec.export.recipe_model import RecipeModel
 from edgedec.export.to_tvm.build import build_library, copy_runtime, dump_script
@@ -17,6 +19,8 @@ from edgedec.targets.profile import machine_triple
 
 GRAPH_NAME = "model.so"
 WEIGHTS_NAMES = (WEIGHTS_FILE, *RUNTIME_NAMES)
+
+_FLOAT16_NAME = "float16_kv_cache.so"
 
 
 def emit(model: RecipeModel) -> None:
@@ -71,5 +75,27 @@ def open_graph(model: RecipeModel) -> ProgramRunner:
 
 
 def measure(model: RecipeModel) -> dict[str, Any]:
-    """Returns nothing: there is no more to measure."""
-    return {}
+    """Returns what an int8 KV cache costs, as ``int8_kv_cache``; nothing of float16.
+
+    Raises:
+        UnsupportedModelError: It costs so much that the model is of no use.
+    """
+    if model.kv_format == "float16":
+        return {}
+    tokens = kv_error_tokens(model.source, model.context)
+    config, stated = model.source.config, contract(model)
+    graph = emit_relax(config, model.context, model.formats, _hidden_layers(model), "float16")
+    path = model.folder / _FLOAT16_NAME
+    try:
+        build_library(graph, machine_triple(), path)
+        found = compare_kv_formats(
+            ProgramRunner(model.folder / GRAPH_NAME, config, stated, len(tokens)),
+            ProgramRunner(
+                path, config, replace(stated, kv=kv_panels(config, "float16")), len(tokens)
+            ),
+            tokens,
+        )
+    finally:
+        path.unlink(missing_ok=True)
+    check_kv_error(found, model.source.name)
+    return {"int8_kv_cache": found}
