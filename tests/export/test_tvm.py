@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import edgedec
+from edgedec.apps.cli import main
 from edgedec.export.compilers import find_compiler
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
@@ -287,6 +288,33 @@ def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tvm", None)
     with pytest.raises(ConfigError, match=r"needs tvm: pip install 'edgedec\[tvm\]'"):
         find_compiler("tvm")
+
+
+def run(*arguments: object) -> int:
+    """Returns the exit code of `edgedec` with these arguments."""
+    with pytest.raises(SystemExit) as stopped:
+        main([str(argument) for argument in arguments])
+    return int(stopped.value.code or 0)
+
+
+def test_commands(
+    make_gguf: GgufMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    bundle = tmp_path / "b"
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "mine"))
+    assert run("export", make_gguf("llama"), "-o", bundle, "--compiler", "tvm") == 0
+    generate = ("run", bundle, "hello", "--raw", "--max-new-tokens", 4)
+    assert run(*generate) == 0
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "theirs"))
+    assert run(*generate) == 1
+    assert "compiled code that you neither made nor trusted" in capsys.readouterr().err
+    assert run("inspect", bundle, "--trust-code") == 0
+    assert "tvm, target/model.so" in capsys.readouterr().out
+    assert run(*generate) == 0
+    text = tmp_path / "text.txt"
+    text.write_text("hello " * 100)
+    assert run("train", "kv", bundle, "--corpus", text) == 1
+    assert "which compiled bundles do not run: export the model" in capsys.readouterr().err
 
 
 def test_a_pass_is_ended_from_another_thread(compiled: Path) -> None:
