@@ -25,6 +25,7 @@ from edgedec.apps.machine import (
 )
 from edgedec.apps.terminal import bytes_text, print_json
 from edgedec.runtime.cores.machine import physical_cores
+from edgedec.targets.providers import PROVIDERS
 
 
 def doctor(json: options.Json = False, debug: options.Debug = False) -> None:
@@ -68,15 +69,20 @@ def examine() -> dict[str, Any]:
 
 
 def _examine_onnxruntime(problems: list[str]) -> dict[str, Any]:
+    """Returns version and providers, each with what brings it, None where it is here."""
     try:
         import onnxruntime
     except ImportError as error:
         if find_spec("tvm_ffi") is None:  # with it there are bundles that need no ONNX Runtime
             problems.append(f"onnxruntime does not import ({error}): pip install onnxruntime")
-        return {"version": version("onnxruntime"), "providers": []}
+        return {"version": version("onnxruntime"), "providers": {}}
+    here = onnxruntime.get_available_providers()
     return {
         "version": onnxruntime.__version__,
-        "providers": list(onnxruntime.get_available_providers()),
+        "providers": {
+            provider.name: None if provider.ort_name in here else provider.install
+            for provider in PROVIDERS.values()
+        },
     }
 
 
@@ -120,6 +126,10 @@ def _show(report: dict[str, Any]) -> None:
         if extra["install"]:
             out.print(f"extra [bold]{escape(name)}[/]:", end=" ")
             out.print(extra["install"], markup=False, soft_wrap=True)
+    for name, install in report["onnxruntime"]["providers"].items():
+        if install:
+            out.print(f"provider [bold]{escape(name)}[/]:", end=" ")
+            out.print(install, markup=False, soft_wrap=True)
     for problem in report["problems"]:
         out.print("[bold red]problem:[/]", end=" ")
         out.print(problem, markup=False, soft_wrap=True)
@@ -144,7 +154,7 @@ def _machine_table(report: dict[str, Any]) -> Table:
         "memory": bytes_text(memory["total_bytes"])
         + (f", {bytes_text(free)} available" if free is not None else ""),
         "onnxruntime": f"{report['onnxruntime']['version'] or 'missing'}: "
-        + ", ".join(report["onnxruntime"]["providers"]),
+        + _providers_text(report["onnxruntime"]["providers"]),
         "kernel library": found["library"] or "missing",
         "kernels": f"{found['active_isa'] or 'none'} (available: "
         f"{', '.join(found['available_isas']) or 'none'})",
@@ -154,6 +164,12 @@ def _machine_table(report: dict[str, Any]) -> Table:
     for name, value in rows.items():
         table.add_row(f"[bold]{name}[/]", escape(value))
     return table
+
+
+def _providers_text(providers: dict[str, str | None]) -> str:
+    """Returns which devices ONNX Runtime has a provider for."""
+    found = [name for name, install in providers.items() if install is None]
+    return f"providers {', '.join(found) or 'none'}"
 
 
 def _caches_text(caches: list[dict[str, Any]]) -> str:

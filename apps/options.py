@@ -15,6 +15,7 @@ from edgedec.runtime.engine import Engine
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
 from edgedec.runtime.sessions.prefill import Progress
+from edgedec.targets.providers import PROVIDERS
 
 Bundle = Annotated[
     Path,
@@ -142,6 +143,14 @@ Store = Annotated[
         help="Draft from the texts in this n-gram store, and add to it; made if there is none.",
     ),
 ]
+Provider = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help=f"ONNX Runtime's provider, for bundles of --target ort: {', '.join(PROVIDERS)}; "
+        "cpu by default.",
+    ),
+]
 
 
 _SAMPLING = (
@@ -158,6 +167,7 @@ class LoadOptions:
     affinity: Affinity = None
     context: Context = None
     draft: Draft = None
+    provider: Provider = None
 
     def load(
         self,
@@ -176,6 +186,7 @@ class LoadOptions:
             affinity=None if self.affinity is None else parse_affinity(self.affinity),
             store=store,
             overlap=overlap,
+            provider=self.provider,
         )
         return load(bundle, loading, on_progress)
 

@@ -30,6 +30,7 @@ from edgedec.models.graph import (
     INPUT_IDS,
     LOGITS,
     POSITION_IDS,
+    ROUNDING_GAP,
     Capabilities,
     GraphContract,
     KVLayout,
@@ -159,7 +160,7 @@ def _contract(session: ort.InferenceSession, config: ModelConfig) -> GraphContra
         inputs=tuple(value.name for value in session.get_inputs()),
         outputs=tuple(value.name for value in session.get_outputs()),
         kv=KVLayout("rows", "float32", row_nbytes=_FLOAT_BYTES * n_numbers),
-        can=Capabilities(trees=False),
+        can=Capabilities(row_gap=ROUNDING_GAP),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from edgedec.export.calibration.phase import calibrate
 from edgedec.export.compilers import find_compiler
 from edgedec.export.head_tokens import choose_head_ids
@@ -81,13 +83,18 @@ def verify(model: RecipeModel) -> None:
     """Logits of the written graph against the reference, and what else the compiler measures."""
     compiler = find_compiler(model.compiler)
     model.entry = _entry(model)
-    runs_trees = model.entry.contract.can.trees
-    model.verification = verify_logits(compiler.open_graph(model), model.source, runs_trees)
+    can = model.entry.contract.can
+    model.verification = verify_logits(
+        compiler.open_graph(model), model.source, can.trees, can.row_gap > 0
+    )
     check_error(
         model.verification,
         f"the logits of {model.source.name} are {{}} from the reference",
         f"its weights are broken, or it is no plain {model.source.config.family}",
     )
+    if can.row_gap:
+        can = replace(can, row_gap=max(can.row_gap, model.verification["row_gap"]))
+        model.entry = replace(model.entry, contract=replace(model.entry.contract, can=can))
     model.verification |= compiler.measure(model)
     if model.lora:
         changes = list(model.lora.values())

@@ -35,7 +35,7 @@ class GraphRunner(Protocol):
 
 
 def verify_logits(
-    runner: GraphRunner, source: WeightSource, runs_trees: bool = True
+    runner: GraphRunner, source: WeightSource, runs_trees: bool = True, has_gap: bool = False
 ) -> dict[str, Any]:
     """Returns how far the logits of a graph are from the reference on the same weights.
 
@@ -43,7 +43,8 @@ def verify_logits(
         ``n_tokens``; ``max_abs_error`` and ``mean_abs_error`` of logits; ``logit_std`` of the
         reference, to judge them by; ``top1_agreement`` in [0, 1]; ``kl_nats``, the mean over
         tokens of KL(reference || graph); ``tree_max_abs_error``, rows of a tree against the same
-        rows as a chain, if it ``runs_trees``.
+        rows as a chain, if it ``runs_trees``; ``row_gap``, the largest difference of a logit
+        between rows alone and together, if it ``has_gap``.
     """
     tokens = [(7919 * i + 101) % source.config.vocab_size for i in range(N_TOKENS)]
     expected = ReferenceModel(source).forward(tokens).logits.astype(np.float32)
@@ -51,6 +52,10 @@ def verify_logits(
     found = compare_logits(logits, expected)
     if runs_trees:
         found["tree_max_abs_error"] = _tree_error(runner, tokens, logits)
+    if has_gap:
+        alone = [runner.run([token], [-1], n_past=i) for i, token in enumerate(tokens)]
+        gap = float(np.abs(np.concatenate(alone) - logits).max())
+        found["row_gap"] = max(gap, found.get("tree_max_abs_error", 0.0))
     return found
 
 

@@ -6,10 +6,11 @@ are read, packed and written a few rows at a time: memory does not grow with the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,9 @@ CHUNK_BYTES = 16 << 20
 
 Progress = Callable[[int, int, str], None]
 """Called with bytes written so far, bytes in all, and the tensor at hand."""
+
+Chunks = Callable[[], Iterator[npt.NDArray[Any]]]
+"""Yields the arrays that a tensor consists of, in their order."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +68,11 @@ def write_tensors(
     source: WeightSource,
     path: Path,
     on_progress: Progress | None = None,
+    chunks: Mapping[str, Chunks] | None = None,
 ) -> None:
     """Writes ``tensors`` to the file ``path``, each where `offsets_of` says.
+
+    chunks: of tensors that consist of something else than `StoredTensor` says, by name.
 
     Raises:
         OSError: the file cannot be written, for instance because the disk is full.
@@ -74,7 +81,12 @@ def write_tensors(
     offsets = offsets_of(tensors)
     with FileIO(path, "wb") as file:
         for tensor in tensors:
-            for written in _write_tensor(file, offsets[tensor.name], tensor, source):
+            offset, arrays = offsets[tensor.name], (chunks or {}).get(tensor.name)
+            if arrays is None:
+                writes = _write_tensor(file, offset, tensor, source)
+            else:
+                writes = _write_in_order(file, offset, arrays())
+            for written in writes:
                 n_done += written
                 if on_progress:
                     on_progress(n_done, n_total, tensor.name)
@@ -109,6 +121,12 @@ def _write_tensor(
     write = _write_packed if tensor.is_packed else _write_transposed
     for i in range(n_matrices):
         yield from write(file, offset + i * nbytes, name, range(i * n, (i + 1) * n), k, source)
+
+
+def _write_in_order(file: FileIO, offset: int, arrays: Iterator[npt.NDArray[Any]]) -> Iterator[int]:
+    for array in arrays:
+        yield (written := _write_at(file, offset, array))
+        offset += written
 
 
 def _rope_tables(config: ModelConfig) -> dict[str, tuple[Rope, int]]:

@@ -18,7 +18,8 @@ Inputs:
         1 runs, 0 leaves out.
     k_cache, v_cache, k_ring, v_ring: KV panels, written in place. past_key_values.I.key,
         past_key_values.I.value [1, n_kv_heads, P, head_size]: KV rows, which present.I.key,
-        present.I.value return. See `KVLayout`.
+        present.I.value return; of backends that have both in the same memory, more than P. See
+        `KVLayout`.
 Outputs:
     logits [1, R, V] float32; hidden.I [1, T, hidden_size] float32, the residual stream after I
     layers (where gates are closed, after those that ran); stats.NAME, one of `ROW_STATS`, each
@@ -62,6 +63,9 @@ ROW_STATS: Mapping[str, tuple[str, tuple[int, ...]]] = {
 
 KV_PANEL = 16
 """Tokens that lie side by side in a KV panel."""
+
+ROUNDING_GAP = 2.0**-23
+"""Row gap of graphs that sum in another order for other rows, before any has been seen."""
 
 KVFormat = Literal["float16", "int8", "float32"]
 KVKind = Literal["panels", "rows"]
@@ -174,7 +178,8 @@ class Capabilities:
     residual stream through, so that ``entry`` reaches the first layer that runs, and what the last
     one leaves comes out as hidden.L of L layers. batch: rows of several sequences may share a pass.
     hidden: layers whose hidden states a whole pass can return, rising. features: numbers that a row
-    of a draft head reads beside its token; 0 for models.
+    of a draft head reads beside its token; 0 for models. row_gap: how much a logit of a row has
+    been seen to differ with the other rows of the pass; 0 where it cannot.
     """
 
     trees: bool = False
@@ -184,6 +189,11 @@ class Capabilities:
     batch: bool = False
     hidden: tuple[int, ...] = ()
     features: int = 0
+    row_gap: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.row_gap < 0:
+            raise ConfigError(f"can.row_gap is {self.row_gap}, expected 0 or more")
 
 
 @dataclass(frozen=True)

@@ -113,6 +113,7 @@ def _read_contract(fields: Fields, n_layers: int) -> GraphContract:
                 **{key: can.flag(key) for key in flags},
                 hidden=can.integers("hidden", 0, n_layers),
                 features=can.integer("features", 0, least=0, most=_MAX_COUNT),
+                row_gap=can.number("row_gap", 0.0),
             ),
         )
     except ConfigError as error:

@@ -50,6 +50,16 @@ class QuantFormat:
         """Whether codes are the weights themselves."""
         return self.kind is ScaleKind.NONE
 
+    @property
+    def has_minimum(self) -> bool:
+        """Whether something is added to each group of weights besides their scaled codes."""
+        return self.kind in (ScaleKind.ONE_MIN, ScaleKind.TWO_MIN)
+
+    @property
+    def group(self) -> int:
+        """Weights that share a scale, the smaller of the two of a two-level format."""
+        return 16 if self.kind is ScaleKind.TWO else 32
+
 
 _ROWS = (
     QuantFormat("f32", 0, 32, ScaleKind.NONE),
@@ -98,22 +108,27 @@ class PlainTensor:
         """Returns the weights [N, K] float32, rounded as `ScaleKind` states."""
         if self.format.is_float:
             return _floats(self.format, self.codes)
-        k = self.shape[1]
-        code = self.codes.astype(np.float32)
-        zero = np.float32(self.format.zero_point)
+        k, group = self.shape[1], self.format.group
+        scale, minimum = self.groups()
+        code = self.codes.astype(np.float32) - np.float32(self.format.zero_point)
+        weights = _spread(scale, group, k) * code
+        return weights if minimum is None else weights + _spread(minimum, group, k)
+
+    def groups(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32] | None]:
+        """Returns what the codes of each group are multiplied by, and what is added, if anything.
+
+        Shapes: each [N, ceil(K / group)].
+        """
         match self.format.kind:
             case ScaleKind.ONE:
-                return _spread(self.scale.astype(np.float32), 32, k) * (code - zero)
+                return self.scale.astype(np.float32), None
             case ScaleKind.ONE_MIN:
-                scale = _spread(self.scale.astype(np.float32), 32, k)
-                return scale * code + _spread(self.minimum.astype(np.float32), 32, k)
+                return self.scale.astype(np.float32), self.minimum.astype(np.float32)
             case ScaleKind.TWO_MIN:
                 scale = self._two_level(self.scale, self.sub_scale, 8)
-                minimum = self._two_level(self.minimum, self.sub_minimum, 8)
-                return _spread(scale, 32, k) * code - _spread(minimum, 32, k)
+                return scale, -self._two_level(self.minimum, self.sub_minimum, 8)
             case _:
-                scale = self._two_level(self.scale, self.sub_scale, 16)
-                return _spread(scale, 16, k) * (code - zero)
+                return self._two_level(self.scale, self.sub_scale, 16), None
 
     @staticmethod
     def _two_level(

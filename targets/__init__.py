@@ -14,7 +14,7 @@ __all__ = ["DeviceTarget", "device_target", "device_target_names"]
 def device_target_names() -> tuple[str, ...]:
     """Returns the names `device_target` knows, sorted."""
     names = (module.name for module in pkgutil.iter_modules(__path__))
-    return tuple(sorted(name for name in names if name != "profile"))
+    return tuple(sorted(name for name in names if name not in ("profile", "providers")))
 
 
 def device_target(name: str) -> DeviceTarget:

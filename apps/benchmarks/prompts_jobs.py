@@ -89,7 +89,7 @@ class Method:
         self.name = name
         self._engine = engine
         self._asked = asked
-        self._is_lossless: bool | None = None
+        self._is_lossless: bool | str | None = None
 
     @property
     def facts(self) -> dict[str, Any]:

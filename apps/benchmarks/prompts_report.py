@@ -260,6 +260,7 @@ def _facts(document: dict[str, Any]) -> str:
 def _contestant_fact(facts: dict[str, Any]) -> str:
     if facts["runtime"] == "edgedec":
         known = {True: "lossless", False: "approximate", None: "never ran"}
-        return f"{facts['name']}: edgedec, {known[facts['lossless']]}"
+        found = facts["lossless"]
+        return f"{facts['name']}: edgedec, {known.get(found, f'lossless {found}')}"
     told = [facts["through"], facts.get("format"), facts.get("options"), facts.get("mode")]
     return f"{facts['name']}: " + ", ".join(part for part in told if part)

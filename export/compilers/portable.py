@@ -12,7 +12,7 @@ from edgedec.export.to_onnx.graph import port_names
 from edgedec.export.to_onnx.runners import PortableRunner
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.export.weights_file import WEIGHTS_FILE
-from edgedec.models.graph import Capabilities, GraphContract, KVLayout
+from edgedec.models.graph import ROUNDING_GAP, Capabilities, GraphContract, KVLayout
 
 GRAPH_NAME = "model.onnx"
 WEIGHTS_NAMES = (WEIGHTS_FILE,)
@@ -47,7 +47,7 @@ def contract(model: RecipeModel) -> GraphContract:
         inputs=port_names(model.graph.graph.input),
         outputs=port_names(model.graph.graph.output),
         kv=KVLayout("rows", model.kv_format, row_nbytes=_FLOAT_BYTES * n_numbers),
-        can=Capabilities(trees=True, hidden=model.hidden_layers),
+        can=Capabilities(trees=True, hidden=model.hidden_layers, row_gap=ROUNDING_GAP),
     )
 
 

@@ -69,10 +69,10 @@ class FusedRunner:
 
 
 class PortableRunner:
-    """Runs a portable graph."""
+    """Runs a graph with KV rows. is_prepacked: see `open_session`."""
 
-    def __init__(self, graph: Path, config: ModelConfig) -> None:
-        self._session = open_session(graph)
+    def __init__(self, graph: Path, config: ModelConfig, is_prepacked: bool = False) -> None:
+        self._session = open_session(graph, is_prepacked)
         empty = np.zeros((1, config.n_kv_heads, 0, config.head_size), np.float32)
         self._kv_cache = {
             past_port(i, part): empty for i in range(config.n_layers) for part in ("key", "value")
@@ -99,11 +99,16 @@ def _empty_kv_cache(value: ort.NodeArg, n_panels: int) -> npt.NDArray[Any]:
     return np.zeros([sizes.get(n, n) for n in value.shape], dtype)
 
 
-def open_session(graph: Path) -> ort.InferenceSession:
-    """Returns a session that reads weights from the mapped file, not from copies of its own."""
+def open_session(graph: Path, is_prepacked: bool = False) -> ort.InferenceSession:
+    """Returns a session that reads weights from the mapped file, not from copies of its own.
+
+    is_prepacked: it makes copies, arranged as its fastest kernels read them; those compute
+        otherwise than the ones that read the file.
+    """
     options = ort.SessionOptions()
     options.log_severity_level = 3
-    options.add_session_config_entry("session.disable_prepacking", "1")
+    if not is_prepacked:
+        options.add_session_config_entry("session.disable_prepacking", "1")
     if has_library():
         options.register_custom_ops_library(str(library_path()))
     return ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import onnx
@@ -10,6 +11,7 @@ from onnx import TensorProto
 from edgedec.export.to_onnx.graph import place
 from edgedec.export.weights_file import (
     WEIGHTS_FILE,
+    Chunks,
     Progress,
     StoredTensor,
     offsets_of,
@@ -23,12 +25,16 @@ def write_weights(
     source: WeightSource,
     folder: Path,
     on_progress: Progress | None = None,
+    chunks: Mapping[str, Chunks] | None = None,
 ) -> Path:
     """Writes the weights ``model`` refers to and sets their places in it.
 
     uint8 initializers receive the packed matrix of their name, float ones the matrix transposed,
     the vector, or the rotation table. Matrices of experts are written one by one, packed
     [experts, bytes] or transposed [experts, K, N].
+
+    Args:
+        chunks: of tensors that consist of something else, by name.
 
     Returns:
         The file written.
@@ -41,7 +47,7 @@ def write_weights(
     stored = [
         StoredTensor(t.name, t.data_type == TensorProto.UINT8, tuple(t.dims)) for t in external
     ]
-    write_tensors(stored, source, path, on_progress)
+    write_tensors(stored, source, path, on_progress, chunks)
     offsets = offsets_of(stored)
     for tensor, size in zip(external, stored, strict=True):
         offset, length = str(offsets[tensor.name]), str(size.nbytes)

@@ -21,11 +21,12 @@ _PACKAGES = {"onnxruntime": "onnxruntime", "tvm_ffi": "apache-tvm-ffi"}
 
 @dataclass(frozen=True)
 class _Key:
-    """What decides whether two who open a model may share one: its files, and its threads."""
+    """What decides whether two who open a model may share one: its files, threads, device."""
 
     files: tuple[tuple[str, int, int, int], ...]  # path, inode, time and size of each
     threads: int
     affinity: Affinity
+    providers: tuple[str, ...]
 
 
 @dataclass
@@ -53,7 +54,7 @@ def open_model(
             are not built.
     """
     affinity = affinity or Affinity()
-    key = _Key(_files(folder, entry), threads, affinity)
+    key = _Key(_files(folder, entry), threads, affinity, entry.contract.providers)
     with _lock:
         shared = _open.get(key)
         if shared is None:

@@ -36,14 +36,6 @@ class Binding:
     ) -> None:
         self.rows = rows
         self.arrays = PassArrays(shape, hidden_size, n_features)
-        # The graph's rows have a batch axis, its statistics do not.
-        outputs: dict[str, npt.NDArray[Any]] = {
-            hidden_port(port): rows.hidden[i][np.newaxis] for i, port in shape.hidden
-        }
-        if shape.has_logits:
-            outputs[LOGITS] = rows.logits[np.newaxis]
-        if rows.row_stats is not None:
-            outputs |= {stats_port(name): array for name, array in vars(rows.row_stats).items()}
         self.io = session.io_binding()
         ports = {port.name for port in session.get_inputs()}
         for name, array in self.arrays.by_port().items():
@@ -52,8 +44,21 @@ class Binding:
             self.io.bind_ortvalue_input(name, OrtValue.ortvalue_from_numpy(array))
         for name, value in shared_values.items():
             self.io.bind_ortvalue_input(name, value)
-        for name, array in outputs.items():
+        for name, array in output_arrays(shape, rows).items():
             self.io.bind_ortvalue_output(name, OrtValue.ortvalue_from_numpy(array))
+
+
+def output_arrays(shape: PassShape, rows: Rows) -> dict[str, npt.NDArray[Any]]:
+    """Returns where a graph writes ``rows``, by the names of its outputs."""
+    # The graph's rows have a batch axis, its statistics do not.
+    outputs: dict[str, npt.NDArray[Any]] = {
+        hidden_port(port): rows.hidden[i][np.newaxis] for i, port in shape.hidden
+    }
+    if shape.has_logits:
+        outputs[LOGITS] = rows.logits[np.newaxis]
+    if rows.row_stats is not None:
+        outputs |= {stats_port(name): array for name, array in vars(rows.row_stats).items()}
+    return outputs
 
 
 def _empty_stats(n_rows: int) -> RowStats:

@@ -61,13 +61,14 @@ def tuned(manifest: BundleManifest) -> Mapping[str, Any] | None:
     return found
 
 
-def identity(manifest: BundleManifest, threads: int) -> str:
-    """Returns a name of the models, the machine and the threads that costs depend on."""
+def identity(manifest: BundleManifest, threads: int, providers: tuple[str, ...]) -> str:
+    """Returns a name of models, machine, threads and ``providers``, which costs depend on."""
     from edgedec import kernels  # not needed before there is a bundle
 
     weights = sorted((path, entry.sha256) for path, entry in manifest.files.items())
     isa = kernels.active_isa() if kernels.has_library() else ""
-    return identity_of(weights, threads, isa, platform.machine(), platform.node(), processors())
+    machine = platform.machine(), platform.node(), processors()
+    return identity_of(weights, threads, isa, *machine, providers[:1])
 
 
 def defaults(folder: Path, manifest: BundleManifest) -> GenerationConfig:

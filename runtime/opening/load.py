@@ -64,7 +64,7 @@ def load(
     threads = options.threads or len(placed.processors) or physical_cores()
     report("load", 0, 2)
     manifest = read_manifest(folder)
-    entry = manifest.target
+    entry = _on_provider(manifest.target, options.provider)
     context = _chosen_context(options.context, entry)
     if TOKENIZER_NAME not in manifest.files:
         raise BundleError(f"the manifest of {folder} lists no {TOKENIZER_NAME}: export it again")
@@ -76,7 +76,8 @@ def load(
     draft = _find_draft(folder, manifest, options.draft, draft_threads, context)
     if draft is not None:
         memory.know(DRAFT, draft.model)
-        draft = replace(draft, memory=memory, affinity=placed.first(draft_threads))
+        on_device = _on_provider(draft.entry, options.provider, must_run=False)
+        draft = replace(draft, entry=on_device, memory=memory, affinity=placed.first(draft_threads))
     split = split_cores(options.overlap, placed, threads, entry, draft)
     model, tokenizer = load_together(folder, entry, threads, placed)
     report("load", 2, 2)
@@ -92,7 +93,7 @@ def load(
                 load_ms=1000 * (time.perf_counter() - started_s),
                 draft=draft,
                 default_method=default_method(manifest),
-                identity=identity(manifest, threads),
+                identity=identity(manifest, threads, entry.contract.providers),
                 memory=memory,
                 tuned=tuned(manifest),
                 skip_set=_find_skip_set(manifest),
@@ -130,6 +131,15 @@ def _find_head(
     from edgedec.runtime.methods.head_source import find_head
 
     return find_head(folder, manifest, threads, context, affinity)
+
+
+def _on_provider(entry: ModelEntry, name: str | None, must_run: bool = True) -> ModelEntry:
+    """Returns ``entry`` for a provider; as it is where none is named, or it need not run there."""
+    if name is None:
+        return entry
+    from edgedec.runtime.opening.providers import on_provider
+
+    return on_provider(entry, name, must_run)
 
 
 def _find_skip_set(manifest: BundleManifest) -> SkipSet | None:

@@ -11,6 +11,7 @@ from edgedec.models.fields import shown
 from edgedec.runtime.config.checks import check_count, check_type, checked_counts, checked_path
 from edgedec.runtime.cores.machine import processors
 from edgedec.runtime.opening.split_cores import AUTO, MODES
+from edgedec.targets.providers import find_provider
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,8 @@ class EngineOptions:
     is_store_growing: whether the texts of these methods are added to the store.
     overlap: whether the draft model drafts on while the target model verifies, on processors of
         its own: ``on``, ``off``, or ``auto``: with four cores or more, as long as it pays.
+    provider: ONNX Runtime's, of `edgedec.targets.providers`; the bundle's first when None. A draft
+        model runs on it, too, if its graph can.
     """
 
     threads: int | None = None
@@ -44,6 +47,7 @@ class EngineOptions:
     store: str | Path | None = None
     is_store_growing: bool = True
     overlap: str = AUTO
+    provider: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("threads", "draft_threads", "context"):
@@ -60,6 +64,9 @@ class EngineOptions:
             checked_path("draft", self.draft)
         if self.store is not None:
             checked_path("store", self.store)
+        if self.provider is not None:
+            check_type("provider", self.provider, str, "the name of a provider or None")
+            find_provider(self.provider)
         check_count("prompt_cache_mb", self.prompt_cache_mb, 0, "0 for none")
         if self.affinity is not None:
             checked_counts("affinity", self.affinity, "processors")

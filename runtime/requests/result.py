@@ -11,6 +11,10 @@ FinishReason = Literal["stop", "length", "cancelled", "context"]
 """A stop token or text; max_new_tokens; stopped by the caller; no room for another token."""
 
 
+UP_TO_TIES: Literal["up to ties"] = "up to ties"
+"""What a lossless method gives where a row's logits depend on the other rows of its pass."""
+
+
 @dataclass(frozen=True)
 class GenerationResult:
     """One finished output and what it took.
@@ -25,6 +29,9 @@ class GenerationResult:
     tokens_per_s: 1000 / tpot_ms: the rate of decoding, prefill excluded.
     peak_rss_mb: most memory the process has had resident. Units: 10**6 bytes.
     provisional_ms: from the request to its first provisional token; 0 where there was none.
+    lossless: whether the text is what plain decoding gives; ``up to ties``: where no two tokens
+        are closer than ``largest_gap``, by which a logit was seen to differ with the other rows of
+        a pass. That is 0 for the other two.
     switch: what switching did, see `Switching.summary`; empty for methods that do not switch.
     """
 
@@ -38,10 +45,11 @@ class GenerationResult:
     tpot_ms: float
     peak_rss_mb: float
     method: str
-    lossless: bool
+    lossless: bool | Literal["up to ties"]
     stats: DecodeStats
     switch: dict[str, Any] = field(default_factory=dict)
     provisional_ms: float = 0.0
+    largest_gap: float = 0.0
 
     @property
     def n_new_tokens(self) -> int:
@@ -70,6 +78,7 @@ class GenerationResult:
             "peak_rss_mb": self.peak_rss_mb,
             "method": self.method,
             "lossless": self.lossless,
+            "largest_gap": self.largest_gap,
             "stats": self.stats.to_dict(),
             "switch": dict(self.switch),
         }

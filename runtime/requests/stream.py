@@ -15,7 +15,7 @@ from edgedec.runtime.cores.machine import peak_rss_mb
 from edgedec.runtime.decoding.prefilling import Prefilling, Provisional, begin_prefill
 from edgedec.runtime.decoding.strategy import TARGET, DecodeState, Decoding
 from edgedec.runtime.requests.request import Lender, Request
-from edgedec.runtime.requests.result import FinishReason, GenerationResult
+from edgedec.runtime.requests.result import UP_TO_TIES, FinishReason, GenerationResult
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sessions.passes import Passes
 from edgedec.runtime.sessions.prefill import Prefilled, PrefillRequest
@@ -332,6 +332,9 @@ class Stream(Iterator[str]):
         strategy, n_prompt = self._request.strategy, self._state.n_prompt
         token_ids = self._state.tokens[n_prompt:]
         decode_ms = 1000 * (self._busy_s - self._ttft_s)
+        is_exact = self._prefilling is None or self._prefilling.is_exact
+        is_lossless = strategy.is_lossless and is_exact
+        gap = self._state.sequence.model.capabilities.row_gap
         return GenerationResult(
             text=self._text.text,
             token_ids=tuple(token_ids),
@@ -344,8 +347,8 @@ class Stream(Iterator[str]):
             peak_rss_mb=peak_rss_mb(),
             method=strategy.name,
             provisional_ms=1000 * self._provisional_s,
-            lossless=strategy.is_lossless
-            and (self._prefilling is None or self._prefilling.is_exact),
+            lossless=is_lossless and (UP_TO_TIES if gap else True),
+            largest_gap=gap if is_lossless else 0.0,
             stats=self._state.stats,
             switch={} if self._decoding is None else self._decoding.summary(),
         )

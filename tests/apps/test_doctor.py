@@ -11,6 +11,7 @@ import pytest
 
 from edgedec import kernels
 from edgedec.apps import machine
+from edgedec.targets.providers import PROVIDERS
 
 Cli = Callable[..., Any]
 
@@ -22,7 +23,10 @@ def test_json(cli: Cli) -> None:
     assert report["cpu"]["n_usable"] >= 1
     assert report["memory"]["total_bytes"] > 2**30
     assert all(cache["processors"] for cache in report["last_caches"])
-    assert "CPUExecutionProvider" in report["onnxruntime"]["providers"]
+    providers = report["onnxruntime"]["providers"]
+    assert providers["cpu"] is None
+    assert set(providers) == set(PROVIDERS)
+    assert all(install is None or "pip install" in install for install in providers.values())
     assert report["kernels"]["active_isa"] in report["kernels"]["available_isas"]
     assert report["kernels"]["library"] == str(kernels.library_path())
     assert {"export", "optimum", "dev"} <= set(report["extras"])

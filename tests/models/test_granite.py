@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from family_parity import SIZES, FamilyParity, Logits, Tensors, paired, transformers
+from family_parity import FamilyParity, Logits, Tensors, paired, transformers
 
 pytestmark = pytest.mark.parity
 
@@ -30,7 +30,7 @@ class TestParity(FamilyParity):
     @classmethod
     def make_model(cls) -> Any:
         config = transformers.GraniteConfig(
-            **SIZES,
+            **cls.SIZES,
             embedding_multiplier=3.0,
             residual_multiplier=0.25,
             attention_multiplier=0.2,

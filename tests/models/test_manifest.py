@@ -224,6 +224,8 @@ def test_sizes_are_counts(bundle: Path, n_bytes: object) -> None:
         ((*MODEL, "contract", "can", "trees"), 1),
         ((*MODEL, "contract", "can", "batch"), "no"),
         ((*MODEL, "contract", "can", "flight"), True),
+        ((*MODEL, "contract", "can", "row_gap"), -0.5),
+        ((*MODEL, "contract", "can", "row_gap"), "none"),
         ((*MODEL, "contract", "can", "hidden"), [3]),
         ((*MODEL, "contract", "can", "hidden"), [2]),
         ((*MODEL, "config"), None),
@@ -292,9 +294,9 @@ def test_every_key_is_needed_and_no_other(bundle: Path, place: tuple[str, ...]) 
         keys = keys[key]
     for key in keys:
         assert key in changed(lambda fields, key=key: fields.update({key + "_": 1}))
-        # Nothing was trained, no layer keeps the latest tokens only, and nobody reads features,
-        # unless it is said.
-        if key not in ("auxiliary", "ring_layers", "ring_rows", "features"):
+        # Nothing was trained, no layer keeps the latest tokens only, nobody reads features, and
+        # rows do not depend on each other, unless it is said.
+        if key not in ("auxiliary", "ring_layers", "ring_rows", "features", "row_gap"):
             assert key in changed(lambda fields, key=key: fields.pop(key))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from family_parity import SIZES, FamilyParity, gguf, transformers
+from family_parity import FamilyParity, gguf, transformers
 
 from edgedec.export.checkpoint import open_checkpoint
 from edgedec.models.config import LayerConfig
@@ -23,7 +23,7 @@ class TestParity(FamilyParity):
 
     @classmethod
     def make_model(cls) -> Any:
-        config = transformers.MistralConfig(**SIZES, sliding_window=WINDOW)
+        config = transformers.MistralConfig(**cls.SIZES, sliding_window=WINDOW)
         return transformers.MistralForCausalLM(config)
 
 
@@ -32,7 +32,7 @@ class TestWithoutWindow(FamilyParity):
 
     @classmethod
     def make_model(cls) -> Any:
-        config = transformers.MistralConfig(**SIZES, sliding_window=None)
+        config = transformers.MistralConfig(**cls.SIZES, sliding_window=None)
         return transformers.MistralForCausalLM(config)
 
 

@@ -40,10 +40,11 @@ class TestParity(FamilyParity):
         "attention.sliding_window": 0,
     }
     REFUSED = {"hidden_act": "gelu"}
+    WIDE_HEADS = {**FamilyParity.WIDE_HEADS, "partial_rotary_factor": 0.5}
 
     @classmethod
     def make_model(cls) -> Any:
-        return transformers.Phi3ForCausalLM(transformers.Phi3Config(**PHI4_MINI))
+        return transformers.Phi3ForCausalLM(transformers.Phi3Config(**cls.SIZES))
 
     def gguf_tensors(self, name: str, values: Logits) -> Tensors:
         yield from super().gguf_tensors(name, values)

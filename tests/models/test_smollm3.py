@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from family_parity import SIZES, FamilyParity, Logits, Tensors, paired, transformers
+from family_parity import FamilyParity, Logits, Tensors, paired, transformers
 
 from edgedec.models.config import LayerConfig
 
@@ -23,7 +23,7 @@ class TestParity(FamilyParity):
 
     @classmethod
     def make_model(cls) -> Any:
-        return transformers.SmolLM3ForCausalLM(transformers.SmolLM3Config(**SIZES))
+        return transformers.SmolLM3ForCausalLM(transformers.SmolLM3Config(**cls.SIZES))
 
     def gguf_tensors(self, name: str, values: Logits) -> Tensors:
         for theirs, stored in super().gguf_tensors(name, values):
@@ -46,6 +46,6 @@ class TestChosenLayers(FamilyParity):
     @classmethod
     def make_model(cls) -> Any:
         config = transformers.SmolLM3Config(
-            **SIZES, no_rope_layers=[0, 1, 0, 1], use_sliding_window=True, sliding_window=5
+            **cls.SIZES, no_rope_layers=[0, 1, 0, 1], use_sliding_window=True, sliding_window=5
         )
         return transformers.SmolLM3ForCausalLM(config)

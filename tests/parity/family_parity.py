@@ -37,6 +37,8 @@ TOKENS = [3, 80, 7, 7, 41, 0, 12, 66, 5, 91, 33, 8, 2, 60, 77, 19, 4, 4, 58, 30,
 RING_ROOM = 20
 """Rows of a ring besides its window's: few, so that these texts go round it."""
 ROUTERS = (".mlp.gate.weight", ".router.layer.weight")
+MAX_ORT_KL = 5e-3
+"""Nats that ONNX Runtime's 8-bit activations, of 32 to a scale, may cost."""
 MAX_GAP = 0.35
 """Largest logit by which float32 may prefer another token: what 8-bit activations cost."""
 
@@ -70,6 +72,7 @@ class FamilyParity:
     SIZES: of the model, by the names of transformers. EXPECTED: fields of our config.
     ARCHITECTURE: of GGUF files; empty where there are none. METADATA: of such a file, besides the
     usual, without the architecture. HAS_ORACLE: whether transformers reads such files.
+    WIDE_HEADS: sizes that make heads of 16, which ONNX Runtime's operator takes.
     N_NEW: tokens that are written greedily. NORM_MEAN: of norm weights. REFUSED: keys of
     config.json with values that are not supported.
     """
@@ -79,6 +82,7 @@ class FamilyParity:
     ARCHITECTURE: str = ""
     METADATA: ClassVar[dict[str, Any]] = {}
     HAS_ORACLE: bool = False
+    WIDE_HEADS: ClassVar[dict[str, Any]] = {"hidden_size": 64, "head_dim": 16}
     N_NEW: int = 40
     NORM_MEAN: float = 1.0
     REFUSED: ClassVar[dict[str, Any]] = {}
@@ -98,8 +102,19 @@ class FamilyParity:
     @pytest.fixture(scope="class")
     @classmethod
     def toy(cls, tmp_path_factory: pytest.TempPathFactory) -> Toy:
+        return cls.draw(tmp_path_factory.mktemp("family"))
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def toy_with_wide_heads(cls, tmp_path_factory: pytest.TempPathFactory) -> Toy:
+        """The model with heads as ONNX Runtime's operator takes them."""
+        wide = type(cls.__name__, (cls,), {"SIZES": {**cls.SIZES, **cls.WIDE_HEADS}})
+        return wide.draw(tmp_path_factory.mktemp("wide"))
+
+    @classmethod
+    def draw(cls, folder: Path) -> Toy:
+        """Returns the model with random weights, saved in ``folder``."""
         torch.manual_seed(3)
-        folder = tmp_path_factory.mktemp("family")
         model = cls.make_model().eval()
         model.config._attn_implementation = "eager"
         for name, parameter in model.named_parameters():
@@ -146,6 +161,23 @@ class FamilyParity:
         logits = runner.run(TOKENS, range(-1, len(TOKENS) - 1))
         np.testing.assert_allclose(logits, toy.logits(TOKENS), atol=1e-4)
         tree_equals_chains(runner, toy, atol=1e-4)
+
+    def test_ort(self, toy_with_wide_heads: Toy, tmp_path: Path) -> None:
+        """Float weights, then 8-bit ones with 8-bit activations."""
+        toy = toy_with_wide_heads
+        runner = self.ort_runner(toy, tmp_path / "float", "keep")
+        logits = runner.run(TOKENS, range(-1, len(TOKENS) - 1))
+        np.testing.assert_allclose(logits, toy.logits(TOKENS), atol=1e-4)
+        tree_equals_chains(runner, toy, atol=1e-4)
+        runner = self.ort_runner(toy, tmp_path / "int8", "int8")
+        logits = runner.run(TOKENS, range(-1, len(TOKENS) - 1))
+        assert compare_logits(logits, toy.logits(TOKENS))["kl_nats"] < MAX_ORT_KL
+
+    def ort_runner(self, toy: Toy, path: Path, quantization: str) -> PortableRunner:
+        """Returns a bundle of ONNX Runtime's operators, opened."""
+        wanted = ExportConfig(str(toy.folder), path, device_target="ort", quantization=quantization)
+        entry = export(wanted).manifest.target
+        return PortableRunner(path / entry.graph, entry.config, is_prepacked=True)
 
     def test_fused_with_float_weights(self, toy: Toy, bundle: Path, tmp_path: Path) -> None:
         """What is left is the KV cache, in halves: nothing that quantising could hide."""

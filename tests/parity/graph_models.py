@@ -22,8 +22,10 @@ from edgedec.models.graph import (
     stats_port,
 )
 from edgedec.runtime.backends.fused import FusedModel
+from edgedec.runtime.backends.ort import OrtModel
 from edgedec.runtime.backends.portable import PortableModel
 from edgedec.runtime.cores.affinity import Affinity
+from edgedec.runtime.sessions.model import Model
 
 
 def contract_of(graph: Path, config: ModelConfig) -> GraphContract:
@@ -32,12 +34,14 @@ def contract_of(graph: Path, config: ModelConfig) -> GraphContract:
     inputs, outputs = port_names(model.graph.input), port_names(model.graph.output)
     types = {port.name: port.type.tensor_type.elem_type for port in model.graph.input}
     is_fused = K_CACHE in inputs
+    has_contrib = any(node.op_type == "GroupQueryAttention" for node in model.graph.node)
+    kind = "fused" if is_fused else "ort" if has_contrib else "portable"
     is_int8 = types.get(K_CACHE) == onnx.TensorProto.UINT8
     n_floats = 2 * config.n_layers * config.n_kv_heads * config.head_size
     rows = KVLayout("rows", "float32", 4 * n_floats)
     return GraphContract(
-        compiler="fused" if is_fused else "portable",
-        backend="fused" if is_fused else "portable",
+        compiler=kind,
+        backend=kind,
         triple=ANY_TRIPLE,
         providers=("CPUExecutionProvider",),
         inputs=inputs,
@@ -55,8 +59,8 @@ def contract_of(graph: Path, config: ModelConfig) -> GraphContract:
 
 def open_graph_model(
     graph: Path, config: ModelConfig, threads: int, affinity: Affinity | None = None
-) -> FusedModel | PortableModel:
-    """Returns a model over a graph of either kind."""
+) -> Model:
+    """Returns a model over a graph of any kind."""
     contract = contract_of(graph, config)
-    make = FusedModel if contract.backend == "fused" else PortableModel
-    return make(graph, config, contract, threads, affinity)
+    make = {"fused": FusedModel, "portable": PortableModel, "ort": OrtModel}[contract.backend]
+    return make(graph, config, contract, threads, affinity or Affinity())

@@ -99,7 +99,7 @@ def test_json_has_the_documented_keys(make_engine: MakeEngine) -> None:
     assert list(document) == [
         "text", "token_ids", "origins", "finish_reason", "n_prompt_tokens", "n_new_tokens",
         "load_ms", "ttft_ms", "provisional_ms", "tpot_ms", "tokens_per_s", "peak_rss_mb", "method",
-        "lossless", "stats", "switch",
+        "lossless", "largest_gap", "stats", "switch",
     ]  # fmt: skip
     assert document["method"] == "plain"
     assert document["lossless"] is True

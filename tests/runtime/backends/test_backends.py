@@ -1,4 +1,4 @@
-"""Both ONNX Runtime backends against the NumPy reference, on tiny random models."""
+"""The ONNX Runtime backends against the NumPy reference, on tiny random models."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import pytest
 from graph_models import contract_of, open_graph_model
 
 from edgedec import kernels
+from edgedec.export.to_onnx.contrib import emit_contrib
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.errors import BundleError, ConfigError, SessionError
-from edgedec.models.families import weight_shapes
+from edgedec.models.families import matrices
 from edgedec.models.graph import GraphContract
 from edgedec.models.reference import ReferenceModel
 from edgedec.runtime.backends.fused import FusedModel
@@ -38,21 +39,22 @@ MakeSession = Callable[..., TokenSequence]
 
 @pytest.fixture(scope="module")
 def source(make_source: Any) -> Any:
-    return make_source(has_qkv_bias=True)
+    return make_source(has_qkv_bias=True, head_size=16)
 
 
-@pytest.fixture(scope="module", params=["portable", "fused"])
+@pytest.fixture(scope="module", params=["portable", "fused", "ort"])
 def make_session(
     request: pytest.FixtureRequest, source: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> MakeSession:
     """Returns a maker of sessions over the tiny model, threads and context to choose."""
     model = emit_portable(source.config, CONTEXT, HIDDEN)
+    formats = {name: source.format(name) for name in matrices(source.config)}
     if request.param == "fused":
         if not kernels.has_library():
             pytest.skip("the kernel library is not built")
-        shapes = weight_shapes(source.config)
-        formats = {name: source.format(name) for name, s in shapes.items() if len(s) == 2}
         model = fuse(model, source.config, formats)
+    elif request.param == "ort":
+        model = emit_contrib(source.config, CONTEXT, formats, HIDDEN)
     folder = tmp_path_factory.mktemp(request.param)
     write_weights(model, source, folder)
     onnx.save(model, folder / "model.onnx")

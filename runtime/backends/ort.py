@@ -1,0 +1,243 @@
+"""Graphs of ONNX Runtime's own operators, on any of its providers.
+
+Keys and values are arrays on the provider's device with room for more tokens than there are, which
+go in and come out of a pass and are written in place. Where a tree's path is kept, the rows of the
+tokens beside it stay where they are, hidden from later passes, until there are many of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+from onnxruntime import OrtValue
+
+from edgedec.models.config import ModelConfig
+from edgedec.models.errors import BundleError, SessionError
+from edgedec.models.graph import (
+    ATTENTION_BIAS,
+    INPUT_IDS,
+    LOGIT_ROWS,
+    POSITION_IDS,
+    Capabilities,
+    GraphContract,
+    present_port,
+)
+from edgedec.runtime.backends._binding import empty_rows, output_arrays
+from edgedec.runtime.backends._device_array import DeviceArray
+from edgedec.runtime.backends._ort import PassRunner, check_ports, open_graph
+from edgedec.runtime.backends._pass_arrays import PassShape
+from edgedec.runtime.cores.affinity import Affinity
+from edgedec.runtime.sessions.passes import Pass
+from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sessions.state import KVRows
+from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.targets.providers import provider_of
+
+Array = npt.NDArray[Any]
+
+_MASKED = np.float32(-3.0e38)  # -inf would turn rows without any valid position into NaN
+_MAX_HIDDEN_ROWS = 128
+"""Rows of tokens that were not kept, before those that were are moved together."""
+
+
+class OrtModel:
+    """A `Model` over a graph of ONNX Runtime's operators."""
+
+    def __init__(
+        self,
+        graph: Path,
+        config: ModelConfig,
+        contract: GraphContract,
+        threads: int,
+        affinity: Affinity,
+    ) -> None:
+        self.config = config
+        self.contract = contract
+        self.provider = provider_of(contract.providers[0])
+        self.affinity = affinity
+        self._session: onnxruntime.InferenceSession | None = open_graph(
+            graph, threads, (self.provider.ort_name,), affinity=affinity
+        )
+        if self._session.get_providers()[0] != self.provider.ort_name:
+            raise BundleError(
+                f"provider {self.provider.name} is installed but does not start on this machine: "
+                "see its driver and libraries, or use --provider cpu"
+            )
+        check_ports(graph, self._session, contract, config)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.contract.can
+
+    @property
+    def is_movable(self) -> bool:
+        return False
+
+    @property
+    def vocab_size(self) -> int:
+        return self.config.n_logits
+
+    @property
+    def n_token_ids(self) -> int:
+        return self.config.vocab_size
+
+    @property
+    def n_layers(self) -> int:
+        return self.config.n_layers
+
+    @property
+    def is_closed(self) -> bool:
+        return self._session is None
+
+    @property
+    def session(self) -> onnxruntime.InferenceSession:
+        """The graph; a SessionError where it was released."""
+        if self._session is None:
+            raise SessionError("the model is closed: load the bundle again")
+        return self._session
+
+    def new_cache(self, context: int) -> OrtKVCache:
+        """Returns an empty KV cache; on the CPU its memory is taken when it is first written to."""
+        return OrtKVCache(self, context)
+
+    def close(self) -> None:
+        """Releases the graph."""
+        self._session = None
+
+
+def open_model(
+    graph: Path, config: ModelConfig, contract: GraphContract, threads: int, affinity: Affinity
+) -> OrtModel:
+    """Returns the model of ``graph``; raises a BundleError where it is not what is stated."""
+    return OrtModel(graph, config, contract, threads, affinity)
+
+
+class OrtKVCache:
+    """A `KVCache` of arrays on the provider's device, by the names of the graph's inputs.
+
+    Shapes: each [1, n_kv_heads, C, head_size]; committed token i has row ``self._places[i]``.
+    """
+
+    def __init__(self, model: OrtModel, context: int) -> None:
+        self._model = model
+        self._runner = PassRunner()
+        config, contract = model.config, model.contract
+        shape = (1, config.n_kv_heads, context + _MAX_HIDDEN_ROWS, config.head_size)
+        self._arrays = {
+            name: DeviceArray(shape, np.float32, model.provider) for name in contract.past_ports
+        }
+        self._places = np.zeros(0, np.int64)
+        self._first = 0  # row of the first token of the pending pass
+        self._bindings: dict[tuple[str, ...], onnxruntime.IOBinding] = {}
+
+    @property
+    def look_back(self) -> int:
+        return 0
+
+    def nbytes(self, n_tokens: int) -> int:
+        return n_tokens * self._model.contract.kv.row_nbytes
+
+    def reaches(self, n_tokens: int) -> bool:
+        """Says yes: layers with a window keep all rows, too."""
+        return True
+
+    def reserve(self, n_kept: int, stop: int) -> None:
+        """Nothing to do: there is room for the whole context."""
+
+    def forget_all(self) -> None:
+        """Nothing to do: rows are written anew."""
+
+    def compute(self, wanted: Pass, n_past: int, cores: Affinity | None) -> Rows:
+        """Returns the asked rows, in arrays of their own."""
+        if not wanted.logit_rows:  # not all operators take arrays without rows
+            rows = self.compute(replace(wanted, logit_rows=(len(wanted.tree) - 1,)), n_past, cores)
+            return Rows(rows.logits[:0], rows.hidden, rows.stats.part(slice(0)))
+        self._drop_behind(n_past)
+        if not wanted.n_known:
+            # In a pass over a whole text the operator rotates row i to position i.
+            self._first = self._end(n_past) or int(not wanted.tree.is_chain)
+        model = self._model
+        has_stats = model.capabilities.row_stats
+        shape = PassShape.of(wanted, wanted.with_logits or not has_stats, model.n_layers)
+        logits = np.empty((shape.n_rows if shape.has_logits else 0, model.vocab_size), np.float32)
+        rows = empty_rows(shape, logits, model.config.hidden_size, has_stats)
+        outputs = output_arrays(shape, rows)
+        binding = self._bound(tuple(outputs))
+        for name, array in self._inputs(wanted, n_past).items():
+            binding.bind_cpu_input(name, array)
+        for name, array in outputs.items():
+            binding.bind_ortvalue_output(name, OrtValue.ortvalue_from_numpy(array))
+        with model.affinity.held():
+            self._runner.run(partial(model.session.run_with_iobinding, binding))
+        return rows
+
+    def _bound(self, outputs: tuple[str, ...]) -> onnxruntime.IOBinding:
+        """Returns a binding of keys and values, for passes that give ``outputs``."""
+        binding = self._bindings.get(outputs)
+        if binding is None:
+            binding = self._bindings[outputs] = self._model.session.io_binding()
+            for name, array in self._arrays.items():
+                binding.bind_ortvalue_input(name, array.value)
+                binding.bind_ortvalue_output(present_port(name), array.value)
+        return binding
+
+    def keep(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
+        """Notes where the rows of ``path`` are."""
+        self._places = np.append(self._places[:n_past], self._first + np.asarray(path, int))
+
+    def rows(self, start: int, stop: int) -> KVRows:
+        places = self._places[start:stop]
+        return {name: array.take(places) for name, array in self._arrays.items()}
+
+    def load_rows(self, start: int, stop: int, kv_rows: KVRows) -> None:
+        self._drop_behind(start)
+        end = self._end(start)
+        for name, array in self._arrays.items():
+            array.put(end, kv_rows[name])
+        self._places = np.append(self._places, np.arange(end, end + stop - start))
+
+    def close(self) -> None:
+        """Releases all arrays."""
+        self._bindings.clear()
+        self._arrays.clear()
+
+    def _end(self, n_past: int) -> int:
+        """Returns the row behind those of the first ``n_past`` tokens."""
+        return int(self._places[n_past - 1]) + 1 if n_past else 0
+
+    def _drop_behind(self, n_past: int) -> None:
+        """Forgets where later tokens are; moves rows together where many are hidden."""
+        self._places = self._places[:n_past]
+        if self._end(n_past) - n_past > _MAX_HIDDEN_ROWS:
+            for array in self._arrays.values():
+                array.put(0, array.take(self._places))
+            self._places = np.arange(n_past)
+
+    def _inputs(self, wanted: Pass, n_past: int) -> dict[str, Array]:
+        tree, n_known = wanted.tree, wanted.n_known
+        asked = np.array(wanted.logit_rows, np.int64) - n_known
+        return {
+            INPUT_IDS: np.array([tree.tokens[n_known:]], np.int64),
+            POSITION_IDS: n_past + np.array([tree.depths[n_known:]], np.int64),
+            LOGIT_ROWS: asked,
+            ATTENTION_BIAS: self._attention_bias(tree, n_known),
+        }
+
+    def _attention_bias(self, tree: TokenTree, n_known: int) -> Array:
+        """Returns what is added to attention scores [1, 1, T, rows]."""
+        end = self._first
+        bias = np.zeros((len(tree) - n_known, end + len(tree)), np.float32)
+        if end > len(self._places):
+            hidden = np.ones(end, np.bool_)
+            hidden[self._places] = False
+            bias[:, :end][:, hidden] = _MASKED
+        if len(bias) > 1 or len(tree) > 1:
+            bias[:, end:][~tree.ancestry()[n_known:]] = _MASKED
+        return bias[np.newaxis, np.newaxis]
