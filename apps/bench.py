@@ -106,6 +106,7 @@ def bench(
         int | None,
         typer.Option("--threads", "-t", min=1, help="CPU threads; all physical cores by default."),
     ] = None,
+    provider: options.Provider = None,
     repetitions: Annotated[
         int | None,
         typer.Option(
@@ -155,12 +156,13 @@ def bench(
     plan = Plan(
         repetitions=n_repetitions,
         n_threads=threads or physical_cores(),
+        provider=provider,
         extra_repetitions=0 if allow_noise else n_repetitions,
         settle_s=_SETTLE_S,
     )
     printing = Printing(output, plot, allow_noise)
     if keys.typing is not None:
-        bench_typing(bundle, keys, plan.n_threads, printing)
+        bench_typing(bundle, keys, plan, printing)
     elif first.ttft is not None:
         bench_ttft(bundle, first, plan, printing)
     elif is_with_prompts:
@@ -234,7 +236,8 @@ def run_bench(
         if meter is not None:
             stack.callback(meter.close)
         bars.report("load", 0, 1 + len(rivals.modes))
-        own = stack.enter_context(Worker(EDGEDEC, sys.executable, {**spec, "path": str(bundle)}))
+        own_spec = {**spec, "path": str(bundle), "provider": plan.provider}
+        own = stack.enter_context(Worker(EDGEDEC, sys.executable, own_spec))
         workers = [own]
         for i, runtime in enumerate(rivals.runtimes):
             bars.report("load", 1 + i, 1 + len(rivals.modes))

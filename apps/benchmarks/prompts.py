@@ -185,6 +185,7 @@ class _Setup:
             store=self.options.store,
             is_store_growing=False,
             overlap=self.options.overlap,
+            provider=self.plan.provider,
         )
         return load(self.bundle, loading)
 

@@ -98,7 +98,9 @@ def bench_ttft(bundle: Path, asked: TtftOptions, plan: Plan, printing: Printing)
                           "`edgedec train kv`")  # fmt: skip
     lengths, n_new = parse_counts(asked.ttft, "", "--ttft"), asked.answer_tokens or 64
     context = max(lengths) + n_new
-    loading = EngineOptions(threads=plan.n_threads, context=context, draft=False)
+    loading = EngineOptions(
+        threads=plan.n_threads, context=context, draft=False, provider=plan.provider
+    )
     with load(bundle, loading) as engine, ProgressBars(count_amount) as bars:
         tokens = _tokens(engine, asked.text, max(lengths))
         jobs = [

@@ -14,6 +14,7 @@ from edgedec.apps.benchmarks.keystrokes import DEVIATION_S, MEAN_S, Passage, rea
 from edgedec.apps.benchmarks.output import Printing
 from edgedec.apps.benchmarks.report import build_facts, device_facts, table, written
 from edgedec.apps.benchmarks.typing_job import Typed, type_passage
+from edgedec.apps.measuring.loop import Plan
 from edgedec.apps.progress import ProgressBars, count_amount
 from edgedec.apps.terminal import write_out
 from edgedec.autocomplete.config import AutocompleteConfig
@@ -51,7 +52,7 @@ class TypingOptions:
     ] = None
 
 
-def bench_typing(bundle: Path, asked: TypingOptions, threads: int, printing: Printing) -> None:
+def bench_typing(bundle: Path, asked: TypingOptions, plan: Plan, printing: Printing) -> None:
     """Types passages of files, in turn under each method, and prints what that came to."""
     if printing.plot is not None:
         raise ConfigError("--plot goes without --typing")
@@ -63,12 +64,13 @@ def bench_typing(bundle: Path, asked: TypingOptions, threads: int, printing: Pri
     methods = (asked.typing_methods or default.method).split(",")
     configs = [AutocompleteConfig(method=m, min_probability=least) for m in dict.fromkeys(methods)]
     context = min(manifest.target.context, default.n_before + default.n_after + 512)
-    with load(bundle, EngineOptions(threads=threads, context=context)) as engine:
+    loading = EngineOptions(threads=plan.n_threads, context=context, provider=plan.provider)
+    with load(bundle, loading) as engine:
         found = _type_all(engine, configs, passages)
     document = {
         "bundle": str(bundle),
         "model": manifest.name,
-        "threads": threads,
+        "threads": plan.n_threads,
         "keys": {"mean_ms": 1000 * MEAN_S, "deviation_ms": 1000 * DEVIATION_S},
         "min_probability": least,
         "files": [passage.name for passage in passages],

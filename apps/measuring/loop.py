@@ -62,7 +62,7 @@ class Bounds:
 class Plan:
     """How to measure.
 
-    n_threads: threads the measured jobs use.
+    n_threads: threads the measured jobs use. provider: of ONNX Runtime, on which edgedec computes.
     extra_repetitions: how many disturbed repetitions may be run again.
     settle_s: rest before each job, in which idle processes stop spinning.
     """
@@ -70,6 +70,7 @@ class Plan:
     repetitions: int = 5
     warmups: int = 1
     n_threads: int = 1
+    provider: str | None = None
     extra_repetitions: int = 5
     settle_s: float = 0.0
     bounds: Bounds = Bounds()

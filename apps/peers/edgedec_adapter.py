@@ -64,5 +64,7 @@ class Model:
 
 def open_model(spec: dict[str, Any]) -> Model:
     """Returns the bundle at ``path``, loaded."""
-    options = EngineOptions(threads=spec["threads"], context=spec["context"])
+    options = EngineOptions(
+        threads=spec["threads"], context=spec["context"], provider=spec["provider"]
+    )
     return Model(load(spec["path"], options), spec)
