@@ -38,6 +38,7 @@ from edgedec.runtime.methods.methods import AUTO, PLAIN
 from edgedec.runtime.opening.bundle_parts import prompt_encoder
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
+from edgedec.runtime.opening.providers import on_provider
 from edgedec.runtime.switching.pair import checked
 from edgedec.runtime.text.tokenizer import TOKENIZER_NAME, Tokenizer
 
@@ -175,13 +176,17 @@ class Job:
             draft=True if models is Models.OWN else self.draft,
             prompt_cache_mb=0,
             affinity=self.placed.processors or None,
+            provider=self.loading.provider,
         )
         return load(self.bundle, loading)
 
     def _open_draft(self, context: int) -> Engine:
         """Returns an engine whose one model is the draft model."""
         source, tokenizer = self.source(context), Tokenizer.load(self.bundle / TOKENIZER_NAME)
-        model = open_model(source.folder, source.entry, self.threads, self.placed)
+        entry = source.entry
+        if self.loading.provider is not None:
+            entry = on_provider(entry, self.loading.provider, must_run=False)
+        model = open_model(source.folder, entry, self.threads, self.placed)
         return Engine(
             LoadedModel(
                 model=model,
