@@ -97,6 +97,7 @@ class Machine:
         if not self._pool:
             raise RuntimeError(f"cannot start {n_threads} threads")
         self._lock = threading.Lock()
+        self._inputs: Sequence[Any] | None = None
 
     def run(self, inputs: Sequence[Any]) -> Any:
         """Returns the outputs of a pass over ``inputs``, tensors in the order of the ports.
@@ -105,17 +106,22 @@ class Machine:
             RuntimeError: The pass failed, or was stopped.
         """
         with self._lock:
+            if not self._pool:
+                raise RuntimeError("the model is closed")
             self._library.edgedec_pass_begin(self._program.handle, self._pool)
+            self._inputs = inputs
             try:
                 return self._main(*inputs)
             except Exception as error:
                 raise RuntimeError(one_line(error)) from None
             finally:
+                self._inputs = None
                 self._library.edgedec_pass_end()
 
-    def stop(self) -> None:
-        """Ends the pass under way, between two nodes of its graph."""
-        self._library.edgedec_pass_stop(self._pool)
+    def stop(self, inputs: Sequence[Any]) -> None:
+        """Ends the pass over ``inputs``, if it is under way, between two nodes of its graph."""
+        if self._inputs is inputs:
+            self._library.edgedec_pass_stop(self._pool)
 
     def close(self) -> None:
         """Ends the threads; no pass follows."""

@@ -93,7 +93,7 @@ class TvmKVCache(InPlaceKVCache):
         arrays, inputs = self._inputs_of(shape)
         arrays.fill(wanted, n_past)
         with affinity.held():
-            outputs = _Run(machine).outputs(inputs)
+            outputs = _Run(machine, inputs).outputs()
         return self._rows(outputs, shape)
 
     def _rows(self, outputs: Any, shape: PassShape) -> Rows:
@@ -124,11 +124,12 @@ class TvmKVCache(InPlaceKVCache):
 class _Run:
     """One pass; `under_way.end_passes` ends it from another thread."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, inputs: list[Any]) -> None:
         self._machine = machine
+        self._inputs = inputs
         self._is_ended = False
 
-    def outputs(self, inputs: list[Any]) -> Any:
+    def outputs(self) -> Any:
         """Returns what the program returns.
 
         Raises:
@@ -137,18 +138,21 @@ class _Run:
         """
         under_way.begin(self)
         try:
-            return self._machine.run(inputs)
+            outputs = self._machine.run(self._inputs)
         except RuntimeError as error:
             if self._is_ended:
                 raise KeyboardInterrupt from None
             raise SessionError(f"the compiled graph could not run: {error}") from None
         finally:
             under_way.finish(self)
+        if self._is_ended:  # while it waited for its turn
+            raise KeyboardInterrupt
+        return outputs
 
     def end(self) -> None:
-        """Ends the pass under way, between two nodes of its graph."""
+        """Ends the pass, between two nodes of its graph."""
         self._is_ended = True
-        self._machine.stop()
+        self._machine.stop(self._inputs)
 
 
 def _open_program(graph: Path) -> Program:

@@ -19,7 +19,12 @@ from edgedec.apps.cli import main
 from edgedec.export.compilers import find_compiler
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
-from edgedec.models.errors import BundleError, ConfigError, UnsupportedModelError
+from edgedec.models.errors import (
+    BundleError,
+    ConfigError,
+    SessionError,
+    UnsupportedModelError,
+)
 from edgedec.models.manifest import BundleManifest, read_manifest
 from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.sessions import under_way
@@ -337,3 +342,5 @@ def test_a_pass_is_ended_from_another_thread(compiled: Path) -> None:
         thread.join()
     sequence.forward(TREE, [0])
     release_model(model)
+    with pytest.raises(SessionError, match="the model is closed"):
+        sequence.forward(TREE, [0])
