@@ -11,8 +11,9 @@ from typing import Any
 
 from edgedec.apps.training.corpus import Corpus
 from edgedec.apps.training.features import WINDOW, read_features
+from edgedec.apps.training.head_check import share_found
 from edgedec.export.bundle import check_destination
-from edgedec.export.heads.feature_file import FeatureFile
+from edgedec.export.heads.feature_file import FeatureFile, held_out_of
 from edgedec.models.draft_heads import HeadEntry
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import BundleManifest, read_manifest
@@ -21,6 +22,9 @@ from edgedec.runtime.cores.machine import physical_cores
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
 from edgedec.runtime.sessions.memory import fingerprint_of
+
+_READING = 0.5
+"""Share of the minutes after which no more is read."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +55,17 @@ class HeadJob:
 
 @dataclass(frozen=True)
 class HeadReport:
-    """What became of it. covered: share of the model's own choices that the head can name."""
+    """What became of it.
+
+    covered: share of the model's own choices that the head can name. quantised: share that it
+    finds as the bundle holds it.
+    """
 
     bundle: Path
     entry: HeadEntry
     n_bytes: int
     covered: float
+    quantised: float
     by_kind: dict[str, float]
     n_skipped: int
     is_finite: bool
@@ -70,6 +79,7 @@ class HeadReport:
             "vocabulary": self.entry.head.config.trimmed_head_size,
             "hidden_layers": list(self.entry.hidden_layers),
             "held_out": list(self.entry.held_out),
+            "held_out_quantised": round(self.quantised, 4),
             "covered": round(self.covered, 4),
             "by_kind": {kind: round(share, 4) for kind, share in self.by_kind.items()},
             "n_skipped_files": self.n_skipped,
@@ -84,7 +94,7 @@ class HeadReport:
             f"{self.bundle}: a draft head of {self.n_bytes / 1e6:.1f} MB, trained on "
             f"{self.entry.n_tokens:,} tokens",
             f"of other texts it finds {depths} of the model's own tokens, by depth; it can name "
-            f"{self.covered:.1%} of them",
+            f"{self.covered:.1%} of them; quantised it finds {self.quantised:.1%} of the next ones",
             f"the first by kind of file: {kinds}",
         ]
         if self.n_skipped:
@@ -120,11 +130,12 @@ def train_bundle_head(
     layers = _checked_layers(manifest.target)
     started_s = time.monotonic()
 
-    def is_over() -> bool:
-        is_late = job.minutes is not None and time.monotonic() - started_s > 60 * job.minutes
+    def is_over(share: float = 1.0) -> bool:
+        spent_s = time.monotonic() - started_s
+        is_late = job.minutes is not None and spent_s > 60 * share * job.minutes
         return is_late or is_stopping()
 
-    file, n_skipped = _read(job, manifest, layers, report, is_over)
+    file, n_skipped = _read(job, manifest, layers, report, lambda: is_over(_READING))
     heads.use_threads(job.threads or physical_cores())
     head = heads.train_head(job.bundle, manifest, file, len(layers), plan, report, is_over)
     entry = heads.head_entry(
@@ -136,6 +147,8 @@ def train_bundle_head(
         ", ".join(map(str, job.corpus)),
     )
     sealed = heads.put_head(job.bundle, manifest, head, entry, job.output, job.force)
+    threads = job.threads or physical_cores()
+    quantised = share_found(job.output, sealed, held_out_of(file.texts()), threads)
     if job.features is None and not is_stopping():
         shutil.rmtree(job.feature_folder, ignore_errors=True)
     own = [path for path in entry.files if path not in manifest.target.files]
@@ -145,6 +158,7 @@ def train_bundle_head(
         entry,
         sum(sealed.files[path].n_bytes for path in own),
         measured.covered,
+        quantised,
         measured.by_kind,
         n_skipped,
         head.trained.is_finite,
@@ -164,7 +178,7 @@ def _read(
     key = (*known, *map(Path.absolute, job.corpus))
     file = FeatureFile(job.feature_folder, key, len(layers) * config.hidden_size)
     n_most = min(job.max_tokens, job.cache_mb * 10**6 // file.token_nbytes)
-    corpus = Corpus(job.corpus, WINDOW)
+    corpus = Corpus(job.corpus, min(WINDOW, manifest.target.context))
     with load(job.bundle, EngineOptions(threads=job.threads, draft=False)) as engine:
         encode = engine.tokenizer.encode
         sequence = engine.new_sequence()

@@ -19,6 +19,9 @@ import numpy.typing as npt
 from edgedec.models.errors import ConfigError
 from edgedec.models.graph import N_TOP
 
+HELD_OUT = 8
+"""Every so many texts one is not trained on, but measured with."""
+
 _LIST = "texts.json"
 
 
@@ -36,6 +39,11 @@ class TextFeatures:
     hidden: npt.NDArray[np.float16]
     top_ids: npt.NDArray[np.int32]
     top_probs: npt.NDArray[np.float16]
+
+
+def held_out_of(texts: Sequence[TextFeatures]) -> list[TextFeatures]:
+    """Returns those of ``texts`` that nothing is trained on."""
+    return [text for i, text in enumerate(texts) if i % HELD_OUT == 1]
 
 
 class FeatureFile:

@@ -14,13 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from edgedec.export.heads.feature_file import TextFeatures
+from edgedec.export.heads.feature_file import HELD_OUT, TextFeatures, held_out_of
 from edgedec.export.heads.progress_file import ProgressFile
 from edgedec.export.heads.torch_head import TorchHead
 from edgedec.models.errors import ConfigError
-
-HELD_OUT = 8
-"""Every so many texts one is not trained on, but measured with."""
 
 _SAVE_S = 60.0
 """Seconds of training that a kill may lose."""
@@ -88,7 +85,7 @@ class Lessons:
             ConfigError: There are too few texts.
         """
         trained = [text for i, text in enumerate(texts) if i % HELD_OUT != 1]
-        held_out = [text for i, text in enumerate(texts) if i % HELD_OUT == 1]
+        held_out = held_out_of(texts)
         if not held_out:
             raise ConfigError(
                 f"the corpus has {len(texts)} texts, expected at least 2: name more of them"

@@ -5,6 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +17,7 @@ import numpy as np
 import pytest
 
 import edgedec
+from edgedec.apps.training.head_check import share_found
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.models.draft_heads import head_features, own_features
@@ -28,7 +33,11 @@ from edgedec.runtime.sessions.token_tree import TokenTree
 torch = pytest.importorskip("torch", reason="needs the extra train")
 
 from edgedec.export.heads import train_head as heads  # noqa: E402
-from edgedec.export.heads.feature_file import FeatureFile, TextFeatures  # noqa: E402
+from edgedec.export.heads.feature_file import (  # noqa: E402
+    FeatureFile,
+    TextFeatures,
+    held_out_of,
+)
 from edgedec.export.heads.torch_head import TorchHead  # noqa: E402
 from edgedec.export.heads.training import Lessons, TrainingPlan  # noqa: E402
 
@@ -240,6 +249,64 @@ def test_quantising_costs_little(
     expected = torch_logits(bundle, head, texts[1], 1)[0]
     error = np.abs(graph_logits(whole, texts[1])[0] - expected).mean()
     assert 0 < error < 0.1 * expected.std()
+
+
+def test_the_bundles_head_finds_what_torch_does(
+    bundle: Path, head: heads.TrainedHead, texts: list[TextFeatures], tmp_path: Path
+) -> None:
+    """With float weights; in one row or two keys are too much alike for float16 to tell."""
+    manifest = put(bundle, head, tmp_path / "float.edgedec", "keep")
+    right = [
+        head.head_ids[torch_logits(bundle, head, text, 1)[0].argmax(-1)] == text.top_ids[:, 0]
+        for text in held_out_of(texts)
+    ]
+    expected = np.concatenate(right)
+    found = share_found(tmp_path / "float.edgedec", manifest, held_out_of(texts), 1)
+    assert found == pytest.approx(expected.mean(), abs=2 / len(expected))
+    assert found > 0.5
+
+
+def start_training(bundle: Path, folder: Path, *more: str) -> subprocess.Popen[str]:
+    """Returns the command at work, in a process of its own, on the source of this folder."""
+    corpus = str(Path(__file__).parent)
+    asked = ["train", "head", str(bundle), "--corpus", corpus, "-o", str(folder / "new.edgedec")]
+    options = ["--max-tokens", "3000", "--vocabulary", "64", "--threads", "1", "--json", *more]
+    program = "from edgedec.apps.cli import main; main()"
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *asked, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+
+
+def test_ctrl_c_keeps_the_best_and_a_kill_what_was_read(bundle: Path, tmp_path: Path) -> None:
+    work = tmp_path / ".new.edgedec.features"
+    killed = start_training(bundle, tmp_path, "--epochs", "100000")
+    while not (work / "training.npz").exists():  # written after an epoch
+        assert killed.poll() is None
+        time.sleep(0.05)
+    killed.kill()
+    killed.wait()
+    n_read = (work / "tokens.bin").stat().st_size // 4
+    assert n_read >= 3000
+    assert not (tmp_path / "new.edgedec").exists()
+    again = start_training(bundle, tmp_path, "--epochs", "100000")
+    before = (work / "training.npz").stat().st_mtime_ns
+    while (work / "training.npz").stat().st_mtime_ns == before:
+        assert again.poll() is None
+        time.sleep(0.05)
+    again.send_signal(signal.SIGINT)
+    out, _ = again.communicate(timeout=60)
+    assert again.returncode == 130
+    report = json.loads(out)
+    assert (work / "tokens.bin").stat().st_size // 4 == n_read
+    manifest = read_manifest(tmp_path / "new.edgedec")
+    assert manifest.head is not None
+    assert report["held_out"] == list(manifest.head.held_out)
+    assert report["n_skipped_files"] == 0
+    assert report["by_kind"].keys() == {".py"}
 
 
 def test_a_killed_training_goes_on_to_the_same_head(
