@@ -115,6 +115,15 @@ def head(
     max_tokens: Annotated[
         int, typer.Option(metavar="N", min=1000, help="Most tokens that are read.")
     ] = 200_000,
+    n_self: Annotated[
+        int,
+        typer.Option(
+            "--self",
+            metavar="N",
+            min=0,
+            help="How many of these the model writes itself, after beginnings of the texts.",
+        ),
+    ] = 0,
     epochs: Annotated[
         int, typer.Option(metavar="N", min=1, help="Times that each text is shown.")
     ] = 6,
@@ -171,6 +180,7 @@ def head(
         corpus=tuple(corpus),
         output=output,
         max_tokens=max_tokens,
+        n_self=n_self,
         epochs=epochs,
         minutes=minutes,
         n_logits=vocabulary,

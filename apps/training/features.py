@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
 import numpy as np
 
-from edgedec.apps.training.corpus import Corpus
 from edgedec.export.heads.feature_file import FeatureFile, TextFeatures
 from edgedec.models.draft_heads import normed
+from edgedec.runtime.config import GenerationConfig, SamplingConfig
+from edgedec.runtime.engine import Engine
 from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.prefill import PREFILL_CHUNK
 from edgedec.runtime.sessions.sequence import TokenSequence
@@ -18,31 +19,90 @@ from edgedec.runtime.sessions.token_tree import TokenTree
 WINDOW = 512
 """Tokens that are read at once, as one text."""
 
+SELF = "self"
+"""Kind of texts that the model wrote itself."""
+
 _SHORTEST = 16
+_PROMPT, _WRITTEN, _TEMPERATURE = 64, 192, 0.7
+
+Window = tuple[str, list[int]]
+"""What kind of text it is from, and its tokens."""
 
 
-def read_features(
-    sequence: TokenSequence,
-    texts: Corpus,
-    encode: Callable[[str], list[int]],
-    layers: Sequence[int],
-    epsilon: float,
-    n_tokens: int,
-    file: FeatureFile,
-    report: Callable[[str, int, int], None],
-    is_over: Callable[[], bool],
-) -> None:
-    """Adds texts to ``file`` until it has ``n_tokens``, or ``is_over``; goes on where it ends.
+class FeatureReader:
+    """Reads windows into a file, which may have some of them already.
 
-    Raises:
-        OSError: The disk is full.
+    layers: those whose hidden states are read. epsilon: of their norms. report: called with what is
+    going on, and tokens done of how many. is_over: asked before every window.
     """
-    windows = (w for w in texts.windows(encode) if len(w[1]) >= _SHORTEST)
-    for kind, tokens in islice(windows, len(file.lengths), None):
-        report("read", min(file.n_tokens, n_tokens), n_tokens)
-        if file.n_tokens >= n_tokens or is_over():
-            return
-        file.add(_read(sequence, kind, tokens, layers, epsilon))
+
+    def __init__(
+        self,
+        engine: Engine,
+        layers: Sequence[int],
+        epsilon: float,
+        file: FeatureFile,
+        report: Callable[[str, int, int], None],
+        is_over: Callable[[], bool],
+    ) -> None:
+        self._engine = engine
+        self._sequence = engine.new_sequence()
+        self._layers = tuple(layers)
+        self._epsilon = epsilon
+        self._file = file
+        self._report = report
+        self._is_over = is_over
+
+    def read(self, windows: Iterable[Window], n_tokens: int) -> None:
+        """Reads ``windows`` until the file has ``n_tokens`` of them; those it has are skipped.
+
+        Raises:
+            OSError: The disk is full.
+        """
+        n_texts, n_read = self._known(is_own=False)
+        self._add(islice(_long(windows), n_texts, None), n_read, n_tokens)
+
+    def write(self, windows: Iterable[Window], n_tokens: int) -> None:
+        """Has the model go on with the beginnings of ``windows``, and reads ``n_tokens`` of that.
+
+        Raises:
+            OSError: The disk is full.
+        """
+        n_texts, n_read = self._known(is_own=True)
+        prompts = islice(enumerate(_long(windows)), n_texts, None)
+        own = ((SELF, self._written(tokens, seed)) for seed, (_, tokens) in prompts)
+        self._add(own, n_read, n_tokens)
+
+    def _known(self, is_own: bool) -> tuple[int, int]:
+        """Returns texts and tokens that the file has, of those the model wrote or of others."""
+        file = self._file
+        found = [
+            n for n, kind in zip(file.lengths, file.kinds, strict=True) if (kind == SELF) == is_own
+        ]
+        return len(found), sum(found)
+
+    def _add(self, windows: Iterator[Window], n_read: int, n_tokens: int) -> None:
+        while n_read < n_tokens and not self._is_over():
+            self._report("read", n_read, n_tokens)
+            if (window := next(windows, None)) is None:
+                return
+            text = _read(self._sequence, *window, self._layers, self._epsilon)
+            self._file.add(text)
+            n_read += len(text.tokens)
+
+    def _written(self, tokens: list[int], seed: int) -> list[int]:
+        """Returns the beginning of a text, and what the model says next."""
+        n_prompt = min(_PROMPT, self._engine.context // 4)
+        n_new = min(_WRITTEN, self._engine.context - n_prompt)
+        config = GenerationConfig(
+            max_new_tokens=n_new, seed=seed, sampling=SamplingConfig(temperature=_TEMPERATURE)
+        )
+        prompt = tokens[:n_prompt]
+        return [*prompt, *self._engine.generate(prompt, config).token_ids]
+
+
+def _long(windows: Iterable[Window]) -> Iterator[Window]:
+    return (window for window in windows if len(window[1]) >= _SHORTEST)
 
 
 def _read(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edgedec.apps.training.corpus import Corpus
-from edgedec.apps.training.features import WINDOW, read_features
+from edgedec.apps.training.features import WINDOW, FeatureReader
 from edgedec.apps.training.head_check import share_found
 from edgedec.export.bundle import check_destination
 from edgedec.export.heads.feature_file import FeatureFile, held_out_of
@@ -35,6 +35,7 @@ class HeadJob:
     corpus: tuple[Path, ...]
     output: Path
     max_tokens: int
+    n_self: int
     epochs: int
     minutes: float | None
     n_logits: int
@@ -178,13 +179,13 @@ def _read(
     key = (*known, *map(Path.absolute, job.corpus))
     file = FeatureFile(job.feature_folder, key, len(layers) * config.hidden_size)
     n_most = min(job.max_tokens, job.cache_mb * 10**6 // file.token_nbytes)
+    n_own = min(job.n_self, n_most)
     corpus = Corpus(job.corpus, min(WINDOW, manifest.target.context))
     with load(job.bundle, EngineOptions(threads=job.threads, draft=False)) as engine:
-        encode = engine.tokenizer.encode
-        sequence = engine.new_sequence()
-        read_features(
-            sequence, corpus, encode, layers, config.rms_norm_eps, n_most, file, report, is_over
-        )
+        encode, epsilon = engine.tokenizer.encode, config.rms_norm_eps
+        reader = FeatureReader(engine, layers, epsilon, file, report, is_over)
+        reader.read(corpus.windows(encode), n_most - n_own)
+        reader.write(Corpus(job.corpus, corpus.window).windows(encode), n_own)
     return file, corpus.n_skipped
 
 

@@ -270,7 +270,18 @@ def start_training(bundle: Path, folder: Path, *more: str) -> subprocess.Popen[s
     """Returns the command at work, in a process of its own, on the source of this folder."""
     corpus = str(Path(__file__).parent)
     asked = ["train", "head", str(bundle), "--corpus", corpus, "-o", str(folder / "new.edgedec")]
-    options = ["--max-tokens", "3000", "--vocabulary", "64", "--threads", "1", "--json", *more]
+    options = [
+        "--max-tokens",
+        "3000",
+        "--self",
+        "400",
+        "--vocabulary",
+        "64",
+        "--threads",
+        "1",
+        "--json",
+        *more,
+    ]
     program = "from edgedec.apps.cli import main; main()"
     return subprocess.Popen(
         [sys.executable, "-c", program, *asked, *options],
@@ -290,7 +301,7 @@ def test_ctrl_c_keeps_the_best_and_a_kill_what_was_read(bundle: Path, tmp_path: 
     killed.kill()
     killed.wait()
     n_read = (work / "tokens.bin").stat().st_size // 4
-    assert n_read >= 3000
+    assert n_read >= 1500
     assert not (tmp_path / "new.edgedec").exists()
     again = start_training(bundle, tmp_path, "--epochs", "100000")
     before = (work / "training.npz").stat().st_mtime_ns
@@ -307,6 +318,8 @@ def test_ctrl_c_keeps_the_best_and_a_kill_what_was_read(bundle: Path, tmp_path: 
     assert report["held_out"] == list(manifest.head.held_out)
     assert report["n_skipped_files"] == 0
     assert report["by_kind"].keys() == {".py"}
+    kinds = json.loads((work / "texts.json").read_text())["kinds"]
+    assert sorted(set(kinds)) == [".py", "self"]
 
 
 def test_a_killed_training_goes_on_to_the_same_head(
