@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import accumulate
 
 from edgedec.autocomplete.config import AutocompleteConfig
@@ -17,6 +19,15 @@ def first_line(text: str) -> str:
     return text if end < 0 else text[:end]
 
 
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A piece of an answer. origin: as of `Offer.parts`."""
+
+    text: str
+    log_prob: float
+    origin: str
+
+
 class Answer:
     """A text in the making that continues a window, and how far its reader has typed it.
 
@@ -29,15 +40,17 @@ class Answer:
         self.stream = stream
         self._is_block = config.is_block
         self._rule = StopRule(min_log_prob=config.min_log_prob)
-        self._pieces: list[tuple[str, float]] = []  # with the log-probability of each
+        self._coming = stream.pieces
+        self._pieces: list[_Piece] = []
         self._n_typed = 0
         self._n_shown = 0  # characters
+        self._is_stopped = False
         self.is_ended = False
 
     @property
     def text(self) -> str:
         """All of it."""
-        return "".join(piece for piece, _ in self._pieces)
+        return "".join(piece.text for piece in self._pieces)
 
     @property
     def is_line_whole(self) -> bool:
@@ -53,12 +66,18 @@ class Answer:
     @property
     def probability(self) -> float:
         """Of what is on offer, pieces that are typed in part counted whole."""
-        start, stop, at, total = self._n_typed, self._n_typed + len(self.rest), 0, 0.0
-        for piece, log_prob in self._pieces:
-            at += len(piece)
-            if at > start and at - len(piece) < stop:
-                total += log_prob
-        return math.exp(total)
+        return math.exp(sum(piece.log_prob for piece, _ in self._on_offer()))
+
+    @property
+    def parts(self) -> tuple[tuple[str, str], ...]:
+        """What is on offer, by origin: as of `Offer.parts`."""
+        found: list[tuple[str, str]] = []
+        for piece, text in self._on_offer():
+            if found and found[-1][1] == piece.origin:
+                found[-1] = found[-1][0] + text, piece.origin
+            else:
+                found.append((text, piece.origin))
+        return tuple(found)
 
     def note_shown(self) -> None:
         """What is on offer is seen."""
@@ -67,26 +86,39 @@ class Answer:
     @property
     def n_shown(self) -> int:
         """Pieces that were on offer, in part at least."""
-        starts = accumulate((len(piece) for piece, _ in self._pieces), initial=0)
+        starts = accumulate((len(piece.text) for piece in self._pieces), initial=0)
         return sum(start < self._n_shown for start in list(starts)[:-1])
+
+    def stop(self) -> None:
+        """Nobody wants it: it ends before it says what it might have said."""
+        self._is_stopped = True
+        self.stream.stop()
 
     def advance(self) -> bool:
         """Computes the next piece; returns False at the end, or where the model is unsure."""
-        piece = next(self.stream, "")
+        piece = next((one for one in self._coming if not one.is_provisional), None)
         signal = self.stream.signal
-        if not piece or (signal is not None and self._rule.should_stop(signal)):
+        if piece is None or (signal is not None and self._rule.should_stop(signal)):
             self.is_ended = True
             return False
         log_prob = 0.0 if signal is None else math.log(max(signal.top_prob, 1e-30))
-        self._pieces.append((piece, log_prob))
+        self._pieces.append(_Piece(piece.text, log_prob, piece.origin))
         return True
 
     def follow(self, window: Window) -> bool:
         """Returns whether ``window`` differs only by what is on offer having been typed."""
         typed = window.typed_since(self.window)
-        if typed is None or not (self.text + "\0").startswith(typed):
+        if self._is_stopped or typed is None or not (self.text + "\0").startswith(typed):
             return False
         if self.is_ended and len(typed) == len(self.text):
             return False  # all of it is typed, and nothing more will come
         self._n_typed = len(typed)
         return True
+
+    def _on_offer(self) -> Iterator[tuple[_Piece, str]]:
+        """Yields the pieces that are on offer, and what of each is."""
+        start, stop, at = self._n_typed, self._n_typed + len(self.rest), 0
+        for piece in self._pieces:
+            if text := piece.text[max(0, start - at) : max(0, stop - at)]:
+                yield piece, text
+            at += len(piece.text)

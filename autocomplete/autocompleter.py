@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
+from edgedec.autocomplete.alternatives import Alternatives, Unwanted
 from edgedec.autocomplete.answer import Answer
 from edgedec.autocomplete.config import AutocompleteConfig
 from edgedec.autocomplete.document import Document, Window
@@ -23,6 +23,9 @@ from edgedec.runtime.engine import Engine
 _PASS_MS = 40.0  # a key that ends what is being computed waits for a pass of it
 
 _LIKELY = 0.5  # of a line on offer, for the next one to be computed before it is taken
+
+_NOWHERE = Document("", 0)
+"""Where nothing is offered."""
 
 OnOffer = Callable[[Offer | None], None]
 """Called in the autocompleter's own thread with each offer; with None where there is none."""
@@ -47,11 +50,16 @@ class Autocompleter:
         self._config = config or AutocompleteConfig()
         self._on_offer = on_offer
         self._layout = PromptLayout(engine, self._config)
+        self._alternatives = Alternatives(engine, self._layout, self._config)
         self.counts = TypingCounts()
         self._changed = threading.Condition()
-        self._wanted: Window | None = None  # not looked at yet
+        self._wanted: Document | None = None  # not looked at yet
+        self._answered: Document | None = None  # that the answer was begun for
         self._answer: Answer | None = None
         self._future: Future[Offer | None] = Future()
+        self._asked: Future[list[Offer]] = Future()
+        self._n_asked = 0  # alternatives that were asked for and not looked for yet
+        self._place = _NOWHERE
         self._version = 0
         self._updated_s = 0.0
         self._shown: tuple[int, str, bool] | None = None
@@ -83,17 +91,39 @@ class Autocompleter:
             SessionError: The autocompleter is closed, or the engine failed.
         """
         with self._changed:
-            if self._is_closed or self._failure:
-                raise SessionError(self._failure or "the autocompleter is closed: make another")
-            self._future.cancel()
+            self._check_open()
+            self._cancel()
             self._future = Future()
             self._version += 1
             self._updated_s = time.perf_counter()
-            self._wanted = self._layout.window(document)
+            self._wanted = self._place = document
             self._is_paused = False
             self.counts.n_updates += 1
             self._changed.notify()
             return self._future
+
+    def alternatives(self, n: int = 4) -> Future[list[Offer]]:
+        """Has other ways to go on looked for, at the place of the latest update.
+
+        Returns:
+            At most ``n`` offers with different beginnings, the likeliest first; cancelled by the
+            next update, and by `pause`.
+
+        Raises:
+            SessionError: as of `update`.
+        """
+        with self._changed:
+            self._check_open()
+            self._asked.cancel()
+            self._asked, self._n_asked = Future(), n
+            self._is_paused = False
+            self._changed.notify()
+            return self._asked
+
+    @property
+    def version(self) -> int:
+        """The number of the latest update, which offers for it have."""
+        return self._version
 
     @property
     def reach(self) -> int:
@@ -103,40 +133,52 @@ class Autocompleter:
     def pause(self) -> None:
         """Computes no more until the next update, which may go on with what there is."""
         with self._changed:
-            self._future.cancel()
+            self._cancel()
             self._is_paused = True
 
     def dismiss(self) -> None:
         """Ends what is being computed; nothing is offered until the next update."""
         with self._changed:
-            self._future.cancel()
+            self._cancel()
             self._version += 1
-            self._wanted = Window("", -1, "", "")
+            self._wanted = self._place = _NOWHERE
             self._is_paused = False
             self._changed.notify()
 
     def forget(self, name: str) -> None:
         """A document was closed."""
-        with self._changed:
-            self._layout.forget(name)
+        self._layout.forget(name)
 
     def close(self) -> None:
         """Ends what is being computed, and the thread. Closing twice is fine."""
         with self._changed:
             self._is_closed = True
-            self._future.cancel()
+            self._cancel()
             self._changed.notify()
         if self._thread is not threading.current_thread():
             self._thread.join()
 
+    def _check_open(self) -> None:
+        self._layout.check()
+        if self._is_closed or self._failure:
+            raise SessionError(self._failure or "the autocompleter is closed: make another")
+
+    def _cancel(self) -> None:
+        self._future.cancel()
+        self._asked.cancel()
+        self._n_asked = 0
+
     def _work(self) -> None:
         try:
             while self._take():
-                self._go_on()
+                if self._n_asked:
+                    self._look_for_alternatives()
+                else:
+                    self._go_on()
         except BaseException as error:
             with self._changed:
                 self._failure = f"autocomplete ended: {error}"
-                self._future.cancel()
+                self._cancel()
             if not isinstance(error, EdgedecError):  # a caller's own, which is to be seen
                 raise
         finally:
@@ -148,26 +190,29 @@ class Autocompleter:
         with self._changed:
             while not (self._is_closed or self._has_work):
                 self._changed.wait()
-            window, self._wanted = self._wanted, None
+            document, self._wanted = self._wanted, None
             waited_s = time.perf_counter() - self._updated_s
         if self._is_closed:
             return False
-        if window is not None:
+        if document is not None:
             self.counts.wait_ms.append(1000 * waited_s)
-            self._turn_to(window)
+            self._turn_to(document)
         return True
 
     @property
     def _has_work(self) -> bool:
         if self._is_paused:
             return False
-        return self._wanted is not None or (self._answer is not None and not self._answer.is_ended)
+        is_news = self._wanted is not None or self._n_asked > 0
+        return is_news or (self._answer is not None and not self._answer.is_ended)
 
-    def _turn_to(self, window: Window) -> None:
+    def _turn_to(self, document: Document) -> None:
         """Keeps the answer in the making if it still fits, begins another if not."""
+        window = self._layout.window(document)
         if self._answer is not None and self._answer.follow(window):
             self.counts.n_agreeing += 1
         else:
+            self._answered = document
             self._begin(window)
         self._show()
 
@@ -184,9 +229,9 @@ class Autocompleter:
         self.counts.n_requests += 1
 
     def _request(self) -> GenerationConfig:
-        stops = () if self._layout.infill is None else self._layout.infill.stops
-        return replace(
-            GenerationConfig(max_new_tokens=self._config.max_new_tokens, stop_token_ids=stops),
+        return GenerationConfig(
+            max_new_tokens=self._config.max_new_tokens,
+            stop_token_ids=self._layout.stops,
             method=self._config.method,
             prefill_pass_ms=_PASS_MS,
         )
@@ -195,11 +240,11 @@ class Autocompleter:
         """Ends a prompt that is being read for what nobody wants any more; its rows stay known."""
         answer = self._answer
         with self._changed:
-            is_other = self._wanted is not None and answer and self._wanted != answer.window
+            is_other = self._wanted is not None and self._wanted != self._answered
             is_stale = is_other or self._is_paused or self._is_closed
         if answer is not None and is_stale:
             self.counts.n_stopped += 1
-            answer.stream.stop()
+            answer.stop()
 
     def _go_on(self) -> None:
         """Computes a piece of the answer; beyond what is on offer, slowly."""
@@ -220,10 +265,22 @@ class Autocompleter:
         """Says whether what comes after the line on offer is likely enough to be wanted."""
         return self._config.max_idle_cpu > 0 and answer.probability >= _LIKELY
 
+    def _look_for_alternatives(self) -> None:
+        with self._changed:
+            n, self._n_asked = self._n_asked, 0
+            asked, place, version = self._asked, self._place, self._version
+        self._end()  # what it has read is the alternatives' as well
+        try:
+            found = self._alternatives.find(place, version, n, lambda: not asked.cancelled())
+        except Unwanted:
+            return
+        with suppress(InvalidStateError):  # it may be cancelled in between
+            asked.set_result(found)
+
     def _rest(self, busy_s: float) -> None:
         """Waits for so long that ``busy_s`` is no more than the share of idle time allowed."""
         with self._changed:
-            if self._wanted is None and not self._is_closed:
+            if self._wanted is None and not (self._n_asked or self._is_closed):
                 self._changed.wait(busy_s / self._config.max_idle_cpu - busy_s)
 
     def _end_of(self, answer: Answer) -> None:
@@ -244,6 +301,9 @@ class Autocompleter:
         self.counts.n_reused += stats.n_reused_tokens
         self.counts.n_computed += len(result.token_ids)
         self.counts.n_shown += answer.n_shown
+        self.counts.n_drafted += stats.n_proposed
+        self.counts.n_accepted += stats.n_accepted
+        self.counts.origins.update(result.origins)
 
     def _show(self) -> None:
         """Tells of what is on offer, if that is news."""
@@ -261,7 +321,7 @@ class Autocompleter:
         if answer is not None and text.strip():
             answer.note_shown()
             ms = 1000 * (time.perf_counter() - since_s)
-            offer = Offer(text, version, is_complete, answer.probability, ms)
+            offer = Offer(text, version, is_complete, answer.probability, ms, answer.parts)
         self._on_offer(offer)
         if is_complete and not future.done():
             with suppress(InvalidStateError):  # the next update may cancel it in between

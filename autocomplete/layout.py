@@ -52,10 +52,19 @@ class PromptLayout:
         self._anchors: dict[str, _Anchor] = {}
         self.infill: InfillTokens | None = find_infill_tokens(engine.tokenizer)
 
+    def check(self) -> None:
+        """Raises: SessionError: The engine is closed."""
+        assert self._engine.context > 0
+
     @property
     def reach(self) -> int:
         """Characters on either side of the cursor beyond which nothing matters."""
         return max(self._n_before, self._n_after) * _CHARACTERS
+
+    @property
+    def stops(self) -> tuple[int, ...]:
+        """Tokens with which the model says that nothing is missing any more."""
+        return () if self.infill is None else self.infill.stops
 
     def window(self, document: Document) -> Window:
         """Returns what the model reads of ``document``; remembers where that begins."""

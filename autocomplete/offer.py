@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
 
@@ -15,6 +15,8 @@ class Offer:
     is_complete: it will not grow any more.
     probability: of the text, by the model; of what is left of it where some was typed already.
     ms: from the update to this.
+    parts: the text in pieces, each with its origin: "target", the drafter that proposed its last
+        token, or "draft" where that model wrote it.
     """
 
     text: str
@@ -22,6 +24,7 @@ class Offer:
     is_complete: bool
     probability: float
     ms: float
+    parts: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass
@@ -32,8 +35,9 @@ class TypingCounts:
     that nothing had to be computed. n_requests: texts that were begun. n_stopped: that the next
     key ended. n_prompt, n_reused: tokens of their prompts, as far as those were read, and how
     many of those had been computed before. n_computed: new tokens. n_shown: of these, those that
-    were on offer. wait_ms: of the latest updates, until what was being computed for older ones had
-    made way.
+    were on offer. n_drafted, n_accepted: tokens that drafters proposed, and those of them that were
+    kept. origins: new tokens by who wrote them, as of `Offer.parts`. wait_ms: of the latest
+    updates, until what was being computed for older ones had made way.
     """
 
     n_updates: int = 0
@@ -44,4 +48,7 @@ class TypingCounts:
     n_reused: int = 0
     n_computed: int = 0
     n_shown: int = 0
+    n_drafted: int = 0
+    n_accepted: int = 0
+    origins: Counter[str] = field(default_factory=Counter)
     wait_ms: deque[float] = field(default_factory=lambda: deque(maxlen=4096))

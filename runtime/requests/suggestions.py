@@ -65,7 +65,7 @@ def complete(
         yield from ExactPrefiller().prefill(sequence, before, request)
     else:
         sequence.truncate(0)
-    suggestions = yield from suggest(sequence, anchor, config)
+    suggestions = yield from suggest(sequence, anchor, config, on_progress)
     known = list(tokens[-_N_BEFORE:])
     n_known = len(codec.decode(known))
     return [

@@ -19,6 +19,7 @@ from edgedec.models.errors import SessionError
 from edgedec.runtime.config import SuggestConfig
 from edgedec.runtime.drafting.best_first import MAX_PROBABILITY
 from edgedec.runtime.sessions.passes import Pass, Passes
+from edgedec.runtime.sessions.prefill import Progress
 from edgedec.runtime.sessions.row_stats import RowStats
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.token_tree import TokenTree
@@ -75,7 +76,10 @@ class _Branch:
 
 
 def suggest(
-    sequence: TokenSequence, anchor: int, config: SuggestConfig
+    sequence: TokenSequence,
+    anchor: int,
+    config: SuggestConfig,
+    on_progress: Progress | None = None,
 ) -> Passes[list[Suggestion]]:
     """Returns completions with different first tokens, the likeliest first.
 
@@ -84,6 +88,7 @@ def suggest(
 
     Args:
         anchor: The text's last token. The sequence has committed all before it.
+        on_progress: Called with ("suggest", tokens done, tokens in all) between passes.
 
     Raises:
         SessionError: The tree does not fit the context.
@@ -95,12 +100,14 @@ def suggest(
             f"context has {sequence.context}: ask for fewer or shorter ones"
         )
     try:
-        return (yield from _grow(sequence, anchor, config))
+        return (yield from _grow(sequence, anchor, config, on_progress))
     finally:
         sequence.truncate(sequence.n_tokens)  # forgets the pass
 
 
-def _grow(sequence: TokenSequence, anchor: int, config: SuggestConfig) -> Passes[list[Suggestion]]:
+def _grow(
+    sequence: TokenSequence, anchor: int, config: SuggestConfig, on_progress: Progress | None
+) -> Passes[list[Suggestion]]:
     stops = config.stop_token_ids
     tokens, parents = [anchor], [-1]
     rows = yield Pass(sequence, TokenTree((anchor,), (-1,)), (0,), with_logits=False)
@@ -110,7 +117,9 @@ def _grow(sequence: TokenSequence, anchor: int, config: SuggestConfig) -> Passes
         _Branch([token], [log_prob], StopRule(config.max_entropy, config.min_log_prob))
         for token, log_prob in firsts[: config.k]
     ]
-    for _ in range(config.n_tokens - 1):
+    for n_done in range(1, config.n_tokens):
+        if on_progress is not None:
+            on_progress("suggest", n_done, config.n_tokens)
         alive = [branch for branch in branches if branch.end is None]
         if not alive:
             break

@@ -226,3 +226,101 @@ def test_bad_values_are_named() -> None:
         AutocompleteConfig(n_before=0)
     with pytest.raises(ConfigError, match="max_idle_cpu of autocomplete is 2"):
         AutocompleteConfig(max_idle_cpu=2)
+
+
+def test_a_key_while_the_prompt_is_read_is_answered(
+    make_engine: Maker, tokenizer: Tokenizer
+) -> None:
+    with make_engine(knowing(TEXT, tokenizer)) as engine:
+        model = engine.model
+        assert isinstance(model, ToyModel)
+        began = threading.Event()
+        goes_on = threading.Event()
+
+        def hold() -> None:
+            began.set()
+            goes_on.wait(30)
+
+        model.before_pass = hold
+        with Autocompleter(engine, AutocompleteConfig(max_idle_cpu=0.0)) as completer:
+            completer.update(at(3))
+            began.wait(30)
+            wanted = completer.update(at(4))  # which the model will agree with
+            goes_on.set()
+            assert offered(wanted) == "quick brown fox"
+
+
+def test_offers_say_who_wrote_them(engine: Engine) -> None:
+    config = AutocompleteConfig(max_idle_cpu=0.0, method="lookup")
+    with Autocompleter(engine, config) as completer:
+        offer = completer.update(at(49)).result(timeout=30)  # a line as the first one
+        assert offer is not None
+        assert "".join(text for text, _ in offer.parts) == offer.text == "quick brown fox"
+        assert {origin for _, origin in offer.parts} == {"target", "lookup"}
+        completer.dismiss()
+        completer.update(at(4)).result(timeout=30)
+        counts = completer.counts
+        assert counts.origins.total() >= counts.origins["lookup"] == counts.n_accepted > 0
+        assert counts.n_drafted >= counts.n_accepted
+
+
+WAYS = ("I like tea\n", "I like coffee\n", "I like milk\n")
+
+
+def torn(codec: Tokenizer) -> Callable[[Sequence[int]], Row]:
+    """Returns the rule of a model that knows several ways to go on, the first one best."""
+
+    def rule(prefix: Sequence[int]) -> Row:
+        rows = [knowing(way, codec)(prefix) * (1 - 0.01 * i) for i, way in enumerate(WAYS)]
+        total: Row = sum(rows[1:], start=rows[0])
+        return total
+
+    return rule
+
+
+def test_alternatives_begin_differently(make_engine: Maker, tokenizer: Tokenizer) -> None:
+    config = AutocompleteConfig(max_idle_cpu=0.0, min_probability=0.0)
+    with make_engine(torn(tokenizer)) as engine, Autocompleter(engine, config) as completer:
+        document = at(7, WAYS[0])
+        assert offered(completer.update(document)) == "tea"
+        found = completer.alternatives(3).result(timeout=30)
+        assert {offer.text for offer in found} == {"tea", "coffee", "milk"}
+        assert [o.probability for o in found] == sorted(o.probability for o in found)[::-1]
+        assert {offer.version for offer in found} == {completer.version}
+        assert offered(completer.update(document)) == "tea"  # and goes on as before
+
+
+def test_alternatives_that_nobody_waits_for_end_within_a_pass(
+    make_engine: Maker, tokenizer: Tokenizer
+) -> None:
+    config = AutocompleteConfig(max_idle_cpu=0.0, min_probability=0.0)
+    with make_engine(torn(tokenizer)) as engine, Autocompleter(engine, config) as completer:
+        model = engine.model
+        assert isinstance(model, ToyModel)
+        assert offered(completer.update(at(7, WAYS[0]))) == "tea"
+        began = threading.Event()
+        goes_on = threading.Event()
+
+        def hold() -> None:
+            began.set()
+            goes_on.wait(30)
+
+        model.before_pass = hold
+        n_before = model.n_passes
+        asked = completer.alternatives()
+        began.wait(30)
+        wanted = completer.update(at(4))
+        assert asked.cancelled()
+        goes_on.set()
+        n_alternatives = model.n_passes - n_before
+        assert n_alternatives <= 2
+        wanted.result(timeout=30)
+
+
+def test_alternatives_where_there_is_nothing(engine: Engine) -> None:
+    with Autocompleter(engine) as completer:
+        assert completer.alternatives().result(timeout=30) == []
+        completer.update(Document("", 0)).result(timeout=30)
+        assert completer.alternatives().result(timeout=30) == []
+    with pytest.raises(SessionError, match="closed"):
+        completer.alternatives()
