@@ -5,6 +5,7 @@ What it imports is imported where there is a name to look up; a path must not wa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -51,6 +52,26 @@ def named_bundle(given: MaybePath) -> MaybePath:
         return given
     _export(source, bundle, name)
     return bundle
+
+
+def find_bundle(text: str, roots: Sequence[Path] = ()) -> Path:
+    """Returns the bundle that a setting means: a path, also below a root, or the name of a model.
+
+    Raises:
+        ConfigError: It names a model whose bundle was not made yet.
+    """
+    path = Path(text).expanduser()
+    for candidate in (path, *(root / path for root in roots)):
+        if candidate.exists():
+            return candidate
+    try:
+        library = open_library()
+    except ConfigError:  # nothing has a name where nothing can be exported
+        return path
+    bundle = library.bundle(text)
+    if not bundle.is_dir() and library.source(text) is not None:
+        raise ConfigError(f"{text} has no bundle yet: run edgedec inspect {text} once, to make it")
+    return bundle if bundle.is_dir() else path
 
 
 def _may_be_name(given: Path) -> bool:

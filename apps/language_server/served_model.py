@@ -11,7 +11,7 @@ from pathlib import Path
 
 from edgedec.apps.language_server.settings import ServerSettings
 from edgedec.apps.language_server.window import EditorProgress, EditorWindow
-from edgedec.apps.model_names import open_library
+from edgedec.apps.model_names import find_bundle
 from edgedec.autocomplete import Autocompleter
 from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.models.manifest import MANIFEST_NAME
@@ -152,26 +152,6 @@ class ServedModel:
             await asyncio.to_thread(old_completer.close)
         if old_engine is not None and old_engine is not engine:
             await asyncio.to_thread(old_engine.close)
-
-
-def find_bundle(text: str, roots: Sequence[Path]) -> Path:
-    """Returns the bundle that a setting means: a path, also below a root, or the name of a model.
-
-    Raises:
-        ConfigError: It names a model whose bundle was not made yet.
-    """
-    path = Path(text).expanduser()
-    for candidate in (path, *(root / path for root in roots)):
-        if candidate.exists():
-            return candidate
-    try:
-        library = open_library()
-    except ConfigError:  # nothing has a name where nothing can be exported
-        return path
-    bundle = library.bundle(text)
-    if not bundle.is_dir() and library.source(text) is not None:
-        raise ConfigError(f"{text} has no bundle yet: run edgedec inspect {text} once, to make it")
-    return bundle if bundle.is_dir() else path
 
 
 def _stamp(folder: Path) -> Stamp:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
 
+from edgedec.apps.typing_options import TYPING_NAMES, typing_config
 from edgedec.autocomplete import AutocompleteConfig
 from edgedec.models.errors import ConfigError
 from edgedec.models.fields import Fields
@@ -15,8 +15,6 @@ SECTION = "edgedec"
 
 _FOREIGN = {"command", "trace"}
 """Keys of the section that clients keep for themselves."""
-
-_TYPING = tuple(one.name for one in fields(AutocompleteConfig))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +49,7 @@ class ServerSettings:
             inner = {key: value for key, value in inner.items() if key not in _FOREIGN}
         read = Fields({} if inner is None else inner, "settings of edgedec", ConfigError)
         own = {one.name for one in fields(self)} - {"typing"}
-        read.only(own | set(_TYPING))
+        read.only(own | TYPING_NAMES)
         return replace(
             self,
             bundle=read.text("bundle", self.bundle),
@@ -62,16 +60,5 @@ class ServerSettings:
             completion=self.completion
             if read.get("completion") is None
             else read.flag("completion"),
-            typing=replace(
-                self.typing, **{key: _typing(read, key, self.typing) for key in _TYPING}
-            ),
+            typing=typing_config(read, self.typing),
         )
-
-
-def _typing(read: Fields, key: str, now: AutocompleteConfig) -> Any:
-    value = getattr(now, key)
-    if isinstance(value, bool):
-        return read.flag(key, value)
-    if isinstance(value, int):
-        return read.integer(key, value)
-    return read.number(key, value) if isinstance(value, float) else read.text(key, value)
