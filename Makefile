@@ -22,7 +22,7 @@ MADE := .venv/made
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 KERNELS := kernels/CMakeLists.txt $(wildcard kernels/src/*)
 EXPORTER := $(shell find export models targets kernels -name '*.py')
-PACKAGES := models targets export kernels runtime autocomplete apps
+PACKAGES := models targets export kernels runtime autocomplete widgets apps
 
 .PHONY: run test test-pair test-long test-sanitize test-arm check clean
 

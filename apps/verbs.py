@@ -21,6 +21,7 @@ VERBS = {
     "suggest": "suggest:suggest",
     "store": "store:store",
     "lsp": "lsp:lsp",
+    "desktop": "desktop:desktop",
     "bench": "bench:bench",
     "tune": "tune:tune",
     "train": "train:train",

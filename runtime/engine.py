@@ -266,8 +266,6 @@ class Engine:
     ) -> list[Completion]:
         """Returns completions of ``prompt`` with different first tokens, the likeliest first.
 
-        on_progress hears of "prefill" and of "suggest"; what it raises ends both.
-
         Raises:
             SessionError: The prompt is empty, too long with its completions, or the engine closed.
         """

@@ -56,6 +56,8 @@ def complete(
 ) -> Passes[list[Completion]]:
     """Returns completions of ``tokens``; the sequence then holds all of these but the last.
 
+    on_progress hears of "prefill" and of "suggest"; what it raises ends both.
+
     Raises:
         SessionError: The completions do not fit the context.
     """

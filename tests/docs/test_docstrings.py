@@ -19,6 +19,7 @@ FOLDERS = (
     "runtime",
     "targets",
     "tools",
+    "widgets",
 )
 FILES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}

@@ -12,7 +12,7 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 MAPS = [ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("adding-*.md"))]
 
-_FOLDERS = "apps|docs|examples|export|kernels|models|runtime|src|targets|tests|tools"
+_FOLDERS = "apps|docs|examples|export|kernels|models|runtime|src|targets|tests|tools|widgets"
 _NAMED = re.compile(rf"`((?:{_FOLDERS})/[\w./*-]*)`")
 _LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 

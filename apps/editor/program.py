@@ -1,0 +1,77 @@
+"""From a command line to a window, and to its end."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from PySide6.QtCore import QTimer
+from PySide6.QtWidgets import QApplication
+
+from edgedec.apps.editor.recovery import Recovery
+from edgedec.apps.editor.settings import EditorSettings, SettingsFile
+from edgedec.apps.editor.window import EditorWindow
+from edgedec.models.errors import ConfigError
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_COLLECT_MS = 5000
+
+SWITCH_S = 0.001
+"""How long Python lets one thread go on while the interface's waits; 5 ms otherwise."""
+
+
+def run_editor(
+    settings: EditorSettings, kept_in: SettingsFile, paths: Sequence[Path], remark: str = ""
+) -> int:
+    """Shows the window until it is closed; returns the exit code.
+
+    Raises:
+        ConfigError: There is no place for unsaved text.
+    """
+    sys.setswitchinterval(SWITCH_S)
+    application = QApplication(["edgedec"])
+    application.setApplicationName("edgedec")
+    application.setQuitOnLastWindowClosed(True)
+    try:
+        recovery = Recovery()
+    except OSError as error:
+        raise ConfigError(f"there is no place for unsaved text: {error}") from None
+    window = EditorWindow(settings, kept_in, recovery)
+    _collect_here(application)
+    _end_on_signals(application, window)
+    window.new()
+    window.open(paths)
+    window.show()
+    if remark:
+        window.tell(remark)
+    QTimer.singleShot(0, window.open_left_behind)
+    code = application.exec()
+    recovery.close(is_kept=code != 0)
+    return code
+
+
+def _collect_here(application: QApplication) -> None:
+    """Has garbage collected in this thread alone: Qt's objects must not be destroyed in others."""
+    gc.freeze()
+    gc.disable()
+    collecting = QTimer(application)
+    collecting.timeout.connect(gc.collect)
+    collecting.start(_COLLECT_MS)
+
+
+def _end_on_signals(application: QApplication, window: EditorWindow) -> None:
+    """Has Ctrl-C and requests to end write unsaved text down, and end the window."""
+
+    def end(number: int, frame: object) -> None:
+        window.keep_unsaved()
+        window.end()
+        application.exit(128 + number)
+
+    for number in _SIGNALS:
+        signal.signal(number, end)
+    waking = QTimer(application)  # Python hears of a signal when it has something to do
+    waking.timeout.connect(lambda: None)
+    waking.start(200)

@@ -1,0 +1,56 @@
+"""Questions that only the person at the window can answer."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from PySide6.QtWidgets import QMessageBox, QWidget
+
+_Button = QMessageBox.StandardButton
+
+
+class Answer(StrEnum):
+    """What shall be done."""
+
+    SAVE = "save"
+    DISCARD = "discard"
+    CANCEL = "cancel"
+    OVERWRITE = "overwrite"
+    RELOAD = "reload"
+
+
+def ask_about_unsaved(parent: QWidget, title: str) -> Answer:
+    """Returns whether unsaved text is saved, or discarded, before its document is closed."""
+    buttons = _Button.Save | _Button.Discard | _Button.Cancel
+    text = f"{title} has text that is not saved."
+    given = QMessageBox.question(parent, "edgedec", text, buttons, _Button.Save)
+    return {_Button.Save: Answer.SAVE, _Button.Discard: Answer.DISCARD}.get(given, Answer.CANCEL)
+
+
+def ask_about_changed(parent: QWidget, title: str) -> Answer:
+    """Returns what becomes of a file that another program changed while it was edited here."""
+    box = QMessageBox(parent)
+    box.setIcon(QMessageBox.Icon.Warning)
+    box.setText(f"{title} was changed by another program since it was read.")
+    overwrite = box.addButton("Overwrite", QMessageBox.ButtonRole.DestructiveRole)
+    reload = box.addButton("Reload", QMessageBox.ButtonRole.ResetRole)
+    box.addButton(_Button.Cancel)
+    box.exec()
+    chosen = box.clickedButton()
+    if chosen is overwrite:
+        return Answer.OVERWRITE
+    return Answer.RELOAD if chosen is reload else Answer.CANCEL
+
+
+def ask_about_left_behind(parent: QWidget, titles: list[str]) -> Answer:
+    """Returns whether text that an editor left unsaved is opened, forgotten, or asked for later."""
+    box = QMessageBox(parent)
+    box.setText("An editor ended before this was saved: " + ", ".join(titles) + ".")
+    opened = box.addButton("Open", QMessageBox.ButtonRole.AcceptRole)
+    forgotten = box.addButton("Forget", QMessageBox.ButtonRole.DestructiveRole)
+    box.addButton("Later", QMessageBox.ButtonRole.RejectRole)
+    box.exec()
+    chosen = box.clickedButton()
+    if chosen is opened:
+        return Answer.RELOAD
+    return Answer.DISCARD if chosen is forgotten else Answer.CANCEL

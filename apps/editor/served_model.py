@@ -1,0 +1,133 @@
+"""The model behind the window: loaded in another thread, again where settings ask for it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from PySide6.QtCore import QObject, Qt, Signal
+
+from edgedec.apps.editor.settings import EditorSettings
+from edgedec.apps.model_names import find_bundle
+from edgedec.autocomplete import AutocompleteConfig, Autocompleter
+from edgedec.models.errors import EdgedecError
+from edgedec.runtime.engine import Engine
+from edgedec.runtime.opening.load import load
+from edgedec.runtime.opening.options import EngineOptions
+from edgedec.widgets import Suggester
+
+_LOOK_S = 0.05
+"""How often it is looked, while the interface is waited for, whether it has ended."""
+
+_NICENESS = 5
+"""Of the model's threads; that of the interface is 0."""
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What an engine is loaded from, and how."""
+
+    bundle: str
+    threads: int | None
+    context: int | None
+
+
+class ServedModel(QObject):
+    """Makes a suggester follow the settings. What there is serves until the next is there.
+
+    loading: with the name of a bundle that is being loaded. serving: with the one that is served;
+    empty where none is. failed: with the reason why settings cannot be followed.
+    """
+
+    loading = Signal(str)
+    serving = Signal(str)
+    failed = Signal(str)
+    _made = Signal(object, object)
+
+    def __init__(self, suggester: Suggester, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._suggester = suggester
+        self._newest: tuple[_Source, AutocompleteConfig] | None = None
+        self._engine: Engine | None = None  # of the worker's thread, and its source
+        self._source: _Source | None = None
+        self._completer: Autocompleter | None = None
+        self._is_closed = False
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="model", initializer=_yield)
+        self._made.connect(self._put, Qt.ConnectionType.QueuedConnection)
+
+    def want(self, settings: EditorSettings) -> None:
+        """Has the model follow ``settings``; returns at once."""
+        source = _Source(settings.bundle, settings.threads, settings.context)
+        wanted = source, settings.typing
+        if wanted == self._newest or not settings.bundle:
+            return
+        self._newest = wanted
+        self._worker.submit(self._follow, *wanted)
+
+    def close(self) -> None:
+        """Ends what is being computed, and releases the model. Closing twice is fine."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._suggester.close()
+        self._worker.submit(self._release)
+        self._worker.shutdown()
+
+    def _follow(self, source: _Source, typing: AutocompleteConfig) -> None:
+        if self._is_closed or (source, typing) != self._newest:
+            return  # there are newer ones
+        try:
+            self._make(source, typing)
+        except EdgedecError as error:
+            self.failed.emit(str(error))
+        except Exception as error:
+            self.failed.emit(f"unexpected {type(error).__name__}: {error}")
+
+    def _make(self, source: _Source, typing: AutocompleteConfig) -> None:
+        engine = self._engine
+        if engine is None or source != self._source:
+            self.loading.emit(source.bundle)
+            options = EngineOptions(threads=source.threads, context=source.context)
+            engine = load(find_bundle(source.bundle), options)
+        try:
+            completer = Autocompleter(engine, typing, self._suggester.hear)
+        except EdgedecError:
+            if engine is not self._engine:
+                engine.close()
+            raise
+        old_engine, self._engine = self._engine, engine
+        old_completer, self._completer = self._completer, completer
+        self._source = source
+        self._hand_over(completer)
+        if old_completer is not None:
+            old_completer.close()
+        if old_engine is not None and old_engine is not engine:
+            old_engine.close()
+        self.serving.emit(source.bundle)
+
+    def _hand_over(self, completer: Autocompleter) -> None:
+        """Waits until the suggester has it, and no longer uses the one before."""
+        is_put = threading.Event()
+        self._made.emit(completer, is_put)
+        while not (is_put.wait(_LOOK_S) or self._is_closed):
+            pass
+
+    def _put(self, completer: Autocompleter, is_put: threading.Event) -> None:
+        if not self._is_closed:
+            self._suggester.put(completer)
+            is_put.set()
+
+    def _release(self) -> None:
+        if self._completer is not None:
+            self._completer.close()
+        if self._engine is not None:
+            self._engine.close()
+
+
+def _yield() -> None:
+    """Lets the interface go first, before this thread and those that it will begin."""
+    if sys.platform == "linux":  # elsewhere it would be the whole process
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

@@ -1,0 +1,74 @@
+"""Text fields without a screen, over toy models."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
+widgets = pytest.importorskip("PySide6.QtWidgets", exc_type=ImportError)
+
+from PySide6.QtCore import QEvent  # noqa: E402
+from PySide6.QtTest import QTest  # noqa: E402
+from PySide6.QtWidgets import QApplication, QWidget  # noqa: E402
+
+from edgedec.autocomplete import AutocompleteConfig  # noqa: E402
+from edgedec.runtime.engine import Engine  # noqa: E402
+from edgedec.runtime.text.tokenizer import Tokenizer  # noqa: E402
+from edgedec.widgets import AutocompleteEdit, Suggester  # noqa: E402
+
+from ..autocomplete.test_autocompleter import knowing  # noqa: E402
+from ..runtime.conftest import backend, make_engine, tokenizer  # noqa: E402
+
+__all__ = ["backend", "make_engine", "tokenizer"]
+
+TEXT = "The quick brown fox\njumps over the lazy dog.\nThe quick brown fox\n"
+
+
+def until(is_so: Callable[[], object], patience_s: float = 15) -> None:
+    """Lets the interface go on until something is so."""
+    end_s = time.monotonic() + patience_s
+    while not is_so():
+        has_focus = QApplication.focusWidget() is not None
+        assert time.monotonic() < end_s, f"it did not come about; {has_focus=}"
+        QTest.qWait(2)
+
+
+def destroy(widget: QWidget) -> None:
+    """Destroys a widget here and now, and not when another thread collects garbage."""
+    widget.close()
+    widget.deleteLater()
+    QApplication.sendPostedEvents(None, int(QEvent.Type.DeferredDelete))
+
+
+@pytest.fixture(scope="session")
+def application() -> QApplication:
+    found = QApplication.instance() or QApplication([])
+    assert isinstance(found, QApplication)
+    return found
+
+
+@pytest.fixture
+def engine(make_engine: Callable[..., Engine], tokenizer: Tokenizer) -> Iterator[Engine]:
+    with make_engine(knowing(TEXT, tokenizer)) as engine:
+        yield engine
+
+
+@pytest.fixture
+def suggester(application: QApplication, engine: Engine) -> Iterator[Suggester]:
+    found = Suggester(engine, AutocompleteConfig(max_idle_cpu=0.0))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def edit(suggester: Suggester) -> Iterator[AutocompleteEdit]:
+    found = AutocompleteEdit(suggester)
+    found.show()
+    found.setFocus()
+    assert QTest.qWaitForWindowActive(found)
+    yield found
+    destroy(found)

@@ -1,0 +1,123 @@
+"""Text that is seen at a place of a document and is no part of it.
+
+It stands where Qt lays out what an input method composes: in the line, but not in the document, so
+that neither undo, nor files, nor the clipboard know of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from PySide6.QtCore import QSignalBlocker
+from PySide6.QtGui import (
+    QColor,
+    QTextBlock,
+    QTextCharFormat,
+    QTextCursor,
+    QTextDocument,
+    QTextLayout,
+)
+
+from edgedec.widgets.units import n_units, text_between
+
+Part = tuple[str, QColor]
+"""A piece of text, and how it is painted."""
+
+_Range = Any
+"""A `QTextLayout.FormatRange`, of whose fields the stubs of PySide6 do not know."""
+
+_LINE_SEPARATOR = "\u2028"
+"""Breaks a line within a block, as the layout of Qt has it."""
+
+
+@dataclass(frozen=True)
+class Ghost:
+    """What is on offer in a document, and at which place of it. Units: UTF-16.
+
+    n_characters: of the document when it was shown, to tell what was typed since.
+    """
+
+    text: str
+    parts: tuple[Part, ...]
+    position: int
+    n_characters: int
+
+
+class GhostText:
+    """The ghost of one document; one at a time."""
+
+    def __init__(self, document: QTextDocument) -> None:
+        self._document = document
+        self._formats: list[_Range] = []  # of the block, without the ghost's
+        self._anchor = QTextCursor(document)  # in its line, wherever edits move that
+        self.shown: Ghost | None = None
+
+    def show(self, position: int, parts: Sequence[Part]) -> None:
+        """Shows ``parts`` at a position, and nothing elsewhere."""
+        self.hide()
+        text = "".join(text for text, _ in parts)
+        block = self._document.findBlock(position)
+        at, layout = position - block.position(), block.layout()
+        seen = [(_seen(part), colour) for part, colour in parts]
+        n_seen = sum(n_units(part) for part, _ in seen)
+        self._formats = layout.formats()
+        layout.setPreeditArea(at, "".join(part for part, _ in seen))
+        shifted = [_shifted(one, at, n_seen) for one in self._formats]
+        layout.setFormats([*shifted, *_ranges(at, seen)])
+        self._lay_out(block)
+        self._anchor = QTextCursor(block)
+        self.shown = Ghost(text, tuple(parts), position, self._document.characterCount())
+
+    def hide(self) -> Ghost | None:
+        """Takes it away; returns what it was."""
+        ghost, self.shown = self.shown, None
+        if ghost is None:
+            return None
+        block = self._anchor.block()
+        for one in (block, block.previous(), block.next()):  # lines may have been joined, or parted
+            if one.isValid() and one.layout().preeditAreaText():
+                one.layout().setPreeditArea(-1, "")
+                one.layout().setFormats(self._formats)
+                self._lay_out(one)
+        return ghost
+
+    def typed_since(self) -> str | None:
+        """Returns what was typed at the ghost since it was shown; None if anything else changed."""
+        ghost = self.shown
+        if ghost is None:
+            return None
+        n = self._document.characterCount() - ghost.n_characters
+        if n < 0 or self._document.characterCount() <= ghost.position + n:
+            return None
+        return text_between(self._document, ghost.position, ghost.position + n)
+
+    def _lay_out(self, block: QTextBlock) -> None:
+        with QSignalBlocker(self._document):  # nothing of it has changed
+            self._document.markContentsDirty(block.position(), block.length())
+
+
+def _seen(text: str) -> str:
+    return text.replace("\r", "").replace("\n", _LINE_SEPARATOR)
+
+
+def _shifted(one: _Range, at: int, n: int) -> _Range:
+    """Returns a range of a line into which ``n`` units were put."""
+    moved: _Range = QTextLayout.FormatRange()
+    moved.start = one.start + n * (one.start >= at)
+    moved.length = one.length + n * (one.start < at < one.start + one.length)
+    moved.format = one.format
+    return moved
+
+
+def _ranges(at: int, parts: Sequence[Part]) -> list[_Range]:
+    found = []
+    for text, colour in parts:
+        one: _Range = QTextLayout.FormatRange()
+        one.start, one.length = at, n_units(text)
+        one.format = QTextCharFormat()
+        one.format.setForeground(colour)
+        found.append(one)
+        at += one.length
+    return found
