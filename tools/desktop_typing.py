@@ -1,0 +1,109 @@
+"""Types into the window of `edgedec desktop` and tells how long its interface was busy.
+
+python tools/desktop_typing.py code.edgedec --screenshot docs/images/desktop.png
+
+Without a screen, set QT_QPA_PLATFORM=offscreen; fonts are those of the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from PySide6.QtCore import QEventLoop, Qt, QTimer
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication
+
+from edgedec.apps.editor.program import SWITCH_S
+from edgedec.apps.editor.recovery import Recovery
+from edgedec.apps.editor.settings import EditorSettings, SettingsFile
+from edgedec.apps.editor.window import EditorWindow
+
+_BEAT_MS, _REST_MS = 2, 1500
+PASSAGE = Path(__file__).parents[1] / "autocomplete" / "answer.py"
+
+
+class Pulse:
+    """A timer in the event loop; gaps_ms: between its beats."""
+
+    def __init__(self) -> None:
+        self.gaps_ms: list[float] = []
+        self._last_s = time.perf_counter()
+        self._timer = QTimer(interval=_BEAT_MS, timerType=Qt.TimerType.PreciseTimer)
+        self._timer.timeout.connect(self._beat)
+        self._timer.start()
+
+    def _beat(self) -> None:
+        now_s = time.perf_counter()
+        self.gaps_ms.append(1000 * (now_s - self._last_s))
+        self._last_s = now_s
+
+
+def run_for(ms: int) -> None:
+    """Lets the interface go on for a while."""
+    loop = QEventLoop()
+    QTimer.singleShot(ms, loop.quit)
+    loop.exec()
+
+
+def told(values: list[float]) -> str:
+    """Returns percentiles in words."""
+    found = sorted(values)
+    p50, p99, p999 = (found[int(len(found) * share)] for share in (0.5, 0.99, 0.999))
+    return f"p50 {p50:.1f}, p99 {p99:.1f}, p99.9 {p999:.1f}, most {found[-1]:.1f} ms"
+
+
+def open_window(bundle: Path, theme: str, folder: Path) -> EditorWindow:
+    """Returns a window that serves ``bundle`` and remembers nothing."""
+    settings = EditorSettings(bundle=str(bundle.absolute()), theme=theme, has_colours=True)
+    window = EditorWindow(settings, SettingsFile(folder), Recovery(folder))
+    window.new()
+    window.show()
+    while window.suggester.completer is None:
+        run_for(20)
+    return window
+
+
+def main() -> None:
+    """Types, measures, and takes the picture."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("--keys", type=int, default=150)
+    parser.add_argument("--interval-ms", type=int, default=120)
+    parser.add_argument("--theme", default="dark")
+    parser.add_argument("--screenshot", type=Path)
+    given = parser.parse_args()
+    sys.setswitchinterval(SWITCH_S)
+    application = QApplication([])
+    with tempfile.TemporaryDirectory() as folder:
+        text = PASSAGE.read_text(encoding="utf-8")
+        at = text.index("    def follow(")
+        file = Path(folder) / "answer.py"
+        file.write_text(text[:at], encoding="utf-8")
+        window = open_window(given.bundle, given.theme, Path(folder))
+        window.open([file])
+        edit = window.current
+        assert edit is not None
+        edit.moveCursor(edit.textCursor().MoveOperation.End)
+        run_for(_REST_MS)
+        pulse, keys_ms = Pulse(), []
+        for key in text[at : at + given.keys]:
+            started_s = time.perf_counter()
+            edit.insertPlainText(key) if key == "\n" else QTest.keyClick(edit, key)
+            keys_ms.append(1000 * (time.perf_counter() - started_s))
+            run_for(given.interval_ms)
+        print(f"a key: {told(keys_ms)}")
+        print(f"between beats of {_BEAT_MS} ms: {told(pulse.gaps_ms)}")
+        run_for(_REST_MS)
+        if given.screenshot:
+            window.grab().save(str(given.screenshot))
+        edit.document().setModified(False)
+        window.close()
+    application.processEvents()
+
+
+if __name__ == "__main__":
+    main()
