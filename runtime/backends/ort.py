@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -119,6 +119,14 @@ def open_model(
     return OrtModel(graph, config, contract, threads, affinity)
 
 
+class _Bound(NamedTuple):
+    """Arrays of one kind of pass, bound, and the rows and tokens of the latest one."""
+
+    io: onnxruntime.IOBinding
+    sizes: tuple[int, int]
+    rows: Rows
+
+
 class OrtKVCache:
     """A `KVCache` of arrays on the provider's device, by the names of the graph's inputs.
 
@@ -135,7 +143,7 @@ class OrtKVCache:
         }
         self._places = np.zeros(0, np.int64)
         self._first = 0  # row of the first token of the pending pass
-        self._bindings: dict[tuple[str, ...], onnxruntime.IOBinding] = {}
+        self._bindings: dict[tuple[bool, tuple[tuple[int, int], ...]], _Bound] = {}
 
     @property
     def look_back(self) -> int:
@@ -155,7 +163,7 @@ class OrtKVCache:
         """Nothing to do: rows are written anew."""
 
     def compute(self, wanted: Pass, n_past: int, cores: Affinity | None) -> Rows:
-        """Returns the asked rows, in arrays of their own."""
+        """Returns the asked rows. They are overwritten by the next pass of the same sizes."""
         if not wanted.logit_rows:  # not all operators take arrays without rows
             rows = self.compute(replace(wanted, logit_rows=(len(wanted.tree) - 1,)), n_past, cores)
             return Rows(rows.logits[:0], rows.hidden, rows.stats.part(slice(0)))
@@ -164,29 +172,38 @@ class OrtKVCache:
             # In a pass over a whole text the operator rotates row i to position i.
             self._first = self._end(n_past) or int(not wanted.tree.is_chain)
         model = self._model
-        has_stats = model.capabilities.row_stats
-        shape = PassShape.of(wanted, wanted.with_logits or not has_stats, model.n_layers)
-        logits = np.empty((shape.n_rows if shape.has_logits else 0, model.vocab_size), np.float32)
-        rows = empty_rows(shape, logits, model.config.hidden_size, has_stats)
-        outputs = output_arrays(shape, rows)
-        binding = self._bound(tuple(outputs))
+        with_logits = wanted.with_logits or not model.capabilities.row_stats
+        bound = self._bound(PassShape.of(wanted, with_logits, model.n_layers))
         for name, array in self._inputs(wanted, n_past).items():
-            binding.bind_cpu_input(name, array)
-        for name, array in outputs.items():
-            binding.bind_ortvalue_output(name, OrtValue.ortvalue_from_numpy(array))
+            bound.io.bind_cpu_input(name, array)
         with model.affinity.held():
-            self._runner.run(partial(model.session.run_with_iobinding, binding))
-        return rows
+            self._runner.run(partial(model.session.run_with_iobinding, bound.io))
+        return replace(bound.rows)
 
-    def _bound(self, outputs: tuple[str, ...]) -> onnxruntime.IOBinding:
-        """Returns a binding of keys and values, for passes that give ``outputs``."""
-        binding = self._bindings.get(outputs)
-        if binding is None:
-            binding = self._bindings[outputs] = self._model.session.io_binding()
-            for name, array in self._arrays.items():
-                binding.bind_ortvalue_input(name, array.value)
-                binding.bind_ortvalue_output(present_port(name), array.value)
-        return binding
+    def _bound(self, shape: PassShape) -> _Bound:
+        """Returns keys, values and the rows of a pass of ``shape``, bound."""
+        kind, sizes = (shape.has_logits, shape.hidden), (shape.n_rows, shape.n_new)
+        bound = self._bindings.get(kind)
+        if bound is None or bound.sizes != sizes:
+            bound = self._bindings[kind] = _Bound(
+                self._bind_cache() if bound is None else bound.io, sizes, self._new_rows(shape)
+            )
+            for name, array in output_arrays(shape, bound.rows).items():
+                bound.io.bind_ortvalue_output(name, OrtValue.ortvalue_from_numpy(array))
+        return bound
+
+    def _bind_cache(self) -> onnxruntime.IOBinding:
+        io = self._model.session.io_binding()
+        for name, array in self._arrays.items():
+            io.bind_ortvalue_input(name, array.value)
+            io.bind_ortvalue_output(present_port(name), array.value)
+        return io
+
+    def _new_rows(self, shape: PassShape) -> Rows:
+        model = self._model
+        n_copied = shape.n_rows if shape.has_logits else 0
+        logits = np.empty((n_copied, model.vocab_size), np.float32)
+        return empty_rows(shape, logits, model.config.hidden_size, model.capabilities.row_stats)
 
     def keep(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
         """Notes where the rows of ``path`` are."""
