@@ -115,7 +115,8 @@ class ControlledPlanning(Planning):
             chosen, rate = best_part(tree, costs, self._drafted_ms(), room.n_nodes)
         self._proposed = reordered(tree, chosen)
         plain = 1.0 / costs.ms(1)
-        self._decision = Decision(len(chosen), plan.levels, rate / plain)
+        model = "draft" if self._team.model is None else self._team.model.name
+        self._decision = Decision(len(chosen), plan.levels, rate / plain, model)
         return self._proposed.subtree(range(len(chosen)))
 
     def observe(

@@ -10,18 +10,20 @@ class Decision:
     """One round's plan.
 
     n_nodes: drafted tokens to verify; 0 is plain decoding. n_levels: passes of the draft model
-    planned. gain: expected tokens per millisecond over those of plain decoding.
+    planned. gain: expected tokens per millisecond over those of plain decoding. model: name of the
+    drafter with a model that was asked, if one was.
     """
 
     n_nodes: int
     n_levels: int
     gain: float
+    model: str = "draft"
 
     @property
     def kind(self) -> str:
         """What the plan is called."""
         if self.n_levels:
-            return "draft model"
+            return "draft model" if self.model == "draft" else self.model
         return "free drafts" if self.n_nodes else "off"
 
 
