@@ -22,7 +22,10 @@ from edgedec.apps.editor.recovery import Recovery
 from edgedec.apps.editor.settings import EditorSettings, SettingsFile
 from edgedec.apps.editor.window import EditorWindow
 
-_BEAT_MS, _REST_MS = 2, 1500
+_BEAT_MS, _REST_MS = 2, 1000
+_SEEN = 12
+"""Characters on offer that make a picture."""
+
 PASSAGE = Path(__file__).parents[1] / "autocomplete" / "answer.py"
 
 
@@ -56,10 +59,10 @@ def told(values: list[float]) -> str:
     return f"p50 {p50:.1f}, p99 {p99:.1f}, p99.9 {p999:.1f}, most {found[-1]:.1f} ms"
 
 
-def open_window(bundle: Path, theme: str, folder: Path) -> EditorWindow:
+def open_window(bundle: Path, theme: str, folder: Path, recovery: Recovery) -> EditorWindow:
     """Returns a window that serves ``bundle`` and remembers nothing."""
     settings = EditorSettings(bundle=str(bundle.absolute()), theme=theme, has_colours=True)
-    window = EditorWindow(settings, SettingsFile(folder), Recovery(folder))
+    window = EditorWindow(settings, SettingsFile(folder), recovery)
     window.new()
     window.show()
     while window.suggester.completer is None:
@@ -83,7 +86,8 @@ def main() -> None:
         at = text.index("    def follow(")
         file = Path(folder) / "answer.py"
         file.write_text(text[:at], encoding="utf-8")
-        window = open_window(given.bundle, given.theme, Path(folder))
+        recovery = Recovery(Path(folder))
+        window = open_window(given.bundle, given.theme, Path(folder), recovery)
         window.open([file])
         edit = window.current
         assert edit is not None
@@ -97,11 +101,17 @@ def main() -> None:
             run_for(given.interval_ms)
         print(f"a key: {told(keys_ms)}")
         print(f"between beats of {_BEAT_MS} ms: {told(pulse.gaps_ms)}")
-        run_for(_REST_MS)
         if given.screenshot:
+            for key in text[at + given.keys :]:  # on to where something is on offer
+                run_for(_REST_MS)
+                if len(edit.offered) > _SEEN:
+                    break
+                edit.insertPlainText(key)
+            window.strip.look()
             window.grab().save(str(given.screenshot))
         edit.document().setModified(False)
         window.close()
+        recovery.close()
     application.processEvents()
 
 

@@ -225,6 +225,15 @@ class AutocompleteEdit(QPlainTextEdit):
     def _show(self, parts: list[Part]) -> None:
         self._ghost.show(self.textCursor().position(), parts)
         self._seen = self._state
+        self._reveal()
+
+    def _reveal(self) -> None:
+        """Scrolls on as far as lines on offer are below what is seen."""
+        line = self.fontMetrics().lineSpacing()
+        bottom = self.cursorRect().bottom() + line * self.offered.count("\n")
+        if (n_hidden := -((self.viewport().height() - bottom) // line)) > 0:
+            bar = self.verticalScrollBar()
+            bar.setValue(bar.value() + n_hidden)
 
     def _drop(self) -> None:
         self._waiting.stop()

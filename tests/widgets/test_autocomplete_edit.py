@@ -186,6 +186,9 @@ def test_several_lines_are_seen_below_one_another(
     type_until_offered(edit, "The ", TEXT[4:])
     assert edit.textCursor().block().layout().lineCount() >= 4
     assert edit.blockCount() == 1
+    edit.resize(300, 60)
+    edit.ask()
+    until(lambda: edit.offered and edit.verticalScrollBar().value() >= 1)
     QTest.keyClick(edit, Key.Key_Tab)
     assert edit.toPlainText() == TEXT
     assert edit.textCursor().block().layout().lineCount() == 1
