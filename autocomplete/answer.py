@@ -32,17 +32,21 @@ class Answer:
     """A text in the making that continues a window, and how far its reader has typed it.
 
     Args:
+        window: Without ``half_word``, which is typed already and which the text begins with.
         stream: Watched, not begun.
     """
 
-    def __init__(self, window: Window, stream: Stream, config: AutocompleteConfig) -> None:
+    def __init__(
+        self, window: Window, half_word: str, stream: Stream, config: AutocompleteConfig
+    ) -> None:
         self.window = window
         self.stream = stream
+        self._half_word = half_word
         self._is_block = config.is_block
         self._rule = StopRule(min_log_prob=config.min_log_prob)
         self._coming = stream.pieces
         self._pieces: list[_Piece] = []
-        self._n_typed = 0
+        self._n_typed = len(half_word)
         self._n_shown = 0  # characters
         self._is_stopped = False
         self.is_ended = False
@@ -60,7 +64,7 @@ class Answer:
     @property
     def rest(self) -> str:
         """What is on offer: a line of what was not typed yet, or all of it."""
-        rest = self.text[self._n_typed :]
+        rest = self.text[self._n_typed :] if self.text.startswith(self._half_word) else ""
         return rest if self._is_block else first_line(rest)
 
     @property
@@ -98,7 +102,8 @@ class Answer:
         """Computes the next piece; returns False at the end, or where the model is unsure."""
         piece = next((one for one in self._coming if not one.is_provisional), None)
         signal = self.stream.signal
-        if piece is None or (signal is not None and self._rule.should_stop(signal)):
+        is_news = len(self.text) >= len(self._half_word)
+        if piece is None or (signal is not None and is_news and self._rule.should_stop(signal)):
             self.is_ended = True
             return False
         log_prob = 0.0 if signal is None else math.log(max(signal.top_prob, 1e-30))
@@ -108,7 +113,11 @@ class Answer:
     def follow(self, window: Window) -> bool:
         """Returns whether ``window`` differs only by what is on offer having been typed."""
         typed = window.typed_since(self.window)
-        if self._is_stopped or typed is None or not (self.text + "\0").startswith(typed):
+        if self._is_stopped:
+            return False
+        if typed == self._half_word and not self.text:
+            return True
+        if typed is None or not (self.text + "\0").startswith(typed):
             return False
         if self.is_ended and len(typed) == len(self.text):
             return False  # all of it is typed, and nothing more will come

@@ -220,19 +220,21 @@ class Autocompleter:
         if self._answer is not None:
             self.counts.n_stopped += not self._answer.is_ended
             self._end()
-        tokens = self._layout.prompt(window)
+        whole, half = self._layout.split(window)
+        tokens = self._layout.prompt(whole)
         if not tokens:
             return
-        stream = self._engine.stream(tokens, self._request(), self._on_chunk)
+        stream = self._engine.stream(tokens, self._request(half), self._on_chunk)
         stream.watch()
-        self._answer = Answer(window, stream, self._config)
+        self._answer = Answer(whole, half, stream, self._config)
         self.counts.n_requests += 1
 
-    def _request(self) -> GenerationConfig:
+    def _request(self, half_word: str) -> GenerationConfig:
         return GenerationConfig(
             max_new_tokens=self._config.max_new_tokens,
             stop_token_ids=self._layout.stops,
             method=self._config.method,
+            prefix=half_word,
             prefill_pass_ms=_PASS_MS,
         )
 

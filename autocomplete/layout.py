@@ -4,11 +4,15 @@ A prompt that begins as the one before costs its new tokens only. So the window 
 began, at a line that stays the same while its end moves along with the cursor; it jumps on when the
 text has outgrown it, by a quarter at once. What is behind the cursor, which keys leave as it is,
 comes first.
+
+A half word before the cursor is no part of the prompt: its tokens are not those that the word is
+made of, and models that read them go on badly. It is what the answer has to begin with instead.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 from edgedec.autocomplete.config import AutocompleteConfig
 from edgedec.autocomplete.document import Document, Window
@@ -21,6 +25,10 @@ _CHARACTERS = 8
 
 _N_MARKS = 4
 """Tokens of a prompt that are no text."""
+
+_HALF_WORD = re.compile(r"[^\S\n]?\w{0,24}\Z")
+"""At the end of a text, with the space that the word's first token has; never many tokens, in
+writing without spaces either."""
 
 _ANCHOR = 120
 """Characters by which the beginning of a window is found again."""
@@ -51,6 +59,8 @@ class PromptLayout:
             )
         self._anchors: dict[str, _Anchor] = {}
         self.infill: InfillTokens | None = find_infill_tokens(engine.tokenizer)
+        codec = engine.tokenizer  # of some, the first token of a text loses its space
+        self._keeps_spaces = codec.decode(codec.encode(" a")) == " a"
 
     def check(self) -> None:
         """Raises: SessionError: The engine is closed."""
@@ -76,6 +86,13 @@ class PromptLayout:
         start += document.offset
         self._anchors[document.name] = _Anchor(start, before[:_ANCHOR])
         return Window(document.name, start, before, self._after(document))
+
+    def split(self, window: Window) -> tuple[Window, str]:
+        """Returns ``window`` without the half word before the cursor, and that."""
+        found = _HALF_WORD.search(window.before) if self._keeps_spaces else None
+        half = found.group() if found and found.start() else ""
+        whole = window.before.removesuffix(half)
+        return replace(window, before=whole), half
 
     def prompt(self, window: Window) -> list[int]:
         """Returns the tokens of a window; none where there is nothing to read."""

@@ -29,6 +29,7 @@ from edgedec.runtime.requests.predictors import Predictors
 from edgedec.runtime.requests.request import Request
 from edgedec.runtime.requests.result import GenerationResult
 from edgedec.runtime.requests.stream import OnDone, Stream
+from edgedec.runtime.sampling.masks import Masks
 from edgedec.runtime.sessions.memory import TARGET, SessionMemory
 from edgedec.runtime.sessions.model import KVPredictor, Model
 from edgedec.runtime.sessions.prefill import Progress, check_fits
@@ -44,7 +45,6 @@ if TYPE_CHECKING:  # imported where they are needed: each import delays a first 
     from edgedec.runtime.methods.head_source import HeadSource
     from edgedec.runtime.ngrams.ngram_store import NgramStore
     from edgedec.runtime.requests.suggestions import Completion
-    from edgedec.runtime.sampling.grammar import GrammarMask, Grammars
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,13 +105,13 @@ class Engine:
             split=loaded.split,
         )
         self._methods = Methods(parts, loaded.default_method)
-        self._grammars: Grammars | None = None  # made when first asked for
         self._turns = Turns()
         self._streams: WeakSet[Stream] = WeakSet()
         self._sequences: WeakSet[TokenSequence] = WeakSet()  # lent to nobody, asked for by callers
         self._abandoned: deque[Callable[[], None]] = deque()
         self.defaults = loaded.defaults
         self._predictors = Predictors(loaded.predictor)
+        self._masks = Masks(loaded.tokenizer, loaded.model.vocab_size)
         self._pool = loaded.memory.open(TARGET, loaded.model, loaded.context)
 
     def __enter__(self) -> Self:
@@ -238,7 +238,7 @@ class Engine:
         stops = frozenset(own_stops) | frozenset(config.stop_token_ids)
         with self._turns.taken():  # what requests share is made when first asked for
             strategy = self._strategy or self._methods.of_request(config)
-            mask = self._mask(config, stops)
+            mask = self._masks.of(config, stops)
         request = Request(
             strategy=strategy,
             started_s=started_s,
@@ -375,15 +375,6 @@ class Engine:
         loaded.release(loaded.model)
         self._predictors = Predictors(None)
         self._loaded = None
-
-    def _mask(self, config: GenerationConfig, stops: frozenset[int]) -> GrammarMask | None:
-        if config.constraint is None:
-            return None
-        if self._grammars is None:
-            from edgedec.runtime.sampling.grammar import Grammars
-
-            self._grammars = Grammars(self._open.tokenizer, self._open.model.vocab_size)
-        return self._grammars.mask(config, stops)
 
     def _tidy(self) -> None:
         """Ends the streams that were let go of unfinished."""

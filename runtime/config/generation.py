@@ -48,6 +48,8 @@ class GenerationConfig:
         auto: progressive where that pays. All but exact need KV maps (`edgedec train kv`).
     prefill_pass_ms: what a pass over part of a prompt should take at most; cancelling waits for it.
         Much less than the default takes longer in all.
+    prefix: text that the output begins with, in tokens of the model's choice; it is part of the
+        output. For a prompt that would end in the middle of a word.
     json_schema, regex, grammar: what the output has to follow, at most one of them: a JSON schema
         as a mapping or as text, a regular expression for the whole output, or a grammar in the
         dialect of Lark that llguidance reads. Needs the extra ``grammar``.
@@ -65,6 +67,7 @@ class GenerationConfig:
     switch: SwitchConfig | None = None
     prefill: str = AUTO
     prefill_pass_ms: float = PASS_MS
+    prefix: str = ""
     json_schema: str | Mapping[str, Any] | None = None
     regex: str | None = None
     grammar: str | None = None
@@ -105,6 +108,15 @@ class GenerationConfig:
         for name in ("regex", "grammar"):
             if not isinstance(value := getattr(self, name), str | None):
                 raise ConfigError(f"{name} is {shown(value)}, expected text")
+        check_type("prefix", self.prefix, str, "text")
+        if self.prefix and given:
+            raise ConfigError(f"prefix and {given[0]} are given, expected one: put it in there")
+        try:
+            self.prefix.encode()
+        except UnicodeEncodeError:
+            raise ConfigError(
+                f"prefix is {shown(self.prefix)}, expected whole characters"
+            ) from None
         schema = self.json_schema
         if not isinstance(schema, str | Mapping | None):
             raise ConfigError(f"json_schema is {shown(schema)}, expected a mapping or JSON text")

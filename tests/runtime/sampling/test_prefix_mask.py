@@ -1,0 +1,67 @@
+"""Outputs that begin with a given text: what is allowed against all spellings, whole outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from edgedec.models.errors import ConfigError
+from edgedec.runtime.config import GenerationConfig, SamplingConfig
+from edgedec.runtime.engine import Engine
+from edgedec.runtime.sampling.prefix_mask import PrefixMask, Spellings
+from edgedec.runtime.text.tokenizer import Tokenizer
+
+TEXTS = ("a", " the", "fox jumps", "é", "日本語", "🙂🙂", "\n\n    if", "<|im_end|>", "\0")
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_tokens_that_agree(tokenizer: Tokenizer, text: str) -> None:
+    """Walked to its end by tokens drawn from those allowed; each row against all spellings."""
+    n_ids = tokenizer.vocab_size + 3
+    of = {t: s for t, s in tokenizer.spellings().items() if isinstance(s, bytes) and s}
+    mask, rng = PrefixMask(Spellings(tokenizer, n_ids), text), np.random.default_rng(0)
+    for _ in range(5):
+        mask.begin([1, 2])
+        tokens: list[int] = []
+        while (row := mask.row_after(tokens)) is not None:
+            rest = text.encode()[sum(len(of[token]) for token in tokens) :]
+            expected = [t for t, s in of.items() if s.startswith(rest) or rest.startswith(s)]
+            assert np.flatnonzero(row).tolist() == sorted(expected)
+            tokens.append(int(rng.choice(expected)))
+        assert b"".join(of[token] for token in tokens).startswith(text.encode())
+        for n, token in enumerate(tokens):
+            assert mask.row_after(tokens[n:]) is None
+            mask.accept(token)
+        assert mask.row_after(()) is None
+        assert not mask.is_finished
+        assert not mask.forced()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+@pytest.mark.parametrize("text", TEXTS)
+def test_outputs_begin_with_it(
+    make_engine: Callable[..., Engine], text: str, temperature: float
+) -> None:
+    found = []
+    with make_engine() as engine:
+        for method in ("plain", "lookup", "recycling"):
+            request = GenerationConfig(
+                max_new_tokens=24,
+                prefix=text,
+                method=method,
+                sampling=SamplingConfig(temperature=temperature),
+            )
+            found.append(engine.generate("one two one two", request))
+            assert found[-1].text.startswith(text)
+    assert found[0].token_ids == found[1].token_ids == found[2].token_ids
+
+
+def test_a_prefix_that_makes_no_sense() -> None:
+    with pytest.raises(ConfigError, match="prefix and regex are given, expected one"):
+        GenerationConfig(prefix="a", regex="a+")
+    with pytest.raises(ConfigError, match="expected whole characters"):
+        GenerationConfig(prefix="\ud800")
+    with pytest.raises(ConfigError, match="prefix is 7, expected text"):
+        GenerationConfig(prefix=7)  # type: ignore[arg-type]
