@@ -97,7 +97,7 @@ def _read_tensor(file: MappedFile, name: str, entry: Any, data_start: int) -> St
     if shape is None or offsets is None or len(offsets) != 2:
         raise CheckpointError(f"{where}: shape or data_offsets are not lists of whole numbers")
     types = {**_TYPES, **_RAW_TYPES}
-    if entry.get("dtype") not in types:
+    if not isinstance(entry.get("dtype"), str) or entry["dtype"] not in types:
         raise UnsupportedModelError(
             f"{where} has type {str(entry.get('dtype'))[:20]!r}, supported: {', '.join(types)}"
         )
