@@ -11,9 +11,10 @@ import numpy as np
 from edgedec import kernels
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, ConfigError, SessionError
-from edgedec.models.graph import KV_PANEL, LAYER_GATES, Capabilities, GraphContract
+from edgedec.models.graph import KV_PANEL, LAYER_GATES, GraphContract
 from edgedec.runtime.backends._kv_cache import Array, kv_row_nbytes
 from edgedec.runtime.backends._layer_caches import LayerCaches
+from edgedec.runtime.backends._model_facts import ModelFacts
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.state import KVRows
@@ -22,8 +23,10 @@ from edgedec.runtime.sessions.token_tree import TokenTree
 T = TypeVar("T")
 
 
-class InPlaceModel(Generic[T]):
+class InPlaceModel(ModelFacts, Generic[T]):
     """A `Model`, but for its KV cache. ``T`` is what runs passes on some processors."""
+
+    is_movable = True
 
     def __init__(
         self, graph: Path, config: ModelConfig, contract: GraphContract, affinity: Affinity
@@ -37,31 +40,10 @@ class InPlaceModel(Generic[T]):
             kernels.active_isa()
         except RuntimeError as error:  # EDGEDEC_ISA, most likely
             raise ConfigError(str(error)) from None
-        self.config = config
-        self.contract = contract
+        super().__init__(config, contract)
         self._affinity = affinity
         self._placed: dict[Affinity, T] = {}
         self._is_closed = False
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self.contract.can
-
-    @property
-    def is_movable(self) -> bool:
-        return True
-
-    @property
-    def vocab_size(self) -> int:
-        return self.config.n_logits
-
-    @property
-    def n_token_ids(self) -> int:
-        return self.config.vocab_size
-
-    @property
-    def n_layers(self) -> int:
-        return self.config.n_layers
 
     @property
     def is_closed(self) -> bool:

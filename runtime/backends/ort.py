@@ -25,12 +25,12 @@ from edgedec.models.graph import (
     INPUT_IDS,
     LOGIT_ROWS,
     POSITION_IDS,
-    Capabilities,
     GraphContract,
     present_port,
 )
 from edgedec.runtime.backends._binding import empty_rows, output_arrays
 from edgedec.runtime.backends._device_array import DeviceArray
+from edgedec.runtime.backends._model_facts import ModelFacts
 from edgedec.runtime.backends._ort import PassRunner, check_ports, open_graph
 from edgedec.runtime.backends._pass_arrays import PassShape
 from edgedec.runtime.cores.affinity import Affinity
@@ -47,7 +47,7 @@ _MAX_HIDDEN_ROWS = 128
 """Rows of tokens that were not kept, before those that were are moved together."""
 
 
-class OrtModel:
+class OrtModel(ModelFacts):
     """A `Model` over a graph of ONNX Runtime's operators."""
 
     def __init__(
@@ -58,8 +58,7 @@ class OrtModel:
         threads: int,
         affinity: Affinity,
     ) -> None:
-        self.config = config
-        self.contract = contract
+        super().__init__(config, contract)
         self.provider = provider_of(contract.providers[0])
         self.affinity = affinity
         self._session: onnxruntime.InferenceSession | None = open_graph(
@@ -71,26 +70,6 @@ class OrtModel:
                 "see its driver and libraries, or use --provider cpu"
             )
         check_ports(graph, self._session, contract, config)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self.contract.can
-
-    @property
-    def is_movable(self) -> bool:
-        return False
-
-    @property
-    def vocab_size(self) -> int:
-        return self.config.n_logits
-
-    @property
-    def n_token_ids(self) -> int:
-        return self.config.vocab_size
-
-    @property
-    def n_layers(self) -> int:
-        return self.config.n_layers
 
     @property
     def is_closed(self) -> bool:

@@ -24,11 +24,11 @@ from edgedec.models.graph import (
     LOGIT_ROWS,
     LOGITS,
     POSITION_IDS,
-    Capabilities,
     GraphContract,
     hidden_port,
     present_port,
 )
+from edgedec.runtime.backends._model_facts import ModelFacts
 from edgedec.runtime.backends._ort import PassRunner, check_ports, open_graph
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions.passes import Pass
@@ -41,7 +41,7 @@ Array = npt.NDArray[Any]
 _DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 
 
-class PortableModel:
+class PortableModel(ModelFacts):
     """A `Model` over a portable or optimum graph. Runs everywhere, copies a lot."""
 
     def __init__(
@@ -52,8 +52,7 @@ class PortableModel:
         threads: int,
         affinity: Affinity | None = None,
     ) -> None:
-        self.config = config
-        self.contract = contract
+        super().__init__(config, contract)
         self._affinity = affinity or Affinity()
         self._session: onnxruntime.InferenceSession | None = open_graph(
             graph, threads, contract.providers, affinity=self._affinity
@@ -64,26 +63,6 @@ class PortableModel:
             name: np.zeros(_empty_shape(nodes[name], config), _DTYPES[nodes[name].type])
             for name in contract.past_ports
         }
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self.contract.can
-
-    @property
-    def is_movable(self) -> bool:
-        return False
-
-    @property
-    def vocab_size(self) -> int:
-        return self.config.n_logits
-
-    @property
-    def n_token_ids(self) -> int:
-        return self.config.vocab_size
-
-    @property
-    def n_layers(self) -> int:
-        return self.config.n_layers
 
     @property
     def is_closed(self) -> bool:
