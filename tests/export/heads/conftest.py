@@ -1,0 +1,68 @@
+"""A tiny model, texts with its hidden states, and a draft head trained on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgedec.export.config import ExportConfig
+from edgedec.export.pipeline import export
+
+torch = pytest.importorskip("torch", reason="needs the extra train")
+
+from edgedec.export.heads import train_head as heads  # noqa: E402
+from edgedec.export.heads.feature_file import (  # noqa: E402
+    TextFeatures,
+)
+
+from .head_parts import (  # noqa: E402
+    CONTEXT,
+    LAYERS,
+    plan_of,
+    put,
+    read,
+    trained,
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def bundle(
+    make_gguf: Callable[..., Path],
+    tiny: Any,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """A tiny model with biases, whose weights are no larger than those of real ones."""
+    path = tmp_path_factory.mktemp("model") / "tiny.edgedec"
+    random = tiny.tiny_weights(has_bias=True)
+    weights = {name: w / 16 if w.ndim == 2 else w for name, w in random.items()}
+    source = str(make_gguf("qwen2", weights=weights))
+    export(ExportConfig(source, path, context=CONTEXT, hidden_layers=LAYERS))
+    return path
+
+
+@pytest.fixture(scope="module")
+def texts(bundle: Path) -> list[TextFeatures]:
+    return read(bundle, 12)
+
+
+@pytest.fixture(scope="module")
+def head(
+    bundle: Path, texts: list[TextFeatures], tmp_path_factory: pytest.TempPathFactory
+) -> heads.TrainedHead:
+    return trained(bundle, tmp_path_factory.mktemp("features"), texts, plan_of())
+
+
+@pytest.fixture(scope="module")
+def whole(bundle: Path, head: heads.TrainedHead, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundle with the head."""
+    path = tmp_path_factory.mktemp("whole") / "tiny-head.edgedec"
+    put(bundle, head, path, "int8")
+    return path

@@ -1,0 +1,137 @@
+"""Tiny draft heads for tests: features, trainings, logits of the graph and of torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec.models.draft_heads import head_features, own_features
+from edgedec.models.manifest import BundleManifest, read_manifest
+from edgedec.runtime.backends import open_model, release_model
+from edgedec.runtime.sessions.memory import fingerprint_of
+from edgedec.runtime.sessions.passes import Pass
+from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sessions.token_tree import TokenTree
+
+torch = pytest.importorskip("torch", reason="needs the extra train")
+
+from edgedec.export.heads import train_head as heads  # noqa: E402
+from edgedec.export.heads.feature_file import (  # noqa: E402
+    FeatureFile,
+    TextFeatures,
+)
+from edgedec.export.heads.torch_head import TorchHead  # noqa: E402
+from edgedec.export.heads.training import TrainingPlan  # noqa: E402
+
+LAYERS = (1, 2)
+N_LOGITS = 60
+CONTEXT = 96
+
+
+def read(bundle: Path, n_texts: int) -> list[TextFeatures]:
+    """Returns texts that are much alike, with features."""
+    manifest, texts = read_manifest(bundle), []
+    epsilon = manifest.target.config.rms_norm_eps
+    model = open_model(bundle, manifest.target, 1)
+    for i in range(n_texts):
+        sequence = TokenSequence(model, CONTEXT)
+        rng = np.random.default_rng(i % 2)
+        tokens: list[int] = rng.integers(4, 60, 48 + i).tolist()
+        rows = sequence.forward(TokenTree.chain(tokens), range(len(tokens)), LAYERS)
+        own = head_features(rows.hidden, LAYERS, epsilon)
+        hidden = own[:, : len(LAYERS) * manifest.target.config.hidden_size]
+        probs = np.exp(rows.stats.top_logits - rows.stats.log_sum_exp[:, None])
+        texts.append(
+            TextFeatures(
+                (".a", ".b")[i % 2],
+                np.array(tokens, np.int32),
+                hidden.astype(np.float16),
+                rows.stats.top_ids.astype(np.int32),
+                probs.astype(np.float16),
+            )
+        )
+    release_model(model)
+    return texts
+
+
+def feature_file(folder: Path, texts: list[TextFeatures]) -> FeatureFile:
+    file = FeatureFile(folder, ("test",), texts[0].hidden.shape[1])
+    for text in texts[len(file.lengths) :]:
+        file.add(text)
+    return file
+
+
+def plan_of(**fields: Any) -> heads.HeadPlan:
+    training = {"n_epochs": 6, "n_steps": 3, "batch": 3, "learning_rate": 3e-3, **fields}
+    return heads.HeadPlan(TrainingPlan(**training), N_LOGITS)
+
+
+def trained(
+    bundle: Path, folder: Path, texts: list[TextFeatures], plan: heads.HeadPlan, most: int = 10**9
+) -> heads.TrainedHead:
+    """Returns a head after at most so many steps."""
+    n_left = [most]
+
+    def is_over() -> bool:
+        n_left[0] -= 1
+        return n_left[0] < 0
+
+    file = feature_file(folder, texts)
+    manifest = read_manifest(bundle)
+    return heads.train_head(bundle, manifest, file, len(LAYERS), plan, lambda *_: None, is_over)
+
+
+def put(bundle: Path, head: heads.TrainedHead, destination: Path, scheme: str) -> BundleManifest:
+    manifest = read_manifest(bundle)
+    fingerprint = fingerprint_of(manifest, manifest.target_name)
+    entry = heads.head_entry(head, manifest.target, fingerprint, LAYERS, scheme, "texts")
+    return heads.put_head(bundle, manifest, head, entry, destination, False)
+
+
+def torch_logits(
+    bundle: Path, head: heads.TrainedHead, text: TextFeatures, n_steps: int
+) -> list[np.ndarray]:
+    """Returns the logits of each step, [T, N], computed in float32."""
+    manifest = read_manifest(bundle)
+    parent = heads.BundleWeights(bundle, manifest.target)
+    embedding = {"embed_tokens.weight": parent.matrix("embed_tokens.weight")}
+    model = TorchHead(head.config, embedding | head.weights, len(text.tokens))
+    with torch.no_grad():
+        tokens = torch.from_numpy(text.tokens.astype(np.int64))[None]
+        hidden = torch.from_numpy(text.hidden.astype(np.float32))[None]
+        return [logits[0].numpy() for logits in model(tokens, hidden, n_steps)]
+
+
+def graph_logits(bundle: Path, text: TextFeatures, shift: int = 1) -> list[np.ndarray]:
+    """Returns the logits of the head's graph: of the text, and two drafted tokens deep."""
+    entry = read_manifest(bundle).head
+    assert entry is not None
+    size, n = entry.head.config.hidden_size, len(text.tokens)
+    model = open_model(bundle, entry.head, 1)
+    sequence = TokenSequence(model, CONTEXT)
+    known = np.zeros((n, entry.head.contract.can.features), np.float32)
+    known[shift:, :-size] = text.hidden[: n - shift].astype(np.float32)
+    tokens, found = text.tokens.tolist(), []
+    rows = sequence.run(Pass(sequence, TokenTree.chain(tokens), range(n), (1,), features=known))
+    found.append(rows.logits.copy())
+    outputs = rows.hidden[1].copy()
+    deep = [np.zeros_like(found[0]), np.zeros_like(found[0])]
+    for place in range(2, n):
+        # The text to `place` - 2 is committed; then its next two tokens as if they were drafted.
+        sequence.truncate(0)
+        committed = TokenTree.chain(tokens[: place - 1])
+        sequence.run(Pass(sequence, committed, (), features=known[: place - 1]))
+        sequence.commit(range(place - 1))
+        own = own_features(outputs[place - 2 : place - 1], len(LAYERS))
+        one = TokenTree.chain(tokens[place - 1 : place])
+        rows = sequence.run(Pass(sequence, one, (0,), (1,), features=own))
+        deep[0][place - 1] = rows.logits[0]
+        own = own_features(rows.hidden[1].copy(), len(LAYERS))
+        two = TokenTree.chain(tokens[place - 1 : place + 1])
+        rows = sequence.run(Pass(sequence, two, (1,), n_known=1, features=own))
+        deep[1][place] = rows.logits[0]
+    release_model(model)
+    return [*found, *deep]
