@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pytest
 
 from edgedec import EngineOptions, load
+from edgedec.export import kv_panels
 from edgedec.export.checkpoint import open_checkpoint
-from edgedec.export.compilers import fused
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.export.to_onnx.runners import FusedRunner, PortableRunner
@@ -135,7 +135,7 @@ class FamilyParity:
             pytest.skip("the kernel library is not built")
         path = tmp_path_factory.mktemp("fused") / "b"
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(fused, "RING_ROOM", RING_ROOM)
+            patch.setattr(kv_panels, "RING_ROOM", RING_ROOM)
             export(ExportConfig(str(toy.folder), path, device_target="cpu", quantization="int8"))
         return path
 

@@ -12,7 +12,7 @@ import pytest
 from graph_models import open_graph_model
 
 from edgedec import kernels
-from edgedec.export.compilers import fused
+from edgedec.export import kv_panels
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.weights_file import write_weights
@@ -94,7 +94,7 @@ def open_tiny(
 
     def make(threads: int) -> TokenSequence:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(fused, "RING_ROOM", 20)  # 32 rows, for texts of twice as many tokens
+            patch.setattr(kv_panels, "RING_ROOM", 20)  # 32 rows, for texts of twice as many tokens
             model = open_graph_model(folder / "model.onnx", source.config, threads)
         return TokenSequence(model, CONTEXT)
 

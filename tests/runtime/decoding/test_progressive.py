@@ -11,7 +11,7 @@ import pytest
 
 from edgedec import kernels
 from edgedec.apps.training.kv_rows import plain_kv
-from edgedec.export.compilers import fused
+from edgedec.export import kv_panels
 from edgedec.models.config import LayerConfig
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
@@ -314,7 +314,7 @@ def test_layers_with_windows(make_source: Any, tmp_path: Path) -> None:
         layers=(*windows, *windows, windows[0]),
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fused, "RING_ROOM", 150)
+        patch.setattr(kv_panels, "RING_ROOM", 150)
         parts = Parts(tmp_path, source, "int8")
     assert parts.fitted.unexplained < 1
     exact, _ = parts.run("exact")
