@@ -34,6 +34,11 @@ class RecipeModel(ModelExport):
         """Format of the KV cache."""
         return self.config.kv_format or self.device.kv_formats[0]
 
+    @property
+    def returned_layers(self) -> tuple[int, ...]:
+        """Layers whose hidden states the graph returns where it always returns the last one's."""
+        return tuple(sorted({*self.hidden_layers, self.source.config.n_layers}))
+
     def dump(self, stem: str, write: Callable[[Path], None]) -> None:
         """Calls ``write`` with a path, if the caller asked for the graph after each pass.
 

@@ -25,7 +25,7 @@ WEIGHTS_NAMES = (WEIGHTS_FILE,)
 
 def emit(model: RecipeModel) -> None:
     """The graph of the family's recipe; passes that stop early need its last hidden states."""
-    model.graph = emit_portable(model.source.config, model.context, _hidden_layers(model))
+    model.graph = emit_portable(model.source.config, model.context, model.returned_layers)
 
 
 def fuse_graph(model: RecipeModel) -> None:
@@ -53,13 +53,9 @@ def contract(model: RecipeModel) -> GraphContract:
         outputs=port_names(model.graph.graph.output),
         kv=kv_panels(model.source.config, model.kv_format),
         can=Capabilities(
-            trees=True, gates=True, row_stats=True, entry=True, hidden=_hidden_layers(model)
+            trees=True, gates=True, row_stats=True, entry=True, hidden=model.returned_layers
         ),
     )
-
-
-def _hidden_layers(model: RecipeModel) -> tuple[int, ...]:
-    return tuple(sorted({*model.hidden_layers, model.source.config.n_layers}))
 
 
 def open_graph(model: RecipeModel) -> FusedRunner:

@@ -26,7 +26,7 @@ _FLOAT16_NAME = "float16_kv_cache.so"
 def emit(model: RecipeModel) -> None:
     """The graph of the family's recipe, in Relax."""
     model.graph = emit_relax(
-        model.source.config, model.context, model.formats, _hidden_layers(model), model.kv_format
+        model.source.config, model.context, model.formats, model.returned_layers, model.kv_format
     )
     model.dump("00_relax", lambda path: dump_script(model.graph, path))
 
@@ -58,13 +58,9 @@ def contract(model: RecipeModel) -> GraphContract:
         outputs=model.graph.outputs,
         kv=kv_panels(model.source.config, model.kv_format),
         can=Capabilities(
-            trees=True, gates=True, row_stats=True, entry=True, hidden=_hidden_layers(model)
+            trees=True, gates=True, row_stats=True, entry=True, hidden=model.returned_layers
         ),
     )
-
-
-def _hidden_layers(model: RecipeModel) -> tuple[int, ...]:
-    return tuple(sorted({*model.hidden_layers, model.source.config.n_layers}))
 
 
 def open_graph(model: RecipeModel) -> ProgramRunner:
@@ -84,7 +80,7 @@ def measure(model: RecipeModel) -> dict[str, Any]:
         return {}
     tokens = kv_error_tokens(model.source, model.context)
     config, stated = model.source.config, contract(model)
-    graph = emit_relax(config, model.context, model.formats, _hidden_layers(model), "float16")
+    graph = emit_relax(config, model.context, model.formats, model.returned_layers, "float16")
     path = model.folder / _FLOAT16_NAME
     try:
         build_library(graph, machine_triple(), path)

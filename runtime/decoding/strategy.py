@@ -89,7 +89,8 @@ class DecodeState:
     def is_edited(self) -> bool:
         """Something comes between the model's logits and the choice: bias, penalties, a mask."""
         sampling = self.sampling
-        return bool(sampling.logit_bias) or sampling.has_penalties or self.mask is not None
+        is_masked = self.mask is not None and not self.mask.is_free
+        return bool(sampling.logit_bias) or sampling.has_penalties or is_masked
 
     @property
     def needs_logits(self) -> bool:

@@ -95,6 +95,8 @@ class _Place:
 class GrammarMask:
     """A `TokenMask` over one matcher, which walks to where it is asked and back."""
 
+    is_free = False
+
     def __init__(
         self,
         matcher: Any,

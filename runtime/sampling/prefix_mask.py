@@ -55,6 +55,11 @@ class PrefixMask:
         self._text = text.encode()
         self._rest = self._text
 
+    @property
+    def is_free(self) -> bool:
+        """The whole text was emitted."""
+        return not self._rest
+
     def begin(self, prompt: Sequence[int]) -> None:
         """A new output starts; the prompt is no part of it."""
         self._rest = self._text

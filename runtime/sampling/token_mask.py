@@ -31,6 +31,10 @@ class TokenMask(Protocol):
         """Records ``token`` as emitted; a stop token may be the last."""
 
     @property
+    def is_free(self) -> bool:
+        """From here on all is allowed, to the end: no row of logits is needed for it."""
+
+    @property
     def is_finished(self) -> bool:
         """Nothing may follow the accepted tokens, so the output ends."""
 

@@ -172,6 +172,8 @@ def bush(rng: np.random.Generator, truth: Sequence[int], budget: Budget) -> Draf
 class ToyMask:
     """Allows a third of the tokens, depending on all before; it refuses forbidden paths."""
 
+    is_free = False
+
     def __init__(self, vocab_size: int) -> None:
         self._ids = np.arange(vocab_size)
         self._tokens: list[int] = []

@@ -9,9 +9,12 @@ import pytest
 
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
+from edgedec.runtime.decoding.strategy import DecodeState
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.sampling.prefix_mask import PrefixMask, Spellings
 from edgedec.runtime.text.tokenizer import Tokenizer
+
+from ..conftest import ToySession
 
 TEXTS = ("a", " the", "fox jumps", "é", "日本語", "🙂🙂", "\n\n    if", "<|im_end|>", "\0")
 
@@ -33,8 +36,10 @@ def test_tokens_that_agree(tokenizer: Tokenizer, text: str) -> None:
         assert b"".join(of[token] for token in tokens).startswith(text.encode())
         for n, token in enumerate(tokens):
             assert mask.row_after(tokens[n:]) is None
+            assert not mask.is_free
             mask.accept(token)
         assert mask.row_after(()) is None
+        assert mask.is_free
         assert not mask.is_finished
         assert not mask.forced()
 
@@ -56,6 +61,17 @@ def test_outputs_begin_with_it(
             found.append(engine.generate("one two one two", request))
             assert found[-1].text.startswith(text)
     assert found[0].token_ids == found[1].token_ids == found[2].token_ids
+
+
+def test_logits_are_moved_for_the_prefix_alone(tokenizer: Tokenizer) -> None:
+    """What comes behind it is chosen by statistics of rows, as without a prefix."""
+    mask = PrefixMask(Spellings(tokenizer, tokenizer.vocab_size), "fox")
+    sequence = ToySession(tokenizer.vocab_size, 64)
+    state = DecodeState.start(sequence, [1], GenerationConfig(prefix="fox"), frozenset(), mask)
+    for token in tokenizer.encode("fox"):
+        assert state.needs_logits
+        state.append(token)
+    assert not state.needs_logits
 
 
 def test_a_prefix_that_makes_no_sense() -> None:
