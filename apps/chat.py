@@ -14,6 +14,7 @@ from edgedec.apps import options
 from edgedec.apps.generate import ShowOptions, tell_if_recommended, write_stream
 from edgedec.apps.option_groups import takes_groups
 from edgedec.apps.progress import ProgressBars, count_amount
+from edgedec.apps.replay_buffer import ReplayBuffer
 from edgedec.apps.switch_options import SwitchOptions, tell_if_approximate
 from edgedec.apps.terminal import note, print_error, print_json
 from edgedec.models.errors import SessionError
@@ -37,6 +38,7 @@ def chat(
         typer.Option(metavar="MB", min=0, help="Most memory for conversations before /reset."),
     ] = 256,
     store: options.Store = None,
+    adapt: options.Adapt = None,
     overlap: options.Overlap = "auto",
     loading: options.LoadOptions,
     request: options.RequestOptions,
@@ -58,13 +60,14 @@ def chat(
       printf 'Hello\\nWho are you?\\n' | edgedec chat smollm2.edgedec --json
     """
     switching.apply(request.make_request(GenerationConfig()))  # complains before anything is loaded
+    replay = None if adapt is None else ReplayBuffer.of_bundle(adapt, bundle)
     with ProgressBars(count_amount) as bars:
         engine = loading.load(bundle, bars.report, prompt_cache, store, overlap)
     with engine:
         asked = switching.apply(request.make_request(engine.defaults))
         tell_if_approximate(asked)
         tell_if_recommended(asked, engine.defaults)
-        talk = _Talk(engine, system, asked, shown, is_silent=json)
+        talk = _Talk(engine, system, asked, shown, replay, is_silent=json)
         turns = talk.run()
     if json:
         print_json({"turns": turns})
@@ -76,6 +79,7 @@ class _Talk:
     system: str | None
     request: GenerationConfig
     shown: ShowOptions
+    replay: ReplayBuffer | None
     is_silent: bool
 
     def run(self) -> list[dict[str, Any]]:
@@ -105,6 +109,8 @@ class _Talk:
             write_stream(stream, bars, self.shown, self.is_silent)
         if sys.stdin.isatty():
             stream.catch_up()  # while the answer is being read
+        if self.replay is not None:
+            self.replay.add(stream.token_ids, stream.result.origins)
         return stream.result.to_dict()
 
 

@@ -15,6 +15,7 @@ from edgedec.apps.grammar_options import GrammarOptions
 from edgedec.apps.option_groups import takes_groups
 from edgedec.apps.progress import ProgressBars, count_amount
 from edgedec.apps.provisional import PieceWriter
+from edgedec.apps.replay_buffer import ReplayBuffer
 from edgedec.apps.switch_options import SwitchOptions, tell_if_approximate
 from edgedec.apps.terminal import TextWriter, note, print_json, stops_on_interrupt
 from edgedec.models.errors import ConfigError
@@ -62,6 +63,7 @@ def run(
         ),
     ] = None,
     store: options.Store = None,
+    adapt: options.Adapt = None,
     overlap: options.Overlap = "auto",
     loading: options.LoadOptions,
     request: options.RequestOptions,
@@ -95,6 +97,7 @@ def run(
     ask(GenerationConfig())  # complains before anything is loaded
     if session is not None and not session.parent.is_dir():
         raise ConfigError(f"cannot save {session}: there is no folder {session.parent}")
+    replay = None if adapt is None else ReplayBuffer.of_bundle(adapt, bundle)
     with ProgressBars(count_amount) as bars:
         engine = loading.load(bundle, bars.report, store=store, overlap=overlap)
         with engine:
@@ -117,6 +120,8 @@ def run(
                 print_json(stream.result.to_dict())
             if session is not None:
                 engine.save_session(session)
+            if replay is not None:
+                replay.add(stream.token_ids, stream.result.origins)
     if is_interrupted:
         raise typer.Exit(130)
 

@@ -143,6 +143,14 @@ Store = Annotated[
         help="Draft from the texts in this n-gram store, and add to it; made if there is none.",
     ),
 ]
+Adapt = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Keep texts in which drafts did not come true in FILE, which `train head --from` "
+        "learns from; made if there is none.",
+    ),
+]
 Provider = Annotated[
     str | None,
     typer.Option(

@@ -105,13 +105,22 @@ def kv(
 @train.command()
 def head(
     bundle: options.Bundle,
-    corpus: Annotated[
-        list[Path],
-        typer.Option(metavar="PATH", help="A text file, or a folder of them; may be repeated."),
-    ],
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="BUNDLE", help="The bundle to write.")
     ],
+    corpus: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="PATH", help="A text file, or a folder of them; may be repeated."),
+    ] = None,
+    replay: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from", metavar="FILE", help="Texts that `run --adapt` kept; may be repeated."
+        ),
+    ] = None,
+    is_continued: Annotated[
+        bool, typer.Option("--continue", help="Begin with the head that the bundle has.")
+    ] = False,
     max_tokens: Annotated[
         int, typer.Option(metavar="N", min=1000, help="Most tokens that are read.")
     ] = 200_000,
@@ -172,12 +181,15 @@ def head(
       edgedec train head smollm2.edgedec --corpus src -o smollm2-head.edgedec
 
       edgedec train head smollm2.edgedec --corpus src --corpus docs --minutes 30 -o out.edgedec
+
+      edgedec train head general.edgedec --continue --from my.replay -o mine.edgedec
     """
     from edgedec.apps.training.head import HeadJob, train_bundle_head
 
     job = HeadJob(
         bundle=bundle,
-        corpus=tuple(corpus),
+        corpus=tuple(corpus or ()),
+        replay=tuple(replay or ()),
         output=output,
         max_tokens=max_tokens,
         n_self=n_self,
@@ -192,6 +204,7 @@ def head(
         cache_mb=cache_mb,
         threads=threads,
         force=force,
+        is_continued=is_continued,
     )
     stopping = Event()
     with ProgressBars(count_amount) as bars, stops_on_interrupt(stopping.set):

@@ -6,9 +6,11 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from edgedec.apps.replay_buffer import ReplayBuffer
 from edgedec.apps.training.corpus import Corpus
 from edgedec.apps.training.features import WINDOW, FeatureReader
 from edgedec.apps.training.head_check import share_found
@@ -23,6 +25,9 @@ from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
 from edgedec.runtime.sessions.memory import fingerprint_of
 
+REPLAY = "replay"
+"""Kind of texts in which drafts did not come true."""
+
 _READING = 0.5
 """Share of the minutes after which no more is read."""
 
@@ -33,6 +38,7 @@ class HeadJob:
 
     bundle: Path
     corpus: tuple[Path, ...]
+    replay: tuple[Path, ...]
     output: Path
     max_tokens: int
     n_self: int
@@ -47,6 +53,11 @@ class HeadJob:
     cache_mb: int
     threads: int | None
     force: bool
+    is_continued: bool
+
+    def __post_init__(self) -> None:
+        if not self.corpus and not self.replay:
+            raise ConfigError("there is nothing to learn from: name texts with --corpus or --from")
 
     @property
     def feature_folder(self) -> Path:
@@ -59,7 +70,7 @@ class HeadReport:
     """What became of it.
 
     covered: share of the model's own choices that the head can name. quantised: share that it
-    finds as the bundle holds it.
+    finds as the bundle holds it. before: share that the head found which it went on from.
     """
 
     bundle: Path
@@ -67,6 +78,7 @@ class HeadReport:
     n_bytes: int
     covered: float
     quantised: float
+    before: float | None
     by_kind: dict[str, float]
     n_skipped: int
     is_finite: bool
@@ -81,6 +93,7 @@ class HeadReport:
             "hidden_layers": list(self.entry.hidden_layers),
             "held_out": list(self.entry.held_out),
             "held_out_quantised": round(self.quantised, 4),
+            "held_out_before": None if self.before is None else round(self.before, 4),
             "covered": round(self.covered, 4),
             "by_kind": {kind: round(share, 4) for kind, share in self.by_kind.items()},
             "n_skipped_files": self.n_skipped,
@@ -98,6 +111,8 @@ class HeadReport:
             f"{self.covered:.1%} of them; quantised it finds {self.quantised:.1%} of the next ones",
             f"the first by kind of file: {kinds}",
         ]
+        if self.before is not None:
+            lines.append(f"the head that it went on from found {self.before:.1%} of these")
         if self.n_skipped:
             lines.append(f"{self.n_skipped} files are no UTF-8 text and were skipped")
         if not self.is_finite:
@@ -127,8 +142,10 @@ def train_bundle_head(
         TrainingPlan(job.epochs, job.rollout, learning_rate=job.learning_rate, seed=job.seed),
         job.n_logits,
         job.scheme,
+        job.is_continued,
     )
     layers = _checked_layers(manifest.target)
+    _check_head(job, manifest)
     started_s = time.monotonic()
 
     def is_over(share: float = 1.0) -> bool:
@@ -145,11 +162,13 @@ def train_bundle_head(
         fingerprint_of(manifest, manifest.target_name),
         layers,
         job.scheme,
-        ", ".join(map(str, job.corpus)),
+        ", ".join(map(str, (*job.corpus, *job.replay))),
     )
     sealed = heads.put_head(job.bundle, manifest, head, entry, job.output, job.force)
     threads = job.threads or physical_cores()
-    quantised = share_found(job.output, sealed, held_out_of(file.texts()), threads)
+    unseen = held_out_of(file.texts())
+    quantised = share_found(job.output, sealed, unseen, threads)
+    before = share_found(job.bundle, manifest, unseen, threads) if job.is_continued else None
     if job.features is None and not is_stopping():
         shutil.rmtree(job.feature_folder, ignore_errors=True)
     own = [path for path in entry.files if path not in manifest.target.files]
@@ -160,6 +179,7 @@ def train_bundle_head(
         sum(sealed.files[path].n_bytes for path in own),
         measured.covered,
         quantised,
+        before,
         measured.by_kind,
         n_skipped,
         head.trained.is_finite,
@@ -176,7 +196,12 @@ def _read(
     """Returns the features of the corpus, and how many of its files were skipped."""
     config = manifest.target.config
     known = fingerprint_of(manifest, manifest.target_name), layers
-    key = (*known, *map(Path.absolute, job.corpus))
+    replayed = [
+        (REPLAY, text)
+        for path in job.replay
+        for text in ReplayBuffer.of_bundle(path, job.bundle).texts()
+    ]
+    key = (*known, *map(Path.absolute, job.corpus), *replayed)
     file = FeatureFile(job.feature_folder, key, len(layers) * config.hidden_size)
     n_most = min(job.max_tokens, job.cache_mb * 10**6 // file.token_nbytes)
     n_own = min(job.n_self, n_most)
@@ -184,9 +209,21 @@ def _read(
     with load(job.bundle, EngineOptions(threads=job.threads, draft=False)) as engine:
         encode, epsilon = engine.tokenizer.encode, config.rms_norm_eps
         reader = FeatureReader(engine, layers, epsilon, file, report, is_over)
-        reader.read(corpus.windows(encode), n_most - n_own)
+        reader.read(chain(replayed, corpus.windows(encode)), n_most - n_own)
         reader.write(Corpus(job.corpus, corpus.window).windows(encode), n_own)
     return file, corpus.n_skipped
+
+
+def _check_head(job: HeadJob, manifest: BundleManifest) -> None:
+    """Raises a ConfigError where a head is to be continued that cannot be."""
+    if not job.is_continued:
+        return
+    if manifest.head is None:
+        raise ConfigError(f"{job.bundle} has no draft head to continue: leave --continue away")
+    target = manifest.target
+    manifest.head.check_fits(
+        fingerprint_of(manifest, manifest.target_name), target.config, target.contract.can.hidden
+    )
 
 
 def _checked_layers(entry: ModelEntry) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -9,8 +10,9 @@ import numpy.typing as npt
 import onnx
 
 from edgedec.kernels import PackedMatrix, embed, unpack_rows
+from edgedec.models.draft_heads import head_shapes
 from edgedec.models.errors import ConfigError
-from edgedec.models.families import matrices
+from edgedec.models.families import weight_shapes
 from edgedec.models.model_entry import ModelEntry
 from edgedec.models.quant import FORMATS
 
@@ -20,18 +22,29 @@ Float32 = npt.NDArray[np.float32]
 class BundleWeights:
     """The weights of a fused graph by our names."""
 
-    def __init__(self, folder: Path, entry: ModelEntry) -> None:
-        """Raises a ConfigError where the model's graph is not a fused one."""
+    def __init__(
+        self, folder: Path, entry: ModelEntry, shapes: Mapping[str, tuple[int, ...]] | None = None
+    ) -> None:
+        """shapes: of all weights, where the model is not of a family.
+
+        Raises:
+            ConfigError: The model's graph is not a fused one.
+        """
         if entry.contract.backend != "fused":
             raise ConfigError(
                 f"a draft head needs a fused graph, this bundle's is {entry.contract.backend}: "
                 "export the model again with --target cpu"
             )
         self._entry = entry
-        self._shapes = matrices(entry.config)
+        self.shapes = weight_shapes(entry.config) if shapes is None else dict(shapes)
         graph = onnx.load(folder / entry.graph, load_external_data=False).graph
         self._tensors = {tensor.name: tensor for tensor in graph.initializer}
         self._beside = (folder / entry.graph).parent
+
+    @classmethod
+    def of_head(cls, folder: Path, head: ModelEntry) -> BundleWeights:
+        """Returns the weights of a draft head."""
+        return cls(folder, head, head_shapes(head.config, head.contract.can.features))
 
     def matrix(self, name: str, rows: npt.NDArray[np.integer] | None = None) -> Float32:
         """Returns rows of the matrix ``name``, all when None. Shapes: [n, K]."""
@@ -46,7 +59,7 @@ class BundleWeights:
 
     def packed(self, name: str) -> PackedMatrix:
         """Returns the matrix ``name`` as it lies in the file."""
-        n, k = self._shapes[name]
+        n, k = self.shapes[name]
         fmt = FORMATS[self._entry.tensor_formats[name]].index
         return PackedMatrix(self._bytes(name), fmt, n, k)
 

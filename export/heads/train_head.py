@@ -33,7 +33,7 @@ from edgedec.models.draft_heads import (
     head_shapes,
 )
 from edgedec.models.errors import ConfigError
-from edgedec.models.head_ids import write_head_ids
+from edgedec.models.head_ids import read_head_ids, write_head_ids
 from edgedec.models.manifest import BundleManifest
 from edgedec.models.model_entry import DRAFT_MODEL, ModelEntry
 from edgedec.models.quant import FORMATS, QuantFormat
@@ -49,11 +49,13 @@ class HeadPlan:
     """What head shall be made.
 
     n_logits: most tokens that it can name. scheme: how it is quantised, a key of `SCHEMES`.
+    is_continued: it begins as the head that the bundle has, and can name what that can.
     """
 
     training: TrainingPlan
     n_logits: int = 8192
     scheme: str = "int8"
+    is_continued: bool = False
 
     def __post_init__(self) -> None:
         if SCHEMES.get(self.scheme) is None or self.scheme == "mixed":
@@ -88,19 +90,24 @@ def train_head(
             was no number from the beginning.
         OSError: The disk is full.
     """
-    target = manifest.target
+    target, before = manifest.target, manifest.head if plan.is_continued else None
     lessons = Lessons.of(features.texts(), plan.n_logits, manifest.stop_token_ids)
-    config = head_config(target.config, len(lessons.head_ids))
     parent = BundleWeights(bundle, target)
-    weights = initial_weights(parent, target, lessons, n_layers, plan.training.seed)
-    context = max(features.lengths)
-    file = ProgressFile(features.folder / "training.npz", (plan, features.lengths))
-    head = TorchHead(config, weights, context)
-    trained = Trainer(head, lessons, plan.training, file).run(report, is_over)
+    if before is None:
+        weights = initial_weights(parent, target, lessons, n_layers, plan.training.seed)
+    else:
+        lessons = dataclasses.replace(lessons, head_ids=_nameable(bundle, before.head))
+        weights = continued_weights(parent, BundleWeights.of_head(bundle, before.head), lessons)
+    config = head_config(target.config, len(lessons.head_ids))
+    old = [manifest.files[path].sha256 for path in before.files] if before else []
+    known = plan, features.lengths, old
+    file = ProgressFile(features.folder / "training.npz", known)
+    head = TorchHead(config, weights, max(features.lengths))
+    trainer = Trainer(head, lessons, plan.training, file, is_start_worth_keeping=before is not None)
+    trained = trainer.run(report, is_over)
     del weights["embed_tokens.weight"]
-    return TrainedHead(
-        config, weights | trained.weights, lessons.head_ids, lessons.n_tokens, trained
-    )
+    n_tokens = lessons.n_tokens + (before.n_tokens if before else 0)
+    return TrainedHead(config, weights | trained.weights, lessons.head_ids, n_tokens, trained)
 
 
 def initial_weights(
@@ -132,6 +139,24 @@ def initial_weights(
         else:
             weights[name] = parent.matrix(source) if len(shape) == 2 else parent.vector(source)
     return weights
+
+
+def continued_weights(
+    parent: BundleWeights, own: BundleWeights, lessons: Lessons
+) -> dict[str, Float32]:
+    """Returns what training goes on with: the weights of ``own``, a head of ``parent``."""
+    embedding = parent.matrix("embed_tokens.weight", lessons.token_ids)
+    return {"embed_tokens.weight": embedding} | {
+        name: own.matrix(name) if len(shape) == 2 else own.vector(name)
+        for name, shape in own.shapes.items()
+        if name != "embed_tokens.weight"
+    }
+
+
+def _nameable(bundle: Path, head: ModelEntry) -> npt.NDArray[np.int64]:
+    """Returns the tokens that a head can name."""
+    assert head.head_ids is not None
+    return read_head_ids(bundle / head.head_ids, head.config.vocab_size).astype(np.int64)
 
 
 def put_head(

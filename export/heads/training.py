@@ -122,8 +122,14 @@ class Trainer:
     """One training, step by step. Its state is in a file, from which the same one goes on."""
 
     def __init__(
-        self, head: TorchHead, lessons: Lessons, plan: TrainingPlan, file: ProgressFile
+        self,
+        head: TorchHead,
+        lessons: Lessons,
+        plan: TrainingPlan,
+        file: ProgressFile,
+        is_start_worth_keeping: bool = False,
     ) -> None:
+        """is_start_worth_keeping: ``head`` is a trained one, kept if training makes none better."""
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._head = head.to(self._device)
         self._lessons = lessons
@@ -137,6 +143,7 @@ class Trainer:
         )
         self._step = 0
         self._best: tuple[dict[str, Float32], Measured] | None = None
+        self._is_start_worth_keeping = is_start_worth_keeping
 
     def run(self, report: Report, is_over: Callable[[], bool]) -> Trained:
         """Trains to the end, or until ``is_over``; returns the best weights.
@@ -148,6 +155,8 @@ class Trainer:
             OSError: The disk is full.
         """
         self._load()
+        if self._step == 0 and self._is_start_worth_keeping:
+            self._measure()
         saved_s, is_finite = time.monotonic(), True
         while self._step < self._n_total and not is_over():
             loss = self._train_step()

@@ -146,6 +146,11 @@ class Stream(Iterator[str]):
         return self._text.text
 
     @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The prompt and the output so far."""
+        return tuple(self._state.tokens)
+
+    @property
     def result(self) -> GenerationResult:
         """The finished output.
 

@@ -178,6 +178,33 @@ def test_a_reading_that_was_killed_leaves_whole_texts(
     assert file.token_nbytes == texts[0].hidden.shape[1] * 2 + 4 + 8 * (4 + 2)
 
 
+def test_a_head_is_continued(
+    bundle: Path, whole: Path, head: heads.TrainedHead, texts: list[TextFeatures], tmp_path: Path
+) -> None:
+    plan = dataclasses.replace(plan_of(n_epochs=1), is_continued=True)
+    untouched = trained(whole, tmp_path / "0", texts, plan, 0)
+    assert untouched.head_ids.tolist() == head.head_ids.tolist()
+    for name, values in untouched.weights.items():
+        step = np.abs(values).max() / 127
+        np.testing.assert_allclose(values, head.weights[name], atol=step, err_msg=name)
+    on = trained(whole, tmp_path / "1", texts, plan)
+    anew = trained(bundle, tmp_path / "2", texts, plan_of(n_epochs=1))
+    assert on.n_tokens == 2 * head.n_tokens
+    assert on.trained.measured.by_depth[0] > anew.trained.measured.by_depth[0]
+    assert on.trained.measured.by_depth[0] >= untouched.trained.measured.by_depth[0]
+
+
+def test_a_head_that_learns_nothing_better_stays(
+    whole: Path, texts: list[TextFeatures], tmp_path: Path
+) -> None:
+    plan = dataclasses.replace(plan_of(n_epochs=2), is_continued=True)
+    untouched = trained(whole, tmp_path / "0", texts, plan, 0)
+    wild = dataclasses.replace(plan, training=dataclasses.replace(plan.training, learning_rate=9.0))
+    kept = trained(whole, tmp_path / "1", texts, wild)
+    for name, values in untouched.weights.items():
+        np.testing.assert_array_equal(kept.weights[name], values, err_msg=name)
+
+
 def test_too_few_texts(bundle: Path, texts: list[TextFeatures], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the corpus has 1 texts"):
         trained(bundle, tmp_path, texts[:1], plan_of())

@@ -1,0 +1,72 @@
+"""Texts that a draft head learns from: which are kept, for how long, and who may read them."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from edgedec.apps import replay_buffer
+from edgedec.apps.replay_buffer import LONGEST, ReplayBuffer
+from edgedec.models.errors import ConfigError
+
+PLAIN, DRAFTED = "target", "eagle"
+
+
+@pytest.fixture
+def buffer(tmp_path: Path) -> ReplayBuffer:
+    return ReplayBuffer(tmp_path / "my.replay", "a")
+
+
+def test_a_text_ends_where_nothing_was_drafted(buffer: ReplayBuffer) -> None:
+    assert buffer.add([1, 2, 3, 4, 5, 6], (PLAIN, DRAFTED, PLAIN, DRAFTED))
+    assert buffer.add(range(2000), (PLAIN, PLAIN))
+    assert buffer.texts() == [list(range(2000 - LONGEST, 2000)), [1, 2, 3, 4, 5]]
+
+
+def test_a_text_that_was_all_drafted_is_not_kept(buffer: ReplayBuffer) -> None:
+    assert not buffer.add([1, 2, 3], (PLAIN, DRAFTED))
+    assert not buffer.path.exists()
+
+
+def test_only_its_owner_reads_it(buffer: ReplayBuffer) -> None:
+    buffer.add([1, 2], (PLAIN, PLAIN))
+    assert buffer.path.stat().st_mode & 0o777 == 0o600
+    assert [p.name for p in buffer.path.parent.iterdir()] == ["my.replay"]
+
+
+def test_the_oldest_go_first(buffer: ReplayBuffer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay_buffer, "MOST_TOKENS", 100)
+    sizes = []
+    for i in range(200):
+        buffer.add([i] * 30, (PLAIN, PLAIN))
+        sizes.append(buffer.path.stat().st_size)
+    assert [text[0] for text in buffer.texts()] == [199, 198, 197]
+    assert sizes[-1] == sizes[20]
+
+
+def test_ids_of_another_tokenizer_are_left_alone(buffer: ReplayBuffer) -> None:
+    other = ReplayBuffer(buffer.path, "b")
+    buffer.add([1, 2], (PLAIN, PLAIN))
+    other.add([3, 4], (PLAIN, PLAIN))
+    assert (buffer.texts(), other.texts()) == ([[1, 2]], [[3, 4]])
+
+
+def test_other_files_are_refused_and_untouched(buffer: ReplayBuffer) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        buffer.texts()
+    assert not buffer.path.exists()
+    buffer.path.write_bytes(b"a letter to somebody" * 100)
+    with pytest.raises(ConfigError, match=r"cannot use .* as a replay buffer"):
+        buffer.add([1, 2], (PLAIN, PLAIN))
+    assert buffer.path.read_bytes() == b"a letter to somebody" * 100
+    buffer.path.unlink()
+    with sqlite3.connect(buffer.path) as database:
+        database.execute("CREATE TABLE texts (mine TEXT)")
+    content = buffer.path.read_bytes()
+    with pytest.raises(ConfigError, match="is no replay buffer"):
+        buffer.add([1, 2], (PLAIN, PLAIN))
+    assert buffer.path.read_bytes() == content
+    with pytest.raises(ConfigError, match=r"cannot open .*: Is a directory"):
+        ReplayBuffer(buffer.path.parent, "a").texts()
