@@ -75,7 +75,7 @@ class ReplayBuffer:
             database.execute(_TRIM, (MOST_TOKENS * _STORED.itemsize,))
         return True
 
-    def texts(self) -> list[list[int]]:
+    def texts(self, vocab_size: int) -> list[list[int]]:
         """Returns the token ids of every text, the latest first.
 
         Raises:
@@ -86,9 +86,12 @@ class ReplayBuffer:
                 "SELECT tokens FROM texts WHERE tokenizer = ? ORDER BY id DESC", (self._tokenizer,)
             ).fetchall()
         try:
-            return [np.frombuffer(row[0], _STORED).tolist() for row in rows]
+            texts = [np.frombuffer(row[0], _STORED)[:LONGEST] for row in rows]
         except (TypeError, ValueError):
-            raise ConfigError(f"{self.path} is damaged: begin a new one") from None
+            texts = [np.array([-1])]
+        if any(len(ids) and not 0 <= ids.min() <= ids.max() < vocab_size for ids in texts):
+            raise ConfigError(f"{self.path} is damaged: keep texts in another file")
+        return [ids.tolist() for ids in texts]
 
     @contextmanager
     def _opened(self, is_new_allowed: bool) -> Iterator[sqlite3.Connection]:
@@ -101,6 +104,7 @@ class ReplayBuffer:
                 if kind != _KIND and self.path.stat().st_size:
                     raise ConfigError(f"{self.path} is no replay buffer: name another file")
                 database.execute(f"PRAGMA application_id = {_KIND}")
+                database.execute("PRAGMA trusted_schema = OFF")
                 database.execute("PRAGMA secure_delete = ON")
                 database.execute(_TABLE)
                 yield database

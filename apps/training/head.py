@@ -199,7 +199,7 @@ def _read(
     replayed = [
         (REPLAY, text)
         for path in job.replay
-        for text in ReplayBuffer.of_bundle(path, job.bundle).texts()
+        for text in ReplayBuffer.of_bundle(path, job.bundle).texts(config.vocab_size)
     ]
     key = (*known, *map(Path.absolute, job.corpus), *replayed)
     file = FeatureFile(job.feature_folder, key, len(layers) * config.hidden_size)

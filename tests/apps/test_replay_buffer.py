@@ -11,6 +11,7 @@ from edgedec.apps import replay_buffer
 from edgedec.apps.replay_buffer import LONGEST, ReplayBuffer
 from edgedec.models.errors import ConfigError
 
+VOCAB = 4000
 PLAIN, DRAFTED = "target", "eagle"
 
 
@@ -22,7 +23,7 @@ def buffer(tmp_path: Path) -> ReplayBuffer:
 def test_a_text_ends_where_nothing_was_drafted(buffer: ReplayBuffer) -> None:
     assert buffer.add([1, 2, 3, 4, 5, 6], (PLAIN, DRAFTED, PLAIN, DRAFTED))
     assert buffer.add(range(2000), (PLAIN, PLAIN))
-    assert buffer.texts() == [list(range(2000 - LONGEST, 2000)), [1, 2, 3, 4, 5]]
+    assert buffer.texts(VOCAB) == [list(range(2000 - LONGEST, 2000)), [1, 2, 3, 4, 5]]
 
 
 def test_a_text_that_was_all_drafted_is_not_kept(buffer: ReplayBuffer) -> None:
@@ -42,7 +43,7 @@ def test_the_oldest_go_first(buffer: ReplayBuffer, monkeypatch: pytest.MonkeyPat
     for i in range(200):
         buffer.add([i] * 30, (PLAIN, PLAIN))
         sizes.append(buffer.path.stat().st_size)
-    assert [text[0] for text in buffer.texts()] == [199, 198, 197]
+    assert [text[0] for text in buffer.texts(VOCAB)] == [199, 198, 197]
     assert sizes[-1] == sizes[20]
 
 
@@ -50,12 +51,21 @@ def test_ids_of_another_tokenizer_are_left_alone(buffer: ReplayBuffer) -> None:
     other = ReplayBuffer(buffer.path, "b")
     buffer.add([1, 2], (PLAIN, PLAIN))
     other.add([3, 4], (PLAIN, PLAIN))
-    assert (buffer.texts(), other.texts()) == ([[1, 2]], [[3, 4]])
+    assert (buffer.texts(VOCAB), other.texts(VOCAB)) == ([[1, 2]], [[3, 4]])
+
+
+@pytest.mark.parametrize("stored", [b"\x01\0\0", b"\xff\xff\xff\xff", b"\xa0\x0f\0\0", 7, "text"])
+def test_ids_that_are_none(buffer: ReplayBuffer, stored: object) -> None:
+    buffer.add([1, 2], (PLAIN, PLAIN))
+    with sqlite3.connect(buffer.path) as database:
+        database.execute("UPDATE texts SET tokens = ?", (stored,))
+    with pytest.raises(ConfigError, match="is damaged"):
+        buffer.texts(VOCAB)
 
 
 def test_other_files_are_refused_and_untouched(buffer: ReplayBuffer) -> None:
     with pytest.raises(ConfigError, match="No such file"):
-        buffer.texts()
+        buffer.texts(VOCAB)
     assert not buffer.path.exists()
     buffer.path.write_bytes(b"a letter to somebody" * 100)
     with pytest.raises(ConfigError, match=r"cannot use .* as a replay buffer"):
@@ -69,4 +79,4 @@ def test_other_files_are_refused_and_untouched(buffer: ReplayBuffer) -> None:
         buffer.add([1, 2], (PLAIN, PLAIN))
     assert buffer.path.read_bytes() == content
     with pytest.raises(ConfigError, match=r"cannot open .*: Is a directory"):
-        ReplayBuffer(buffer.path.parent, "a").texts()
+        ReplayBuffer(buffer.path.parent, "a").texts(VOCAB)
