@@ -130,9 +130,15 @@ def head(
             "--self",
             metavar="N",
             min=0,
-            help="How many of these the model writes itself, after beginnings of the texts.",
+            help="How many of these the model writes itself: answers, or more of the texts.",
         ),
     ] = 0,
+    prompts: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE.jsonl", help="Prompts for --self, as `bench` reads them; repeatable."
+        ),
+    ] = None,
     epochs: Annotated[
         int, typer.Option(metavar="N", min=1, help="Times that each text is shown.")
     ] = 6,
@@ -190,6 +196,7 @@ def head(
         bundle=bundle,
         corpus=tuple(corpus or ()),
         replay=tuple(replay or ()),
+        prompts=tuple(prompts or ()),
         output=output,
         max_tokens=max_tokens,
         n_self=n_self,

@@ -62,15 +62,15 @@ class FeatureReader:
         n_texts, n_read = self._known(is_own=False)
         self._add(islice(_long(windows), n_texts, None), n_read, n_tokens)
 
-    def write(self, windows: Iterable[Window], n_tokens: int) -> None:
-        """Has the model go on with the beginnings of ``windows``, and reads ``n_tokens`` of that.
+    def write(self, prompts: Iterable[list[int]], n_tokens: int) -> None:
+        """Has the model answer ``prompts``, and reads ``n_tokens`` of them and its answers.
 
         Raises:
             OSError: The disk is full.
         """
         n_texts, n_read = self._known(is_own=True)
-        prompts = islice(enumerate(_long(windows)), n_texts, None)
-        own = ((SELF, self._written(tokens, seed)) for seed, (_, tokens) in prompts)
+        left = islice(enumerate(prompts), n_texts, None)
+        own = ((SELF, self._written(prompt, seed)) for seed, prompt in left)
         self._add(own, n_read, n_tokens)
 
     def _known(self, is_own: bool) -> tuple[int, int]:
@@ -90,15 +90,19 @@ class FeatureReader:
             self._file.add(text)
             n_read += len(text.tokens)
 
-    def _written(self, tokens: list[int], seed: int) -> list[int]:
-        """Returns the beginning of a text, and what the model says next."""
-        n_prompt = min(_PROMPT, self._engine.context // 4)
-        n_new = min(_WRITTEN, self._engine.context - n_prompt)
+    def _written(self, prompt: list[int], seed: int) -> list[int]:
+        """Returns the end of a prompt, and what the model says next."""
+        n_new = min(_WRITTEN, self._engine.context // 2)
+        kept = prompt[-(self._engine.context - n_new) :]
         config = GenerationConfig(
             max_new_tokens=n_new, seed=seed, sampling=SamplingConfig(temperature=_TEMPERATURE)
         )
-        prompt = tokens[:n_prompt]
-        return [*prompt, *self._engine.generate(prompt, config).token_ids]
+        return [*kept, *self._engine.generate(kept, config).token_ids]
+
+
+def beginnings(windows: Iterable[Window]) -> Iterator[list[int]]:
+    """Yields the first tokens of ``windows``, for a model to go on with."""
+    return (tokens[:_PROMPT] for _, tokens in _long(windows))
 
 
 def _long(windows: Iterable[Window]) -> Iterator[Window]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, cycle
 from pathlib import Path
 from typing import Any
 
+from edgedec.apps.benchmarks.prompts_data import read_prompts
 from edgedec.apps.replay_buffer import ReplayBuffer
 from edgedec.apps.training.corpus import Corpus
-from edgedec.apps.training.features import WINDOW, FeatureReader
+from edgedec.apps.training.features import WINDOW, FeatureReader, beginnings
 from edgedec.apps.training.head_check import share_found
 from edgedec.export.bundle import check_destination
 from edgedec.export.heads.feature_file import FeatureFile, held_out_of
@@ -21,6 +22,7 @@ from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import BundleManifest, read_manifest
 from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.cores.machine import physical_cores
+from edgedec.runtime.engine import Engine
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
 from edgedec.runtime.sessions.memory import fingerprint_of
@@ -39,6 +41,7 @@ class HeadJob:
     bundle: Path
     corpus: tuple[Path, ...]
     replay: tuple[Path, ...]
+    prompts: tuple[Path, ...]
     output: Path
     max_tokens: int
     n_self: int
@@ -56,8 +59,15 @@ class HeadJob:
     is_continued: bool
 
     def __post_init__(self) -> None:
-        if not self.corpus and not self.replay:
-            raise ConfigError("there is nothing to learn from: name texts with --corpus or --from")
+        if not (self.corpus or self.replay or self.prompts):
+            raise ConfigError(
+                "there is nothing to learn from: name texts with --corpus or --from, or "
+                "prompts with --prompts and --self"
+            )
+        if self.prompts and not self.n_self:
+            raise ConfigError(
+                "--prompts are for what the model writes itself: say how much, --self"
+            )
 
     @property
     def feature_folder(self) -> Path:
@@ -162,7 +172,7 @@ def train_bundle_head(
         fingerprint_of(manifest, manifest.target_name),
         layers,
         job.scheme,
-        ", ".join(map(str, (*job.corpus, *job.replay))),
+        ", ".join(map(str, (*job.corpus, *job.replay, *job.prompts))),
     )
     sealed = heads.put_head(job.bundle, manifest, head, entry, job.output, job.force)
     threads = job.threads or physical_cores()
@@ -201,7 +211,7 @@ def _read(
         for path in job.replay
         for text in ReplayBuffer.of_bundle(path, job.bundle).texts(config.vocab_size)
     ]
-    key = (*known, *map(Path.absolute, job.corpus), *replayed)
+    key = (*known, *map(Path.absolute, (*job.corpus, *job.prompts)), *replayed)
     file = FeatureFile(job.feature_folder, key, len(layers) * config.hidden_size)
     n_most = min(job.max_tokens, job.cache_mb * 10**6 // file.token_nbytes)
     n_own = min(job.n_self, n_most)
@@ -210,8 +220,17 @@ def _read(
         encode, epsilon = engine.tokenizer.encode, config.rms_norm_eps
         reader = FeatureReader(engine, layers, epsilon, file, report, is_over)
         reader.read(chain(replayed, corpus.windows(encode)), n_most - n_own)
-        reader.write(Corpus(job.corpus, corpus.window).windows(encode), n_own)
+        reader.write(_prompts(job, engine), n_own)
     return file, corpus.n_skipped
+
+
+def _prompts(job: HeadJob, engine: Engine) -> Iterator[list[int]]:
+    """Yields what the model is asked, over and over; without prompts beginnings of the corpus."""
+    if not job.prompts:
+        windows = Corpus(job.corpus, min(WINDOW, engine.context)).windows(engine.tokenizer.encode)
+        return beginnings(windows)
+    is_chat = engine.has_chat_template
+    return cycle([prompt.encode(engine, is_chat) for prompt in read_prompts(job.prompts)])
 
 
 def _check_head(job: HeadJob, manifest: BundleManifest) -> None:

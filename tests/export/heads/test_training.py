@@ -66,21 +66,16 @@ def test_quantising_costs_little(
 
 
 def start_training(bundle: Path, folder: Path, *more: str) -> subprocess.Popen[str]:
-    """Returns the command at work, in a process of its own, on the source of this folder."""
+    """Returns the command at work on the source of this folder."""
     corpus = str(Path(__file__).parent)
-    asked = ["train", "head", str(bundle), "--corpus", corpus, "-o", str(folder / "new.edgedec")]
-    options = [
-        "--max-tokens",
-        "3000",
-        "--self",
-        "400",
-        "--vocabulary",
-        "64",
-        "--threads",
-        "1",
-        "--json",
-        *more,
-    ]
+    asked = ["--corpus", corpus, "--max-tokens", "3000", "--self", "400"]
+    return train(bundle, folder, *asked, *more)
+
+
+def train(bundle: Path, folder: Path, *more: str) -> subprocess.Popen[str]:
+    """Returns the command at work, in a process of its own."""
+    asked = ["train", "head", str(bundle), "-o", str(folder / "new.edgedec")]
+    options = ["--vocabulary", "64", "--threads", "1", "--json", *more]
     program = "from edgedec.apps.cli import main; main()"
     return subprocess.Popen(
         [sys.executable, "-c", program, *asked, *options],
@@ -119,6 +114,21 @@ def test_ctrl_c_keeps_the_best_and_a_kill_what_was_read(bundle: Path, tmp_path: 
     assert {".py"} <= report["by_kind"].keys() <= {".py", "self"}  # of texts held out
     kinds = json.loads((work / "texts.json").read_text())["kinds"]
     assert sorted(set(kinds)) == [".py", "self"]
+
+
+def test_a_head_learns_from_answers_alone(bundle: Path, tmp_path: Path) -> None:
+    prompts = tmp_path / "asked.jsonl"
+    prompts.write_text('{"prompt": "Why?"}\n{"prompt": "What is the name of this?"}\n')
+    asked = ["--prompts", str(prompts), "--self", "1000", "--epochs", "1", "--max-tokens", "1000"]
+    out, error = train(bundle, tmp_path, *asked).communicate(timeout=120)
+    assert json.loads(out)["by_kind"].keys() == {"self"}, error
+
+
+def test_prompts_need_to_be_answered(bundle: Path, tmp_path: Path) -> None:
+    refused = train(bundle, tmp_path, "--prompts", str(tmp_path / "asked.jsonl"))
+    assert "say how much, --self" in refused.communicate(timeout=60)[1]
+    refused = train(bundle, tmp_path)
+    assert "there is nothing to learn from" in refused.communicate(timeout=60)[1]
 
 
 def test_a_killed_training_goes_on_to_the_same_head(
