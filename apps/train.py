@@ -15,7 +15,7 @@ from edgedec.apps.progress import ProgressBars, count_amount
 from edgedec.apps.terminal import print_json, stops_on_interrupt, write_out
 from edgedec.models.errors import ConfigError
 from edgedec.models.graph import CODE_BACKENDS, K_CACHE
-from edgedec.models.manifest import BundleManifest, read_manifest
+from edgedec.models.manifest import BundleManifest, fingerprint_of, read_manifest
 
 _HELP = """Fit what makes a bundle's models quicker, and put it into the bundle.
 
@@ -69,7 +69,6 @@ def kv(
     from edgedec.apps.training.kv_progress import FitFile
     from edgedec.runtime.opening.load import load
     from edgedec.runtime.opening.options import EngineOptions
-    from edgedec.runtime.sessions.memory import fingerprint_of
 
     manifest = read_manifest(bundle)
     chosen = _checked_exit(manifest, exit_layer)

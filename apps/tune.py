@@ -37,12 +37,12 @@ from edgedec.apps.tuning.state import TuneState
 from edgedec.apps.tuning.sweep import Expected, around, candidates, expect, frontier
 from edgedec.models.bundle_files import file_sha256
 from edgedec.models.errors import ConfigError
-from edgedec.models.manifest import BundleManifest, read_manifest
+from edgedec.models.manifest import BundleManifest, fingerprint_of, read_manifest
 from edgedec.runtime.config.switching import ADADEC, EAD, MARGIN
 from edgedec.runtime.cores.machine import physical_cores
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.methods.methods import identity_of
-from edgedec.runtime.sessions.memory import TARGET, fingerprint_of
+from edgedec.runtime.sessions.memory import TARGET
 from edgedec.runtime.switching.pair import Pair, checked
 
 _RECORDING_SHARE = 0.4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -137,6 +138,16 @@ class BundleManifest:
         )
         _check_references(manifest)
         return manifest
+
+
+def fingerprint_of(manifest: BundleManifest, name: str) -> str:
+    """Returns what identifies all that decides the rows of the KV cache of the model ``name``."""
+    entry = manifest.models[name]
+    facts = {
+        "config": entry.config.canonical(),
+        "files": [manifest.files[path].sha256 for path in entry.files],
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def read_manifest(folder: Path, are_hashes_checked: bool = True) -> BundleManifest:

@@ -19,13 +19,12 @@ from edgedec.export.bundle import check_destination
 from edgedec.export.heads.feature_file import FeatureFile, held_out_of
 from edgedec.models.draft_heads import HeadEntry
 from edgedec.models.errors import ConfigError
-from edgedec.models.manifest import BundleManifest, read_manifest
+from edgedec.models.manifest import BundleManifest, fingerprint_of, read_manifest
 from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.cores.machine import physical_cores
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
-from edgedec.runtime.sessions.memory import fingerprint_of
 
 REPLAY = "replay"
 """Kind of texts in which drafts did not come true."""

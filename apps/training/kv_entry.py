@@ -11,8 +11,7 @@ from edgedec.apps.tuning.report import write_manifest
 from edgedec.export.kv_maps import write_kv_maps
 from edgedec.models.bundle_files import FileEntry, file_sha256
 from edgedec.models.kv_maps import KV_MAPS, KVMapsEntry
-from edgedec.models.manifest import BundleManifest
-from edgedec.runtime.sessions.memory import fingerprint_of
+from edgedec.models.manifest import BundleManifest, fingerprint_of
 
 _FOLDER = "auxiliary"
 

@@ -10,12 +10,12 @@ from typing import Literal
 
 from edgedec.models.errors import BundleError
 from edgedec.models.head_ids import read_head_ids
-from edgedec.models.manifest import BundleManifest, read_manifest
+from edgedec.models.manifest import BundleManifest, fingerprint_of, read_manifest
 from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.drafting.draft_role import DraftRole
-from edgedec.runtime.sessions.memory import DRAFT, KnownModel, SessionMemory, fingerprint_of
+from edgedec.runtime.sessions.memory import DRAFT, KnownModel, SessionMemory
 from edgedec.runtime.switching.pair import Pair
 from edgedec.runtime.text.token_map import TokenMap, spellings
 from edgedec.runtime.text.tokenizer import TOKENIZER_NAME

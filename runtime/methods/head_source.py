@@ -8,11 +8,10 @@ from pathlib import Path
 from edgedec.models.draft_heads import HeadEntry
 from edgedec.models.errors import BundleError, ConfigError
 from edgedec.models.head_ids import read_head_ids
-from edgedec.models.manifest import BundleManifest
+from edgedec.models.manifest import BundleManifest, fingerprint_of
 from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.drafting.head_role import HeadRole
-from edgedec.runtime.sessions.memory import fingerprint_of
 from edgedec.runtime.sessions.pool import SequencePool
 from edgedec.runtime.text.token_map import TokenMap
 

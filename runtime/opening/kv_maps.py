@@ -9,9 +9,8 @@ from pathlib import Path
 from edgedec.models.errors import BundleError, ConfigError
 from edgedec.models.graph import CODE_BACKENDS
 from edgedec.models.kv_maps import KV_MAPS
-from edgedec.models.manifest import BundleManifest
+from edgedec.models.manifest import BundleManifest, fingerprint_of
 from edgedec.runtime.cores.affinity import Affinity
-from edgedec.runtime.sessions.memory import fingerprint_of
 from edgedec.runtime.sessions.model import KVPredictor
 
 

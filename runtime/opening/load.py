@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgedec.models.errors import BundleError, ConfigError
-from edgedec.models.manifest import SKIP_KEY, BundleManifest, read_manifest
+from edgedec.models.manifest import SKIP_KEY, BundleManifest, fingerprint_of, read_manifest
 from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.backends import release_model
 from edgedec.runtime.config.checks import check_progress, check_type, checked_path
@@ -27,7 +27,7 @@ from edgedec.runtime.opening.bundle_parts import (
 from edgedec.runtime.opening.loading import load_together
 from edgedec.runtime.opening.options import EngineOptions
 from edgedec.runtime.opening.split_cores import split_cores
-from edgedec.runtime.sessions.memory import DRAFT, TARGET, KnownModel, SessionMemory, fingerprint_of
+from edgedec.runtime.sessions.memory import DRAFT, TARGET, KnownModel, SessionMemory
 from edgedec.runtime.sessions.prefill import Progress
 from edgedec.runtime.text.tokenizer import TOKENIZER_NAME
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import SessionError
-from edgedec.models.manifest import BundleManifest
 from edgedec.runtime.sessions.model import Model
 from edgedec.runtime.sessions.pool import SequencePool
 from edgedec.runtime.sessions.prompt_cache import PromptCache
@@ -147,13 +144,3 @@ class SessionMemory:
             look_back=config.look_back,
             layout=None if pool is None else pool.latest.layout,
         )
-
-
-def fingerprint_of(manifest: BundleManifest, name: str) -> str:
-    """Returns what identifies all that decides the rows of the KV cache of the model ``name``."""
-    entry = manifest.models[name]
-    facts = {
-        "config": entry.config.canonical(),
-        "files": [manifest.files[path].sha256 for path in entry.files],
-    }
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]

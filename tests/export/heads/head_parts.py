@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from edgedec.models.draft_heads import head_features, own_features
-from edgedec.models.manifest import BundleManifest, read_manifest
+from edgedec.models.manifest import BundleManifest, fingerprint_of, read_manifest
 from edgedec.runtime.backends import open_model, release_model
-from edgedec.runtime.sessions.memory import fingerprint_of
 from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.token_tree import TokenTree

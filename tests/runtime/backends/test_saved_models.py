@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from edgedec.models.manifest import read_manifest
+from edgedec.models.manifest import fingerprint_of, read_manifest
 from edgedec.runtime.sessions.memory import (
     DRAFT,
     TARGET,
     KnownModel,
     SessionMemory,
-    fingerprint_of,
 )
 from edgedec.runtime.sessions.pool import SequencePool
 from edgedec.runtime.sessions.state import KVRows
