@@ -111,6 +111,15 @@ def export(
     hidden_layers: Annotated[
         str, typer.Option(metavar="3,7,11", help="Layers whose hidden states the graph returns.")
     ] = "",
+    exit_layers: Annotated[
+        str,
+        typer.Option(
+            "--exit",
+            metavar="4,8",
+            help="Draft with the first layers, for a model that was trained for such early exits "
+            "(LayerSkip); several are weighed while decoding.",
+        ),
+    ] = "",
     dump_passes: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Write the graph after each pass there."),
@@ -127,7 +136,8 @@ def export(
         str | None,
         typer.Option(
             metavar="N|all",
-            help="Tokens the draft model can propose; 49152 of large vocabularies by default.",
+            help="Tokens that drafts can name: of a draft model 49152 of large vocabularies by "
+            "default, of early exits 16384.",
         ),
     ] = None,
     draft_corpus: Annotated[
@@ -161,15 +171,22 @@ def export(
 
       edgedec export model.gguf -o model.edgedec --compiler tvm
 
+      edgedec export path/to/layerskip-model --exit 4,8 -o model.edgedec
+
       edgedec export large.gguf --draft small.gguf --draft-corpus src/ -o pair.edgedec
     """
     layers = options.parse_layers(hidden_layers)
+    exits = options.parse_layers(exit_layers, "--exit")
     head_size = _parse_vocabulary(draft_vocabulary)
-    if draft is None and (draft_vocabulary or draft_corpus):
-        raise ConfigError("--draft-vocabulary and --draft-corpus need --draft MODEL")
+    if draft is None and not exits and (draft_vocabulary or draft_corpus):
+        raise ConfigError("--draft-vocabulary and --draft-corpus need --draft MODEL or --exit E")
     with needs_export_extra():
         from edgedec.export import pipeline
-        from edgedec.export.config import DraftModelConfig, ExportConfig
+        from edgedec.export.config import (
+            DraftModelConfig,
+            ExitConfig,
+            ExportConfig,
+        )
     config = ExportConfig(
         source=source,
         destination=output,
@@ -187,6 +204,7 @@ def export(
         calibrate=calibrate,
         target_bits=target_bits,
         lora=tuple(map(_parse_lora, lora or ())),
+        exit=ExitConfig(exits, head_size, draft_corpus) if exits else None,
     )
     with ProgressBars(bytes_amount, has_lines=True) as bars:
         done = pipeline.export(config, bars.report)

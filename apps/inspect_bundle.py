@@ -17,6 +17,7 @@ from edgedec.apps.terminal import bytes_text, print_json
 from edgedec.kernels import packed_nbytes
 from edgedec.models.blocks import head_weight
 from edgedec.models.bundle_files import damaged_files
+from edgedec.models.draft_heads import EAGLE
 from edgedec.models.manifest import SKIP_KEY, BundleManifest, check_locations, read_manifest
 from edgedec.models.model_entry import ModelEntry
 from edgedec.models.quant import FORMATS
@@ -112,7 +113,8 @@ def _methods(manifest: BundleManifest) -> list[str]:
         is_there = {
             Need.DRAFT_MODEL: manifest.draft_name is not None,
             Need.SKIP_SET: SKIP_KEY in manifest.defaults,
-            Need.HEAD: manifest.head is not None,
+            Need.HEAD: manifest.head is not None and manifest.head.kind == EAGLE,
+            Need.EXIT: manifest.head is not None and manifest.head.kind != EAGLE,
         }
         names.append(name if need is None or is_there.get(need) else f"{name} (with {need.option})")
     return names

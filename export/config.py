@@ -39,14 +39,40 @@ class DraftModelConfig:
             raise ConfigError("a draft model cannot be mixed: choose another --draft-quantization")
         if self.head_size is not None and self.head_size < 0:
             raise ConfigError(f"draft head size is {self.head_size}, expected 0 (all) or more")
-        if self.corpus is not None and not self.corpus.exists():
-            raise ConfigError(f"there is no {self.corpus}: name a file or folder of text or code")
+        _check_corpus(self.corpus)
 
     def chosen_head_size(self, vocab_size: int) -> int:
         """Returns how many tokens the head of a model with ``vocab_size`` shall know, 0 for all."""
         if self.head_size is None:
             return DRAFT_HEAD_SIZE if vocab_size > 2 * DRAFT_HEAD_SIZE else 0
         return self.head_size if self.head_size < vocab_size else 0
+
+
+EXIT_HEAD_SIZE = 16384
+"""Tokens that the head of early exits knows unless told otherwise."""
+
+
+@dataclass(frozen=True)
+class ExitConfig:
+    """Early exits of a bundle's target model.
+
+    layers: those that run before each, rising. head_size: tokens that a draft may name, 0 for all;
+    `EXIT_HEAD_SIZE` when None. corpus: as of `DraftModelConfig`.
+    """
+
+    layers: tuple[int, ...]
+    head_size: int | None = None
+    corpus: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not self.layers or self.layers[0] < 1:
+            raise ConfigError(f"exits are behind the layers {self.layers}, expected 1 or more")
+        _check_corpus(self.corpus)
+
+    def chosen_head_size(self, vocab_size: int) -> int:
+        """Returns how many tokens of ``vocab_size`` drafts may name."""
+        size = EXIT_HEAD_SIZE if self.head_size is None else self.head_size
+        return min(size, vocab_size) if size else vocab_size
 
 
 @dataclass(frozen=True)
@@ -62,7 +88,8 @@ class ExportConfig:
     ``destination`` may be replaced. draft: the draft model, if the bundle shall have one.
     kv_format: of the KV caches of all its models; the device target's usual one when None.
     calibrate: text on which matrices are quantised. target_bits: of a weight on the mean, for the
-    quantization ``mixed``. lora: folders of adapters to merge, with their weights.
+    quantization ``mixed``. lora: folders of adapters to merge, with their weights. exit: early
+    exits, if the target model shall have some.
     """
 
     source: str
@@ -79,6 +106,7 @@ class ExportConfig:
     calibrate: Path | None = None
     target_bits: float | None = None
     lora: tuple[tuple[Path, float], ...] = ()
+    exit: ExitConfig | None = None
 
     def __post_init__(self) -> None:
         _check_scheme(self.quantization)
@@ -86,6 +114,11 @@ class ExportConfig:
         if any(not math.isfinite(scale) for _, scale in self.lora):
             raise ConfigError("the scale of a LoRA adapter is not finite: name a number, such as 1")
         _check_compiler(self)
+        if self.exit is not None and (self.device_target, self.compiler or "fused") != (
+            "cpu",
+            "fused",
+        ):
+            raise ConfigError("early exits need a fused graph: leave out --target and --compiler")
         known = device_target(self.device_target).kv_formats
         if self.kv_format is not None and as_kv_format(self.kv_format) not in known:
             raise ConfigError(
@@ -96,6 +129,11 @@ class ExportConfig:
             raise ConfigError(f"context is {self.context}, expected at least 1 position")
         if any(layer < 0 for layer in self.hidden_layers):
             raise ConfigError(f"hidden layers are {self.hidden_layers}, expected 0 or more")
+
+
+def _check_corpus(corpus: Path | None) -> None:
+    if corpus is not None and not corpus.exists():
+        raise ConfigError(f"there is no {corpus}: name a file or folder of text or code")
 
 
 def _check_compiler(config: ExportConfig) -> None:

@@ -24,7 +24,8 @@ class ModelExport:
     kind: one of `MODEL_KINDS`; also the model's name in the bundle, and the folder of its files.
     bundle_folder: folder of the whole bundle; the model's own is below it.
     report: called with bytes done and bytes in all of the current phase.
-    calibration: what quantising on a text cost. lora: how much adapters changed each matrix.
+    calibration: what quantising on a text cost. lora: how much adapters changed each matrix. exit:
+    the head of its early exits, if it has some.
     """
 
     kind: str
@@ -37,6 +38,7 @@ class ModelExport:
     verification: dict[str, Any] = field(default_factory=dict)
     calibration: dict[str, Any] = field(default_factory=dict)
     lora: dict[str, float] = field(default_factory=dict)
+    exit: ModelEntry | None = None
 
     @property
     def folder(self) -> Path:

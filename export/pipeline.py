@@ -12,6 +12,7 @@ from edgedec.export.bundle import bundle_folder, check_destination
 from edgedec.export.calibration.phase import forget_unfinished
 from edgedec.export.checkpoint import open_checkpoint
 from edgedec.export.config import ExportConfig
+from edgedec.export.heads.exits import add_exit
 from edgedec.export.lora import Merged
 from edgedec.export.model_export import ModelExport, Phases
 from edgedec.export.optimum_model import OptimumModel, emit_with_optimum, find_recipeless
@@ -36,6 +37,8 @@ FIRST_DRAFT_PHASES: Phases = (
     ("configure draft", configure),
     ("trim head of draft", trim_head),
 )
+
+EXIT_PHASES: Phases = (("end early", add_exit),)
 
 OPTIMUM_PHASES: Phases = (("emit with optimum", emit_with_optimum),)
 """For families without a recipe: optimum writes the whole graph and verifies it."""
@@ -102,6 +105,7 @@ def _open_target(config: ExportConfig) -> _Making:
             raise
         make_optimum = partial(OptimumModel, kind=TARGET_MODEL, config=config, published=recipeless)
         return _Making(make_optimum, FIRST_PHASES[:1], OPTIMUM_PHASES)
+    exits = config.exit
     make = partial(
         RecipeModel,
         kind=TARGET_MODEL,
@@ -109,9 +113,9 @@ def _open_target(config: ExportConfig) -> _Making:
         published=source,
         source=source,
         quantization=config.quantization,
-        hidden_layers=config.hidden_layers,
+        hidden_layers=tuple(sorted({*config.hidden_layers, *(exits.layers if exits else ())})),
     )
-    return _Making(make, FIRST_PHASES, _phases(config))
+    return _Making(make, FIRST_PHASES, (*_phases(config), *(EXIT_PHASES if exits else ())))
 
 
 def _phases(config: ExportConfig) -> Phases:

@@ -42,6 +42,12 @@ def configure(model: RecipeModel) -> None:
     if config.rope_scaling.kind == "longrope":
         # Which of the two lists of factors is right depends on how long texts may become.
         model.source = Shortened(model.source, model.context)
+    exits = model.config.exit
+    if exits is not None and exits.layers[-1] >= config.n_layers:
+        raise ConfigError(
+            f"--exit {exits.layers[-1]}: expected 1 to {config.n_layers - 1} of the "
+            f"{config.n_layers} layers of {model.source.name}"
+        )
     if model.hidden_layers and model.hidden_layers[-1] > config.n_layers:
         raise ConfigError(
             f"hidden layer {model.hidden_layers[-1]} does not exist, {model.source.name} has "

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from importlib import metadata
 
 from edgedec.export.bundle import hash_files, write_manifest
+from edgedec.export.heads.exits import exit_entry
 from edgedec.export.model_export import ModelExport
 from edgedec.models.bundle_files import FileEntry
 from edgedec.models.manifest import SCHEMA_VERSION, BundleManifest
@@ -43,7 +44,7 @@ def _manifest(models: dict[str, ModelExport], files: dict[str, FileEntry]) -> Bu
     verification = dict(target.verification)
     if DRAFT_MODEL in models:
         verification[DRAFT_MODEL] = models[DRAFT_MODEL].verification
-    return BundleManifest(
+    manifest = BundleManifest(
         schema_version=SCHEMA_VERSION,
         name=published.name,
         licence=published.licence,
@@ -58,6 +59,10 @@ def _manifest(models: dict[str, ModelExport], files: dict[str, FileEntry]) -> Bu
         defaults={"method": "auto"},
         verification=verification,
     )
+    if target.exit is None or target.config.exit is None:
+        return manifest
+    head = exit_entry(target.exit, target.config.exit.layers, manifest)
+    return dataclasses.replace(manifest, head=head)
 
 
 def _entry(model: ModelExport) -> ModelEntry:

@@ -115,6 +115,11 @@ def decoder(ops: Ops[T], config: ModelConfig, layer_gates: Sequence[bool] | None
         x = attention_half(ops, config, layer, x) if runs[2 * layer] else x
         x = mlp_half(ops, config, layer, x) if runs[2 * layer + 1] else x
         ops.hidden(x, layer + 1)
+    return decoder_head(ops, config, x)
+
+
+def decoder_head(ops: Ops[T], config: ModelConfig, x: T) -> T:
+    """Returns the logits of the selected rows of the residual stream ``x``."""
     x = ops.rms_norm(ops.select_rows(x), "norm.weight")
     if config.logit_scale != 1:
         x = ops.scale(x, config.logit_scale)

@@ -1,11 +1,16 @@
-"""Draft heads: what is trained upon a model's hidden states to guess its next tokens.
+"""Draft heads: what guesses a model's next tokens from its hidden states.
 
-A head is one decoder layer. Row t reads the embedding of token t beside *features* of token t - 1:
-hidden states of the target model where that has computed them, else what the head itself made of
-row t - 1. Its logits are about token t + 1.
+A head of the kind `EAGLE` is one decoder layer. Row t reads the embedding of token t beside
+*features* of token t - 1: hidden states of the target model where that has computed them, else what
+the head itself made of row t - 1. Its logits are about token t + 1.
+
+Heads of the kinds `EXIT` and `ADAPTER` end the model early: the features of row t are the hidden
+state of token t behind the first layers. `EXIT` is the model's own norm and some rows of its LM
+head, one for all exits; `ADAPTER` has a decoder layer before them, trained for one exit.
 
 Source: EAGLE (Li et al., 2024) for the shift by one and the head's own outputs as features, EAGLE-3
-(Li et al., 2025) for features of several layers.
+(Li et al., 2025) for features of several layers; LayerSkip (Elhoushi et al., 2024) for exits,
+Kangaroo (Liu et al., 2024) for their adapters.
 """
 
 from __future__ import annotations
@@ -18,14 +23,22 @@ from typing import Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.models.blocks import Ops, attention_half, decoder_shapes, mlp_half
+from edgedec.models.blocks import (
+    Ops,
+    attention_half,
+    decoder_head,
+    decoder_shapes,
+    head_weight,
+    mlp_half,
+)
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import ConfigError
 from edgedec.models.fields import Fields
 from edgedec.models.model_entry import DRAFT_MODEL, ModelEntry, read_model_entry
 
-EAGLE = "eagle"
-"""Kind of the entries below."""
+EAGLE, EXIT, ADAPTER = "eagle", "exit", "adapter"
+HEAD_KINDS = (EAGLE, EXIT, ADAPTER)
+"""Kinds of the entries below."""
 
 INPUT, TOKEN_NORM = "input_proj.weight", "token_norm.weight"
 """Weights of a head that a decoder layer has not: what makes its residual stream, and the norm of
@@ -41,11 +54,12 @@ _MAX_COUNT = 2**62
 class HeadEntry:
     """A draft head of the target model.
 
-    kind: `EAGLE`. model: fingerprint of the model it was trained for, on. head: its graph, of one
-    layer, with a trimmed LM head. hidden_layers: those whose hidden states are its features.
-    corpus: what it was trained on. n_tokens: of it. held_out: share of the model's own choices, in
-    text it was not trained on, that the head finds: for the next token, for the one after if that
-    was found, and so on.
+    kind: one of `HEAD_KINDS`. model: fingerprint of the model it is for. head: its graph, of at
+    most one layer, with a trimmed LM head. hidden_layers: those whose hidden states are its
+    features; of an exit those it can follow, one or the other. corpus: what it was trained on. n_tokens: of it.
+    held_out: share of the model's own choices, in text it was not trained on, that the head finds:
+    for the next token, for the one after if that was found, and so on. Exits without an adapter
+    were trained on nothing.
     """
 
     kind: str
@@ -79,7 +93,7 @@ class HeadEntry:
                 f"the draft head needs hidden states of layer {missing[0]}, the model's graph "
                 f"returns those of {list(hidden)}: {again}"
             )
-        width = feature_width(config, len(self.hidden_layers))
+        width = feature_width(config, len(self.hidden_layers), self.kind)
         if self.head.contract.can.features != width:
             raise ConfigError(
                 f"the draft head reads {self.head.contract.can.features} features, expected "
@@ -90,13 +104,13 @@ class HeadEntry:
 def read_head(name: str, fields: Fields) -> HeadEntry:
     """Returns the head that a manifest states, types and ranges checked. name: in errors."""
     fields.exactly({f.name for f in dataclasses.fields(HeadEntry)})
-    if (kind := fields.text("kind")) != EAGLE:
-        fields.fail("kind", kind, EAGLE)
+    if (kind := fields.text("kind")) not in HEAD_KINDS:
+        fields.fail("kind", kind, f"one of {', '.join(HEAD_KINDS)}")
     head = read_model_entry(name, fields.table("head"))
     if head.kind != DRAFT_MODEL or not head.config.trimmed_head_size:
         fields.refuse_with("head", f"is a {head.kind} model, expected a draft with a trimmed head")
-    held_out = fields.numbers("held_out")
-    if not held_out or not all(0 <= share <= 1 for share in held_out):
+    held_out, is_trained = fields.numbers("held_out"), kind != EXIT
+    if is_trained != bool(held_out) or not all(0 <= share <= 1 for share in held_out):
         fields.fail("held_out", list(held_out), "shares of 0 to 1")
     return HeadEntry(
         kind=kind,
@@ -104,17 +118,17 @@ def read_head(name: str, fields: Fields) -> HeadEntry:
         head=head,
         hidden_layers=fields.integers("hidden_layers", 0, 10_000),
         corpus=fields.text("corpus"),
-        n_tokens=fields.integer("n_tokens", least=1, most=_MAX_COUNT),
+        n_tokens=fields.integer("n_tokens", least=int(is_trained), most=_MAX_COUNT),
         held_out=held_out,
     )
 
 
-def feature_width(config: ModelConfig, n_layers: int) -> int:
-    """Returns the numbers a row of a head reads beside a token: of ``n_layers``, then its own."""
-    return (n_layers + 1) * config.hidden_size
+def feature_width(config: ModelConfig, n_layers: int, kind: str = EAGLE) -> int:
+    """Returns the numbers a row of a head reads: of ``n_layers``, then its own; or of an exit."""
+    return (n_layers + 1) * config.hidden_size if kind == EAGLE else config.hidden_size
 
 
-def head_config(config: ModelConfig, n_logits: int) -> ModelConfig:
+def head_config(config: ModelConfig, n_logits: int, kind: str = EAGLE) -> ModelConfig:
     """Returns the configuration of a head: the model's last layer, and some of its tokens.
 
     Raises:
@@ -123,22 +137,28 @@ def head_config(config: ModelConfig, n_logits: int) -> ModelConfig:
     if config.n_experts:
         raise ConfigError("draft heads for mixtures of experts are not supported")
     layers = tuple(dataclasses.replace(layer, window=0) for layer in config.layers[-1:])
-    return dataclasses.replace(
+    small = dataclasses.replace(
         config,
         n_layers=1,
         layers=layers,
         is_head_tied=False,
         trimmed_head_size=n_logits,
         embedding_scale=1.0,
-        logit_scale=1.0,
-        logit_softcap=0.0,
     )
+    if kind == EXIT:
+        return small
+    return dataclasses.replace(small, logit_scale=1.0, logit_softcap=0.0)
 
 
-def head_shapes(config: ModelConfig, width: int) -> dict[str, tuple[int, ...]]:
+def head_shapes(config: ModelConfig, width: int, kind: str = EAGLE) -> dict[str, tuple[int, ...]]:
     """Returns every weight of the head of this ``config``, with its shape (matrices [N, K])."""
-    size = config.hidden_size
-    return decoder_shapes(config) | {TOKEN_NORM: (size,), INPUT: (size, size + width)}
+    size, of_decoder = config.hidden_size, decoder_shapes(config)
+    if kind == EXIT:
+        return {name: of_decoder[name] for name in ("norm.weight", head_weight(config))}
+    if kind == ADAPTER:
+        del of_decoder["embed_tokens.weight"]
+        return of_decoder | {INPUT: (size, width)}
+    return of_decoder | {TOKEN_NORM: (size,), INPUT: (size, size + width)}
 
 
 def head_features(
@@ -170,12 +190,26 @@ def normed(hidden: Float32, epsilon: float) -> Float32:
 class HeadOps(Ops[T], Protocol[T]):
     """`Ops` over a head's rows."""
 
+    def features(self) -> T:
+        """Returns the features of each row."""
+
     def beside_features(self, x: T) -> T:
         """Returns each row of ``x`` with its features behind it."""
 
 
-def head_recipe(ops: HeadOps[T], config: ModelConfig) -> T:
-    """Returns the logits of the selected rows; notes the head's outputs as those of layer 1."""
+def head_recipe(ops: HeadOps[T], config: ModelConfig, kind: str = EAGLE) -> T:
+    """Returns the logits of the selected rows of a head of this ``kind``."""
+    if kind == EAGLE:
+        return _eagle(ops, config)
+    x = ops.features()
+    if kind == ADAPTER:
+        x = ops.linear(x, INPUT)
+        x = mlp_half(ops, config, 0, attention_half(ops, config, 0, x))
+    return decoder_head(ops, config, x)
+
+
+def _eagle(ops: HeadOps[T], config: ModelConfig) -> T:
+    """Returns the logits; notes the head's outputs as those of layer 1."""
     token = ops.rms_norm(ops.embed("embed_tokens.weight"), TOKEN_NORM)
     x = ops.linear(ops.beside_features(token), INPUT)
     x = mlp_half(ops, config, 0, attention_half(ops, config, 0, x))

@@ -30,7 +30,7 @@ from edgedec.export.to_onnx.passes.set_kv_format import set_kv_format
 from edgedec.export.weights_file import rope_names
 from edgedec.kernels import pack
 from edgedec.models.config import ModelConfig
-from edgedec.models.draft_heads import head_recipe, head_shapes
+from edgedec.models.draft_heads import EAGLE, head_recipe, head_shapes
 from edgedec.models.graph import FEATURES, LOGITS, Capabilities, GraphContract, KVFormat
 from edgedec.models.quant import QuantFormat
 from edgedec.models.rope import rope_of, rope_tables
@@ -46,9 +46,13 @@ _PAGE_BYTES = 4096
 class HeadEmitter(PortableEmitter):
     """A `PortableEmitter` whose rows have features."""
 
-    def __init__(self, config: ModelConfig, context: int, width: int) -> None:
+    def __init__(self, config: ModelConfig, context: int, width: int, kind: str) -> None:
         super().__init__(config, context, frozenset({1}))
-        self._shapes = head_shapes(config, width)
+        self._shapes = head_shapes(config, width, kind)
+
+    def features(self) -> str:
+        """Returns the graph's input of them."""
+        return FEATURES
 
     def beside_features(self, x: str) -> str:
         """Adds a Concat of the features."""
@@ -61,13 +65,14 @@ def emit_head(
     width: int,
     formats: Mapping[str, QuantFormat],
     kv_format: KVFormat,
+    kind: str = EAGLE,
 ) -> onnx.ModelProto:
     """Returns the fused graph of a head; its weights are references to bytes not yet written.
 
     width: numbers that a row reads beside its token. formats: of every matrix, by name.
     """
-    emitter = HeadEmitter(config, context, width)
-    logits = head_recipe(emitter, config)
+    emitter = HeadEmitter(config, context, width, kind)
+    logits = head_recipe(emitter, config, kind)
     emitter.name_output(logits, LOGITS, (1, "R", config.n_logits))
     model = emitter.model()
     for run in (
@@ -90,7 +95,11 @@ def emit_head(
 
 
 def head_contract(
-    model: onnx.ModelProto, config: ModelConfig, width: int, parent: GraphContract
+    model: onnx.ModelProto,
+    config: ModelConfig,
+    width: int,
+    parent: GraphContract,
+    kind: str = EAGLE,
 ) -> GraphContract:
     """Returns what the graph of a head takes, gives and can do, for a model like ``parent``."""
     return GraphContract(
@@ -101,7 +110,9 @@ def head_contract(
         inputs=port_names(model.graph.input),
         outputs=port_names(model.graph.output),
         kv=kv_panels(config, parent.kv.format),
-        can=Capabilities(trees=True, row_stats=True, hidden=(1,), features=width),
+        can=Capabilities(
+            trees=True, row_stats=True, hidden=(1,) if kind == EAGLE else (), features=width
+        ),
     )
 
 
@@ -159,7 +170,7 @@ def _values(
     )
 
 
-def own_matrices(config: ModelConfig, width: int) -> tuple[str, ...]:
+def own_matrices(config: ModelConfig, width: int, kind: str = EAGLE) -> tuple[str, ...]:
     """Returns the matrices that a head has for itself."""
-    shapes = head_shapes(config, width).items()
+    shapes = head_shapes(config, width, kind).items()
     return tuple(name for name, shape in shapes if len(shape) == 2 and name != SHARED)

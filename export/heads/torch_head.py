@@ -144,6 +144,10 @@ class TorchOps(HeadOps[Tensor]):
         """Notes the head's outputs."""
         self.output = x
 
+    def features(self) -> Tensor:
+        """Returns the features of each row."""
+        return self._features
+
     def beside_features(self, x: Tensor) -> Tensor:
         """Returns each row with its features."""
         return torch.cat([x, self._features], dim=-1)

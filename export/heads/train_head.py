@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ import torch
 from edgedec.export.bundle import bundle_folder, write_manifest
 from edgedec.export.heads.bundle_weights import BundleWeights
 from edgedec.export.heads.feature_file import FeatureFile
-from edgedec.export.heads.graph import emit_head, head_contract, own_matrices, write_head
+from edgedec.export.heads.files import head_model, write_head_files
 from edgedec.export.heads.progress_file import ProgressFile
 from edgedec.export.heads.torch_head import TorchHead
 from edgedec.export.heads.training import Lessons, Report, Trained, Trainer, TrainingPlan
@@ -33,10 +33,9 @@ from edgedec.models.draft_heads import (
     head_shapes,
 )
 from edgedec.models.errors import ConfigError
-from edgedec.models.head_ids import read_head_ids, write_head_ids
+from edgedec.models.head_ids import read_head_ids
 from edgedec.models.manifest import BundleManifest
-from edgedec.models.model_entry import DRAFT_MODEL, ModelEntry
-from edgedec.models.quant import FORMATS, QuantFormat
+from edgedec.models.model_entry import ModelEntry
 
 Float32 = npt.NDArray[np.float32]
 
@@ -181,7 +180,8 @@ def put_head(
     with bundle_folder(destination, is_overwrite_allowed) as folder:
         for path in files:
             _link(bundle / path, folder / path)
-        _write(bundle, manifest.target, head, entry, folder)
+        parent = BundleWeights(bundle, manifest.target)
+        write_head_files(parent, entry.head, entry.kind, head.weights, head.head_ids, folder)
         for path in entry.files:
             if path not in files:
                 written = folder / path
@@ -203,21 +203,7 @@ def head_entry(
 
     fingerprint: of the target model.
     """
-    width = feature_width(target.config, len(hidden_layers))
-    formats = head_formats(target, head.config, width, scheme)
-    folder = PurePosixPath(target.graph).parent
-    graph = emit_head(head.config, target.context, width, formats, target.contract.kv.format)
-    own = {key: str(folder / f"{EAGLE}{end}") for key, end in _ENDS.items()}
-    model = ModelEntry(
-        kind=DRAFT_MODEL,
-        graph=own["graph"],
-        weights=(own["weights"], *target.weights),
-        contract=head_contract(graph, head.config, width, target.contract),
-        config=head.config,
-        context=target.context,
-        tensor_formats={name: fmt.name for name, fmt in formats.items()},
-        head_ids=own["ids"],
-    )
+    model = head_model(head.config, target, EAGLE, len(hidden_layers), scheme)
     measured = head.trained.measured
     return HeadEntry(
         kind=EAGLE,
@@ -228,31 +214,6 @@ def head_entry(
         n_tokens=head.n_tokens,
         held_out=tuple(round(share, 4) for share in measured.by_depth),
     )
-
-
-_ENDS = {"graph": ".onnx", "weights": ".bin", "ids": "_ids.bin"}
-
-
-def head_formats(
-    target: ModelEntry, config: ModelConfig, width: int, scheme: str
-) -> dict[str, QuantFormat]:
-    """Returns the format of every matrix of a head; the embedding's is the target model's."""
-    own = FORMATS[SCHEMES[scheme] or "f32"]
-    shared = {"embed_tokens.weight": FORMATS[target.tensor_formats["embed_tokens.weight"]]}
-    return shared | dict.fromkeys(own_matrices(config, width), own)
-
-
-def _write(
-    bundle: Path, target: ModelEntry, head: TrainedHead, entry: HeadEntry, folder: Path
-) -> None:
-    model = entry.head
-    width, formats = model.contract.can.features, model.tensor_formats
-    by_name: Mapping[str, QuantFormat] = {name: FORMATS[fmt] for name, fmt in formats.items()}
-    graph = emit_head(head.config, model.context, width, by_name, model.contract.kv.format)
-    parent = BundleWeights(bundle, target)
-    write_head(graph, head.config, head.weights, by_name, parent, folder / model.graph)
-    assert model.head_ids is not None
-    write_head_ids(folder / model.head_ids, head.head_ids.astype(np.int32))
 
 
 def _link(source: Path, destination: Path) -> None:

@@ -109,7 +109,7 @@ class InPlaceKVCache:
 
     def keep(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
         """Moves the rows of ``path`` together behind the committed ones."""
-        if path and path[-1] != len(path) - 1:  # a way down is rising, so it skips some row
+        if list(path) != list(range(len(path))):
             self._caches.compact(n_past, path)
 
     def rows(self, start: int, stop: int) -> KVRows:

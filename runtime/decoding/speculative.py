@@ -153,7 +153,7 @@ class SpeculativeDecoding(Decoding):
             else model.beside(context, tree, state.n_left, state.sequence)
         )
         with beside:
-            rows = yield wanted
+            rows = (yield wanted) if model is None else (yield from model.verify(wanted))
         target = TreeRows(state, tree, rows, noise)
         return self._method.verifier.verify(tree, target, NoiseChance(noise)), rows
 

@@ -42,6 +42,10 @@ class Need(Enum):
         "a draft head: train one with edgedec train head",
         "edgedec train head",
     )
+    EXIT = (
+        "an early exit: export the model again with --exit, or train one with edgedec train exit",
+        "--exit",
+    )
     SKIP_SET = (
         "sub-layers that may be left out: find some with edgedec tune --skip",
         "edgedec tune --skip",
@@ -60,6 +64,7 @@ class DrafterParts:
     is_store_growing: whether texts are added to the store when they end.
     skip_set: sub-layers that the target model may leave out while it drafts, if any are known.
     open_head: opens the draft head, the same one whenever it is called; None if there is none.
+    open_exit: opens the head of an early exit, likewise.
     """
 
     store: NgramStore | None = None
@@ -67,6 +72,7 @@ class DrafterParts:
     open_draft: Callable[[], DraftRole] | None = None
     skip_set: SkipSet | None = None
     open_head: Callable[[], HeadRole] | None = None
+    open_exit: Callable[[], HeadRole] | None = None
 
     def has(self, need: Need | None) -> bool:
         """Whether what a method needs is there."""
@@ -77,6 +83,7 @@ class DrafterParts:
             Need.DRAFT_MODEL: self.open_draft,
             Need.SKIP_SET: self.skip_set,
             Need.HEAD: self.open_head,
+            Need.EXIT: self.open_exit,
         }
         return parts[need] is not None
 

@@ -17,9 +17,10 @@ from edgedec.runtime.drafting.draft_cost import DraftCost
 from edgedec.runtime.drafting.draft_tree import DraftTree, SiblingKind
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sampling.token_mask import TokenMask
-from edgedec.runtime.sessions.passes import Passes
+from edgedec.runtime.sessions.passes import Pass, Passes
 from edgedec.runtime.sessions.prefill import HiddenStates
 from edgedec.runtime.sessions.row_stats import RowStats
+from edgedec.runtime.sessions.rows import Rows
 from edgedec.runtime.sessions.sequence import TokenSequence
 
 
@@ -192,6 +193,13 @@ class ModelDrafting(ABC):
         n_left: tokens that may still be emitted.
         """
         return nullcontext()
+
+    def verify(self, wanted: Pass) -> Passes[Rows]:
+        """Returns the rows of the pass over the target that judges drafts; see `Pass`.
+
+        A drafter that computed a part of it while it drafted may leave that out.
+        """
+        return (yield wanted)
 
     def count_round(self, n_tokens: int, ms: float) -> None:
         """Takes in how many tokens a round emitted, and what it took."""

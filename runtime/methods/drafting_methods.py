@@ -52,12 +52,14 @@ class DraftingMethods:
         self._costs = CostBook(parts.identity)
         self._free: dict[str, Drafter] = {}
         self._models: dict[tuple[str, bool], ModelDrafter] = {}  # by name, with overlap or not
+        head = parts.head
         self._drafter_parts = DrafterParts(
             parts.store,
             parts.is_store_growing,
             None if parts.draft is None else open_draft,
             parts.skip_set,
-            None if parts.head is None else open_head,
+            None if head is None or head.is_exit else open_head,
+            None if head is None or not head.is_exit else open_head,
         )
 
     def strategy(self, name: str, verifier: str | None) -> DecodingStrategy:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edgedec.models.draft_heads import HeadEntry
+from edgedec.models.draft_heads import EAGLE, HeadEntry
 from edgedec.models.errors import BundleError, ConfigError
 from edgedec.models.head_ids import read_head_ids
 from edgedec.models.manifest import BundleManifest, fingerprint_of
@@ -31,6 +31,11 @@ class HeadSource:
     threads: int
     context: int
     affinity: Affinity = field(default_factory=Affinity)
+
+    @property
+    def is_exit(self) -> bool:
+        """Whether it ends the target model early, rather than going on from its end."""
+        return self.entry.kind != EAGLE
 
     def open(self) -> HeadRole:
         """Returns the head, opened; raises a BundleError where it is broken."""

@@ -19,6 +19,7 @@ from edgedec.runtime.sessions.state import (
     check_counts,
     check_layout,
     check_reach,
+    check_tokens,
 )
 from edgedec.runtime.sessions.token_tree import TokenTree
 
@@ -160,6 +161,19 @@ class TokenSequence:
         self._pending_place = place
         self._pending = wanted.tree
         return rows
+
+    def arrange(self, rows: Sequence[int]) -> None:
+        """Keeps ``rows`` of the last pass, which stopped early, in this order; drops the others.
+
+        A pass of the other layers may then go over the tree of these, parents before children.
+        """
+        place = self._pending_place
+        assert self._pending is not None
+        assert place.layers.stop < self.model.n_layers
+        tree = self._pending.part(rows)
+        self._pending = None
+        self._cache.keep(place.n_past, tree, rows)
+        self._pending = tree
 
     def commit(self, path: Sequence[int]) -> None:
         """Keeps the rows of the last pass named by ``path`` (root first), drops the others."""
@@ -380,19 +394,4 @@ class TokenSequence:
         """Raises a SessionError unless ``state`` can follow tokens that are ``known``."""
         check_layout(state.layout, self.layout)
         check_counts(state)
-        if len(state.tokens) > self.context:
-            raise SessionError(
-                f"the state has {len(state.tokens)} tokens, the context {self.context}: load with "
-                "a larger context"
-            )
-        n_ids = self.model.n_token_ids
-        if not all(0 <= token < n_ids for token in state.tokens):
-            raise SessionError(
-                f"the state holds token ids from {min(state.tokens)} to {max(state.tokens)}, "
-                f"expected 0 to {n_ids - 1}: it is another model's"
-            )
-        if state.tokens[: state.start] != tuple(known[: state.start]):
-            raise SessionError(
-                f"the state continues {state.start} tokens that are not the sequence's: restore "
-                "what comes before it first"
-            )
+        check_tokens(state, known, self.context, self.model.n_token_ids)

@@ -129,6 +129,28 @@ def check_counts(state: SessionState) -> None:
             )
 
 
+def check_tokens(state: SessionState, known: Sequence[int], context: int, n_ids: int) -> None:
+    """Raises a SessionError unless the tokens of ``state`` fit, and go on where ``known`` end.
+
+    context: most tokens of the session. n_ids: tokens that its model reads.
+    """
+    if len(state.tokens) > context:
+        raise SessionError(
+            f"the state has {len(state.tokens)} tokens, the context {context}: load with a larger "
+            "context"
+        )
+    if not all(0 <= token < n_ids for token in state.tokens):
+        raise SessionError(
+            f"the state holds token ids from {min(state.tokens)} to {max(state.tokens)}, "
+            f"expected 0 to {n_ids - 1}: it is another model's"
+        )
+    if state.tokens[: state.start] != tuple(known[: state.start]):
+        raise SessionError(
+            f"the state continues {state.start} tokens that are not the sequence's: restore "
+            "what comes before it first"
+        )
+
+
 def check_reach(pieces: Sequence[SessionState], look_back: int) -> None:
     """Raises a SessionError unless a pass that looks back so far may follow ``pieces``."""
     if not can_follow(pieces, look_back):

@@ -41,6 +41,12 @@ class TokenTree:
         """Returns the tree in which every token follows the one before it."""
         return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)))
 
+    def part(self, rows: Sequence[int]) -> TokenTree:
+        """Returns the tree of the tokens ``rows``, in this order; their parents are among them."""
+        place = {-1: -1} | {row: i for i, row in enumerate(rows)}
+        parents = tuple(place[self.parents[row]] for row in rows)
+        return TokenTree(tuple(self.tokens[row] for row in rows), parents)
+
     def __len__(self) -> int:
         return len(self.tokens)
 

@@ -1,0 +1,44 @@
+"""Early exits of a model: its own norm and some rows of its LM head, behind its first layers."""
+
+from __future__ import annotations
+
+from edgedec.export.head_tokens import choose_head_ids
+from edgedec.export.heads.bundle_weights import BundleWeights
+from edgedec.export.heads.files import head_model, write_head_files
+from edgedec.export.recipe_model import RecipeModel
+from edgedec.models.blocks import head_weight
+from edgedec.models.draft_heads import EXIT, HeadEntry, head_config
+from edgedec.models.manifest import BundleManifest, fingerprint_of
+from edgedec.models.model_entry import ModelEntry
+
+_SCHEME = "int8"
+
+
+def add_exit(model: RecipeModel) -> None:
+    """The head of the model's early exits."""
+    wanted, target = model.config.exit, model.entry
+    assert wanted is not None
+    assert target is not None
+    size = wanted.chosen_head_size(target.config.vocab_size)
+    ids = choose_head_ids(model.source, size, wanted.corpus, model.report)
+    parent = BundleWeights(model.bundle_folder, target)
+    config = head_config(target.config, len(ids), EXIT)
+    weights = {
+        "norm.weight": parent.vector("norm.weight"),
+        "lm_head.weight": parent.matrix(head_weight(target.config), ids),
+    }
+    model.exit = head_model(config, target, EXIT, 1, _SCHEME)
+    write_head_files(parent, model.exit, EXIT, weights, ids, model.bundle_folder)
+
+
+def exit_entry(head: ModelEntry, layers: tuple[int, ...], manifest: BundleManifest) -> HeadEntry:
+    """Returns what a manifest states of the exits behind ``layers``, all of which ``head`` ends."""
+    return HeadEntry(
+        kind=EXIT,
+        model=fingerprint_of(manifest, manifest.target_name),
+        head=head,
+        hidden_layers=layers,
+        corpus="",
+        n_tokens=0,
+        held_out=(),
+    )

@@ -1,0 +1,79 @@
+"""The files of a draft head, beside those of its model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+import numpy.typing as npt
+
+from edgedec.export.heads.bundle_weights import BundleWeights
+from edgedec.export.heads.graph import emit_head, head_contract, own_matrices, write_head
+from edgedec.export.quantize import SCHEMES
+from edgedec.models.config import ModelConfig
+from edgedec.models.draft_heads import EAGLE, feature_width
+from edgedec.models.head_ids import write_head_ids
+from edgedec.models.model_entry import DRAFT_MODEL, ModelEntry
+from edgedec.models.quant import FORMATS, QuantFormat
+
+_ENDS = {"graph": ".onnx", "weights": ".bin", "ids": "_ids.bin"}
+
+
+def head_model(
+    config: ModelConfig, target: ModelEntry, kind: str, n_layers: int, scheme: str
+) -> ModelEntry:
+    """Returns what a manifest states of the model that a head of ``target`` is.
+
+    n_layers: whose hidden states a row reads. scheme: how it is quantised, a key of `SCHEMES`.
+    """
+    width = feature_width(target.config, n_layers, kind)
+    formats = head_formats(target, config, width, kind, scheme)
+    folder = PurePosixPath(target.graph).parent
+    graph = emit_head(config, target.context, width, formats, target.contract.kv.format, kind)
+    own = {key: str(folder / f"{kind}{end}") for key, end in _ENDS.items()}
+    shared = target.weights if kind == EAGLE else ()
+    return ModelEntry(
+        kind=DRAFT_MODEL,
+        graph=own["graph"],
+        weights=(own["weights"], *shared),
+        contract=head_contract(graph, config, width, target.contract, kind),
+        config=config,
+        context=target.context,
+        tensor_formats={name: fmt.name for name, fmt in formats.items()},
+        head_ids=own["ids"],
+    )
+
+
+def head_formats(
+    target: ModelEntry, config: ModelConfig, width: int, kind: str, scheme: str
+) -> dict[str, QuantFormat]:
+    """Returns the format of every matrix of a head; the embedding's is the target model's."""
+    own = dict.fromkeys(own_matrices(config, width, kind), FORMATS[SCHEMES[scheme] or "f32"])
+    if kind != EAGLE:
+        return own
+    return own | {"embed_tokens.weight": FORMATS[target.tensor_formats["embed_tokens.weight"]]}
+
+
+def write_head_files(
+    parent: BundleWeights,
+    model: ModelEntry,
+    kind: str,
+    weights: Mapping[str, npt.NDArray[np.float32]],
+    ids: npt.NDArray[np.integer],
+    folder: Path,
+) -> None:
+    """Writes the files of ``model``, a head, below ``folder``, that of the bundle.
+
+    parent: the target model's weights, some of which the head shares. weights: all others, by name.
+
+    Raises:
+        OSError: The disk is full.
+    """
+    width = model.contract.can.features
+    formats = {name: FORMATS[fmt] for name, fmt in model.tensor_formats.items()}
+    kv_format = model.contract.kv.format
+    graph = emit_head(model.config, model.context, width, formats, kv_format, kind)
+    write_head(graph, model.config, weights, formats, parent, folder / model.graph)
+    assert model.head_ids is not None
+    write_head_ids(folder / model.head_ids, ids.astype(np.int32))

@@ -1,0 +1,22 @@
+"""The first layers of the target model draft, and a head that ends it early."""
+
+from __future__ import annotations
+
+from edgedec.runtime.cores.core_split import CoreSplit
+from edgedec.runtime.drafters import DrafterParts, ModelMethod, Need
+from edgedec.runtime.drafting.drafter import ModelDrafter
+
+
+def _make(parts: DrafterParts, split: CoreSplit | None) -> ModelDrafter:
+    from edgedec.runtime.drafters.exit.exit_drafter import ExitDrafter
+
+    assert parts.open_exit is not None
+    return ExitDrafter(parts.open_exit())
+
+
+METHOD = ModelMethod(
+    "what the model itself would write if it ended after its first layers",
+    _make,
+    Need.EXIT,
+    is_spare=True,
+)
