@@ -56,10 +56,10 @@ class HeadEntry:
 
     kind: one of `HEAD_KINDS`. model: fingerprint of the model it is for. head: its graph, of at
     most one layer, with a trimmed LM head. hidden_layers: those whose hidden states are its
-    features; of an exit those it can follow, one or the other. corpus: what it was trained on. n_tokens: of it.
-    held_out: share of the model's own choices, in text it was not trained on, that the head finds:
-    for the next token, for the one after if that was found, and so on. Exits without an adapter
-    were trained on nothing.
+    features; of an exit those it can follow, one or the other. corpus: what it was trained on.
+    n_tokens: of it. held_out: share of the model's own choices, in text it was not trained on, that
+    the head finds: for the next token, for the one after if that was found, and so on. Exits
+    without an adapter were trained on nothing.
     """
 
     kind: str
@@ -87,6 +87,12 @@ class HeadEntry:
             raise ConfigError(
                 f"the draft head is {self.head.config.hidden_size} wide, the model "
                 f"{config.hidden_size}: {again}"
+            )
+        is_exit, exits = self.kind != EAGLE, self.hidden_layers
+        if is_exit and not (exits and exits[0] > 0 and exits[-1] < config.n_layers):
+            raise ConfigError(
+                f"the head of early exits names no exit that a model of {config.n_layers} layers "
+                f"has, but {list(exits)}: export the model again"
             )
         if missing := sorted(set(self.hidden_layers) - set(hidden)):
             raise ConfigError(

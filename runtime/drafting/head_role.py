@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from edgedec.runtime.sessions.model import Model
 from edgedec.runtime.sessions.pool import SequencePool
@@ -16,7 +16,8 @@ class HeadRole:
 
     target_vocab_size: tokens that the target model has logits for. hidden_layers: layers of the
     target model whose hidden states make the features. epsilon: of their norms. release: called
-    with the head when nobody needs it.
+    with the head when nobody needs it. costs: of a level that is drafted behind each of these
+    layers, where they are exits, in passes of the target model over one row.
     """
 
     pool: SequencePool
@@ -25,6 +26,7 @@ class HeadRole:
     hidden_layers: tuple[int, ...]
     epsilon: float
     release: Callable[[Model], None] = lambda model: model.close()
+    costs: Mapping[int, float] = field(default_factory=dict)
 
     def close(self) -> None:
         """Closes all sequences and releases the head."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edgedec.models.draft_heads import EAGLE, HeadEntry
+from edgedec.models.blocks import decoder_shapes, head_weight
+from edgedec.models.draft_heads import EAGLE, HeadEntry, head_shapes
 from edgedec.models.errors import BundleError, ConfigError
 from edgedec.models.head_ids import read_head_ids
 from edgedec.models.manifest import BundleManifest, fingerprint_of
+from edgedec.models.model_entry import ModelEntry
+from edgedec.models.quant import FORMATS
 from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.drafting.head_role import HeadRole
@@ -21,7 +26,7 @@ class HeadSource:
     """A draft head and what opening it takes.
 
     folder: bundle that holds it. identity: names the head's files. affinity: where its threads
-    stay.
+    stay. costs: see `HeadRole`.
     """
 
     folder: Path
@@ -31,6 +36,7 @@ class HeadSource:
     threads: int
     context: int
     affinity: Affinity = field(default_factory=Affinity)
+    costs: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def is_exit(self) -> bool:
@@ -51,6 +57,7 @@ class HeadSource:
             hidden_layers=self.entry.hidden_layers,
             epsilon=config.rms_norm_eps,
             release=release_model,
+            costs=self.costs,
         )
 
 
@@ -78,4 +85,25 @@ def find_head(
         threads=threads,
         context=min(context, entry.head.context),
         affinity=affinity,
+        costs={} if entry.kind == EAGLE else _exit_costs(entry, target),
     )
+
+
+def _exit_costs(entry: HeadEntry, target: ModelEntry) -> dict[int, float]:
+    """Returns what a drafted level costs behind each exit: its share of the weights read."""
+
+    def n_bits(shapes: Mapping[str, tuple[int, ...]], formats: Mapping[str, str], of: str) -> int:
+        return sum(
+            FORMATS[formats[name]].bits * math.prod(shape)
+            for name, shape in shapes.items()
+            if len(shape) == 2 and name.startswith(of)
+        )
+
+    config, head = target.config, entry.head
+    formats = target.tensor_formats
+    shapes = decoder_shapes(config)
+    of_layer = [n_bits(shapes, formats, f"layers.{i}.") for i in range(config.n_layers)]
+    whole = sum(of_layer) + n_bits(shapes, formats, head_weight(config))
+    width = head.contract.can.features
+    of_head = n_bits(head_shapes(head.config, width, entry.kind), head.tensor_formats, "")
+    return {i: (sum(of_layer[:i]) + of_head) / whole for i in entry.hidden_layers}

@@ -60,10 +60,10 @@ HIDDEN_LAYERS, HEAD_WIDTH = (1, 3), 4
 class ToyHead(ToyModel):
     """A draft head. reads: of every row that was computed, the tokens up to it and its features."""
 
-    def __init__(self, vocab_size: int) -> None:
+    def __init__(self, vocab_size: int, n_features: int = 0) -> None:
         super().__init__(vocab_size)
-        width = (len(HIDDEN_LAYERS) + 1) * HEAD_WIDTH
-        self.capabilities = Capabilities(trees=True, hidden=(1,), features=width)
+        n_features = n_features or (len(HIDDEN_LAYERS) + 1) * HEAD_WIDTH
+        self.capabilities = Capabilities(trees=True, hidden=(1,), features=n_features)
         self.reads: list[tuple[tuple[int, ...], Row]] = []
 
     def rows_of(self, wanted: Pass) -> Rows:
@@ -75,6 +75,20 @@ class ToyHead(ToyModel):
             (tuple(prefix_of(wanted, i)), row) for i, row in zip(new, features, strict=True)
         ]
         return Rows(rows.logits, {1: np.stack([toy_output(row) for row in features])})
+
+
+class LayeredToy(ToyModel):
+    """A model of four layers, of which some may run alone."""
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__(vocab_size)
+        self.n_layers = 4
+        self.capabilities = Capabilities(True, gates=True, entry=True, hidden=HIDDEN_LAYERS)
+
+    def rows_of(self, wanted: Pass) -> Rows:
+        tokens = np.array(wanted.tree.tokens[wanted.n_known :], np.float32)
+        hidden = {i: np.outer(tokens, i + np.arange(HEAD_WIDTH)) + 1 for i in wanted.hidden_layers}
+        return Rows(super().rows_of(wanted).logits, hidden)
 
 
 def toy_output(features: Row) -> Row:

@@ -1,30 +1,43 @@
-"""The first layers of the target model draft, and a head that ends it early."""
+"""The first layers of the target model draft, and a head that ends it early.
+
+Source: LayerSkip (Elhoushi et al., 2024), Kangaroo (Liu et al., 2024).
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from edgedec.runtime.drafters.draft.tree_drafting import TreeDrafter, TreeDrafting
+from edgedec.runtime.drafters.exit.exit_choice import ExitChoice
 from edgedec.runtime.drafters.exit.exit_passes import ExitPasses
-from edgedec.runtime.drafting.drafter import DraftPrompt, Promise
+from edgedec.runtime.drafting.draft_tree import DraftTree
+from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt, RoundOutcome
 from edgedec.runtime.drafting.head_role import HeadRole
 from edgedec.runtime.sessions.passes import Pass, Passes
-from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sessions.rows import Float32, Rows
 
 
 class ExitDrafter(TreeDrafter):
-    """Proposes what the target model thinks after its first layers."""
+    """Proposes what the target model thinks after its first layers.
+
+    choice: between several exits, learned from all requests; None where there is one.
+    """
 
     def __init__(self, role: HeadRole) -> None:
         super().__init__("exit", role.token_map, role.target_vocab_size)
-        self.hidden_layers = role.hidden_layers
-        self._role = role
+        is_one = len(role.hidden_layers) == 1
+        self.hidden_layers = () if is_one else role.hidden_layers
+        self.choice = None if is_one else ExitChoice(role.costs)
+        self.role = role
 
     def open(self, prompt: DraftPrompt, text: Sequence[int]) -> ExitPasses:
         """Returns passes over the request's own sequence."""
         assert prompt.target is not None
-        n_layers = prompt.target.model.n_layers
-        return ExitPasses(prompt.target, self._role, Promise(self.hidden_layers[0] / n_layers, 0.5))
+        return ExitPasses(prompt.target, self.role)
 
     def begin(self, prompt: DraftPrompt) -> ExitDrafting:
         """Returns the part of a request."""
@@ -37,8 +50,60 @@ class ExitDrafter(TreeDrafter):
 class ExitDrafting(TreeDrafting):
     """One request's part, whose passes are the first half of verification."""
 
+    _drafter: ExitDrafter
     _passes: ExitPasses
+
+    def __init__(self, drafter: ExitDrafter, prompt: DraftPrompt) -> None:
+        super().__init__(drafter, prompt)
+        self._seen: tuple[dict[int, Float32], tuple[int, ...]] | None = None
+        self._n_rounds: Counter[int] = Counter()
+
+    def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:
+        """Returns a tree, grown behind the exit that promises most."""
+        choice = self._drafter.choice
+        if choice is not None and budget.depth > 0:
+            if choice.is_due:
+                yield from self._ask_all(choice)
+            chosen = choice.choose(budget.depth)
+            self._passes.layer = chosen.layer
+            budget = replace(budget, depth=chosen.depth)
+        self._n_rounds[self._passes.layer] += 1
+        return (yield from super().propose(context, budget))
 
     def verify(self, wanted: Pass) -> Passes[Rows]:
         """Returns the rows of ``wanted``; what drafting computed of them is not computed again."""
         return (yield from self._passes.verify(wanted))
+
+    def observe(self, context: DraftContext, outcome: RoundOutcome) -> None:
+        """Learns how far probabilities can be believed; keeps what other exits may be asked of."""
+        if outcome.hidden:
+            n_rows = len(outcome.hidden[self._drafter.hidden_layers[0]])
+            # Nodes behind those were proposed and came true, but nobody computed them.
+            rows = [0, *(node + 1 for node in outcome.path if node + 1 < n_rows)]
+            hidden = {layer: states[rows] for layer, states in outcome.hidden.items()}
+            self._seen = hidden, outcome.emitted[: len(rows)]
+        super().observe(context, outcome)
+
+    def count_round(self, n_tokens: int, ms: float) -> None:
+        """Takes in what a round took."""
+        if self._drafter.choice is not None:
+            self._drafter.choice.count_round(ms)
+
+    def explain(self) -> list[str]:
+        """Returns which exits drafted, and how often each would have been right."""
+        choice, lines = self._drafter.choice, []
+        for layer, n in sorted(self._n_rounds.items()):
+            rate = "" if choice is None else f", right of late {choice.rate(layer):.0%}"
+            lines.append(f"exit: behind layer {layer} in {n} rounds{rate}")
+        return lines
+
+    def _ask_all(self, choice: ExitChoice) -> Passes[None]:
+        """Learns what every exit would have guessed of the tokens seen last."""
+        if self._seen is None:
+            return
+        (hidden, emitted), self._seen = self._seen, None
+        rows = yield from self._passes.ask(np.concatenate(list(hidden.values())))
+        found = self._map.names[rows.stats.argmax].reshape(len(hidden), len(emitted))
+        for layer, tokens in zip(hidden, found, strict=True):
+            choice.learn(layer, int((tokens == emitted).sum()), len(emitted))
+        choice.count_look(rows.ms)

@@ -21,6 +21,9 @@ from edgedec.runtime.sessions.rows import Float32, Rows
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.token_tree import TokenTree
 
+_ACCEPTANCE = 0.6
+"""Taken for granted before anything was drafted."""
+
 
 class ExitPasses(TargetPasses):
     """Grows a tree with the target's first layers; the other layers verify it from there.
@@ -30,13 +33,13 @@ class ExitPasses(TargetPasses):
 
     takes_guesses = False
 
-    def __init__(self, target: TokenSequence, role: HeadRole, promise: Promise) -> None:
+    def __init__(self, target: TokenSequence, role: HeadRole) -> None:
         super().__init__(target)
-        self.promise = promise
         self.layer = role.hidden_layers[0]
         self._role = role
         self._head = role.pool.take(())
         self._hidden: dict[int, list[Float32]] = {}  # of the tree's rows, by layer
+        self.promise = Promise(role.costs[self.layer], _ACCEPTANCE)
 
     def align(self, text: Sequence[int]) -> int:
         """Forgets the tree."""
@@ -72,18 +75,22 @@ class ExitPasses(TargetPasses):
         early = {i: hidden[i] for i in wanted.hidden_layers if i <= self.layer}
         return Rows(late.logits, late.hidden | early, late.row_stats, early_ms + late.ms)
 
+    def ask(self, hidden: Float32) -> Passes[Rows]:
+        """Returns what the head says after tokens with the states ``hidden`` [n, D] at an exit."""
+        return (yield from self._head_rows(hidden, with_logits=False))
+
     def _placed(self, tree: TokenTree) -> tuple[list[int], TokenTree]:
         """Returns the row of each token of ``tree``, and the drafted tree with all of them."""
         tokens, parents = list(self._tokens), list(self._parents)
         place = {pair: row for row, pair in enumerate(zip(tokens, parents, strict=True))}
         rows: list[int] = []
         for token, above in zip(tree.tokens, tree.parents, strict=True):
-            parent = rows[above] if above >= 0 else above
-            row = place.setdefault((token, parent), len(tokens))
-            if row == len(tokens):
+            at = token, rows[above] if above >= 0 else above
+            if at not in place:
+                place[at] = len(tokens)
                 tokens.append(token)
-                parents.append(parent)
-            rows.append(row)
+                parents.append(at[1])
+            rows.append(place[at])
         return rows, TokenTree(tuple(tokens), tuple(parents))
 
     def _extend(
@@ -91,15 +98,15 @@ class ExitPasses(TargetPasses):
     ) -> Passes[Rows]:
         tree = TokenTree((*self._tokens, *tokens), (*self._parents, *parents))
         early = yield from self._compute(tree)
-        rows = yield Pass(
-            self._head,
-            TokenTree.chain(tokens),
-            range(len(tokens)),
-            with_logits=with_logits,
-            features=normed(self._hidden[self.layer][-1], self._role.epsilon),
-        )
+        rows = yield from self._head_rows(self._hidden[self.layer][-1], with_logits)
         rows.ms += early.ms
         return rows
+
+    def _head_rows(self, hidden: Float32, with_logits: bool) -> Passes[Rows]:
+        """Returns a row of the head for each of ``hidden``; it looks at nothing else."""
+        features, n = normed(hidden, self._role.epsilon), len(hidden)
+        chain = TokenTree.chain([0] * n)  # whichever: it reads no tokens
+        return (yield Pass(self._head, chain, range(n), with_logits=with_logits, features=features))
 
     def _compute(self, tree: TokenTree) -> Passes[Rows]:
         """Computes the first layers of what ``tree`` has behind the rows there are."""

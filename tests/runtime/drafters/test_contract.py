@@ -44,7 +44,7 @@ from edgedec.runtime.sessions.prefill import feed
 from edgedec.runtime.text.token_map import TokenMap
 
 from ..conftest import ToyModel, ToySession
-from ..draft_toys import HEAD_WIDTH, HIDDEN_LAYERS, ToyHead, ToyMask
+from ..draft_toys import HEAD_WIDTH, HIDDEN_LAYERS, LayeredToy, ToyHead, ToyMask
 from .rounds import outcome_of
 
 V = 12
@@ -74,10 +74,16 @@ class Maker:
         store.add([1, 2, 3, 4, 5, 1, 2, 4])
         self.pool = SequencePool(ToyModel(V), 256)
         role = DraftRole(self.pool, TokenMap.same(V, V), V)
-        skip_set = SkipSet((1,), 1, V, Promise(0.5, 0.5))
+        skip_set = SkipSet((1,), 4, V, Promise(0.5, 0.5))
         self.heads = SequencePool(ToyHead(V), 256)
         head = HeadRole(self.heads, TokenMap.same(V, V), V, HIDDEN_LAYERS, 1e-5)
-        parts = DrafterParts(store, self.is_store_growing, lambda: role, skip_set, lambda: head)
+        self.exits = SequencePool(ToyHead(V, HEAD_WIDTH), 256)
+        end = HeadRole(
+            self.exits, TokenMap.same(V, V), V, HIDDEN_LAYERS, 1e-5, costs={1: 0.3, 3: 0.8}
+        )
+        parts = DrafterParts(
+            store, self.is_store_growing, lambda: role, skip_set, lambda: head, lambda: end
+        )
         if isinstance(method, FreeMethod):
             return method.make(parts)
         return method.make(parts, self.split)
@@ -85,6 +91,7 @@ class Maker:
     def check_nothing_is_lent(self) -> None:
         assert self.pool._lent == []
         assert self.heads._lent == []
+        assert self.exits._lent == []
 
 
 VARIANTS = [
@@ -116,7 +123,7 @@ class Talk:
         self._noise, self._mask = Noise(int(rng.integers(99))), ForcingMask(V)
         self.text, self._n_prompt = list(text), len(text)
         self._tree = DraftTree()
-        self._target = ToySession(V)
+        self._target = ToySession(V, model=LayeredToy(V))
         self._drafting: Drafting | ModelDrafting = drafter.begin(
             DraftPrompt(list(text), hidden_of(drafter, text), self._target)
         )
@@ -204,7 +211,7 @@ def test_a_method_states_itself(name: str, tmp_path: Path) -> None:
     drafter = Maker(name, None, tmp_path)()
     assert drafter.name == name
     assert all(isinstance(layer, int) for layer in drafter.hidden_layers)
-    drafting = drafter.begin(DraftPrompt([1, 2], target=ToySession(V)))
+    drafting = drafter.begin(DraftPrompt([1, 2], target=ToySession(V, model=LayeredToy(V))))
     assert isinstance(drafting, ModelDrafting) == (not method.is_free)
     drafting.end([1, 2])
     drafter.close()

@@ -1,0 +1,75 @@
+"""Which exit drafts next, and how deep, by what each would have guessed of late.
+
+Source: DEL (Entezari Zarch et al., 2025): expected tokens of a round over what it takes, for every
+exit and length, from decayed counts of shadow tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+MAX_DEPTH = 8
+_DECAY = 0.9
+_PRIOR_RIGHT, _PRIOR_ASKED = 0.6, 1.0
+_ROW = 0.05  # of a whole pass over one row is what each further row of a pass takes
+_MOST_SHARE = 0.02  # of the time of all rounds may go into finding out
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An exit, and the most levels worth drafting with it."""
+
+    layer: int
+    depth: int
+
+
+class ExitChoice:
+    """What is known of the exits of one model."""
+
+    def __init__(self, costs: Mapping[int, float]) -> None:
+        """costs: of a drafted level by exit, in whole passes over one row."""
+        self._costs = dict(costs)
+        self._right = dict.fromkeys(costs, _PRIOR_RIGHT)
+        self._asked = dict.fromkeys(costs, _PRIOR_ASKED)
+        self._rounds_ms = self._spent_ms = self._last_ms = 0.0
+
+    def rate(self, layer: int) -> float:
+        """Returns how often the exit behind ``layer`` guesses what the model says."""
+        return self._right[layer] / self._asked[layer]
+
+    def choose(self, depth: int) -> Choice:
+        """Returns the exit and length that promise most tokens for their time.
+
+        depth: most levels, at least 1.
+        """
+        choices = [
+            Choice(layer, levels)
+            for layer in self._costs
+            for levels in range(1, min(depth, MAX_DEPTH) + 1)
+        ]
+        return max(choices, key=self._worth)
+
+    def learn(self, layer: int, n_right: int, n_asked: int) -> None:
+        """Takes in how many of the last tokens the exit behind ``layer`` would have guessed."""
+        self._right[layer] = _DECAY * self._right[layer] + n_right
+        self._asked[layer] = _DECAY * self._asked[layer] + n_asked
+
+    def count_round(self, ms: float) -> None:
+        """Takes in what a round took."""
+        self._rounds_ms += ms
+
+    def count_look(self, ms: float) -> None:
+        """Takes in what it took to ask all exits."""
+        self._last_ms = ms
+        self._spent_ms += ms
+
+    @property
+    def is_due(self) -> bool:
+        """Whether asking all exits again takes no more than its share of the time."""
+        return self._spent_ms + self._last_ms <= _MOST_SHARE * self._rounds_ms
+
+    def _worth(self, choice: Choice) -> float:
+        a, levels = self.rate(choice.layer), choice.depth
+        n_tokens = sum(a**depth for depth in range(levels + 1))
+        return n_tokens / (levels * self._costs[choice.layer] + 1 + _ROW * levels)
