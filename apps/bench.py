@@ -107,6 +107,7 @@ def bench(
         typer.Option("--threads", "-t", min=1, help="CPU threads; all physical cores by default."),
     ] = None,
     provider: options.Provider = None,
+    device: options.Device = None,
     repetitions: Annotated[
         int | None,
         typer.Option(
@@ -157,6 +158,7 @@ def bench(
         repetitions=n_repetitions,
         n_threads=threads or physical_cores(),
         provider=provider,
+        device=device,
         extra_repetitions=0 if allow_noise else n_repetitions,
         settle_s=_SETTLE_S,
     )
@@ -236,7 +238,9 @@ def run_bench(
         if meter is not None:
             stack.callback(meter.close)
         bars.report("load", 0, 1 + len(rivals.modes))
-        own_spec = {**spec, "path": str(bundle), "provider": plan.provider}
+        own_spec = {
+            **spec, "path": str(bundle), "provider": plan.provider, "device": plan.device,
+        }  # fmt: skip
         own = stack.enter_context(Worker(EDGEDEC, sys.executable, own_spec))
         workers = [own]
         for i, runtime in enumerate(rivals.runtimes):

@@ -25,6 +25,8 @@ from edgedec.apps.machine import (
 )
 from edgedec.apps.terminal import bytes_text, print_json
 from edgedec.runtime.cores.machine import physical_cores
+from edgedec.runtime.opening.openvino_devices import available_devices
+from edgedec.targets.openvino_devices import OPENVINO_DEVICES
 from edgedec.targets.providers import PROVIDERS
 
 
@@ -61,6 +63,7 @@ def examine() -> dict[str, Any]:
         "last_caches": [dataclasses.asdict(cache) for cache in last_caches()],
         "memory": {"total_bytes": total, "available_bytes": available},
         "onnxruntime": _examine_onnxruntime(problems),
+        "openvino": _examine_openvino(),
         "kernels": _examine_kernels(problems),
         "uses": {"threads": physical_cores(), "backend": "fused graph with edgedec's kernels"},
         "extras": {name: _extra(packages) for name, packages in extras().items()},
@@ -82,6 +85,17 @@ def _examine_onnxruntime(problems: list[str]) -> dict[str, Any]:
         "providers": {
             provider.name: None if provider.ort_name in here else provider.install
             for provider in PROVIDERS.values()
+        },
+    }
+
+
+def _examine_openvino() -> dict[str, Any]:
+    """Returns version and devices, each with what brings it, None where it is here."""
+    here = available_devices()
+    return {
+        "version": version("openvino"),
+        "devices": {
+            name: None if name in here else install for name, install in OPENVINO_DEVICES.items()
         },
     }
 
@@ -126,10 +140,14 @@ def _show(report: dict[str, Any]) -> None:
         if extra["install"]:
             out.print(f"extra [bold]{escape(name)}[/]:", end=" ")
             out.print(extra["install"], markup=False, soft_wrap=True)
-    for name, install in report["onnxruntime"]["providers"].items():
-        if install:
-            out.print(f"provider [bold]{escape(name)}[/]:", end=" ")
-            out.print(install, markup=False, soft_wrap=True)
+    for kind, found in (
+        ("provider", report["onnxruntime"]["providers"]),
+        ("OpenVINO device", report["openvino"]["devices"]),
+    ):
+        for name, install in found.items():
+            if install:
+                out.print(f"{kind} [bold]{escape(name)}[/]:", end=" ")
+                out.print(install, markup=False, soft_wrap=True)
     for problem in report["problems"]:
         out.print("[bold red]problem:[/]", end=" ")
         out.print(problem, markup=False, soft_wrap=True)
@@ -154,7 +172,9 @@ def _machine_table(report: dict[str, Any]) -> Table:
         "memory": bytes_text(memory["total_bytes"])
         + (f", {bytes_text(free)} available" if free is not None else ""),
         "onnxruntime": f"{report['onnxruntime']['version'] or 'missing'}: "
-        + _providers_text(report["onnxruntime"]["providers"]),
+        + f"providers {_here_text(report['onnxruntime']['providers'])}",
+        "openvino": f"{report['openvino']['version'] or 'missing'}: "
+        + f"devices {_here_text(report['openvino']['devices'])}",
         "kernel library": found["library"] or "missing",
         "kernels": f"{found['active_isa'] or 'none'} (available: "
         f"{', '.join(found['available_isas']) or 'none'})",
@@ -166,10 +186,9 @@ def _machine_table(report: dict[str, Any]) -> Table:
     return table
 
 
-def _providers_text(providers: dict[str, str | None]) -> str:
-    """Returns which devices ONNX Runtime has a provider for."""
-    found = [name for name, install in providers.items() if install is None]
-    return f"providers {', '.join(found) or 'none'}"
+def _here_text(installs: dict[str, str | None]) -> str:
+    """Returns the names of what is here, which nothing has to bring."""
+    return ", ".join(name for name, install in installs.items() if install is None) or "none"
 
 
 def _caches_text(caches: list[dict[str, Any]]) -> str:

@@ -15,6 +15,7 @@ from edgedec.runtime.engine import Engine
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
 from edgedec.runtime.sessions.prefill import Progress
+from edgedec.targets.openvino_devices import OPENVINO_DEVICES
 from edgedec.targets.providers import PROVIDERS
 
 Bundle = Annotated[
@@ -159,6 +160,14 @@ Provider = Annotated[
         "cpu by default.",
     ),
 ]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help=f"OpenVINO's device, for bundles of --target openvino: {', '.join(OPENVINO_DEVICES)}; "
+        "CPU by default.",
+    ),
+]
 
 
 _SAMPLING = (
@@ -176,6 +185,7 @@ class LoadOptions:
     context: Context = None
     draft: Draft = None
     provider: Provider = None
+    device: Device = None
 
     def load(
         self,
@@ -195,6 +205,7 @@ class LoadOptions:
             store=store,
             overlap=overlap,
             provider=self.provider,
+            device=self.device,
         )
         return load(bundle, loading, on_progress)
 

@@ -20,6 +20,7 @@ Inputs:
         past_key_values.I.value [1, n_kv_heads, P, head_size]: KV rows, which present.I.key,
         present.I.value return; of backends that have both in the same memory, more than P. See
         `KVLayout`.
+    beam_idx [1] int32: 0; which row of the batch states go on from.
 Outputs:
     logits [1, R, V] float32; hidden.I [1, T, hidden_size] float32, the residual stream after I
     layers (where gates are closed, after those that ran); stats.NAME, one of `ROW_STATS`, each
@@ -45,6 +46,7 @@ ATTENTION_MASK = "attention_mask"
 LAYER_GATES = "layer_gates"
 ENTRY = "entry"
 FEATURES = "features"
+BEAM_IDX = "beam_idx"
 K_CACHE, V_CACHE = "k_cache", "v_cache"
 K_RING, V_RING = "k_ring", "v_ring"
 LOGITS = "logits"
@@ -68,17 +70,20 @@ ROUNDING_GAP = 2.0**-23
 """Row gap of graphs that sum in another order for other rows, before any has been seen."""
 
 KVFormat = Literal["float16", "int8", "float32"]
-KVKind = Literal["panels", "rows"]
+KVKind = Literal["panels", "rows", "states"]
 KV_FORMATS: tuple[KVFormat, ...] = get_args(KVFormat)
 KV_KINDS: tuple[KVKind, ...] = get_args(KVKind)
 
 ANY_TRIPLE = "any"
 
 CODE_BACKENDS = ("tvm",)
-"""Backends whose graphs are compiled code, which is executed; all others run ONNX graphs."""
+"""Backends whose graphs are compiled code, which is executed."""
 
-CODE_WEIGHTS = "weights.bin"
-"""File beside compiled code that it maps."""
+BESIDE_BACKENDS = (*CODE_BACKENDS, "openvino")
+"""Backends that map the file `WEIGHTS_BESIDE`; other graphs, of ONNX, name their files."""
+
+WEIGHTS_BESIDE = "weights.bin"
+"""File beside a graph that holds its weights."""
 
 _PAST = re.compile(r"past_key_values\.(\d+)\.(key|value)")
 
@@ -123,9 +128,10 @@ class KVLayout:
         `KV_PANEL`. float16: k_cache [L, n_kv_heads, C / 16, head_size, 16], v_cache
         [L, n_kv_heads, C, head_size]. int8: both [L, n_kv_heads, C / 16, block_nbytes] uint8: 16
         float16 scales, one for each token, then the codes.
-        ``rows``: inputs and outputs of each layer, copied by each pass.
+        ``rows``: inputs and outputs of each layer, copied by each pass. ``states``: in memory of
+        the graph's own, [1, n_kv_heads, P, head_size] under the names that such inputs would have.
     format: of the numbers. row_nbytes: bytes of one token, keys and values of all layers.
-    block_nbytes: of 16 keys or 16 values of one head; 0 for ``rows``.
+    block_nbytes: of 16 keys or 16 values of one head; 0 but for ``panels``.
     ring_layers: layers with a window, rising, that keep the latest tokens only. They are no part of
         the two inputs above but of k_ring and v_ring, made alike of R positions for C, a multiple
         of 2 * `KV_PANEL`: token t lies at position t modulo R. ring_rows: R that most passes can
@@ -164,6 +170,7 @@ class KVLayout:
 KV_FORMATS_OF: Mapping[KVKind, tuple[KVFormat, ...]] = {
     "panels": ("float16", "int8"),
     "rows": ("float32", "float16"),
+    "states": ("float16", "float32"),
 }
 """Formats of each kind of layout. The panels' are in the order of the kernels' numbers."""
 
@@ -202,7 +209,8 @@ class GraphContract:
 
     compiler: who made the graph. backend: module of `edgedec.runtime.backends` that runs it.
     triple: processor and system its code was compiled for, or ``any``. providers: ONNX Runtime's,
-    the first that is there runs it; none for other runtimes. inputs, outputs: names of its ports.
+    the first that is there runs it, or devices of OpenVINO; none for other runtimes. inputs,
+    outputs: names of its ports.
 
     Raises:
         ConfigError: A port is missing that a capability or the KV layout needs.
@@ -246,6 +254,8 @@ class GraphContract:
     def _kv_inputs(self) -> tuple[str, ...]:
         if self.kv.kind == "panels":
             return (K_CACHE, V_CACHE, *((K_RING, V_RING) if self.kv.ring_layers else ()))
+        if self.kv.kind == "states":
+            return (BEAM_IDX,)
         return self.past_ports or (past_port(0, "key"),)
 
     def _check(self, name: str, ports: tuple[str, ...], key: str, what: str) -> None:

@@ -19,7 +19,7 @@ from edgedec.models.bundle_files import (
 )
 from edgedec.models.errors import BundleError
 from edgedec.models.fields import Fields, shown
-from edgedec.models.graph import CODE_BACKENDS, CODE_WEIGHTS
+from edgedec.models.graph import BESIDE_BACKENDS, WEIGHTS_BESIDE
 from edgedec.models.model_entry import DRAFT_MODEL, TARGET_MODEL, ModelEntry, read_model_entry
 from edgedec.models.onnx_locations import locations
 
@@ -236,8 +236,8 @@ def _check_references(manifest: BundleManifest) -> None:
 def check_locations(folder: Path, manifest: BundleManifest) -> None:
     """Raises if a graph reads files that are not listed as its weights."""
     for name, model in manifest.models.items():
-        is_code = model.contract.backend in CODE_BACKENDS
-        read = {CODE_WEIGHTS} if is_code else locations(folder / model.graph)
+        is_beside = model.contract.backend in BESIDE_BACKENDS
+        read = {WEIGHTS_BESIDE} if is_beside else locations(folder / model.graph)
         _check_listed(f"models.{name}", model.graph, model.weights, read)
     for name, entry in manifest.auxiliary.items():
         found = locations(folder / entry.graph)

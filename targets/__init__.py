@@ -11,10 +11,14 @@ from edgedec.targets.profile import DeviceTarget
 __all__ = ["DeviceTarget", "device_target", "device_target_names"]
 
 
+_OTHERS = ("openvino_devices", "profile", "providers")
+"""Modules of this folder that are no target."""
+
+
 def device_target_names() -> tuple[str, ...]:
     """Returns the names `device_target` knows, sorted."""
     names = (module.name for module in pkgutil.iter_modules(__path__))
-    return tuple(sorted(name for name in names if name not in ("profile", "providers")))
+    return tuple(sorted(name for name in names if name not in _OTHERS))
 
 
 def device_target(name: str) -> DeviceTarget:

@@ -19,7 +19,7 @@ class DeviceTarget:
     ``other_compilers`` is asked for. weight_formats: formats its matrices may keep; any other is
     stored as float32. kv_formats: of its KV cache, the usual one first. triple: processor and
     system that compiled code is for, or ``any``. providers: of ONNX Runtime, the first that is
-    there runs the graph; none for other runtimes.
+    there runs the graph, or devices of OpenVINO; none for other runtimes.
     """
 
     name: str

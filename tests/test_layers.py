@@ -71,6 +71,9 @@ Of two side by side neither imports the other. The public surface comes last.
 OPTIONAL = {
     "runtime/sampling/grammar.py": {"llguidance"},
     "kernels/tvm_program.py": {"tvm_ffi"},
+    "runtime/backends/openvino.py": {"openvino"},
+    "runtime/backends/_openvino.py": {"openvino"},
+    "runtime/opening/openvino_devices.py": {"openvino"},
     "apps/editor": {"PySide6"},
     "apps/language_server/documents.py": {"lsprotocol"},
     "apps/language_server/server.py": {"lsprotocol", "pygls"},

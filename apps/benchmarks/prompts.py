@@ -186,6 +186,7 @@ class _Setup:
             is_store_growing=False,
             overlap=self.options.overlap,
             provider=self.plan.provider,
+            device=self.plan.device,
         )
         return load(self.bundle, loading)
 

@@ -99,7 +99,11 @@ def bench_ttft(bundle: Path, asked: TtftOptions, plan: Plan, printing: Printing)
     lengths, n_new = parse_counts(asked.ttft, "", "--ttft"), asked.answer_tokens or 64
     context = max(lengths) + n_new
     loading = EngineOptions(
-        threads=plan.n_threads, context=context, draft=False, provider=plan.provider
+        threads=plan.n_threads,
+        context=context,
+        draft=False,
+        provider=plan.provider,
+        device=plan.device,
     )
     with load(bundle, loading) as engine, ProgressBars(count_amount) as bars:
         tokens = _tokens(engine, asked.text, max(lengths))

@@ -64,7 +64,9 @@ def bench_typing(bundle: Path, asked: TypingOptions, plan: Plan, printing: Print
     methods = (asked.typing_methods or default.method).split(",")
     configs = [AutocompleteConfig(method=m, min_probability=least) for m in dict.fromkeys(methods)]
     context = min(manifest.target.context, default.n_before + default.n_after + 512)
-    loading = EngineOptions(threads=plan.n_threads, context=context, provider=plan.provider)
+    loading = EngineOptions(
+        threads=plan.n_threads, context=context, provider=plan.provider, device=plan.device
+    )
     with load(bundle, loading) as engine:
         found = _type_all(engine, configs, passages)
     document = {

@@ -36,9 +36,9 @@ from edgedec.runtime.engine import Engine, LoadedModel
 from edgedec.runtime.methods.draft_source import DraftSource, find_draft
 from edgedec.runtime.methods.methods import AUTO, PLAIN
 from edgedec.runtime.opening.bundle_parts import prompt_encoder
+from edgedec.runtime.opening.devices import on_device
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
-from edgedec.runtime.opening.providers import on_provider
 from edgedec.runtime.switching.pair import checked
 from edgedec.runtime.text.tokenizer import TOKENIZER_NAME, Tokenizer
 
@@ -177,15 +177,15 @@ class Job:
             prompt_cache_mb=0,
             affinity=self.placed.processors or None,
             provider=self.loading.provider,
+            device=self.loading.device,
         )
         return load(self.bundle, loading)
 
     def _open_draft(self, context: int) -> Engine:
         """Returns an engine whose one model is the draft model."""
         source, tokenizer = self.source(context), Tokenizer.load(self.bundle / TOKENIZER_NAME)
-        entry = source.entry
-        if self.loading.provider is not None:
-            entry = on_provider(entry, self.loading.provider, must_run=False)
+        chosen = self.loading.provider, self.loading.device
+        entry = on_device(source.entry, *chosen, must_run=False)
         model = open_model(source.folder, entry, self.threads, self.placed)
         return Engine(
             LoadedModel(

@@ -63,6 +63,7 @@ class Plan:
     """How to measure.
 
     n_threads: threads the measured jobs use. provider: of ONNX Runtime, on which edgedec computes.
+    device: of OpenVINO, likewise.
     extra_repetitions: how many disturbed repetitions may be run again.
     settle_s: rest before each job, in which idle processes stop spinning.
     """
@@ -71,6 +72,7 @@ class Plan:
     warmups: int = 1
     n_threads: int = 1
     provider: str | None = None
+    device: str | None = None
     extra_repetitions: int = 5
     settle_s: float = 0.0
     bounds: Bounds = Bounds()

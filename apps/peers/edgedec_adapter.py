@@ -65,6 +65,9 @@ class Model:
 def open_model(spec: dict[str, Any]) -> Model:
     """Returns the bundle at ``path``, loaded."""
     options = EngineOptions(
-        threads=spec["threads"], context=spec["context"], provider=spec.get("provider")
+        threads=spec["threads"],
+        context=spec["context"],
+        provider=spec.get("provider"),
+        device=spec.get("device"),
     )
     return Model(load(spec["path"], options), spec)

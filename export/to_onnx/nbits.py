@@ -81,7 +81,7 @@ class BlockLayout:
 
     def chunks(self, source: WeightSource, names: Sequence[str]) -> dict[str, Chunks]:
         """Returns what yields codes, scales and offsets of the matrices ``names``, in order."""
-        parts = partial(_rows, source, names)
+        parts = partial(plain_rows, source, names)
         found: dict[str, Chunks] = {
             "codes": lambda: map(self.codes, parts()),
             "scales": lambda: (plain.groups()[0] for plain in parts()),
@@ -96,7 +96,7 @@ def _middle(fmt: QuantFormat) -> int:
     return 1 << fmt.bits - 1
 
 
-def _rows(source: WeightSource, names: Sequence[str]) -> Iterator[PlainTensor]:
+def plain_rows(source: WeightSource, names: Sequence[str]) -> Iterator[PlainTensor]:
     """Yields the rows of matrices, some at a time."""
     shapes = matrices(source.config)
     for name in names:

@@ -15,7 +15,11 @@ from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions.model import Model
 from edgedec.targets.profile import machine_triple
 
-_PACKAGES = {"onnxruntime": "onnxruntime", "tvm_ffi": "apache-tvm-ffi"}
+_PACKAGES = {
+    "onnxruntime": "onnxruntime",
+    "tvm_ffi": "apache-tvm-ffi",
+    "openvino": "'edgedec[openvino]'",
+}
 """What a backend imports -> what installs it."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -10,7 +10,6 @@ import onnxruntime
 
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, SessionError
-from edgedec.models.fields import shown
 from edgedec.models.graph import (
     K_CACHE,
     K_RING,
@@ -21,13 +20,13 @@ from edgedec.models.graph import (
     GraphContract,
     hidden_port,
 )
+from edgedec.runtime.backends._graph_checks import check_names, check_shape, one_line
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions import under_way
 
 T = TypeVar("T")
 
 _FORMATS = {"tensor(float16)": "float16", "tensor(float)": "float32", "tensor(uint8)": "int8"}
-_MOST_NAMES = 8  # listed in a message
 _SEVERITY_FATAL = 4
 """What ONNX Runtime may print: errors it raises, too, and they are told in one line."""
 
@@ -116,12 +115,7 @@ def check_ports(
         ("inputs", session.get_inputs(), contract.inputs),
         ("outputs", session.get_outputs(), contract.outputs),
     ):
-        names = {value.name for value in found}
-        if names != set(stated):
-            raise BundleError(
-                f"{graph} has {what} {_listed(names)}, the manifest states {_listed(stated)}: "
-                "export the model again"
-            )
+        check_names(graph, what, [value.name for value in found], stated)
     for value in session.get_inputs():
         if value.name not in (K_CACHE, V_CACHE, K_RING, V_RING, *contract.past_ports):
             continue
@@ -157,35 +151,9 @@ def _check_sizes(
         **dict.fromkeys(contract.past_ports, (None, n_heads, None, d)),
     }
     for port in (*session.get_inputs(), *session.get_outputs()):
-        expected = stated.get(port.name, (None,) * len(port.shape))
-        both = list(zip(port.shape, expected, strict=False))
-        if len(port.shape) != len(expected) or any(_differ(*sizes) for sizes in both):
-            raise BundleError(
-                f"{graph} has {port.name} of shape {_shape_text(port.shape)}, the manifest's "
-                f"config makes it {_shape_text(expected)}: export the model again"
-            )
+        check_shape(graph, port.name, port.shape, stated.get(port.name))
     if contract.past_ports and len(contract.past_ports) != 2 * n_layers:
         raise BundleError(
             f"{graph} keeps {len(contract.past_ports)} arrays of keys and values, the manifest's "
             f"config has {n_layers} layers: export the model again"
         )
-
-
-def _differ(found: int | str | None, stated: int | None) -> bool:
-    return isinstance(found, int) and stated is not None and found != stated
-
-
-def _shape_text(shape: Sequence[int | str | None]) -> str:
-    """Returns a shape in which sizes that vary are question marks."""
-    return f"[{', '.join(str(n) if isinstance(n, int) else '?' for n in shape)}]"
-
-
-def _listed(names: Collection[str]) -> str:
-    more = ", ..." if len(names) > _MOST_NAMES else ""
-    return f"[{', '.join(shown(name) for name in sorted(names)[:_MOST_NAMES])}{more}]"
-
-
-def one_line(error: Exception) -> str:
-    """Returns the message of ``error`` on one line of bounded length."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 300 else f"{text[:297]}..."

@@ -15,9 +15,9 @@ from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, SessionError
 from edgedec.models.fields import shown
 from edgedec.models.graph import (
-    CODE_WEIGHTS,
     LOGITS,
     ROW_STATS,
+    WEIGHTS_BESIDE,
     GraphContract,
     hidden_port,
     stats_port,
@@ -161,7 +161,7 @@ def _open_program(graph: Path) -> Program:
     for path in (graph, *runtime):
         check_trusted(path)
     try:
-        program = Program(graph, graph.parent / CODE_WEIGHTS, runtime)
+        program = Program(graph, graph.parent / WEIGHTS_BESIDE, runtime)
     except (RuntimeError, OSError, ValueError) as error:
         raise BundleError(
             f"{graph} cannot be opened ({error}); check it with `edgedec inspect --verify`, or "

@@ -24,6 +24,7 @@ from edgedec.runtime.opening.bundle_parts import (
     prompt_encoder,
     tuned,
 )
+from edgedec.runtime.opening.devices import on_device
 from edgedec.runtime.opening.loading import load_together
 from edgedec.runtime.opening.options import EngineOptions
 from edgedec.runtime.opening.split_cores import split_cores
@@ -64,7 +65,7 @@ def load(
     threads = options.threads or len(placed.processors) or physical_cores()
     report("load", 0, 2)
     manifest = read_manifest(folder)
-    entry = _on_provider(manifest.target, options.provider)
+    entry = on_device(manifest.target, options.provider, options.device)
     context = _chosen_context(options.context, entry)
     if TOKENIZER_NAME not in manifest.files:
         raise BundleError(f"the manifest of {folder} lists no {TOKENIZER_NAME}: export it again")
@@ -76,8 +77,12 @@ def load(
     draft = _find_draft(folder, manifest, options.draft, draft_threads, context)
     if draft is not None:
         memory.know(DRAFT, draft.model)
-        on_device = _on_provider(draft.entry, options.provider, must_run=False)
-        draft = replace(draft, entry=on_device, memory=memory, affinity=placed.first(draft_threads))
+        draft = replace(
+            draft,
+            entry=on_device(draft.entry, options.provider, options.device, must_run=False),
+            memory=memory,
+            affinity=placed.first(draft_threads),
+        )
     split = split_cores(options.overlap, placed, threads, entry, draft)
     model, tokenizer = load_together(folder, entry, threads, placed)
     report("load", 2, 2)
@@ -131,15 +136,6 @@ def _find_head(
     from edgedec.runtime.methods.head_source import find_head
 
     return find_head(folder, manifest, threads, context, affinity)
-
-
-def _on_provider(entry: ModelEntry, name: str | None, must_run: bool = True) -> ModelEntry:
-    """Returns ``entry`` for a provider; as it is where none is named, or it need not run there."""
-    if name is None:
-        return entry
-    from edgedec.runtime.opening.providers import on_provider
-
-    return on_provider(entry, name, must_run)
 
 
 def _find_skip_set(manifest: BundleManifest) -> SkipSet | None:

@@ -8,12 +8,14 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-from edgedec.models.graph import CODE_BACKENDS
 from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions.model import Model
 from edgedec.runtime.text.tokenizer import TOKENIZER_NAME, Tokenizer
+
+_RUNTIMES = {"tvm": "edgedec.kernels.tvm_program", "openvino": "openvino"}
+"""Backend -> what it imports, where that is not ONNX Runtime."""
 
 
 def load_together(
@@ -27,8 +29,7 @@ def load_together(
     opened = partial(open_model, folder, entry, threads, affinity)
     # Takes long, and Python's lock: here, before there are two.
     with suppress(ImportError):  # told by whoever needs it
-        is_code = entry.contract.backend in CODE_BACKENDS
-        import_module("edgedec.kernels.tvm_program" if is_code else "onnxruntime")
+        import_module(_RUNTIMES.get(entry.contract.backend, "onnxruntime"))
     with ThreadPoolExecutor(max_workers=1) as pool:
         model = pool.submit(opened)
         # An import gives Python's lock away at every file, and the other thread needs it for a

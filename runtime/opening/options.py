@@ -11,6 +11,7 @@ from edgedec.models.fields import shown
 from edgedec.runtime.config.checks import check_count, check_type, checked_counts, checked_path
 from edgedec.runtime.cores.machine import processors
 from edgedec.runtime.opening.split_cores import AUTO, MODES
+from edgedec.targets.openvino_devices import check_openvino_device
 from edgedec.targets.providers import find_provider
 
 
@@ -36,6 +37,8 @@ class EngineOptions:
         its own: ``on``, ``off``, or ``auto``: with four cores or more, as long as it pays.
     provider: ONNX Runtime's, of `edgedec.targets.providers`; the bundle's first when None. A draft
         model runs on it, too, if its graph can.
+    device: OpenVINO's, of `edgedec.targets.openvino_devices`, for bundles of the target openvino;
+        the CPU when None. A draft model runs on it, too, if its graph can.
     """
 
     threads: int | None = None
@@ -48,6 +51,7 @@ class EngineOptions:
     is_store_growing: bool = True
     overlap: str = AUTO
     provider: str | None = None
+    device: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("threads", "draft_threads", "context"):
@@ -67,6 +71,9 @@ class EngineOptions:
         if self.provider is not None:
             check_type("provider", self.provider, str, "the name of a provider or None")
             find_provider(self.provider)
+        if self.device is not None:
+            check_type("device", self.device, str, "the name of a device or None")
+            check_openvino_device(self.device)
         check_count("prompt_cache_mb", self.prompt_cache_mb, 0, "0 for none")
         if self.affinity is not None:
             checked_counts("affinity", self.affinity, "processors")

@@ -248,3 +248,13 @@ def qwen_file() -> Path:
     if path is None:
         pytest.skip("Qwen2.5-Coder-0.5B-Instruct.Q4_K_M.gguf is not on this machine")
     return path
+
+
+@pytest.fixture(scope="session")
+def smooth_gguf(make_gguf: Callable[..., Path]) -> Path:
+    """A llama in Q4_1, of matrices that leave the size of what they multiply as it is."""
+    weights = {
+        name: np.float32(values.shape[1] ** -0.5) * values if values.ndim == 2 else 1 + 0.1 * values
+        for name, values in tiny_weights().items()
+    }
+    return make_gguf("llama", "Q4_1", weights)

@@ -1,0 +1,60 @@
+"""What is checked of a graph, whoever runs it, and what others say of it in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from edgedec.models.errors import BundleError
+from edgedec.models.fields import shown
+
+_MOST_NAMES = 8  # listed in a message
+
+
+def check_names(graph: Path, what: str, found: Collection[str], stated: Collection[str]) -> None:
+    """Raises a BundleError unless the names ``found`` in ``graph`` are those ``stated``."""
+    if set(found) != set(stated):
+        raise BundleError(
+            f"{graph} has {what} {_listed(found)}, the manifest states {_listed(stated)}: "
+            "export the model again"
+        )
+
+
+def check_shape(
+    graph: Path,
+    name: str,
+    found: Sequence[int | str | None],
+    expected: Sequence[int | None] | None,
+) -> None:
+    """Raises a BundleError where the shape of ``name`` is not what the configuration makes it.
+
+    found: sizes; what is no number varies. expected: sizes, None for any; None for any shape.
+    """
+    if expected is None:
+        return
+    both = zip(found, expected, strict=False)
+    if len(found) != len(expected) or any(_differ(*sizes) for sizes in both):
+        raise BundleError(
+            f"{graph} has {name} of shape {_shape_text(found)}, the manifest's "
+            f"config makes it {_shape_text(expected)}: export the model again"
+        )
+
+
+def one_line(error: Exception) -> str:
+    """Returns the message of ``error`` on one line of bounded length."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else f"{text[:297]}..."
+
+
+def _differ(found: int | str | None, stated: int | None) -> bool:
+    return isinstance(found, int) and stated is not None and found != stated
+
+
+def _shape_text(shape: Sequence[int | str | None]) -> str:
+    """Returns a shape in which sizes that vary are question marks."""
+    return f"[{', '.join(str(n) if isinstance(n, int) else '?' for n in shape)}]"
+
+
+def _listed(names: Collection[str]) -> str:
+    more = ", ..." if len(names) > _MOST_NAMES else ""
+    return f"[{', '.join(shown(name) for name in sorted(names)[:_MOST_NAMES])}{more}]"
