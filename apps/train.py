@@ -6,7 +6,7 @@ import dataclasses
 from itertools import takewhile
 from pathlib import Path
 from threading import Event
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +17,9 @@ from edgedec.models.errors import ConfigError
 from edgedec.models.graph import CODE_BACKENDS, K_CACHE
 from edgedec.models.manifest import BundleManifest, fingerprint_of, read_manifest
 
+if TYPE_CHECKING:
+    from edgedec.apps.training.head import HeadJob
+
 _HELP = """Fit what makes a bundle's models quicker, and put it into the bundle.
 
 Example:
@@ -24,6 +27,8 @@ Example:
   edgedec train kv smollm2.edgedec --corpus src
 
   edgedec train head smollm2.edgedec --corpus src -o smollm2-head.edgedec
+
+  edgedec train exit smollm2.edgedec --exit 8 --corpus src -o smollm2-exit.edgedec
 """
 
 train = typer.Typer(help=_HELP, no_args_is_help=True)
@@ -189,7 +194,7 @@ def head(
 
       edgedec train head general.edgedec --continue --from my.replay -o mine.edgedec
     """
-    from edgedec.apps.training.head import HeadJob, train_bundle_head
+    from edgedec.apps.training.head import HeadJob
 
     job = HeadJob(
         bundle=bundle,
@@ -212,10 +217,107 @@ def head(
         force=force,
         is_continued=is_continued,
     )
+    _train(job, json)
+
+
+@train.command("exit")
+def train_exit(
+    bundle: options.Bundle,
+    exit_layer: Annotated[
+        int,
+        typer.Option("--exit", metavar="E", min=1, help="Layers that draft, an adapter on them."),
+    ],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="BUNDLE", help="The bundle to write.")
+    ],
+    corpus: Annotated[
+        list[Path],
+        typer.Option(metavar="PATH", help="A text file, or a folder of them; may be repeated."),
+    ],
+    max_tokens: Annotated[
+        int, typer.Option(metavar="N", min=1000, help="Most tokens that are read.")
+    ] = 200_000,
+    n_self: Annotated[
+        int,
+        typer.Option("--self", metavar="N", min=0, help="How many of these the model writes."),
+    ] = 0,
+    epochs: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Times that each text is shown.")
+    ] = 6,
+    minutes: Annotated[
+        float | None,
+        typer.Option(metavar="N", min=0.0, help="Most minutes in all; no end by default."),
+    ] = None,
+    vocabulary: Annotated[
+        int, typer.Option(metavar="N", min=64, help="Tokens that drafts can name.")
+    ] = 8192,
+    quantization: Annotated[
+        str, typer.Option(metavar="SCHEME", help="How the adapter is quantised, as for `export`.")
+    ] = "int8",
+    learning_rate: Annotated[
+        float, typer.Option(metavar="X", min=0.0, help="The largest step of training.")
+    ] = 1e-3,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of all that is random.")] = 0,
+    features: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Keeps what was read, for other trainings."),
+    ] = None,
+    cache_mb: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Most disk for that, in 10^6 bytes.")
+    ] = 4000,
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Threads; one per core by default.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a bundle.")] = False,
+    json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Train an adapter, with which a model's first layers guess what the whole one says next.
+
+    The bundle has to return the hidden states of that layer (`export --exit E`). All else is as for
+    `train head`: a new bundle, Ctrl-C keeps the best so far, the same command goes on.
+
+    Examples:
+
+      edgedec train exit exits.edgedec --exit 8 --corpus src -o smollm2-exit.edgedec
+
+      edgedec train exit exits.edgedec --exit 4 --corpus src --minutes 30 -o out.edgedec
+    """
+    from edgedec.apps.training.head import HeadJob
+
+    job = HeadJob(
+        bundle=bundle,
+        corpus=tuple(corpus),
+        replay=(),
+        prompts=(),
+        output=output,
+        max_tokens=max_tokens,
+        n_self=n_self,
+        epochs=epochs,
+        minutes=minutes,
+        n_logits=vocabulary,
+        scheme=quantization,
+        rollout=1,
+        learning_rate=learning_rate,
+        seed=seed,
+        features=features,
+        cache_mb=cache_mb,
+        threads=threads,
+        force=force,
+        is_continued=False,
+        exit_layer=exit_layer,
+    )
+    _train(job, json)
+
+
+def _train(job: HeadJob, is_json: bool) -> None:
+    """Does what ``job`` asks for, and says what became of it."""
+    from edgedec.apps.training.head import train_bundle_head
+
     stopping = Event()
     with ProgressBars(count_amount) as bars, stops_on_interrupt(stopping.set):
         report = train_bundle_head(job, bars.report, stopping.is_set)
-    if json:
+    if is_json:
         print_json(report.to_dict())
     else:
         write_out(report.text())

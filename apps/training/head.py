@@ -17,7 +17,7 @@ from edgedec.apps.training.features import WINDOW, FeatureReader, beginnings
 from edgedec.apps.training.head_check import share_found
 from edgedec.export.bundle import check_destination
 from edgedec.export.heads.feature_file import FeatureFile, held_out_of
-from edgedec.models.draft_heads import HeadEntry
+from edgedec.models.draft_heads import ADAPTER, EAGLE, HeadEntry
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import BundleManifest, fingerprint_of, read_manifest
 from edgedec.models.model_entry import ModelEntry
@@ -35,7 +35,10 @@ _READING = 0.5
 
 @dataclass(frozen=True)
 class HeadJob:
-    """What `edgedec train head` was asked for; see its options."""
+    """What `edgedec train head` or `edgedec train exit` was asked for; see their options.
+
+    exit_layer: layers behind which an adapter ends the model; None for a head on its last ones.
+    """
 
     bundle: Path
     corpus: tuple[Path, ...]
@@ -56,6 +59,7 @@ class HeadJob:
     threads: int | None
     force: bool
     is_continued: bool
+    exit_layer: int | None = None
 
     def __post_init__(self) -> None:
         if not (self.corpus or self.replay or self.prompts):
@@ -113,8 +117,11 @@ class HeadReport:
         """Returns what people read."""
         depths = ", ".join(f"{share:.1%}" for share in self.entry.held_out)
         kinds = ", ".join(f"{kind or 'no suffix'} {s:.1%}" for kind, s in self.by_kind.items())
+        what = "a draft head"
+        if self.entry.kind == ADAPTER:
+            what = f"an exit behind layer {self.entry.hidden_layers[0]} with an adapter"
         lines = [
-            f"{self.bundle}: a draft head of {self.n_bytes / 1e6:.1f} MB, trained on "
+            f"{self.bundle}: {what} of {self.n_bytes / 1e6:.1f} MB, trained on "
             f"{self.entry.n_tokens:,} tokens",
             f"of other texts it finds {depths} of the model's own tokens, by depth; it can name "
             f"{self.covered:.1%} of them; quantised it finds {self.quantised:.1%} of the next ones",
@@ -152,8 +159,9 @@ def train_bundle_head(
         job.n_logits,
         job.scheme,
         job.is_continued,
+        EAGLE if job.exit_layer is None else ADAPTER,
     )
-    layers = _checked_layers(manifest.target)
+    layers = _checked_layers(manifest.target, job.exit_layer)
     _check_head(job, manifest)
     started_s = time.monotonic()
 
@@ -236,7 +244,7 @@ def _check_head(job: HeadJob, manifest: BundleManifest) -> None:
     """Raises a ConfigError where a head is to be continued that cannot be."""
     if not job.is_continued:
         return
-    if manifest.head is None:
+    if manifest.head is None or manifest.head.kind != EAGLE:
         raise ConfigError(f"{job.bundle} has no draft head to continue: leave --continue away")
     target = manifest.target
     manifest.head.check_fits(
@@ -244,9 +252,18 @@ def _check_head(job: HeadJob, manifest: BundleManifest) -> None:
     )
 
 
-def _checked_layers(entry: ModelEntry) -> tuple[int, ...]:
-    """Returns the layers whose hidden states a head gets, the last one included."""
+def _checked_layers(entry: ModelEntry, exit_layer: int | None) -> tuple[int, ...]:
+    """Returns the layers whose hidden states a head gets, the last one included, or an adapter."""
     n_layers, layers = entry.config.n_layers, entry.contract.can.hidden
+    if exit_layer is not None:
+        is_there = exit_layer in layers and 0 < exit_layer < n_layers
+        if not (is_there and entry.contract.can.entry):
+            raise ConfigError(
+                f"this bundle's graph returns the hidden states of the layers {list(layers)}, an "
+                f"exit behind layer {exit_layer} of {n_layers} needs its own: export the model "
+                f"again with --exit {exit_layer}"
+            )
+        return (exit_layer,)
     if len(layers) < 2 or layers[-1] != n_layers:
         wanted = f"{max(1, n_layers // 14)},{n_layers // 2}"
         raise ConfigError(

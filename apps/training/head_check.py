@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from edgedec.export.heads.feature_file import TextFeatures
+from edgedec.models.draft_heads import EAGLE
 from edgedec.models.head_ids import read_head_ids
 from edgedec.models.manifest import BundleManifest
 from edgedec.runtime.backends import open_model, release_model
@@ -32,7 +33,8 @@ def share_found(
     model = open_model(bundle, head, threads)
     try:
         sequence = TokenSequence(model, head.context)
-        found = [_found(sequence, text) for text in texts]
+        shift = int(manifest.head.kind == EAGLE)  # whose features a row reads
+        found = [_found(sequence, text, shift) for text in texts]
         n_right = sum(
             int((ids[f] == t.top_ids[:, 0]).sum()) for f, t in zip(found, texts, strict=True)
         )
@@ -42,14 +44,14 @@ def share_found(
 
 
 def _found(
-    sequence: TokenSequence, text: TextFeatures
+    sequence: TokenSequence, text: TextFeatures, shift: int
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Returns the rows of the head's likeliest tokens after each token of ``text``."""
     sequence.truncate(0)
     tokens, found = text.tokens.tolist(), []
     width = sequence.model.capabilities.features
     features = np.zeros((len(tokens), width), np.float32)
-    features[1:, : text.hidden.shape[1]] = text.hidden[:-1]
+    features[shift:, : text.hidden.shape[1]] = text.hidden[: len(tokens) - shift]
     for start in range(0, len(tokens), PREFILL_CHUNK):
         part = slice(start, start + PREFILL_CHUNK)
         chunk = TokenTree.chain(tokens[part])

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from edgedec.models.config import ModelConfig
-from edgedec.models.draft_heads import HeadOps, head_recipe
+from edgedec.models.draft_heads import ADAPTER, EAGLE, HeadOps, head_recipe
 from edgedec.models.rope import rope_of, rope_tables
 
 FROZEN = ("embed_tokens.weight", "lm_head.weight")
@@ -29,10 +29,15 @@ class TorchHead(nn.Module):
     """The weights of a head. `forward` gives logits of every step."""
 
     def __init__(
-        self, config: ModelConfig, weights: Mapping[str, npt.NDArray[np.float32]], context: int
+        self,
+        config: ModelConfig,
+        weights: Mapping[str, npt.NDArray[np.float32]],
+        context: int,
+        kind: str = EAGLE,
     ) -> None:
         """weights: by our names; of the embedding only the rows of tokens that occur."""
         super().__init__()
+        self.kind = kind
         self.config = config
         self._weights = nn.ParameterDict(
             {
@@ -57,8 +62,10 @@ class TorchHead(nn.Module):
         """Returns the logits after each token, a tensor for each step.
 
         Shapes: tokens [B, T], places in the embedding; hidden [B, T, L * D] of the same tokens;
-            results [B, T, N].
+            results [B, T, N]. An adapter has one step: of drafted tokens it reads the same.
         """
+        if self.kind == ADAPTER:
+            return [head_recipe(TorchOps(self, tokens, hidden, []), self.config, ADAPTER)]
         size = self.config.hidden_size
         past: list[tuple[Tensor, Tensor]] = []
         features = functional.pad(_shifted(hidden, 1), (0, size))

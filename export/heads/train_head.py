@@ -24,6 +24,7 @@ from edgedec.export.quantize import SCHEMES
 from edgedec.models.bundle_files import FileEntry, file_sha256
 from edgedec.models.config import ModelConfig
 from edgedec.models.draft_heads import (
+    ADAPTER,
     EAGLE,
     INPUT,
     TOKEN_NORM,
@@ -48,13 +49,15 @@ class HeadPlan:
     """What head shall be made.
 
     n_logits: most tokens that it can name. scheme: how it is quantised, a key of `SCHEMES`.
-    is_continued: it begins as the head that the bundle has, and can name what that can.
+    is_continued: it begins as the head that the bundle has, and can name what that can. kind:
+    `EAGLE`, or `ADAPTER`, which is trained with one step.
     """
 
     training: TrainingPlan
     n_logits: int = 8192
     scheme: str = "int8"
     is_continued: bool = False
+    kind: str = EAGLE
 
     def __post_init__(self) -> None:
         if SCHEMES.get(self.scheme) is None or self.scheme == "mixed":
@@ -64,8 +67,9 @@ class HeadPlan:
 
 @dataclass(frozen=True)
 class TrainedHead:
-    """A head: its configuration, all of its own weights by name, and what it was measured at."""
+    """A head: its kind and configuration, all weights of its own, and what it was measured at."""
 
+    kind: str
     config: ModelConfig
     weights: dict[str, Float32]
     head_ids: npt.NDArray[np.int64]
@@ -93,38 +97,43 @@ def train_head(
     lessons = Lessons.of(features.texts(), plan.n_logits, manifest.stop_token_ids)
     parent = BundleWeights(bundle, target)
     if before is None:
-        weights = initial_weights(parent, target, lessons, n_layers, plan.training.seed)
+        weights = initial_weights(parent, target, lessons, n_layers, plan)
     else:
         lessons = dataclasses.replace(lessons, head_ids=_nameable(bundle, before.head))
         weights = continued_weights(parent, BundleWeights.of_head(bundle, before.head), lessons)
-    config = head_config(target.config, len(lessons.head_ids))
+    config = head_config(target.config, len(lessons.head_ids), plan.kind)
     old = [manifest.files[path].sha256 for path in before.files] if before else []
     known = plan, features.lengths, old
     file = ProgressFile(features.folder / "training.npz", known)
-    head = TorchHead(config, weights, max(features.lengths))
+    head = TorchHead(config, weights, max(features.lengths), plan.kind)
     trainer = Trainer(head, lessons, plan.training, file, is_start_worth_keeping=before is not None)
     trained = trainer.run(report, is_over)
-    del weights["embed_tokens.weight"]
+    weights.pop("embed_tokens.weight", None)
     n_tokens = lessons.n_tokens + (before.n_tokens if before else 0)
-    return TrainedHead(config, weights | trained.weights, lessons.head_ids, n_tokens, trained)
+    own = weights | trained.weights
+    return TrainedHead(plan.kind, config, own, lessons.head_ids, n_tokens, trained)
 
 
 def initial_weights(
-    parent: BundleWeights, target: ModelEntry, lessons: Lessons, n_layers: int, seed: int
+    parent: BundleWeights, target: ModelEntry, lessons: Lessons, n_layers: int, plan: HeadPlan
 ) -> dict[str, Float32]:
     """Returns what training begins with: the model's last layer, norm and rows of its LM head.
 
-    The residual stream begins as the last layer's normed hidden state, or the head's own output.
+    The residual stream begins as the last layer's normed hidden state, or the head's own output; an
+    adapter's as what its exit gives.
     """
     config = target.config
-    size, rng = config.hidden_size, np.random.default_rng(seed)
+    size, rng = config.hidden_size, np.random.default_rng(plan.training.seed)
     last = f"layers.{config.n_layers - 1}."
-    width = feature_width(config, n_layers)
+    width = feature_width(config, n_layers, plan.kind)
+    own = head_config(config, len(lessons.head_ids), plan.kind)
     weights: dict[str, Float32] = {}
-    for name, shape in head_shapes(head_config(config, len(lessons.head_ids)), width).items():
+    for name, shape in head_shapes(own, width, plan.kind).items():
         source = name.replace("layers.0.", last)
         if name == TOKEN_NORM:
             weights[name] = np.ones(size, np.float32)
+        elif name == INPUT and plan.kind == ADAPTER:
+            weights[name] = np.eye(size, dtype=np.float32)
         elif name == INPUT:
             made = _SPREAD * rng.standard_normal(shape, np.float32)
             made[:, -2 * size : -size] += np.diag(parent.vector("norm.weight"))
@@ -203,10 +212,10 @@ def head_entry(
 
     fingerprint: of the target model.
     """
-    model = head_model(head.config, target, EAGLE, len(hidden_layers), scheme)
+    model = head_model(head.config, target, head.kind, len(hidden_layers), scheme)
     measured = head.trained.measured
     return HeadEntry(
-        kind=EAGLE,
+        kind=head.kind,
         model=fingerprint,
         head=model,
         hidden_layers=tuple(hidden_layers),

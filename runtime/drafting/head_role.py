@@ -17,7 +17,8 @@ class HeadRole:
     target_vocab_size: tokens that the target model has logits for. hidden_layers: layers of the
     target model whose hidden states make the features. epsilon: of their norms. release: called
     with the head when nobody needs it. costs: of a level that is drafted behind each of these
-    layers, where they are exits, in passes of the target model over one row.
+    layers, where they are exits, in passes of the target model over one row. acceptance: share of
+    its drafts that are taken for right before any was made. is_adapter: see `ADAPTER`.
     """
 
     pool: SequencePool
@@ -27,6 +28,8 @@ class HeadRole:
     epsilon: float
     release: Callable[[Model], None] = lambda model: model.close()
     costs: Mapping[int, float] = field(default_factory=dict)
+    acceptance: float = 0.6
+    is_adapter: bool = False
 
     def close(self) -> None:
         """Closes all sequences and releases the head."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgedec.models.blocks import decoder_shapes, head_weight
-from edgedec.models.draft_heads import EAGLE, HeadEntry, head_shapes
+from edgedec.models.draft_heads import ADAPTER, EAGLE, HeadEntry, head_shapes
 from edgedec.models.errors import BundleError, ConfigError
 from edgedec.models.head_ids import read_head_ids
 from edgedec.models.manifest import BundleManifest, fingerprint_of
@@ -58,6 +58,8 @@ class HeadSource:
             epsilon=config.rms_norm_eps,
             release=release_model,
             costs=self.costs,
+            acceptance=next(iter(self.entry.held_out), HeadRole.acceptance),
+            is_adapter=self.entry.kind == ADAPTER,
         )
 
 

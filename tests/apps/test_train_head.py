@@ -63,6 +63,9 @@ def test_what_cannot_be_trained(cli: Cli, smollm2_bundle: Path, tmp_path: Path) 
         "returns the hidden states of the layers [30], a draft head needs those of a low" in error
     )
     assert "export the model again with --hidden-layers 2,15" in error
+    exits = (*asked[:1], "exit", *asked[2:], "--exit")
+    assert "again with --exit 8" in cli(*exits, "8").error
+    assert "layer 30 of 30 needs its own" in cli(*exits, "30").error
     assert "a head is quantised as int8, int4" in cli(*asked, "--quantization", "keep").error
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "mine").touch()

@@ -13,6 +13,7 @@ import numpy as np
 
 from edgedec.runtime.drafters.draft.tree_drafting import TreeDrafter, TreeDrafting
 from edgedec.runtime.drafters.exit.exit_choice import ExitChoice
+from edgedec.runtime.drafters.exit.exit_heads import BareHead
 from edgedec.runtime.drafters.exit.exit_passes import ExitPasses
 from edgedec.runtime.drafting.draft_tree import DraftTree
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt, RoundOutcome
@@ -30,14 +31,17 @@ class ExitDrafter(TreeDrafter):
     def __init__(self, role: HeadRole) -> None:
         super().__init__("exit", role.token_map, role.target_vocab_size)
         is_one = len(role.hidden_layers) == 1
-        self.hidden_layers = () if is_one else role.hidden_layers
+        self.hidden_layers = role.hidden_layers if role.is_adapter or not is_one else ()
         self.choice = None if is_one else ExitChoice(role.costs)
         self.role = role
 
     def open(self, prompt: DraftPrompt, text: Sequence[int]) -> ExitPasses:
         """Returns passes over the request's own sequence."""
         assert prompt.target is not None
-        return ExitPasses(prompt.target, self.role)
+        passes = ExitPasses(prompt.target, self.role)
+        if (known := prompt.hidden.get(passes.layer)) is not None:
+            passes.head.learn(len(text) - len(known), known)
+        return passes
 
     def begin(self, prompt: DraftPrompt) -> ExitDrafting:
         """Returns the part of a request."""
@@ -81,7 +85,9 @@ class ExitDrafting(TreeDrafting):
             # Nodes behind those were proposed and came true, but nobody computed them.
             rows = [0, *(node + 1 for node in outcome.path if node + 1 < n_rows)]
             hidden = {layer: states[rows] for layer, states in outcome.hidden.items()}
-            self._seen = hidden, outcome.emitted[: len(rows)]
+            if self._drafter.choice is not None:
+                self._seen = hidden, outcome.emitted[: len(rows)]
+            self._passes.head.learn(len(context.tokens) - 1, hidden[self._passes.layer])
         super().observe(context, outcome)
 
     def count_round(self, n_tokens: int, ms: float) -> None:
@@ -102,7 +108,9 @@ class ExitDrafting(TreeDrafting):
         if self._seen is None:
             return
         (hidden, emitted), self._seen = self._seen, None
-        rows = yield from self._passes.ask(np.concatenate(list(hidden.values())))
+        head = self._passes.head
+        assert isinstance(head, BareHead)  # an adapter has one exit
+        rows = yield from head.rows(np.concatenate(list(hidden.values())))
         found = self._map.names[rows.stats.argmax].reshape(len(hidden), len(emitted))
         for layer, tokens in zip(hidden, found, strict=True):
             choice.learn(layer, int((tokens == emitted).sum()), len(emitted))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgedec.models.draft_heads import normed
+from edgedec.runtime.drafters.exit.exit_heads import AdapterHead, BareHead, ExitHead
 from edgedec.runtime.drafting.drafter import Promise
 from edgedec.runtime.drafting.head_role import HeadRole
 from edgedec.runtime.drafting.target_passes import TargetPasses
@@ -20,9 +20,6 @@ from edgedec.runtime.sessions.passes import Pass, Passes
 from edgedec.runtime.sessions.rows import Float32, Rows
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.token_tree import TokenTree
-
-_ACCEPTANCE = 0.6
-"""Taken for granted before anything was drafted."""
 
 
 class ExitPasses(TargetPasses):
@@ -37,9 +34,9 @@ class ExitPasses(TargetPasses):
         super().__init__(target)
         self.layer = role.hidden_layers[0]
         self._role = role
-        self._head = role.pool.take(())
+        self.head: ExitHead = AdapterHead(role) if role.is_adapter else BareHead(role)
         self._hidden: dict[int, list[Float32]] = {}  # of the tree's rows, by layer
-        self.promise = Promise(role.costs[self.layer], _ACCEPTANCE)
+        self.promise = Promise(role.costs[self.layer], role.acceptance)
 
     def align(self, text: Sequence[int]) -> int:
         """Forgets the tree."""
@@ -47,9 +44,22 @@ class ExitPasses(TargetPasses):
         return super().align(text)
 
     def end(self, text: Sequence[int]) -> None:
-        """Forgets the tree, and gives the head's sequence back."""
+        """Forgets the tree, and gives back what the head was lent."""
         super().end(text)
-        self._role.pool.give_back(self._head)
+        self.head.end()
+
+    def n_missing(self, text: Sequence[int]) -> int:
+        """Returns how many tokens the head would read."""
+        return self.head.n_missing(text)
+
+    def feed(self, text: Sequence[int], with_logits: bool) -> Passes[Rows]:
+        """Computes the anchor's first layers; returns the head's row after it."""
+        assert self.sequence.n_tokens == len(text) - 1
+        early = yield from self._compute(TokenTree.chain(text[-1:]))
+        rows = yield from self.head.read(text, self._hidden[self.layer][-1], with_logits)
+        self.cost.n_fed += 1
+        self.cost.feed_ms += early.ms + rows.ms
+        return rows
 
     def verify(self, wanted: Pass) -> Passes[Rows]:
         """Returns the rows of ``wanted``, of which the first layers are computed in part."""
@@ -75,10 +85,6 @@ class ExitPasses(TargetPasses):
         early = {i: hidden[i] for i in wanted.hidden_layers if i <= self.layer}
         return Rows(late.logits, late.hidden | early, late.row_stats, early_ms + late.ms)
 
-    def ask(self, hidden: Float32) -> Passes[Rows]:
-        """Returns what the head says after tokens with the states ``hidden`` [n, D] at an exit."""
-        return (yield from self._head_rows(hidden, with_logits=False))
-
     def _placed(self, tree: TokenTree) -> tuple[list[int], TokenTree]:
         """Returns the row of each token of ``tree``, and the drafted tree with all of them."""
         tokens, parents = list(self._tokens), list(self._parents)
@@ -98,15 +104,10 @@ class ExitPasses(TargetPasses):
     ) -> Passes[Rows]:
         tree = TokenTree((*self._tokens, *tokens), (*self._parents, *parents))
         early = yield from self._compute(tree)
-        rows = yield from self._head_rows(self._hidden[self.layer][-1], with_logits)
+        hidden, above = self._hidden[self.layer][-1], [parent - 1 for parent in parents]
+        rows = yield from self.head.grow(tokens, above, hidden, with_logits)
         rows.ms += early.ms
         return rows
-
-    def _head_rows(self, hidden: Float32, with_logits: bool) -> Passes[Rows]:
-        """Returns a row of the head for each of ``hidden``; it looks at nothing else."""
-        features, n = normed(hidden, self._role.epsilon), len(hidden)
-        chain = TokenTree.chain([0] * n)  # whichever: it reads no tokens
-        return (yield Pass(self._head, chain, range(n), with_logits=with_logits, features=features))
 
     def _compute(self, tree: TokenTree) -> Passes[Rows]:
         """Computes the first layers of what ``tree`` has behind the rows there are."""
