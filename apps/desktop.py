@@ -26,6 +26,12 @@ def desktop(
     *,
     threads: options.Threads = None,
     context: options.Context = None,
+    max_cpu: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHARE", help="Of the time, for computing ahead, such as 30%; 0: none."
+        ),
+    ] = None,
     debug: options.Debug = False,
 ) -> None:
     """Open a window to write in, with suggestions at the cursor.
@@ -39,7 +45,7 @@ def desktop(
 
       edgedec desktop code.edgedec
 
-      edgedec desktop code.edgedec main.py notes.md --threads 2
+      edgedec desktop code.edgedec main.py notes.md --threads 2 --max-cpu 10%
     """
     with _needs_desktop_extra():
         from edgedec.apps.editor.display import DisplayCheck
@@ -47,6 +53,7 @@ def desktop(
         check = DisplayCheck()
         from edgedec.apps.editor.program import run_editor
         from edgedec.apps.editor.settings import EditorSettings, SettingsFile
+        from edgedec.apps.typing_memory import share_of
     check.end()
     bundle, files = _told_apart(paths or [])
     kept_in, remark = SettingsFile(), ""
@@ -60,6 +67,9 @@ def desktop(
         threads=threads or settings.threads,
         context=context or settings.context,
     )
+    if max_cpu is not None:
+        typing = replace(settings.typing, max_idle_cpu=share_of(max_cpu))
+        settings = replace(settings, typing=typing)
     raise typer.Exit(run_editor(settings, kept_in, files, remark))
 
 

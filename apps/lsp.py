@@ -40,6 +40,22 @@ def lsp(
             min=0.0, max=1.0, help="Offer nothing where the likeliest tokens have less than this."
         ),
     ] = None,
+    max_cpu: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHARE", help="Of the time, for computing ahead, such as 30%; 0: none."
+        ),
+    ] = None,
+    learn: Annotated[
+        str,
+        typer.Option(metavar="FOLDER", help="Learn from what is written, for you alone."),
+    ] = "",
+    session: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE", help="Keep here, for you alone, what was read, for the next start."
+        ),
+    ] = "",
     tcp: Annotated[
         int | None,
         typer.Option(
@@ -62,17 +78,23 @@ def lsp(
 
       edgedec lsp code.edgedec --threads 2 --min-probability 0.3
 
+      edgedec lsp code.edgedec --max-cpu 10% --learn ~/.local/state/edgedec/learned
+
       edgedec lsp code.edgedec --tcp 7777
     """
+    from edgedec import __version__
+    from edgedec.apps.typing_memory import share_of
+
     given = {
         "bundle": bundle,
         "threads": threads,
         "context": context,
         "max_new_tokens": max_new_tokens,
         "min_probability": min_probability,
+        "max_idle_cpu": None if max_cpu is None else share_of(max_cpu),
+        "learn": learn,
+        "session": session,
     }
-    from edgedec import __version__
-
     with _needs_lsp_extra():
         from edgedec.apps.language_server.server import EdgedecServer
         from edgedec.apps.language_server.settings import ServerSettings

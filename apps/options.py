@@ -77,6 +77,10 @@ Affinity = Annotated[
         help="Processors that threads stay on, such as 0,1; none, the default, pins nothing.",
     ),
 ]
+MaxCpu = Annotated[
+    str | None,
+    typer.Option(metavar="SHARE", help="Of the time, to compute ahead in, such as 30%; 0: none."),
+]
 Context = Annotated[
     int | None,
     typer.Option(min=1, help="Positions to reserve; as many as the bundle serves by default."),

@@ -21,11 +21,15 @@ def first_line(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A piece of an answer. origin: as of `Offer.parts`."""
+    """A piece of an answer.
+
+    origin: as of `Offer.parts`. sureness: what the stop rule made of it, a probability.
+    """
 
     text: str
     log_prob: float
     origin: str
+    sureness: float
 
 
 class Answer:
@@ -73,6 +77,11 @@ class Answer:
         return math.exp(sum(piece.log_prob for piece, _ in self._on_offer()))
 
     @property
+    def sureness(self) -> float:
+        """The least that the stop rule made of a piece that is on offer, a probability."""
+        return min((piece.sureness for piece, _ in self._on_offer()), default=1.0)
+
+    @property
     def parts(self) -> tuple[tuple[str, str], ...]:
         """What is on offer, by origin: as of `Offer.parts`."""
         found: list[tuple[str, str]] = []
@@ -107,7 +116,8 @@ class Answer:
             self.is_ended = True
             return False
         log_prob = 0.0 if signal is None else math.log(max(signal.top_prob, 1e-30))
-        self._pieces.append(_Piece(piece.text, log_prob, piece.origin))
+        sureness = math.exp(self._rule.mean_log_prob)
+        self._pieces.append(_Piece(piece.text, log_prob, piece.origin, sureness))
         return True
 
     def follow(self, window: Window) -> bool:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -14,10 +15,13 @@ from edgedec.autocomplete.alternatives import Alternatives, Unwanted
 from edgedec.autocomplete.answer import Answer
 from edgedec.autocomplete.config import AutocompleteConfig
 from edgedec.autocomplete.document import Document, Window
+from edgedec.autocomplete.journal import Journal
 from edgedec.autocomplete.layout import PromptLayout
+from edgedec.autocomplete.learned import LearnedOffers
 from edgedec.autocomplete.offer import Offer, TypingCounts
 from edgedec.models.errors import EdgedecError, SessionError
 from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.cores.power import PowerSource
 from edgedec.runtime.engine import Engine
 
 _PASS_MS = 40.0  # a key that ends what is being computed waits for a pass of it
@@ -44,18 +48,29 @@ class Autocompleter:
         engine: Engine,
         config: AutocompleteConfig | None = None,
         on_offer: OnOffer = lambda offer: None,
+        learned: LearnedOffers | None = None,
     ) -> None:
-        """Starts the thread."""
+        """Starts the thread.
+
+        learned: learns from what becomes of offers, as does the engine's n-gram store, and raises
+            the probability that an offer needs.
+        """
         self._engine = engine
         self._config = config or AutocompleteConfig()
         self._on_offer = on_offer
         self._layout = PromptLayout(engine, self._config)
         self._alternatives = Alternatives(engine, self._layout, self._config)
+        self._learned = learned
+        self._journal = None
+        if learned is not None:
+            self._journal = Journal(learned, engine.tokenizer, engine.learn)
+        self._power = PowerSource()
         self.counts = TypingCounts()
         self._changed = threading.Condition()
         self._wanted: Document | None = None  # not looked at yet
         self._answered: Document | None = None  # that the answer was begun for
         self._answer: Answer | None = None
+        self._window: Window | None = None  # of the state that was looked at last
         self._future: Future[Offer | None] = Future()
         self._asked: Future[list[Offer]] = Future()
         self._n_asked = 0  # alternatives that were asked for and not looked for yet
@@ -145,6 +160,13 @@ class Autocompleter:
             self._is_paused = False
             self._changed.notify()
 
+    def see(self, document: Document) -> None:
+        """Takes note of another open document, of which excerpts may be read from now on.
+
+        Documents of which an update told need not be shown again.
+        """
+        self._layout.others.see(document)
+
     def forget(self, name: str) -> None:
         """A document was closed."""
         self._layout.forget(name)
@@ -184,6 +206,8 @@ class Autocompleter:
         finally:
             if self._answer is not None:
                 self._answer.stream.stop()
+            if self._journal is not None:
+                self._journal.close()
 
     def _take(self) -> bool:
         """Waits for something to do and notes what is wanted; False when closed."""
@@ -208,7 +232,9 @@ class Autocompleter:
 
     def _turn_to(self, document: Document) -> None:
         """Keeps the answer in the making if it still fits, begins another if not."""
-        window = self._layout.window(document)
+        window = self._window = self._layout.window(document)
+        if self._journal is not None:
+            self._journal.write(window)
         if self._answer is not None and self._answer.follow(window):
             self.counts.n_agreeing += 1
         else:
@@ -226,8 +252,16 @@ class Autocompleter:
             return
         stream = self._engine.stream(tokens, self._request(half), self._on_chunk)
         stream.watch()
-        self._answer = Answer(whole, half, stream, self._config)
+        self._answer = Answer(whole, half, stream, self._asked_config)
         self.counts.n_requests += 1
+
+    @property
+    def _asked_config(self) -> AutocompleteConfig:
+        """The configuration, with the least probability that was learned."""
+        if self._learned is None:
+            return self._config
+        least = self._learned.threshold(self._config.min_probability)
+        return replace(self._config, min_probability=least)
 
     def _request(self, half_word: str) -> GenerationConfig:
         return GenerationConfig(
@@ -265,7 +299,10 @@ class Autocompleter:
 
     def _looks_ahead(self, answer: Answer) -> bool:
         """Says whether what comes after the line on offer is likely enough to be wanted."""
-        return self._config.max_idle_cpu > 0 and answer.probability >= _LIKELY
+        config = self._config
+        if config.max_idle_cpu == 0 or (config.rests_on_battery and self._power.is_battery):
+            return False
+        return answer.probability >= _LIKELY
 
     def _look_for_alternatives(self) -> None:
         with self._changed:
@@ -324,6 +361,8 @@ class Autocompleter:
             answer.note_shown()
             ms = 1000 * (time.perf_counter() - since_s)
             offer = Offer(text, version, is_complete, answer.probability, ms, answer.parts)
+            if self._journal is not None and self._window is not None:
+                self._journal.offer(self._window, text, answer.sureness)
         self._on_offer(offer)
         if is_complete and not future.done():
             with suppress(InvalidStateError):  # the next update may cancel it in between

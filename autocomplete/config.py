@@ -13,11 +13,14 @@ class AutocompleteConfig:
     """How suggestions while typing are made.
 
     n_before, n_after: tokens of the document before and behind the cursor that the model reads.
+    n_others: most tokens of other open documents, as far as the context has room; 0: they are not
+        read.
     max_new_tokens: computed for one place, what is beyond the line on offer included.
     min_probability: a suggestion ends where the likeliest tokens have, of late, had less: the
         geometric mean of 4. Nothing is offered where that is so at once.
     is_block: offer all that was computed, not one line.
     max_idle_cpu: share of the time spent computing beyond a line on offer that is likely, 0 to 1.
+    rests_on_battery: compute nothing beyond a line on offer while a battery is drained.
     method: how it is decoded; see `edgedec run --method`.
 
     Raises:
@@ -26,14 +29,21 @@ class AutocompleteConfig:
 
     n_before: int = 1024
     n_after: int = 128
+    n_others: int = 256
     max_new_tokens: int = 48
     min_probability: float = 0.4
     is_block: bool = False
     max_idle_cpu: float = 0.3
+    rests_on_battery: bool = False
     method: str = "auto"
 
     def __post_init__(self) -> None:
-        for name, least in (("n_before", 16), ("n_after", 0), ("max_new_tokens", 1)):
+        for name, least in (
+            ("n_before", 16),
+            ("n_after", 0),
+            ("n_others", 0),
+            ("max_new_tokens", 1),
+        ):
             if (value := getattr(self, name)) < least:
                 raise ConfigError(f"{name} of autocomplete is {value}, expected at least {least}")
         for name in ("min_probability", "max_idle_cpu"):

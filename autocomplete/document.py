@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 
 from edgedec.models.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """Lines of another document, and the name of that."""
+
+    name: str
+    text: str
+
+    @property
+    def title(self) -> str:
+        """What the document is called in its folder."""
+        return PurePosixPath(self.name).name
 
 
 @dataclass(frozen=True)
@@ -35,16 +49,17 @@ class Document:
 
 @dataclass(frozen=True)
 class Window:
-    """The part of a document that the model reads: a text before the cursor, one behind it."""
+    """What the model reads: a text before the cursor, one behind it, and lines of ``others``."""
 
     name: str
     start: int
     before: str
     after: str
+    others: tuple[Excerpt, ...] = ()
 
     def typed_since(self, older: Window) -> str | None:
         """Returns what was typed at the cursor since ``older``; None if anything else changed."""
-        same = (self.name, self.start, self.after) == (older.name, older.start, older.after)
-        if not (same and self.before.startswith(older.before)):
+        is_same = replace(self, before="") == replace(older, before="")
+        if not (is_same and self.before.startswith(older.before)):
             return None
         return self.before[len(older.before) :]

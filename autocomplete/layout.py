@@ -3,7 +3,8 @@
 A prompt that begins as the one before costs its new tokens only. So the window begins where it
 began, at a line that stays the same while its end moves along with the cursor; it jumps on when the
 text has outgrown it, by a quarter at once. What is behind the cursor, which keys leave as it is,
-comes first.
+comes before; and first of all excerpts of other documents, which stay until the window jumps or,
+where they no longer stand there, until somebody turns to this document again.
 
 A half word before the cursor is no part of the prompt: its tokens are not those that the word is
 made of, and models that read them go on badly. It is what the answer has to begin with instead.
@@ -15,7 +16,9 @@ import re
 from dataclasses import dataclass, replace
 
 from edgedec.autocomplete.config import AutocompleteConfig
-from edgedec.autocomplete.document import Document, Window
+from edgedec.autocomplete.document import Document, Excerpt, Window
+from edgedec.autocomplete.others import OtherDocuments
+from edgedec.autocomplete.pieces import PieceEncoder
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.text.infill import InfillTokens, find_infill_tokens
@@ -33,13 +36,21 @@ writing without spaces either."""
 _ANCHOR = 120
 """Characters by which the beginning of a window is found again."""
 
+_NEAR = 2048
+"""Characters before the cursor, and half as many behind it, to which other documents are likened.
+"""
+
 
 @dataclass(frozen=True)
 class _Anchor:
-    """Where the window on a document began, in characters of all of it, and with what."""
+    """Where the window on a document began, in characters of all of it, with what text.
+
+    others: excerpts that are read before it.
+    """
 
     start: int
     text: str
+    others: tuple[Excerpt, ...]
 
 
 class PromptLayout:
@@ -47,6 +58,11 @@ class PromptLayout:
 
     def __init__(self, engine: Engine, config: AutocompleteConfig) -> None:
         self._engine = engine
+        codec = engine.tokenizer
+        self._pieces = PieceEncoder(codec)
+        self._encode = self._pieces.encode
+        n_text = len(codec.encode("a"))
+        self._start_tokens = engine.encode("a")[:-n_text]
         self._n_after = config.n_after
         room = engine.context - config.n_after - config.max_new_tokens - _N_MARKS
         self._n_before = min(config.n_before, room)
@@ -57,10 +73,11 @@ class PromptLayout:
                 "some are left for the text before the cursor: ask for fewer, or load with a "
                 "larger context"
             )
+        self._n_others = min(config.n_others, room - self._n_before)
         self._anchors: dict[str, _Anchor] = {}
-        self.infill: InfillTokens | None = find_infill_tokens(engine.tokenizer)
-        codec = engine.tokenizer  # of some, the first token of a text loses its space
-        self._keeps_spaces = codec.decode(codec.encode(" a")) == " a"
+        self._latest = ""  # name of the document that was written in last
+        self.others = OtherDocuments()
+        self.infill: InfillTokens | None = find_infill_tokens(codec)
 
     def check(self) -> None:
         """Raises: SessionError: The engine is closed."""
@@ -78,18 +95,23 @@ class PromptLayout:
 
     def window(self, document: Document) -> Window:
         """Returns what the model reads of ``document``; remembers where that begins."""
-        start = self._start(document)
+        known = self._anchors.get(document.name)
+        start = self._start(document, known)
+        is_kept = known is not None and start is not None
+        start = self._earliest(document) if start is None else start
         before = document.text[start : document.cursor]
         if len(self._encode(before)) > self._n_before:
-            start = self._later(document, start)
+            start, is_kept = self._later(document, start), False
             before = document.text[start : document.cursor]
+        others = known.others if is_kept and known is not None else None
+        others = self._others_of(document, others)
         start += document.offset
-        self._anchors[document.name] = _Anchor(start, before[:_ANCHOR])
-        return Window(document.name, start, before, self._after(document))
+        self._anchors[document.name] = _Anchor(start, before[:_ANCHOR], others)
+        return Window(document.name, start, before, self._after(document), others)
 
     def split(self, window: Window) -> tuple[Window, str]:
         """Returns ``window`` without the half word before the cursor, and that."""
-        found = _HALF_WORD.search(window.before) if self._keeps_spaces else None
+        found = _HALF_WORD.search(window.before) if self._pieces.keeps_spaces else None
         half = found.group() if found and found.start() else ""
         whole = window.before.removesuffix(half)
         return replace(window, before=whole), half
@@ -97,25 +119,59 @@ class PromptLayout:
     def prompt(self, window: Window) -> list[int]:
         """Returns the tokens of a window; none where there is nothing to read."""
         before = self._encode(window.before)
+        others = [token for one in window.others for token in self._read(one)]
         if self.infill is None:
-            return self._engine.encode(window.before) if before else []
+            return [*self._start_tokens, *others, *before] if before else []
         after = self._encode(window.after)[: self._n_after]
-        return self.infill.typing_prompt(before, after) if before or after else []
+        if not (before or after):
+            return []
+        own = self._read(Excerpt(window.name, "")) if others else []
+        return [*others, *own, *self.infill.typing_prompt(before, after)]
 
     def forget(self, name: str) -> None:
         """Forgets a document that was closed."""
         self._anchors.pop(name, None)
+        self.others.forget(name)
 
-    def _start(self, document: Document) -> int:
-        earliest = max(0, document.cursor - self._n_before * _CHARACTERS)
-        known = self._anchors.get(document.name)
+    def _others_of(
+        self, document: Document, kept: tuple[Excerpt, ...] | None
+    ) -> tuple[Excerpt, ...]:
+        """Returns what is read of other documents: what was, unless that has become another text.
+
+        kept: what was read so far; None: the window has moved, so that all is read anew anyway.
+        """
+        is_turned, self._latest = document.name != self._latest, document.name
+        if self._n_others == 0:
+            return ()
+        self.others.see(document)
+        if kept is not None and not (is_turned and not (kept and self.others.has(kept))):
+            return kept
+        at, text = document.cursor, document.text
+        near = text[max(0, at - _NEAR) : at + _NEAR // 2]
+        n_own = len(self._read(Excerpt(document.name, "")))
+        return self.others.choose(
+            document.name, near, self._n_others - n_own, lambda one: len(self._read(one))
+        )
+
+    def _read(self, excerpt: Excerpt) -> list[int]:
+        """Returns the tokens of an excerpt; with the name of its document for models of code."""
+        if self.infill is None or self.infill.file is None:
+            return self._encode(excerpt.text + "\n")
+        return [self.infill.file, *self._encode(f"{excerpt.title}\n{excerpt.text}")]
+
+    def _earliest(self, document: Document) -> int:
+        return _next_line(document, max(0, document.cursor - self._n_before * _CHARACTERS))
+
+    def _start(self, document: Document, known: _Anchor | None) -> int | None:
+        """Returns where the window begins that began at ``known``; None if that is gone."""
         if known is None:
-            return _next_line(document, earliest)
+            return None
+        earliest = max(0, document.cursor - self._n_before * _CHARACTERS)
         start = known.start - document.offset
         if earliest <= start <= document.cursor and document.text.startswith(known.text, start):
             return start
         found = document.text.rfind(known.text, earliest, document.cursor) if known.text else -1
-        return found if found >= 0 else _next_line(document, earliest)
+        return found if found >= 0 else None
 
     def _later(self, document: Document, start: int) -> int:
         """Returns a beginning that leaves three quarters of the tokens."""
@@ -127,9 +183,6 @@ class PromptLayout:
     def _after(self, document: Document) -> str:
         n_characters = self._n_after * _CHARACTERS
         return document.text[document.cursor : document.cursor + n_characters]
-
-    def _encode(self, text: str) -> list[int]:
-        return self._engine.tokenizer.encode(text)
 
 
 def _next_line(document: Document, start: int) -> int:

@@ -308,6 +308,12 @@ class Engine:
             check_type("config", config, GenerationConfig, "a GenerationConfig or None")
         return Conversation(self, system, config)
 
+    def learn(self, text: Sequence[int]) -> None:
+        """Adds a text to the n-gram store, if there is one."""
+        if (store := self._open.store) is not None:
+            with self._turns.taken():
+                store.add(text)
+
     def forget_drafts(self) -> None:
         """Forgets what drafters learned from earlier requests, and their KV caches."""
         self._tidy()

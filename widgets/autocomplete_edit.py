@@ -97,6 +97,12 @@ class AutocompleteEdit(QPlainTextEdit):
         self._drop()
         self._ask()
 
+    def be_seen(self) -> None:
+        """Lets other text fields of the same suggester be offered what is known from this one."""
+        if reach := self._suggester.reach:
+            cursor = self.textCursor().position()
+            self._suggester.see(document_near(self.document(), cursor, reach, self.name))
+
     def show_other(self, step: int) -> None:
         """Shows the next of the alternatives (1), or the one before (-1), once they are there."""
         if self._ghost.shown is None:

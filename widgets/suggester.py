@@ -92,6 +92,11 @@ class Suggester(QObject):
         if self.completer is not None:
             self.completer.pause()
 
+    def see(self, document: Document) -> None:
+        """Takes note of another open document, of which excerpts may be read."""
+        if self.completer is not None:
+            self.completer.see(document)
+
     def forget(self, name: str) -> None:
         """A document was closed."""
         if self.completer is not None:

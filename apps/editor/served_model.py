@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from PySide6.QtCore import QObject, Qt, Signal
 
 from edgedec.apps.editor.settings import EditorSettings
 from edgedec.apps.model_names import find_bundle
-from edgedec.autocomplete import AutocompleteConfig, Autocompleter
+from edgedec.apps.typing_memory import TypingMemory
+from edgedec.autocomplete import AutocompleteConfig, Autocompleter, LearnedOffers
 from edgedec.models.errors import EdgedecError
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.opening.load import load
@@ -33,6 +36,7 @@ class _Source:
     bundle: str
     threads: int | None
     context: int | None
+    memory: TypingMemory
 
 
 class ServedModel(QObject):
@@ -53,6 +57,7 @@ class ServedModel(QObject):
         self._newest: tuple[_Source, AutocompleteConfig] | None = None
         self._engine: Engine | None = None  # of the worker's thread, and its source
         self._source: _Source | None = None
+        self._learned: LearnedOffers | None = None
         self._completer: Autocompleter | None = None
         self._is_closed = False
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="model", initializer=_yield)
@@ -60,7 +65,7 @@ class ServedModel(QObject):
 
     def want(self, settings: EditorSettings) -> None:
         """Has the model follow ``settings``; returns at once."""
-        source = _Source(settings.bundle, settings.threads, settings.context)
+        source = _Source(settings.bundle, settings.threads, settings.context, settings.memory)
         wanted = source, settings.typing
         if wanted == self._newest or not settings.bundle:
             return
@@ -87,26 +92,41 @@ class ServedModel(QObject):
             self.failed.emit(f"unexpected {type(error).__name__}: {error}")
 
     def _make(self, source: _Source, typing: AutocompleteConfig) -> None:
-        engine = self._engine
+        engine, learned = self._engine, self._learned
         if engine is None or source != self._source:
             self.loading.emit(source.bundle)
-            options = EngineOptions(threads=source.threads, context=source.context)
-            engine = load(find_bundle(source.bundle), options)
+            learned = source.memory.learned()
+            engine = self._load(source)
         try:
-            completer = Autocompleter(engine, typing, self._suggester.hear)
+            completer = Autocompleter(engine, typing, self._suggester.hear, learned)
         except EdgedecError:
             if engine is not self._engine:
                 engine.close()
             raise
         old_engine, self._engine = self._engine, engine
         old_completer, self._completer = self._completer, completer
-        self._source = source
+        old_source, self._source, self._learned = self._source, source, learned
         self._hand_over(completer)
         if old_completer is not None:
             old_completer.close()
-        if old_engine is not None and old_engine is not engine:
+        if old_engine is not None and old_source is not None and old_engine is not engine:
+            self._try(partial(old_source.memory.keep, old_engine))
             old_engine.close()
         self.serving.emit(source.bundle)
+
+    def _load(self, source: _Source) -> Engine:
+        bundle = find_bundle(source.bundle)
+        usual = EngineOptions(threads=source.threads, context=source.context)
+        engine = load(bundle, source.memory.options(bundle, usual))
+        self._try(partial(source.memory.recall, engine))
+        return engine
+
+    def _try(self, action: Callable[[], None]) -> None:
+        """Does something that may fail with no more than a remark."""
+        try:
+            action()
+        except EdgedecError as error:
+            self.failed.emit(str(error))
 
     def _hand_over(self, completer: Autocompleter) -> None:
         """Waits until the suggester has it, and no longer uses the one before."""
@@ -123,7 +143,8 @@ class ServedModel(QObject):
     def _release(self) -> None:
         if self._completer is not None:
             self._completer.close()
-        if self._engine is not None:
+        if self._engine is not None and self._source is not None:
+            self._try(partial(self._source.memory.keep, self._engine))
             self._engine.close()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import platformdirs
 
+from edgedec.apps.typing_memory import TypingMemory
 from edgedec.apps.typing_options import TYPING_NAMES, typing_config
 from edgedec.autocomplete import AutocompleteConfig
 from edgedec.models.errors import ConfigError
@@ -24,7 +25,8 @@ class EditorSettings:
 
     bundle: a path, or the name of a model. threads: None: one for each core. context: most tokens;
     None: the bundle's. trigger, delay_ms: when something is asked for. has_colours: ghost text has
-    a colour for each drafter. font_size: Units: points. typing: how suggestions are made.
+    a colour for each drafter. font_size: Units: points. learns, keeps_session: what is kept in the
+    platform's folder for state; see `TypingMemory`. typing: how suggestions are made.
     """
 
     bundle: str = ""
@@ -35,6 +37,8 @@ class EditorSettings:
     has_colours: bool = False
     theme: str = "light"
     font_size: int = 12
+    learns: bool = False
+    keeps_session: bool = False
     typing: AutocompleteConfig = field(default_factory=AutocompleteConfig)
 
     @classmethod
@@ -57,7 +61,18 @@ class EditorSettings:
             has_colours=read.flag("has_colours", usual.has_colours),
             theme=_choice(read, "theme", THEMES, usual.theme),
             font_size=read.integer("font_size", usual.font_size, least=6, most=72),
+            learns=read.flag("learns", usual.learns),
+            keeps_session=read.flag("keeps_session", usual.keeps_session),
             typing=typing_config(typing, usual.typing),
+        )
+
+    @property
+    def memory(self) -> TypingMemory:
+        """What is kept between two starts besides the settings."""
+        folder = Path(platformdirs.user_state_dir("edgedec"))
+        return TypingMemory(
+            str(folder / "learned") if self.learns else "",
+            str(folder / "desktop.session") if self.keeps_session else "",
         )
 
     def to_dict(self) -> dict[str, Any]:

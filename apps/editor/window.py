@@ -289,8 +289,13 @@ class EditorWindow(QMainWindow):
         self.model.loading.connect(
             lambda name: self.strip.model.setText(f"loading {Path(name).name} …")
         )
-        self.model.serving.connect(lambda name: self.strip.model.setText(Path(name).name))
+        self.model.serving.connect(self._on_serving)
         self._watcher.fileChanged.connect(self._on_file_changed)
+
+    def _on_serving(self, name: str) -> None:
+        self.strip.model.setText(Path(name).name)
+        for edit in self.documents:
+            edit.be_seen()
 
     def tell(self, text: str) -> None:
         """Shows a remark for a while."""
@@ -314,6 +319,7 @@ class EditorWindow(QMainWindow):
     def _settle(self, edit: DocumentEdit) -> None:
         """A document has a file, which is to be watched."""
         edit.follow(self.settings)
+        edit.be_seen()
         self._name(edit)
         if edit.path is not None and edit.path.exists():
             self._watcher.addPath(str(edit.path))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lsprotocol import types
 
@@ -16,13 +16,19 @@ _GRID = 4096
 
 @dataclass
 class OpenDocument:
-    """A text, and what the editor calls it."""
+    """A text, and what the editor calls it.
+
+    place: where somebody was last. is_news: it was not shown to the model as it is now.
+    """
 
     uri: str
     buffer: TextBuffer
+    place: types.Position = field(default_factory=lambda: types.Position(0, 0))
+    is_news: bool = True
 
     def change(self, changes: Sequence[types.TextDocumentContentChangeEvent]) -> None:
         """Makes the changes of one notification, each to what the one before left."""
+        self.is_news = True
         for change in changes:
             if isinstance(change, types.TextDocumentContentChangePartial):
                 start, end = change.range.start, change.range.end
@@ -31,6 +37,7 @@ class OpenDocument:
                     self.buffer.offset(end.line, end.character),
                     change.text,
                 )
+                self.place = start
             else:
                 self.buffer = TextBuffer(change.text)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,8 @@ from pathlib import Path
 from edgedec.apps.language_server.settings import ServerSettings
 from edgedec.apps.language_server.window import EditorProgress, EditorWindow
 from edgedec.apps.model_names import find_bundle
-from edgedec.autocomplete import Autocompleter
+from edgedec.apps.typing_memory import TypingMemory
+from edgedec.autocomplete import Autocompleter, LearnedOffers
 from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.models.manifest import MANIFEST_NAME
 from edgedec.runtime.engine import Engine
@@ -40,6 +41,7 @@ class _Source:
     stamp: Stamp
     threads: int | None
     context: int | None
+    memory: TypingMemory
 
 
 class ServedModel:
@@ -53,6 +55,7 @@ class ServedModel:
         self._window = window
         self._engine: Engine | None = None
         self._source: _Source | None = None  # of the engine
+        self._learned: LearnedOffers | None = None
         self._seen: Stamp = None  # of its bundle, when last looked at
         self._newest: _Wanted | None = None
         self._is_news = False
@@ -118,20 +121,23 @@ class ServedModel:
         if not settings.bundle:
             raise ConfigError("no bundle is set: start edgedec lsp BUNDLE, or set edgedec.bundle")
         folder = await asyncio.to_thread(find_bundle, settings.bundle, wanted.roots)
-        source = _Source(folder, _stamp(folder), settings.threads, settings.context)
+        memory = settings.memory
+        source = _Source(folder, _stamp(folder), settings.threads, settings.context, memory)
         if self._engine is not None and source == self._source:
-            await self._put(self._engine, Autocompleter(self._engine, settings.typing))
+            completer = Autocompleter(self._engine, settings.typing, learned=self._learned)
+            await self._put(self._engine, completer)
             return
         progress = self._window.progress(f"loading {folder.name}")
         try:
             engine = await self._load(source, progress)
             try:
-                completer = Autocompleter(engine, settings.typing)
+                learned = memory.learned()
+                completer = Autocompleter(engine, settings.typing, learned=learned)
             except EdgedecError:
                 engine.close()
                 raise
-            self._source, self._seen = source, source.stamp
             await self._put(engine, completer)
+            self._source, self._seen, self._learned = source, source.stamp, learned
         finally:
             progress.end()
 
@@ -141,8 +147,18 @@ class ServedModel:
         def report(phase: str, done: int, total: int) -> None:
             loop.call_soon_threadsafe(progress.report, done, total)
 
-        options = EngineOptions(threads=source.threads, context=source.context)
-        return await asyncio.to_thread(partial(load, source.folder, options, report))
+        usual = EngineOptions(threads=source.threads, context=source.context)
+        options = source.memory.options(source.folder, usual)
+        engine = await asyncio.to_thread(partial(load, source.folder, options, report))
+        await self._try(partial(source.memory.recall, engine))
+        return engine
+
+    async def _try(self, action: Callable[[], None]) -> None:
+        """Does something that may fail with no more than a remark."""
+        try:
+            await asyncio.to_thread(action)
+        except EdgedecError as error:
+            self._window.error(error)
 
     async def _put(self, engine: Engine | None, completer: Autocompleter | None) -> None:
         """Serves with these from now on, and closes those before."""
@@ -151,6 +167,8 @@ class ServedModel:
         if old_completer is not None:
             await asyncio.to_thread(old_completer.close)
         if old_engine is not None and old_engine is not engine:
+            if self._source is not None:
+                await self._try(partial(self._source.memory.keep, old_engine))
             await asyncio.to_thread(old_engine.close)
 
 

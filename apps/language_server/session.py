@@ -14,7 +14,7 @@ from edgedec.apps.language_server.served_model import ServedModel
 from edgedec.apps.language_server.settings import ServerSettings
 from edgedec.apps.language_server.text_buffer import TextBuffer
 from edgedec.apps.language_server.window import EditorWindow
-from edgedec.autocomplete import Offer
+from edgedec.autocomplete import Autocompleter, Offer
 from edgedec.models.errors import ConfigError, SessionError
 
 
@@ -31,6 +31,7 @@ class EditorSession:
         self._documents: dict[str, OpenDocument] = {}
         self._is_configured = False
         self._asked: tuple[str, Future[Offer | None]] | None = None
+        self._shown_to: Autocompleter | None = None
 
     def begin(self, options: object) -> None:
         """Takes the settings with which the editor began; complains later, in `configure`."""
@@ -110,6 +111,8 @@ class EditorSession:
         document = self._documents.get(params.text_document.uri)
         if completer is None or document is None or not document.has(params.position):
             return None
+        document.place = params.position
+        self._show_others(completer, document)
         try:
             future = completer.update(document.near(params.position, completer.reach))
         except SessionError as error:
@@ -126,6 +129,15 @@ class EditorSession:
                 completer.pause()
             raise
         return None if offer is None else (document, offer)
+
+    def _show_others(self, completer: Autocompleter, document: OpenDocument) -> None:
+        """Shows the completer other open documents as they are now."""
+        is_new = self._shown_to is not completer
+        self._shown_to = completer
+        for other in self._documents.values():
+            if other is not document and (other.is_news or is_new):
+                completer.see(other.near(other.place, completer.reach))
+                other.is_news = False
 
     def _make_stale(self, uri: str) -> None:
         """Computes no more for what was asked of a document; the next question may go on there."""

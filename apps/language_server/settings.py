@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 
+from edgedec.apps.typing_memory import TypingMemory
 from edgedec.apps.typing_options import TYPING_NAMES, typing_config
 from edgedec.autocomplete import AutocompleteConfig
 from edgedec.models.errors import ConfigError
@@ -23,13 +24,16 @@ class ServerSettings:
 
     bundle: a path, or the name of a model whose bundle is there. threads, context: as for every
         verb. completion: also offer what is on offer as ordinary completion; None: to editors that
-        know no inline completion. typing: how suggestions are made.
+        know no inline completion. learn, session: what is kept; see `TypingMemory`. typing: how
+        suggestions are made.
     """
 
     bundle: str = ""
     threads: int | None = None
     context: int | None = None
     completion: bool | None = None
+    learn: str = ""
+    session: str = ""
     typing: AutocompleteConfig = field(default_factory=AutocompleteConfig)
 
     def changed_by(self, given: object) -> ServerSettings:
@@ -60,5 +64,12 @@ class ServerSettings:
             completion=self.completion
             if read.get("completion") is None
             else read.flag("completion"),
+            learn=read.text("learn", self.learn),
+            session=read.text("session", self.session),
             typing=typing_config(read, self.typing),
         )
+
+    @property
+    def memory(self) -> TypingMemory:
+        """What is kept between two starts."""
+        return TypingMemory(self.learn, self.session)

@@ -49,5 +49,9 @@ class StopRule:
     def should_stop(self, signal: Signal) -> bool:
         """Returns whether to end before the token that ``signal`` is about."""
         self._log_probs.append(math.log(signal.top_prob) if signal.top_prob > 0 else -math.inf)
-        mean = math.fsum(self._log_probs) / len(self._log_probs)
-        return signal.entropy > self._max_entropy or mean < self._min_log_prob
+        return signal.entropy > self._max_entropy or self.mean_log_prob < self._min_log_prob
+
+    @property
+    def mean_log_prob(self) -> float:
+        """Mean over the latest tokens of the likeliest token's log-probability. Units: nats."""
+        return math.fsum(self._log_probs) / max(1, len(self._log_probs))

@@ -14,16 +14,22 @@ FORMATS = (
     ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
     ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
 )
+FILE_MARKS = ("<|file_sep|>", "<file_sep>")
 
 
 @dataclass(frozen=True)
 class InfillTokens:
-    """Tokens that lead in the prefix, the suffix and the middle; stops: those that end it."""
+    """Tokens that lead in the prefix, the suffix and the middle.
+
+    stops: those that end the middle. file: what leads in a file of several, if there is such a
+    token.
+    """
 
     prefix: int
     suffix: int
     middle: int
     stops: tuple[int, ...]
+    file: int | None = None
 
     def typing_prompt(self, before: Sequence[int], after: Sequence[int]) -> list[int]:
         """As `prompt`, but what is before comes last: more of it appends to the prompt.
@@ -50,5 +56,6 @@ def find_infill_tokens(tokenizer: Codec) -> InfillTokens | None:
         prefix, suffix, middle = map(token, texts)
         if prefix is not None and suffix is not None and middle is not None:
             stops = {one for one in special if one is not None} | {prefix, suffix, middle}
-            return InfillTokens(prefix, suffix, middle, tuple(sorted(stops)))
+            file = next((one for mark in FILE_MARKS if (one := token(mark)) is not None), None)
+            return InfillTokens(prefix, suffix, middle, tuple(sorted(stops)), file)
     return None

@@ -1,5 +1,38 @@
-"""Engines over toy models, as the tests of the runtime have them."""
+"""Engines over toy models, as the tests of the runtime have them; and one that can fill in."""
 
-from ..runtime.conftest import backend, make_engine, tokenizer
+from __future__ import annotations
 
-__all__ = ["backend", "make_engine", "tokenizer"]
+from collections.abc import Callable
+
+import pytest
+import tokenizers
+
+from edgedec.runtime.engine import Engine, LoadedModel
+from edgedec.runtime.text.prompt import PromptEncoder
+from edgedec.runtime.text.tokenizer import Tokenizer
+
+from ..runtime.conftest import ToyModel, backend, make_engine, tokenizer
+
+__all__ = ["backend", "filling", "make_engine", "make_filling", "tokenizer"]
+
+FILLING = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
+FILE_MARK = "<|file_sep|>"
+
+
+@pytest.fixture
+def make_filling(backend: tokenizers.Tokenizer) -> Callable[..., Engine]:
+    """Returns a maker of engines whose models can fill in, and know more such tokens."""
+
+    def make(*more: str) -> Engine:
+        made = tokenizers.Tokenizer.from_str(backend.to_str())
+        made.add_special_tokens([*FILLING, *more])
+        codec = Tokenizer(made)
+        return Engine(LoadedModel(ToyModel(codec.vocab_size), 512, codec, PromptEncoder(codec)))
+
+    return make
+
+
+@pytest.fixture
+def filling(make_filling: Callable[..., Engine]) -> Engine:
+    """Returns an engine whose model can fill in."""
+    return make_filling()

@@ -5,32 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-import tokenizers
 
 from edgedec.autocomplete.config import AutocompleteConfig
 from edgedec.autocomplete.document import Document
 from edgedec.autocomplete.layout import PromptLayout
 from edgedec.models.errors import ConfigError
-from edgedec.runtime.engine import Engine, LoadedModel
+from edgedec.runtime.engine import Engine
 from edgedec.runtime.text.common_prefix import common_prefix
-from edgedec.runtime.text.prompt import PromptEncoder
-from edgedec.runtime.text.tokenizer import Tokenizer
 
-from ..runtime.conftest import ToyModel
+from .conftest import FILLING
 
 LINES = "".join(f"line {i} of a text\n" for i in range(400))
-FILLING = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
 Maker = Callable[..., Engine]
-
-
-@pytest.fixture
-def filling(backend: tokenizers.Tokenizer) -> Engine:
-    """Returns an engine whose model can fill in."""
-    made = tokenizers.Tokenizer.from_str(backend.to_str())
-    made.add_special_tokens(list(FILLING))
-    codec = Tokenizer(made)
-    model = ToyModel(codec.vocab_size)
-    return Engine(LoadedModel(model, 512, codec, PromptEncoder(codec)))
 
 
 def make_layout(engine: Engine, **config: int) -> PromptLayout:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from .conftest import TEXT, until  # first: it skips where there is no PySide6
+from .conftest import TEXT, destroy, until  # first: it skips where there is no PySide6
 
 from PySide6.QtCore import QPoint, Qt, QTimer  # isort: skip
 from PySide6.QtGui import QGuiApplication, QInputMethodEvent, QTextCursor
@@ -333,6 +333,25 @@ def test_the_interface_goes_on_while_a_pass_is_computed_and_closes_then(
         until(is_in_pass.is_set)
         suggester.close()
         edit.close()
+
+
+def test_what_another_field_says_is_read(
+    application: QApplication, make_engine: Callable[..., Engine], tokenizer: Tokenizer
+) -> None:
+    whole = "brown bears\n\nThe brown fox\n"
+    with make_engine(knowing(whole, tokenizer)) as engine:
+        suggester = Suggester(engine, AutocompleteConfig(max_idle_cpu=0.0))
+        other, edit = AutocompleteEdit(suggester), AutocompleteEdit(suggester)
+        other.setPlainText("brown bears\n")
+        other.be_seen()
+        edit.show()
+        edit.setFocus()
+        assert QTest.qWaitForWindowActive(edit)
+        QTest.keyClicks(edit, "The brown")
+        until(lambda: edit.offered == " fox")
+        suggester.close()
+        destroy(edit)
+        destroy(other)
 
 
 def test_closing_is_what_an_application_does_at_its_end(

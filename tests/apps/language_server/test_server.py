@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -96,6 +98,20 @@ def test_documents_are_told_apart(editor: Editor, west: list[str]) -> None:
     assert inline(editor, "file:///never-opened", 0, 0) == []
     editor.change("file:///never-opened", {"text": "x"})
     assert inline(editor, two, 0, 11)[0].startswith(" 5")
+
+
+def test_what_another_document_says_is_known(
+    start: Callable[..., Editor], smollm2_bundle: Path
+) -> None:
+    editor = start(str(smollm2_bundle), "-n", "12", "--min-probability", "0.1")
+    editor.begin()
+    editor.wait_until_loaded()
+    asked = "The lighthouse keeper is called"
+    one = editor.open(asked, "file:///a.txt")
+    assert "Zanzibar" not in "".join(inline(editor, one, 0, len(asked)))
+    editor.open("The lighthouse keeper is called Zanzibar Smith.\n", "file:///b.txt")
+    two = editor.open(asked, "file:///c.txt")
+    assert inline(editor, two, 0, len(asked))[0].startswith(" Zanzibar Smith")
 
 
 def test_a_cursor_outside_the_document(editor: Editor, west: list[str]) -> None:
