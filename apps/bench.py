@@ -150,6 +150,8 @@ def bench(
       edgedec bench smollm2.edgedec --ttft 512,2048 --text book.txt
 
       edgedec bench smollm2.edgedec --typing notes.txt --typing-methods plain,auto
+
+      edgedec bench smollm2.edgedec --typing notes.txt --against llama.cpp --model SmolLM2.gguf
     """
     is_with_prompts = bool(prompts.prompts)
     _check_options(passes, prompts, first, keys)
@@ -164,7 +166,7 @@ def bench(
     )
     printing = Printing(output, plot, allow_noise)
     if keys.typing is not None:
-        bench_typing(bundle, keys, plan, printing)
+        bench_typing(bundle, keys, plan, peers.rivals(), printing)
     elif first.ttft is not None:
         bench_ttft(bundle, first, plan, printing)
     elif is_with_prompts:

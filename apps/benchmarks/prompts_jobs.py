@@ -82,13 +82,17 @@ class Contestant(Protocol):
 class Method:
     """A decoding method in an engine of its own, so that it learns from its own runs only.
 
-    Every run begins with an empty KV cache: the prompt is computed anew each time.
+    Every run begins with an empty KV cache, so that the prompt is computed anew each time, unless
+    it ``keeps_prompts``.
     """
 
-    def __init__(self, name: str, engine: Engine, asked: Asked) -> None:
+    def __init__(
+        self, name: str, engine: Engine, asked: Asked, keeps_prompts: bool = False
+    ) -> None:
         self.name = name
         self._engine = engine
         self._asked = asked
+        self._keeps_prompts = keeps_prompts
         self._is_lossless: bool | str | None = None
 
     @property
@@ -101,8 +105,9 @@ class Method:
         self._engine.forget_drafts()
 
     def run(self, ids: Sequence[int], n_tokens: int) -> Run:
-        """Returns an output of at most ``n_tokens``, its KV cache empty before."""
-        self._engine.forget_prompts()
+        """Returns an output of at most ``n_tokens``."""
+        if not self._keeps_prompts:
+            self._engine.forget_prompts()
         request = self._asked.request(self.name, n_tokens)
         started_s = time.process_time()
         result = self._engine.generate(list(ids), request)
@@ -117,12 +122,16 @@ class Method:
 
 
 class Peer:
-    """A peer in one of its modes, greedy. It ignores end tokens, to generate as many as asked."""
+    """A peer in one of its modes, greedy. It ignores end tokens, to generate as many as asked.
 
-    def __init__(self, mode: Mode, worker: Worker) -> None:
+    keeps_prompts: what its KV cache holds of a prompt already is not computed again.
+    """
+
+    def __init__(self, mode: Mode, worker: Worker, keeps_prompts: bool = False) -> None:
         self.name = mode.name
         self._mode = mode
         self._worker = worker
+        self._op = "go_on" if keeps_prompts else "generate"
         self.error: str | None = None
 
     @property
@@ -142,7 +151,7 @@ class Peer:
         """Returns an output of ``n_tokens``; None from the first error on, which `error` keeps."""
         if self.error is not None:
             return None
-        request = {"op": "generate", "ids": list(ids), "n": n_tokens}
+        request = {"op": self._op, "ids": list(ids), "n": n_tokens}
         how = {"mode": self._mode.kind, "n_drafted": self._mode.n_drafted}
         started_s = time.process_time()
         try:

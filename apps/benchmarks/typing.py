@@ -11,14 +11,15 @@ import numpy as np
 import typer
 
 from edgedec.apps.benchmarks.keystrokes import DEVIATION_S, MEAN_S, Passage, read_passages
-from edgedec.apps.benchmarks.output import Printing
+from edgedec.apps.benchmarks.output import Printing, find_plotter
 from edgedec.apps.benchmarks.report import build_facts, device_facts, table, written
 from edgedec.apps.benchmarks.typing_job import Typed, type_passage
+from edgedec.apps.benchmarks.typing_rivals import N_TOKENS, compare, requests_of
 from edgedec.apps.measuring.loop import Plan
+from edgedec.apps.peers.rivals import Rivals
 from edgedec.apps.progress import ProgressBars, count_amount
-from edgedec.apps.terminal import write_out
+from edgedec.apps.terminal import note, write_out
 from edgedec.autocomplete.config import AutocompleteConfig
-from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import read_manifest
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.opening.load import load
@@ -52,10 +53,11 @@ class TypingOptions:
     ] = None
 
 
-def bench_typing(bundle: Path, asked: TypingOptions, plan: Plan, printing: Printing) -> None:
+def bench_typing(
+    bundle: Path, asked: TypingOptions, plan: Plan, rivals: Rivals, printing: Printing
+) -> None:
     """Types passages of files, in turn under each method, and prints what that came to."""
-    if printing.plot is not None:
-        raise ConfigError("--plot goes without --typing")
+    draw = find_plotter("benchmarks.typing_plot") if printing.plot is not None else None
     manifest = read_manifest(bundle)
     passages = read_passages(asked.typing or [], asked.typed_keys or N_KEYS)
     default = AutocompleteConfig()
@@ -69,6 +71,7 @@ def bench_typing(bundle: Path, asked: TypingOptions, plan: Plan, printing: Print
     )
     with load(bundle, loading) as engine:
         found = _type_all(engine, configs, passages)
+        against, missing = _against(engine, configs[0], passages, rivals, plan.n_threads)
     document = {
         "bundle": str(bundle),
         "model": manifest.name,
@@ -78,9 +81,36 @@ def bench_typing(bundle: Path, asked: TypingOptions, plan: Plan, printing: Print
         "files": [passage.name for passage in passages],
         "device": device_facts(),
         "build": build_facts(),
+        "against": against,
+        "missing": missing,
+        "latency": {
+            config.method: [list(zip(one.key_s, one.first_ms, strict=True)) for one in typed]
+            for config, typed in zip(configs, found, strict=True)
+        },
         "rows": [_row(config.method, typed) for config, typed in zip(configs, found, strict=True)],
     }
     write_out(written(document, printing.output.value, lambda d: d["rows"], _markdown))
+    if draw is not None and printing.plot is not None:
+        draw(document, printing.plot)
+        note(f"drew {printing.plot}")
+
+
+def _against(
+    engine: Engine,
+    config: AutocompleteConfig,
+    passages: Sequence[Passage],
+    rivals: Rivals,
+    n_threads: int,
+) -> tuple[list[Row], dict[str, str]]:
+    """Returns what peers take for the same requests, and why some are missing."""
+    if not rivals.modes:
+        return [], {}
+    requests = requests_of(engine, config, passages)
+    with ProgressBars(count_amount) as bars:
+        return compare(
+            engine, config, requests, rivals, n_threads,
+            lambda n: bars.report("against", n, len(requests)),
+        )  # fmt: skip
 
 
 def _type_all(
@@ -154,7 +184,35 @@ def _markdown(document: dict[str, Any]) -> str:
         "it is the rest of the line; similar: to as much of it, 0 to 1\n"
         "- tokens shown: of those computed; wait: until what was being computed had made way\n"
     )
-    return table(header, [_cells(row) for row in document["rows"]]) + "\n" + facts
+    typed = table(header, [_cells(row) for row in document["rows"]]) + "\n" + facts
+    return typed + _against_markdown(document)
+
+
+def _against_markdown(document: dict[str, Any]) -> str:
+    rows = document["against"]
+    missing = "".join(f"- {name}: {why}\n" for name, why in document["missing"].items())
+    if not rows:
+        return missing
+    header = ["runtime", "first token p50 ms", "p95", "x ours", f"{N_TOKENS} tokens p50 ms", "p95",
+              "x ours", "same tokens"]  # fmt: skip
+    cells = [
+        [
+            row["name"],
+            f"{row['first_ms_p50']:.1f}",
+            f"{row['first_ms_p95']:.1f}",
+            f"{row['first_times_ours']:.2f}",
+            f"{row['line_ms_p50']:.1f}",
+            f"{row['line_ms_p95']:.1f}",
+            f"{row['line_times_ours']:.2f}",
+            "" if row["same_share"] is None else f"{row['same_share']:.0%}",
+        ]
+        for row in rows
+    ]
+    facts = (
+        f"- {rows[0]['n_requests']} requests, one for each key that changes the prompt, answered "
+        "in turn; each runtime computes only what its KV cache does not hold\n"
+    )
+    return "\n" + table(header, cells) + "\n" + facts + missing
 
 
 def _cells(row: Row) -> list[str]:

@@ -24,7 +24,8 @@ class Typed:
     n_characters: that stand there now. n_keys: pressed for them. n_offers: suggestions that were
     there when the next key was pressed. n_taken: of these. n_exact: offers that are how the line
     goes on, to its end. similarity: of each offer to as much of the line, 0 to 1. first_ms: from a
-    key to its first suggestion, where there was one. cpu_s: processor time. counts: of the
+    key to its first suggestion, where there was one. key_s: when those keys were pressed, from the
+    beginning. cpu_s: processor time. counts: of the
     autocompleter.
     """
 
@@ -35,6 +36,7 @@ class Typed:
     n_exact: int = 0
     similarity: list[float] = field(default_factory=list)
     first_ms: list[float] = field(default_factory=list)
+    key_s: list[float] = field(default_factory=list)
     cpu_s: float = 0.0
     counts: TypingCounts = field(default_factory=TypingCounts)
 
@@ -61,10 +63,10 @@ class _Screen:
             return self._offer.text if is_own and self._offer is not None else ""
 
     @property
-    def first_ms(self) -> list[float]:
-        """Of each state that had a suggestion, the time to the first."""
+    def first_ms(self) -> dict[int, float]:
+        """The time to the first suggestion, by the number of the state."""
         with self._lock:
-            return list(self._first.values())
+            return dict(self._first)
 
 
 def type_passage(
@@ -85,11 +87,13 @@ def type_passage(
     """
     found, screen, at = Typed(), _Screen(), 0
     times = key_times(len(passage.typed), seed)
-    cpu_s = time.process_time()
+    cpu_s, begun_s = time.process_time(), time.perf_counter()
+    pressed_s = [0.0]
     with Autocompleter(engine, config, screen.show) as completer:
         for n_updates in range(1, len(passage.typed) + 1):
             written = passage.before + passage.typed[:at]
             document = Document(written + passage.behind, len(written), passage.name)
+            pressed_s.append(time.perf_counter() - begun_s)
             completer.update(document)
             wait(next(times))
             rest = passage.typed[at:]
@@ -99,7 +103,8 @@ def type_passage(
                 break
         found.counts = completer.counts
     found.n_characters = at
-    found.first_ms = screen.first_ms
+    found.first_ms = list(screen.first_ms.values())
+    found.key_s = [pressed_s[version] for version in screen.first_ms]
     found.cpu_s = time.process_time() - cpu_s
     return found
 

@@ -10,6 +10,7 @@ import ctypes
 import importlib
 import time
 from importlib import metadata
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -141,16 +142,17 @@ class CopiedDrafts:
 
 
 def generate(
-    target: Any, drafter: Any, ids: list[int], n: int, n_drafted: int
+    target: Any, drafter: Any, ids: list[int], n: int, n_drafted: int, n_known: int = 0
 ) -> tuple[list[int], float, float]:
     """Returns n greedy tokens, the seconds to the first, and the seconds for the others.
 
-    target: a `Context`. drafter: proposes up to ``n_drafted`` tokens a round; None for one by one.
+    target: a `Context`, whose first ``n_known`` tokens are those of ``ids``. drafter: proposes up
+    to ``n_drafted`` tokens a round; None for one by one.
     """
     tokens, end = list(ids), len(ids) + n
     started_s = time.perf_counter()
-    target.drop(0)
-    target.feed(tokens, logits_from=len(tokens) - 1)
+    target.drop(n_known)
+    target.feed(tokens[n_known:], logits_from=len(tokens) - n_known - 1)
     if drafter is not None:
         drafter.begin(tokens)
     tokens.append(target.likeliest(-1))
@@ -185,6 +187,7 @@ class Model:
         )
         self._spec = spec
         self._ids: list[int] = spec["ids"]
+        self._held: list[int] = []  # by the KV cache, as far as that reaches
         if not self._is_ik:
             self._log = self._api.llama_log_callback(lambda level, text, user: None)
             self._api.llama_log_set(self._log, None)
@@ -223,7 +226,21 @@ class Model:
         self, ids: list[int], n: int, mode: str, n_drafted: int | None
     ) -> tuple[list[int], float, float]:
         """Returns n greedy tokens, the seconds to the first, and the seconds for the others."""
+        self._held = []
         return generate(self._target, self._drafter(mode), ids, n, n_drafted or _N_DRAFTED)
+
+    def go_on(
+        self, ids: list[int], n: int, mode: str, n_drafted: int | None
+    ) -> tuple[list[int], float, float]:
+        """As `generate`, but what the KV cache holds of ``ids`` is not computed again."""
+        held = self._held[: self._target.n_past]
+        known = takewhile(lambda pair: pair[0] == pair[1], zip(held, ids[:-1], strict=False))
+        n_known = sum(1 for _ in known)
+        found = generate(
+            self._target, self._drafter(mode), ids, n, n_drafted or _N_DRAFTED, n_known
+        )
+        self._held = [*ids, *found[0]]
+        return found
 
     def _drafter(self, mode: str) -> Any:
         if mode == "plain":

@@ -8,6 +8,8 @@ Peers also define `generate(ids, n, mode, n_drafted)`. It returns n greedy token
 `ids`, the seconds up to the first, and the seconds for the others. No part of the prompt may be in
 the KV cache before, and end tokens are tokens like others. `n_drafted`, tokens drafted at a time,
 may be None; the fact of that name is then used, and the fact `modes` says how each mode drafts.
+Where a KV cache may keep what an earlier prompt left, `go_on` does the same and computes only what
+is new.
 Works under any Python from 3.10 on, with nothing but the runtime installed.
 """
 
@@ -44,8 +46,8 @@ def main(adapter: Path) -> None:
                 answer: dict[str, Any] = {"facts": model.facts, "load_s": opened_s}
             elif request["op"] == "run":
                 answer = _run(model, request)
-            elif request["op"] == "generate":
-                answer = _generate(model, request)
+            elif request["op"] in ("generate", "go_on"):
+                answer = _generate(getattr(model, request["op"]), request)
             else:
                 answer = {"peak_rss_mb": _peak_rss_mb()}
         except Exception as error:
@@ -66,10 +68,10 @@ def _run(model: Any, request: dict[str, Any]) -> dict[str, Any]:
     return {"seconds": seconds, **_used_since(before)}
 
 
-def _generate(model: Any, request: dict[str, Any]) -> dict[str, Any]:
+def _generate(generate: Any, request: dict[str, Any]) -> dict[str, Any]:
     """Returns the tokens, the seconds before and after the first, and the CPU time taken."""
     before = resource.getrusage(resource.RUSAGE_SELF)
-    tokens, prefill_s, decode_s = model.generate(
+    tokens, prefill_s, decode_s = generate(
         request["ids"], request["n"], request["mode"], request["n_drafted"]
     )
     times = {"prefill_s": prefill_s, "decode_s": decode_s}

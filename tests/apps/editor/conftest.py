@@ -19,9 +19,9 @@ from edgedec.apps.editor.recovery import Recovery
 from edgedec.apps.editor.settings import EditorSettings, SettingsFile
 from edgedec.apps.editor.window import EditorWindow
 
-from ...widgets.conftest import application, destroy, until
+from ...widgets.conftest import application, collect_here, destroy, until
 
-__all__ = ["application", "until"]
+__all__ = ["application", "collect_here", "until"]
 
 
 @pytest.fixture
