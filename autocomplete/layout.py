@@ -144,7 +144,7 @@ class PromptLayout:
         if self._n_others == 0:
             return ()
         self.others.see(document)
-        if kept is not None and not (is_turned and not (kept and self.others.has(kept))):
+        if kept and not (is_turned and not self.others.has(kept)):
             return kept
         at, text = document.cursor, document.text
         near = text[max(0, at - _NEAR) : at + _NEAR // 2]

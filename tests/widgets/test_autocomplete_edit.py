@@ -339,8 +339,9 @@ def test_what_another_field_says_is_read(
     application: QApplication, make_engine: Callable[..., Engine], tokenizer: Tokenizer
 ) -> None:
     whole = "brown bears\n\nThe brown fox\n"
-    with make_engine(knowing(whole, tokenizer)) as engine:
-        suggester = Suggester(engine, AutocompleteConfig(max_idle_cpu=0.0))
+    config = AutocompleteConfig(max_idle_cpu=0.0, n_before=64)
+    with make_engine(knowing(whole, tokenizer), context=512) as engine:
+        suggester = Suggester(engine, config)
         other, edit = AutocompleteEdit(suggester), AutocompleteEdit(suggester)
         other.setPlainText("brown bears\n")
         other.be_seen()
