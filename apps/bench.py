@@ -30,7 +30,7 @@ from edgedec.apps.measuring.loop import Job, Plan, measure
 from edgedec.apps.option_groups import takes_groups
 from edgedec.apps.peers import EDGEDEC
 from edgedec.apps.peers.client import PeerError, Worker
-from edgedec.apps.peers.rivals import PeerOptions, Rivals, only_plain
+from edgedec.apps.peers.rivals import PeerOptions, Rivals, only_keeping, only_plain
 from edgedec.apps.progress import ProgressBars, count_amount
 from edgedec.apps.terminal import note, write_out
 from edgedec.models.errors import ConfigError, EdgedecError
@@ -166,7 +166,7 @@ def bench(
     )
     printing = Printing(output, plot, allow_noise)
     if keys.typing is not None:
-        bench_typing(bundle, keys, plan, peers.rivals(), printing)
+        bench_typing(bundle, keys, plan, only_keeping(peers.rivals()), printing)
     elif first.ttft is not None:
         bench_ttft(bundle, first, plan, printing)
     elif is_with_prompts:

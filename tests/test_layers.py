@@ -82,6 +82,7 @@ OPTIONAL = {
     "apps/benchmarks/plot.py": {"matplotlib"},
     "apps/evaluation/plot.py": {"matplotlib"},
     "apps/benchmarks/prompts_plot.py": {"matplotlib"},
+    "apps/benchmarks/typing_plot.py": {"matplotlib"},
     "apps/peers/genai_adapter.py": {"onnxruntime_genai"},
     "apps/peers/openvino_adapter.py": {"openvino", "openvino_genai"},
 }

@@ -21,12 +21,14 @@ class Runtime:
 
     modes: how it can generate: ``plain``, ``lookup`` (drafts copied from the text before),
         ``draft`` (drafts of a second model).
+    keeps_prompts: it can be told to keep what its KV cache holds of a prompt.
     """
 
     name: str
     adapter: str
     packages: tuple[str, ...]
     modes: tuple[str, ...] = (PLAIN,)
+    keeps_prompts: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,8 @@ _ALL = (PLAIN, "lookup", "draft")
 PEERS = {
     peer.name: peer
     for peer in (
-        Runtime("llama.cpp", "ggml_adapter.py", ("llama-cpp-python",), _ALL),
-        Runtime("ik_llama.cpp", "ggml_adapter.py", ("ik-llama-cpp-python",), _ALL),
+        Runtime("llama.cpp", "ggml_adapter.py", ("llama-cpp-python",), _ALL, True),
+        Runtime("ik_llama.cpp", "ggml_adapter.py", ("ik-llama-cpp-python",), _ALL, True),
         Runtime("onnxruntime-genai", "genai_adapter.py", ("onnxruntime-genai",), _ALL[:2]),
         Runtime("openvino", "openvino_adapter.py", ("openvino-genai",), _ALL),
     )

@@ -116,6 +116,16 @@ def _by_name(pairs: list[str] | None, option: str) -> dict[str, str]:
     return found
 
 
+def only_keeping(rivals: Rivals) -> Rivals:
+    """Returns ``rivals``; ConfigError if one computes all of every prompt."""
+    for mode in rivals.modes:
+        if not mode.runtime.keeps_prompts:
+            raise ConfigError(
+                f"{mode.name} cannot be told to keep what it has read: leave it out with --typing"
+            )
+    return rivals
+
+
 def only_plain(rivals: Rivals) -> Rivals:
     """Returns ``rivals``; ConfigError if one is to speculate, which passes cannot."""
     for mode in rivals.modes:

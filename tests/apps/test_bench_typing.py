@@ -20,6 +20,8 @@ from edgedec.apps.benchmarks.keystrokes import (
     read_passages,
 )
 from edgedec.apps.benchmarks.typing_job import type_passage
+from edgedec.apps.benchmarks.typing_rivals import requests_of
+from edgedec.apps.peers import PEERS, Runtime
 from edgedec.autocomplete import AutocompleteConfig
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.engine import Engine
@@ -95,6 +97,62 @@ def test_passages_are_lines_from_the_middle(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe" * 100)
     with pytest.raises(ConfigError, match="expected a UTF-8 text file"):
         read_passages([path], 5)
+
+
+ADAPTER = """
+class Model:
+    facts = {'n_drafted': 4}
+    n_asked = 0
+    def __init__(self, spec):
+        self.held = []
+    def decode(self, depth, n):
+        return 0.01
+    def go_on(self, ids, n, mode, n_drafted):
+        self.n_asked += 1
+        if self.n_asked == 1:
+            self.first = ids
+        assert ids[:10] == self.first[:10] and mode == 'lookup'
+        return [1] * n, 0.5, 1.0
+def open_model(spec):
+    return Model(spec)
+"""
+
+
+@pytest.mark.e2e
+def test_peers_answer_the_same_requests(
+    cli: Cli,
+    smollm2_bundle: Path,
+    smollm2_gguf: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    adapter, path = tmp_path / "adapter.py", tmp_path / "notes.txt"
+    adapter.write_text(ADAPTER)
+    fake = Runtime("llama.cpp", str(adapter), (), ("plain", "lookup"), keeps_prompts=True)
+    monkeypatch.setitem(PEERS, "llama.cpp", fake)
+    path.write_text("One, two, three, four, five, six, seven, eight.\n" * 30)
+    typing = ("bench", smollm2_bundle, "--typing", path, "--typed-keys", 12)
+    asked = (*typing, "--model", smollm2_gguf)
+    plot = tmp_path / "latency.png"
+    found = cli(*asked, "--against", "llama.cpp+lookup", "-o", "json", "--plot", plot).json
+    own, peer = found["against"]
+    assert [own["name"], peer["name"]] == ["edgedec", "llama.cpp+lookup"]
+    assert 1 < own["n_requests"] == peer["n_requests"] <= 12
+    assert own["first_times_ours"] == own["line_times_ours"] == own["same_share"] == 1
+    assert (peer["first_ms_p50"], peer["line_ms_p95"], peer["same_share"]) == (500, 1500, 0)
+    assert np.isclose(peer["first_times_ours"], 500 / own["first_ms_p50"])
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert "openvino cannot be told" in cli(*asked, "--against", "openvino").error
+
+
+def test_requests_are_those_of_the_keys_that_change_the_prompt(
+    make_engine: Callable[..., Engine], tokenizer: Tokenizer
+) -> None:
+    passage = Passage("a.txt", "One two ", "three four", " five")
+    config = AutocompleteConfig(n_before=64, n_after=8, max_new_tokens=8)
+    with make_engine() as engine:
+        found = requests_of(engine, config, [passage])
+    assert [tokenizer.decode(one) for one in found] == ["One two", "One two three"]
 
 
 @pytest.mark.e2e
