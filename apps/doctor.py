@@ -24,6 +24,7 @@ from edgedec.apps.machine import (
     version,
 )
 from edgedec.apps.terminal import bytes_text, print_json
+from edgedec.models.graph import SYSTEMS
 from edgedec.runtime.cores.machine import physical_cores
 from edgedec.runtime.opening.openvino_devices import available_devices
 from edgedec.targets.openvino_devices import OPENVINO_DEVICES
@@ -65,6 +66,7 @@ def examine() -> dict[str, Any]:
         "onnxruntime": _examine_onnxruntime(problems),
         "openvino": _examine_openvino(),
         "kernels": _examine_kernels(problems),
+        "systems": {name: system == platform.system() for name, (system, _) in SYSTEMS.items()},
         "uses": {"threads": physical_cores(), "backend": "fused graph with edgedec's kernels"},
         "extras": {name: _extra(packages) for name, packages in extras().items()},
         "problems": problems,
@@ -179,7 +181,7 @@ def _machine_table(report: dict[str, Any]) -> Table:
         "kernels": f"{found['active_isa'] or 'none'} (available: "
         f"{', '.join(found['available_isas']) or 'none'})",
         "threads": f"{report['uses']['threads']} by default",
-    }
+    } | {name: _system_text(name, is_here) for name, is_here in report["systems"].items()}
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in rows.items():
         table.add_row(f"[bold]{name}[/]", escape(value))
@@ -189,6 +191,12 @@ def _machine_table(report: dict[str, Any]) -> Table:
 def _here_text(installs: dict[str, str | None]) -> str:
     """Returns the names of what is here, which nothing has to bring."""
     return ", ".join(name for name, install in installs.items() if install is None) or "none"
+
+
+def _system_text(target: str, is_here: bool) -> str:
+    """Returns whether bundles for ``target`` run on this system."""
+    here = "its bundles run here" if is_here else "its bundles are made here, and do not run here"
+    return f"{here}: {SYSTEMS[target][1]} alone"
 
 
 def _caches_text(caches: list[dict[str, Any]]) -> str:

@@ -87,7 +87,10 @@ def export(
     ] = None,
     target: Annotated[
         str,
-        typer.Option(help="cpu: edgedec's kernels; portable: plain ONNX with float32 weights."),
+        typer.Option(
+            help="cpu: edgedec's kernels; ort: for any provider of ONNX Runtime; coreml: for macOS "
+            "(extra coreml); portable: plain ONNX with float32 weights."
+        ),
     ] = "cpu",
     compiler: Annotated[
         str | None,
@@ -172,6 +175,8 @@ def export(
       edgedec export model.gguf -o model.edgedec --compiler tvm
 
       edgedec export path/to/layerskip-model --exit 4,8 -o model.edgedec
+
+      edgedec export model.gguf -o model.edgedec --target coreml --context 1024
 
       edgedec export large.gguf --draft small.gguf --draft-corpus src/ -o pair.edgedec
     """

@@ -18,6 +18,7 @@ from edgedec.kernels import packed_nbytes
 from edgedec.models.blocks import head_weight
 from edgedec.models.bundle_files import damaged_files
 from edgedec.models.draft_heads import EAGLE
+from edgedec.models.graph import ANY_TRIPLE, SYSTEMS
 from edgedec.models.manifest import SKIP_KEY, BundleManifest, check_locations, read_manifest
 from edgedec.models.model_entry import ModelEntry
 from edgedec.models.quant import FORMATS
@@ -166,6 +167,14 @@ def _can_text(model: ModelEntry) -> str:
     return ", ".join(name for name, is_offered in names.items() if is_offered) or "chains only"
 
 
+def _machine_text(model: ModelEntry) -> str:
+    """Returns which machines run the model's graph."""
+    contract = model.contract
+    if contract.backend in SYSTEMS:
+        return SYSTEMS[contract.backend][1]
+    return "any machine" if contract.triple == ANY_TRIPLE else contract.triple
+
+
 def _head_text(model: ModelEntry) -> str:
     """Returns what kind of LM head the model has, and the size of one that knows some tokens."""
     config = model.config
@@ -185,6 +194,7 @@ def _model_facts(model: ModelEntry) -> dict[str, str]:
     formats = Counter(model.tensor_formats.values())
     return {
         "graph": f"{model.contract.compiler}, {model.graph}",
+        "runs on": _machine_text(model),
         "passes": _can_text(model),
         "family": config.family,
         "layers": f"{config.n_layers} x {config.hidden_size}, MLP {config.intermediate_size}",

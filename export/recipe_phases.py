@@ -31,7 +31,8 @@ def recipe_phases(compiler: str) -> Phases:
 def configure(model: RecipeModel) -> None:
     """How long and how deep the graph is."""
     config, wanted = model.source.config, model.config.context
-    model.context = wanted or config.max_positions
+    usual = model.device.usual_context or config.max_positions
+    model.context = wanted or min(usual, config.max_positions)
     if model.kind == DRAFT_MODEL:
         model.context = min(model.context, config.max_positions)
     if model.context > config.max_positions:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from edgedec.models.config import ModelConfig
 from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.reference import ReferenceModel
 from edgedec.models.weights import WeightSource
@@ -46,7 +47,7 @@ def verify_logits(
         rows as a chain, if it ``runs_trees``; ``row_gap``, the largest difference of a logit
         between rows alone and together, if it ``has_gap``.
     """
-    tokens = [(7919 * i + 101) % source.config.vocab_size for i in range(N_TOKENS)]
+    tokens = verification_tokens(source.config)
     expected = ReferenceModel(source).forward(tokens).logits.astype(np.float32)
     logits = runner.run(tokens, range(-1, N_TOKENS - 1))
     found = compare_logits(logits, expected)
@@ -57,6 +58,11 @@ def verify_logits(
         gap = float(np.abs(np.concatenate(alone) - logits).max())
         found["row_gap"] = max(gap, found.get("tree_max_abs_error", 0.0))
     return found
+
+
+def verification_tokens(config: ModelConfig) -> list[int]:
+    """Returns the tokens that graphs are verified on."""
+    return [(7919 * i + 101) % config.vocab_size for i in range(N_TOKENS)]
 
 
 def check_error(found: dict[str, Any], place: str, hint: str) -> None:

@@ -11,7 +11,8 @@ Inputs:
         instead of embeddings; E is T or 0. See `Capabilities`.
     features [1, T, F] float32: what a draft head reads beside each token; see `draft_heads`.
     parents [1, N] int64: for each node of the pending tree its parent's index, -1 for the prefix;
-        the last T belong to this pass. past_length [1] int64: committed tokens.
+        the last T belong to this pass. past_length [1] int64: committed tokens, or rows of the KV
+        cache before those that the pass writes.
     attention_bias [1, 1, T, P + T] float32: 0 where a row may look, a large negative number
         elsewhere. attention_mask [1, P + T] int64: ones.
     layer_gates [2 * n_layers] int64: entry 2i for the attention of layer i, 2i + 1 for its MLP;
@@ -25,6 +26,8 @@ Outputs:
     logits [1, R, V] float32; hidden.I [1, T, hidden_size] float32, the residual stream after I
     layers (where gates are closed, after those that ran); stats.NAME, one of `ROW_STATS`, each
     [R, ...].
+
+Graphs of float16 alone take and give float16 for float32, and int32 for int64.
 """
 
 from __future__ import annotations
@@ -79,11 +82,18 @@ ANY_TRIPLE = "any"
 CODE_BACKENDS = ("tvm",)
 """Backends whose graphs are compiled code, which is executed."""
 
-BESIDE_BACKENDS = (*CODE_BACKENDS, "openvino")
-"""Backends that map the file `WEIGHTS_BESIDE`; other graphs, of ONNX, name their files."""
-
 WEIGHTS_BESIDE = "weights.bin"
 """File beside a graph that holds its weights."""
+
+READ_FILES = {
+    "tvm": WEIGHTS_BESIDE,
+    "openvino": WEIGHTS_BESIDE,
+    "coreml": "weights/weight.bin",
+}
+"""Backend -> the file that its graphs read, seen from their folder; those of ONNX name theirs."""
+
+SYSTEMS = {"coreml": ("Darwin", "macOS 15 or later")}
+"""Backend -> the one system that runs its graphs, as Python calls it and as people do."""
 
 _PAST = re.compile(r"past_key_values\.(\d+)\.(key|value)")
 
@@ -129,7 +139,8 @@ class KVLayout:
         [L, n_kv_heads, C, head_size]. int8: both [L, n_kv_heads, C / 16, block_nbytes] uint8: 16
         float16 scales, one for each token, then the codes.
         ``rows``: inputs and outputs of each layer, copied by each pass. ``states``: in memory of
-        the graph's own, [1, n_kv_heads, P, head_size] under the names that such inputs would have.
+        the graph's own, of OpenVINO [1, n_kv_heads, P, head_size] under the names that such inputs
+        would have.
     format: of the numbers. row_nbytes: bytes of one token, keys and values of all layers.
     block_nbytes: of 16 keys or 16 values of one head; 0 but for ``panels``.
     ring_layers: layers with a window, rising, that keep the latest tokens only. They are no part of
@@ -255,7 +266,7 @@ class GraphContract:
         if self.kv.kind == "panels":
             return (K_CACHE, V_CACHE, *((K_RING, V_RING) if self.kv.ring_layers else ()))
         if self.kv.kind == "states":
-            return (BEAM_IDX,)
+            return ()
         return self.past_ports or (past_port(0, "key"),)
 
     def _check(self, name: str, ports: tuple[str, ...], key: str, what: str) -> None:

@@ -19,7 +19,7 @@ from edgedec.models.bundle_files import (
 )
 from edgedec.models.errors import BundleError
 from edgedec.models.fields import Fields, shown
-from edgedec.models.graph import BESIDE_BACKENDS, WEIGHTS_BESIDE
+from edgedec.models.graph import READ_FILES
 from edgedec.models.model_entry import DRAFT_MODEL, TARGET_MODEL, ModelEntry, read_model_entry
 from edgedec.models.onnx_locations import locations
 
@@ -236,8 +236,8 @@ def _check_references(manifest: BundleManifest) -> None:
 def check_locations(folder: Path, manifest: BundleManifest) -> None:
     """Raises if a graph reads files that are not listed as its weights."""
     for name, model in manifest.models.items():
-        is_beside = model.contract.backend in BESIDE_BACKENDS
-        read = {WEIGHTS_BESIDE} if is_beside else locations(folder / model.graph)
+        read_file = READ_FILES.get(model.contract.backend)
+        read = {read_file} if read_file else locations(folder / model.graph)
         _check_listed(f"models.{name}", model.graph, model.weights, read)
     for name, entry in manifest.auxiliary.items():
         found = locations(folder / entry.graph)

@@ -19,7 +19,8 @@ class DeviceTarget:
     ``other_compilers`` is asked for. weight_formats: formats its matrices may keep; any other is
     stored as float32. kv_formats: of its KV cache, the usual one first. triple: processor and
     system that compiled code is for, or ``any``. providers: of ONNX Runtime, the first that is
-    there runs the graph, or devices of OpenVINO; none for other runtimes.
+    there runs the graph, or devices of OpenVINO; none for other runtimes. usual_context: positions
+    of its graphs where nobody says, at most; 0 for as many as the model was trained for.
     """
 
     name: str
@@ -30,6 +31,7 @@ class DeviceTarget:
     triple: str = ANY_TRIPLE
     providers: tuple[str, ...] = ("CPUExecutionProvider",)
     other_compilers: tuple[str, ...] = ()
+    usual_context: int = 0
 
     def __post_init__(self) -> None:
         if unknown := sorted(set(self.weight_formats) - set(FORMATS)):

@@ -70,6 +70,7 @@ Of two side by side neither imports the other. The public surface comes last.
 
 OPTIONAL = {
     "runtime/sampling/grammar.py": {"llguidance"},
+    "runtime/backends/coreml.py": {"coremltools"},
     "kernels/tvm_program.py": {"tvm_ffi"},
     "runtime/backends/openvino.py": {"openvino"},
     "runtime/backends/_openvino.py": {"openvino"},

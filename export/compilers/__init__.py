@@ -18,7 +18,12 @@ from edgedec.models.graph import GraphContract
 
 __all__ = ["GraphCompiler", "compiler_names", "find_compiler"]
 
-_EXTRAS = {"tvm": "edgedec[tvm]", "tvm_ffi": "edgedec[tvm]", "openvino": "edgedec[openvino]"}
+_EXTRAS = {
+    "tvm": "edgedec[tvm]",
+    "tvm_ffi": "edgedec[tvm]",
+    "openvino": "edgedec[openvino]",
+    "coremltools": "edgedec[coreml]",
+}
 """Package that a compiler needs -> what installs it."""
 
 

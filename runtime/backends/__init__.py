@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pkgutil
+import platform
 import threading
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
 from edgedec.models.errors import BundleError
-from edgedec.models.graph import ANY_TRIPLE
+from edgedec.models.graph import ANY_TRIPLE, SYSTEMS
 from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions.model import Model
@@ -19,6 +20,7 @@ _PACKAGES = {
     "onnxruntime": "onnxruntime",
     "tvm_ffi": "apache-tvm-ffi",
     "openvino": "'edgedec[openvino]'",
+    "coremltools": "'edgedec[coreml]'",
 }
 """What a backend imports -> what installs it."""
 
@@ -88,6 +90,7 @@ def _new_model(folder: Path, entry: ModelEntry, threads: int, affinity: Affinity
             f"{graph} is for the backend {contract.backend}, which this edgedec does not have: "
             "install the edgedec that wrote the bundle, or export the model again"
         )
+    _check_system(graph, contract.backend)
     try:
         module = import_module(f"{__name__}.{contract.backend}")
     except ImportError as error:
@@ -112,6 +115,15 @@ def _check_triple(graph: Path, triple: str) -> None:
         raise BundleError(
             f"{graph} was compiled for {triple}, this machine is {machine_triple()}: export the "
             "model again for it"
+        )
+
+
+def _check_system(graph: Path, backend: str) -> None:
+    name, text = SYSTEMS.get(backend, (platform.system(), ""))
+    if platform.system() != name:
+        raise BundleError(
+            f"{graph} is for {backend}, which {text} runs, this machine is {machine_triple()}: run "
+            "it there, or export the model again with --target cpu"
         )
 
 

@@ -63,7 +63,7 @@ def test_failures_exit_with_1_and_one_line(cli: Cli, tmp_path: Path) -> None:
     assert done.exit_code == 1
     assert "expected a bundle directory" in done.error
     done = cli("export", "x", "-o", tmp_path / "b", "--target", "toaster")
-    assert "unknown device target 'toaster'; known: cpu, ort, portable" in done.error
+    assert "unknown device target 'toaster'; known: coreml, cpu, " in done.error
 
 
 def test_debug_shows_the_traceback(cli: Cli, tmp_path: Path) -> None:

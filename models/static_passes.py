@@ -1,0 +1,63 @@
+"""Graphs whose passes have fixed sizes: which there are, and how a pass is cut into them.
+
+Devices that compile ahead of time want every size stated. A package then holds one function for
+each kind of pass; rows that nobody asked for fill up what a pass is short of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class StaticPass:
+    """One function of a package: ``n_rows`` tokens, logits of ``n_logits`` of them."""
+
+    name: str
+    n_rows: int
+    n_logits: int
+
+
+DECODE = StaticPass("decode", 1, 1)
+VERIFY = StaticPass("verify", 8, 8)
+PREFILL = StaticPass("prefill", 64, 1)
+STATIC_PASSES = (PREFILL, DECODE, VERIFY)
+
+SPARE_ROWS = 2 * PREFILL.n_rows
+"""Rows of a KV cache behind the context: what fills up a pass, and tokens that were not kept."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows ``start`` to ``stop`` of a pass, computed by ``static``."""
+
+    static: StaticPass
+    start: int
+    stop: int
+
+
+def coreml_port(name: str) -> str:
+    """Returns what Core ML calls the port ``name``: it takes no dots."""
+    return name.replace(".", "_")
+
+
+def pieces(n_rows: int, asked: Sequence[int]) -> Iterator[Piece]:
+    """Yields what a pass of ``n_rows`` is cut into, of which rows ``asked`` give logits.
+
+    Many rows at once pay where at most one of them gives logits, few are cheaper in the small
+    functions.
+    """
+    start = 0
+    while start < n_rows:
+        left = n_rows - start
+        n_asked = sum(start <= row < start + PREFILL.n_rows for row in asked)
+        if left == 1:
+            static = DECODE
+        elif left > 2 * VERIFY.n_rows and n_asked <= PREFILL.n_logits:
+            static = PREFILL
+        else:
+            static = VERIFY
+        stop = min(start + static.n_rows, n_rows)
+        yield Piece(static, start, stop)
+        start = stop
