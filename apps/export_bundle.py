@@ -100,6 +100,14 @@ def export(
             "that runs without it (extra tvm).",
         ),
     ] = None,
+    triple: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TRIPLE",
+            help="Make the bundle for one kind of machine, edgedec's kernels for it included: "
+            "aarch64-linux-gnu or x86_64-linux-gnu. Needs a checkout, and a C++ compiler for it.",
+        ),
+    ] = None,
     kv_cache: Annotated[
         KVCacheFormat | None,
         typer.Option(
@@ -176,6 +184,8 @@ def export(
 
       edgedec export path/to/layerskip-model --exit 4,8 -o model.edgedec
 
+      edgedec export model.gguf -o board.edgedec --triple aarch64-linux-gnu
+
       edgedec export model.gguf -o model.edgedec --target coreml --context 1024
 
       edgedec export large.gguf --draft small.gguf --draft-corpus src/ -o pair.edgedec
@@ -210,6 +220,8 @@ def export(
         target_bits=target_bits,
         lora=tuple(map(_parse_lora, lora or ())),
         exit=ExitConfig(exits, head_size, draft_corpus) if exits else None,
+
+        triple=triple,
     )
     with ProgressBars(bytes_amount, has_lines=True) as bars:
         done = pipeline.export(config, bars.report)

@@ -10,6 +10,7 @@ from edgedec.export.quantize import MIXED, SCHEMES
 from edgedec.models.errors import ConfigError
 from edgedec.models.graph import KVFormat, as_kv_format
 from edgedec.targets import device_target
+from edgedec.targets.triples import find_triple
 
 DRAFT_HEAD_SIZE = 49152
 """Tokens that a draft model's trimmed head knows unless told otherwise. Fewer make its step little
@@ -90,6 +91,8 @@ class ExportConfig:
     calibrate: text on which matrices are quantised. target_bits: of a weight on the mean, for the
     quantization ``mixed``. lora: folders of adapters to merge, with their weights. exit: early
     exits, if the target model shall have some.
+    quantization ``mixed``. lora: folders of adapters to merge, with their weights. triple:
+    processor and system that the bundle is for, and brings kernels for; any, without, when None.
     """
 
     source: str
@@ -107,6 +110,7 @@ class ExportConfig:
     target_bits: float | None = None
     lora: tuple[tuple[Path, float], ...] = ()
     exit: ExitConfig | None = None
+    triple: str | None = None
 
     def __post_init__(self) -> None:
         _check_scheme(self.quantization)
@@ -119,6 +123,7 @@ class ExportConfig:
             "fused",
         ):
             raise ConfigError("early exits need a fused graph: leave out --target and --compiler")
+        _check_triple(self)
         known = device_target(self.device_target).kv_formats
         if self.kv_format is not None and as_kv_format(self.kv_format) not in known:
             raise ConfigError(
@@ -143,6 +148,18 @@ def _check_compiler(config: ExportConfig) -> None:
         raise ConfigError(
             f"compiler is {config.compiler!r}, device target {device.name} has "
             f"{' or '.join(known)}: leave out --compiler, or choose another --target"
+        )
+
+
+def _check_triple(config: ExportConfig) -> None:
+    if config.triple is None:
+        return
+    find_triple(config.triple)
+    compiler = config.compiler or device_target(config.device_target).compiler
+    if compiler != "fused":
+        raise ConfigError(
+            f"--triple {config.triple} brings edgedec's kernels, which graphs of the compiler "
+            f"{compiler} have no use for or are bound to: export with --target cpu alone"
         )
 
 

@@ -13,6 +13,7 @@ from edgedec.export.calibration.phase import forget_unfinished
 from edgedec.export.checkpoint import open_checkpoint
 from edgedec.export.config import ExportConfig
 from edgedec.export.heads.exits import add_exit
+from edgedec.export.cross_kernels import add_kernels, check_tools
 from edgedec.export.lora import Merged
 from edgedec.export.model_export import ModelExport, Phases
 from edgedec.export.optimum_model import OptimumModel, emit_with_optimum, find_recipeless
@@ -25,6 +26,7 @@ from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.manifest import BundleManifest
 from edgedec.models.model_entry import DRAFT_MODEL, TARGET_MODEL
 from edgedec.targets import device_target
+from edgedec.targets.triples import find_triple
 
 OnProgress = Callable[[str, int, int], None]
 """Phase, bytes done in it, bytes in all (0: unknown)."""
@@ -63,6 +65,8 @@ def export(config: ExportConfig, on_progress: OnProgress | None = None) -> Expor
         BundleError: The destination cannot be written; whatever was there is untouched.
     """
     check_destination(config.destination, config.is_overwrite_allowed)
+    if config.triple:
+        check_tools(find_triple(config.triple))
     makings = _open(config)
     with bundle_folder(config.destination, config.is_overwrite_allowed) as folder:
         models = {kind: making.make(bundle_folder=folder) for kind, making in makings.items()}
@@ -116,11 +120,17 @@ def _open_target(config: ExportConfig) -> _Making:
         hidden_layers=tuple(sorted({*config.hidden_layers, *(exits.layers if exits else ())})),
     )
     return _Making(make, FIRST_PHASES, (*_phases(config), *(EXIT_PHASES if exits else ())))
+    return _Making(make, FIRST_PHASES, (*_phases(config), *_last_phases(config)))
 
 
 def _phases(config: ExportConfig) -> Phases:
     """Returns the phases behind the first: quantise, those of the compiler, verify."""
     return recipe_phases(config.compiler or device_target(config.device_target).compiler)
+
+
+def _last_phases(config: ExportConfig) -> Phases:
+    """Returns the phases that a bundle of more than models needs."""
+    return (("kernels", add_kernels),) if config.triple else ()
 
 
 class _Run:

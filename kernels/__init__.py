@@ -18,7 +18,7 @@ from edgedec.kernels.cpu import (
 from edgedec.kernels.embed_op import embed, unpack_rows
 from edgedec.kernels.experts_op import PackedExperts, experts
 from edgedec.kernels.head_norm_op import head_norm
-from edgedec.kernels.library import Scoring, has_library, library_path
+from edgedec.kernels.library import Scoring, has_library, lend_library, library_path
 from edgedec.kernels.limits import multiply_rate, read_rate
 from edgedec.kernels.linear_op import linear
 from edgedec.kernels.row_stats_op import row_stats
@@ -36,6 +36,7 @@ __all__ = [
     "has_library",
     "head_norm",
     "kv_block_nbytes",
+    "lend_library",
     "library_path",
     "linear",
     "multiply_rate",

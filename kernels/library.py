@@ -81,8 +81,16 @@ class PlainArgs(ctypes.Structure):
     )
 
 
+_lent: list[Path] = []
+
+
+def lend_library(path: Path) -> None:
+    """Makes ``path`` the compiled kernels of this process, if they were not built."""
+    _lent[:] = [path]
+
+
 def library_path() -> Path:
-    """Returns where the compiled kernels are; RuntimeError if they were not built.
+    """Returns where the compiled kernels are; RuntimeError if they were not built, or lent.
 
     In an editable installation they lie beside the installed package, not beside this file, so
     every folder of the package is searched.
@@ -93,6 +101,8 @@ def library_path() -> Path:
         for name in _NAMES:
             if (path := Path(folder) / name).is_file():
                 return path
+    if _lent:
+        return _lent[0]
     raise RuntimeError(f"the compiled kernels ({_NAMES[0]}) are missing: {_REBUILD}")
 
 

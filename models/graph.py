@@ -92,6 +92,9 @@ READ_FILES = {
 }
 """Backend -> the file that its graphs read, seen from their folder; those of ONNX name theirs."""
 
+BUNDLED_KERNELS = "kernels/libedgedec_kernels.so"
+"""File of a bundle that holds edgedec's kernels, for an installation that has none."""
+
 SYSTEMS = {"coreml": ("Darwin", "macOS 15 or later")}
 """Backend -> the one system that runs its graphs, as Python calls it and as people do."""
 

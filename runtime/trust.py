@@ -13,7 +13,7 @@ import platformdirs
 
 from edgedec.models.bundle_files import file_sha256
 from edgedec.models.errors import BundleError
-from edgedec.models.graph import CODE_BACKENDS
+from edgedec.models.graph import BUNDLED_KERNELS, CODE_BACKENDS
 from edgedec.models.manifest import BundleManifest
 
 LIBRARY_SUFFIX = ".so"
@@ -22,7 +22,8 @@ LIBRARY_SUFFIX = ".so"
 def libraries(folder: Path, manifest: BundleManifest) -> list[Path]:
     """Returns the libraries of the bundle at ``folder``, none if it holds no compiled code."""
     code = [m for m in manifest.models.values() if m.contract.backend in CODE_BACKENDS]
-    return [folder / path for m in code for path in m.files if path.endswith(LIBRARY_SUFFIX)]
+    found = [folder / path for m in code for path in m.files if path.endswith(LIBRARY_SUFFIX)]
+    return [*found, *(folder / path for path in manifest.files if path == BUNDLED_KERNELS)]
 
 
 def trust(libraries: Iterable[Path]) -> None:

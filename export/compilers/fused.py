@@ -47,7 +47,7 @@ def contract(model: RecipeModel) -> GraphContract:
     return GraphContract(
         compiler="fused",
         backend="fused",
-        triple=device.triple,
+        triple=model.config.triple or device.triple,
         providers=device.providers,
         inputs=port_names(model.graph.graph.input),
         outputs=port_names(model.graph.graph.output),

@@ -11,7 +11,7 @@ import numpy as np
 from edgedec import kernels
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, ConfigError, SessionError
-from edgedec.models.graph import KV_PANEL, LAYER_GATES, GraphContract
+from edgedec.models.graph import BUNDLED_KERNELS, KV_PANEL, LAYER_GATES, GraphContract
 from edgedec.runtime.backends._kv_cache import Array, kv_row_nbytes
 from edgedec.runtime.backends._layer_caches import LayerCaches
 from edgedec.runtime.backends._model_facts import ModelFacts
@@ -19,6 +19,7 @@ from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.state import KVRows
 from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.trust import check_trusted
 
 T = TypeVar("T")
 
@@ -31,6 +32,10 @@ class InPlaceModel(ModelFacts, Generic[T]):
     def __init__(
         self, graph: Path, config: ModelConfig, contract: GraphContract, affinity: Affinity
     ) -> None:
+        bundled = graph.parents[1] / BUNDLED_KERNELS
+        if not kernels.has_library() and bundled.is_file():
+            check_trusted(bundled)
+            kernels.lend_library(bundled)
         if not kernels.has_library():
             raise BundleError(
                 f"{graph} needs edgedec's kernels, which this installation lacks: reinstall "

@@ -11,6 +11,8 @@ import pytest
 
 from edgedec import kernels
 
+from .conftest import MAIN
+
 ISAS = ("neoni8mm", "neondot", "scalar")
 DIGESTS = "tests/arm/digests.py"
 PROMPT = "Why is the sky blue?"
@@ -104,6 +106,24 @@ def test_run_gives_the_tokens_it_gives_here(isa, arm, here, smollm2_bundle):
     found = arm.edgedec(*arguments, isa=isa).json
     assert found["n_new_tokens"] == 12
     assert (found["token_ids"], found["text"]) == (expected["token_ids"], expected["text"])
+
+
+WITHOUT_KERNELS = "from edgedec.kernels import library; library._NAMES = ('none',)"
+
+
+def test_a_bundle_for_arm_brings_its_kernels(arm, here, smollm2_gguf, smollm2_bundle, tmp_path):
+    """Made here, refused here, and run there by an edgedec that has no kernels of its own."""
+    bundle = tmp_path / "b"
+    made = here.edgedec("export", smollm2_gguf, "-o", bundle, "--triple", "aarch64-linux-gnu")
+    assert made.exit_code == 0, made.err
+    assert "aarch64-linux-gnu" in here.edgedec("inspect", bundle).out
+    arguments = (PROMPT, "--max-new-tokens", 8, "--json")
+    refused = here.edgedec("run", bundle, *arguments)
+    assert refused.exit_code == 1
+    assert "was compiled for aarch64-linux-gnu, this machine is x86_64" in refused.err
+    assert len(refused.err.splitlines()) == 1
+    found = arm.python("-c", f"{WITHOUT_KERNELS}; {MAIN}", "run", bundle, *arguments).json
+    assert found["token_ids"] == here.edgedec("run", smollm2_bundle, *arguments).json["token_ids"]
 
 
 def test_run_on_an_old_processor(here, arm, smollm2_bundle):
