@@ -220,7 +220,6 @@ def export(
         target_bits=target_bits,
         lora=tuple(map(_parse_lora, lora or ())),
         exit=ExitConfig(exits, head_size, draft_corpus) if exits else None,
-
         triple=triple,
     )
     with ProgressBars(bytes_amount, has_lines=True) as bars:

@@ -12,8 +12,8 @@ from edgedec.export.bundle import bundle_folder, check_destination
 from edgedec.export.calibration.phase import forget_unfinished
 from edgedec.export.checkpoint import open_checkpoint
 from edgedec.export.config import ExportConfig
-from edgedec.export.heads.exits import add_exit
 from edgedec.export.cross_kernels import add_kernels, check_tools
+from edgedec.export.heads.exits import add_exit
 from edgedec.export.lora import Merged
 from edgedec.export.model_export import ModelExport, Phases
 from edgedec.export.optimum_model import OptimumModel, emit_with_optimum, find_recipeless

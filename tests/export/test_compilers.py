@@ -27,6 +27,9 @@ GgufMaker = Callable[..., Path]
 OF_OTHERS = ("coreml",)
 """Targets whose graphs are not ONNX; `test_coreml.py` exports for them."""
 
+NEEDED = {"coreml": "coremltools", "openvino": "openvino", "tvm": "tvm"}
+"""Compiler -> package of an extra that not everybody has."""
+
 CASES = [
     (name, kv_format)
     for name in device_target_names()
@@ -108,6 +111,7 @@ def check_capabilities(entry: ModelEntry, inputs: dict[str, Any], outputs: dict[
 def test_the_graph_has_what_its_contract_states(
     make_gguf: GgufMaker, tmp_path: Path, target: str, kv_format: Any
 ) -> None:
+    pytest.importorskip(NEEDED.get(target, "onnx"))
     config = ExportConfig(
         str(make_gguf("qwen2")), tmp_path / "b", device_target=target, hidden_layers=(0, 2),
         context=32, kv_format=kv_format,
@@ -128,9 +132,8 @@ def test_every_compiler_is_found_and_has_a_target() -> None:
     used = {name for device in devices for name in (device.compiler, *device.other_compilers)}
     assert used == set(compiler_names())
     for name in compiler_names():
-        needed = {"coreml": "coremltools", "openvino": "openvino", "tvm": "tvm"}.get(name, "onnx")
-        if find_spec(needed) is None:
-            continue  # of an extra
+        if find_spec(NEEDED.get(name, "onnx")) is None:
+            continue
         compiler = find_compiler(name)
         assert compiler.PHASES
         assert compiler.GRAPH_NAME
