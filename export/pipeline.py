@@ -119,7 +119,6 @@ def _open_target(config: ExportConfig) -> _Making:
         quantization=config.quantization,
         hidden_layers=tuple(sorted({*config.hidden_layers, *(exits.layers if exits else ())})),
     )
-    return _Making(make, FIRST_PHASES, (*_phases(config), *(EXIT_PHASES if exits else ())))
     return _Making(make, FIRST_PHASES, (*_phases(config), *_last_phases(config)))
 
 
@@ -130,7 +129,10 @@ def _phases(config: ExportConfig) -> Phases:
 
 def _last_phases(config: ExportConfig) -> Phases:
     """Returns the phases that a bundle of more than models needs."""
-    return (("kernels", add_kernels),) if config.triple else ()
+    return (
+        *(EXIT_PHASES if config.exit else ()),
+        *((("kernels", add_kernels),) if config.triple else ()),
+    )
 
 
 class _Run:
