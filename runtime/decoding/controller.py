@@ -13,13 +13,14 @@ costs nothing, and a draft model that lost is tried again at growing distances.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from edgedec.runtime.decoding.acceptance import Backoff, Trust
 from edgedec.runtime.decoding.cost_book import CostBook
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.decisions import Decision, DecisionLog
-from edgedec.runtime.decoding.model_advisor import ModelAdvisor, ModelPlan, ModelRates
+from edgedec.runtime.decoding.model_advisor import ModelPlan, ModelRates
+from edgedec.runtime.decoding.model_choice import ModelChoice
 from edgedec.runtime.decoding.planner import Drafters, DraftingTeam, Planning, RoundTimings
 from edgedec.runtime.drafting.best_first import MAX_PROBABILITY
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
@@ -45,11 +46,11 @@ _FREE = Budget(n_nodes=MAX_NODES, depth=MAX_NODES, min_value=0.02)
 
 
 class Controller:
-    """A `Planner` that weighs free drafters, a draft model and plain decoding each round.
+    """A `Planner` that weighs free drafters, models that draft and plain decoding each round.
 
     Args:
-        costs: Asked for the target's cost table when a round has to be planned; measuring may
-            happen then. model_role: what the draft model's cost table is called there.
+        costs: Asked for cost tables when a round has to be planned; measuring may happen then.
+        models: By the roles that their costs are kept under.
     """
 
     name = "auto"
@@ -58,13 +59,12 @@ class Controller:
         self,
         free: Sequence[Drafter],
         costs: CostBook,
-        model: ModelDrafter | None = None,
-        model_role: str = "draft",
+        models: Mapping[str, ModelDrafter] | None = None,
     ) -> None:
-        self.drafters = Drafters(free, model)
+        self.drafters = Drafters(free, tuple((models or {}).values()))
         self.costs = costs
-        self.model_role = model_role
-        self._model_rates: ModelRates | None = None
+        self._roles = tuple(models or ())
+        self._model_rates: dict[str, ModelRates] = {}
         self.trust = {drafter.name: Trust() for drafter in free}
         self.hidden_layers = self.drafters.hidden_layers
 
@@ -72,15 +72,25 @@ class Controller:
     def failures(self) -> dict[str, str]:
         return self.drafters.failures
 
-    def model_rates(self, promise: Promise | None) -> ModelRates:
-        """Returns what was learned of the model that drafts; at first what it promises."""
-        if self._model_rates is None:
-            self._model_rates = ModelRates() if promise is None else ModelRates(promise.acceptance)
-        return self._model_rates
+    def model_rates(self, role: str, promise: Promise | None) -> ModelRates:
+        """Returns what was learned of a model that drafts; at first what it promises."""
+        if role not in self._model_rates:
+            first = ModelRates() if promise is None else ModelRates(promise.acceptance)
+            self._model_rates[role] = first
+        return self._model_rates[role]
 
     def begin(self, prompt: DraftPrompt, target: TokenSequence) -> ControlledPlanning:
         """Returns the part of a new output's request."""
-        return ControlledPlanning(self, self.drafters.begin(prompt), target)
+        team = self.drafters.begin(prompt)
+        begun = {drafting.name: drafting for drafting in team.models}
+        names = [drafter.name for drafter in self.drafters.models]
+        models = [
+            (role, begun[name])
+            for role, name in zip(self._roles, names, strict=True)
+            if name in begun
+        ]
+        choice = ModelChoice(models, self.costs, self.model_rates)
+        return ControlledPlanning(self, team, choice, target)
 
     def close(self) -> None:
         self.drafters.close()
@@ -89,34 +99,48 @@ class Controller:
 class ControlledPlanning(Planning):
     """The rounds of one output."""
 
-    def __init__(self, controller: Controller, team: DraftingTeam, target: TokenSequence) -> None:
+    def __init__(
+        self,
+        controller: Controller,
+        team: DraftingTeam,
+        choice: ModelChoice,
+        target: TokenSequence,
+    ) -> None:
         self._controller = controller
         self._team = team
+        self._choice = choice
+        self._plan = ModelPlan()
         self._target = target
         self._trust = controller.trust
         self._backoffs = {name: Backoff(1, _LONGEST_REST) for name in controller.trust}
         self._costs: CostTable | None = None
-        self._advisor: ModelAdvisor | None = None
         self.log = DecisionLog()
         self._proposed = DraftTree()
         self._decision: Decision | None = None
 
     @property
     def model(self) -> ModelDrafting | None:
-        return None if self._team.model is None else self._team.model.drafting
+        return self._choice.drafting
+
+    @property
+    def models(self) -> Sequence[ModelDrafting]:
+        return [model.drafting for model in self._team.models]
 
     def propose(self, context: DraftContext, room: Budget) -> Passes[DraftTree]:
         costs = yield from self._measured_costs()
         tree = self._ask_free(context, room)
         chosen, rate = best_part(tree, costs, 0.0, room.n_nodes)
-        plan = yield from self._plan_model(context, room, costs, rate)
+        plan = yield from self._choice.plan(context, room, costs, rate)
         if plan.levels:
-            tree = yield from self._ask_model(context, room, costs, plan, tree)
-            chosen, rate = best_part(tree, costs, self._drafted_ms(), room.n_nodes)
-        self._proposed = reordered(tree, chosen)
+            drafted, budget = yield from self._choice.propose(
+                context, room, costs, plan, 2 * MAX_NODES
+            )
+            both = len(tree) and len(drafted)
+            tree = fuse([drafted, tree], budget) if both else drafted
+            chosen, rate = best_part(tree, costs, self._choice.drafted_ms, room.n_nodes)
+        self._plan, self._proposed = plan, reordered(tree, chosen)
         plain = 1.0 / costs.ms(1)
-        model = "draft" if self._team.model is None else self._team.model.name
-        self._decision = Decision(len(chosen), plan.levels, rate / plain, model)
+        self._decision = Decision(len(chosen), plan.levels, rate / plain, self._choice.name)
         return self._proposed.subtree(range(len(chosen)))
 
     def observe(
@@ -155,40 +179,6 @@ class ControlledPlanning(Planning):
                 found.append(scaled(tree, self._trust[drafting.name].factor))
         return found[0] if len(found) == 1 else fuse(found, budget)
 
-    def _plan_model(
-        self, context: DraftContext, room: Budget, costs: CostTable, free_rate: float
-    ) -> Passes[ModelPlan]:
-        model = self._team.model
-        if model is None or model.is_off:
-            return ModelPlan()
-        if self._advisor is None:
-            drafting, controller = model.drafting, self._controller
-            promise = drafting.promise
-            if promise is None:
-                own = yield from controller.costs.of(controller.model_role, drafting.sequence)
-            else:
-                own = costs.scaled(promise.cost)
-            self._advisor = ModelAdvisor(drafting, own, controller.model_rates(promise))
-        return self._advisor.plan(context, room, costs, free_rate)
-
-    def _ask_model(
-        self,
-        context: DraftContext,
-        room: Budget,
-        costs: CostTable,
-        plan: ModelPlan,
-        free: DraftTree,
-    ) -> Passes[DraftTree]:
-        """Returns the draft model's tree with the free drafters' hung in."""
-        assert self._advisor is not None
-        assert self._team.model is not None
-        budget = self._advisor.budget(plan, room, costs, 2 * MAX_NODES)
-        tree = yield from self._team.model.propose(context, budget)
-        return fuse([tree, free], budget) if len(free) and len(tree) else tree
-
-    def _drafted_ms(self) -> float:
-        return 0.0 if self._advisor is None else self._advisor.drafted_ms
-
     def _learn(
         self, tree: DraftTree, outcome: RoundOutcome, path: list[int], timings: RoundTimings
     ) -> None:
@@ -212,14 +202,8 @@ class ControlledPlanning(Planning):
                 self._backoffs[name].reset()
             else:
                 self._backoffs[name].lost()
-        if self._advisor is None:
-            return
         plain_ms = len(outcome.emitted) * self._costs.ms(1)
-        if self._decision.n_levels:
-            took_ms = timings.verify_ms + self._advisor.drafted_ms
-            self._advisor.learn(len(path), plain_ms / took_ms)
-        else:
-            self._advisor.learn_without(plain_ms / timings.verify_ms)
+        self._choice.learn(self._plan, len(path), plain_ms, timings.verify_ms)
 
 
 def best_part(

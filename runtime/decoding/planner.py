@@ -47,7 +47,12 @@ class Planning(ABC):
     @property
     @abstractmethod
     def model(self) -> ModelDrafting | None:
-        """The model that drafts, if one does."""
+        """The model that drafted for this round, or would have, if there is one."""
+
+    @property
+    @abstractmethod
+    def models(self) -> Sequence[ModelDrafting]:
+        """All models that may draft."""
 
     @abstractmethod
     def propose(self, context: DraftContext, room: Budget) -> Passes[DraftTree]:
@@ -94,16 +99,16 @@ class Planner(Protocol):
 
 
 class Drafters:
-    """The drafters of a planner: any number of free ones, and at most one with a model."""
+    """The drafters of a planner: free ones, and those with a model."""
 
-    def __init__(self, free: Sequence[Drafter], model: ModelDrafter | None = None) -> None:
+    def __init__(self, free: Sequence[Drafter], models: Sequence[ModelDrafter] = ()) -> None:
         self.free = [GuardedDrafter(drafter) for drafter in free]
-        self.model = None if model is None else GuardedModelDrafter(model)
+        self.models = [GuardedModelDrafter(model) for model in models]
 
     @property
     def all(self) -> list[GuardedDrafter | GuardedModelDrafter]:
-        """Every drafter, a model among them."""
-        return [*self.free, *([] if self.model is None else [self.model])]
+        """Every drafter."""
+        return [*self.free, *self.models]
 
     @property
     def failures(self) -> dict[str, str]:
@@ -117,8 +122,9 @@ class Drafters:
 
     def begin(self, prompt: DraftPrompt) -> DraftingTeam:
         """Returns the parts of a new output's request."""
-        model = None if self.model is None else self.model.begin(prompt)
-        return DraftingTeam([drafter.begin(prompt) for drafter in self.free], model)
+        begun = [model.begin(prompt) for model in self.models]
+        models = [model for model in begun if model is not None]
+        return DraftingTeam([drafter.begin(prompt) for drafter in self.free], models)
 
     def close(self) -> None:
         for drafter in self.all:
@@ -130,7 +136,7 @@ class DraftingTeam:
     """The parts of all drafters of a planner in one request."""
 
     free: list[GuardedDrafting]
-    model: GuardedModelDrafting | None
+    models: list[GuardedModelDrafting]
 
     def observe(self, context: DraftContext, outcome: RoundOutcome) -> None:
         """Tells all of a round."""
@@ -144,7 +150,7 @@ class DraftingTeam:
 
     @property
     def _all(self) -> list[GuardedDrafting | GuardedModelDrafting]:
-        return [*self.free, *([] if self.model is None else [self.model])]
+        return [*self.free, *self.models]
 
 
 class FixedPlanner:
@@ -157,7 +163,7 @@ class FixedPlanner:
         name: str = "",
         model: ModelDrafter | None = None,
     ) -> None:
-        self._drafters = Drafters(free, model)
+        self._drafters = Drafters(free, () if model is None else (model,))
         self._budget = budget
         self.name = name or "+".join(drafter.name for drafter in self._drafters.all)
         self.hidden_layers = self._drafters.hidden_layers
@@ -184,7 +190,11 @@ class FixedPlanning(Planning):
 
     @property
     def model(self) -> ModelDrafting | None:
-        return None if self._team.model is None else self._team.model.drafting
+        return next(iter(self.models), None)
+
+    @property
+    def models(self) -> Sequence[ModelDrafting]:
+        return [model.drafting for model in self._team.models]
 
     def propose(self, context: DraftContext, room: Budget) -> Passes[DraftTree]:
         asked = context.speculation
@@ -194,8 +204,8 @@ class FixedPlanning(Planning):
             self._budget, n_nodes=min(n_nodes, room.n_nodes), depth=min(depth, room.depth)
         )
         trees = [drafting.propose(context, budget) for drafting in self._team.free]
-        if self._team.model is not None:
-            trees.insert(0, (yield from self._team.model.propose(context, budget)))
+        for model in self._team.models:
+            trees.insert(0, (yield from model.propose(context, budget)))
         found = [tree for tree in trees if len(tree)]
         return found[0] if len(found) == 1 else fuse(found, budget)
 

@@ -103,21 +103,20 @@ class SpeculativeDecoding(Decoding):
         return self._re_anchor(context, tree, verdict, rows, timings)
 
     def end(self) -> None:
-        state, model = self._state, self._planning.model
+        state, models = self._state, self._planning.models
         state.sequence.rewind(min(state.sequence.n_tokens, len(state.tokens)))
         self._planning.end(state.tokens)
         state.stats.failed_drafters.update(self._method.failures)
-        if model is not None:
-            state.stats.n_early = model.n_early
-            state.stats.n_early_used = model.n_early_used
+        state.stats.n_early = sum(model.n_early for model in models)
+        state.stats.n_early_used = sum(model.n_early_used for model in models)
 
     def explain(self) -> list[str]:
         """Returns what was decided, a line each."""
-        lines, model, why_not = self._planning.explain(), self._planning.model, self._method
-        if model is not None:
+        lines = self._planning.explain()
+        for model in self._planning.models:
             lines += model.explain()
-        if why_not.no_overlap:
-            lines.append(f"overlap: off, {why_not.no_overlap}")
+        if why_not := self._method.no_overlap:
+            lines.append(f"overlap: off, {why_not}")
         return lines
 
     def _propose(self, context: DraftContext) -> Passes[DraftTree]:

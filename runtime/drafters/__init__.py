@@ -103,13 +103,11 @@ class ModelMethod:
     """A method whose drafter runs passes of a model. summary: what its guesses are, for users.
 
     make: is also told on which cores it may draft on while the target verifies; None: it must not.
-    is_spare: `auto`, which has one model that drafts, takes this one where there is no other.
     """
 
     summary: str
     make: Callable[[DrafterParts, CoreSplit | None], ModelDrafter]
     need: Need | None = None
-    is_spare: bool = False
     is_free: ClassVar[bool] = False
 
 

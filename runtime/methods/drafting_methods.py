@@ -21,7 +21,6 @@ from edgedec.runtime.decoding.verifiers import (
 from edgedec.runtime.drafters import (
     DrafterParts,
     FreeMethod,
-    ModelMethod,
     drafter_names,
     find_drafter,
 )
@@ -92,20 +91,21 @@ class DraftingMethods:
         free, models = self._chosen(name)
         why_not = self._why_no_overlap(verifier) if DRAFT in models else ""
         drafters = [self._free_drafter(n) for n in free]
-        model = self._model_drafter(models[0], not why_not) if models else None
-        self._check_hidden_layers([*drafters, *([model] if model else [])])
+        with_model = {n: self._model_drafter(n, not why_not) for n in models}
+        self._check_hidden_layers([*drafters, *with_model.values()])
         if name == AUTO:
-            role = self._role_of(models)
-            return Speculative(Controller(drafters, self._costs, model, role), verifier, why_not)
+            by_role = {self._role_of(n): drafter for n, drafter in with_model.items()}
+            return Speculative(Controller(drafters, self._costs, by_role), verifier, why_not)
+        model = next(iter(with_model.values()), None)
         budget = _FIXED if model is None else _FIXED_MODEL
         return Speculative(FixedPlanner(drafters, budget, name, model), verifier, why_not)
 
-    def _role_of(self, models: Sequence[str]) -> str:
-        """Returns what the costs of the model that drafts, if any, are kept under."""
+    def _role_of(self, name: str) -> str:
+        """Returns what the costs of the model of drafter ``name`` are kept under."""
         draft, head = self._parts.draft, self._parts.head
-        if EAGLE in models and head is not None:
+        if name == EAGLE and head is not None:
             return f"head-{head.identity}"
-        return f"draft-{draft.fingerprint[:12]}" if draft else ""
+        return f"draft-{draft.fingerprint[:12]}" if name == DRAFT and draft else name
 
     def _chosen(self, name: str) -> tuple[list[str], list[str]]:
         """Returns the free drafters and those with a model that a method has."""
@@ -123,12 +123,7 @@ class DraftingMethods:
             if (need := known[n].need) is not None and not self._drafter_parts.has(need):
                 raise ConfigError(f"method {n} needs {need.advice}")
         models = [n for n in chosen if not known[n].is_free]
-        if name == AUTO:
-            spare = {
-                n for n, found in known.items() if isinstance(found, ModelMethod) and found.is_spare
-            }
-            models = sorted(models, key=lambda n: n in spare)[:1]
-        if len(models) > 1:
+        if len(models) > 1 and name != AUTO:
             raise ConfigError(f"{' and '.join(models)} both draft with a model: choose one")
         return [n for n in chosen if known[n].is_free], models
 

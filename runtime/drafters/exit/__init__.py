@@ -18,5 +18,4 @@ METHOD = ModelMethod(
     "what the model itself would write if it ended after its first layers",
     _make,
     Need.EXIT,
-    is_spare=True,
 )

@@ -18,5 +18,4 @@ METHOD = ModelMethod(
     "what the model itself would write with some of its sub-layers left out",
     _make,
     Need.SKIP_SET,
-    is_spare=True,
 )

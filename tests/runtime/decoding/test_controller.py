@@ -120,7 +120,11 @@ class KnownCosts(CostBook):
 
     def __init__(self, target: dict[int, float]) -> None:
         super().__init__()
-        self._known = {"target": CostTable(dict(target)), "draft": CostTable({1: 2.0, 16: 4.0})}
+        self._known = {
+            "target": CostTable(dict(target)),
+            "draft": CostTable({1: 2.0, 16: 4.0}),
+            "head": CostTable({1: 1.0, 16: 2.0}),
+        }
 
     def of(self, role: str, sequence: TokenSequence) -> Passes[CostTable]:
         return self._known[role]
@@ -152,8 +156,8 @@ def play(planning: Planning, costs: dict[int, float], n_rounds: int) -> tuple[li
     return sizes, (len(tokens) - 10) / ms
 
 
-def make(free: list[Oracle], costs: dict[int, float], model: Oracle | None = None) -> Controller:
-    return Controller(free, KnownCosts(costs), None if model is None else OracleModel(model))
+def make(free: list[Oracle], costs: dict[int, float], *models: Oracle) -> Controller:
+    return Controller(free, KnownCosts(costs), {model.name: OracleModel(model) for model in models})
 
 
 def test_nothing_to_propose_is_plain_decoding() -> None:
@@ -200,6 +204,31 @@ def test_a_draft_model_that_is_always_wrong_rests_longer_and_longer() -> None:
     sizes, _ = run(make([], FLAT, model), FLAT, 300)
     assert model.n_asked <= 16
     assert sizes[-40:].count(0) >= 38
+
+
+def test_the_model_drafts_that_promises_most() -> None:
+    draft, head = Oracle(0.9, 0.9, 5, "draft"), Oracle(0.2, 0.9, 5, "head")
+    controller = make([], FLAT, head, draft)
+    run(controller, FLAT, 60)
+    assert draft.n_asked >= 45
+    draft.n_asked = head.n_asked = 0
+    draft.right, head.right = 0.1, 0.9
+    run(controller, FLAT, 60)
+    assert head.n_asked >= 40
+    assert "head" in " ".join(run_and_explain(controller))
+
+
+def run_and_explain(controller: Controller) -> list[str]:
+    planning = controller.begin(DraftPrompt(TEXT[:10]), ToySession(1))
+    play(planning, FLAT, 5)
+    return planning.explain()
+
+
+def test_two_models_that_are_wrong_cost_little() -> None:
+    models = Oracle(0.0, 0.8, 5, "draft"), Oracle(0.0, 0.8, 5, "head")
+    sizes, _ = run(make([], FLAT, *models), FLAT, 300)
+    assert sum(model.n_asked for model in models) <= 32
+    assert sizes[-40:].count(0) >= 36
 
 
 def test_a_draft_model_far_behind_a_short_output_is_left_alone() -> None:

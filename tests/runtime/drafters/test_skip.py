@@ -105,7 +105,7 @@ class FixedCosts(CostBook):
 @pytest.mark.parametrize(("promise", "is_asked"), [(PAYS, True), (LOSES, False)])
 def test_auto_asks_it_where_it_promises_to_pay(promise: Promise, is_asked: bool) -> None:
     model, skipped = ThinkingLess(V), SkipSet((1,), 1, V, promise)
-    strategy = Speculative(Controller([], FixedCosts(), SkipDrafter(skipped)))
+    strategy = Speculative(Controller([], FixedCosts(), {"skip": SkipDrafter(skipped)}))
     decoded(strategy, model, GenerationConfig(max_new_tokens=40, sampling=SamplingConfig()))
     assert (model.n_gated > 0) == is_asked
 
