@@ -103,7 +103,8 @@ def train_head(
         weights = continued_weights(parent, BundleWeights.of_head(bundle, before.head), lessons)
     config = head_config(target.config, len(lessons.head_ids), plan.kind)
     old = [manifest.files[path].sha256 for path in before.files] if before else []
-    known = plan, features.lengths, old
+    # However it is quantised, the training is the same.
+    known = plan.training, plan.n_logits, features.lengths, old
     file = ProgressFile(features.folder / "training.npz", known)
     head = TorchHead(config, weights, max(features.lengths), plan.kind)
     trainer = Trainer(head, lessons, plan.training, file, is_start_worth_keeping=before is not None)
