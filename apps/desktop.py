@@ -26,12 +26,7 @@ def desktop(
     *,
     threads: options.Threads = None,
     context: options.Context = None,
-    max_cpu: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SHARE", help="Of the time, for computing ahead, such as 30%; 0: none."
-        ),
-    ] = None,
+    max_cpu: options.MaxCpu = None,
     debug: options.Debug = False,
 ) -> None:
     """Open a window to write in, with suggestions at the cursor.

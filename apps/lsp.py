@@ -40,12 +40,7 @@ def lsp(
             min=0.0, max=1.0, help="Offer nothing where the likeliest tokens have less than this."
         ),
     ] = None,
-    max_cpu: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SHARE", help="Of the time, for computing ahead, such as 30%; 0: none."
-        ),
-    ] = None,
+    max_cpu: options.MaxCpu = None,
     learn: Annotated[
         str,
         typer.Option(metavar="FOLDER", help="Learn from what is written, for you alone."),
