@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from edgedec.runtime.drafters.draft.tree_drafting import TreeDrafter, TreeDrafting
-from edgedec.runtime.drafters.exit.exit_choice import ExitChoice
+from edgedec.runtime.drafters.exit.exit_choice import MAX_DEPTH, ExitChoice
 from edgedec.runtime.drafters.exit.exit_heads import BareHead
 from edgedec.runtime.drafters.exit.exit_passes import ExitPasses
 from edgedec.runtime.drafting.draft_tree import DraftTree
@@ -38,7 +38,9 @@ class ExitDrafter(TreeDrafter):
     def open(self, prompt: DraftPrompt, text: Sequence[int]) -> ExitPasses:
         """Returns passes over the request's own sequence."""
         assert prompt.target is not None
-        passes = ExitPasses(prompt.target, self.role)
+        choice = self.choice
+        layer = self.role.hidden_layers[0] if choice is None else choice.choose(MAX_DEPTH).layer
+        passes = ExitPasses(prompt.target, self.role, layer)
         if (known := prompt.hidden.get(passes.layer)) is not None:
             passes.head.learn(len(text) - len(known), known)
         return passes

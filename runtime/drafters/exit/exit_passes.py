@@ -30,9 +30,9 @@ class ExitPasses(TargetPasses):
 
     takes_guesses = False
 
-    def __init__(self, target: TokenSequence, role: HeadRole) -> None:
+    def __init__(self, target: TokenSequence, role: HeadRole, layer: int) -> None:
         super().__init__(target)
-        self.layer = role.hidden_layers[0]
+        self.layer = layer
         self._role = role
         self.head: ExitHead = AdapterHead(role) if role.is_adapter else BareHead(role)
         self._hidden: dict[int, list[Float32]] = {}  # of the tree's rows, by layer

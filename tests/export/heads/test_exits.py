@@ -20,8 +20,11 @@ from edgedec.models.head_ids import read_head_ids
 from edgedec.models.manifest import read_manifest
 from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
+from edgedec.runtime.decoding.cost_book import CostBook
+from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.engine import Engine
-from edgedec.runtime.sessions.passes import Pass, run_passes
+from edgedec.runtime.methods import head_source
+from edgedec.runtime.sessions.passes import Pass, Passes, run_passes
 from edgedec.runtime.sessions.prefill import ExactPrefiller, PrefillRequest
 from edgedec.runtime.sessions.rows import Rows
 from edgedec.runtime.sessions.sequence import TokenSequence
@@ -55,7 +58,7 @@ def model() -> Any:
         torch.nn.init.normal_(parameter, mean=float(is_norm), std=0.3 if is_norm else 0.2)
         if name.endswith(("o_proj.weight", "down_proj.weight")):
             layer = int(name.split(".")[2])
-            parameter.data *= (1.0, 0.2)[layer >= EXITS[-1]]
+            parameter.data *= (1.0, 0.05)[layer >= EXITS[-1]]
     return made
 
 
@@ -178,6 +181,28 @@ def test_later_layers_go_on_from_what_drafting_left(
     n_early = sum(len(w.tree) - w.n_known for w in rounds if w.layers and not w.layers.start)
     assert n_early == sum(len(wanted.tree) for wanted in late)  # each row once
     assert found.stats.n_accepted > 5
+
+
+@pytest.mark.parametrize(("costs", "is_used"), [({1: 0.9, 2: 0.1}, True), ({1: 2, 2: 2}, False)])
+def test_auto_takes_the_exit_that_pays(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch, costs: dict[int, float], is_used: bool
+) -> None:
+    """Whatever passes take here: a step 10 ms, every further row 1 ms."""
+
+    def fixed(book: CostBook, role: str, sequence: TokenSequence) -> Passes[CostTable]:
+        yield from ()
+        return CostTable({m: 9.0 + m for m in (1, 2, 4, 8, 16)})
+
+    monkeypatch.setattr(CostBook, "of", fixed)
+    monkeypatch.setattr(head_source, "_exit_costs", lambda *_: costs)
+    with edgedec.load(bundle) as engine:
+        found = [engine.generate(prompt, request("auto")) for prompt in PROMPTS]
+        stream = engine.stream("other words", request("auto", max_new_tokens=60))
+        assert list(stream)
+    drafted = [result.stats.by_drafter().get("exit") for result in found]
+    n_accepted = sum(counts.n_accepted for counts in drafted if counts)
+    assert n_accepted > 10 if is_used else not any(drafted)
+    assert ("exit: behind layer 2" in "\n".join(stream.explain())) == is_used
 
 
 @pytest.mark.parametrize("n_passes", range(1, 12))
