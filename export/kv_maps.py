@@ -1,7 +1,7 @@
-"""Linear maps from hidden states to the keys and values of later layers: fitted, then written.
+"""Linear maps to keys and values, from hidden states or another model's: fitted, then written.
 
-Source: KV Prediction (arXiv 2410.08391), with the model's own first layers as the auxiliary model
-and the maps in closed form.
+Source: KV Prediction (arXiv 2410.08391), with the maps in closed form; from hidden states, the
+model's own first layers are the auxiliary model.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from edgedec.export.kv_panels import kv_place
 from edgedec.export.quantize import quantize_rows
@@ -42,7 +42,9 @@ RIDGE = 3e-3
 """Penalty on the weights, in units of the mean square of a feature."""
 
 MAP_FORMAT = FORMATS["q8_0"]
+_LEAST_DEVIATION = 1e-3
 _PAGE_BYTES = 4096
+_SCALED = "scaled"
 
 
 class RidgeSums:
@@ -127,11 +129,39 @@ def normed(hidden: Float32, epsilon: float) -> Float32:
 
 @dataclass(frozen=True)
 class LayerMaps:
-    """Maps of one layer: weights [2 * n_kv_heads * head_size, D] for keys, then values; biases."""
+    """Maps of one layer: weights [2 * n_kv_heads * head_size, D] for keys, then values; biases.
+
+    first: of the D numbers they read, among those that the graph is given.
+    """
 
     layer: int
     weights: Float32
     bias: Float32
+    first: int = 0
+
+
+@dataclass(frozen=True)
+class Scales:
+    """What rows of another model's keys and values are brought to one size with: [D] each.
+
+    Keys have numbers a hundred times as large as others; no row of codes would hold both.
+    """
+
+    mean: Float32
+    deviation: Float32
+
+    @classmethod
+    def of(cls, rows: Float32) -> Self:
+        """Returns those of a text. Shapes: rows [T, D]."""
+        mean = rows.mean(axis=0, dtype=np.float64)
+        deviation = rows.std(axis=0, dtype=np.float64)
+        least = _LEAST_DEVIATION * max(float(deviation.mean()), _LEAST_DEVIATION)
+        return cls(mean.astype(np.float32), np.maximum(deviation, least).astype(np.float32))
+
+    def apply(self, rows: Float32) -> Float32:
+        """Returns ``rows`` of about mean 0 and deviation 1."""
+        result: Float32 = (rows - self.mean) / self.deviation
+        return result
 
 
 def write_kv_maps(
@@ -141,6 +171,7 @@ def write_kv_maps(
     context: int,
     kv_format: KVFormat,
     maps: Sequence[LayerMaps],
+    scales: Scales | None = None,
 ) -> tuple[str, str]:
     """Writes graph and weights of ``maps`` into ``folder``; returns the names of both files.
 
@@ -149,10 +180,15 @@ def write_kv_maps(
         k, v = Split(Linear(hidden, ones, -, Wk, bk, Wv, bv))
         Attention(Concat(k, k, v), ..., k_cache, v_cache, layer=i) -> nobody
 
+    or, with ``scales``, takes another model's keys and values for hidden states, and each layer
+    those it reads of them:
+
+        x = Slice(Mul(Sub(hidden, mean), 1 / deviation), first, first + D)
+
     for each layer: attention writes rows first, and what it then makes of one query a KV head is
     left: by count of multiplications a hundredth of prefill. Its one output says how many rows.
     """
-    writer = _Writer(config, context, kv_format, f"{stem}.bin")
+    writer = _Writer(config, context, kv_format, f"{stem}.bin", scales)
     for of_layer in maps:
         writer.add(of_layer)
     (folder / f"{stem}.bin").write_bytes(writer.weights)
@@ -164,7 +200,12 @@ class _Writer:
     """The graph of maps as it grows, and the bytes of its weights."""
 
     def __init__(
-        self, config: ModelConfig, context: int, kv_format: KVFormat, weights_name: str
+        self,
+        config: ModelConfig,
+        context: int,
+        kv_format: KVFormat,
+        weights_name: str,
+        scales: Scales | None,
     ) -> None:
         self._config = config
         self._context = context
@@ -173,7 +214,12 @@ class _Writer:
         self._nodes: list[onnx.NodeProto] = []
         self._initializers: dict[str, onnx.TensorProto] = {}
         self.weights = bytearray()
-        self._store("norm", np.ones(config.hidden_size, np.float32))
+        self._scales = scales
+        self._width = config.hidden_size if scales is None else len(scales.mean)
+        if scales is None:
+            self._store("norm", np.ones(self._width, np.float32))
+        else:
+            self._scale(scales)
 
     def add(self, maps: LayerMaps) -> None:
         """Adds the maps of one layer."""
@@ -183,9 +229,7 @@ class _Writer:
             self._matrix(f"{stem}.{name}", maps.weights[part], maps.bias[part])
             for name, part in (("key_map", slice(half)), ("value_map", slice(half, None)))
         )
-        linear = LinearNode(
-            f"{stem}.kv", HIDDEN, config.hidden_size, matrices, "norm", config.rms_norm_eps
-        )
+        linear = self._linear(f"{stem}.kv", maps, matrices)
         rope = rope_of(config.layer(maps.layer))
         tables = [f"rope.{rope.theta:g}.{rope.is_scaled:d}.{part}" for part in ("cos", "sin")]
         for name, table in zip(tables, rope_tables(config, self._context, rope), strict=True):
@@ -216,9 +260,8 @@ class _Writer:
     def model(self) -> onnx.ModelProto:
         """Returns the finished graph."""
         written = helper.make_node("Shape", [HIDDEN], [WRITTEN], name=WRITTEN, start=1, end=2)
-        width = self._config.hidden_size
         inputs = [
-            helper.make_tensor_value_info(HIDDEN, TensorProto.FLOAT, (1, "T", width)),
+            helper.make_tensor_value_info(HIDDEN, TensorProto.FLOAT, (1, "T", self._width)),
             helper.make_tensor_value_info(POSITION_IDS, TensorProto.INT64, (1, "T")),
             helper.make_tensor_value_info(PARENTS, TensorProto.INT64, (1, "T")),
             helper.make_tensor_value_info(PAST_LENGTH, TensorProto.INT64, (1,)),
@@ -232,6 +275,30 @@ class _Writer:
         return helper.make_model(
             graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="edgedec"
         )
+
+    def _scale(self, scales: Scales) -> None:
+        """Adds what all maps read: rows of about mean 0 and deviation 1."""
+        self._store("mean", scales.mean)
+        self._store("inverse_deviation", 1 / scales.deviation)
+        self._nodes += [
+            helper.make_node("Sub", [HIDDEN, "mean"], ["centred"], name="centre"),
+            helper.make_node("Mul", ["centred", "inverse_deviation"], [_SCALED], name="scale"),
+        ]
+
+    def _linear(
+        self, output: str, maps: LayerMaps, matrices: tuple[LinearMatrix, ...]
+    ) -> LinearNode:
+        """Returns the maps of one layer over what they read."""
+        width = maps.weights.shape[1]
+        if self._scales is None:
+            return LinearNode(output, HIDDEN, width, matrices, "norm", self._config.rms_norm_eps)
+        ends = [f"{output}.{name}" for name in ("first", "stop", "axis")]
+        for name, end in zip(ends, (maps.first, maps.first + width, -1), strict=True):
+            # Small enough to lie in the graph, where the runtime folds it.
+            self._initializers[name] = numpy_helper.from_array(np.array([end], np.int64), name)
+        read = f"{output}.read"
+        self._nodes.append(helper.make_node("Slice", [_SCALED, *ends], [read], name=read))
+        return LinearNode(output, read, width, matrices)
 
     def _matrix(self, stem: str, weights: Float32, bias: Float32) -> LinearMatrix:
         plain = quantize_rows(weights, MAP_FORMAT)

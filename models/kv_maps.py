@@ -1,8 +1,9 @@
-"""Maps that predict keys and values of later layers, as a bundle states and carries them."""
+"""Maps that predict keys and values, as a bundle states and carries them."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,28 +14,29 @@ from edgedec.models.graph import KV_FORMATS_OF, KVFormat
 
 HIDDEN, WRITTEN = "hidden", "written"
 """Ports of a graph of maps besides those of positions, parents, past length and KV cache: hidden
-states [1, T, hidden_size] float32 in, and the number of rows [1] int64 out."""
+states [1, T, hidden_size] float32 in, or the other model's keys and values, and the number of rows
+[1] int64 out."""
 
-KV_MAPS = "kv_maps"
-"""Kind of the entries below, among a bundle's auxiliary parts."""
+KV_MAPS, DRAFT_KV_MAPS, AUXILIARY_KV_MAPS = "kv_maps", "draft_kv_maps", "auxiliary_kv_maps"
+"""Kinds of the entries below, and their names among a bundle's auxiliary parts."""
 
 _MAX_COUNT = 2**31 - 1
+_AGAIN = "fit them again with `edgedec train kv`"
 
 
 @dataclass(frozen=True)
-class KVMapsEntry:
-    """Maps from the residual stream behind the first layers to keys and values of all later ones.
+class _MapsEntry:
+    """What maps are that write a model's KV cache.
 
-    kind: `KV_MAPS`. model: fingerprint of the model they were fitted for, on. exit_layer: layers
-    that are computed. graph, weights: files, keys of `BundleManifest.files`. kv_format: of the KV
-    cache that they write. corpus: what they were fitted on. n_tokens: of it.
-    unexplained: share of the variance of keys and values that they miss, over all later layers, on
-    the text they were fitted on. held_out: the same on text they were not.
+    kind: one of those above. model: fingerprint of the model whose keys and values they write.
+    graph, weights: files, keys of `BundleManifest.files`. kv_format: of the KV cache that they
+    write. corpus: what they were fitted on. n_tokens: of it. unexplained: share of the variance of
+    keys and values that they miss, over all layers they write, on the text they were fitted on.
+    held_out: the same on text they were not.
     """
 
     kind: str
     model: str
-    exit_layer: int
     graph: str
     weights: str
     kv_format: str
@@ -48,42 +50,97 @@ class KVMapsEntry:
         """Its files, as keys of `BundleManifest.files`."""
         return (self.graph, self.weights)
 
-    def check_fits(self, model: str, config: ModelConfig, kv_format: KVFormat) -> None:
-        """Raises a ConfigError, which names what differs, where the maps are of another model."""
-        again = "fit them again with `edgedec train kv`"
-        if self.model != model:
+    def _check_model(self, name: str, got: str, expected: str, kv_format: KVFormat) -> None:
+        if got != expected:
             raise ConfigError(
-                f"the KV maps were fitted for the model {self.model[:12]}, this one is "
-                f"{model[:12]}: {again}"
-            )
-        if not 0 < self.exit_layer < config.n_layers:
-            raise ConfigError(
-                f"the KV maps begin after layer {self.exit_layer}, the model has layers 1 to "
-                f"{config.n_layers}: {again}"
+                f"the KV maps were fitted for the {name} {got[:12]}, this one is {expected[:12]}: "
+                f"{_AGAIN}"
             )
         if self.kv_format != kv_format:
             raise ConfigError(
                 f"the KV maps write a {self.kv_format} KV cache, the model's is {kv_format}: "
-                f"{again}"
+                f"{_AGAIN}"
             )
 
 
-def read_kv_maps(fields: Fields) -> KVMapsEntry:
-    """Returns an entry of the manifest, its types and ranges checked."""
-    fields.exactly({f.name for f in dataclasses.fields(KVMapsEntry)})
-    if (kind := fields.text("kind")) != KV_MAPS:
-        fields.fail("kind", kind, KV_MAPS)
+@dataclass(frozen=True)
+class KVMapsEntry(_MapsEntry):
+    """Maps from the residual stream behind the first layers to keys and values of all later ones.
+
+    exit_layer: layers that are computed.
+    """
+
+    exit_layer: int
+
+    def check_fits(self, model: str, config: ModelConfig, kv_format: KVFormat) -> None:
+        """Raises a ConfigError, which names what differs, where the maps are of another model."""
+        self._check_model("model", self.model, model, kv_format)
+        if not 0 < self.exit_layer < config.n_layers:
+            raise ConfigError(
+                f"the KV maps begin after layer {self.exit_layer}, the model has layers 1 to "
+                f"{config.n_layers}: {_AGAIN}"
+            )
+
+
+@dataclass(frozen=True)
+class ModelKVMapsEntry(_MapsEntry):
+    """Maps from the keys and values of one model to those of all layers of another.
+
+    From the target to the draft model, or with the kind `AUXILIARY_KV_MAPS` the other way.
+
+    source: fingerprint of the model that they read.
+    """
+
+    source: str
+
+    def check_fits(self, source: str, model: str, kv_format: KVFormat) -> None:
+        """Raises a ConfigError, which names what differs, where the maps are of other models."""
+        names = ["target model", "draft model"]
+        if self.kind == AUXILIARY_KV_MAPS:
+            names.reverse()
+        self._check_model(names[0], self.source, source, kv_format)
+        self._check_model(names[1], self.model, model, kv_format)
+
+
+MapsEntry = KVMapsEntry | ModelKVMapsEntry
+_ENTRIES: dict[str, type[MapsEntry]] = {
+    KV_MAPS: KVMapsEntry,
+    DRAFT_KV_MAPS: ModelKVMapsEntry,
+    AUXILIARY_KV_MAPS: ModelKVMapsEntry,
+}
+
+
+def own_maps(auxiliary: Mapping[str, MapsEntry]) -> KVMapsEntry | None:
+    """Returns the maps from a target model's own first layers, if a bundle has some."""
+    found = auxiliary.get(KV_MAPS)
+    return found if isinstance(found, KVMapsEntry) else None
+
+
+def model_maps(auxiliary: Mapping[str, MapsEntry], kind: str) -> ModelKVMapsEntry | None:
+    """Returns the maps from model to model of that ``kind``, if a bundle has some."""
+    found = auxiliary.get(kind)
+    return found if isinstance(found, ModelKVMapsEntry) else None
+
+
+def read_kv_maps(name: str, fields: Fields) -> MapsEntry:
+    """Returns the entry ``name`` of the manifest, its types and ranges checked."""
+    if (found := _ENTRIES.get(name)) is None:
+        fields.refuse_with(None, f"is unknown, expected one of {', '.join(_ENTRIES)}")
+    fields.exactly({f.name for f in dataclasses.fields(found)})
+    if (kind := fields.text("kind")) != name:
+        fields.fail("kind", kind, name)
     if (kv_format := fields.text("kv_format")) not in (known := KV_FORMATS_OF["panels"]):
         fields.fail("kv_format", kv_format, f"one of {', '.join(known)}")
-    numbers: dict[str, Any] = {key: fields.number(key) for key in ("unexplained", "held_out")}
-    return KVMapsEntry(
-        kind=kind,
-        model=fields.text("model"),
-        exit_layer=fields.integer("exit_layer", least=1, most=_MAX_COUNT),
-        graph=fields.text("graph"),
-        weights=fields.text("weights"),
-        kv_format=kv_format,
-        corpus=fields.text("corpus"),
-        n_tokens=fields.integer("n_tokens", least=1, most=2**62),
+    texts = {key: fields.text(key) for key in ("kind", "model", "graph", "weights", "corpus")}
+    numbers = {key: fields.number(key) for key in ("unexplained", "held_out")}
+    shared: dict[str, Any] = {
+        **texts,
         **numbers,
-    )
+        "kv_format": kv_format,
+        "n_tokens": fields.integer("n_tokens", least=1, most=2**62),
+    }
+    if found is KVMapsEntry:
+        return KVMapsEntry(
+            **shared, exit_layer=fields.integer("exit_layer", least=1, most=_MAX_COUNT)
+        )
+    return ModelKVMapsEntry(**shared, source=fields.text("source"))

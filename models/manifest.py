@@ -25,7 +25,7 @@ from edgedec.models.onnx_locations import locations
 
 if TYPE_CHECKING:
     from edgedec.models.draft_heads import HeadEntry
-    from edgedec.models.kv_maps import KVMapsEntry
+    from edgedec.models.kv_maps import MapsEntry
 
 SCHEMA_VERSION = 2
 MANIFEST_NAME = "manifest.json"
@@ -60,7 +60,7 @@ class BundleManifest:
     add_bos: bool
     defaults: dict[str, Any]
     verification: dict[str, Any]
-    auxiliary: dict[str, KVMapsEntry] = field(default_factory=dict)
+    auxiliary: dict[str, MapsEntry] = field(default_factory=dict)
     head: HeadEntry | None = None
 
     @property
@@ -292,9 +292,9 @@ def _read_head(reader: Fields) -> HeadEntry:
     return read_head("head", reader.table("head"))
 
 
-def _read_auxiliary(reader: Fields) -> dict[str, KVMapsEntry]:
+def _read_auxiliary(reader: Fields) -> dict[str, MapsEntry]:
     if not (entries := reader.tables("auxiliary")):
         return {}
     from edgedec.models.kv_maps import read_kv_maps
 
-    return {name: read_kv_maps(entry) for name, entry in entries}
+    return {name: read_kv_maps(name, entry) for name, entry in entries}

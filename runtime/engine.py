@@ -32,6 +32,7 @@ from edgedec.runtime.requests.stream import OnDone, Stream
 from edgedec.runtime.sampling.masks import Masks
 from edgedec.runtime.sessions.memory import TARGET, SessionMemory
 from edgedec.runtime.sessions.model import KVPredictor, Model
+from edgedec.runtime.sessions.pool import SequencePool
 from edgedec.runtime.sessions.prefill import Progress, check_fits
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.turns import Turns
@@ -40,6 +41,7 @@ from edgedec.runtime.text.text_stream import TextStream
 from edgedec.runtime.text.tokenizer import Codec
 
 if TYPE_CHECKING:  # imported where they are needed: each import delays a first token
+    from edgedec.runtime.decoding.auxiliary import Auxiliary
     from edgedec.runtime.drafting.skip_set import SkipSet
     from edgedec.runtime.methods.draft_source import DraftSource
     from edgedec.runtime.methods.head_source import HeadSource
@@ -59,6 +61,7 @@ class LoadedModel:
     identity, tuned, skip_set, head, store, is_store_growing, split: see `MethodParts`.
     memory: what earlier prompts left. release: called with the target model in the end.
     predictor: opens what predicts keys and values of later layers, if there is such a thing.
+    auxiliary: opens what predicts all from the draft model's, whose sequences it is given.
     """
 
     model: Model
@@ -80,6 +83,7 @@ class LoadedModel:
     split: CoreSplit = field(default_factory=CoreSplit)
     release: Callable[[Model], None] = lambda model: model.close()
     predictor: Callable[[], KVPredictor] | None = None
+    auxiliary: Callable[[SequencePool], Auxiliary] | None = None
 
 
 class Engine:
@@ -110,7 +114,8 @@ class Engine:
         self._sequences: WeakSet[TokenSequence] = WeakSet()  # lent to nobody, asked for by callers
         self._abandoned: deque[Callable[[], None]] = deque()
         self.defaults = loaded.defaults
-        self._predictors = Predictors(loaded.predictor)
+        make = loaded.predictor or (self._open_auxiliary if loaded.auxiliary else None)
+        self._predictors = Predictors(make, is_for_auto=loaded.predictor is not None)
         self._masks = Masks(loaded.tokenizer, loaded.model.vocab_size)
         self._pool = loaded.memory.open(TARGET, loaded.model, loaded.context)
 
@@ -381,6 +386,10 @@ class Engine:
         loaded.release(loaded.model)
         self._predictors = Predictors(None)
         self._loaded = None
+
+    def _open_auxiliary(self) -> Auxiliary:
+        assert self._open.auxiliary is not None
+        return self._open.auxiliary(self._methods.open_draft().pool)
 
     def _tidy(self) -> None:
         """Ends the streams that were let go of unfinished."""

@@ -18,7 +18,7 @@ from edgedec.apps.measuring.loop import Measurement, Plan, Sample, measure
 from edgedec.apps.progress import ProgressBars, count_amount
 from edgedec.apps.terminal import write_out
 from edgedec.models.errors import ConfigError, EdgedecError
-from edgedec.models.kv_maps import KV_MAPS, KVMapsEntry
+from edgedec.models.kv_maps import KVMapsEntry, own_maps
 from edgedec.models.manifest import read_manifest
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine import Engine
@@ -92,7 +92,7 @@ def bench_ttft(bundle: Path, asked: TtftOptions, plan: Plan, printing: Printing)
     if printing.plot is not None:
         raise ConfigError("--plot goes without --ttft")
     manifest = read_manifest(bundle)
-    maps = manifest.auxiliary.get(KV_MAPS)
+    maps = own_maps(manifest.auxiliary)
     if maps is None:
         raise ConfigError("--ttft compares with KV maps, which this bundle lacks: fit them with "
                           "`edgedec train kv`")  # fmt: skip

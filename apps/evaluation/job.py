@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -21,15 +20,17 @@ from edgedec.apps.evaluation.human_eval import HumanEval
 from edgedec.apps.evaluation.infill import Infill
 from edgedec.apps.evaluation.perplexity import cut
 from edgedec.apps.evaluation.programs import Limits
+from edgedec.apps.evaluation.pruned import PrunedModel, check_prunable
+from edgedec.apps.evaluation.requests import PRUNED, make_requests, request_facts
 from edgedec.apps.evaluation.samples import Models, Setting
 from edgedec.apps.evaluation.tasks import Task, file_sha256, read_problems, read_text
 from edgedec.apps.evaluation.walk import Answers, Engines, Predictions, Work
 from edgedec.models.errors import ConfigError
+from edgedec.models.kv_maps import own_maps
 from edgedec.models.manifest import MANIFEST_NAME, BundleManifest, read_manifest
 from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.config.generation import EXACT, PREDICTED
-from edgedec.runtime.config.switching import ADADEC, POLICIES, SwitchConfig
+from edgedec.runtime.config.switching import ADADEC, SwitchConfig
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.cores.machine import physical_cores
 from edgedec.runtime.engine import Engine, LoadedModel
@@ -39,6 +40,7 @@ from edgedec.runtime.opening.bundle_parts import prompt_encoder
 from edgedec.runtime.opening.devices import on_device
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
+from edgedec.runtime.sessions.model import Model
 from edgedec.runtime.switching.pair import checked
 from edgedec.runtime.text.tokenizer import TOKENIZER_NAME, Tokenizer
 
@@ -86,7 +88,8 @@ class TaskOptions:
         typer.Option(
             metavar="SETTING;..",
             help="Several methods or switch settings, in turn on every problem; draft-alone "
-            "is the draft model without the target model.",
+            "is the draft model without the target model, predicted is plain decoding after a "
+            "prompt whose later layers are predicted, pruned the target model without as many.",
         ),
     ] = None
     frontier: Annotated[
@@ -166,10 +169,28 @@ class Job:
         assert source is not None
         return source
 
+    @property
+    def n_kept(self) -> int:
+        """Layers that compute a prompt when those behind them are predicted.
+
+        Raises:
+            ConfigError: The bundle has no maps that predict them, or its graph cannot be pruned.
+        """
+        maps = own_maps(self.manifest.auxiliary)
+        if maps is None:
+            raise ConfigError(
+                f"the setting {PRUNED} leaves out as many layers as KV maps predict, which this "
+                "bundle lacks: fit them with `edgedec train kv`"
+            )
+        check_prunable(self.manifest.target)
+        return maps.exit_layer
+
     def open(self, models: Models, context: int | None) -> Engine:
         """Returns an engine of the models, which keeps nothing of earlier prompts."""
         if models is Models.DRAFT:
             return self._open_draft(context or self.context)
+        if models is Models.PRUNED:
+            return self._open_pruned(context or self.context)
         loading = EngineOptions(
             threads=self.threads,
             context=context,
@@ -183,14 +204,25 @@ class Job:
 
     def _open_draft(self, context: int) -> Engine:
         """Returns an engine whose one model is the draft model."""
-        source, tokenizer = self.source(context), Tokenizer.load(self.bundle / TOKENIZER_NAME)
-        chosen = self.loading.provider, self.loading.device
+        source, chosen = self.source(context), (self.loading.provider, self.loading.device)
         entry = on_device(source.entry, *chosen, must_run=False)
         model = open_model(source.folder, entry, self.threads, self.placed)
+        return self._alone(model, source.context)
+
+    def _open_pruned(self, context: int) -> Engine:
+        """Returns an engine of the target model without the layers that KV maps predict."""
+        entry = self.manifest.target
+        graph = self.bundle / entry.graph
+        model = PrunedModel(graph, entry, self.n_kept, self.threads, self.placed)
+        return self._alone(model, context)
+
+    def _alone(self, model: Model, context: int) -> Engine:
+        """Returns an engine of one model."""
+        tokenizer = Tokenizer.load(self.bundle / TOKENIZER_NAME)
         return Engine(
             LoadedModel(
                 model=model,
-                context=source.context,
+                context=context,
                 release=release_model,
                 tokenizer=tokenizer,
                 encoder=prompt_encoder(self.bundle, self.manifest, tokenizer),
@@ -223,6 +255,8 @@ def make_job(
     texts = [*REFERENCES, *(chosen or GRID)] if what.frontier else chosen or [default]
     requests = make_requests(wanted, texts)
     job = Job(bundle, manifest, what.task, what.data, what, loading, requests)
+    if PRUNED in requests:
+        _ = job.n_kept
     if DRAFT_ALONE in requests or any(_is_pair(one.switch) for one in requests.values()):
         job.source(job.context)
     return job
@@ -246,31 +280,6 @@ def _chosen(what: TaskOptions, method: str | None) -> list[str]:
             f"{' and '.join(given)} exclude each other: name all settings with --settings"
         )
     return [text.strip() for texts in given.values() for text in texts]
-
-
-def make_requests(wanted: GenerationConfig, texts: Sequence[str]) -> dict[str, GenerationConfig]:
-    """Returns a request per setting, by the setting's label.
-
-    texts: names of methods, switch settings as `SwitchConfig.parse` reads them, or draft-alone, the
-        draft model alone.
-
-    Raises:
-        ConfigError: A text is neither.
-    """
-    requests: dict[str, GenerationConfig] = {}
-    for text in texts:
-        if not text:
-            raise ConfigError("a setting is empty, expected names such as plain,auto")
-        if text == DRAFT_ALONE:
-            requests[text] = dataclasses.replace(wanted, method=PLAIN, prefill=EXACT)
-        elif text.partition(":")[0] in POLICIES:
-            switch = SwitchConfig.parse(text)
-            requests[str(switch)] = dataclasses.replace(wanted, switch=switch)
-        else:
-            is_rough = wanted.prefill == PREDICTED
-            label = f"{text} (predicted)" if is_rough else text
-            requests[label] = dataclasses.replace(wanted, method=text)
-    return requests
 
 
 def make_work(job: Job, stack: ExitStack) -> tuple[Work, str]:
@@ -341,6 +350,8 @@ def _make_setting(job: Job, label: str, how: str) -> Setting:
     request, models = job.requests[label], Models.GIVEN
     if label == DRAFT_ALONE:
         models = Models.DRAFT
+    elif label == PRUNED:
+        models = Models.PRUNED
     elif job.what.frontier and request.method == AUTO and job.manifest.draft_name:
         models = Models.OWN  # the one that was exported to draft, not to write
     draft = None if models is Models.OWN else job.loading.draft
@@ -367,15 +378,6 @@ def _make_setting(job: Job, label: str, how: str) -> Setting:
 def _size_ratio(job: Job) -> float | None:
     pair = job.source(job.context).pair
     return None if pair is None else pair.size_ratio
-
-
-def request_facts(request: GenerationConfig) -> dict[str, Any]:
-    """Returns a request, JSON-ready."""
-    facts = dataclasses.asdict(request)
-    facts["switch"] = None if request.switch is None else str(request.switch)
-    bias = facts["sampling"]["logit_bias"]
-    facts["sampling"]["logit_bias"] = {str(key): str(value) for key, value in bias.items()}
-    return facts
 
 
 def _manifest_sha256(bundle: Path) -> str:

@@ -22,11 +22,15 @@ from edgedec.runtime.config import GenerationConfig
 
 
 class Models(StrEnum):
-    """The models that take part: the target model, with which draft model, or the draft's alone."""
+    """The models that take part: the target model, with which draft model, or the draft's alone.
+
+    The target model may lack layers.
+    """
 
     GIVEN = "target and draft model"
     OWN = "target and the bundle's own draft model"
     DRAFT = "draft model alone"
+    PRUNED = "target model without later layers"
 
 
 @dataclass(frozen=True)

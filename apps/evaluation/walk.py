@@ -101,7 +101,7 @@ class Answers:
             decode_s=result.tpot_ms / 1000 * (result.n_new_tokens - 1),
             n_prompt_tokens=result.n_prompt_tokens,
             n_new_tokens=result.n_new_tokens,
-            lossless=result.lossless and setting.models is not Models.DRAFT,
+            lossless=result.lossless and setting.models not in (Models.DRAFT, Models.PRUNED),
             tokens_by_origin=dict(Counter(result.origins)),
             stats=result.stats.to_dict(),
             switch=dict(result.switch),

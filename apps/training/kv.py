@@ -11,10 +11,10 @@ import numpy as np
 
 from edgedec.apps.training.corpus import corpus_files
 from edgedec.apps.training.kv_progress import FitFile, ReadSoFar
-from edgedec.apps.training.kv_rows import plain_kv
 from edgedec.export.kv_maps import LayerMaps, normed
 from edgedec.models.config import ModelConfig
 from edgedec.runtime.sessions.passes import Pass
+from edgedec.runtime.sessions.plain_kv import plain_kv
 from edgedec.runtime.sessions.prefill import PREFILL_CHUNK
 from edgedec.runtime.sessions.rows import Float32
 from edgedec.runtime.sessions.sequence import TokenSequence

@@ -11,8 +11,11 @@ from edgedec.runtime.sessions.passes import Passes
 from edgedec.runtime.sessions.prefill import ExactPrefiller, Prefilled, PrefillRequest
 
 if TYPE_CHECKING:
+    from edgedec.runtime.decoding.auxiliary import Auxiliary
     from edgedec.runtime.decoding.strategy import DecodeState
     from edgedec.runtime.sessions.model import KVPredictor
+
+    Early = KVPredictor | Auxiliary
 
 
 @dataclass(frozen=True)
@@ -48,11 +51,15 @@ class ExactPrefill:
 
 
 def begin_prefill(
-    state: DecodeState, request: PrefillRequest, predictor: KVPredictor | None
+    state: DecodeState, request: PrefillRequest, predictor: Early | None
 ) -> Prefilling:
     """Returns how the prompt of ``state`` is read; at once without a predictor."""
     if predictor is None or state.config.prefill == EXACT:
         return ExactPrefill(state, request)
-    from edgedec.runtime.decoding.progressive import begin_early  # few bundles predict anything
+    # Few bundles predict anything, so this is imported here.
+    from edgedec.runtime.decoding.auxiliary import Auxiliary, begin_auxiliary
+    from edgedec.runtime.decoding.progressive import begin_early
 
+    if isinstance(predictor, Auxiliary):
+        return begin_auxiliary(state, request, predictor) or ExactPrefill(state, request)
     return begin_early(state, request, predictor) or ExactPrefill(state, request)

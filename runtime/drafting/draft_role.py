@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from edgedec.runtime.drafting.mapped_reading import MappedReading
 from edgedec.runtime.sessions.model import Model
 from edgedec.runtime.sessions.pool import SequencePool
 from edgedec.runtime.sessions.sequence import TokenSequence
@@ -18,6 +19,7 @@ class DraftRole:
     token_map: between the target model's tokens and its own. target_vocab_size: tokens that the
     target model has logits for. recall: called with a sequence and a text in draft tokens; it may
     fill the KV cache with a prefix of it. release: called with the model when nobody needs it.
+    mapped: what predicts its keys and values from the target model's, if anything does.
     """
 
     pool: SequencePool
@@ -25,6 +27,7 @@ class DraftRole:
     target_vocab_size: int
     recall: Callable[[TokenSequence, Sequence[int]], None] = lambda sequence, text: None
     release: Callable[[Model], None] = lambda model: model.close()
+    mapped: MappedReading | None = None
 
     def take(self, text: Sequence[int]) -> TokenSequence:
         """Returns a sequence for ``text``, draft tokens, with what is known of its beginning."""
@@ -36,7 +39,17 @@ class DraftRole:
             raise
         return sequence
 
+    def forget(self) -> None:
+        """Empties the idle sequences."""
+        for pool in self._pools:
+            pool.forget()
+
     def close(self) -> None:
         """Closes all sequences and releases the model."""
-        self.pool.close()
+        for pool in self._pools:
+            pool.close()
         self.release(self.pool.model)
+
+    @property
+    def _pools(self) -> list[SequencePool]:
+        return [self.pool, *([] if self.mapped is None else [self.mapped.pool])]

@@ -31,6 +31,10 @@ class HeadRole:
     acceptance: float = 0.6
     is_adapter: bool = False
 
+    def forget(self) -> None:
+        """Empties the idle sequences."""
+        self.pool.forget()
+
     def close(self) -> None:
         """Closes all sequences and releases the head."""
         self.pool.close()

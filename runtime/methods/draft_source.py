@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -15,7 +16,9 @@ from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.drafting.draft_role import DraftRole
+from edgedec.runtime.drafting.mapped_reading import MappedReading
 from edgedec.runtime.sessions.memory import DRAFT, KnownModel, SessionMemory
+from edgedec.runtime.sessions.pool import SequencePool
 from edgedec.runtime.switching.pair import Pair
 from edgedec.runtime.text.token_map import TokenMap, spellings
 from edgedec.runtime.text.tokenizer import TOKENIZER_NAME
@@ -28,7 +31,8 @@ class DraftSource:
     folder: bundle that holds it. tokenizers: files of the target model's and of its own, None
     where they are the same. fingerprint: names what decides the rows of its KV cache. memory: of
     the engine, which gives its sequences what earlier ones computed. pair: of target and draft
-    model, if they may take turns. affinity: where its threads stay.
+    model, if they may take turns. affinity: where its threads stay. mapped: opens what predicts its
+    keys and values from the target model's, for texts in sequences of the pool it is given.
     """
 
     folder: Path
@@ -41,6 +45,7 @@ class DraftSource:
     memory: SessionMemory = field(default_factory=SessionMemory)
     pair: Pair | None = None
     affinity: Affinity = field(default_factory=Affinity)
+    mapped: Callable[[SequencePool], MappedReading] | None = None
 
     @property
     def model(self) -> KnownModel:
@@ -58,7 +63,8 @@ class DraftSource:
         model = open_model(self.folder, self.entry, self.threads, self.affinity)
         pool = self.memory.open(DRAFT, model, self.context)
         recall = partial(self.memory.recall, DRAFT)
-        return DraftRole(pool, token_map, self.target_vocab_size, recall, release_model)
+        mapped = self.mapped and self.mapped(SequencePool(model, self.context))
+        return DraftRole(pool, token_map, self.target_vocab_size, recall, release_model, mapped)
 
     def _token_map(self) -> TokenMap:
         entry, size = self.entry, self.entry.config.vocab_size

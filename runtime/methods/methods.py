@@ -86,7 +86,7 @@ class Methods:
         if self._drafting is None:
             from edgedec.runtime.methods.drafting_methods import DraftingMethods
 
-            self._drafting = DraftingMethods(self._parts, self._open, self._open_head)
+            self._drafting = DraftingMethods(self._parts, self.open_draft, self._open_head)
         return self._drafting.strategy(name, verifier)
 
     def forget(self) -> None:
@@ -98,7 +98,7 @@ class Methods:
             self._drafting.forget()
         for role in (self._role, self._head):
             if role is not None:
-                role.pool.forget()
+                role.forget()
 
     def close(self) -> None:
         """Releases everything."""
@@ -124,9 +124,9 @@ class Methods:
             return AdaDec(resolve(setting, self._parts.tuned, None))
         pair = checked(self._parts.draft.pair if self._parts.draft else None)
         resolved = resolve(setting, self._parts.tuned, pair.fingerprint)
-        return Switching(self._open(), resolved, size_ratio=pair.size_ratio)
+        return Switching(self.open_draft(), resolved, size_ratio=pair.size_ratio)
 
-    def _open(self) -> DraftRole:
+    def open_draft(self) -> DraftRole:
         """Returns the draft model, the same one for whoever asks."""
         if self._role is None:
             assert self._parts.draft is not None

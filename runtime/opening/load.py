@@ -33,10 +33,13 @@ from edgedec.runtime.sessions.prefill import Progress
 from edgedec.runtime.text.tokenizer import TOKENIZER_NAME
 
 if TYPE_CHECKING:
+    from edgedec.runtime.decoding.auxiliary import Auxiliary
+    from edgedec.runtime.drafting.mapped_reading import MappedReading
     from edgedec.runtime.drafting.skip_set import SkipSet
     from edgedec.runtime.methods.draft_source import DraftSource
     from edgedec.runtime.methods.head_source import HeadSource
     from edgedec.runtime.sessions.model import KVPredictor
+    from edgedec.runtime.sessions.pool import SequencePool
 
 
 def load(
@@ -77,11 +80,13 @@ def load(
     draft = _find_draft(folder, manifest, options.draft, draft_threads, context)
     if draft is not None:
         memory.know(DRAFT, draft.model)
+        cores = placed.first(draft_threads)
         draft = replace(
             draft,
             entry=on_device(draft.entry, options.provider, options.device, must_run=False),
             memory=memory,
-            affinity=placed.first(draft_threads),
+            affinity=cores,
+            mapped=_find_mapped_reading(folder, manifest, options, draft_threads, cores),
         )
     split = split_cores(options.overlap, placed, threads, entry, draft)
     model, tokenizer = load_together(folder, entry, threads, placed)
@@ -108,6 +113,7 @@ def load(
                 split=split,
                 release=release_model,
                 predictor=_find_predictor(folder, manifest, threads, placed),
+                auxiliary=_find_auxiliary(folder, manifest, options, threads, placed),
             )
         )
     except BaseException:
@@ -154,6 +160,28 @@ def _find_predictor(
     from edgedec.runtime.opening.kv_maps import find_predictor
 
     return find_predictor(folder, manifest, threads, affinity)
+
+
+def _find_mapped_reading(
+    folder: Path, manifest: BundleManifest, options: EngineOptions, threads: int, affinity: Affinity
+) -> Callable[[SequencePool], MappedReading] | None:
+    """Returns what opens the maps to the bundle's own draft model, if that is to draft."""
+    if options.draft is not True or options.provider is not None or not manifest.auxiliary:
+        return None
+    from edgedec.runtime.opening.kv_maps import find_mapped_reading
+
+    return find_mapped_reading(folder, manifest, threads, affinity)
+
+
+def _find_auxiliary(
+    folder: Path, manifest: BundleManifest, options: EngineOptions, threads: int, affinity: Affinity
+) -> Callable[[SequencePool], Auxiliary] | None:
+    """Returns what opens the maps from the bundle's own draft model, if that is there to read."""
+    if options.draft is not True or options.provider is not None or not manifest.auxiliary:
+        return None
+    from edgedec.runtime.opening.kv_maps import find_auxiliary
+
+    return find_auxiliary(folder, manifest, threads, affinity)
 
 
 def _chosen_context(context: int | None, entry: ModelEntry) -> int:

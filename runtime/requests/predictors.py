@@ -1,21 +1,26 @@
-"""What predicts later layers' keys and values for the requests of an engine."""
+"""What predicts keys and values of prompts for the requests of an engine."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.generation import AUTO, EXACT
-from edgedec.runtime.sessions.model import KVPredictor
+
+if TYPE_CHECKING:
+    from edgedec.runtime.decoding.prefilling import Early
 
 
 class Predictors:
     """A predictor that is opened when first asked for, if there is one."""
 
-    def __init__(self, make: Callable[[], KVPredictor] | None) -> None:
+    def __init__(self, make: Callable[[], Early] | None, is_for_auto: bool = True) -> None:
+        """make: None where the bundle has none. is_for_auto: it may pay where nobody asked."""
         self._make = make
-        self._opened: KVPredictor | None = None
+        self._is_for_auto = is_for_auto
+        self._opened: Early | None = None
 
     def check(self, config: GenerationConfig) -> None:
         """Raises a ConfigError where a request asks for predictions that there cannot be."""
@@ -32,9 +37,11 @@ class Predictors:
                 "them with `edgedec train kv`"
             )
 
-    def of(self, config: GenerationConfig) -> KVPredictor | None:
+    def of(self, config: GenerationConfig) -> Early | None:
         """Returns what predicts for a request; None where nothing does."""
         if self._make is None or config.prefill == EXACT or config.switch is not None:
+            return None
+        if config.prefill == AUTO and not self._is_for_auto:
             return None
         if self._opened is None:
             self._opened = self._make()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from edgedec.runtime.decoding.strategy import DecodingStrategy
-from edgedec.runtime.sessions.model import KVPredictor
 from edgedec.runtime.sessions.prefill import Progress
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.turns import Turns
 from edgedec.runtime.text.text_stream import TextStream
+
+if TYPE_CHECKING:
+    from edgedec.runtime.decoding.prefilling import Early
 
 
 class Lender(Protocol):
@@ -34,8 +36,8 @@ class Request:
     recall: called with the sequence and the prompt before its first pass; it may fill the KV cache
         with a prefix.
     abandon: called with what ends a stream that its caller let go of without finishing it.
-    new_text: makes what turns provisional tokens into text. predictor: what predicts the rows of
-        later layers, where the bundle has that.
+    new_text: makes what turns provisional tokens into text. predictor: what predicts rows of
+        the prompt, where the bundle has that.
     """
 
     strategy: DecodingStrategy
@@ -47,4 +49,4 @@ class Request:
     recall: Callable[[TokenSequence, Sequence[int]], None] = lambda sequence, prompt: None
     abandon: Callable[[Callable[[], None]], None] = lambda end: end()
     new_text: Callable[[], TextStream] | None = None
-    predictor: Callable[[], KVPredictor | None] = lambda: None
+    predictor: Callable[[], Early | None] = lambda: None

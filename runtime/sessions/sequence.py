@@ -229,6 +229,36 @@ class TokenSequence:
         adopted, self._partial, self._n_predicted = self._partial, [], 0
         self._tokens.extend(adopted)
 
+    def append_predicted(
+        self, tokens: Sequence[int], predictor: KVPredictor, features: Float32
+    ) -> None:
+        """Commits ``tokens`` with predicted rows in all layers: what follows is approximate.
+
+        features: what the predictor makes rows of, one for each token.
+
+        Raises:
+            SessionError: The predictor writes later layers only, some tokens are partial, there is
+                no room, or a row too many or too few.
+        """
+        self._check_open()
+        if predictor.depth or self._partial or len(features) != len(tokens):
+            raise SessionError(
+                f"{len(features)} rows for {len(tokens)} tokens, predicted behind layer "
+                f"{predictor.depth}, after {len(self._partial)} partial tokens: expected a row for "
+                "each, behind layer 0, and no partial tokens"
+            )
+        start = len(self._tokens)
+        if start + len(tokens) > self.context:
+            raise SessionError(
+                f"predicted rows of {len(tokens)} tokens after {start}, the context has "
+                f"{self.context}: load with a larger context or shorten the text"
+            )
+        self._pending = None
+        self._cache.reserve(start, start + len(tokens))
+        predictor.write(self._cache, start, features)
+        self._n_exact = self.n_exact
+        self._tokens.extend(tokens)
+
     def truncate(self, n_tokens: int) -> None:
         """Forgets every committed token after the first ``n_tokens``, and any pending pass.
 

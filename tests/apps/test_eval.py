@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from edgedec.apps.evaluation import job as job_module
+from edgedec.apps.evaluation.requests import make_requests, request_facts
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.switching import SwitchConfig
 
@@ -166,12 +167,12 @@ def test_what_the_model_cannot(cli: Cli, smollm2_bundle: Path, maths: Path, tmp_
 
 def test_settings_become_requests() -> None:
     base = GenerationConfig(max_new_tokens=7)
-    requests = job_module.make_requests(base, ["plain", "ead:threshold=1.5,mode=repair", "bild"])
+    requests = make_requests(base, ["plain", "ead:threshold=1.5,mode=repair", "bild"])
     assert list(requests) == ["plain", "ead:threshold=1.5,mode=repair", "bild"]
     assert requests["plain"] == replace(base, method="plain")
     switch = requests["ead:threshold=1.5,mode=repair"].switch
     assert switch == SwitchConfig(threshold=1.5, mode="repair")
-    facts = job_module.request_facts(requests["ead:threshold=1.5,mode=repair"])
+    facts = request_facts(requests["ead:threshold=1.5,mode=repair"])
     assert json.loads(json.dumps(facts, allow_nan=False))["switch"] == str(switch)
 
 

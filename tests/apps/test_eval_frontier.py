@@ -18,7 +18,7 @@ from edgedec.apps.evaluation.frontier import (
     render_verdict,
     verdict,
 )
-from edgedec.apps.evaluation.job import make_requests
+from edgedec.apps.evaluation.requests import make_requests
 from edgedec.apps.evaluation.samples import Models, Sample, Setting
 from edgedec.apps.evaluation.tasks import METRICS
 from edgedec.models.errors import ConfigError

@@ -12,8 +12,12 @@ import numpy as np
 import pytest
 
 import edgedec
+from edgedec.apps.evaluation.pruned import PrunedModel
 from edgedec.apps.training.kv_progress import FitFile
 from edgedec.models.manifest import read_manifest
+from edgedec.runtime.cores.affinity import Affinity
+from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sessions.token_tree import TokenTree
 
 from .conftest import Cli
 
@@ -151,6 +155,44 @@ def test_first_tokens_are_measured_in_turn(
     assert "--rows goes without --ttft" in cli("bench", trained, *asked, "-m", "4").error
     long = ("--ttft", "8000", "--text", prompt_file, "--answer-tokens", 4)
     assert "tokens, expected at least 8000" in cli("bench", trained, *long).error
+
+
+def test_predictions_are_evaluated_beside_what_costs_as_much(
+    cli: Cli, trained: Path, smollm2_bundle: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "maths.jsonl"
+    question = "A farmer has twelve cows and buys three times as many sheep. How many animals now?"
+    data.write_text(json.dumps({"question": question, "answer": "#### 48"}) + "\n")
+    asked = ("--task", "gsm8k", "--data", data, "-n", 12, "--settings", "plain; predicted; pruned")
+    done = cli("eval", trained, *asked, "--json")
+    assert done.exit_code == 0, done.err
+    rows = {row["label"]: row for row in done.json["settings"]}
+    assert [row["lossless"] for row in rows.values()] == [True, False, False]
+    assert rows["pruned"]["facts"]["models"] == "target model without later layers"
+    answers = {s["setting"]: s["answer"] for s in done.json["samples"]}
+    assert answers["pruned"] != answers["plain"]
+    assert "which this bundle lacks" in cli("eval", smollm2_bundle, *asked).error
+
+
+def test_the_search_for_other_texts(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "tools/fuzz")
+    import provisional
+
+    with edgedec.load(trained, edgedec.EngineOptions(context=512)) as engine:
+        tokens = engine.tokenizer.encode((ROOT / "models" / "config.py").read_text())
+        assert provisional.compare(engine, tokens, 0, 6) == 5 * len(provisional.SAMPLERS)
+
+
+@pytest.mark.parametrize("n_kept", [30, 29])
+def test_a_model_without_layers(smollm2_bundle: Path, n_kept: int) -> None:
+    entry = read_manifest(smollm2_bundle).target
+    tokens = TokenTree.chain(range(100, 112))
+    model = PrunedModel(smollm2_bundle / entry.graph, entry, n_kept, 1, Affinity())
+    rows = TokenSequence(model, 64).forward(tokens, (11,))
+    with edgedec.load(smollm2_bundle) as engine:
+        gates = [i // 2 != 28 or n_kept == 30 for i in range(60)]
+        expected = engine.new_sequence().forward(tokens, (11,), layer_gates=gates)
+        assert np.array_equal(rows.logits, expected.logits)
 
 
 @pytest.mark.robustness

@@ -21,6 +21,9 @@ class DraftModelDrafter(TreeDrafter):
 
     def open(self, prompt: DraftPrompt, text: Sequence[int]) -> DraftPasses:
         """Returns passes over a sequence of the draft model."""
+        mapped = self.role.mapped
+        if mapped is not None and prompt.target is not None:
+            return mapped.passes(text, prompt.target)
         return DraftPasses(self.role.take(text), self.role.pool.give_back)
 
     def close(self) -> None:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from edgedec import kernels
-from edgedec.apps.training.kv_rows import plain_kv
 from edgedec.export import kv_panels
 from edgedec.models.config import LayerConfig
 from edgedec.models.errors import SessionError
@@ -19,6 +18,7 @@ from edgedec.runtime.decoding import progressive
 from edgedec.runtime.requests.result import GenerationResult
 from edgedec.runtime.requests.stream import Piece
 from edgedec.runtime.sessions.passes import Pass
+from edgedec.runtime.sessions.plain_kv import plain_kv
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.token_tree import TokenTree
 from edgedec.runtime.text.text_stream import TextStream
