@@ -1,10 +1,13 @@
-"""Whether a graph can do what a pass asks for."""
+"""Whether a graph can do what a pass asks for, and whether a text has room for it."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from edgedec.models.errors import SessionError
 from edgedec.models.graph import Capabilities
 from edgedec.runtime.sessions.passes import Pass
+from edgedec.runtime.sessions.token_tree import TokenTree
 
 
 def check_capabilities(wanted: Pass) -> bool:
@@ -63,3 +66,25 @@ def _check_layers(wanted: Pass, can: Capabilities) -> None:
         raise SessionError("a pass from a later layer computes all its tokens: n_known is 0")
     if layers.start == 0 and wanted.n_skipped:
         raise SessionError("a pass from the first layer skips no tokens: n_skipped is 0")
+
+
+def check_room(context: int, n_past: int, n_new: int) -> None:
+    """Raises a SessionError unless ``n_new`` tokens fit a text of ``context`` behind ``n_past``."""
+    needed = n_past + n_new
+    if needed > context:
+        raise SessionError(
+            f"a pass of {n_new} tokens after {n_past} needs {needed} positions, "
+            f"the context has {context}; load with a larger context or shorten the text"
+        )
+
+
+def check_way(tree: TokenTree, path: Sequence[int]) -> None:
+    """Raises a SessionError unless ``path`` is a way down through ``tree`` from the prefix."""
+    previous = -1
+    for i in path:
+        if not 0 <= i < len(tree) or tree.parents[i] != previous:
+            raise SessionError(
+                f"path {list(path)} is no way down the tree of the last pass: token {i} "
+                f"does not hang on {previous}"
+            )
+        previous = i

@@ -9,17 +9,15 @@ from dataclasses import dataclass
 
 from edgedec.models.errors import SessionError
 from edgedec.runtime.cores.affinity import Affinity
-from edgedec.runtime.sessions.capability_checks import check_capabilities
+from edgedec.runtime.sessions.capability_checks import check_capabilities, check_room, check_way
 from edgedec.runtime.sessions.model import KVPredictor, Model
 from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.rows import Float32, Rows
 from edgedec.runtime.sessions.state import (
     Layout,
     SessionState,
-    check_counts,
-    check_layout,
+    check_continues,
     check_reach,
-    check_tokens,
 )
 from edgedec.runtime.sessions.token_tree import TokenTree
 
@@ -147,7 +145,7 @@ class TokenSequence:
         self._check_open()
         is_gated = check_capabilities(wanted)
         place = self._place_of(wanted)
-        self._check_room(place.n_past, wanted.tree)
+        check_room(self.context, place.n_past, len(wanted.tree))
         self._check_known(wanted.tree, wanted.n_known, place)
         was_gated = self._is_pending_gated
         self._pending = None
@@ -237,22 +235,16 @@ class TokenSequence:
         features: what the predictor makes rows of, one for each token.
 
         Raises:
-            SessionError: The predictor writes later layers only, some tokens are partial, there is
-                no room, or a row too many or too few.
+            SessionError: The predictor writes later layers only, some tokens are partial, or rows
+                and room are not as many as tokens.
         """
         self._check_open()
         if predictor.depth or self._partial or len(features) != len(tokens):
             raise SessionError(
-                f"{len(features)} rows for {len(tokens)} tokens, predicted behind layer "
-                f"{predictor.depth}, after {len(self._partial)} partial tokens: expected a row for "
-                "each, behind layer 0, and no partial tokens"
+                f"{len(features)} rows for {len(tokens)} tokens, behind layer {predictor.depth}, "
+                f"after {len(self._partial)} partial ones: expected one each, behind layer 0"
             )
-        start = len(self._tokens)
-        if start + len(tokens) > self.context:
-            raise SessionError(
-                f"predicted rows of {len(tokens)} tokens after {start}, the context has "
-                f"{self.context}: load with a larger context or shorten the text"
-            )
+        check_room(self.context, start := len(self._tokens), len(tokens))
         self._pending = None
         self._cache.reserve(start, start + len(tokens))
         predictor.write(self._cache, start, features)
@@ -321,7 +313,7 @@ class TokenSequence:
         self._check_open()
         known: Sequence[int] = self._tokens
         for piece in pieces:
-            self._check_state(piece, known)
+            check_continues(piece, known, self.layout, self.context, self.model.n_token_ids)
             known = piece.tokens
         check_reach(pieces, self._cache.look_back)
         start = pieces[0].start
@@ -370,14 +362,6 @@ class TokenSequence:
             )
         return _Place(n_past, range(layers.stop), is_rough=wanted.n_skipped > 0)
 
-    def _check_room(self, n_past: int, tree: TokenTree) -> None:
-        needed = n_past + len(tree.tokens)
-        if needed > self.context:
-            raise SessionError(
-                f"a pass of {len(tree)} tokens after {n_past} needs {needed} positions, "
-                f"the context has {self.context}; load with a larger context or shorten the text"
-            )
-
     def _check_known(self, tree: TokenTree, n_known: int, place: _Place) -> None:
         """Raises a SessionError unless the pending pass computed the first tokens of ``tree``."""
         if n_known == 0:
@@ -410,18 +394,5 @@ class TokenSequence:
                 "the last pass looked at predicted rows, so it cannot be committed: complete the "
                 "tokens before it first"
             )
-        previous = -1
-        for i in path:
-            if not 0 <= i < len(tree) or tree.parents[i] != previous:
-                raise SessionError(
-                    f"path {list(path)} is no way down the tree of the last pass: token {i} "
-                    f"does not hang on {previous}"
-                )
-            previous = i
+        check_way(tree, path)
         return tree
-
-    def _check_state(self, state: SessionState, known: Sequence[int]) -> None:
-        """Raises a SessionError unless ``state`` can follow tokens that are ``known``."""
-        check_layout(state.layout, self.layout)
-        check_counts(state)
-        check_tokens(state, known, self.context, self.model.n_token_ids)

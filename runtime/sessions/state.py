@@ -160,6 +160,18 @@ def check_reach(pieces: Sequence[SessionState], look_back: int) -> None:
         )
 
 
+def check_continues(
+    state: SessionState, known: Sequence[int], layout: Layout, context: int, n_ids: int
+) -> None:
+    """Raises a SessionError unless ``state`` can follow tokens that are ``known`` in a session.
+
+    layout: of its KV cache. context, n_ids: as of `check_tokens`.
+    """
+    check_layout(state.layout, layout)
+    check_counts(state)
+    check_tokens(state, known, context, n_ids)
+
+
 def _described(row: tuple[str, tuple[int, ...]] | None) -> str:
     return "nothing" if row is None else f"{row[0][1:]} rows of {list(row[1])}"
 

@@ -162,7 +162,7 @@ def test_predicted_tokens_that_cannot_be_appended(pair: Pair) -> None:
     with pytest.raises(SessionError, match="2 rows for 3 tokens"):
         sequence.append_predicted([1, 2, 3], pair.maps, rows)
     read(sequence, [*PROMPT, *PROMPT[: CONTEXT - len(PROMPT) - 1]])
-    with pytest.raises(SessionError, match="2 tokens after 319, the context has 320"):
+    with pytest.raises(SessionError, match="2 tokens after 319 needs 321 positions"):
         sequence.append_predicted([1, 2], pair.maps, rows)
     assert sequence.n_exact == sequence.n_tokens == CONTEXT - 1
 
