@@ -50,6 +50,10 @@ class Auxiliary:
         target.append_predicted(reader.tokens[start:stop], self._maps, features)
 
 
+Early = KVPredictor | Auxiliary
+"""What predicts rows of a prompt."""
+
+
 def begin_auxiliary(
     state: DecodeState, request: PrefillRequest, auxiliary: Auxiliary
 ) -> Prefilling | None:

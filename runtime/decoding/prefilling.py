@@ -11,11 +11,8 @@ from edgedec.runtime.sessions.passes import Passes
 from edgedec.runtime.sessions.prefill import ExactPrefiller, Prefilled, PrefillRequest
 
 if TYPE_CHECKING:
-    from edgedec.runtime.decoding.auxiliary import Auxiliary
+    from edgedec.runtime.decoding.auxiliary import Early
     from edgedec.runtime.decoding.strategy import DecodeState
-    from edgedec.runtime.sessions.model import KVPredictor
-
-    Early = KVPredictor | Auxiliary
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.generation import AUTO, EXACT
 
 if TYPE_CHECKING:
-    from edgedec.runtime.decoding.prefilling import Early
+    from edgedec.runtime.decoding.auxiliary import Early
 
 
 class Predictors:

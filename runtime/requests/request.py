@@ -13,7 +13,7 @@ from edgedec.runtime.sessions.turns import Turns
 from edgedec.runtime.text.text_stream import TextStream
 
 if TYPE_CHECKING:
-    from edgedec.runtime.decoding.prefilling import Early
+    from edgedec.runtime.decoding.auxiliary import Early
 
 
 class Lender(Protocol):
