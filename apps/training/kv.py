@@ -45,11 +45,14 @@ class Fitted:
 
 
 def corpus_windows(
-    paths: Iterable[Path], encode: Callable[[str], list[int]], n_tokens: int
+    paths: Iterable[Path],
+    encode: Callable[[str], list[int]],
+    n_tokens: int,
+    context: int = WINDOW,
 ) -> Iterator[list[int]]:
     """Yields windows of the text files below ``paths``, ``n_tokens`` in all.
 
-    Each file is read from its beginning, at most one window of it, so that many are seen.
+    context: most tokens of a window. Each file is read from its beginning, at most one window of it, so that many are seen.
     """
     n_left = n_tokens
     for path in corpus_files(paths):
@@ -59,7 +62,7 @@ def corpus_windows(
             text = path.read_bytes()[:_MAX_FILE_BYTES].decode("utf-8")
         except (OSError, UnicodeDecodeError):
             continue
-        tokens = encode(text[: 8 * WINDOW])[: min(WINDOW, n_left)]
+        tokens = encode(text[: 8 * WINDOW])[: min(WINDOW, context, n_left)]
         if len(tokens) > 2 * N_SINKS:
             n_left -= len(tokens)
             yield tokens

@@ -40,9 +40,11 @@ class KVJob:
         """The corpus, as the manifest names it."""
         return ", ".join(map(str, self.corpus))
 
-    def windows(self, engine: Engine, is_stopping: Callable[[], bool]) -> Iterator[list[int]]:
-        """Yields pieces of the corpus until ``is_stopping``."""
-        found = corpus_windows(self.corpus, engine.tokenizer.encode, self.max_tokens)
+    def windows(
+        self, engine: Engine, is_stopping: Callable[[], bool], context: int
+    ) -> Iterator[list[int]]:
+        """Yields pieces of the corpus, of ``context`` tokens at most, until ``is_stopping``."""
+        found = corpus_windows(self.corpus, engine.tokenizer.encode, self.max_tokens, context)
         return takewhile(lambda _: not is_stopping(), found)
 
 
@@ -64,7 +66,7 @@ def train_own_maps(
             engine.new_sequence(),
             config,
             chosen,
-            job.windows(engine, is_stopping),
+            job.windows(engine, is_stopping, engine.context),
             lambda n_tokens: report("fit", n_tokens, job.max_tokens),
             file,
         )
@@ -98,7 +100,7 @@ def train_model_maps(
             fitted = fit_model(
                 readers[read],
                 readers[written],
-                job.windows(engine, is_stopping),
+                job.windows(engine, is_stopping, min(engine.context, source.context)),
                 lambda n_tokens: report("fit", n_tokens, job.max_tokens),
             )
         finally:

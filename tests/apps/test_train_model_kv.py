@@ -1,0 +1,146 @@
+"""`edgedec train kv --draft` and `--auxiliary`: maps between the two models of a bundle."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import edgedec
+from edgedec.export.config import DraftModelConfig, ExportConfig
+from edgedec.export.pipeline import export
+from edgedec.models.manifest import read_manifest
+
+from ..export.conftest import make_gguf  # noqa: F401 (a fixture)
+from .conftest import Cli
+
+pytestmark = pytest.mark.e2e
+
+ROOT = Path(__file__).parents[2]
+CORPUS = ROOT / "export"
+PROMPT = "def hello(world):\n    return world + 12\n" * 5
+CONTEXT = 512
+
+
+@pytest.fixture(scope="module")
+def pair(make_gguf: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
+    """A tiny model that drafts for itself."""
+    bundle = tmp_path_factory.mktemp("pair") / "pair.edgedec"
+    model = str(make_gguf("llama"))
+    export(ExportConfig(model, bundle, context=CONTEXT, draft=DraftModelConfig(source=model)))
+    return bundle
+
+
+@pytest.fixture(scope="module")
+def trained(pair: Path) -> Path:
+    """The same with maps in both directions."""
+    from edgedec.apps.cli import main
+
+    for kind in ("--draft", "--auxiliary"):
+        with pytest.raises(SystemExit) as stopped:
+            main(["train", "kv", str(pair), "--corpus", str(CORPUS), kind, "--max-tokens", "3000"])
+        assert not stopped.value.code
+    return pair
+
+
+def test_both_kinds_of_maps_are_in_the_bundle(cli: Cli, trained: Path) -> None:
+    auxiliary = read_manifest(trained).auxiliary
+    assert sorted(auxiliary) == ["auxiliary_kv_maps", "draft_kv_maps"]
+    for entry in auxiliary.values():
+        assert (entry.n_tokens, entry.corpus) == (3000, str(CORPUS))
+        assert entry.unexplained < entry.held_out < 0.05  # a model's own rows, but for the ridge
+    files = {path for entry in auxiliary.values() for path in entry.files}
+    assert {f"auxiliary/{p.name}" for p in (trained / "auxiliary").iterdir()} == files
+    assert cli("inspect", trained, "--verify").exit_code == 0
+
+
+def test_the_draft_model_has_what_it_did_not_read(trained: Path) -> None:
+    with edgedec.load(trained) as engine:
+        plain, drafted = (
+            engine.generate(PROMPT, edgedec.GenerationConfig(max_new_tokens=20, method=method))
+            for method in ("plain", "draft")
+        )
+        assert drafted.token_ids == plain.token_ids
+        # As its own draft model it is nearly always right, if it knows the prompt.
+        assert drafted.stats.n_passes < 10
+        assert engine.draft is not None
+        role = engine.draft.open()
+        assert role.mapped is not None
+        role.close()
+    with edgedec.load(trained, edgedec.EngineOptions(draft=str(trained))) as engine:
+        assert engine.draft is not None
+        assert engine.draft.mapped is None  # of another bundle nothing is known
+
+
+def test_the_draft_model_reads_for_the_target_model(cli: Cli, trained: Path) -> None:
+    asked = ("run", trained, PROMPT, "--raw", "-n", 12, "--method", "plain", "--json")
+    exact, found, rough, auto = (
+        cli(*asked, "--prefill", mode).json
+        for mode in ("exact", "progressive", "predicted", "auto")
+    )
+    assert (found["token_ids"], found["lossless"]) == (exact["token_ids"], True)
+    assert found["stats"]["n_provisional"] == 8
+    assert auto["stats"]["n_provisional"] == 0
+    assert not rough["lossless"]
+    with (
+        edgedec.load(trained, edgedec.EngineOptions(draft=False)) as engine,
+        pytest.raises(edgedec.ConfigError, match="needs KV maps"),
+    ):
+        engine.stream(PROMPT, edgedec.GenerationConfig(prefill="predicted"))
+
+
+@pytest.mark.robustness
+@pytest.mark.parametrize(
+    ("kind", "key", "value", "text"),
+    [
+        ("draft", "source", "0" * 32, "for the target model 000000000000, this one is"),
+        ("draft", "model", "1" * 32, "for the draft model 111111111111, this one is"),
+        ("draft", "kv_format", "int8", "write a int8 KV cache, the model's is float16"),
+        ("draft", "kind", "kv_maps", "kind is 'kv_maps', expected draft_kv_maps"),
+        ("auxiliary", "source", "0" * 32, "for the draft model 000000000000, this one is"),
+        ("auxiliary", "model", "1" * 32, "for the target model 111111111111, this one is"),
+        ("auxiliary", "kv_format", "int8", "write a int8 KV cache, the model's is float16"),
+    ],
+)
+def test_maps_of_something_else_are_refused(
+    trained: Path, tmp_path: Path, kind: str, key: str, value: str, text: str
+) -> None:
+    bundle = Path(shutil.copytree(trained, tmp_path / "b.edgedec", copy_function=os.link))
+    path = bundle / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["auxiliary"][f"{kind}_kv_maps"][key] = value
+    path.unlink()  # it is the other bundle's, too
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(edgedec.BundleError, match=text):
+        edgedec.load(bundle)
+
+
+@pytest.mark.robustness
+def test_maps_of_an_unknown_kind_are_refused(trained: Path, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(trained, tmp_path / "b.edgedec", copy_function=os.link))
+    path = bundle / "manifest.json"
+    text = path.read_text().replace('"draft_kv_maps": {', '"other_kv_maps": {')
+    path.unlink()
+    path.write_text(text)
+    with pytest.raises(edgedec.BundleError, match="other_kv_maps is unknown, expected one of"):
+        edgedec.load(bundle)
+
+
+@pytest.mark.parametrize("kind", ["--draft", "--auxiliary"])
+def test_what_cannot_be_fitted(cli: Cli, pair: Path, kind: str) -> None:
+    before = (pair / "manifest.json").read_text()
+    asked = ("train", "kv", pair, "--corpus", CORPUS, kind)
+    assert "too few to fit maps from" in cli(*asked, "--max-tokens", 60).error
+    both = cli(*asked, "--exit", 1).error
+    assert "--exit, --draft and --auxiliary are three kinds of maps: choose one" in both
+    assert (pair / "manifest.json").read_text() == before
+
+
+@pytest.mark.parametrize("kind", ["--draft", "--auxiliary"])
+def test_a_bundle_without_a_draft_model(cli: Cli, smollm2_bundle: Path, kind: str) -> None:
+    asked = ("train", "kv", smollm2_bundle, "--corpus", CORPUS, kind)
+    assert "this bundle has no draft model: export it with --draft" in cli(*asked).error
