@@ -52,7 +52,9 @@ def corpus_windows(
 ) -> Iterator[list[int]]:
     """Yields windows of the text files below ``paths``, ``n_tokens`` in all.
 
-    context: most tokens of a window. Each file is read from its beginning, at most one window of it, so that many are seen.
+    Each file is read from its beginning, at most one window of it, so that many are seen.
+
+    context: most tokens of a window.
     """
     n_left = n_tokens
     for path in corpus_files(paths):

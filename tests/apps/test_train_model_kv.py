@@ -30,8 +30,9 @@ CONTEXT = 512
 def pair(make_gguf: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
     """A tiny model that drafts for itself."""
     bundle = tmp_path_factory.mktemp("pair") / "pair.edgedec"
-    model = str(make_gguf("llama"))
-    export(ExportConfig(model, bundle, context=CONTEXT, draft=DraftModelConfig(source=model)))
+    model = str(make_gguf("llama", type_name="Q8_0"))
+    draft = DraftModelConfig(source=model, quantization="keep")
+    export(ExportConfig(model, bundle, context=CONTEXT, draft=draft))
     return bundle
 
 
