@@ -166,7 +166,7 @@ def _find_mapped_reading(
     folder: Path, manifest: BundleManifest, options: EngineOptions, threads: int, affinity: Affinity
 ) -> Callable[[SequencePool], MappedReading] | None:
     """Returns what opens the maps to the bundle's own draft model, if that is to draft."""
-    if options.draft is not True or options.provider is not None or not manifest.auxiliary:
+    if options.draft is not True or not manifest.auxiliary:
         return None
     from edgedec.runtime.opening.kv_maps import find_mapped_reading
 
@@ -177,7 +177,7 @@ def _find_auxiliary(
     folder: Path, manifest: BundleManifest, options: EngineOptions, threads: int, affinity: Affinity
 ) -> Callable[[SequencePool], Auxiliary] | None:
     """Returns what opens the maps from the bundle's own draft model, if that is there to read."""
-    if options.draft is not True or options.provider is not None or not manifest.auxiliary:
+    if options.draft is not True or not manifest.auxiliary:
         return None
     from edgedec.runtime.opening.kv_maps import find_auxiliary
 
