@@ -60,8 +60,7 @@ class LoadedModel:
     default_method: how requests are decoded that do not say.
     identity, tuned, skip_set, head, store, is_store_growing, split: see `MethodParts`.
     memory: what earlier prompts left. release: called with the target model in the end.
-    predictor: opens what predicts keys and values of later layers, if there is such a thing.
-    auxiliary: opens what predicts all from the draft model's, whose sequences it is given.
+    predictor, auxiliary: open what predicts keys and values, if anything does; see `Predictors`.
     """
 
     model: Model
@@ -114,8 +113,7 @@ class Engine:
         self._sequences: WeakSet[TokenSequence] = WeakSet()  # lent to nobody, asked for by callers
         self._abandoned: deque[Callable[[], None]] = deque()
         self.defaults = loaded.defaults
-        make = loaded.predictor or (self._open_auxiliary if loaded.auxiliary else None)
-        self._predictors = Predictors(make, is_for_auto=loaded.predictor is not None)
+        self._predictors = Predictors(loaded.predictor, loaded.auxiliary, self._methods.draft_pool)
         self._masks = Masks(loaded.tokenizer, loaded.model.vocab_size)
         self._pool = loaded.memory.open(TARGET, loaded.model, loaded.context)
 
@@ -386,10 +384,6 @@ class Engine:
         loaded.release(loaded.model)
         self._predictors = Predictors(None)
         self._loaded = None
-
-    def _open_auxiliary(self) -> Auxiliary:
-        assert self._open.auxiliary is not None
-        return self._open.auxiliary(self._methods.open_draft().pool)
 
     def _tidy(self) -> None:
         """Ends the streams that were let go of unfinished."""

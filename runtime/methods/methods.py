@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # imported by whom they are asked of, for they delay a first 
     from edgedec.runtime.methods.drafting_methods import DraftingMethods
     from edgedec.runtime.methods.head_source import HeadSource
     from edgedec.runtime.ngrams.ngram_store import NgramStore
+    from edgedec.runtime.sessions.pool import SequencePool
     from edgedec.runtime.switching.adadec import AdaDec
     from edgedec.runtime.switching.switching import Switching
 
@@ -86,7 +87,7 @@ class Methods:
         if self._drafting is None:
             from edgedec.runtime.methods.drafting_methods import DraftingMethods
 
-            self._drafting = DraftingMethods(self._parts, self.open_draft, self._open_head)
+            self._drafting = DraftingMethods(self._parts, self._open, self._open_head)
         return self._drafting.strategy(name, verifier)
 
     def forget(self) -> None:
@@ -124,14 +125,18 @@ class Methods:
             return AdaDec(resolve(setting, self._parts.tuned, None))
         pair = checked(self._parts.draft.pair if self._parts.draft else None)
         resolved = resolve(setting, self._parts.tuned, pair.fingerprint)
-        return Switching(self.open_draft(), resolved, size_ratio=pair.size_ratio)
+        return Switching(self._open(), resolved, size_ratio=pair.size_ratio)
 
-    def open_draft(self) -> DraftRole:
+    def _open(self) -> DraftRole:
         """Returns the draft model, the same one for whoever asks."""
         if self._role is None:
             assert self._parts.draft is not None
             self._role = self._parts.draft.open()
         return self._role
+
+    def draft_pool(self) -> SequencePool:
+        """Returns the draft model's sequences."""
+        return self._open().pool
 
     def _open_head(self) -> HeadRole:
         """Returns the draft head, the same one for whoever asks."""

@@ -10,16 +10,28 @@ from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.generation import AUTO, EXACT
 
 if TYPE_CHECKING:
-    from edgedec.runtime.decoding.auxiliary import Early
+    from edgedec.runtime.decoding.auxiliary import Auxiliary, Early
+    from edgedec.runtime.sessions.model import KVPredictor
+    from edgedec.runtime.sessions.pool import SequencePool
 
 
 class Predictors:
     """A predictor that is opened when first asked for, if there is one."""
 
-    def __init__(self, make: Callable[[], Early] | None, is_for_auto: bool = True) -> None:
-        """make: None where the bundle has none. is_for_auto: it may pay where nobody asked."""
-        self._make = make
-        self._is_for_auto = is_for_auto
+    def __init__(
+        self,
+        make: Callable[[], KVPredictor] | None,
+        make_auxiliary: Callable[[SequencePool], Auxiliary] | None = None,
+        draft_pool: Callable[[], SequencePool] | None = None,
+    ) -> None:
+        """make, make_auxiliary: of a model's own layers, of a smaller model; None: there is none.
+
+        draft_pool: opens the draft model, which is that smaller one.
+        """
+        self._make: Callable[[], Early] | None = make
+        self._is_for_auto = make is not None  # a smaller model's reading comes on top
+        if make is None and make_auxiliary is not None and draft_pool is not None:
+            self._make = lambda: make_auxiliary(draft_pool())
         self._opened: Early | None = None
 
     def check(self, config: GenerationConfig) -> None:
