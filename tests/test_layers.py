@@ -74,6 +74,7 @@ OPTIONAL = {
     "kernels/tvm_program.py": {"tvm_ffi"},
     "runtime/backends/openvino.py": {"openvino"},
     "runtime/backends/_openvino.py": {"openvino"},
+    "runtime/backends/_openvino_static.py": {"openvino"},
     "runtime/opening/openvino_devices.py": {"openvino"},
     "apps/editor": {"PySide6"},
     "apps/language_server/documents.py": {"lsprotocol"},

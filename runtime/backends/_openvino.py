@@ -1,32 +1,54 @@
-"""OpenVINO graphs: opened for a device, and checked."""
+"""OpenVINO graphs: read, checked, compiled for a device, and run."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import numpy.typing as npt
 import openvino as ov
 
 from edgedec.models.config import ModelConfig
-from edgedec.models.errors import BundleError
+from edgedec.models.errors import BundleError, SessionError
 from edgedec.models.graph import (
     LOGITS,
+    ROW_STATS,
     WEIGHTS_BESIDE,
+    Capabilities,
     GraphContract,
     KVFormat,
     hidden_port,
     past_port,
+    stats_port,
 )
 from edgedec.runtime.backends._graph_checks import check_names, check_shape, one_line
+from edgedec.runtime.cores.affinity import Affinity
+from edgedec.runtime.sessions import under_way
+from edgedec.runtime.sessions.passes import Pass
+from edgedec.runtime.sessions.row_stats import RowStats
+from edgedec.runtime.sessions.rows import Rows
 
 
-def open_graph(graph: Path, device: str, kv_format: KVFormat, threads: int) -> ov.CompiledModel:
+def read_graph(graph: Path) -> ov.Model:
+    """Returns ``graph``, its weights mapped; raises a BundleError where OpenVINO refuses it."""
+    try:
+        return ov.Core().read_model(graph, graph.with_name(WEIGHTS_BESIDE))
+    except RuntimeError as error:
+        raise BundleError(
+            f"OpenVINO refuses {graph} ({one_line(error)}); check it with "
+            "`edgedec inspect --verify`, or export the model again"
+        ) from None
+
+
+def compile_graph(
+    graph: ov.Model, device: str, kv_format: KVFormat, threads: int
+) -> ov.CompiledModel:
     """Returns ``graph`` compiled for ``device``.
 
     threads: of a CPU.
 
     Raises:
-        BundleError: OpenVINO, or the device, refuses the graph.
+        BundleError: The device refuses the graph.
     """
     properties: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
     if device == "CPU":
@@ -36,28 +58,83 @@ def open_graph(graph: Path, device: str, kv_format: KVFormat, threads: int) -> o
             "KV_CACHE_PRECISION": kv_format.replace("float", "f"),
         }
     try:
-        core = ov.Core()
-        model = core.read_model(graph, graph.with_name(WEIGHTS_BESIDE))
-        return core.compile_model(model, device, properties)
+        return ov.Core().compile_model(graph, device, properties)
     except RuntimeError as error:
         raise BundleError(
-            f"OpenVINO refuses {graph} on {device} ({one_line(error)}); check it with "
-            "`edgedec inspect --verify`, look at `edgedec doctor`, or export the model again"
+            f"OpenVINO cannot compile the graph for {device} ({one_line(error)}): see its driver "
+            "with `edgedec doctor`, or use --device CPU"
         ) from None
 
 
 def check_ports(
-    graph: Path, compiled: ov.CompiledModel, contract: GraphContract, config: ModelConfig
+    graph: Path, opened: ov.Model, contract: GraphContract, config: ModelConfig
 ) -> None:
     """Raises a BundleError unless the graph has the ports and states that are stated."""
-    check_names(graph, "inputs", [port.any_name for port in compiled.inputs], contract.inputs)
-    check_names(graph, "outputs", [port.any_name for port in compiled.outputs], contract.outputs)
+    check_names(graph, "inputs", [port.any_name for port in opened.inputs], contract.inputs)
+    check_names(graph, "outputs", [port.any_name for port in opened.outputs], contract.outputs)
     shapes = {LOGITS: (None, None, config.n_logits)} | {
         hidden_port(i): (None, None, config.hidden_size) for i in contract.can.hidden
     }
-    for port in compiled.outputs:
+    for port in opened.outputs:
         sizes = [size.get_length() if size.is_static else None for size in port.partial_shape]
         check_shape(graph, port.any_name, sizes, shapes.get(port.any_name))
-    states = [state.name for state in compiled.create_infer_request().query_state()]
+    states = [variable.info.variable_id for variable in opened.get_variables()]
     stated = [past_port(i, part) for i in range(config.n_layers) for part in ("key", "value")]
     check_names(graph, "states", states, stated)
+
+
+class Placed(Protocol):
+    """What a pass has to know of its model."""
+
+    device: str
+    affinity: Affinity
+
+
+def run_pass(request: ov.InferRequest, inputs: dict[str, npt.NDArray[Any]], model: Placed) -> None:
+    """Runs a graph over ``inputs``.
+
+    Raises:
+        SessionError: OpenVINO fails.
+        KeyboardInterrupt: The pass was ended.
+    """
+    run = _Run(request)
+    under_way.begin(run)
+    try:
+        with model.affinity.held():
+            request.start_async(inputs, share_inputs=True)  # nothing else can be cancelled
+            request.wait()
+    except RuntimeError as error:
+        if run.is_ended:
+            raise KeyboardInterrupt from None
+        raise SessionError(
+            f"OpenVINO could not run the model on {model.device}: {one_line(error)}"
+        ) from None
+    finally:
+        under_way.finish(run)
+
+
+def rows_of(request: ov.InferRequest, wanted: Pass, can: Capabilities) -> Rows:
+    """Returns what the latest pass gave, in memory that the next one overwrites."""
+
+    def output(name: str) -> Any:
+        return request.get_tensor(name).data
+
+    logits = output(LOGITS)[0]
+    hidden = {layer: output(hidden_port(layer))[0] for layer in wanted.hidden_layers}
+    if not can.row_stats:
+        return Rows(logits, hidden)
+    stats = RowStats(**{name: output(stats_port(name)) for name in ROW_STATS})
+    return Rows(logits if wanted.with_logits else logits[:0], hidden, stats)
+
+
+class _Run:
+    """One pass; `under_way.end_passes` ends it from another thread."""
+
+    def __init__(self, request: ov.InferRequest) -> None:
+        self._request = request
+        self.is_ended = False
+
+    def end(self) -> None:
+        """Ends the pass, between two nodes of its graph."""
+        self.is_ended = True
+        self._request.cancel()

@@ -22,25 +22,28 @@ from edgedec.models.graph import (
     BEAM_IDX,
     INPUT_IDS,
     LOGIT_ROWS,
-    LOGITS,
     POSITION_IDS,
-    ROW_STATS,
     GraphContract,
-    hidden_port,
-    stats_port,
 )
-from edgedec.runtime.backends._graph_checks import one_line
 from edgedec.runtime.backends._model_facts import ModelFacts
-from edgedec.runtime.backends._openvino import check_ports, open_graph
+from edgedec.runtime.backends._openvino import (
+    check_ports,
+    compile_graph,
+    read_graph,
+    rows_of,
+    run_pass,
+)
+from edgedec.runtime.backends._openvino_static import StaticModel
 from edgedec.runtime.cores.affinity import Affinity
-from edgedec.runtime.sessions import under_way
 from edgedec.runtime.sessions.passes import Pass
-from edgedec.runtime.sessions.row_stats import RowStats
 from edgedec.runtime.sessions.rows import Rows
 from edgedec.runtime.sessions.state import KVRows
 from edgedec.runtime.sessions.token_tree import TokenTree
 
 Array = npt.NDArray[Any]
+
+STATIC_DEVICES = ("NPU",)
+"""Devices that take graphs whose sizes are known."""
 
 _MASKED = np.float32(-3.0e38)  # -inf would turn rows without any valid position into NaN
 _MAX_HIDDEN_ROWS = 128
@@ -61,8 +64,9 @@ class OpenVinoModel(ModelFacts):
         super().__init__(config, contract)
         self.device, self.affinity = contract.providers[0], affinity
         with affinity.held():
-            compiled = open_graph(graph, self.device, contract.kv.format, threads)
-        check_ports(graph, compiled, contract, config)
+            opened = read_graph(graph)
+            check_ports(graph, opened, contract, config)
+            compiled = compile_graph(opened, self.device, contract.kv.format, threads)
         self._compiled: ov.CompiledModel | None = compiled
 
     @property
@@ -86,9 +90,11 @@ class OpenVinoModel(ModelFacts):
 
 def open_model(
     graph: Path, config: ModelConfig, contract: GraphContract, threads: int, affinity: Affinity
-) -> OpenVinoModel:
+) -> OpenVinoModel | StaticModel:
     """Returns the model of ``graph``; raises a BundleError where it is not what is stated."""
-    return OpenVinoModel(graph, config, contract, threads, affinity)
+    is_static = contract.providers[0] in STATIC_DEVICES
+    kind = StaticModel if is_static else OpenVinoModel
+    return kind(graph, config, contract, threads, affinity)
 
 
 class OpenVinoKVCache:
@@ -136,47 +142,11 @@ class OpenVinoKVCache:
         n_new = len(wanted.tree) - wanted.n_known
         new = np.arange(self._n_rows, self._n_rows + n_new)
         self._pending = np.append(self._pending[: wanted.n_known], new)
-        self._run(self._inputs(wanted, n_past))
-        self._n_rows += n_new
-        return self._rows_of(wanted)
-
-    def _run(self, inputs: dict[str, Array]) -> None:
-        """Runs the graph.
-
-        Raises:
-            SessionError: OpenVINO fails.
-            KeyboardInterrupt: The pass was ended.
-        """
-        run = _Run(self._request)
         self._is_torn = True
-        under_way.begin(run)
-        try:
-            with self._model.affinity.held():
-                # What runs at once cannot be cancelled.
-                self._request.start_async(inputs, share_inputs=True)
-                self._request.wait()
-        except RuntimeError as error:
-            if run.is_ended:
-                raise KeyboardInterrupt from None
-            raise SessionError(
-                f"OpenVINO could not run the model on {self._model.device}: {one_line(error)}"
-            ) from None
-        finally:
-            under_way.finish(run)
+        run_pass(self._request, self._inputs(wanted, n_past), self._model)
         self._is_torn = False
-
-    def _rows_of(self, wanted: Pass) -> Rows:
-        logits = self._output(LOGITS)[0]
-        hidden = {layer: self._output(hidden_port(layer))[0] for layer in wanted.hidden_layers}
-        if not self._model.capabilities.row_stats:
-            return Rows(logits, hidden)
-        stats = RowStats(**{name: self._output(stats_port(name)) for name in ROW_STATS})
-        return Rows(logits if wanted.with_logits else logits[:0], hidden, stats)
-
-    def _output(self, name: str) -> Array:
-        """Returns the output ``name``, in memory that the next pass overwrites."""
-        array: Array = self._request.get_tensor(name).data
-        return array
+        self._n_rows += n_new
+        return rows_of(self._request, wanted, self._model.capabilities)
 
     def keep(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
         """Notes where the rows of ``path`` are."""
@@ -245,16 +215,3 @@ class OpenVinoKVCache:
         else:
             bias[:, self._pending] = np.where(tree.ancestry()[n_known:], np.float32(0), _MASKED)
         return bias[np.newaxis, np.newaxis]
-
-
-class _Run:
-    """One pass; `under_way.end_passes` ends it from another thread."""
-
-    def __init__(self, request: ov.InferRequest) -> None:
-        self._request = request
-        self.is_ended = False
-
-    def end(self) -> None:
-        """Ends the pass, between two nodes of its graph."""
-        self.is_ended = True
-        self._request.cancel()

@@ -6,10 +6,10 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -20,16 +20,24 @@ from edgedec.export.checkpoint import open_checkpoint
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.models.config import ModelConfig
+from edgedec.models.graph import past_port, present_port
 from edgedec.models.manifest import read_manifest
 from edgedec.models.reference import ReferenceModel
 from edgedec.runtime.sessions import under_way
+from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.token_tree import TokenTree
 from edgedec.targets.openvino_devices import OPENVINO_DEVICES
 
 ov = pytest.importorskip("openvino")
 
-from edgedec.runtime.backends._openvino import check_ports  # noqa: E402
+from edgedec.runtime.backends._openvino import check_ports, read_graph  # noqa: E402
+from edgedec.runtime.backends._openvino_static import (  # noqa: E402
+    BUCKETS,
+    Bucket,
+    pieces_of,
+    static_graph,
+)
 
 GgufMaker = Callable[..., Path]
 TOKENS = [7, 200, 31, 31, 8, 150, 99, 4, 260, 61]
@@ -216,16 +224,44 @@ def test_weights_that_are_cut_short_are_refused(
 def test_a_graph_of_another_model_is_refused(
     make_gguf: GgufMaker, smooth_gguf: Path, tmp_path: Path
 ) -> None:
-    folder = exported(smooth_gguf, tmp_path / "a")
-    other = exported(make_gguf("qwen2", "Q8_0"), tmp_path / "b", hidden_layers=(1,))
+    graph = exported(smooth_gguf, tmp_path / "a") / "model.xml"
+    other = exported(make_gguf("qwen2", "Q8_0"), tmp_path / "b", hidden_layers=(1,)) / "model.xml"
     contract = read_manifest(tmp_path / "a").target.contract
     with pytest.raises(BundleError, match=r"outputs .*hidden\.1.* the manifest states"):
-        check_ports(other / "model.xml", compiled(other), contract, tiny_config(smooth_gguf))
+        check_ports(other, read_graph(other), contract, tiny_config(smooth_gguf))
     short = replace(tiny_config(smooth_gguf), n_layers=1)
     with pytest.raises(BundleError, match=r"states .*key_values\.1\.key.* the manifest states"):
-        check_ports(folder / "model.xml", compiled(folder), contract, short)
+        check_ports(graph, read_graph(graph), contract, short)
 
 
 def tiny_config(gguf: Path) -> ModelConfig:
     """Returns the configuration that a file states."""
     return open_checkpoint(str(gguf)).config
+
+
+def test_a_pass_takes_the_smallest_graph_it_fits_in() -> None:
+    def sizes(n: int, logit_rows: Sequence[int], n_known: int = 0) -> list[tuple[int, int]]:
+        wanted = Pass(cast(Any, None), TokenTree.chain(range(n)), logit_rows, n_known=n_known)
+        return [(piece.bucket.n_rows, len(piece.tokens)) for piece in pieces_of(wanted)]
+
+    assert sizes(1, [0]) == [(1, 1)]
+    assert sizes(4, [3], n_known=3) == [(1, 1)]
+    assert sizes(3, range(3)) == [(4, 3)]
+    assert sizes(16, range(16)) == [(16, 16)]
+    assert sizes(150, [149]) == [(64, 64), (64, 64), (64, 22)]
+    assert sizes(100, [98, 99]) == [(64, 64), (16, 16), (16, 16), (4, 4)]
+    assert sizes(40, range(40)) == [(16, 16), (16, 16), (8, 8)]
+
+
+@pytest.mark.parametrize("bucket", BUCKETS)
+def test_static_graphs_know_all_sizes(bundle: Path, bucket: Bucket) -> None:
+    graph = static_graph(read_graph(bundle / "target/model.xml"), bucket, 96)
+    assert not graph.is_dynamic()
+    assert not graph.get_variables()
+    ports = {port.any_name: list(port.shape) for port in (*graph.inputs, *graph.outputs)}
+    config = read_manifest(bundle).target.config
+    past, n = past_port(1, "key"), bucket.n_rows
+    assert ports[past] == [1, config.n_kv_heads, 96, config.head_size]
+    assert ports[present_port(past)] == [1, config.n_kv_heads, n, config.head_size]
+    assert ports["attention_bias"] == [1, 1, n, 96 + n]
+    assert ports["logits"] == [1, bucket.n_logit_rows, config.n_logits]
