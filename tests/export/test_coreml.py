@@ -111,8 +111,10 @@ def engine(
 
 
 def check_verified(verified: dict[str, Any]) -> None:
-    for key in ("mean_abs_error", "tree_max_abs_error", "prefill_max_abs_error"):
+    for key in ("mean_abs_error", "prefill_max_abs_error"):
         assert verified[key] < FLOAT16 * verified["logit_std"]
+    # The largest of all single differences, and of two results that were both rounded.
+    assert verified["tree_max_abs_error"] < 2 * FLOAT16 * verified["logit_std"]
 
 
 def test_the_package_computes_what_the_reference_does(
