@@ -1,0 +1,117 @@
+"""Tables of what passes cost: between what was measured, corrected by use, kept, and broken."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from edgedec.runtime.decoding.cost_table import ROWS, CostTable
+
+from ..conftest import ToySession
+
+FLAT = {1: 10.0, 2: 10.5, 4: 11.0, 8: 14.0, 16: 23.0}
+
+
+def test_costs_between_measured_sizes_lie_between() -> None:
+    table = CostTable(dict(FLAT))
+    assert table.ms(3) == pytest.approx(10.75)
+    assert table.ms(20) == pytest.approx(27.5)
+    for _ in range(100):
+        table.observe(1, 20.0)
+    assert table.ms(1) == pytest.approx(20.0, rel=0.02)
+    assert table.ms(8) >= table.ms(1)
+
+
+def test_a_disturbed_pass_moves_the_table_little() -> None:
+    table = CostTable(dict(FLAT))
+    table.observe(1, 10_000.0)
+    assert table.ms(4) < 11.0 * 1.05
+
+
+@pytest.mark.robustness
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"fingerprint": "f"}',
+        '{"fingerprint": "f", "row_ms": {"1": 3}}',
+        *(
+            f'{{"fingerprint": "f", "n_measurements": 1, "row_ms": {row_ms}}}'
+            for row_ms in ('{"a": 1}', '{"1": -3}', "{}", '{"1": NaN}', "7")
+        ),
+        *(
+            f'{{"fingerprint": "f", "n_measurements": {n}, "row_ms": {{"1": 3}}}}'
+            for n in ('"x"', "0", "-1", "Infinity", "NaN", "null")
+        ),
+    ],
+)
+def test_a_broken_table_is_measured_anew(text: str, tmp_path) -> None:
+    path = tmp_path / "costs.json"
+    path.write_text(text)
+    assert CostTable.load(path, "f") is None
+
+
+def test_a_measurement_that_was_disturbed_is_corrected_by_what_passes_take() -> None:
+    disturbed = {1: 10.0, 2: 12.0, 4: 15.0, 8: 20.0, 16: 30.0}
+    table = CostTable(disturbed)
+    for _ in range(40):
+        table.observe(1, 10.0)
+        table.observe(8, 14.0)
+    assert table.ms(8) == pytest.approx(14.0, rel=0.05)
+    assert table.ms(4) <= table.ms(8)  # though never tried
+    assert table.ms(16) > 25
+    for _ in range(60):
+        table.observe(1, 10.0)
+        table.observe(6, 30.0)
+    assert table.ms(6) == pytest.approx(30.0, rel=0.1)
+    assert [table.ms(m) for m in range(1, 17)] == sorted(table.ms(m) for m in range(1, 17))
+
+
+def test_when_memory_gets_faster_and_arithmetic_slower_a_few_passes_show_it() -> None:
+    table = CostTable({1: 25.0, 2: 26.0, 4: 27.0, 8: 31.0})
+    for _ in range(6):
+        table.observe(1, 20.0)
+        table.observe(4, 30.0)
+        table.observe(8, 40.0)
+    assert [table.ms(m) for m in (1, 4, 8)] == pytest.approx([20.0, 30.0, 40.0], rel=0.05)
+
+
+def test_no_token_is_measured_twice() -> None:
+    """Rows that are alike choose the same experts: their passes would be too cheap."""
+    passes, seen = CostTable.measure(ToySession(997), repetitions=2), []
+    with contextlib.suppress(StopIteration):
+        wanted = next(passes)
+        while True:
+            seen += wanted.tree.tokens
+            wanted = passes.send(wanted.run())
+    assert len(seen) == 3 * (sum(ROWS) + 1)
+    assert len(set(seen)) == len(seen)
+
+
+def test_the_mean_of_the_first_runs_counts(tmp_path) -> None:
+    path = tmp_path / "costs.json"
+    table = CostTable({1: 10.0, 8: 20.0})
+    assert not table.is_settled
+    table.save(path, "f")
+    for times in ({1: 20.0, 8: 40.0}, {1: 5.0, 8: 10.0}):
+        known = CostTable.load(path, "f")
+        assert known is not None
+        assert not known.is_settled
+        CostTable(times).merged(known).save(path, "f")
+    settled = CostTable.load(path, "f")
+    assert settled is not None
+    assert settled.is_settled
+    assert settled.row_ms == pytest.approx({1: 10.0, 8: 20.0})
+
+
+def test_tables_of_other_devices_are_not_used(tmp_path) -> None:
+    path = tmp_path / "deep" / "costs.json"
+    CostTable(dict(FLAT)).save(path, "this")
+    assert CostTable.load(path, "other") is None
+    found = CostTable.load(path, "this")
+    assert found is not None
+    assert found.row_ms == FLAT
