@@ -25,9 +25,10 @@ from edgedec.apps.cli import main; main()
 """
 
 
-def hear_interrupts() -> None:
-    """To be called in a child: jobs in the background of a plain shell ignore Ctrl-C."""
+def hear_signals() -> None:
+    """To be called in a child: jobs in the background ignore Ctrl-C, those of nohup hang-ups."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def shell(command: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -44,7 +45,7 @@ def test_signals_at_the_start_are_silent(
 ) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", REPORT_START, "run", str(smollm2_bundle), "hello", "-n", "400"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=hear_interrupts,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=hear_signals,
     )  # fmt: skip
     assert process.stdout is not None
     process.stdout.readline()

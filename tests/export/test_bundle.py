@@ -269,6 +269,7 @@ def test_an_export_that_is_told_to_end_cleans_up(
     process = subprocess.Popen(
         [*program, "export", str(smollm2_gguf), "-o", str(tmp_path / "deep" / "b")],
         stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # nohup's jobs ignore it
     )
     while not any(path.is_file() for path in tmp_path.rglob("*")) and process.poll() is None:
         time.sleep(0.01)

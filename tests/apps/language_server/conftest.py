@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -30,6 +31,9 @@ class Editor:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            preexec_fn=lambda: signal.signal(
+                signal.SIGHUP, signal.SIG_DFL
+            ),  # nohup's jobs ignore it
         )
         self.answers = answers or {}
         self.heard: list[Message] = []
