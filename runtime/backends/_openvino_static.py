@@ -37,6 +37,7 @@ from edgedec.runtime.backends._openvino import (
     rows_of,
     run_pass,
 )
+from edgedec.runtime.backends._whole_cache import WholeCache
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.row_stats import RowStats
@@ -144,11 +145,13 @@ def static_graph(graph: ov.Model, bucket: Bucket, context: int) -> ov.Model:
     return graph
 
 
-class StaticKVCache:
+class StaticKVCache(WholeCache):
     """A `KVCache` in the memory of the host, token i in row i, of which graphs read all rows.
 
     Shapes: each [1, n_kv_heads, context, head_size].
     """
+
+    _model: StaticModel
 
     def __init__(self, model: StaticModel, context: int) -> None:
         self._model, self._context = model, context
@@ -161,23 +164,6 @@ class StaticKVCache:
         }
         self._dtype = np.dtype(model.contract.kv.format)
         self._requests: dict[Bucket, ov.InferRequest] = {}
-
-    @property
-    def look_back(self) -> int:
-        return 0
-
-    def nbytes(self, n_tokens: int) -> int:
-        return n_tokens * self._model.contract.kv.row_nbytes
-
-    def reaches(self, n_tokens: int) -> bool:
-        """Says yes: layers with a window keep all rows, too."""
-        return True
-
-    def reserve(self, n_kept: int, stop: int) -> None:
-        """Nothing to do: there is room for the whole context."""
-
-    def forget_all(self) -> None:
-        """Nothing to do: rows are written anew."""
 
     def compute(self, wanted: Pass, n_past: int, cores: Affinity | None) -> Rows:
         """Returns the asked rows, in memory of their own."""

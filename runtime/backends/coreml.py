@@ -32,6 +32,7 @@ from edgedec.models.graph import (
 )
 from edgedec.models.static_passes import SPARE_ROWS, STATIC_PASSES, Piece, coreml_port, pieces
 from edgedec.runtime.backends._model_facts import ModelFacts
+from edgedec.runtime.backends._whole_cache import WholeCache
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.rows import Rows
@@ -119,8 +120,10 @@ def open_functions(package: Path) -> Mapping[str, StaticFunction]:
         ) from None
 
 
-class CoreMLKVCache:
+class CoreMLKVCache(WholeCache):
     """A `KVCache` of a package's state; committed token i has row ``self._places[i]``."""
+
+    _model: CoreMLModel
 
     def __init__(self, model: CoreMLModel) -> None:
         self._model = model
@@ -128,23 +131,6 @@ class CoreMLKVCache:
         self._n_rows: int = self._state.read_state(_STATES[0]).shape[2]
         self._places = np.zeros(0, np.int64)
         self._first = 0  # row of the first token of the pending pass
-
-    @property
-    def look_back(self) -> int:
-        return 0
-
-    def nbytes(self, n_tokens: int) -> int:
-        return n_tokens * self._model.contract.kv.row_nbytes
-
-    def reaches(self, n_tokens: int) -> bool:
-        """Says yes: layers with a window keep all rows, too."""
-        return True
-
-    def reserve(self, n_kept: int, stop: int) -> None:
-        """Nothing to do: there is room for the whole context."""
-
-    def forget_all(self) -> None:
-        """Nothing to do: rows are written anew."""
 
     def compute(self, wanted: Pass, n_past: int, cores: Affinity | None) -> Rows:
         """Returns the asked rows, in arrays of their own."""

@@ -34,6 +34,7 @@ from edgedec.runtime.backends._openvino import (
     run_pass,
 )
 from edgedec.runtime.backends._openvino_static import StaticModel
+from edgedec.runtime.backends._whole_cache import WholeCache
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.rows import Rows
@@ -97,11 +98,13 @@ def open_model(
     return kind(graph, config, contract, threads, affinity)
 
 
-class OpenVinoKVCache:
+class OpenVinoKVCache(WholeCache):
     """A `KVCache` of the states of a request, by the names of their variables.
 
     Shapes: each [1, n_kv_heads, rows, head_size]; committed token i has row ``self._places[i]``.
     """
+
+    _model: OpenVinoModel
 
     def __init__(self, model: OpenVinoModel) -> None:
         self._model = model
@@ -113,17 +116,6 @@ class OpenVinoKVCache:
         self._n_rows = 0
         self._is_torn = False
         """A pass failed: some states may have its rows, others not."""
-
-    @property
-    def look_back(self) -> int:
-        return 0
-
-    def nbytes(self, n_tokens: int) -> int:
-        return n_tokens * self._model.contract.kv.row_nbytes
-
-    def reaches(self, n_tokens: int) -> bool:
-        """Says yes: layers with a window keep all rows, too."""
-        return True
 
     def reserve(self, n_kept: int, stop: int) -> None:
         """Nothing to do: states grow by themselves."""

@@ -33,6 +33,7 @@ from edgedec.runtime.backends._device_array import DeviceArray
 from edgedec.runtime.backends._model_facts import ModelFacts
 from edgedec.runtime.backends._ort import PassRunner, check_ports, open_graph
 from edgedec.runtime.backends._pass_arrays import PassShape
+from edgedec.runtime.backends._whole_cache import WholeCache
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.rows import Rows
@@ -106,11 +107,13 @@ class _Bound(NamedTuple):
     rows: Rows
 
 
-class OrtKVCache:
+class OrtKVCache(WholeCache):
     """A `KVCache` of arrays on the provider's device, by the names of the graph's inputs.
 
     Shapes: each [1, n_kv_heads, C, head_size]; committed token i has row ``self._places[i]``.
     """
+
+    _model: OrtModel
 
     def __init__(self, model: OrtModel, context: int) -> None:
         self._model = model
@@ -123,23 +126,6 @@ class OrtKVCache:
         self._places = np.zeros(0, np.int64)
         self._first = 0  # row of the first token of the pending pass
         self._bindings: dict[tuple[bool, tuple[tuple[int, int], ...]], _Bound] = {}
-
-    @property
-    def look_back(self) -> int:
-        return 0
-
-    def nbytes(self, n_tokens: int) -> int:
-        return n_tokens * self._model.contract.kv.row_nbytes
-
-    def reaches(self, n_tokens: int) -> bool:
-        """Says yes: layers with a window keep all rows, too."""
-        return True
-
-    def reserve(self, n_kept: int, stop: int) -> None:
-        """Nothing to do: there is room for the whole context."""
-
-    def forget_all(self) -> None:
-        """Nothing to do: rows are written anew."""
 
     def compute(self, wanted: Pass, n_past: int, cores: Affinity | None) -> Rows:
         """Returns the asked rows. They are overwritten by the next pass of the same sizes."""

@@ -12,83 +12,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edgedec.models.bundle_files import FileEntry, damaged_files, file_sha256
-from edgedec.models.config import LayerConfig, ModelConfig, RopeScaling
+from edgedec.models.bundle_files import damaged_files
 from edgedec.models.errors import BundleError
-from edgedec.models.graph import ROW_STATS, Capabilities, GraphContract, KVLayout, stats_port
 from edgedec.models.manifest import BundleManifest, read_manifest
-from edgedec.models.model_entry import ModelEntry
+
+from .conftest import CONTRACT, GRAPH, WEIGHTS, make_manifest
 
 pytestmark = pytest.mark.robustness
 
-GRAPH, WEIGHTS = "target/model.onnx", "target/weights.bin"
-CONTRACT = GraphContract(
-    compiler="fused",
-    backend="fused",
-    triple="any",
-    providers=("CPUExecutionProvider",),
-    inputs=("input_ids", "parents", "k_cache", "v_cache", "layer_gates"),
-    outputs=("logits", "hidden.1", *map(stats_port, ROW_STATS)),
-    kv=KVLayout("panels", "float16", row_nbytes=32, block_nbytes=128),
-    can=Capabilities(trees=True, gates=True, row_stats=True, hidden=(1,)),
-)
 MODEL = ("models", "target")
-
-
-def make_manifest(folder: Path) -> BundleManifest:
-    """Writes a small whole bundle into ``folder`` and returns its manifest."""
-    (folder / "target").mkdir(parents=True)
-    (folder / GRAPH).write_bytes(b"\x08\x0a\x12\x01x")  # a version and a name
-    (folder / WEIGHTS).write_bytes(bytes(range(256)) * 16)
-    (folder / "tokenizer.json").write_text("{}")
-    paths = (GRAPH, WEIGHTS, "tokenizer.json")
-    manifest = BundleManifest(
-        schema_version=2,
-        name="tiny",
-        licence=None,
-        edgedec_version="0.1.0",
-        device_target="cpu",
-        quantization="keep",
-        models={
-            "target": ModelEntry(
-                kind="target",
-                graph=GRAPH,
-                weights=(WEIGHTS,),
-                contract=CONTRACT,
-                config=ModelConfig(
-                    "llama",
-                    10,
-                    8,
-                    16,
-                    2,
-                    2,
-                    1,
-                    4,
-                    64,
-                    1e-5,
-                    rope_scaling=RopeScaling("linear", 2.0),
-                    layers=(LayerConfig(16, 1e4), LayerConfig(12, 0.0)),
-                ),
-                context=64,
-                tensor_formats={"embed_tokens.weight": "q4_1"},
-            )
-        },
-        files={p: FileEntry((folder / p).stat().st_size, file_sha256(folder / p)) for p in paths},
-        stop_token_ids=(2,),
-        bos_token_id=1,
-        add_bos=False,
-        defaults={"method": "plain"},
-        verification={"max_abs_error": 0.25},
-    )
-    (folder / "manifest.json").write_text(json.dumps(manifest.to_dict()))
-    return manifest
-
-
-@pytest.fixture
-def bundle(tmp_path: Path) -> Path:
-    folder = tmp_path / "tiny.edgedec"
-    make_manifest(folder)
-    return folder
 
 
 def rewrite(bundle: Path, change: Callable[[dict[str, Any]], object]) -> None:
