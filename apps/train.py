@@ -74,8 +74,8 @@ def kv(
     after a long prompt without reading it.
 
     Texts like those of later prompts serve best. Maps of an earlier run are replaced. Ctrl-C
-    ends the reading, and fits what was read (exit code 130). Maps from a model's own layers go on
-    where a command that was killed ended.
+    ends the reading, and fits what was read (exit code 130). The same command goes on where one
+    that was killed ended.
 
     Examples:
 

@@ -57,6 +57,20 @@ def corpus_files(paths: Iterable[Path]) -> Iterator[Path]:
             raise ConfigError(f"got {path}, expected a text file or a folder to learn from")
 
 
+def corpus_key(paths: Iterable[Path]) -> str:
+    """Returns what changes when the files do, by their names, sizes and times.
+
+    Raises:
+        ConfigError: There is no such file or folder.
+    """
+    digest = sha256()
+    for path in corpus_files(paths):
+        status = path.stat()
+        facts = (str(path.absolute()), status.st_size, status.st_mtime_ns)
+        digest.update(repr(facts).encode())
+    return digest.hexdigest()
+
+
 def _text_of(path: Path) -> str | None:
     try:
         with path.open("rb") as file:

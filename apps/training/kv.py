@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
 from edgedec.apps.training.corpus import corpus_files
-from edgedec.apps.training.kv_progress import FitFile, ReadSoFar
+from edgedec.apps.training.kv_progress import N_SINKS, FitFile, ReadSoFar, gather
 from edgedec.export.kv_maps import LayerMaps, normed
 from edgedec.models.config import ModelConfig
 from edgedec.runtime.sessions.passes import Pass
@@ -22,12 +21,6 @@ from edgedec.runtime.sessions.token_tree import TokenTree
 
 WINDOW = 1024
 """Tokens that are read at once, as one text."""
-
-HELD_OUT = 8
-"""Every so many windows one is not fitted to, but measured with."""
-
-N_SINKS = 4
-"""First tokens of a text, which attention treats as no others; their rows are never predicted."""
 
 _MAX_FILE_BYTES = 1 << 20
 
@@ -88,18 +81,13 @@ def fit(
         OSError: ``file`` cannot be written.
     """
     n_targets = (config.n_layers - exit_layer) * 2 * config.n_kv_heads * config.head_size
-    find = ReadSoFar.nothing if file is None else file.load
-    state = find(config.hidden_size, n_targets)
-    fitted, held_out = state.fitted, state.held_out
-    for tokens in islice(windows, state.n_windows, None):
+
+    def read(tokens: list[int], _: ReadSoFar) -> Iterator[tuple[Float32, Float32]]:
         hidden, targets = _read(sequence, config, exit_layer, tokens)
-        sums = held_out if state.n_windows % HELD_OUT == 1 else fitted
-        sums.add(normed(hidden, config.rms_norm_eps)[N_SINKS:], targets[N_SINKS:])
-        state.n_windows += 1
-        state.n_tokens += len(tokens)
-        report(state.n_tokens)
-        if file is not None:
-            file.save_sometimes(state)
+        yield normed(hidden, config.rms_norm_eps), targets
+
+    state = gather([(config.hidden_size, n_targets)], windows, read, report, file)
+    (fitted,), (held_out,) = state.fitted, state.held_out
     fitted.check()
     weights, bias = fitted.solve()
     parts = zip(

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
+from edgedec.apps.training.corpus import corpus_key
 from edgedec.apps.training.kv import corpus_windows, fit
 from edgedec.apps.training.kv_entry import write_model_maps, write_own_maps
 from edgedec.apps.training.kv_progress import FitFile
 from edgedec.apps.training.model_kv import Reader, fit_model
 from edgedec.models.errors import ConfigError
 from edgedec.models.graph import CODE_BACKENDS, K_CACHE
-from edgedec.models.kv_maps import DRAFT_KV_MAPS, MapsEntry
+from edgedec.models.kv_maps import DRAFT_KV_MAPS, KV_MAPS, MapsEntry
 from edgedec.models.manifest import BundleManifest, fingerprint_of, read_manifest
 from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.engine import Engine
@@ -47,6 +48,10 @@ class KVJob:
         found = corpus_windows(self.corpus, engine.tokenizer.encode, self.max_tokens, context)
         return takewhile(lambda _: not is_stopping(), found)
 
+    def file(self, *facts: object) -> FitFile:
+        """Returns the file that keeps what is read. facts: what the models are, and their maps."""
+        return FitFile(self.bundle, (*facts, self.max_tokens, corpus_key(self.corpus)))
+
 
 def train_own_maps(
     job: KVJob, exit_layer: int | None, report: Progress, is_stopping: Callable[[], bool]
@@ -60,8 +65,7 @@ def train_own_maps(
     chosen = _checked_exit(manifest, exit_layer)
     config = manifest.target.config
     with load(job.bundle, EngineOptions(threads=job.threads, draft=False)) as engine:
-        known = fingerprint_of(manifest, manifest.target_name), chosen, job.max_tokens
-        file = FitFile(job.bundle, (*known, *map(Path.absolute, job.corpus)))
+        file = job.file(KV_MAPS, chosen, fingerprint_of(manifest, manifest.target_name))
         fitted = fit(
             engine.new_sequence(),
             config,
@@ -87,6 +91,7 @@ def train_model_maps(
         ConfigError: The bundle cannot have such maps, or the corpus is too small.
     """
     manifest = read_manifest(job.bundle)
+    file = job.file(kind, *(fingerprint_of(manifest, name) for name in manifest.models))
     with load(job.bundle, EngineOptions(threads=job.threads)) as engine:
         draft, source = _checked_draft(manifest, engine.draft)
         role = source.open()
@@ -102,11 +107,13 @@ def train_model_maps(
                 readers[written],
                 job.windows(engine, is_stopping, min(engine.context, source.context)),
                 lambda n_tokens: report("fit", n_tokens, job.max_tokens),
+                file,
             )
         finally:
             role.close()
     names = (read, written)
     entry = write_model_maps(job.bundle, manifest, kind, names, fitted, job.described)
+    file.remove()
     kinds = [manifest.models[name].kind for name in names]
     return entry, f"the {kinds[0]} model to the {kinds[1]} model"
 

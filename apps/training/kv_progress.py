@@ -4,35 +4,86 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 from zipfile import BadZipFile
 
 import numpy as np
 
-from edgedec.export.kv_maps import RidgeSums
+from edgedec.export.kv_maps import Float32, RidgeSums, Scales
+
+HELD_OUT = 8
+"""Every so many windows one is not fitted to, but measured with."""
+
+N_SINKS = 4
+"""First tokens of a text, which attention treats as no others; their rows are never predicted."""
 
 _SAVE_S = 60.0
 """Seconds of reading that a killed fit may lose."""
+
+_LEAST_READING = 10
+"""Seconds of reading for each that writing the file takes."""
 
 _COUNTS = "counts"
 
 
 @dataclass
 class ReadSoFar:
-    """Sums over the windows read: those fitted to, and those only measured with."""
+    """Sums over the windows read: those fitted to, and those only measured with.
 
-    fitted: RidgeSums
-    held_out: RidgeSums
+    fitted, held_out: one for each regression. scales: of the first window, where features have any.
+    """
+
+    fitted: tuple[RidgeSums, ...]
+    held_out: tuple[RidgeSums, ...]
+    scales: Scales | None = None
     n_windows: int = 0
     n_tokens: int = 0
 
     @classmethod
-    def nothing(cls, n_features: int, n_targets: int) -> Self:
-        """Returns the sums before the first window."""
-        return cls(RidgeSums(n_features, n_targets), RidgeSums(n_features, n_targets))
+    def nothing(cls, sizes: Iterable[tuple[int, int]]) -> Self:
+        """Returns the sums before the first window. sizes: features and targets of each."""
+        sizes = tuple(sizes)
+        fitted, held_out = (tuple(RidgeSums(*size) for size in sizes) for _ in range(2))
+        return cls(fitted, held_out)
+
+    def add(self, parts: Iterable[tuple[Float32, Float32]], n_tokens: int) -> None:
+        """Takes a window in: features and targets of each regression, shapes [T, D], [T, M]."""
+        sums = self.held_out if self.n_windows % HELD_OUT == 1 else self.fitted
+        for one, (features, targets) in zip(sums, parts, strict=True):
+            one.add(features[N_SINKS:], targets[N_SINKS:])
+        self.n_windows += 1
+        self.n_tokens += n_tokens
+
+
+Read = Callable[[list[int], ReadSoFar], Iterable[tuple[Float32, Float32]]]
+"""From the tokens of a window to features and targets of each regression."""
+
+
+def gather(
+    sizes: Iterable[tuple[int, int]],
+    windows: Iterable[list[int]],
+    read: Read,
+    report: Callable[[int], None],
+    file: FitFile | None,
+) -> ReadSoFar:
+    """Returns the sums over ``windows``; those that ``file`` has sums of are not read again.
+
+    report: called with the tokens read so far.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    state = ReadSoFar.nothing(sizes) if file is None else file.load(sizes)
+    for tokens in islice(windows, state.n_windows, None):
+        state.add(read(tokens, state), len(tokens))
+        report(state.n_tokens)
+        if file is not None:
+            file.save_sometimes(state)
+    return state
 
 
 class FitFile:
@@ -43,19 +94,23 @@ class FitFile:
         self.path = bundle.absolute().with_name(f".{bundle.absolute().name}.fit.npz")
         self._key = hashlib.sha256(repr(key).encode()).hexdigest()
         self._saved_s = time.monotonic()
+        self._save_s = _SAVE_S
 
-    def load(self, n_features: int, n_targets: int) -> ReadSoFar:
+    def load(self, sizes: Iterable[tuple[int, int]]) -> ReadSoFar:
         """Returns what an earlier run of the same fit read, nothing where there is none."""
-        state = ReadSoFar.nothing(n_features, n_targets)
+        sizes = tuple(sizes)
+        state = ReadSoFar.nothing(sizes)
         try:
             with np.load(self.path, allow_pickle=False) as found:
                 if str(found["key"]) != self._key:
                     return state
-                state.fitted.restore(found, "fitted")
-                state.held_out.restore(found, "held_out")
+                for name, sums in _named(state):
+                    sums.restore(found, name)
+                if "mean" in found:
+                    state.scales = Scales(found["mean"], found["deviation"])
                 state.n_windows, state.n_tokens = (int(n) for n in found[_COUNTS])
         except (OSError, ValueError, KeyError, EOFError, BadZipFile):
-            return ReadSoFar.nothing(n_features, n_targets)
+            return ReadSoFar.nothing(sizes)
         return state
 
     def save_sometimes(self, state: ReadSoFar) -> None:
@@ -64,17 +119,20 @@ class FitFile:
         Raises:
             OSError: The disk is full.
         """
-        if time.monotonic() - self._saved_s >= _SAVE_S:
+        if time.monotonic() - self._saved_s >= self._save_s:
             self.save(state)
 
     def save(self, state: ReadSoFar) -> None:
         """Writes the file; an older one is replaced when all of the new one is there."""
+        started_s = time.monotonic()
         arrays: dict[str, Any] = {
             "key": np.array(self._key),
             _COUNTS: np.array([state.n_windows, state.n_tokens]),
-            **state.fitted.arrays("fitted"),
-            **state.held_out.arrays("held_out"),
         }
+        for name, sums in _named(state):
+            arrays |= sums.arrays(name)
+        if state.scales is not None:
+            arrays |= {"mean": state.scales.mean, "deviation": state.scales.deviation}
         partial = self.path.with_suffix(".partial")
         try:
             with partial.open("wb") as file:
@@ -83,7 +141,14 @@ class FitFile:
         finally:
             partial.unlink(missing_ok=True)
         self._saved_s = time.monotonic()
+        self._save_s = max(_SAVE_S, _LEAST_READING * (self._saved_s - started_s))
 
     def remove(self) -> None:
         """Removes the file: the fit is done."""
         self.path.unlink(missing_ok=True)
+
+
+def _named(state: ReadSoFar) -> Iterable[tuple[str, RidgeSums]]:
+    """Returns all sums, each under a name of its own."""
+    groups = (("fitted", state.fitted), ("held_out", state.held_out))
+    return ((f"{name}_{i}", sums) for name, group in groups for i, sums in enumerate(group))

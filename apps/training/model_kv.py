@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from edgedec.apps.training.kv import HELD_OUT, N_SINKS
+from edgedec.apps.training.kv_progress import N_SINKS, FitFile, ReadSoFar, gather
 from edgedec.export.kv_maps import Float32, LayerMaps, RidgeSums, Scales
 from edgedec.models.config import ModelConfig
 from edgedec.runtime.sessions.passes import run_passes
@@ -49,23 +49,6 @@ class ModelFitted:
     held_out: float
 
 
-class _Sums:
-    """The sums of all layers of the model whose keys and values are predicted."""
-
-    def __init__(self, origin: Reader, other: Reader) -> None:
-        self._n_out = other.width
-        n_layers = origin.config.n_layers, other.config.n_layers
-        first = [nearest_layers(i, *reversed(n_layers)) for i in range(n_layers[1])]
-        self.columns = [slice(r.start * origin.width, r.stop * origin.width) for r in first]
-        self.layers = [RidgeSums(c.stop - c.start, self._n_out) for c in self.columns]
-
-    def add(self, features: Float32, targets: Float32) -> None:
-        """Takes rows in, as `Reader.read` returns them of the one and the other."""
-        parts = np.split(targets, len(self.layers), axis=1)
-        for columns, sums, part in zip(self.columns, self.layers, parts, strict=True):
-            sums.add(features[:, columns], part)
-
-
 def nearest_layers(layer: int, n_layers: int, n_others: int) -> range:
     """Returns the layers of a model of ``n_others`` as deep as ``layer`` of one of ``n_layers``."""
     n_read = min(N_READ, n_others)
@@ -79,35 +62,50 @@ def fit_model(
     other: Reader,
     windows: Iterable[list[int]],
     report: Callable[[int], None] = lambda n_tokens: None,
+    file: FitFile | None = None,
 ) -> ModelFitted:
     """Returns maps from what ``origin`` keeps of a text to what ``other`` does.
 
-    report: called with the tokens read so far.
+    report: called with the tokens read so far. file: where that is kept, and what an earlier run
+        read of the same ``windows`` is found.
 
     Raises:
         ConfigError: There are too few tokens.
+        OSError: ``file`` cannot be written.
     """
-    fitted, held_out = _Sums(origin, other), _Sums(origin, other)
-    scales, n_tokens = None, 0
-    for i, tokens in enumerate(windows):
-        rows, targets = (reader.read(tokens)[N_SINKS:] for reader in (origin, other))
-        scales = scales or Scales.of(rows)
-        (held_out if i % HELD_OUT == 1 else fitted).add(scales.apply(rows), targets)
-        n_tokens += len(tokens)
-        report(n_tokens)
-    fitted.layers[0].check()
-    assert scales is not None
-    solved = [sums.solve() for sums in fitted.layers]
+    columns = _columns(origin, other)
+
+    def read(tokens: list[int], state: ReadSoFar) -> Iterator[tuple[Float32, Float32]]:
+        rows, targets = origin.read(tokens), other.read(tokens)
+        if state.scales is None:
+            state.scales = Scales.of(rows[N_SINKS:])
+        scaled = state.scales.apply(rows)
+        for read_of, part in zip(columns, np.split(targets, len(columns), axis=1), strict=True):
+            yield scaled[:, read_of], part
+
+    sizes = [(c.stop - c.start, other.width) for c in columns]
+    state = gather(sizes, windows, read, report, file)
+    state.fitted[0].check()
+    assert state.scales is not None
+    solved = [sums.solve() for sums in state.fitted]
     maps = tuple(
-        LayerMaps(layer, *found, columns.start)
-        for layer, (found, columns) in enumerate(zip(solved, fitted.columns, strict=True))
+        LayerMaps(layer, *found, read_of.start)
+        for layer, (found, read_of) in enumerate(zip(solved, columns, strict=True))
     )
-    return ModelFitted(maps, scales, n_tokens, _missed(fitted, maps), _missed(held_out, maps))
+    missed = _missed(state.fitted, maps), _missed(state.held_out, maps)
+    return ModelFitted(maps, state.scales, state.n_tokens, *missed)
 
 
-def _missed(sums: _Sums, maps: Iterable[LayerMaps]) -> float:
+def _columns(origin: Reader, other: Reader) -> list[slice]:
+    """Returns which of the numbers of ``origin`` each layer of ``other`` is predicted from."""
+    n_origin, n_other = origin.config.n_layers, other.config.n_layers
+    nearest = (nearest_layers(layer, n_other, n_origin) for layer in range(n_other))
+    return [slice(r.start * origin.width, r.stop * origin.width) for r in nearest]
+
+
+def _missed(sums: Sequence[RidgeSums], maps: Iterable[LayerMaps]) -> float:
     """Returns the share of the variance that maps miss, on average over layers; 1 without rows."""
-    if not sums.layers[0].n_rows:
+    if not sums[0].n_rows:
         return 1.0
-    missed = (s.unexplained(m.weights, m.bias) for s, m in zip(sums.layers, maps, strict=True))
+    missed = (s.unexplained(m.weights, m.bias) for s, m in zip(sums, maps, strict=True))
     return float(np.mean(list(missed)))

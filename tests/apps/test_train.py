@@ -219,7 +219,7 @@ def test_a_killed_fit_goes_on_where_it_ended(
         again = fit(
             engine.new_sequence(), config, 20, windows, counts.append, FitFile(bundle, ("a",))
         )
-        other = FitFile(bundle, ("b",)).load(1, 1)
+        other = FitFile(bundle, ("b",)).load([(1, 1)])
     assert counts[0] == sum(map(len, windows[:3]))  # two windows were not read again
     assert again.n_tokens == whole.n_tokens
     for one, two in zip(whole.maps, again.maps, strict=True):
@@ -229,7 +229,7 @@ def test_a_killed_fit_goes_on_where_it_ended(
     path = FitFile(bundle, ("a",)).path
     path.write_bytes(path.read_bytes()[:5000])
     hidden, targets = config.hidden_size, len(whole.maps) * len(whole.maps[0].bias)
-    assert FitFile(bundle, ("a",)).load(hidden, targets).n_tokens == 0
+    assert FitFile(bundle, ("a",)).load([(hidden, targets)]).n_tokens == 0
 
 
 def test_a_finished_fit_leaves_no_file(trained: Path) -> None:

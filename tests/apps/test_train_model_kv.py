@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 
 import edgedec
+from edgedec.apps.training import kv_progress
+from edgedec.apps.training.kv_job import KVJob, train_model_maps
 from edgedec.export.config import DraftModelConfig, ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.models.manifest import read_manifest
@@ -92,6 +95,36 @@ def test_the_draft_model_reads_for_the_target_model(cli: Cli, trained: Path) -> 
         pytest.raises(edgedec.ConfigError, match="needs KV maps"),
     ):
         engine.stream(PROMPT, edgedec.GenerationConfig(prefill="predicted"))
+
+
+@pytest.mark.robustness
+@pytest.mark.parametrize("kind", ["draft_kv_maps", "auxiliary_kv_maps"])
+def test_a_killed_fit_goes_on_where_it_ended(
+    trained: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv_progress, "_SAVE_S", 0.0)
+    monkeypatch.setattr(kv_progress, "_LEAST_READING", 0)
+    bundle = Path(shutil.copytree(trained, tmp_path / "b.edgedec"))
+    job = KVJob(bundle, (CORPUS,), 3000, None)
+    whole = read_manifest(bundle).auxiliary[kind]
+
+    def killed(_: str, n_tokens: int, n_wanted: int) -> None:
+        if n_tokens > n_wanted // 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_model_maps(job, kind, killed, lambda: False)
+    assert read_manifest(bundle).auxiliary[kind] == whole
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == [".b.edgedec.fit.npz", "b.edgedec"]
+    counts: list[int] = []
+    found, _ = train_model_maps(job, kind, lambda _, n, __: counts.append(n), lambda: False)
+    assert counts[0] > 1500  # what was read is not read again
+    assert (bundle / found.weights).read_bytes() == (trained / whole.weights).read_bytes()
+    assert dataclasses.replace(found, graph="", weights="") == dataclasses.replace(
+        whole, graph="", weights=""
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["b.edgedec"]
 
 
 @pytest.mark.robustness
