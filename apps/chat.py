@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from threading import Event
 from typing import Annotated, Any
 
 import typer
@@ -21,6 +23,7 @@ from edgedec.models.errors import SessionError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.requests.conversation import Conversation
+from edgedec.runtime.requests.stream import Stream
 
 _HELP = "/reset begins anew, /exit or Ctrl-D leaves, Ctrl-C stops an answer, /help shows this"
 _COMMAND = re.compile(r"/[a-z]+")
@@ -86,9 +89,10 @@ class _Talk:
         """Answers line by line until the end of input; returns what every turn said and took."""
         conversation = self.engine.conversation(self.system, self.request)
         turns: list[dict[str, Any]] = []
+        latest: Stream | None = None
         if sys.stdin.isatty():
             note(_HELP)
-        while (line := _read_line()) is not None and line != "/exit":
+        while (line := _next_line(latest)) is not None and line != "/exit":
             if line == "/reset":
                 conversation = self.engine.conversation(self.system, self.request)
                 note("a new conversation")
@@ -96,22 +100,36 @@ class _Talk:
                 note(_HELP if line == "/help" else f"there is no {line}: {_HELP}")
             elif line:
                 try:
-                    turns.append({"user": line, **self._answer(conversation, line)})
+                    latest = self._answer(conversation, line)
+                    turns.append({"user": line, **latest.result.to_dict()})
                 except SessionError as error:
                     if not sys.stdin.isatty():
                         raise
                     print_error(error)
         return turns
 
-    def _answer(self, conversation: Conversation, line: str) -> dict[str, Any]:
+    def _answer(self, conversation: Conversation, line: str) -> Stream:
         with ProgressBars(count_amount) as bars:
             stream = conversation.send(line, on_progress=bars.report)
             write_stream(stream, bars, self.shown, self.is_silent)
-        if sys.stdin.isatty():
-            stream.catch_up()  # while the answer is being read
         if self.replay is not None:
             self.replay.add(stream.token_ids, stream.result.origins)
-        return stream.result.to_dict()
+        return stream
+
+
+def _next_line(latest: Stream | None) -> str | None:
+    """Returns the next line; while somebody types it, models catch up with the latest answer."""
+    if latest is None or not sys.stdin.isatty():
+        return _read_line()
+    is_typed = Event()
+    with ThreadPoolExecutor(1, "edgedec-idle") as idle:
+        caught_up = idle.submit(latest.catch_up, is_typed.is_set)
+        try:
+            line = _read_line()
+        finally:
+            is_typed.set()
+    caught_up.result()
+    return line
 
 
 def _read_line() -> str | None:

@@ -52,6 +52,11 @@ class CostTable:
         return self.scale * self._measured(n_rows)
 
     @property
+    def row_ms_of_many(self) -> float:
+        """Milliseconds of a row of a wide pass, such as those that read a text."""
+        return self.ms(ROWS[-1]) / ROWS[-1]
+
+    @property
     def is_settled(self) -> bool:
         """Whether enough runs measured."""
         return self.n_measurements >= _N_MEASUREMENTS

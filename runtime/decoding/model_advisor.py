@@ -151,7 +151,7 @@ class ModelAdvisor:
         n_missing = self._model.n_missing(context.tokens) - _USUAL_FEED
         if n_missing <= 0:
             return True
-        cost_ms = n_missing * self._costs.ms(16) / 16
+        cost_ms = n_missing * self._costs.row_ms_of_many
         saved_ms = max(target.ms(1) / max(self._free_gain, 1.0) - 1 / rate, 0.0)  # per token
         if self._model.reads_end_only:
             saved_ms *= _PART_WORTH

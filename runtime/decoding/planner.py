@@ -72,6 +72,10 @@ class Planning(ABC):
         """The output ended with exactly ``tokens``, prompt included."""
 
     @abstractmethod
+    def catch_up(self, tokens: Sequence[int]) -> Passes[int]:
+        """Computes, in idle time, what was predicted of ``tokens``; returns how many there were."""
+
+    @abstractmethod
     def explain(self) -> list[str]:
         """Returns what was decided in this output so far, a line each."""
 
@@ -148,6 +152,13 @@ class DraftingTeam:
         for drafting in self._all:
             drafting.end(tokens)
 
+    def catch_up(self, tokens: Sequence[int]) -> Passes[int]:
+        """Has the models compute what was only predicted for them."""
+        n_computed = 0
+        for model in self.models:
+            n_computed += yield from model.catch_up(tokens)
+        return n_computed
+
     @property
     def _all(self) -> list[GuardedDrafting | GuardedModelDrafting]:
         return [*self.free, *self.models]
@@ -216,6 +227,9 @@ class FixedPlanning(Planning):
 
     def end(self, tokens: Sequence[int]) -> None:
         self._team.end(tokens)
+
+    def catch_up(self, tokens: Sequence[int]) -> Passes[int]:
+        return (yield from self._team.catch_up(tokens))
 
     def explain(self) -> list[str]:
         budget = self._budget

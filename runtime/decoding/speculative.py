@@ -22,6 +22,7 @@ from edgedec.runtime.sampling.sampling import Survivors
 from edgedec.runtime.sessions.passes import Pass, Passes
 from edgedec.runtime.sessions.prefill import HiddenStates
 from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sessions.sequence import TokenSequence
 
 
 class Speculative(DecodingStrategy):
@@ -109,6 +110,10 @@ class SpeculativeDecoding(Decoding):
         state.stats.failed_drafters.update(self._method.failures)
         state.stats.n_early = sum(model.n_early for model in models)
         state.stats.n_early_used = sum(model.n_early_used for model in models)
+
+    def catch_up(self, target: TokenSequence) -> Passes[int]:
+        """Has the models that drafted compute what was only predicted for them."""
+        return (yield from self._planning.catch_up(self._state.tokens))
 
     def explain(self) -> list[str]:
         """Returns what was decided, a line each."""

@@ -49,6 +49,9 @@ class DraftPasses:
         """Returns how many tokens of ``text`` are not computed yet."""
         return len(text) - common_prefix(self.sequence.tokens, text)
 
+    def price(self, row_ms: float) -> None:
+        """Takes in the milliseconds of a computed row; see `ModelDrafting.price`."""
+
     def align(self, text: Sequence[int]) -> int:
         """Makes the committed tokens a prefix of ``text``; returns the last row of the tree on it.
 
@@ -91,6 +94,11 @@ class DraftPasses:
         self.cost.n_level_rows += len(tokens)
         self.cost.level_ms += rows.ms
         return rows
+
+    def catch_up(self, text: Sequence[int]) -> Passes[int]:
+        """Computes, after the end, what was not of ``text``; returns how many tokens that were."""
+        return 0
+        yield  # makes it a step without passes
 
     def end(self, text: Sequence[int]) -> None:
         """Keeps the rows of ``text`` and no others, and gives the sequence back."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from edgedec.runtime.drafting.mapped_reading import MappedReading
@@ -28,6 +29,15 @@ class DraftRole:
     recall: Callable[[TokenSequence, Sequence[int]], None] = lambda sequence, text: None
     release: Callable[[Model], None] = lambda model: model.close()
     mapped: MappedReading | None = None
+
+    @contextmanager
+    def lent(self, text: Sequence[int]) -> Iterator[TokenSequence]:
+        """Lends a sequence for ``text``, as `take` does, while the block runs."""
+        sequence = self.take(text)
+        try:
+            yield sequence
+        finally:
+            self.pool.give_back(sequence)
 
     def take(self, text: Sequence[int]) -> TokenSequence:
         """Returns a sequence for ``text``, draft tokens, with what is known of its beginning."""

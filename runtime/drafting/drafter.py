@@ -173,6 +173,10 @@ class ModelDrafting(ABC):
     def n_missing(self, tokens: Sequence[int]) -> int:
         """Returns how many tokens the next proposal after ``tokens`` has to compute first."""
 
+    def price(self, row_ms: float) -> None:
+        """Takes in what a computed row takes, for `n_missing` to count cheaper ones by."""
+        return
+
     @abstractmethod
     def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:
         """Returns a tree as `Drafting.propose` does, after the passes that takes."""
@@ -184,6 +188,11 @@ class ModelDrafting(ABC):
     @abstractmethod
     def end(self, tokens: Sequence[int]) -> None:
         """The output ended, as `Drafting.end` is told."""
+
+    def catch_up(self, tokens: Sequence[int]) -> Passes[int]:
+        """Computes what was predicted of a finished output; returns how many tokens that were."""
+        return 0
+        yield  # makes it a step without passes
 
     def beside(
         self, context: DraftContext, tree: DraftTree, n_left: int, target: TokenSequence

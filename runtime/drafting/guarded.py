@@ -145,12 +145,19 @@ class GuardedModelDrafting:
         """It failed, and is not asked again."""
         return self.guard.failure is not None
 
+    def price(self, row_ms: float) -> None:
+        """Takes in what a computed row takes; see `ModelDrafting.price`."""
+        self.guard.call(lambda: self.drafting.price(row_ms))
+
     def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:
         tree = yield from self.guard.steps(lambda: self.drafting.propose(context, budget))
         return tree or DraftTree()
 
     def observe(self, context: DraftContext, outcome: RoundOutcome) -> None:
         self.guard.call(lambda: self.drafting.observe(context, outcome))
+
+    def catch_up(self, tokens: Sequence[int]) -> Passes[int]:
+        return (yield from self.guard.steps(lambda: self.drafting.catch_up(tokens))) or 0
 
     def end(self, tokens: Sequence[int]) -> None:
         self.guard.end(lambda: self.drafting.end(tokens))

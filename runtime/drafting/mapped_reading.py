@@ -7,7 +7,9 @@ Source: KV Prediction (arXiv 2410.08391), in the other direction.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 from edgedec.models.config import ModelConfig
 from edgedec.runtime.drafting.draft_passes import DraftPasses
@@ -15,6 +17,7 @@ from edgedec.runtime.sessions.model import KVPredictor
 from edgedec.runtime.sessions.passes import Pass, Passes
 from edgedec.runtime.sessions.plain_kv import plain_kv
 from edgedec.runtime.sessions.pool import SequencePool
+from edgedec.runtime.sessions.prefill import caught_up
 from edgedec.runtime.sessions.rows import Rows
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.token_tree import TokenTree
@@ -30,9 +33,14 @@ LEAST_MAPPED = 32
 """Fewer tokens are computed like the others."""
 
 ROW_COST = 0.1
-"""Of a predicted row, in computed ones."""
+"""Of a predicted row, in computed ones, until it is measured."""
 
 _CHUNK = 256  # tokens whose rows are predicted at once: some megabytes of numbers
+_N_TIMED = 128  # tokens that are predicted to see what they cost
+
+
+Lend = Callable[[Sequence[int]], AbstractContextManager[TokenSequence]]
+"""Lends a sequence of exact rows that has as much of a text as any."""
 
 
 class MappedReading:
@@ -42,39 +50,87 @@ class MappedReading:
     never hold any of these.
     """
 
-    def __init__(self, predictor: KVPredictor, config: ModelConfig, pool: SequencePool) -> None:
+    def __init__(
+        self,
+        predictor: KVPredictor,
+        config: ModelConfig,
+        pool: SequencePool,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         """config: of the target model."""
         self._predictor = predictor
         self._config = config
+        self._clock = clock
+        self._predicted_ms: float | None = None  # of a row, the latest reading's
+        self._computed_ms: float | None = None
         self.pool = pool
 
-    def passes(self, text: Sequence[int], target: TokenSequence) -> MappedPasses:
-        """Returns passes over a text that ``target`` reads, too."""
-        return MappedPasses(self, self.pool.take(text), target)
+    @property
+    def row_cost(self) -> float:
+        """What a predicted row takes, in computed ones."""
+        if self._predicted_ms is None or self._computed_ms is None:
+            return ROW_COST
+        return self._predicted_ms / self._computed_ms
+
+    def price(self, computed_ms: float, target: TokenSequence) -> None:
+        """Takes in what a computed row takes; what a predicted one does is measured once."""
+        self._computed_ms = computed_ms
+        n_timed = min(_N_TIMED, target.n_exact)
+        if self._predicted_ms is not None or n_timed < LEAST_MAPPED:
+            return
+        scratch = TokenSequence(self.pool.model, n_timed)
+        try:
+            for _ in range(2):  # the first makes memory
+                scratch.truncate(0)
+                self.read(scratch, target, n_timed)
+        finally:
+            scratch.close()
+
+    def passes(self, text: Sequence[int], target: TokenSequence, lend: Lend) -> MappedPasses:
+        """Returns passes over a text that ``target`` reads, too.
+
+        They begin with the rows that are computed already.
+        """
+        sequence = self.pool.take(text)
+        with lend(text) as exact:
+            n_computed = exact.reachable(common_prefix(exact.tokens, text))
+            if n_computed > min(sequence.n_exact, common_prefix(sequence.tokens, text)):
+                sequence.truncate(0)
+                sequence.restore(exact.snapshot(n_computed))
+        return MappedPasses(self, sequence, target, lend)
 
     def read(self, sequence: TokenSequence, target: TokenSequence, stop: int) -> None:
         """Puts the tokens of ``target`` up to ``stop`` behind those of ``sequence``."""
+        started_s, n_rows = self._clock(), stop - sequence.n_tokens
         for start in range(sequence.n_tokens, stop, _CHUNK):
             end = min(start + _CHUNK, stop)
             rows = target.snapshot(end, start).kv_rows
             features = plain_kv(rows, self._config, start=start)
             sequence.append_predicted(target.tokens[start:end], self._predictor, features)
+        if n_rows >= LEAST_MAPPED:
+            self._predicted_ms = 1000 * (self._clock() - started_s) / n_rows
 
 
 class MappedPasses(DraftPasses):
     """Passes that predict most of what the draft model has not read of the text."""
 
     def __init__(
-        self, reading: MappedReading, sequence: TokenSequence, target: TokenSequence
+        self, reading: MappedReading, sequence: TokenSequence, target: TokenSequence, lend: Lend
     ) -> None:
         super().__init__(sequence, reading.pool.give_back)
         self._reading = reading
         self._target = target
+        self._lend = lend
+        self._is_predicted = False  # in part, when the output ended
 
     def n_missing(self, text: Sequence[int]) -> int:
         """Returns how many tokens of ``text`` are not computed yet; a predicted row counts less."""
         n_mapped = max(0, self._mapped_until(text) - self._first_mapped(text))
-        return super().n_missing(text) - n_mapped + round(ROW_COST * n_mapped)
+        return super().n_missing(text) - n_mapped + round(self._reading.row_cost * n_mapped)
+
+    def price(self, row_ms: float) -> None:
+        """Takes in the milliseconds of a computed row, in which predicted ones are counted."""
+        self._reading.price(row_ms, self._target)
 
     def feed(self, text: Sequence[int], with_logits: bool) -> Passes[Rows]:
         """Computes what `align` found missing of ``text``, its end; the rest is predicted."""
@@ -83,6 +139,18 @@ class MappedPasses(DraftPasses):
             yield from self._read_sinks(text)
             self._reading.read(self.sequence, self._target, stop)
         return (yield from super().feed(text, with_logits))
+
+    def end(self, text: Sequence[int]) -> None:
+        """Keeps the rows of ``text`` and no others, and gives the sequence back."""
+        self._is_predicted = self.sequence.n_exact < self.sequence.n_tokens
+        super().end(text)
+
+    def catch_up(self, text: Sequence[int]) -> Passes[int]:
+        """Computes what was predicted of ``text``; later texts that begin so have those rows."""
+        if not self._is_predicted:
+            return 0
+        with self._lend(text) as exact:
+            return (yield from caught_up(exact, text))
 
     def _mapped_until(self, text: Sequence[int]) -> int:
         """Returns how much of ``text`` there will be rows of when it is mapped; 0: it is not."""

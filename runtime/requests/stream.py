@@ -17,7 +17,7 @@ from edgedec.runtime.decoding.strategy import TARGET, DecodeState, Decoding
 from edgedec.runtime.requests.request import Lender, Request
 from edgedec.runtime.requests.result import UP_TO_TIES, FinishReason, GenerationResult
 from edgedec.runtime.sampling.noise import Noise
-from edgedec.runtime.sessions.passes import Passes
+from edgedec.runtime.sessions.passes import Passes, while_idle
 from edgedec.runtime.sessions.prefill import Prefilled, PrefillRequest
 from edgedec.runtime.text.common_prefix import common_prefix
 from edgedec.runtime.text.text_stream import TextStream
@@ -191,10 +191,13 @@ class Stream(Iterator[str]):
         """Returns what the method decided so far, a line each; nothing for methods that do not."""
         return [] if self._decoding is None else self._decoding.explain()
 
-    def catch_up(self) -> int:
-        """Uses idle time after an output: models that took turns compute what they missed of it.
+    def catch_up(self, is_over: Callable[[], bool] = lambda: False) -> int:
+        """Uses idle time after an output: models compute what they missed of it, or predicted.
 
-        The next turn then begins sooner. Returns how many tokens that were; none of a dropped turn.
+        The next turn then begins sooner, or is drafted better. Returns how many tokens that were;
+        none of a dropped turn, or where it ended early.
+
+        is_over: asked between passes whether the idle time is.
         """
         if self._result is None or self._decoding is None or self._is_dropped:
             return 0
@@ -203,7 +206,8 @@ class Stream(Iterator[str]):
         try:
             if common_prefix(target.tokens, state.tokens) < state.n_prompt:
                 return 0  # another request has the text's sequence by now
-            return self._request.turns.drive(self._decoding.catch_up(target))
+            steps = while_idle(self._decoding.catch_up(target), is_over)
+            return self._request.turns.drive(steps) or 0
         finally:
             lender.give_back(target)
 

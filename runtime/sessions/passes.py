@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -79,6 +79,25 @@ def run_passes(passes: Passes[T]) -> T:
     except StopIteration as end:
         result: T = end.value
         return result
+
+
+def while_idle(passes: Passes[T], is_over: Callable[[], bool]) -> Passes[T | None]:
+    """Returns what a step does; None where, before one of its passes, ``is_over`` says so."""
+    try:
+        wanted = next(passes)
+        while not is_over():
+            try:
+                rows = yield wanted
+            except BaseException as error:  # what went wrong is the step's
+                wanted = passes.throw(error)
+            else:
+                wanted = passes.send(rows)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    finally:
+        passes.close()
+    return None
 
 
 def resume(passes: Passes[T], outcome: Rows | BaseException) -> Pass:

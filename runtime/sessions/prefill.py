@@ -132,6 +132,15 @@ def feed(
             return rows
 
 
+def caught_up(sequence: TokenSequence, text: Sequence[int]) -> Passes[int]:
+    """Computes what ``sequence`` missed of ``text``; returns how many tokens that were."""
+    text = text[: sequence.context]
+    n_missed = len(text) - rewind(sequence, text, n_rows=0)
+    if n_missed:
+        yield from feed(sequence, text, with_logits=False)
+    return n_missed
+
+
 def _next_chunk(
     sequence: TokenSequence,
     text: Sequence[int],

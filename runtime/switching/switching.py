@@ -27,7 +27,7 @@ from edgedec.runtime.drafting.draft_tree import DraftTree
 from edgedec.runtime.drafting.drafter import DraftPrompt
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sessions.passes import Passes
-from edgedec.runtime.sessions.prefill import HiddenStates, feed, rewind
+from edgedec.runtime.sessions.prefill import HiddenStates, caught_up
 from edgedec.runtime.sessions.rows import Rows
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.switching.copying import Copying
@@ -128,10 +128,10 @@ class SwitchedDecoding(Decoding):
         pool, tokens = self._method.draft.pool, self._state.tokens
         draft = pool.take(tokens)
         try:
-            n_of_draft = yield from _caught_up(draft, tokens)
+            n_of_draft = yield from caught_up(draft, tokens)
         finally:
             pool.give_back(draft)
-        return n_of_draft + (yield from _caught_up(target, tokens))
+        return n_of_draft + (yield from caught_up(target, tokens))
 
     def summary(self) -> dict[str, Any]:
         """Returns what happened in the latest output, JSON-ready; see `SwitchLog.summary`.
@@ -356,15 +356,6 @@ class _Run:
     tree: DraftTree = field(default_factory=DraftTree)
     catch_up: CatchUp = field(default_factory=CatchUp)
     ms: float = 0.0
-
-
-def _caught_up(sequence: TokenSequence, tokens: Sequence[int]) -> Passes[int]:
-    """Computes what ``sequence`` missed of ``tokens``; returns how many that were."""
-    text = tokens[: sequence.context]
-    n_missed = len(text) - rewind(sequence, text, n_rows=0)
-    if n_missed:
-        yield from feed(sequence, text, with_logits=False)
-    return n_missed
 
 
 def widened(rows: Rows, n_ids: int) -> Rows:

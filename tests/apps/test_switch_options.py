@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -101,10 +102,16 @@ def test_chat_at_a_terminal_catches_up_between_turns(
         def isatty(self) -> bool:
             return True
 
-    lines, caught_up = iter(["Hi", "And now?"]), []
+    lines, caught_up, is_done = iter(["Hi", "And now?"]), list[int](), Event()
     catch_up = Stream.catch_up
 
+    def caught(stream: Stream, is_over: Callable[[], bool]) -> None:
+        caught_up.append(catch_up(stream, is_over))
+        is_done.set()
+
     def said(prompt: str) -> str:
+        assert is_done.wait(60)
+        is_done.clear()
         try:
             return next(lines)
         except StopIteration:
@@ -112,7 +119,8 @@ def test_chat_at_a_terminal_catches_up_between_turns(
 
     monkeypatch.setattr("sys.stdin", Keyboard())
     monkeypatch.setattr("builtins.input", said)
-    monkeypatch.setattr(Stream, "catch_up", lambda self: caught_up.append(catch_up(self)))
+    monkeypatch.setattr(Stream, "catch_up", caught)
+    is_done.set()  # nothing was said yet
     outcome = cli(
         "chat", smollm2_bundle, "--draft", smollm2_bundle, "-n", 8, "--threads", 2,
         "--switch", "ead:threshold=inf", "--json",

@@ -23,7 +23,7 @@ class DraftModelDrafter(TreeDrafter):
         """Returns passes over a sequence of the draft model."""
         mapped = self.role.mapped
         if mapped is not None and prompt.target is not None:
-            return mapped.passes(text, prompt.target)
+            return mapped.passes(text, prompt.target, self.role.lent)
         return DraftPasses(self.role.take(text), self.role.pool.give_back)
 
     def close(self) -> None:

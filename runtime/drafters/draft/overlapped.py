@@ -157,6 +157,12 @@ class OverlappedDrafting(ModelDrafting):
     def n_missing(self, tokens: Sequence[int]) -> int:
         return self._drafting.n_missing(tokens)
 
+    def price(self, row_ms: float) -> None:
+        self._drafting.price(row_ms)
+
+    def catch_up(self, tokens: Sequence[int]) -> Passes[int]:
+        return (yield from self._drafting.catch_up(tokens))
+
     def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:
         """Returns a tree: what is there, or, without overlap, as deep as the budget likes."""
         self._finish()

@@ -135,6 +135,10 @@ class TreeDrafting(ModelDrafting):
         """Returns how many tokens the next proposal after ``tokens`` has to compute first."""
         return self._passes.n_missing(self._recent(tokens, is_drafting=True))
 
+    def price(self, row_ms: float) -> None:
+        """Takes in what a computed row takes."""
+        self._passes.price(row_ms)
+
     def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:
         """Returns a tree within ``budget``; empty where the draft model's context ends.
 
@@ -219,6 +223,10 @@ class TreeDrafting(ModelDrafting):
         """Keeps the rows of ``tokens`` and no others, and gives the sequence back."""
         self._passes.end(self._recent(tokens))
         self._forget()
+
+    def catch_up(self, tokens: Sequence[int]) -> Passes[int]:
+        """Computes what was predicted of ``tokens``, a finished output."""
+        return (yield from self._passes.catch_up(self._text.follow(tokens)))
 
     def _recent(self, tokens: Sequence[int], is_drafting: bool = False) -> list[int]:
         """Returns what the draft model reads of ``tokens``, in its own tokens.

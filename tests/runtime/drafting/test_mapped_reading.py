@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from edgedec.runtime.drafting.mapped_reading import (
     MappedReading,
 )
 from edgedec.runtime.sampling.noise import Noise
-from edgedec.runtime.sessions.passes import Pass, run_passes
+from edgedec.runtime.sessions.passes import Pass, run_passes, while_idle
 from edgedec.runtime.sessions.plain_kv import plain_kv
 from edgedec.runtime.sessions.pool import SequencePool
 from edgedec.runtime.sessions.prefill import ExactPrefiller, PrefillRequest
@@ -56,7 +58,9 @@ def pair(
     return Pair(tmp_path_factory.mktemp("pair"), sources, request.param)
 
 
-def output(pair: Pair, role: DraftRole | None, asked: GenerationConfig) -> DecodeState:
+def output(
+    pair: Pair, role: DraftRole | None, asked: GenerationConfig, is_idle: bool = False
+) -> DecodeState:
     """Returns the state after an output, drafted for by the draft model of ``role``."""
     strategy: DecodingStrategy = Plain()
     if role is not None:
@@ -71,6 +75,8 @@ def output(pair: Pair, role: DraftRole | None, asked: GenerationConfig) -> Decod
         for token in run_passes(decoding.step(noise)).tokens[: state.n_left]:
             state.append(token)
     decoding.end()
+    if is_idle:
+        run_passes(decoding.catch_up(state.sequence))
     return state
 
 
@@ -91,7 +97,7 @@ def test_most_of_a_text_is_predicted(pair: Pair) -> None:
     """The draft model computes the sinks, the end, and nothing else; what it has it keeps."""
     role, target = role_of(pair), read(pair.sequence(0), PROMPT[:-1])
     assert role.mapped is not None
-    passes = role.mapped.passes(PROMPT, target)
+    passes = role.mapped.passes(PROMPT, target, role.lent)
     n_predicted = len(PROMPT) - N_COMPUTED - N_SINKS
     counted: list[int] = []
     passes.sequence.run = watched(passes.sequence.run, counted)  # type: ignore[method-assign]
@@ -104,11 +110,70 @@ def test_most_of_a_text_is_predicted(pair: Pair) -> None:
     assert passes.n_missing(end) == 3  # a text that goes on elsewhere
 
 
+def test_idle_time_is_for_reading_what_was_predicted(pair: Pair) -> None:
+    role, asked = role_of(pair), GenerationConfig(max_new_tokens=12)
+    state = output(pair, role, asked, is_idle=True)
+    assert role.mapped is not None
+    exact = role.pool.latest
+    assert list(exact.tokens) == state.tokens
+    assert exact.n_exact == len(state.tokens)
+    longer = [*state.tokens, *PROMPT[:80]]
+    target = read(pair.sequence(0), longer[:-1])
+    passes = role.mapped.passes(longer, target, role.lent)
+    assert passes.sequence.n_exact == len(state.tokens)  # those take the place of predicted ones
+    run_passes(passes.feed(longer, with_logits=True))
+    passes.end(longer)
+    assert exact.n_tokens == len(state.tokens)
+    assert run_passes(passes.catch_up(longer)) == 80
+    assert run_passes(passes.catch_up(longer)) == 0
+
+
+def test_idle_time_that_ends_early(pair: Pair) -> None:
+    role = role_of(pair)
+    assert role.mapped is not None
+    passes = role.mapped.passes(PROMPT, read(pair.sequence(0), PROMPT[:-1]), role.lent)
+    run_passes(passes.feed(PROMPT, with_logits=True))
+    passes.end(PROMPT)
+    answers = iter([False, True])
+    assert run_passes(while_idle(passes.catch_up(PROMPT), lambda: next(answers))) is None
+    assert 0 < role.pool.latest.n_tokens < len(PROMPT)  # one pass was made, and is kept
+    n_left = len(PROMPT) - role.pool.latest.n_tokens
+    assert run_passes(while_idle(passes.catch_up(PROMPT), lambda: False)) == n_left
+    assert role.pool.latest.n_tokens == len(PROMPT)
+
+
+def test_nothing_is_read_again_that_was_read(pair: Pair) -> None:
+    role, text = role_of(pair), PROMPT[:50]
+    assert role.mapped is not None
+    passes = role.mapped.passes(text, read(pair.sequence(0), text[:-1]), role.lent)
+    run_passes(passes.feed(text, with_logits=True))
+    passes.end(text)
+    assert run_passes(passes.catch_up(text)) == 0
+
+
+def test_what_a_predicted_row_costs_is_measured(pair: Pair) -> None:
+    """One reading of 128 rows takes 64 ms to this clock: half a millisecond a row."""
+    ticks = itertools.count(step=0.064)
+    pool = SequencePool(pair.models[1], CONTEXT)
+    reading = MappedReading(pair.maps, pair.configs[0], pool, lambda: next(ticks))
+    assert reading.row_cost == ROW_COST
+    reading.price(2.0, read(pair.sequence(0), PROMPT[:20]))
+    assert reading.row_cost == ROW_COST  # nothing could be measured
+    reading.price(2.0, read(pair.sequence(0), PROMPT))
+    assert reading.row_cost == pytest.approx(0.25)
+    reading.price(1.0, read(pair.sequence(0), PROMPT))
+    assert reading.row_cost == pytest.approx(0.5)
+    role = replace(role_of(pair), mapped=reading)
+    passes = reading.passes(PROMPT, read(pair.sequence(0), PROMPT[:-1]), role.lent)
+    n_predicted = len(PROMPT) - N_COMPUTED - N_SINKS
+    assert passes.n_missing(PROMPT) == N_SINKS + N_COMPUTED + round(0.5 * n_predicted)
+
+
 @pytest.mark.parametrize("n_tokens", [1, 3, N_SINKS + N_COMPUTED + LEAST_MAPPED - 1])
 def test_short_texts_are_read(pair: Pair, n_tokens: int) -> None:
     role, text = role_of(pair), PROMPT[:n_tokens]
     assert role.mapped is not None
-    passes = role.mapped.passes(text, read(pair.sequence(0), text))
+    passes = role.mapped.passes(text, read(pair.sequence(0), text), role.lent)
     run_passes(passes.feed(text, with_logits=True))
     assert passes.sequence.n_exact == n_tokens
 
@@ -121,7 +186,7 @@ def test_what_the_target_model_has_predicted_itself_is_not_mapped(pair: Pair) ->
     assert role.mapped is not None
     n_predicted = 60 - N_SINKS
     n_missing = len(PROMPT) - n_predicted + round(ROW_COST * n_predicted)
-    assert role.mapped.passes(PROMPT, target).n_missing(PROMPT) == n_missing
+    assert role.mapped.passes(PROMPT, target, role.lent).n_missing(PROMPT) == n_missing
 
 
 def watched(run: Any, counted: list[int]) -> Any:
