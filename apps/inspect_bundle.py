@@ -17,12 +17,12 @@ from edgedec.apps.terminal import bytes_text, print_json
 from edgedec.kernels import packed_nbytes
 from edgedec.models.blocks import head_weight
 from edgedec.models.bundle_files import damaged_files
-from edgedec.models.draft_heads import EAGLE
 from edgedec.models.graph import ANY_TRIPLE, SYSTEMS
 from edgedec.models.manifest import SKIP_KEY, BundleManifest, check_locations, read_manifest
 from edgedec.models.model_entry import ModelEntry
 from edgedec.models.quant import FORMATS
 from edgedec.runtime.drafters import Need, drafter_names, find_drafter
+from edgedec.runtime.methods.head_source import NEEDS
 from edgedec.runtime.trust import libraries, trust
 
 
@@ -109,15 +109,16 @@ def _show(manifest: BundleManifest, damaged: list[str] | None) -> None:
 def _methods(manifest: BundleManifest) -> list[str]:
     """Returns the decoding methods, with what those need that the bundle does not bring."""
     names = ["plain", "auto"]
+    there = {
+        None: True,
+        Need.DRAFT_MODEL: manifest.draft_name is not None,
+        Need.SKIP_SET: SKIP_KEY in manifest.defaults,
+    }
+    if manifest.head is not None:
+        there[NEEDS[manifest.head.kind]] = True
     for name in drafter_names():
         need = find_drafter(name).need
-        is_there = {
-            Need.DRAFT_MODEL: manifest.draft_name is not None,
-            Need.SKIP_SET: SKIP_KEY in manifest.defaults,
-            Need.HEAD: manifest.head is not None and manifest.head.kind == EAGLE,
-            Need.EXIT: manifest.head is not None and manifest.head.kind != EAGLE,
-        }
-        names.append(name if need is None or is_there.get(need) else f"{name} (with {need.option})")
+        names.append(name if need is None or there.get(need) else f"{name} (with {need.option})")
     return names
 
 

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgedec.apps import options
+from edgedec.apps.option_groups import takes_groups
 from edgedec.apps.progress import ProgressBars, count_amount
 from edgedec.apps.terminal import print_json, stops_on_interrupt, write_out
+from edgedec.apps.training.options import TrainingOptions
 from edgedec.models.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,6 +29,13 @@ Example:
 
   edgedec train exit smollm2.edgedec --exit 8 --corpus src -o smollm2-exit.edgedec
 """
+
+Output = Annotated[
+    Path, typer.Option("-o", "--output", metavar="BUNDLE", help="The bundle to write.")
+]
+Quantization = Annotated[
+    str, typer.Option(metavar="SCHEME", help="How it is quantised, as for `export`.")
+]
 
 train = typer.Typer(help=_HELP, no_args_is_help=True)
 
@@ -112,15 +121,19 @@ def kv(
 
 
 @train.command()
+@takes_groups
 def head(
     bundle: options.Bundle,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="BUNDLE", help="The bundle to write.")
-    ],
-    corpus: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="PATH", help="A text file, or a folder of them; may be repeated."),
-    ] = None,
+    output: Output,
+    training: TrainingOptions,
+    kind: Annotated[
+        str,
+        typer.Option(
+            metavar="KIND",
+            help="eagle: a decoder layer. hydra, medusa: light heads, one for each token drafted, "
+            "which see the tokens before their own or do not.",
+        ),
+    ] = "eagle",
     replay: Annotated[
         list[Path] | None,
         typer.Option(
@@ -130,58 +143,17 @@ def head(
     is_continued: Annotated[
         bool, typer.Option("--continue", help="Begin with the head that the bundle has.")
     ] = False,
-    max_tokens: Annotated[
-        int, typer.Option(metavar="N", min=1000, help="Most tokens that are read.")
-    ] = 200_000,
-    n_self: Annotated[
-        int,
-        typer.Option(
-            "--self",
-            metavar="N",
-            min=0,
-            help="How many of these the model writes itself: answers, or more of the texts.",
-        ),
-    ] = 0,
-    prompts: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE.jsonl", help="Prompts for --self, as `bench` reads them; repeatable."
-        ),
-    ] = None,
-    epochs: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Times that each text is shown.")
-    ] = 6,
-    minutes: Annotated[
-        float | None,
-        typer.Option(metavar="N", min=0.0, help="Most minutes in all; no end by default."),
-    ] = None,
-    vocabulary: Annotated[
-        int, typer.Option(metavar="N", min=64, help="Tokens that the head can name.")
-    ] = 8192,
-    quantization: Annotated[
-        str, typer.Option(metavar="SCHEME", help="How the head is quantised, as for `export`.")
-    ] = "int8",
+    quantization: Quantization = "int8",
     rollout: Annotated[
-        int, typer.Option(metavar="N", min=1, max=8, help="Tokens deep that drafting is practised.")
-    ] = 3,
-    learning_rate: Annotated[
-        float, typer.Option(metavar="X", min=0.0, help="The largest step of training.")
-    ] = 1e-3,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of all that is random.")] = 0,
-    features: Annotated[
-        Path | None,
+        int | None,
         typer.Option(
-            metavar="FOLDER",
-            help="Keeps what was read, for other trainings; removed in the end by default.",
+            metavar="N",
+            min=1,
+            max=8,
+            help="Tokens deep that drafting is practised, 3 by default; of light heads so many "
+            "are made, 4 by default.",
         ),
     ] = None,
-    cache_mb: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Most disk for that, in 10^6 bytes.")
-    ] = 4000,
-    threads: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Threads; one per core by default.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a bundle.")] = False,
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
@@ -195,85 +167,37 @@ def head(
 
       edgedec train head smollm2.edgedec --corpus src -o smollm2-head.edgedec
 
-      edgedec train head smollm2.edgedec --corpus src --corpus docs --minutes 30 -o out.edgedec
+      edgedec train head smollm2.edgedec --kind hydra --corpus src --minutes 30 -o out.edgedec
 
       edgedec train head general.edgedec --continue --from my.replay -o mine.edgedec
     """
     from edgedec.apps.training.head import HeadJob
+    from edgedec.models.draft_heads import LIGHT_HEADS
 
     job = HeadJob(
         bundle=bundle,
-        corpus=tuple(corpus or ()),
-        replay=tuple(replay or ()),
-        prompts=tuple(prompts or ()),
         output=output,
-        max_tokens=max_tokens,
-        n_self=n_self,
-        epochs=epochs,
-        minutes=minutes,
-        n_logits=vocabulary,
+        options=training,
+        kind=kind,
         scheme=quantization,
-        rollout=rollout,
-        learning_rate=learning_rate,
-        seed=seed,
-        features=features,
-        cache_mb=cache_mb,
-        threads=threads,
-        force=force,
+        n_steps=rollout or (4 if kind in LIGHT_HEADS else 3),
+        replay=tuple(replay or ()),
         is_continued=is_continued,
     )
-    _train(job, json)
+    _train_head(job, json)
 
 
 @train.command("exit")
+@takes_groups
 def train_exit(
     bundle: options.Bundle,
     exit_layer: Annotated[
         int,
         typer.Option("--exit", metavar="E", min=1, help="Layers that draft, an adapter on them."),
     ],
-    output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="BUNDLE", help="The bundle to write.")
-    ],
-    corpus: Annotated[
-        list[Path],
-        typer.Option(metavar="PATH", help="A text file, or a folder of them; may be repeated."),
-    ],
-    max_tokens: Annotated[
-        int, typer.Option(metavar="N", min=1000, help="Most tokens that are read.")
-    ] = 200_000,
-    n_self: Annotated[
-        int,
-        typer.Option("--self", metavar="N", min=0, help="How many of these the model writes."),
-    ] = 0,
-    epochs: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Times that each text is shown.")
-    ] = 6,
-    minutes: Annotated[
-        float | None,
-        typer.Option(metavar="N", min=0.0, help="Most minutes in all; no end by default."),
-    ] = None,
-    vocabulary: Annotated[
-        int, typer.Option(metavar="N", min=64, help="Tokens that drafts can name.")
-    ] = 8192,
-    quantization: Annotated[
-        str, typer.Option(metavar="SCHEME", help="How the adapter is quantised, as for `export`.")
-    ] = "int8",
-    learning_rate: Annotated[
-        float, typer.Option(metavar="X", min=0.0, help="The largest step of training.")
-    ] = 1e-3,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of all that is random.")] = 0,
-    features: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Keeps what was read, for other trainings."),
-    ] = None,
-    cache_mb: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Most disk for that, in 10^6 bytes.")
-    ] = 4000,
-    threads: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Threads; one per core by default.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a bundle.")] = False,
+    output: Output,
+    training: TrainingOptions,
+    quantization: Quantization = "int8",
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
@@ -289,33 +213,13 @@ def train_exit(
       edgedec train exit exits.edgedec --exit 4 --corpus src --minutes 30 -o out.edgedec
     """
     from edgedec.apps.training.head import HeadJob
+    from edgedec.models.draft_heads import ADAPTER
 
-    job = HeadJob(
-        bundle=bundle,
-        corpus=tuple(corpus),
-        replay=(),
-        prompts=(),
-        output=output,
-        max_tokens=max_tokens,
-        n_self=n_self,
-        epochs=epochs,
-        minutes=minutes,
-        n_logits=vocabulary,
-        scheme=quantization,
-        rollout=1,
-        learning_rate=learning_rate,
-        seed=seed,
-        features=features,
-        cache_mb=cache_mb,
-        threads=threads,
-        force=force,
-        is_continued=False,
-        exit_layer=exit_layer,
-    )
-    _train(job, json)
+    job = HeadJob(bundle, output, training, ADAPTER, quantization, exit_layer=exit_layer)
+    _train_head(job, json)
 
 
-def _train(job: HeadJob, is_json: bool) -> None:
+def _train_head(job: HeadJob, is_json: bool) -> None:
     """Does what ``job`` asks for, and says what became of it."""
     from edgedec.apps.training.head import train_bundle_head
 

@@ -9,14 +9,15 @@ state of token t behind the first layers. `EXIT` is the model's own norm and som
 head, one for all exits; `ADAPTER` has a decoder layer before them, trained for one exit.
 
 Source: EAGLE (Li et al., 2024) for the shift by one and the head's own outputs as features, EAGLE-3
-(Li et al., 2025) for features of several layers; LayerSkip (Elhoushi et al., 2024) for exits,
+(Li et al., 2025) for features of several layers; Medusa (Cai et al., 2024), Hydra (Ankner et al.,
+2024), whose residual blocks are gated MLPs here; LayerSkip (Elhoushi et al., 2024) for exits,
 Kangaroo (Liu et al., 2024) for their adapters.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -36,9 +37,19 @@ from edgedec.models.errors import ConfigError
 from edgedec.models.fields import Fields
 from edgedec.models.model_entry import DRAFT_MODEL, ModelEntry, read_model_entry
 
-EAGLE, EXIT, ADAPTER = "eagle", "exit", "adapter"
-HEAD_KINDS = (EAGLE, EXIT, ADAPTER)
+EAGLE, HYDRA, MEDUSA, EXIT, ADAPTER = "eagle", "hydra", "medusa", "exit", "adapter"
+DRAFT_HEADS = (EAGLE, HYDRA, MEDUSA)
+"""Kinds of heads that go on from the end of the model."""
+
+LIGHT_HEADS = (HYDRA, MEDUSA)
+"""Those that are one light head for each token that is drafted."""
+
+HEAD_KINDS = (*DRAFT_HEADS, EXIT, ADAPTER)
 """Kinds of the entries below."""
+
+OUTPUT = 1
+"""Layer under which a head's graph returns what its next rows read: what `EAGLE` made of a row, the
+normed embeddings of `HYDRA`."""
 
 INPUT, TOKEN_NORM = "input_proj.weight", "token_norm.weight"
 """Weights of a head that a decoder layer has not: what makes its residual stream, and the norm of
@@ -55,11 +66,11 @@ class HeadEntry:
     """A draft head of the target model.
 
     kind: one of `HEAD_KINDS`. model: fingerprint of the model it is for. head: its graph, of at
-    most one layer, with a trimmed LM head. hidden_layers: those whose hidden states are its
-    features; of an exit those it can follow, one or the other. corpus: what it was trained on.
-    n_tokens: of it. held_out: share of the model's own choices, in text it was not trained on, that
-    the head finds: for the next token, for the one after if that was found, and so on. Exits
-    without an adapter were trained on nothing.
+    most one layer, or a layer for each light head, with a trimmed LM head. hidden_layers: those
+    whose hidden states are its features; of an exit those it can follow, one or the other. corpus:
+    what it was trained on. n_tokens: of it. held_out: share of the model's own choices, in text it
+    was not trained on, that the head finds: for the next token, for the one after if that was
+    found, and so on. Exits without an adapter were trained on nothing.
     """
 
     kind: str
@@ -88,7 +99,7 @@ class HeadEntry:
                 f"the draft head is {self.head.config.hidden_size} wide, the model "
                 f"{config.hidden_size}: {again}"
             )
-        is_exit, exits = self.kind != EAGLE, self.hidden_layers
+        is_exit, exits = self.kind not in DRAFT_HEADS, self.hidden_layers
         if is_exit and not (exits and exits[0] > 0 and exits[-1] < config.n_layers):
             raise ConfigError(
                 f"the head of early exits names no exit that a model of {config.n_layers} layers "
@@ -99,7 +110,8 @@ class HeadEntry:
                 f"the draft head needs hidden states of layer {missing[0]}, the model's graph "
                 f"returns those of {list(hidden)}: {again}"
             )
-        width = feature_width(config, len(self.hidden_layers), self.kind)
+        n_heads = self.head.config.n_layers
+        width = feature_width(config, len(self.hidden_layers), self.kind, n_heads)
         if self.head.contract.can.features != width:
             raise ConfigError(
                 f"the draft head reads {self.head.contract.can.features} features, expected "
@@ -129,13 +141,22 @@ def read_head(name: str, fields: Fields) -> HeadEntry:
     )
 
 
-def feature_width(config: ModelConfig, n_layers: int, kind: str = EAGLE) -> int:
-    """Returns the numbers a row of a head reads: of ``n_layers``, then its own; or of an exit."""
-    return (n_layers + 1) * config.hidden_size if kind == EAGLE else config.hidden_size
+def feature_width(config: ModelConfig, n_layers: int, kind: str = EAGLE, n_heads: int = 1) -> int:
+    """Returns the numbers that a row of a head reads beside its token.
+
+    `EAGLE` reads hidden states of ``n_layers``, then its own; `HYDRA`, of ``n_heads``, the last
+    layer's, then the normed embeddings of the tokens behind that; the others one layer's.
+    """
+    n_parts = {EAGLE: n_layers + 1, HYDRA: n_heads}
+    return n_parts.get(kind, 1) * config.hidden_size
 
 
-def head_config(config: ModelConfig, n_logits: int, kind: str = EAGLE) -> ModelConfig:
+def head_config(
+    config: ModelConfig, n_logits: int, kind: str = EAGLE, n_heads: int = 1
+) -> ModelConfig:
     """Returns the configuration of a head: the model's last layer, and some of its tokens.
+
+    n_heads: how many light ones there are, each a layer as wide as the model.
 
     Raises:
         ConfigError: The model's layers are mixtures of experts.
@@ -153,18 +174,48 @@ def head_config(config: ModelConfig, n_logits: int, kind: str = EAGLE) -> ModelC
     )
     if kind == EXIT:
         return small
-    return dataclasses.replace(small, logit_scale=1.0, logit_softcap=0.0)
+    small = dataclasses.replace(small, logit_scale=1.0, logit_softcap=0.0)
+    if kind not in LIGHT_HEADS:
+        return small
+    return dataclasses.replace(
+        small, n_layers=n_heads, layers=(), intermediate_size=config.hidden_size
+    )
 
 
 def head_shapes(config: ModelConfig, width: int, kind: str = EAGLE) -> dict[str, tuple[int, ...]]:
     """Returns every weight of the head of this ``config``, with its shape (matrices [N, K])."""
     size, of_decoder = config.hidden_size, decoder_shapes(config)
+    if kind in LIGHT_HEADS:
+        return _light_shapes(config, kind)
     if kind == EXIT:
         return {name: of_decoder[name] for name in ("norm.weight", head_weight(config))}
     if kind == ADAPTER:
         del of_decoder["embed_tokens.weight"]
         return of_decoder | {INPUT: (size, width)}
     return of_decoder | {TOKEN_NORM: (size,), INPUT: (size, size + width)}
+
+
+def _light_shapes(config: ModelConfig, kind: str) -> dict[str, tuple[int, ...]]:
+    size, of_decoder = config.hidden_size, decoder_shapes(config)
+    shapes: dict[str, tuple[int, ...]] = {}
+    if kind == HYDRA:
+        shapes = {"embed_tokens.weight": of_decoder["embed_tokens.weight"], TOKEN_NORM: (size,)}
+    for i in range(config.n_layers):
+        prefix, inner = f"layers.{i}.mlp", config.layer(i).intermediate_size
+        for name in ("gate_proj", "up_proj"):
+            shapes[f"{prefix}.{name}.weight"] = (inner, n_seen(kind, i) * size)
+        shapes[f"{prefix}.down_proj.weight"] = (size, inner)
+    return shapes | {name: of_decoder[name] for name in ("norm.weight", "lm_head.weight")}
+
+
+def n_seen(kind: str, head: int) -> int:
+    """Returns how many vectors light head ``head``, from 0 on, reads: a state, and tokens."""
+    return head + 2 if kind == HYDRA else 1
+
+
+def light_gates(n_heads: int, head: int) -> list[bool]:
+    """Returns the layer gates with which light head ``head`` of ``n_heads`` runs alone."""
+    return [i == 2 * head + 1 for i in range(2 * n_heads)]
 
 
 def head_features(
@@ -202,11 +253,21 @@ class HeadOps(Ops[T], Protocol[T]):
     def beside_features(self, x: T) -> T:
         """Returns each row of ``x`` with its features behind it."""
 
+    def first(self, x: T, n: int) -> T:
+        """Returns the first ``n`` numbers of each row of ``x``."""
 
-def head_recipe(ops: HeadOps[T], config: ModelConfig, kind: str = EAGLE) -> T:
-    """Returns the logits of the selected rows of a head of this ``kind``."""
+
+def head_recipe(
+    ops: HeadOps[T], config: ModelConfig, kind: str = EAGLE, heads: Sequence[int] | None = None
+) -> T:
+    """Returns the logits of the selected rows of a head of this ``kind``.
+
+    heads: the light ones that take part; all when None, which only gates make sense of.
+    """
     if kind == EAGLE:
         return _eagle(ops, config)
+    if kind in LIGHT_HEADS:
+        return _light(ops, config, kind, range(config.n_layers) if heads is None else heads)
     x = ops.features()
     if kind == ADAPTER:
         x = ops.linear(x, INPUT)
@@ -215,10 +276,32 @@ def head_recipe(ops: HeadOps[T], config: ModelConfig, kind: str = EAGLE) -> T:
 
 
 def _eagle(ops: HeadOps[T], config: ModelConfig) -> T:
-    """Returns the logits; notes the head's outputs as those of layer 1."""
+    """Returns the logits; notes the head's outputs."""
     token = ops.rms_norm(ops.embed("embed_tokens.weight"), TOKEN_NORM)
     x = ops.linear(ops.beside_features(token), INPUT)
     x = mlp_half(ops, config, 0, attention_half(ops, config, 0, x))
     x = ops.rms_norm(x, "norm.weight")
-    ops.hidden(x, 1)
+    ops.hidden(x, OUTPUT)
+    return ops.linear(ops.select_rows(x), "lm_head.weight")
+
+
+def _light(ops: HeadOps[T], config: ModelConfig, kind: str, heads: Sequence[int]) -> T:
+    """Returns the logits; of `HYDRA` it notes the normed embedding of each row's token.
+
+    A row reads the token that it follows, then its features: the state, and the tokens between.
+    """
+    size, state = config.hidden_size, ops.features()
+    seen = state
+    if kind == HYDRA:
+        state = ops.first(state, size)
+        token = ops.rms_norm(ops.embed("embed_tokens.weight"), TOKEN_NORM)
+        ops.hidden(token, OUTPUT)
+        seen = ops.beside_features(token)
+    x = ops.rms_norm(state, "norm.weight")
+    for i in heads:
+        prefix = f"layers.{i}.mlp"
+        z = ops.first(seen, n_seen(kind, i) * size) if kind == HYDRA else seen
+        gate = ops.linear(z, f"{prefix}.gate_proj.weight")
+        up = ops.linear(z, f"{prefix}.up_proj.weight")
+        x = ops.add(x, ops.linear(ops.gate(gate, up), f"{prefix}.down_proj.weight"))
     return ops.linear(ops.select_rows(x), "lm_head.weight")

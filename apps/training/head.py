@@ -3,79 +3,51 @@
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import chain, cycle
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from edgedec.apps.benchmarks.prompts_data import read_prompts
-from edgedec.apps.replay_buffer import ReplayBuffer
-from edgedec.apps.training.corpus import Corpus
-from edgedec.apps.training.features import WINDOW, FeatureReader, beginnings
 from edgedec.apps.training.head_check import share_found
+from edgedec.apps.training.options import READING, TrainingOptions
+from edgedec.apps.training.reading import read_features
 from edgedec.export.bundle import check_destination
-from edgedec.export.heads.feature_file import FeatureFile, held_out_of
-from edgedec.models.draft_heads import ADAPTER, EAGLE, HeadEntry
+from edgedec.export.heads.feature_file import held_out_of
+from edgedec.models.draft_heads import ADAPTER, DRAFT_HEADS, EAGLE, LIGHT_HEADS, HeadEntry
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import BundleManifest, fingerprint_of, read_manifest
 from edgedec.models.model_entry import ModelEntry
-from edgedec.runtime.cores.machine import physical_cores
-from edgedec.runtime.engine import Engine
-from edgedec.runtime.opening.load import load
-from edgedec.runtime.opening.options import EngineOptions
 
-REPLAY = "replay"
-"""Kind of texts in which drafts did not come true."""
-
-_READING = 0.5
-"""Share of the minutes after which no more is read."""
+if TYPE_CHECKING:
+    from edgedec.export.heads.train_head import HeadPlan
 
 
 @dataclass(frozen=True)
 class HeadJob:
     """What `edgedec train head` or `edgedec train exit` was asked for; see their options.
 
-    exit_layer: layers behind which an adapter ends the model; None for a head on its last ones.
+    kind: of the head. n_steps: tokens deep that drafting is practised, or how many light heads
+    there shall be. replay: texts that `run --adapt` kept. exit_layer: layers behind which an
+    adapter ends the model; None for a head on its last ones.
     """
 
     bundle: Path
-    corpus: tuple[Path, ...]
-    replay: tuple[Path, ...]
-    prompts: tuple[Path, ...]
     output: Path
-    max_tokens: int
-    n_self: int
-    epochs: int
-    minutes: float | None
-    n_logits: int
-    scheme: str
-    rollout: int
-    learning_rate: float
-    seed: int
-    features: Path | None
-    cache_mb: int
-    threads: int | None
-    force: bool
-    is_continued: bool
+    options: TrainingOptions
+    kind: str = EAGLE
+    scheme: str = "int8"
+    n_steps: int = 1
+    replay: tuple[Path, ...] = ()
+    is_continued: bool = False
     exit_layer: int | None = None
 
     def __post_init__(self) -> None:
-        if not (self.corpus or self.replay or self.prompts):
+        if self.kind not in (*DRAFT_HEADS, ADAPTER):
             raise ConfigError(
-                "there is nothing to learn from: name texts with --corpus or --from, or "
-                "prompts with --prompts and --self"
+                f"there is no draft head of the kind {self.kind!r}, expected one of "
+                f"{', '.join(DRAFT_HEADS)}"
             )
-        if self.prompts and not self.n_self:
-            raise ConfigError(
-                "--prompts are for what the model writes itself: say how much, --self"
-            )
-
-    @property
-    def feature_folder(self) -> Path:
-        """Where features are kept."""
-        return self.features or self.output.absolute().with_name(f".{self.output.name}.features")
+        self.options.check(self.replay)
 
 
 @dataclass(frozen=True)
@@ -100,6 +72,7 @@ class HeadReport:
         """Returns JSON-ready fields."""
         return {
             "bundle": str(self.bundle),
+            "kind": self.entry.kind,
             "n_tokens": self.entry.n_tokens,
             "n_bytes": self.n_bytes,
             "vocabulary": self.entry.head.config.trimmed_head_size,
@@ -118,6 +91,8 @@ class HeadReport:
         depths = ", ".join(f"{share:.1%}" for share in self.entry.held_out)
         kinds = ", ".join(f"{kind or 'no suffix'} {s:.1%}" for kind, s in self.by_kind.items())
         what = "a draft head"
+        if self.entry.kind in LIGHT_HEADS:
+            what = f"{self.entry.head.config.n_layers} light heads ({self.entry.kind})"
         if self.entry.kind == ADAPTER:
             what = f"an exit behind layer {self.entry.hidden_layers[0]} with an adapter"
         lines = [
@@ -147,47 +122,48 @@ def train_bundle_head(
     """
     try:
         from edgedec.export.heads import train_head as heads
-        from edgedec.export.heads.training import TrainingPlan
     except ImportError as error:
         raise ConfigError(
             f"training needs {error.name}, which is not installed: pip install 'edgedec[train]'"
         ) from None
-    check_destination(job.output, job.force)
+    options = job.options
+    check_destination(job.output, options.force)
     manifest = read_manifest(job.bundle)
-    plan = heads.HeadPlan(
-        TrainingPlan(job.epochs, job.rollout, learning_rate=job.learning_rate, seed=job.seed),
-        job.n_logits,
-        job.scheme,
-        job.is_continued,
-        EAGLE if job.exit_layer is None else ADAPTER,
-    )
-    layers = _checked_layers(manifest.target, job.exit_layer)
+    plan = _plan(job, manifest)
+    layers = _checked_layers(manifest.target, job)
     _check_head(job, manifest)
-    started_s = time.monotonic()
-
-    def is_over(share: float = 1.0) -> bool:
-        spent_s = time.monotonic() - started_s
-        is_late = job.minutes is not None and spent_s > 60 * share * job.minutes
-        return is_late or is_stopping()
-
-    file, n_skipped = _read(job, manifest, layers, report, lambda: is_over(_READING))
-    heads.use_threads(job.threads or physical_cores())
-    head = heads.train_head(job.bundle, manifest, file, len(layers), plan, report, is_over)
+    is_over = options.clock(is_stopping)
+    folder = options.feature_folder(job.output)
+    file, n_skipped = read_features(
+        job.bundle,
+        manifest,
+        options,
+        job.replay,
+        layers,
+        folder,
+        report,
+        lambda: is_over(READING),
+    )
+    heads.use_threads(options.n_threads)
+    head = heads.train_head(
+        job.bundle, manifest, file, len(layers), plan, report, lambda: is_over(1.0)
+    )
     entry = heads.head_entry(
         head,
         manifest.target,
         fingerprint_of(manifest, manifest.target_name),
-        layers,
+        layers[-1:] if job.kind in LIGHT_HEADS else layers,
         job.scheme,
-        ", ".join(map(str, (*job.corpus, *job.replay, *job.prompts))),
+        ", ".join(map(str, (*(options.corpus or ()), *job.replay, *(options.prompts or ())))),
     )
-    sealed = heads.put_head(job.bundle, manifest, head, entry, job.output, job.force)
-    threads = job.threads or physical_cores()
+    sealed = heads.put_head(job.bundle, manifest, head, entry, job.output, options.force)
     unseen = held_out_of(file.texts())
-    quantised = share_found(job.output, sealed, unseen, threads)
-    before = share_found(job.bundle, manifest, unseen, threads) if job.is_continued else None
-    if job.features is None and not is_stopping():
-        shutil.rmtree(job.feature_folder, ignore_errors=True)
+    quantised = share_found(job.output, sealed, unseen, options.n_threads)
+    before = None
+    if job.is_continued:
+        before = share_found(job.bundle, manifest, unseen, options.n_threads)
+    if options.features is None and not is_stopping():
+        shutil.rmtree(folder, ignore_errors=True)
     own = [path for path in entry.files if path not in manifest.target.files]
     measured = head.trained.measured
     return HeadReport(
@@ -203,59 +179,46 @@ def train_bundle_head(
     )
 
 
-def _read(
-    job: HeadJob,
-    manifest: BundleManifest,
-    layers: tuple[int, ...],
-    report: Callable[[str, int, int], None],
-    is_over: Callable[[], bool],
-) -> tuple[FeatureFile, int]:
-    """Returns the features of the corpus, and how many of its files were skipped."""
-    config = manifest.target.config
-    known = fingerprint_of(manifest, manifest.target_name), layers
-    replayed = [
-        (REPLAY, text)
-        for path in job.replay
-        for text in ReplayBuffer.of_bundle(path, job.bundle).texts(config.vocab_size)
-    ]
-    key = (*known, *map(Path.absolute, (*job.corpus, *job.prompts)), *replayed)
-    file = FeatureFile(job.feature_folder, key, len(layers) * config.hidden_size)
-    n_most = min(job.max_tokens, job.cache_mb * 10**6 // file.token_nbytes)
-    n_own = min(job.n_self, n_most)
-    corpus = Corpus(job.corpus, min(WINDOW, manifest.target.context))
-    with load(job.bundle, EngineOptions(threads=job.threads, draft=False)) as engine:
-        encode, epsilon = engine.tokenizer.encode, config.rms_norm_eps
-        reader = FeatureReader(engine, layers, epsilon, file, report, is_over)
-        reader.read(chain(replayed, corpus.windows(encode)), n_most - n_own)
-        reader.write(_prompts(job, engine), n_own)
-    return file, corpus.n_skipped
+def _plan(job: HeadJob, manifest: BundleManifest) -> HeadPlan:
+    """Returns how the head is trained; of light heads there are as many as those continued."""
+    from edgedec.export.heads.train_head import HeadPlan
+    from edgedec.export.heads.training import TrainingPlan
 
-
-def _prompts(job: HeadJob, engine: Engine) -> Iterator[list[int]]:
-    """Yields what the model is asked, over and over; without prompts beginnings of the corpus."""
-    if not job.prompts:
-        windows = Corpus(job.corpus, min(WINDOW, engine.context)).windows(engine.tokenizer.encode)
-        return beginnings(windows)
-    is_chat = engine.has_chat_template
-    return cycle([prompt.encode(engine, is_chat) for prompt in read_prompts(job.prompts)])
+    options, n_steps = job.options, job.n_steps
+    if job.is_continued and job.kind in LIGHT_HEADS and manifest.head is not None:
+        n_steps = manifest.head.head.config.n_layers
+    training = TrainingPlan(
+        options.epochs, n_steps, learning_rate=options.learning_rate, seed=options.seed
+    )
+    return HeadPlan(training, options.vocabulary, job.scheme, job.is_continued, job.kind)
 
 
 def _check_head(job: HeadJob, manifest: BundleManifest) -> None:
     """Raises a ConfigError where a head is to be continued that cannot be."""
     if not job.is_continued:
         return
-    if manifest.head is None or manifest.head.kind != EAGLE:
-        raise ConfigError(f"{job.bundle} has no draft head to continue: leave --continue away")
+    if manifest.head is None or manifest.head.kind != job.kind:
+        has = (
+            "no draft head" if manifest.head is None else f"a head of the kind {manifest.head.kind}"
+        )
+        raise ConfigError(
+            f"{job.bundle} has {has}, expected one of the kind {job.kind} to continue: leave "
+            "--continue away, or name its --kind"
+        )
     target = manifest.target
     manifest.head.check_fits(
         fingerprint_of(manifest, manifest.target_name), target.config, target.contract.can.hidden
     )
 
 
-def _checked_layers(entry: ModelEntry, exit_layer: int | None) -> tuple[int, ...]:
-    """Returns the layers whose hidden states a head gets, the last one included, or an adapter."""
+def _checked_layers(entry: ModelEntry, job: HeadJob) -> tuple[int, ...]:
+    """Returns the layers whose hidden states are read, the last one included, or an adapter's.
+
+    Light heads need no other than the last one's. Where the graph returns more, these are read as
+    well, so that one reading serves all kinds of heads.
+    """
     n_layers, layers = entry.config.n_layers, entry.contract.can.hidden
-    if exit_layer is not None:
+    if (exit_layer := job.exit_layer) is not None:
         is_there = exit_layer in layers and 0 < exit_layer < n_layers
         if not (is_there and entry.contract.can.entry):
             raise ConfigError(
@@ -264,7 +227,8 @@ def _checked_layers(entry: ModelEntry, exit_layer: int | None) -> tuple[int, ...
                 f"again with --exit {exit_layer}"
             )
         return (exit_layer,)
-    if len(layers) < 2 or layers[-1] != n_layers:
+    n_least = 1 if job.kind in LIGHT_HEADS else 2
+    if len(layers) < n_least or layers[-1] != n_layers:
         wanted = f"{max(1, n_layers // 14)},{n_layers // 2}"
         raise ConfigError(
             f"this bundle's graph returns the hidden states of the layers {list(layers)}, a draft "

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import onnx
 
 from edgedec.kernels import PackedMatrix, embed, unpack_rows
-from edgedec.models.draft_heads import head_shapes
+from edgedec.models.draft_heads import HeadEntry, head_shapes
 from edgedec.models.errors import ConfigError
 from edgedec.models.families import weight_shapes
 from edgedec.models.model_entry import ModelEntry
@@ -42,9 +42,11 @@ class BundleWeights:
         self._beside = (folder / entry.graph).parent
 
     @classmethod
-    def of_head(cls, folder: Path, head: ModelEntry) -> BundleWeights:
+    def of_head(cls, folder: Path, entry: HeadEntry) -> BundleWeights:
         """Returns the weights of a draft head."""
-        return cls(folder, head, head_shapes(head.config, head.contract.can.features))
+        head = entry.head
+        width = head.contract.can.features
+        return cls(folder, head, head_shapes(head.config, width, entry.kind))
 
     def matrix(self, name: str, rows: npt.NDArray[np.integer] | None = None) -> Float32:
         """Returns rows of the matrix ``name``, all when None. Shapes: [n, K]."""

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.export.heads.bundle_weights import BundleWeights
-from edgedec.export.heads.graph import emit_head, head_contract, own_matrices, write_head
+from edgedec.export.heads.graph import SHARED, emit_head, head_contract, own_matrices, write_head
 from edgedec.export.quantize import SCHEMES
 from edgedec.models.config import ModelConfig
-from edgedec.models.draft_heads import EAGLE, feature_width
+from edgedec.models.draft_heads import feature_width, head_shapes
 from edgedec.models.head_ids import write_head_ids
 from edgedec.models.model_entry import DRAFT_MODEL, ModelEntry
 from edgedec.models.quant import FORMATS, QuantFormat
@@ -27,12 +27,12 @@ def head_model(
 
     n_layers: whose hidden states a row reads. scheme: how it is quantised, a key of `SCHEMES`.
     """
-    width = feature_width(target.config, n_layers, kind)
+    width = feature_width(target.config, n_layers, kind, config.n_layers)
     formats = head_formats(target, config, width, kind, scheme)
     folder = PurePosixPath(target.graph).parent
     graph = emit_head(config, target.context, width, formats, target.contract.kv.format, kind)
     own = {key: str(folder / f"{kind}{end}") for key, end in _ENDS.items()}
-    shared = target.weights if kind == EAGLE else ()
+    shared = target.weights if SHARED in formats else ()
     return ModelEntry(
         kind=DRAFT_MODEL,
         graph=own["graph"],
@@ -50,9 +50,9 @@ def head_formats(
 ) -> dict[str, QuantFormat]:
     """Returns the format of every matrix of a head; the embedding's is the target model's."""
     own = dict.fromkeys(own_matrices(config, width, kind), FORMATS[SCHEMES[scheme] or "f32"])
-    if kind != EAGLE:
+    if SHARED not in head_shapes(config, width, kind):
         return own
-    return own | {"embed_tokens.weight": FORMATS[target.tensor_formats["embed_tokens.weight"]]}
+    return own | {SHARED: FORMATS[target.tensor_formats[SHARED]]}
 
 
 def write_head_files(

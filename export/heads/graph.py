@@ -16,6 +16,7 @@ from edgedec.export.kv_panels import kv_panels
 from edgedec.export.quantize import quantize_rows
 from edgedec.export.to_onnx.emit import PortableEmitter
 from edgedec.export.to_onnx.graph import place, port_names
+from edgedec.export.to_onnx.passes.add_layer_gates import add_layer_gates
 from edgedec.export.to_onnx.passes.add_row_stats import add_row_stats
 from edgedec.export.to_onnx.passes.fold_bias import fold_bias
 from edgedec.export.to_onnx.passes.fold_norm import fold_norm
@@ -30,7 +31,14 @@ from edgedec.export.to_onnx.passes.set_kv_format import set_kv_format
 from edgedec.export.weights_file import rope_names
 from edgedec.kernels import pack
 from edgedec.models.config import ModelConfig
-from edgedec.models.draft_heads import EAGLE, head_recipe, head_shapes
+from edgedec.models.draft_heads import (
+    EAGLE,
+    HYDRA,
+    LIGHT_HEADS,
+    OUTPUT,
+    head_recipe,
+    head_shapes,
+)
 from edgedec.models.graph import FEATURES, LOGITS, Capabilities, GraphContract, KVFormat
 from edgedec.models.quant import QuantFormat
 from edgedec.models.rope import rope_of, rope_tables
@@ -47,7 +55,7 @@ class HeadEmitter(PortableEmitter):
     """A `PortableEmitter` whose rows have features."""
 
     def __init__(self, config: ModelConfig, context: int, width: int, kind: str) -> None:
-        super().__init__(config, context, frozenset({1}))
+        super().__init__(config, context, frozenset({OUTPUT}))
         self._shapes = head_shapes(config, width, kind)
 
     def features(self) -> str:
@@ -57,6 +65,14 @@ class HeadEmitter(PortableEmitter):
     def beside_features(self, x: str) -> str:
         """Adds a Concat of the features."""
         return self._node("Concat", [x, FEATURES], "beside_features", axis=-1)
+
+    def first(self, x: str, n: int) -> str:
+        """Adds a Slice of the last axis."""
+        stem = f"{x}.first_{n}"
+        for name, value in (("start", 0), ("stop", n), ("axis", -1)):
+            self._constant(f"{stem}.{name}", [value])
+        inputs = [x, f"{stem}.start", f"{stem}.stop", f"{stem}.axis"]
+        return self._node("Slice", inputs, stem)
 
 
 def emit_head(
@@ -75,6 +91,7 @@ def emit_head(
     logits = head_recipe(emitter, config, kind)
     emitter.name_output(logits, LOGITS, (1, "R", config.n_logits))
     model = emitter.model()
+    is_gated = kind in LIGHT_HEADS
     for run in (
         partial(pack_matrices, formats=formats),
         fold_bias,
@@ -85,6 +102,7 @@ def emit_head(
         partial(fuse_attention, config=config),
         partial(set_kv_format, config=config, kv_format=kv_format),
         fold_residual,
+        *((partial(add_layer_gates, config=config),) if is_gated else ()),
         add_row_stats,
         remove_unused,
     ):
@@ -111,7 +129,11 @@ def head_contract(
         outputs=port_names(model.graph.output),
         kv=kv_panels(config, parent.kv.format),
         can=Capabilities(
-            trees=True, row_stats=True, hidden=(1,) if kind == EAGLE else (), features=width
+            trees=True,
+            gates=kind in LIGHT_HEADS,
+            row_stats=True,
+            hidden=(OUTPUT,) if kind in (EAGLE, HYDRA) else (),
+            features=width,
         ),
     )
 

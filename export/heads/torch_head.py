@@ -2,7 +2,8 @@
 
 Step 0 reads the target model's hidden states. Step s reads what step s - 1 made of the row before,
 as drafting does s tokens deep: its row t sees rows of step 0 up to t - s, then one of each step
-between, then itself.
+between, then itself. Of light heads step s is head s, whose row t reads the hidden state of token
+t - s - 1 and, where it is `HYDRA`, the tokens since.
 
 Source: EAGLE-3 (Li et al., 2025), section 3.2.
 """
@@ -18,7 +19,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from edgedec.models.config import ModelConfig
-from edgedec.models.draft_heads import ADAPTER, EAGLE, HeadOps, head_recipe
+from edgedec.models.draft_heads import (
+    ADAPTER,
+    EAGLE,
+    HYDRA,
+    LIGHT_HEADS,
+    TOKEN_NORM,
+    HeadOps,
+    head_recipe,
+)
 from edgedec.models.rope import rope_of, rope_tables
 
 FROZEN = ("embed_tokens.weight", "lm_head.weight")
@@ -61,11 +70,15 @@ class TorchHead(nn.Module):
     def forward(self, tokens: Tensor, hidden: Tensor, n_steps: int) -> list[Tensor]:
         """Returns the logits after each token, a tensor for each step.
 
-        Shapes: tokens [B, T], places in the embedding; hidden [B, T, L * D] of the same tokens;
-            results [B, T, N]. An adapter has one step: of drafted tokens it reads the same.
+        Shapes: tokens [B, T], places in the embedding; hidden [B, T, L * D] of the same tokens, of
+            which light heads read the last layer's; results [B, T, N]. An adapter has one step: of
+            drafted tokens it reads the same.
         """
         if self.kind == ADAPTER:
             return [head_recipe(TorchOps(self, tokens, hidden, []), self.config, ADAPTER)]
+        if self.kind in LIGHT_HEADS:
+            state = hidden[..., -self.config.hidden_size :]
+            return [self._light(tokens, state, step) for step in range(n_steps)]
         size = self.config.hidden_size
         past: list[tuple[Tensor, Tensor]] = []
         features = functional.pad(_shifted(hidden, 1), (0, size))
@@ -75,6 +88,15 @@ class TorchHead(nn.Module):
             logits.append(head_recipe(ops, self.config))
             features = functional.pad(_shifted(ops.output, 1), (hidden.shape[-1], 0))
         return logits
+
+    def _light(self, tokens: Tensor, state: Tensor, step: int) -> Tensor:
+        """Returns the logits of light head ``step``."""
+        parts = [_shifted(state, step + 1)]
+        if self.kind == HYDRA and step:
+            token = TorchOps(self, tokens, state, []).normed_tokens()
+            parts += [_shifted(token, step - i) for i in range(step)]
+        ops = TorchOps(self, tokens, torch.cat(parts, -1), [])
+        return head_recipe(ops, self.config, self.kind, (step,))
 
 
 class TorchOps(HeadOps[Tensor]):
@@ -158,6 +180,14 @@ class TorchOps(HeadOps[Tensor]):
     def beside_features(self, x: Tensor) -> Tensor:
         """Returns each row with its features."""
         return torch.cat([x, self._features], dim=-1)
+
+    def first(self, x: Tensor, n: int) -> Tensor:
+        """Returns the first ``n`` numbers of each row."""
+        return x[..., :n]
+
+    def normed_tokens(self) -> Tensor:
+        """Returns the normed embedding of each token."""
+        return self.rms_norm(self.embed("embed_tokens.weight"), TOKEN_NORM)
 
     def _scored(self, products: Tensor) -> Tensor:
         scores, cap = products * self._config.product_scale, self._config.attention_softcap

@@ -27,6 +27,7 @@ from edgedec.models.draft_heads import (
     ADAPTER,
     EAGLE,
     INPUT,
+    LIGHT_HEADS,
     TOKEN_NORM,
     HeadEntry,
     feature_width,
@@ -49,8 +50,8 @@ class HeadPlan:
     """What head shall be made.
 
     n_logits: most tokens that it can name. scheme: how it is quantised, a key of `SCHEMES`.
-    is_continued: it begins as the head that the bundle has, and can name what that can. kind:
-    `EAGLE`, or `ADAPTER`, which is trained with one step.
+    is_continued: it begins as the head that the bundle has, and can name what that can. kind: one
+    of `HEAD_KINDS` that is trained: `ADAPTER` with one step, light heads with one for each.
     """
 
     training: TrainingPlan
@@ -63,6 +64,10 @@ class HeadPlan:
         if SCHEMES.get(self.scheme) is None or self.scheme == "mixed":
             known = [name for name, fmt in SCHEMES.items() if fmt and name != "mixed"]
             raise ConfigError(f"a head is quantised as {', '.join(known)}, got {self.scheme!r}")
+
+    def config(self, target: ModelConfig, n_logits: int) -> ModelConfig:
+        """Returns the configuration of the head, for a model of the configuration ``target``."""
+        return head_config(target, n_logits, self.kind, self.training.n_steps)
 
 
 @dataclass(frozen=True)
@@ -100,16 +105,16 @@ def train_head(
         weights = initial_weights(parent, target, lessons, n_layers, plan)
     else:
         lessons = dataclasses.replace(lessons, head_ids=_nameable(bundle, before.head))
-        weights = continued_weights(parent, BundleWeights.of_head(bundle, before.head), lessons)
-    config = head_config(target.config, len(lessons.head_ids), plan.kind)
+        weights = continued_weights(parent, BundleWeights.of_head(bundle, before), lessons)
+    config = plan.config(target.config, len(lessons.head_ids))
     old = [manifest.files[path].sha256 for path in before.files] if before else []
     # However it is quantised, the training is the same.
     known = plan.training, plan.n_logits, features.lengths, old
-    file = ProgressFile(features.folder / "training.npz", known)
+    file = ProgressFile(features.folder / f"{plan.kind}.npz", known)
     head = TorchHead(config, weights, max(features.lengths), plan.kind)
     trainer = Trainer(head, lessons, plan.training, file, is_start_worth_keeping=before is not None)
     trained = trainer.run(report, is_over)
-    weights.pop("embed_tokens.weight", None)
+    weights.pop("embed_tokens.weight", None)  # the bundle has it
     n_tokens = lessons.n_tokens + (before.n_tokens if before else 0)
     own = weights | trained.weights
     return TrainedHead(plan.kind, config, own, lessons.head_ids, n_tokens, trained)
@@ -121,13 +126,13 @@ def initial_weights(
     """Returns what training begins with: the model's last layer, norm and rows of its LM head.
 
     The residual stream begins as the last layer's normed hidden state, or the head's own output; an
-    adapter's as what its exit gives.
+    adapter's as what its exit gives. Light heads add nothing to it yet.
     """
     config = target.config
     size, rng = config.hidden_size, np.random.default_rng(plan.training.seed)
     last = f"layers.{config.n_layers - 1}."
-    width = feature_width(config, n_layers, plan.kind)
-    own = head_config(config, len(lessons.head_ids), plan.kind)
+    own = plan.config(config, len(lessons.head_ids))
+    width = feature_width(config, n_layers, plan.kind, own.n_layers)
     weights: dict[str, Float32] = {}
     for name, shape in head_shapes(own, width, plan.kind).items():
         source = name.replace("layers.0.", last)
@@ -140,6 +145,9 @@ def initial_weights(
             made[:, -2 * size : -size] += np.diag(parent.vector("norm.weight"))
             made[:, -size:] += np.eye(size, dtype=np.float32)
             weights[name] = made
+        elif plan.kind in LIGHT_HEADS and name.startswith("layers."):
+            made = _SPREAD * rng.standard_normal(shape, np.float32)
+            weights[name] = 0 * made if "down_proj" in name else made
         elif name == "embed_tokens.weight":
             weights[name] = parent.matrix(name, lessons.token_ids)
         elif name == "lm_head.weight":
@@ -154,12 +162,13 @@ def continued_weights(
     parent: BundleWeights, own: BundleWeights, lessons: Lessons
 ) -> dict[str, Float32]:
     """Returns what training goes on with: the weights of ``own``, a head of ``parent``."""
-    embedding = parent.matrix("embed_tokens.weight", lessons.token_ids)
-    return {"embed_tokens.weight": embedding} | {
-        name: own.matrix(name) if len(shape) == 2 else own.vector(name)
-        for name, shape in own.shapes.items()
-        if name != "embed_tokens.weight"
-    }
+
+    def of(name: str) -> Float32:
+        if name == "embed_tokens.weight":
+            return parent.matrix(name, lessons.token_ids)
+        return own.matrix(name) if len(own.shapes[name]) == 2 else own.vector(name)
+
+    return {name: of(name) for name in own.shapes}
 
 
 def _nameable(bundle: Path, head: ModelEntry) -> npt.NDArray[np.int64]:

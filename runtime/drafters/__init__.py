@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
 from typing import TYPE_CHECKING, ClassVar
@@ -38,9 +38,17 @@ class Need(Enum):
         "a draft model: export the bundle with --draft, or name another bundle to draft with",
         "--draft BUNDLE",
     )
-    HEAD = (
+    EAGLE = (
         "a draft head: train one with edgedec train head",
         "edgedec train head",
+    )
+    HYDRA = (
+        "light draft heads: train them with edgedec train head --kind hydra",
+        "edgedec train head --kind hydra",
+    )
+    MEDUSA = (
+        "light draft heads: train them with edgedec train head --kind medusa",
+        "edgedec train head --kind medusa",
     )
     EXIT = (
         "an early exit: export the model again with --exit, or train one with edgedec train exit",
@@ -63,16 +71,14 @@ class DrafterParts:
     open_draft: opens the draft model, the same one whenever it is called; None if there is none.
     is_store_growing: whether texts are added to the store when they end.
     skip_set: sub-layers that the target model may leave out while it drafts, if any are known.
-    open_head: opens the draft head, the same one whenever it is called; None if there is none.
-    open_exit: opens the head of an early exit, likewise.
+    open_heads: opens the draft head or that of early exits, likewise, by the need that it meets.
     """
 
     store: NgramStore | None = None
     is_store_growing: bool = True
     open_draft: Callable[[], DraftRole] | None = None
     skip_set: SkipSet | None = None
-    open_head: Callable[[], HeadRole] | None = None
-    open_exit: Callable[[], HeadRole] | None = None
+    open_heads: Mapping[Need, Callable[[], HeadRole]] = field(default_factory=dict)
 
     def has(self, need: Need | None) -> bool:
         """Whether what a method needs is there."""
@@ -82,10 +88,9 @@ class DrafterParts:
             Need.STORE: self.store,
             Need.DRAFT_MODEL: self.open_draft,
             Need.SKIP_SET: self.skip_set,
-            Need.HEAD: self.open_head,
-            Need.EXIT: self.open_exit,
+            **self.open_heads,
         }
-        return parts[need] is not None
+        return parts.get(need) is not None
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ class HeadRole:
     target_vocab_size: tokens that the target model has logits for. hidden_layers: layers of the
     target model whose hidden states make the features. epsilon: of their norms. release: called
     with the head when nobody needs it. costs: of a level that is drafted behind each of these
-    layers, where they are exits, in passes of the target model over one row. acceptance: share of
-    its drafts that are taken for right before any was made. is_adapter: see `ADAPTER`.
+    layers, in passes of the target model over one row; none where that has to be measured.
+    acceptance: share of its drafts that are taken for right before any was made. is_adapter: see
+    `ADAPTER`.
     """
 
     pool: SequencePool

@@ -26,7 +26,7 @@ from edgedec.runtime.drafters import (
 )
 from edgedec.runtime.drafting.draft_tree import SiblingKind
 from edgedec.runtime.drafting.drafter import Budget, Drafter, ModelDrafter
-from edgedec.runtime.methods.methods import AUTO, DRAFT, EAGLE, PLAIN, MethodParts
+from edgedec.runtime.methods.methods import AUTO, DRAFT, PLAIN, MethodParts
 
 if TYPE_CHECKING:
     from edgedec.runtime.drafting.draft_role import DraftRole
@@ -57,8 +57,7 @@ class DraftingMethods:
             parts.is_store_growing,
             None if parts.draft is None else open_draft,
             parts.skip_set,
-            None if head is None or head.is_exit else open_head,
-            None if head is None or not head.is_exit else open_head,
+            {} if head is None else {head.need: open_head},
         )
 
     def strategy(self, name: str, verifier: str | None) -> DecodingStrategy:
@@ -103,7 +102,7 @@ class DraftingMethods:
     def _role_of(self, name: str) -> str:
         """Returns what the costs of the model of drafter ``name`` are kept under."""
         draft, head = self._parts.draft, self._parts.head
-        if name == EAGLE and head is not None:
+        if head is not None and find_drafter(name).need is head.need:
             return f"head-{head.identity}"
         return f"draft-{draft.fingerprint[:12]}" if name == DRAFT and draft else name
 

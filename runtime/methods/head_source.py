@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgedec.models.blocks import decoder_shapes, head_weight
-from edgedec.models.draft_heads import ADAPTER, EAGLE, HeadEntry, head_shapes
+from edgedec.models.draft_heads import (
+    ADAPTER,
+    EAGLE,
+    EXIT,
+    HYDRA,
+    LIGHT_HEADS,
+    MEDUSA,
+    HeadEntry,
+    head_shapes,
+)
 from edgedec.models.errors import BundleError, ConfigError
 from edgedec.models.head_ids import read_head_ids
 from edgedec.models.manifest import BundleManifest, fingerprint_of
@@ -16,9 +25,19 @@ from edgedec.models.model_entry import ModelEntry
 from edgedec.models.quant import FORMATS
 from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.cores.affinity import Affinity
+from edgedec.runtime.drafters import Need
 from edgedec.runtime.drafting.head_role import HeadRole
 from edgedec.runtime.sessions.pool import SequencePool
 from edgedec.runtime.text.token_map import TokenMap
+
+NEEDS = {
+    EAGLE: Need.EAGLE,
+    HYDRA: Need.HYDRA,
+    MEDUSA: Need.MEDUSA,
+    EXIT: Need.EXIT,
+    ADAPTER: Need.EXIT,
+}
+"""Kind of head -> what drafters need that has one."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +58,9 @@ class HeadSource:
     costs: Mapping[int, float] = field(default_factory=dict)
 
     @property
-    def is_exit(self) -> bool:
-        """Whether it ends the target model early, rather than going on from its end."""
-        return self.entry.kind != EAGLE
+    def need(self) -> Need:
+        """What drafters need that has it."""
+        return NEEDS[self.entry.kind]
 
     def open(self) -> HeadRole:
         """Returns the head, opened; raises a BundleError where it is broken."""
@@ -87,12 +106,15 @@ def find_head(
         threads=threads,
         context=min(context, entry.head.context),
         affinity=affinity,
-        costs={} if entry.kind == EAGLE else _exit_costs(entry, target),
+        costs={} if entry.kind == EAGLE else _costs(entry, target),
     )
 
 
-def _exit_costs(entry: HeadEntry, target: ModelEntry) -> dict[int, float]:
-    """Returns what a drafted level costs behind each exit: its share of the weights read."""
+def _costs(entry: HeadEntry, target: ModelEntry) -> dict[int, float]:
+    """Returns what a drafted level costs behind each exit: its share of the weights read.
+
+    Of light heads, which are behind the last layer, that is the mean of them.
+    """
 
     def n_bits(shapes: Mapping[str, tuple[int, ...]], formats: Mapping[str, str], of: str) -> int:
         return sum(
@@ -107,5 +129,10 @@ def _exit_costs(entry: HeadEntry, target: ModelEntry) -> dict[int, float]:
     of_layer = [n_bits(shapes, formats, f"layers.{i}.") for i in range(config.n_layers)]
     whole = sum(of_layer) + n_bits(shapes, formats, head_weight(config))
     width = head.contract.can.features
-    of_head = n_bits(head_shapes(head.config, width, entry.kind), head.tensor_formats, "")
+    own = head_shapes(head.config, width, entry.kind)
+    if entry.kind in LIGHT_HEADS:
+        of_lights = n_bits(own, head.tensor_formats, "layers.") / head.config.n_layers
+        of_head = of_lights + n_bits(own, head.tensor_formats, "lm_head.")
+        return {config.n_layers: of_head / whole}
+    of_head = n_bits(own, head.tensor_formats, "")
     return {i: (sum(of_layer[:i]) + of_head) / whole for i in entry.hidden_layers}

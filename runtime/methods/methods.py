@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # imported by whom they are asked of, for they delay a first 
     from edgedec.runtime.switching.adadec import AdaDec
     from edgedec.runtime.switching.switching import Switching
 
-PLAIN, AUTO, DRAFT, EAGLE = "plain", "auto", "draft", "eagle"
+PLAIN, AUTO, DRAFT = "plain", "auto", "draft"
 
 
 @dataclass(frozen=True, eq=False)

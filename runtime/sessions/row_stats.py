@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -56,9 +57,15 @@ class RowStats:
             top_logits=top_logits,
         )
 
-    def part(self, rows: slice) -> RowStats:
-        """Returns the statistics of some of the rows."""
+    def part(self, rows: slice | Sequence[int]) -> RowStats:
+        """Returns the statistics of some of the rows; copies, where these are listed."""
         return RowStats(**{name: values[rows] for name, values in vars(self).items()})
+
+    @classmethod
+    def joined(cls, parts: Sequence[RowStats]) -> RowStats:
+        """Returns the statistics of the rows of all ``parts``."""
+        names = vars(parts[0])
+        return RowStats(**{n: np.concatenate([vars(part)[n] for part in parts]) for n in names})
 
     def top_probs(self) -> npt.NDArray[np.float32]:
         """Returns the probabilities of ``top_ids`` at temperature 1. Shapes: [R, 8] float32."""

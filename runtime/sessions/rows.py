@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -35,6 +36,18 @@ class Rows:
         part = slice(index, index + 1)
         of_row = None if self.row_stats is None else self.row_stats.part(part)
         return Rows(self.logits[part], {}, of_row, self.ms)
+
+    def listed(self, rows: Sequence[int]) -> Rows:
+        """Returns copies of the asked rows ``rows``, in this order, and no hidden states."""
+        logits = self.logits[list(rows)] if len(self.logits) else self.logits
+        return Rows(logits, {}, self.stats.part(rows), self.ms)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Rows]) -> Rows:
+        """Returns the asked rows of passes, one behind the other, and no hidden states."""
+        logits = np.concatenate([part.logits for part in parts])
+        stats = RowStats.joined([part.stats for part in parts])
+        return cls(logits, {}, stats, sum(part.ms for part in parts))
 
     @property
     def stats(self) -> RowStats:

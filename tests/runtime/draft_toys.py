@@ -58,12 +58,21 @@ HIDDEN_LAYERS, HEAD_WIDTH = (1, 3), 4
 
 
 class ToyHead(ToyModel):
-    """A draft head. reads: of every row that was computed, the tokens up to it and its features."""
+    """A draft head. reads: of every row that was computed, the tokens up to it and its features.
 
-    def __init__(self, vocab_size: int, n_features: int = 0) -> None:
+    n_lights: light heads that it consists of; they see tokens if there is room for their features.
+    """
+
+    def __init__(self, vocab_size: int, n_features: int = 0, n_lights: int = 0) -> None:
         super().__init__(vocab_size)
         n_features = n_features or (len(HIDDEN_LAYERS) + 1) * HEAD_WIDTH
-        self.capabilities = Capabilities(trees=True, hidden=(1,), features=n_features)
+        self.n_layers = n_lights or 1
+        self.capabilities = Capabilities(
+            trees=True,
+            gates=n_lights > 0,
+            hidden=() if n_lights and n_features == HEAD_WIDTH else (1,),
+            features=n_features,
+        )
         self.reads: list[tuple[tuple[int, ...], Row]] = []
 
     def rows_of(self, wanted: Pass) -> Rows:

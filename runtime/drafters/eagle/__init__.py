@@ -10,10 +10,9 @@ from edgedec.runtime.drafting.drafter import ModelDrafter
 def _make(parts: DrafterParts, split: CoreSplit | None) -> ModelDrafter:
     from edgedec.runtime.drafters.eagle.eagle_drafter import EagleDrafter
 
-    assert parts.open_head is not None
-    return EagleDrafter(parts.open_head())
+    return EagleDrafter(parts.open_heads[Need.EAGLE]())
 
 
 METHOD = ModelMethod(
-    "what a head, trained on the model's own hidden states, guesses", _make, Need.HEAD
+    "what a head, trained on the model's own hidden states, guesses", _make, Need.EAGLE
 )

@@ -14,12 +14,12 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from edgedec.models.draft_heads import head_features, own_features
-from edgedec.runtime.drafters.draft.tree_drafting import TreeDrafter, TreeDrafting
+from edgedec.models.draft_heads import OUTPUT, head_features, own_features
+from edgedec.runtime.drafters.draft.tree_drafting import TreeDrafter
+from edgedec.runtime.drafters.eagle.feature_drafting import FeatureDrafting, FeaturePasses
 from edgedec.runtime.drafters.eagle.features import TextFeatures
-from edgedec.runtime.drafting.draft_passes import PREFIX, DraftPasses
-from edgedec.runtime.drafting.draft_tree import DraftTree
-from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt, RoundOutcome
+from edgedec.runtime.drafting.draft_passes import PREFIX
+from edgedec.runtime.drafting.drafter import DraftPrompt
 from edgedec.runtime.drafting.head_role import HeadRole
 from edgedec.runtime.sessions.passes import Pass, Passes
 from edgedec.runtime.sessions.prefill import PREFILL_CHUNK, HiddenStates
@@ -30,8 +30,6 @@ from edgedec.runtime.text.common_prefix import common_prefix
 
 MAX_READ = 256
 """Most tokens of a prompt that the head reads: its end. More costs time before the first draft."""
-
-_OUTPUT = 1  # layer of the head's own hidden states
 
 
 class HeadText:
@@ -45,10 +43,8 @@ class HeadText:
         self.features = TextFeatures(width)
 
 
-class EaglePasses(DraftPasses):
+class EaglePasses(FeaturePasses):
     """Grows a tree behind what the head has read of the text; none of its rows are kept."""
-
-    takes_guesses = False
 
     def __init__(self, role: HeadRole, sequence: TokenSequence, text: HeadText) -> None:
         super().__init__(sequence, role.pool.give_back)
@@ -123,10 +119,10 @@ class EaglePasses(DraftPasses):
             features = np.concatenate([np.zeros((1, features.shape[1]), np.float32), features])
         asked = (len(chunk) - 1,) if stop == len(text) else ()
         rows = yield Pass(
-            self.sequence, chunk, asked, (_OUTPUT,), with_logits=with_logits, features=features
+            self.sequence, chunk, asked, (OUTPUT,), with_logits=with_logits, features=features
         )
         self.sequence.commit(range(len(chunk)))
-        self._outputs = {PREFIX: rows.hidden[_OUTPUT][-1].copy()}
+        self._outputs = {PREFIX: rows.hidden[OUTPUT][-1].copy()}
         self.cost.n_fed += len(chunk)
         self.cost.feed_ms += rows.ms
         return rows
@@ -143,12 +139,12 @@ class EaglePasses(DraftPasses):
             self.sequence,
             tree,
             range(n_known, len(tree)),
-            (_OUTPUT,),
+            (OUTPUT,),
             n_known,
             with_logits,
             features=features,
         )
-        self._outputs |= enumerate(rows.hidden[_OUTPUT].copy(), start=n_known)
+        self._outputs |= enumerate(rows.hidden[OUTPUT].copy(), start=n_known)
         self._tokens, self._parents = list(tree.tokens), list(tree.parents)
         return rows
 
@@ -170,40 +166,12 @@ class EagleDrafter(TreeDrafter):
         known = self._texts.setdefault(sequence, HeadText(n_features))
         known.features.follow(text)
         passes = EaglePasses(self._role, sequence, known)
-        if self.hidden_layers[0] in prompt.hidden:
-            n_computed = len(prompt.hidden[self.hidden_layers[0]])
-            passes.learn(len(text) - n_computed, prompt.hidden)
+        passes.learn_prompt(prompt, text)
         return passes
 
-    def begin(self, prompt: DraftPrompt) -> EagleDrafting:
+    def begin(self, prompt: DraftPrompt) -> FeatureDrafting:
         """Returns the part of a request."""
-        return EagleDrafting(self, prompt)
+        return FeatureDrafting(self, prompt)
 
     def close(self) -> None:
         """Does nothing: the head is its role's."""
-
-
-class EagleDrafting(TreeDrafting):
-    """One request's part, which passes the target's hidden states on."""
-
-    _passes: EaglePasses
-
-    def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:
-        """Returns a tree; empty where nobody told the hidden states of the text's last tokens."""
-        if not self._passes.can_read(context.tokens):
-            return DraftTree()
-        return (yield from super().propose(context, budget))
-
-    def _recent(self, tokens: Sequence[int], is_drafting: bool = False) -> list[int]:
-        """Returns all of the text: of which part features are known, the passes know."""
-        return self._text.follow(tokens)
-
-    def observe(self, context: DraftContext, outcome: RoundOutcome) -> None:
-        """Learns the features of what was emitted, and how far probabilities can be believed."""
-        if outcome.hidden:
-            n_rows = len(outcome.hidden[self._drafter.hidden_layers[0]])
-            # Nodes behind those were proposed and came true, but nobody computed them.
-            rows = [0, *(node + 1 for node in outcome.path if node + 1 < n_rows)]
-            hidden = {layer: states[rows] for layer, states in outcome.hidden.items()}
-            self._passes.learn(len(context.tokens) - 1, hidden)
-        super().observe(context, outcome)

@@ -10,8 +10,7 @@ from edgedec.runtime.drafting.drafter import ModelDrafter
 def _make(parts: DrafterParts, split: CoreSplit | None) -> ModelDrafter:
     from edgedec.runtime.drafters.exit.exit_drafter import ExitDrafter
 
-    assert parts.open_exit is not None
-    return ExitDrafter(parts.open_exit())
+    return ExitDrafter(parts.open_heads[Need.EXIT]())
 
 
 METHOD = ModelMethod(

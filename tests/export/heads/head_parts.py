@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from edgedec.models.draft_heads import head_features, own_features
+import edgedec
+from edgedec.models.draft_heads import EAGLE, LIGHT_HEADS, head_features, own_features
 from edgedec.models.manifest import BundleManifest, fingerprint_of, read_manifest
 from edgedec.runtime.backends import open_model, release_model
+from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.token_tree import TokenTree
@@ -63,9 +66,9 @@ def feature_file(folder: Path, texts: list[TextFeatures]) -> FeatureFile:
     return file
 
 
-def plan_of(**fields: Any) -> heads.HeadPlan:
+def plan_of(kind: str = EAGLE, **fields: Any) -> heads.HeadPlan:
     training = {"n_epochs": 6, "n_steps": 3, "batch": 3, "learning_rate": 3e-3, **fields}
-    return heads.HeadPlan(TrainingPlan(**training), N_LOGITS)
+    return heads.HeadPlan(TrainingPlan(**training), N_LOGITS, kind=kind)
 
 
 def trained(
@@ -86,7 +89,8 @@ def trained(
 def put(bundle: Path, head: heads.TrainedHead, destination: Path, scheme: str) -> BundleManifest:
     manifest = read_manifest(bundle)
     fingerprint = fingerprint_of(manifest, manifest.target_name)
-    entry = heads.head_entry(head, manifest.target, fingerprint, LAYERS, scheme, "texts")
+    layers = LAYERS[-1:] if head.kind in LIGHT_HEADS else LAYERS
+    entry = heads.head_entry(head, manifest.target, fingerprint, layers, scheme, "texts")
     return heads.put_head(bundle, manifest, head, entry, destination, False)
 
 
@@ -97,7 +101,7 @@ def torch_logits(
     manifest = read_manifest(bundle)
     parent = heads.BundleWeights(bundle, manifest.target)
     embedding = {"embed_tokens.weight": parent.matrix("embed_tokens.weight")}
-    model = TorchHead(head.config, embedding | head.weights, len(text.tokens))
+    model = TorchHead(head.config, embedding | head.weights, len(text.tokens), head.kind)
     with torch.no_grad():
         tokens = torch.from_numpy(text.tokens.astype(np.int64))[None]
         hidden = torch.from_numpy(text.hidden.astype(np.float32))[None]
@@ -134,3 +138,22 @@ def graph_logits(bundle: Path, text: TextFeatures, shift: int = 1) -> list[np.nd
         deep[1][place] = rows.logits[0]
     release_model(model)
     return [*found, *deep]
+
+
+def check_text(bundle: Path, method: str, temperature: float) -> None:
+    """Checks that ``method`` leaves the text of plain decoding, and that something was drafted."""
+    n_proposed = 0
+    with edgedec.load(bundle) as engine:
+        for seed, prompt in enumerate(["hello", "1212 1212 hello he", "   w"]):
+            request = GenerationConfig(
+                max_new_tokens=24,
+                ignore_eos=True,
+                seed=seed,
+                sampling=SamplingConfig(temperature=temperature),
+            )
+            plain = engine.generate(prompt, dataclasses.replace(request, method="plain"))
+            found = engine.generate(prompt, dataclasses.replace(request, method=method))
+            assert found.token_ids == plain.token_ids
+            assert not found.stats.failed_drafters
+            n_proposed += found.stats.n_proposed
+    assert n_proposed or method == "auto"

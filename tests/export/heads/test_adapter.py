@@ -26,7 +26,7 @@ from edgedec.export.heads import train_head as heads  # noqa: E402
 from edgedec.export.heads.feature_file import TextFeatures, held_out_of  # noqa: E402
 from edgedec.export.heads.torch_head import TorchHead  # noqa: E402
 
-from .head_parts import CONTEXT, feature_file, plan_of  # noqa: E402
+from .head_parts import CONTEXT, check_text, feature_file, plan_of  # noqa: E402
 
 EXIT = 1
 
@@ -42,7 +42,7 @@ def texts_at_exit(bundle: Path, texts: list[TextFeatures]) -> list[TextFeatures]
 def adapter(
     bundle: Path, texts_at_exit: list[TextFeatures], tmp_path_factory: pytest.TempPathFactory
 ) -> heads.TrainedHead:
-    plan = dataclasses.replace(plan_of(n_steps=1), kind=ADAPTER)
+    plan = plan_of(ADAPTER, n_steps=1)
     file = feature_file(tmp_path_factory.mktemp("features"), texts_at_exit)
     return heads.train_head(bundle, read_manifest(bundle), file, 1, plan, lambda *_: None)
 
@@ -104,21 +104,7 @@ def test_it_learns_and_the_bundle_holds_what_it_learned(
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize("method", ["exit", "exit+lookup", "auto"])
 def test_the_text_is_that_of_plain_decoding(exiting: Path, method: str, temperature: float) -> None:
-    n_proposed = 0
-    with edgedec.load(exiting) as engine:
-        for seed, prompt in enumerate(["hello", "1212 1212 hello he", "   w"]):
-            request = GenerationConfig(
-                max_new_tokens=24,
-                ignore_eos=True,
-                seed=seed,
-                sampling=SamplingConfig(temperature=temperature),
-            )
-            plain = engine.generate(prompt, dataclasses.replace(request, method="plain"))
-            found = engine.generate(prompt, dataclasses.replace(request, method=method))
-            assert found.token_ids == plain.token_ids
-            assert not found.stats.failed_drafters
-            n_proposed += found.stats.n_proposed
-    assert n_proposed or method == "auto"
+    check_text(exiting, method, temperature)
 
 
 def test_it_reads_tokens_one_after_the_other_with_their_own_states(

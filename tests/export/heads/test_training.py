@@ -89,7 +89,7 @@ def train(bundle: Path, folder: Path, *more: str) -> subprocess.Popen[str]:
 def test_ctrl_c_keeps_the_best_and_a_kill_what_was_read(bundle: Path, tmp_path: Path) -> None:
     work = tmp_path / ".new.edgedec.features"
     killed = start_training(bundle, tmp_path, "--epochs", "100000")
-    while not (work / "training.npz").exists():  # written after an epoch
+    while not (work / "eagle.npz").exists():  # written after an epoch
         assert killed.poll() is None
         time.sleep(0.05)
     killed.kill()
@@ -98,8 +98,8 @@ def test_ctrl_c_keeps_the_best_and_a_kill_what_was_read(bundle: Path, tmp_path: 
     assert n_read >= 1500
     assert not (tmp_path / "new.edgedec").exists()
     again = start_training(bundle, tmp_path, "--epochs", "100000")
-    before = (work / "training.npz").stat().st_mtime_ns
-    while (work / "training.npz").stat().st_mtime_ns == before:
+    before = (work / "eagle.npz").stat().st_mtime_ns
+    while (work / "eagle.npz").stat().st_mtime_ns == before:
         assert again.poll() is None
         time.sleep(0.05)
     again.send_signal(signal.SIGINT)

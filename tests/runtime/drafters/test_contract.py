@@ -47,7 +47,7 @@ from ..conftest import ToyModel, ToySession
 from ..draft_toys import HEAD_WIDTH, HIDDEN_LAYERS, LayeredToy, ToyHead, ToyMask
 from .rounds import outcome_of
 
-V = 12
+V, N_LIGHTS = 12, 3
 BUDGETS = [Budget(7, 5, 0.02), Budget(4, 4), Budget(1, 1), Budget(9, 3, 0.0, 0.1, 3), Budget(0, 0)]
 SETTINGS = [
     (SamplingConfig(), SiblingKind.DETERMINISTIC),
@@ -78,20 +78,35 @@ class Maker:
         self.heads = SequencePool(ToyHead(V), 256)
         head = HeadRole(self.heads, TokenMap.same(V, V), V, HIDDEN_LAYERS, 1e-5)
         self.exits = SequencePool(ToyHead(V, HEAD_WIDTH), 256)
-        end = HeadRole(
-            self.exits, TokenMap.same(V, V), V, HIDDEN_LAYERS, 1e-5, costs={1: 0.3, 3: 0.8}
-        )
+        end = replace(head, pool=self.exits, costs={1: 0.3, 3: 0.8})
+        self.lights = SequencePool(ToyHead(V, self.n_seen * HEAD_WIDTH, N_LIGHTS), 256)
+        light = replace(head, pool=self.lights, hidden_layers=(3,), costs={3: 0.1})
         parts = DrafterParts(
-            store, self.is_store_growing, lambda: role, skip_set, lambda: head, lambda: end
+            store,
+            self.is_store_growing,
+            lambda: role,
+            skip_set,
+            {
+                Need.EAGLE: lambda: head,
+                Need.EXIT: lambda: end,
+                Need.HYDRA: lambda: light,
+                Need.MEDUSA: lambda: light,
+            },
         )
         if isinstance(method, FreeMethod):
             return method.make(parts)
         return method.make(parts, self.split)
 
+    @property
+    def n_seen(self) -> int:
+        """What the last light head reads."""
+        return N_LIGHTS if self.name == "hydra" else 1
+
     def check_nothing_is_lent(self) -> None:
         assert self.pool._lent == []
         assert self.heads._lent == []
         assert self.exits._lent == []
+        assert self.lights._lent == []
 
 
 VARIANTS = [

@@ -1,0 +1,105 @@
+"""What trainings of heads, of exits and of draft models are asked for alike."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edgedec.models.errors import ConfigError
+from edgedec.runtime.cores.machine import physical_cores
+
+READING = 0.5
+"""Share of the minutes after which no more is read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions:
+    """What is read, how long it is learned from, and what is made of it."""
+
+    corpus: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="PATH", help="A text file, or a folder of them; may be repeated."),
+    ] = None
+    max_tokens: Annotated[
+        int, typer.Option(metavar="N", min=1000, help="Most tokens that are read.")
+    ] = 200_000
+    n_self: Annotated[
+        int,
+        typer.Option(
+            "--self",
+            metavar="N",
+            min=0,
+            help="How many of these the model writes itself: answers, or more of the texts.",
+        ),
+    ] = 0
+    prompts: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE.jsonl", help="Prompts for --self, as `bench` reads them; repeatable."
+        ),
+    ] = None
+    epochs: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Times that each text is shown.")
+    ] = 6
+    minutes: Annotated[
+        float | None,
+        typer.Option(metavar="N", min=0.0, help="Most minutes in all; no end by default."),
+    ] = None
+    vocabulary: Annotated[
+        int, typer.Option(metavar="N", min=64, help="Tokens that drafts can name.")
+    ] = 8192
+    learning_rate: Annotated[
+        float, typer.Option(metavar="X", min=0.0, help="The largest step of training.")
+    ] = 1e-3
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of all that is random.")] = 0
+    features: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Keeps what was read, for other trainings; removed in the end by default.",
+        ),
+    ] = None
+    cache_mb: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Most disk for that, in 10^6 bytes.")
+    ] = 4000
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Threads; one per core by default.")
+    ] = None
+    force: Annotated[bool, typer.Option("--force", help="Replace a bundle.")] = False
+
+    def check(self, replay: tuple[Path, ...] = ()) -> None:
+        """Raises a ConfigError where there is nothing to learn from; replay: other texts."""
+        if not (self.corpus or replay or self.prompts):
+            raise ConfigError(
+                "there is nothing to learn from: name texts with --corpus or --from, or "
+                "prompts with --prompts and --self"
+            )
+        if self.prompts and not self.n_self:
+            raise ConfigError(
+                "--prompts are for what the model writes itself: say how much, --self"
+            )
+
+    @property
+    def n_threads(self) -> int:
+        """Threads to compute with."""
+        return self.threads or physical_cores()
+
+    def feature_folder(self, output: Path) -> Path:
+        """Returns where features are kept while ``output`` is made."""
+        return self.features or output.absolute().with_name(f".{output.name}.features")
+
+    def clock(self, is_stopping: Callable[[], bool]) -> Callable[[float], bool]:
+        """Returns what says, from now on, whether a share of the minutes is over."""
+        started_s = time.monotonic()
+
+        def is_over(share: float = 1.0) -> bool:
+            spent_s = time.monotonic() - started_s
+            is_late = self.minutes is not None and spent_s > 60 * share * self.minutes
+            return is_late or is_stopping()
+
+        return is_over

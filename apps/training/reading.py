@@ -1,0 +1,70 @@
+"""What trainings read: texts, earlier drafts that failed, and what the model writes itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, cycle
+from pathlib import Path
+
+from edgedec.apps.benchmarks.prompts_data import read_prompts
+from edgedec.apps.replay_buffer import ReplayBuffer
+from edgedec.apps.training.corpus import Corpus
+from edgedec.apps.training.features import WINDOW, FeatureReader, beginnings
+from edgedec.apps.training.options import TrainingOptions
+from edgedec.export.heads.feature_file import FeatureFile
+from edgedec.models.manifest import BundleManifest, fingerprint_of
+from edgedec.runtime.engine import Engine
+from edgedec.runtime.opening.load import load
+from edgedec.runtime.opening.options import EngineOptions
+
+REPLAY = "replay"
+"""Kind of texts in which drafts did not come true."""
+
+
+def read_features(
+    bundle: Path,
+    manifest: BundleManifest,
+    options: TrainingOptions,
+    replay: Sequence[Path],
+    layers: tuple[int, ...],
+    folder: Path,
+    report: Callable[[str, int, int], None],
+    is_over: Callable[[], bool],
+) -> tuple[FeatureFile, int]:
+    """Returns features in ``folder``, and how many files of the corpus were skipped.
+
+    layers: whose hidden states are read.
+
+    Raises:
+        ConfigError: The corpus or the prompts cannot be read.
+        BundleError: The bundle is broken.
+        OSError: The disk is full.
+    """
+    config = manifest.target.config
+    known = fingerprint_of(manifest, manifest.target_name), layers
+    replayed = [
+        (REPLAY, text)
+        for path in replay
+        for text in ReplayBuffer.of_bundle(path, bundle).texts(config.vocab_size)
+    ]
+    texts, prompts = options.corpus or [], options.prompts or []
+    key = (*known, *map(Path.absolute, (*texts, *prompts)), *replayed)
+    file = FeatureFile(folder, key, len(layers) * config.hidden_size)
+    n_most = min(options.max_tokens, options.cache_mb * 10**6 // file.token_nbytes)
+    n_own = min(options.n_self, n_most)
+    corpus = Corpus(tuple(texts), min(WINDOW, manifest.target.context))
+    with load(bundle, EngineOptions(threads=options.threads, draft=False)) as engine:
+        encode, epsilon = engine.tokenizer.encode, config.rms_norm_eps
+        reader = FeatureReader(engine, layers, epsilon, file, report, is_over)
+        reader.read(chain(replayed, corpus.windows(encode)), n_most - n_own)
+        reader.write(_prompts(texts, prompts, engine), n_own)
+    return file, corpus.n_skipped
+
+
+def _prompts(texts: Sequence[Path], prompts: list[Path], engine: Engine) -> Iterator[list[int]]:
+    """Yields what the model is asked, over and over; without prompts beginnings of the texts."""
+    if not prompts:
+        windows = Corpus(tuple(texts), min(WINDOW, engine.context)).windows(engine.tokenizer.encode)
+        return beginnings(windows)
+    is_chat = engine.has_chat_template
+    return cycle([prompt.encode(engine, is_chat) for prompt in read_prompts(prompts)])
