@@ -9,9 +9,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
-from PySide6.QtCore import QObject, Qt, Signal
+from PySide6.QtCore import QObject, Qt, QTimer, Signal
 
+from edgedec.apps.bundle_stamp import Stamp, stamp_of
 from edgedec.apps.editor.settings import EditorSettings
 from edgedec.apps.model_names import find_bundle
 from edgedec.apps.typing_memory import TypingMemory
@@ -24,6 +26,9 @@ from edgedec.widgets import Suggester
 
 _LOOK_S = 0.05
 """How often it is looked, while the interface is waited for, whether it has ended."""
+
+_REPLACED_MS = 1000
+"""How often it is looked whether the bundle was replaced."""
 
 _NICENESS = 5
 """Of the model's threads; that of the interface is 0."""
@@ -43,7 +48,7 @@ class ServedModel(QObject):
     """Makes a suggester follow the settings. What there is serves until the next is there.
 
     loading: with the name of a bundle that is being loaded. serving: with the one that is served;
-    empty where none is. failed: with the reason why settings cannot be followed.
+    empty where none is. failed: why settings cannot be followed, or that the bundle is another now.
     """
 
     loading = Signal(str)
@@ -59,9 +64,13 @@ class ServedModel(QObject):
         self._source: _Source | None = None
         self._learned: LearnedOffers | None = None
         self._completer: Autocompleter | None = None
+        self._loaded: tuple[Path, Stamp] | None = None  # the newest bundle that could be
         self._is_closed = False
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="model", initializer=_yield)
         self._made.connect(self._put, Qt.ConnectionType.QueuedConnection)
+        looking = QTimer(self, interval=_REPLACED_MS)
+        looking.timeout.connect(self._look)
+        looking.start()
 
     def want(self, settings: EditorSettings) -> None:
         """Has the model follow ``settings``; returns at once."""
@@ -81,19 +90,33 @@ class ServedModel(QObject):
         self._worker.submit(self._release)
         self._worker.shutdown()
 
-    def _follow(self, source: _Source, typing: AutocompleteConfig) -> None:
+    def _look(self) -> None:
+        """Loads the bundle again if another has taken its place."""
+        if self._loaded is None or self._newest is None or self._is_closed:
+            return
+        folder, stamp = self._loaded
+        if (now := stamp_of(folder)) == stamp:
+            return
+        self._loaded = folder, now
+        if now is None:
+            self.failed.emit(f"{folder} is gone; what was loaded of it goes on")
+        else:
+            self.failed.emit(f"{folder} was replaced and is loaded again")
+            self._worker.submit(self._follow, *self._newest, is_anew=True)
+
+    def _follow(self, source: _Source, typing: AutocompleteConfig, is_anew: bool = False) -> None:
         if self._is_closed or (source, typing) != self._newest:
             return  # there are newer ones
         try:
-            self._make(source, typing)
+            self._make(source, typing, is_anew)
         except EdgedecError as error:
             self.failed.emit(str(error))
         except Exception as error:
             self.failed.emit(f"unexpected {type(error).__name__}: {error}")
 
-    def _make(self, source: _Source, typing: AutocompleteConfig) -> None:
+    def _make(self, source: _Source, typing: AutocompleteConfig, is_anew: bool) -> None:
         engine, learned = self._engine, self._learned
-        if engine is None or source != self._source:
+        if engine is None or source != self._source or is_anew:
             self.loading.emit(source.bundle)
             learned = source.memory.learned()
             engine = self._load(source)
@@ -117,7 +140,9 @@ class ServedModel(QObject):
     def _load(self, source: _Source) -> Engine:
         bundle = find_bundle(source.bundle)
         usual = EngineOptions(threads=source.threads, context=source.context)
+        stamp = stamp_of(bundle)
         engine = load(bundle, source.memory.options(bundle, usual))
+        self._loaded = bundle, stamp
         self._try(partial(source.memory.recall, engine))
         return engine
 

@@ -9,22 +9,19 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from edgedec.apps.bundle_stamp import Stamp, stamp_of
 from edgedec.apps.language_server.settings import ServerSettings
 from edgedec.apps.language_server.window import EditorProgress, EditorWindow
 from edgedec.apps.model_names import find_bundle
 from edgedec.apps.typing_memory import TypingMemory
 from edgedec.autocomplete import Autocompleter, LearnedOffers
 from edgedec.models.errors import ConfigError, EdgedecError
-from edgedec.models.manifest import MANIFEST_NAME
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
 
 _LOOK_S = 1.0
 """How often, at most, it is looked whether the bundle was replaced."""
-
-Stamp = tuple[int, int, int] | None
-"""Tells one manifest from another that took its place; None where there is none."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,7 @@ class ServedModel:
             return
         self._looked_s = now_s
         folder = self._source.folder
-        stamp = _stamp(folder)
+        stamp = stamp_of(folder)
         if stamp == self._seen or self._is_busy:
             return
         self._seen = stamp
@@ -122,7 +119,7 @@ class ServedModel:
             raise ConfigError("no bundle is set: start edgedec lsp BUNDLE, or set edgedec.bundle")
         folder = await asyncio.to_thread(find_bundle, settings.bundle, wanted.roots)
         memory = settings.memory
-        source = _Source(folder, _stamp(folder), settings.threads, settings.context, memory)
+        source = _Source(folder, stamp_of(folder), settings.threads, settings.context, memory)
         if self._engine is not None and source == self._source:
             completer = Autocompleter(self._engine, settings.typing, learned=self._learned)
             await self._put(self._engine, completer)
@@ -170,11 +167,3 @@ class ServedModel:
             if self._source is not None:
                 await self._try(partial(self._source.memory.keep, old_engine))
             await asyncio.to_thread(old_engine.close)
-
-
-def _stamp(folder: Path) -> Stamp:
-    try:
-        found = (folder / MANIFEST_NAME).stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size

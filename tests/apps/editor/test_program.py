@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from PySide6.QtTest import QTest  # isort: skip
 from edgedec.apps.editor.recovery import Draft, Recovery
 from edgedec.apps.editor.settings import EditorSettings
 from edgedec.apps.editor.window import EditorWindow
+from edgedec.autocomplete import Autocompleter
 
 MAIN = "from edgedec.apps.cli import main; main()"
 
@@ -199,3 +201,33 @@ def test_a_real_model_in_the_window(
     edit.document().setModified(False)
     assert window.close()  # in the middle of whatever it computes
     assert window.suggester.completer is None
+
+
+def test_a_bundle_that_is_replaced_is_loaded_again(
+    open_window: Callable[..., EditorWindow], smollm2_bundle: Path, tmp_path: Path
+) -> None:
+    bundle = Path(shutil.copytree(smollm2_bundle, tmp_path / "own.edgedec", copy_function=os.link))
+    window = open_window(EditorSettings(bundle=str(bundle), context=512, spelling=""))
+    first = wait_for_another(window, None)
+    edit = window.current
+    assert edit is not None
+    old = bundle.rename(bundle.with_name("old.edgedec"))
+    until(lambda: "is gone" in window.strip.currentMessage())
+    QTest.keyClicks(edit, "The sun rises in the east and sets in the")
+    until(lambda: edit.offered.startswith(" west"))
+    shutil.copytree(old, bundle.with_name("new.edgedec"), copy_function=os.link).rename(bundle)
+    second = wait_for_another(window, first)
+    QTest.keyClicks(edit, " ")
+    until(lambda: edit.offered.startswith("west"))
+    manifest = bundle / "manifest.json"
+    manifest.unlink()  # a link to the one that others use
+    manifest.write_text("{}")
+    until(lambda: "manifest: " in window.strip.currentMessage())
+    assert window.suggester.completer is second
+    edit.document().setModified(False)
+
+
+def wait_for_another(window: EditorWindow, known: Autocompleter | None) -> Autocompleter:
+    until(lambda: window.suggester.completer not in (None, known), 60)
+    assert window.suggester.completer is not None
+    return window.suggester.completer
