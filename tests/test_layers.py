@@ -77,6 +77,7 @@ OPTIONAL = {
     "runtime/backends/_openvino_static.py": {"openvino"},
     "runtime/opening/openvino_devices.py": {"openvino"},
     "apps/editor": {"PySide6"},
+    "apps/editor/spelling": {"PySide6", "spellchecker"},
     "apps/language_server/documents.py": {"lsprotocol"},
     "apps/language_server/server.py": {"lsprotocol", "pygls"},
     "apps/language_server/session.py": {"lsprotocol"},

@@ -50,7 +50,6 @@ class GhostText:
 
     def __init__(self, document: QTextDocument) -> None:
         self._document = document
-        self._formats: list[_Range] = []  # of the block, without the ghost's
         self._anchor = QTextCursor(document)  # in its line, wherever edits move that
         self.shown: Ghost | None = None
 
@@ -62,11 +61,10 @@ class GhostText:
         at, layout = position - block.position(), block.layout()
         seen = [(_seen(part), colour) for part, colour in parts]
         n_seen = sum(n_units(part) for part, _ in seen)
-        self._formats = layout.formats()
+        kept = layout.formats()
         layout.setPreeditArea(at, "".join(part for part, _ in seen))
-        shifted = [_shifted(one, at, n_seen) for one in self._formats]
-        layout.setFormats([*shifted, *_ranges(at, seen)])
-        self._lay_out(block)
+        layout.setFormats([*_shifted(kept, at, n_seen), *_ranges(at, seen)])
+        _lay_out(block)
         self._anchor = QTextCursor(block)
         self.shown = Ghost(text, tuple(parts), position, self._document.characterCount())
 
@@ -77,10 +75,12 @@ class GhostText:
             return None
         block = self._anchor.block()
         for one in (block, block.previous(), block.next()):  # lines may have been joined, or parted
-            if one.isValid() and one.layout().preeditAreaText():
-                one.layout().setPreeditArea(-1, "")
-                one.layout().setFormats(self._formats)
-                self._lay_out(one)
+            if one.isValid() and (n_seen := n_units(one.layout().preeditAreaText())):
+                at, layout = one.layout().preeditAreaPosition(), one.layout()
+                kept, _ = _parted(layout.formats(), at, n_seen)
+                layout.setPreeditArea(-1, "")
+                layout.setFormats(kept)
+                _lay_out(one)
         return ghost
 
     def typed_since(self) -> str | None:
@@ -93,31 +93,72 @@ class GhostText:
             return None
         return text_between(self._document, ghost.position, ghost.position + n)
 
-    def _lay_out(self, block: QTextBlock) -> None:
-        with QSignalBlocker(self._document):  # nothing of it has changed
-            self._document.markContentsDirty(block.position(), block.length())
+
+def format_line(block: QTextBlock, ranges: Sequence[tuple[int, int, QTextCharFormat]]) -> None:
+    """Gives the text of a line other formats, and leaves what is on offer in it as it is.
+
+    Args:
+        ranges: Where each begins, and how long it is, without what is on offer. Units: UTF-16.
+    """
+    layout = block.layout()
+    at, n_seen = layout.preeditAreaPosition(), n_units(layout.preeditAreaText())
+    before, ghosts = _parted(layout.formats(), at, n_seen)
+    if [(one.start, one.length, one.format) for one in before] == list(ranges):
+        return
+    layout.setFormats([*_shifted([_range(*one) for one in ranges], at, n_seen), *ghosts])
+    _lay_out(block)
+
+
+def _lay_out(block: QTextBlock) -> None:
+    document = block.document()
+    with QSignalBlocker(document):  # nothing of it has changed
+        document.markContentsDirty(block.position(), block.length())
 
 
 def _seen(text: str) -> str:
     return text.replace("\r", "").replace("\n", _LINE_SEPARATOR)
 
 
-def _shifted(one: _Range, at: int, n: int) -> _Range:
-    """Returns a range of a line into which ``n`` units were put."""
-    moved: _Range = QTextLayout.FormatRange()
-    moved.start = one.start + n * (one.start >= at)
-    moved.length = one.length + n * (one.start < at < one.start + one.length)
-    moved.format = one.format
-    return moved
+def _shifted(ranges: Sequence[_Range], at: int, n: int) -> list[_Range]:
+    """Returns the ranges of a line into which ``n`` units were put."""
+    return [
+        _range(
+            one.start + n * (one.start >= at),
+            one.length + n * (one.start < at < one.start + one.length),
+            one.format,
+        )
+        for one in ranges
+    ]
+
+
+def _parted(ranges: Sequence[_Range], at: int, n: int) -> tuple[list[_Range], list[_Range]]:
+    """Returns the ranges of a line as they are without ``n`` units in it, and those within them."""
+    if n == 0:
+        return list(ranges), []
+    within = [one for one in ranges if at <= one.start and one.start + one.length <= at + n]
+    others = [
+        _range(
+            one.start - n * (one.start >= at + n),
+            one.length - n * (one.start < at < one.start + one.length),
+            one.format,
+        )
+        for one in ranges
+        if one not in within
+    ]
+    return others, within
 
 
 def _ranges(at: int, parts: Sequence[Part]) -> list[_Range]:
     found = []
     for text, colour in parts:
-        one: _Range = QTextLayout.FormatRange()
-        one.start, one.length = at, n_units(text)
-        one.format = QTextCharFormat()
-        one.format.setForeground(colour)
-        found.append(one)
-        at += one.length
+        format = QTextCharFormat()
+        format.setForeground(colour)
+        found.append(_range(at, n_units(text), format))
+        at += n_units(text)
     return found
+
+
+def _range(start: int, length: int, format: QTextCharFormat) -> _Range:
+    made: _Range = QTextLayout.FormatRange()
+    made.start, made.length, made.format = start, length, format
+    return made

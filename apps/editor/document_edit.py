@@ -7,12 +7,15 @@ from enum import StrEnum
 from pathlib import Path
 
 from PySide6.QtCore import Qt, QTimer
-from PySide6.QtGui import QFont, QFontDatabase, QKeyEvent, QTextCursor
+from PySide6.QtGui import QContextMenuEvent, QFont, QFontDatabase, QKeyEvent, QTextCursor
 from PySide6.QtWidgets import QPlainTextEdit, QWidget
 
 from edgedec.apps.editor.line_ends import put_text, text_of
 from edgedec.apps.editor.recovery import Draft, Recovery, new_key
 from edgedec.apps.editor.settings import EditorSettings
+from edgedec.apps.editor.spelling.menu import add_spelling
+from edgedec.apps.editor.spelling.speller import Speller
+from edgedec.apps.editor.spelling.underlines import Underlines
 from edgedec.apps.editor.text_file import (
     DocumentError,
     Stamp,
@@ -40,9 +43,15 @@ class DocumentEdit(AutocompleteEdit):
     """A document with its file. What is not saved is kept by ``recovery`` until it is."""
 
     def __init__(
-        self, suggester: Suggester, recovery: Recovery, parent: QWidget | None = None
+        self,
+        suggester: Suggester,
+        recovery: Recovery,
+        speller: Speller,
+        parent: QWidget | None = None,
     ) -> None:
         super().__init__(suggester, parent)
+        self._speller = speller
+        self.underlines = Underlines(self, speller)
         self.path: Path | None = None
         self._title = "untitled"
         self._recovery = recovery
@@ -155,6 +164,18 @@ class DocumentEdit(AutocompleteEdit):
         self.setLineWrapMode(
             QPlainTextEdit.LineWrapMode.WidgetWidth if wraps else QPlainTextEdit.LineWrapMode.NoWrap
         )
+        self.underlines.turn(self.mode is Mode.PROSE and bool(settings.spelling))
+
+    def contextMenuEvent(self, event: QContextMenuEvent) -> None:  # noqa: N802
+        """Shows what can be done at a place, first of all about a wrong word there."""
+        menu = self.createStandardContextMenu(event.pos())
+        menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        if (word := self.underlines.word_at(event.pos())) is not None:
+            cursor = self.textCursor()
+            cursor.setPosition(word[0])
+            cursor.setPosition(word[1], QTextCursor.MoveMode.KeepAnchor)
+            add_spelling(menu, cursor, self._speller)
+        menu.popup(event.globalPos())
 
     def keyPressEvent(self, event: QKeyEvent) -> None:  # noqa: N802
         """Begins a line of code where the one before began."""

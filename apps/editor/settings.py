@@ -26,7 +26,8 @@ class EditorSettings:
     bundle: a path, or the name of a model. threads: None: one for each core. context: most tokens;
     None: the bundle's. trigger, delay_ms: when something is asked for. has_colours: ghost text has
     a colour for each drafter. font_size: Units: points. learns, keeps_session: what is kept in the
-    platform's folder for state; see `TypingMemory`. typing: how suggestions are made.
+    platform's folder for state; see `TypingMemory`. spelling: the language of the dictionary that
+    prose is held against; empty: none. typing: how suggestions are made.
     """
 
     bundle: str = ""
@@ -39,6 +40,7 @@ class EditorSettings:
     font_size: int = 12
     learns: bool = False
     keeps_session: bool = False
+    spelling: str = "en"
     typing: AutocompleteConfig = field(default_factory=AutocompleteConfig)
 
     @classmethod
@@ -63,6 +65,7 @@ class EditorSettings:
             font_size=read.integer("font_size", usual.font_size, least=6, most=72),
             learns=read.flag("learns", usual.learns),
             keeps_session=read.flag("keeps_session", usual.keeps_session),
+            spelling=read.text("spelling", usual.spelling),
             typing=typing_config(typing, usual.typing),
         )
 

@@ -18,6 +18,7 @@ from PySide6.QtWidgets import (
 )
 
 from edgedec.apps.editor.settings import THEMES, EditorSettings
+from edgedec.apps.editor.spelling.worker import languages
 from edgedec.runtime.cores.machine import processors
 from edgedec.widgets import Trigger
 
@@ -26,6 +27,8 @@ _TRIGGERS = {
     Trigger.MOVING: "also where I move the cursor",
     Trigger.ASKED: "only on Ctrl+Space",
 }
+
+NO_SPELLING = "not looked at"
 
 
 class SettingsDialog(QDialog):
@@ -52,6 +55,12 @@ class SettingsDialog(QDialog):
         self._flag("Remember what was read", "keeps_session", settings.keeps_session)
         self._flag("Several lines at once", "is_block", typing.is_block)
         self._flag("Colour text by its drafter", "has_colours", settings.has_colours)
+        self._choice(
+            "Spelling of prose",
+            "spelling",
+            [NO_SPELLING, *languages()],
+            settings.spelling or NO_SPELLING,
+        )
         self._choice("Theme", "theme", list(THEMES), settings.theme)
         self._number("Font size", "font_size", settings.font_size, 6, 72)
 
@@ -93,6 +102,8 @@ class SettingsDialog(QDialog):
     def _set(self, name: str, value: Any) -> None:
         if name == "threads":
             value = value or None
+        elif name == "spelling":
+            value = "" if value == NO_SPELLING else value
         elif name == "trigger":
             value = next(one for one, text in _TRIGGERS.items() if text == value)
         if hasattr(self.settings, name):

@@ -55,4 +55,5 @@ class Strip(QStatusBar):
             f'<span style="color:{self._theme.of_origin(name).name()}">{escape(name)} {n}</span>'
             for name, n in sorted(origins.items(), key=lambda item: -item[1])
         )
-        return f"drafted {counts.n_drafted}, accepted {counts.n_accepted} · {by_origin}"
+        drafted = f"drafted {counts.n_drafted}, accepted {counts.n_accepted}"
+        return f"{drafted} · {by_origin}" if by_origin else drafted

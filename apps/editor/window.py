@@ -28,6 +28,8 @@ from edgedec.apps.editor.recovery import Recovery
 from edgedec.apps.editor.served_model import ServedModel
 from edgedec.apps.editor.settings import EditorSettings, SettingsFile
 from edgedec.apps.editor.settings_dialog import SettingsDialog
+from edgedec.apps.editor.spelling.own_words import OwnWords
+from edgedec.apps.editor.spelling.speller import Speller
 from edgedec.apps.editor.strip import Strip
 from edgedec.apps.editor.themes import Theme
 from edgedec.apps.editor.tray import Tray, make_icon
@@ -48,6 +50,7 @@ class EditorWindow(QMainWindow):
         super().__init__()
         self.settings, self._kept_in, self._recovery = settings, kept_in, recovery
         self.suggester = Suggester(parent=self)
+        self.speller = Speller(OwnWords(kept_in.path.with_name("words.txt")), self)
         self.theme = Theme()
         self.model = ServedModel(self.suggester, self)
         self.tabs = QTabWidget(documentMode=True, movable=True, tabsClosable=True)
@@ -80,6 +83,7 @@ class EditorWindow(QMainWindow):
         application = QApplication.instance()
         assert isinstance(application, QApplication)
         self.theme.apply(application, settings.theme)
+        self.speller.follow(settings.spelling)
         for edit in self.documents:
             edit.follow(settings)
         if not self.pausing.isChecked():
@@ -94,7 +98,7 @@ class EditorWindow(QMainWindow):
 
     def new(self) -> DocumentEdit:
         """Returns an empty document in a tab of its own."""
-        edit = DocumentEdit(self.suggester, self._recovery)
+        edit = DocumentEdit(self.suggester, self._recovery, self.speller)
         edit.colour = self._colour
         edit.follow(self.settings)
         edit.modificationChanged.connect(lambda: self._name(edit))
@@ -203,6 +207,7 @@ class EditorWindow(QMainWindow):
         """Ends what runs for the window."""
         if self.models is not None:
             self.models.close_jobs()
+        self.speller.close()
         self.model.close()
 
     def dragEnterEvent(self, event: QDragEnterEvent) -> None:  # noqa: N802
@@ -285,6 +290,7 @@ class EditorWindow(QMainWindow):
         self.tabs.currentChanged.connect(self._on_turned)
         self.find_bar.closed.connect(lambda: self.current and self.current.setFocus())
         self.suggester.failed.connect(self.tell)
+        self.speller.failed.connect(self.tell)
         self.model.failed.connect(self.tell)
         self.model.loading.connect(
             lambda name: self.strip.model.setText(f"loading {Path(name).name} …")

@@ -1,0 +1,1 @@
+"""Words of prose that are in no dictionary: found beside the interface, underlined, mended."""

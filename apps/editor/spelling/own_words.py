@@ -1,0 +1,62 @@
+"""Words that somebody added to the dictionary, in a file of theirs."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from edgedec.models.errors import ConfigError
+
+_MOST_BYTES = 1 << 20
+
+
+class OwnWords:
+    """A file with a word a line, which only its owner may read; case does not matter."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._words: set[str] = set()
+
+    def __contains__(self, word: str) -> bool:
+        return word.casefold() in self._words
+
+    def read(self) -> None:
+        """Learns the words in the file, if there is one.
+
+        Raises:
+            ConfigError: It is no list of words.
+        """
+        try:
+            with self.path.open("rb") as file:
+                data = file.read(_MOST_BYTES + 1)
+            if len(data) > _MOST_BYTES:
+                raise ConfigError(f"{self.path} has more than {_MOST_BYTES} bytes: shorten it")
+            self._words |= {word.casefold() for word in data.decode().split()}
+        except FileNotFoundError:
+            return
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot read {self.path}: {error}; mend or remove it") from None
+
+    def add(self, word: str) -> None:
+        """Adds a word, to those that another editor has added meanwhile, too.
+
+        Raises:
+            ConfigError: It cannot be written; the word is known until the end all the same.
+        """
+        self._words.add(word.casefold())
+        self.read()
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor, partial = tempfile.mkstemp(dir=self.path.parent, prefix=".words.")
+            try:
+                with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                    file.writelines(f"{one}\n" for one in sorted(self._words))
+                Path(partial).replace(self.path)
+            except OSError:
+                with suppress(OSError):
+                    Path(partial).unlink()
+                raise
+        except OSError as error:
+            raise ConfigError(f"cannot add to {self.path}: {error.strerror}") from None
