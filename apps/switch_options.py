@@ -73,7 +73,8 @@ class SwitchOptions:
         typer.Option(
             metavar="MODE",
             help="What the target model does with tokens it missed: trust them (the default), "
-            "repair the unlikely ones, or verify all, which is lossless.",
+            "predict what it would keep of them, repair the unlikely ones, or verify all, which "
+            "is lossless.",
         ),
     ] = None
     fallback: Annotated[

@@ -53,11 +53,10 @@ if TYPE_CHECKING:  # imported where they are needed: each import delays a first 
 class LoadedModel:
     """The parts an engine is made of.
 
-    model: the target model. context: most tokens of a text.
-    stop_token_ids: tokens with which the model itself ends an output.
-    defaults: the request used when the caller states none.
-    draft: the draft model, opened by methods that need it.
-    default_method: how requests are decoded that do not say.
+    model: the target model. context: most tokens of a text. stop_token_ids: tokens with which the
+    model itself ends an output. defaults: the request used when the caller states none. draft: the
+    draft model, opened by methods that need it. default_method: how requests are decoded that do
+    not say.
     identity, tuned, skip_set, head, store, is_store_growing, split: see `MethodParts`.
     memory: what earlier prompts left. release: called with the target model in the end.
     predictor, auxiliary: open what predicts keys and values, if anything does; see `Predictors`.
@@ -106,6 +105,7 @@ class Engine:
             skip_set=loaded.skip_set,
             head=loaded.head,
             split=loaded.split,
+            auxiliary=loaded.auxiliary,
         )
         self._methods = Methods(parts, loaded.default_method)
         self._turns = Turns()
@@ -113,7 +113,7 @@ class Engine:
         self._sequences: WeakSet[TokenSequence] = WeakSet()  # lent to nobody, asked for by callers
         self._abandoned: deque[Callable[[], None]] = deque()
         self.defaults = loaded.defaults
-        self._predictors = Predictors(loaded.predictor, loaded.auxiliary, self._methods.draft_pool)
+        self._predictors = Predictors(loaded.predictor, self._methods.auxiliary)
         self._masks = Masks(loaded.tokenizer, loaded.model.vocab_size)
         self._pool = loaded.memory.open(TARGET, loaded.model, loaded.context)
 

@@ -12,7 +12,7 @@ from edgedec.models.errors import ConfigError
 from edgedec.models.fields import shown
 
 EAD, MARGIN, BILD, ADADEC = POLICIES = ("ead", "margin", "bild", "adadec")
-TRUST, REPAIR, VERIFY = MODES = ("trust", "repair", "verify")
+TRUST, PREDICT, REPAIR, VERIFY = MODES = ("trust", "predict", "repair", "verify")
 AUTO = "auto"
 
 _LONGEST_RUN = 64  # judged in one pass, whose rows of logits are all in memory
@@ -34,8 +34,9 @@ class SwitchConfig:
     dwell: least tokens between two switches.
     hysteresis: the target model hands back at this part of the threshold.
     reset_window: forget the window at a switch.
-    mode: trust keeps what the draft model said; repair takes back what the target model finds very
-        unlikely; verify keeps only what the target model would have said itself.
+    mode: trust keeps what the draft model said; predict does, and the target model does not read
+        it, for what it would keep of it is predicted; repair takes back what the target model finds
+        very unlikely; verify keeps only what the target model would have said itself.
     fallback: of bild, the probability below which the target model is asked.
     rollback: of repair, the -ln p above which a token is taken back. Units: nats.
     max_run: of repair and verify, most tokens of the draft model before they are judged; up to 64.

@@ -41,9 +41,12 @@ class Auxiliary:
         self._config = config
         self._maps = maps
 
-    def extend(self, target: TokenSequence, reader: TokenSequence) -> None:
-        """Predicts the rows that ``target`` lacks and ``reader``, of the smaller model, has."""
-        start, stop = target.n_tokens, reader.n_tokens
+    def extend(self, target: TokenSequence, reader: TokenSequence, stop: int) -> None:
+        """Predicts the rows up to ``stop`` that ``target`` lacks from those of ``reader``.
+
+        reader: of the smaller model, with the same tokens.
+        """
+        start = target.n_tokens
         features: Float32 = plain_kv(
             reader.snapshot(stop, start).kv_rows, self._config, start=start
         )
@@ -95,7 +98,7 @@ class AuxiliaryPrefill:
                 if self._request.is_cancelled():
                     return None
                 yield from feed(reader, prompt[: min(end, stop)], with_logits=False)
-                self._auxiliary.extend(sequence, reader)
+                self._auxiliary.extend(sequence, reader, reader.n_tokens)
                 self._report()
         finally:
             self._auxiliary.pool.give_back(reader)

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.config.switching import ADADEC, SwitchConfig
+from edgedec.runtime.config.switching import ADADEC, PREDICT, SwitchConfig
 from edgedec.runtime.cores.core_split import CoreSplit
 from edgedec.runtime.decoding.plain import Plain
 from edgedec.runtime.decoding.strategy import DecodingStrategy
 
 if TYPE_CHECKING:  # imported by whom they are asked of, for they delay a first token
+    from edgedec.runtime.decoding.auxiliary import Auxiliary
     from edgedec.runtime.drafting.draft_role import DraftRole
     from edgedec.runtime.drafting.head_role import HeadRole
     from edgedec.runtime.drafting.skip_set import SkipSet
@@ -41,7 +43,8 @@ class MethodParts:
     identity: names models, device and threads; costs measured for one are not used for another.
     tuned: what the bundle says of switching. split: whether the draft model goes on while the
     target model verifies, and where. skip_set: what the target model may leave out while it drafts.
-    head: the draft head, if there is one.
+    head: the draft head, if there is one. auxiliary: opens, over a pool of the draft model's, what
+    predicts the target model's rows from them.
     """
 
     context: int
@@ -54,6 +57,7 @@ class MethodParts:
     split: CoreSplit = field(default_factory=CoreSplit)
     skip_set: SkipSet | None = None
     head: HeadSource | None = None
+    auxiliary: Callable[[SequencePool], Auxiliary] | None = None
 
 
 class Methods:
@@ -67,6 +71,7 @@ class Methods:
         self._switching: dict[SwitchConfig, Switching | AdaDec] = {}
         self._role: DraftRole | None = None
         self._head: HeadRole | None = None
+        self._auxiliary: Auxiliary | None = None
 
     def of_request(self, request: GenerationConfig) -> DecodingStrategy:
         """Returns the method that ``request`` asks for; raises as `strategy` does."""
@@ -125,7 +130,15 @@ class Methods:
             return AdaDec(resolve(setting, self._parts.tuned, None))
         pair = checked(self._parts.draft.pair if self._parts.draft else None)
         resolved = resolve(setting, self._parts.tuned, pair.fingerprint)
-        return Switching(self._open(), resolved, size_ratio=pair.size_ratio)
+        auxiliary = None
+        if setting.mode == PREDICT:
+            if self.auxiliary is None:
+                raise ConfigError(
+                    "switch mode predict needs KV maps from the draft model, which this bundle "
+                    "does not have: fit them with `edgedec train kv BUNDLE --auxiliary`"
+                )
+            auxiliary = self.auxiliary()
+        return Switching(self._open(), resolved, size_ratio=pair.size_ratio, auxiliary=auxiliary)
 
     def _open(self) -> DraftRole:
         """Returns the draft model, the same one for whoever asks."""
@@ -134,9 +147,17 @@ class Methods:
             self._role = self._parts.draft.open()
         return self._role
 
-    def draft_pool(self) -> SequencePool:
-        """Returns the draft model's sequences."""
-        return self._open().pool
+    @property
+    def auxiliary(self) -> Callable[[], Auxiliary] | None:
+        """Opens what predicts the target model's rows from the draft model's, if there is that."""
+        return None if self._parts.auxiliary is None else self._open_auxiliary
+
+    def _open_auxiliary(self) -> Auxiliary:
+        """Returns it, the same one for whoever asks."""
+        if self._auxiliary is None:
+            assert self._parts.auxiliary is not None
+            self._auxiliary = self._parts.auxiliary(self._open().pool)
+        return self._auxiliary
 
     def _open_head(self) -> HeadRole:
         """Returns the draft head, the same one for whoever asks."""

@@ -12,7 +12,6 @@ from edgedec.runtime.config.generation import AUTO, EXACT
 if TYPE_CHECKING:
     from edgedec.runtime.decoding.auxiliary import Auxiliary, Early
     from edgedec.runtime.sessions.model import KVPredictor
-    from edgedec.runtime.sessions.pool import SequencePool
 
 
 class Predictors:
@@ -21,17 +20,14 @@ class Predictors:
     def __init__(
         self,
         make: Callable[[], KVPredictor] | None,
-        make_auxiliary: Callable[[SequencePool], Auxiliary] | None = None,
-        draft_pool: Callable[[], SequencePool] | None = None,
+        make_auxiliary: Callable[[], Auxiliary] | None = None,
     ) -> None:
         """make, make_auxiliary: of a model's own layers, of a smaller model; None: there is none.
 
-        draft_pool: opens the draft model, which is that smaller one.
+        Of both, the former.
         """
-        self._make: Callable[[], Early] | None = make
+        self._make: Callable[[], Early] | None = make or make_auxiliary
         self._is_for_auto = make is not None  # a smaller model's reading comes on top
-        if make is None and make_auxiliary is not None and draft_pool is not None:
-            self._make = lambda: make_auxiliary(draft_pool())
         self._opened: Early | None = None
 
     def check(self, config: GenerationConfig) -> None:
