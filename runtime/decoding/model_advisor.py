@@ -20,6 +20,7 @@ _HORIZON = 128  # tokens over which catching up with the text has to pay
 _FIRST_GAIN = 1.3  # taken for granted when an output starts
 _STAKE = 1.0  # plain steps' time that catching up may cost on trust alone
 _PART_WORTH = 0.3  # of the usual gain is what a draft model brings that reads only the text's end
+_READ_MARGIN = 1.15  # so much more must drafts promise once a predicted text is computed
 _FIRST_REST, _LONGEST_REST = 8, 128  # rounds a draft model that lost is left alone
 
 
@@ -38,13 +39,14 @@ class ModelPlan:
 class ModelRates:
     """What was learned of the draft model in all requests.
 
-    step_scale: milliseconds of a pass over those of its cost table. passes_per_level: passes that a
-    level of a tree takes; fewer than one where guesses were right.
+    levels: of drafts after a text that it computed; predicted_levels: after one that was predicted
+    for it. step_scale: milliseconds of a pass over those of its cost table. passes_per_level:
+    passes that a level of a tree takes; fewer than one where guesses were right.
     """
 
     def __init__(self, acceptance: float = _PRIOR) -> None:
         """acceptance: of a level, as far as it is known before any was seen."""
-        self.levels = DepthRates(acceptance, MAX_LEVELS)
+        self.levels, self.predicted_levels = (DepthRates(acceptance, MAX_LEVELS) for _ in range(2))
         self.step_scale = 1.0
         self.passes_per_level = 1.0
 
@@ -61,6 +63,8 @@ class ModelAdvisor:
         self._rates = rates
         self._backoff = Backoff(_FIRST_REST, _LONGEST_REST)
         self._regret_ms = 0.0  # lost so far by doing without the draft model
+        self._rough_regret_ms = 0.0  # lost so far by what it has not read, but was predicted
+        self._levels = rates.levels
         self._free_gain = 1.0  # over plain decoding, of rounds without it
         self._gain = _FIRST_GAIN  # of rounds with it
         self._most_levels = _FIRST_LEVELS
@@ -70,20 +74,24 @@ class ModelAdvisor:
     ) -> ModelPlan:
         """Returns the depth that promises most tokens per millisecond, if the model pays.
 
+        Of a text that was predicted for the model it may have that computed first.
+
         free_rate: tokens per millisecond that doing without it promises for this round.
         """
+        best = self._best(room, target, self._rates.levels)
+        self._levels = self._rates.levels
+        if n_predicted := self._model.n_predicted(context.tokens):
+            rough = self._best(room, target, self._rates.predicted_levels)
+            if self._pays_to_read(n_predicted, room, max(rough.rate, free_rate), best):
+                self._model.read_exactly()
+                self._backoff.reset()
+                return best
+            best, self._levels = rough, self._rates.predicted_levels
         if not self._backoff.is_over():
             return ModelPlan()
         if self._backoff.is_probe and room.depth >= 2:
             # Its rates are those of the time it lost; only another try gives new ones.
             return ModelPlan(2, 1 / target.ms(1), is_probe=True)
-        best = ModelPlan()
-        for levels in range(1, min(self._most_levels, room.depth) + 1):
-            n_rows = min(1 + round(_NODES_PER_LEVEL * levels), room.n_nodes + 1)
-            ms = levels * self._rates.passes_per_level * self.step_ms + target.ms(n_rows)
-            rate = (1 + self._rates.levels.expected_tokens(levels)) / ms
-            if rate > best.rate:
-                best = ModelPlan(levels, rate)
         if best.rate <= _MARGIN * free_rate:
             return ModelPlan()
         return best if self._pays_to_catch_up(context, room, target, best.rate) else ModelPlan()
@@ -114,7 +122,7 @@ class ModelAdvisor:
         if cost.depth:  # passes that made the tree wide, not deep, are in the rates' favour
             passes_per_level = min((cost.n_levels + 1) / cost.depth, 1.0)
             self._rates.passes_per_level += 0.1 * (passes_per_level - self._rates.passes_per_level)
-        self._rates.levels.observe(min(cost.depth, MAX_LEVELS), n_accepted)
+        self._levels.observe(min(cost.depth, MAX_LEVELS), n_accepted)
         if n_accepted > self._most_levels / 2:
             self._most_levels = min(2 * self._most_levels, MAX_LEVELS)
         self._gain += 0.2 * (gain - self._gain)
@@ -137,6 +145,30 @@ class ModelAdvisor:
         """What the latest proposal cost, catching up with much text aside."""
         cost = self._model.cost
         return cost.level_ms + (cost.feed_ms if cost.n_fed <= _USUAL_FEED else 0.0)
+
+    def _best(self, room: Budget, target: CostTable, rates: DepthRates) -> ModelPlan:
+        """Returns the depth that promises most tokens per millisecond."""
+        best = ModelPlan()
+        for levels in range(1, min(self._most_levels, room.depth) + 1):
+            n_rows = min(1 + round(_NODES_PER_LEVEL * levels), room.n_nodes + 1)
+            ms = levels * self._rates.passes_per_level * self.step_ms + target.ms(n_rows)
+            rate = (1 + rates.expected_tokens(levels)) / ms
+            if rate > best.rate:
+                best = ModelPlan(levels, rate)
+        return best
+
+    def _pays_to_read(self, n_predicted: int, room: Budget, rate: float, exact: ModelPlan) -> bool:
+        """Whether computing what was predicted is worth it; as `_pays_to_catch_up`, from rounds.
+
+        rate: tokens per millisecond without it. exact: what drafts promise with it.
+        """
+        cost_ms = n_predicted * self._costs.row_ms_of_many
+        saved_ms = 1 / rate - _READ_MARGIN / exact.rate if exact.levels else 0.0  # per token
+        n_tokens = 1 + self._rates.predicted_levels.expected_tokens(exact.levels)
+        # What chance takes in one round it gives back in others.
+        self._rough_regret_ms = max(self._rough_regret_ms + n_tokens * saved_ms, 0.0)
+        n_left = min(room.depth, _HORIZON)
+        return self._rough_regret_ms > cost_ms and n_left * saved_ms > cost_ms / 2
 
     def _pays_to_catch_up(
         self, context: DraftContext, room: Budget, target: CostTable, rate: float

@@ -52,6 +52,13 @@ class DraftPasses:
     def price(self, row_ms: float) -> None:
         """Takes in the milliseconds of a computed row; see `ModelDrafting.price`."""
 
+    def n_predicted(self, text: Sequence[int]) -> int:
+        """Returns how many rows of ``text`` are, or will be, no computed ones."""
+        return 0
+
+    def read_exactly(self) -> None:
+        """Has the next feed compute all rows."""
+
     def align(self, text: Sequence[int]) -> int:
         """Makes the committed tokens a prefix of ``text``; returns the last row of the tree on it.
 

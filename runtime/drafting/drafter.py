@@ -177,6 +177,14 @@ class ModelDrafting(ABC):
         """Takes in what a computed row takes, for `n_missing` to count cheaper ones by."""
         return
 
+    def n_predicted(self, tokens: Sequence[int]) -> int:
+        """Returns how many rows of ``tokens`` are predicted, or will be, and those after them."""
+        return 0
+
+    def read_exactly(self) -> None:
+        """Has the next proposal compute what was predicted."""
+        return
+
     @abstractmethod
     def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:
         """Returns a tree as `Drafting.propose` does, after the passes that takes."""

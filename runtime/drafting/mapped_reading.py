@@ -121,6 +121,7 @@ class MappedPasses(DraftPasses):
         self._reading = reading
         self._target = target
         self._lend = lend
+        self._is_exact = False  # from now on
         self._is_predicted = False  # in part, when the output ended
 
     def n_missing(self, text: Sequence[int]) -> int:
@@ -140,6 +141,17 @@ class MappedPasses(DraftPasses):
             self._reading.read(self.sequence, self._target, stop)
         return (yield from super().feed(text, with_logits))
 
+    def n_predicted(self, text: Sequence[int]) -> int:
+        """Returns how many rows of ``text`` are, or will be, predicted or behind such."""
+        n_known = common_prefix(self.sequence.tokens, text)
+        return max(n_known, self._mapped_until(text)) - min(self.sequence.n_exact, n_known)
+
+    def read_exactly(self) -> None:
+        """Has the next feed compute all rows, those that were predicted among them."""
+        self._is_exact = True
+        self._tokens, self._parents = [], []
+        self.sequence.rewind(self.sequence.n_exact)
+
     def end(self, text: Sequence[int]) -> None:
         """Keeps the rows of ``text`` and no others, and gives the sequence back."""
         self._is_predicted = self.sequence.n_exact < self.sequence.n_tokens
@@ -154,6 +166,8 @@ class MappedPasses(DraftPasses):
 
     def _mapped_until(self, text: Sequence[int]) -> int:
         """Returns how much of ``text`` there will be rows of when it is mapped; 0: it is not."""
+        if self._is_exact:
+            return 0
         n_read = min(common_prefix(self._target.tokens, text), self._target.n_exact)
         stop = min(n_read, len(text) - N_COMPUTED)
         return stop if stop - self._first_mapped(text) >= LEAST_MAPPED else 0

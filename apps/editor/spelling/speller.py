@@ -110,7 +110,7 @@ class Speller(QObject):
         process.write(json.dumps(what).encode() + b"\n")
 
     def _read(self, process: QProcess) -> None:
-        while process is self._process and process.canReadLine():
+        while process == self._process and process.canReadLine():
             told = json.loads(bytes(process.readLine().data()))
             if "error" in told:
                 self.failed.emit(told["error"])

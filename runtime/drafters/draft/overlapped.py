@@ -160,6 +160,13 @@ class OverlappedDrafting(ModelDrafting):
     def price(self, row_ms: float) -> None:
         self._drafting.price(row_ms)
 
+    def n_predicted(self, tokens: Sequence[int]) -> int:
+        return self._drafting.n_predicted(tokens)
+
+    def read_exactly(self) -> None:
+        self._finish()
+        self._drafting.read_exactly()
+
     def catch_up(self, tokens: Sequence[int]) -> Passes[int]:
         return (yield from self._drafting.catch_up(tokens))
 

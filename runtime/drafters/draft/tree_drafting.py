@@ -104,6 +104,7 @@ class TreeDrafting(ModelDrafting):
         self._map = drafter.token_map
         self._text = DraftText(self._map)
         self._start = 0  # of the text that the draft model reads
+        self._is_whole = False  # it reads all, however long that takes
         self._candidates = Candidates()
         self._proposed_after: int | None = None  # tokens of the text at the latest proposal
         self._noise: Noise | None = None  # that coupled candidates were drawn with
@@ -136,8 +137,16 @@ class TreeDrafting(ModelDrafting):
         return self._passes.n_missing(self._recent(tokens, is_drafting=True))
 
     def price(self, row_ms: float) -> None:
-        """Takes in what a computed row takes."""
         self._passes.price(row_ms)
+
+    def n_predicted(self, tokens: Sequence[int]) -> int:
+        return self._passes.n_predicted(self._recent(tokens, is_drafting=True))
+
+    def read_exactly(self) -> None:
+        """Has the next proposal compute what was predicted, however much that is."""
+        self._is_whole = True
+        self._forget()
+        self._passes.read_exactly()
 
     def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:
         """Returns a tree within ``budget``; empty where the draft model's context ends.
@@ -235,7 +244,8 @@ class TreeDrafting(ModelDrafting):
         draft, the last `N_RECENT`.
         """
         text = self._text.follow(tokens)
-        if is_drafting and self._start == 0 and self._passes.n_missing(text) > MAX_MISSING:
+        may_skip = is_drafting and self._start == 0 and not self._is_whole
+        if may_skip and self._passes.n_missing(text) > MAX_MISSING:
             self._start = len(text) - N_RECENT
         return text[self._start :] if self._start else text
 

@@ -40,6 +40,8 @@ class Oracle:
     hidden_layers = ()
     reads_end_only = False
     n_unread = 1  # tokens to compute before the first proposal
+    n_predicted = 0  # tokens it has not read
+    right_when_read = 0.0  # once it has
 
     def __init__(self, right: float, claimed: float, depth: int = 4, name: str = "oracle") -> None:
         self.name = name
@@ -104,6 +106,13 @@ class OracleDrafting(ModelDrafting):
 
     def n_missing(self, tokens: Sequence[int]) -> int:
         return 1 if self._oracle.n_asked else self._oracle.n_unread
+
+    def n_predicted(self, tokens: Sequence[int]) -> int:
+        return self._oracle.n_predicted
+
+    def read_exactly(self) -> None:
+        self._oracle.n_predicted = 0
+        self._oracle.right = self._oracle.right_when_read
 
     def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:
         return self._oracle.propose(context, budget)
@@ -253,6 +262,29 @@ def test_reading_much_waits_until_as_much_was_lost_without(
     waited = n_rounds / 3 if reads_end_only else n_rounds
     assert waited == pytest.approx(first, abs=2)
     assert (n_rounds == 0) == (n_missing < 40)
+
+
+@pytest.mark.parametrize(("right", "n_rounds"), [(0.2, 60), (0.0, 60), (0.75, 200)])
+def test_what_was_predicted_is_read_when_as_much_was_lost(right: float, n_rounds: int) -> None:
+    """Reading 400 tokens costs ten plain steps; drafts that hold as often as after it need none."""
+    model = Oracle(right, 0.8, name="draft")
+    model.n_predicted, model.right_when_read = 400, 0.8
+    planning = make([], FLAT, model).begin(DraftPrompt(TEXT[:10]), ToySession(1))
+    waited = 0
+    while model.n_predicted and waited < n_rounds:
+        play(planning, FLAT, 1)
+        waited += 1
+    if right > 0.7:
+        assert waited == n_rounds
+    else:
+        assert 4 < waited < 60
+
+
+def test_a_short_answer_is_no_reason_to_read_what_was_predicted() -> None:
+    model = Oracle(0.0, 0.8, name="draft")
+    model.n_predicted, model.right_when_read = 2000, 0.9
+    run(make([], FLAT, model), FLAT, 20)
+    assert model.n_predicted == 2000
 
 
 def test_the_log_tells_what_was_predicted_and_what_came_of_it() -> None:

@@ -33,6 +33,7 @@ from edgedec.runtime.sessions.passes import Pass, run_passes, while_idle
 from edgedec.runtime.sessions.plain_kv import plain_kv
 from edgedec.runtime.sessions.pool import SequencePool
 from edgedec.runtime.sessions.prefill import ExactPrefiller, PrefillRequest
+from edgedec.runtime.sessions.token_tree import TokenTree
 from edgedec.runtime.text.token_map import TokenMap
 
 from ..draft_toys import SAMPLINGS
@@ -126,6 +127,25 @@ def test_idle_time_is_for_reading_what_was_predicted(pair: Pair) -> None:
     assert exact.n_tokens == len(state.tokens)
     assert run_passes(passes.catch_up(longer)) == 80
     assert run_passes(passes.catch_up(longer)) == 0
+
+
+def test_what_was_predicted_is_computed_when_that_is_asked(pair: Pair) -> None:
+    role, target = role_of(pair), read(pair.sequence(0), PROMPT[:-1])
+    assert role.mapped is not None
+    passes = role.mapped.passes(PROMPT, target, role.lent)
+    n_late = len(PROMPT) - N_COMPUTED
+    assert passes.n_predicted(PROMPT) == n_late  # so many will be
+    run_passes(passes.feed(PROMPT, with_logits=True))
+    assert passes.n_predicted(PROMPT) == len(PROMPT) - N_SINKS  # those behind them are rough, too
+    rough = passes.sequence.n_tokens
+    passes.read_exactly()
+    assert passes.n_predicted(PROMPT) == 0
+    assert passes.sequence.n_tokens == N_SINKS < rough
+    passes.align(PROMPT)
+    rows = run_passes(passes.feed(PROMPT, with_logits=True))
+    assert passes.sequence.n_exact == len(PROMPT)
+    exact = pair.sequence(1).forward(TokenTree.chain(PROMPT), (len(PROMPT) - 1,))
+    assert np.array_equal(rows.logits, exact.logits)
 
 
 def test_idle_time_that_ends_early(pair: Pair) -> None:
