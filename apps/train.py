@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
@@ -28,7 +29,20 @@ Example:
   edgedec train head smollm2.edgedec --corpus src -o smollm2-head.edgedec
 
   edgedec train exit smollm2.edgedec --exit 8 --corpus src -o smollm2-exit.edgedec
+
+  edgedec train draft smollm2.edgedec --layers 8 --corpus src -o smollm2-pair.edgedec
 """
+
+
+class Report(Protocol):
+    """What a training ends with."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns JSON-ready fields."""
+
+    def text(self) -> str:
+        """Returns what people read."""
+
 
 Output = Annotated[
     Path, typer.Option("-o", "--output", metavar="BUNDLE", help="The bundle to write.")
@@ -219,13 +233,68 @@ def train_exit(
     _train_head(job, json)
 
 
+@train.command()
+@takes_groups
+def draft(
+    bundle: options.Bundle,
+    output: Output,
+    training: TrainingOptions,
+    layers: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Layers that are kept, evenly spread over all."),
+    ] = None,
+    origin: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="BUNDLE",
+            help="The model to begin with, of the same tokenizer; the target model by default.",
+        ),
+    ] = None,
+    loss: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="What is made small: kl, reverse-kl, jsd, or tvd, the share of drafts rejected.",
+        ),
+    ] = "kl",
+    quantization: Quantization = "int4",
+    json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Train a draft model on what the bundle's own model says next.
+
+    It begins as some layers of that model, or as a smaller one, and takes the place of the bundle's
+    draft model. All else is as for `train head`: a new bundle, Ctrl-C keeps the best so far, the
+    same command goes on.
+
+    Examples:
+
+      edgedec train draft smollm2.edgedec --layers 8 --corpus src -o smollm2-pair.edgedec
+
+      edgedec train draft large.edgedec --from small.edgedec --corpus src --loss tvd -o out.edgedec
+    """
+    from edgedec.apps.training.draft import DraftJob, train_bundle_draft
+
+    job = DraftJob(bundle, output, training, layers, origin, loss, quantization)
+    _run(lambda report, is_stopping: train_bundle_draft(job, report, is_stopping), json)
+
+
 def _train_head(job: HeadJob, is_json: bool) -> None:
     """Does what ``job`` asks for, and says what became of it."""
     from edgedec.apps.training.head import train_bundle_head
 
+    _run(lambda report, is_stopping: train_bundle_head(job, report, is_stopping), is_json)
+
+
+def _run(
+    train_it: Callable[[Callable[[str, int, int], None], Callable[[], bool]], Report],
+    is_json: bool,
+) -> None:
+    """Trains with progress on the terminal, until Ctrl-C, and prints the report."""
     stopping = Event()
     with ProgressBars(count_amount) as bars, stops_on_interrupt(stopping.set):
-        report = train_bundle_head(job, bars.report, stopping.is_set)
+        report = train_it(bars.report, stopping.is_set)
     if is_json:
         print_json(report.to_dict())
     else:

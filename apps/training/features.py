@@ -121,6 +121,7 @@ def _read(
         )
         sequence.commit(range(len(chunk)))
         normal = [normed(rows.hidden[layer], epsilon) for layer in layers]
+        normal = normal or [np.zeros((len(chunk), 0), np.float32)]
         stats = rows.stats
         hidden.append(np.concatenate(normal, axis=1).astype(np.float16))
         ids.append(stats.top_ids.astype(np.int32))

@@ -1,22 +1,26 @@
-"""Measures a head as its bundle holds it, quantised, on texts that it was not trained on."""
+"""Measures what a bundle holds, quantised, on texts that it was not trained on."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from edgedec.export.heads.feature_file import TextFeatures
 from edgedec.models.draft_heads import DRAFT_HEADS, LIGHT_HEADS, HeadEntry, light_gates
 from edgedec.models.head_ids import read_head_ids
 from edgedec.models.manifest import BundleManifest
+from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.prefill import PREFILL_CHUNK
 from edgedec.runtime.sessions.rows import Float32
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.token_tree import TokenTree
+
+Places = npt.NDArray[np.int64]
 
 
 def share_found(
@@ -27,14 +31,37 @@ def share_found(
     Raises:
         BundleError: The head is broken.
     """
-    assert manifest.head is not None
-    head = manifest.head.head
-    assert head.head_ids is not None
-    ids = read_head_ids(bundle / head.head_ids, head.config.vocab_size)
-    model = open_model(bundle, head, threads)
+    head = manifest.head
+    assert head is not None
+    return _share(bundle, head.head, texts, threads, lambda s, text: _found(s, text, head))
+
+
+def share_drafted(
+    bundle: Path, manifest: BundleManifest, texts: Sequence[TextFeatures], threads: int
+) -> float:
+    """Returns the share that the bundle's draft model finds.
+
+    Raises:
+        BundleError: The draft model is broken.
+    """
+    assert manifest.draft_name is not None
+    return _share(bundle, manifest.models[manifest.draft_name], texts, threads, _drafted)
+
+
+def _share(
+    bundle: Path,
+    entry: ModelEntry,
+    texts: Sequence[TextFeatures],
+    threads: int,
+    likeliest: Callable[[TokenSequence, TextFeatures], Places],
+) -> float:
+    """Returns the share of tokens that are those of the ``likeliest`` rows of a trimmed head."""
+    assert entry.head_ids is not None
+    ids = read_head_ids(bundle / entry.head_ids, entry.config.vocab_size)
+    model = open_model(bundle, entry, threads)
     try:
-        sequence = TokenSequence(model, head.context)
-        found = [_found(sequence, text, manifest.head) for text in texts]
+        sequence = TokenSequence(model, entry.context)
+        found = [likeliest(sequence, text) for text in texts]
         n_right = sum(
             int((ids[f] == t.top_ids[:, 0]).sum()) for f, t in zip(found, texts, strict=True)
         )
@@ -43,9 +70,19 @@ def share_found(
         release_model(model)
 
 
-def _found(
-    sequence: TokenSequence, text: TextFeatures, head: HeadEntry
-) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _drafted(sequence: TokenSequence, text: TextFeatures) -> Places:
+    """Returns the rows of a draft model's likeliest tokens after each token of ``text``."""
+    sequence.truncate(0)
+    tokens, found = text.tokens.tolist(), []
+    for start in range(0, len(tokens), PREFILL_CHUNK):
+        chunk = TokenTree.chain(tokens[start : start + PREFILL_CHUNK])
+        rows = sequence.run(Pass(sequence, chunk, range(len(chunk)), with_logits=False))
+        sequence.commit(range(len(chunk)))
+        found.append(rows.stats.argmax.copy())
+    return np.concatenate(found)
+
+
+def _found(sequence: TokenSequence, text: TextFeatures, head: HeadEntry) -> Places:
     """Returns the rows of the head's likeliest tokens after each token of ``text``."""
     sequence.truncate(0)
     tokens, found = text.tokens.tolist(), []

@@ -50,7 +50,7 @@ class FeatureFile:
     """Texts with their features, in a folder; those of other reading are not used, and removed."""
 
     def __init__(self, folder: Path, key: Sequence[object], width: int) -> None:
-        """key: all that decides what is read. width: numbers of a token's hidden states.
+        """key: all that decides what is read. width: numbers of a token's hidden states, or 0.
 
         Raises:
             ConfigError: The folder cannot be made.
@@ -132,6 +132,6 @@ class FeatureFile:
     def _mapped(self, name: str) -> npt.NDArray[Any]:
         dtype, n = self._columns[name]
         shape = (self.n_tokens,) if name == "tokens" else (self.n_tokens, n)
-        if not self.n_tokens:
+        if 0 in shape:  # which cannot be mapped
             return np.zeros(shape, dtype)
         return np.memmap(self._path(name), dtype, "r", shape=shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -120,21 +121,26 @@ def head_contract(
     kind: str = EAGLE,
 ) -> GraphContract:
     """Returns what the graph of a head takes, gives and can do, for a model like ``parent``."""
-    return GraphContract(
-        compiler=parent.compiler,
-        backend=parent.backend,
-        triple=parent.triple,
-        providers=parent.providers,
+    can = Capabilities(
+        trees=True,
+        gates=kind in LIGHT_HEADS,
+        row_stats=True,
+        hidden=(OUTPUT,) if kind in (EAGLE, HYDRA) else (),
+        features=width,
+    )
+    return contract_like(parent, model, config, can)
+
+
+def contract_like(
+    parent: GraphContract, model: onnx.ModelProto, config: ModelConfig, can: Capabilities
+) -> GraphContract:
+    """Returns the contract of a fused graph for whom ``parent`` is for."""
+    return dataclasses.replace(
+        parent,
         inputs=port_names(model.graph.input),
         outputs=port_names(model.graph.output),
         kv=kv_panels(config, parent.kv.format),
-        can=Capabilities(
-            trees=True,
-            gates=kind in LIGHT_HEADS,
-            row_stats=True,
-            hidden=(OUTPUT,) if kind in (EAGLE, HYDRA) else (),
-            features=width,
-        ),
+        can=can,
     )
 
 
@@ -145,8 +151,12 @@ def write_head(
     formats: Mapping[str, QuantFormat],
     parent: BundleWeights,
     graph: Path,
+    is_shared: bool = True,
 ) -> None:
     """Writes ``model`` to ``graph``, and its own weights beside it as ``.bin``.
+
+    weights: all but the embedding, which is that of ``parent``. is_shared: the same bytes of the
+    same file; else a copy.
 
     Raises:
         OSError: The disk is full.
@@ -156,10 +166,13 @@ def write_head(
         for tensor in model.graph.initializer:
             if tensor.data_location != TensorProto.EXTERNAL:
                 continue
-            if tensor.name == SHARED:
+            if tensor.name == SHARED and is_shared:
                 place(tensor, parent.place(SHARED))
                 continue
-            values = _values(tensor, config, weights, formats)
+            if tensor.name == SHARED:
+                values: npt.NDArray[np.generic] = parent.packed(SHARED).data
+            else:
+                values = _values(tensor, config, weights, formats)
             file.write(bytes(-file.tell() % _PAGE_BYTES))
             entries = {
                 "location": own.name,
@@ -179,9 +192,9 @@ def _values(
 ) -> npt.NDArray[np.generic]:
     """Returns what the bytes of a weight stand for: packed, as it is, or a rotation table."""
     name = tensor.name
-    rope = rope_of(config.layer(0))
-    if name in (names := rope_names(config, rope)):
-        return rope_tables(config, tensor.dims[0], rope)[names.index(name)]
+    for rope in {rope_of(config.layer(i)) for i in range(config.n_layers)}:
+        if name in (names := rope_names(config, rope)):
+            return rope_tables(config, tensor.dims[0], rope)[names.index(name)]
     if tensor.data_type != TensorProto.UINT8:
         return np.ascontiguousarray(weights[name])
     if (fmt := formats[name]).is_float:

@@ -34,19 +34,17 @@ FROZEN = ("embed_tokens.weight", "lm_head.weight")
 """Weights that stay the target model's."""
 
 
-class TorchHead(nn.Module):
-    """The weights of a head. `forward` gives logits of every step."""
+class TorchWeights(nn.Module):
+    """Weights by our names, of which all but `FROZEN` are trained; and what rotates its layers."""
 
     def __init__(
         self,
         config: ModelConfig,
         weights: Mapping[str, npt.NDArray[np.float32]],
         context: int,
-        kind: str = EAGLE,
     ) -> None:
-        """weights: by our names; of the embedding only the rows of tokens that occur."""
+        """weights: of the embedding only the rows of tokens that occur."""
         super().__init__()
-        self.kind = kind
         self.config = config
         self._weights = nn.ParameterDict(
             {
@@ -54,8 +52,15 @@ class TorchHead(nn.Module):
                 for name, values in weights.items()
             }
         )
-        cos, sin = rope_tables(config, context, rope_of(config.layer(0)))
-        self.rope = torch.from_numpy(cos), torch.from_numpy(sin)
+        ropes = {rope_of(config.layer(i)) for i in range(config.n_layers)}
+        self._ropes = {
+            rope: [torch.from_numpy(table) for table in rope_tables(config, context, rope)]
+            for rope in ropes
+        }
+
+    def rope(self, layer: int) -> list[Tensor]:
+        """Returns cosines and sines of the rotations of ``layer``."""
+        return self._ropes[rope_of(self.config.layer(layer))]
 
     def weight(self, name: str) -> nn.Parameter:
         """Returns the weight ``name``."""
@@ -66,6 +71,20 @@ class TorchHead(nn.Module):
         """Returns the weights that are trained, by name."""
         names = (key.replace("/", ".") for key in self._weights)
         return {name: self.weight(name) for name in names if name not in FROZEN}
+
+
+class TorchHead(TorchWeights):
+    """A head, whose `forward` gives logits of every step."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Mapping[str, npt.NDArray[np.float32]],
+        context: int,
+        kind: str = EAGLE,
+    ) -> None:
+        super().__init__(config, weights, context)
+        self.kind = kind
 
     def forward(self, tokens: Tensor, hidden: Tensor, n_steps: int) -> list[Tensor]:
         """Returns the logits after each token, a tensor for each step.
@@ -106,7 +125,11 @@ class TorchOps(HeadOps[Tensor]):
     """
 
     def __init__(
-        self, head: TorchHead, tokens: Tensor, features: Tensor, past: list[tuple[Tensor, Tensor]]
+        self,
+        head: TorchWeights,
+        tokens: Tensor,
+        features: Tensor,
+        past: list[tuple[Tensor, Tensor]],
     ) -> None:
         self._head = head
         self._config = head.config
@@ -126,7 +149,7 @@ class TorchOps(HeadOps[Tensor]):
 
     def head_norm(self, x: Tensor, weight: str) -> Tensor:
         """Returns `rms_norm` of each head of ``x`` by itself."""
-        return self.rms_norm(_heads(x, self._config.head_size), weight).flatten(-2)
+        return self.rms_norm(split_heads(x, self._config.head_size), weight).flatten(-2)
 
     def linear(self, x: Tensor, weight: str, bias: str | None = None) -> Tensor:
         """Returns `x @ W.T + b`."""
@@ -138,9 +161,9 @@ class TorchOps(HeadOps[Tensor]):
         c, step = self._config, len(self._past)
         n_groups = c.n_heads // c.n_kv_heads
         n = q.shape[1]
-        queries = self._rotated(q).reshape(len(q), c.n_kv_heads, n_groups, n, c.head_size)
-        values = _heads(v, c.head_size).transpose(1, 2)
-        self._past.append((self._rotated(k), values))
+        queries = self._rotated(q, layer).reshape(len(q), c.n_kv_heads, n_groups, n, c.head_size)
+        values = split_heads(v, c.head_size).transpose(1, 2)
+        self._past.append((self._rotated(k, layer), values))
         sees = torch.ones(n, n, dtype=torch.bool, device=q.device).tril(-step)
         first = queries @ self._past[0][0].unsqueeze(2).transpose(-1, -2)
         scores = [self._scored(first).masked_fill(~sees, -torch.inf)]
@@ -205,15 +228,15 @@ class TorchOps(HeadOps[Tensor]):
         """Raises, for `head_config` refuses mixtures of experts."""
         raise NotImplementedError(prefix)
 
-    def _rotated(self, x: Tensor) -> Tensor:
+    def _rotated(self, x: Tensor, layer: int) -> Tensor:
         """Returns heads [B, H, T, d], channel i rotated with channel i + d / 2."""
-        heads = _heads(x, self._config.head_size).transpose(1, 2)
+        heads = split_heads(x, self._config.head_size).transpose(1, 2)
         low, high = heads.chunk(2, dim=-1)
-        cos, sin = (table[: x.shape[1]].to(x.device) for table in self._head.rope)
+        cos, sin = (table[: x.shape[1]].to(x.device) for table in self._head.rope(layer))
         return torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1).to(x.dtype)
 
 
-def _heads(x: Tensor, head_size: int) -> Tensor:
+def split_heads(x: Tensor, head_size: int) -> Tensor:
     """Returns [B, T, H * d] as [B, T, H, d]."""
     return x.reshape(*x.shape[:-1], -1, head_size)
 

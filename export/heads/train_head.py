@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,15 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from edgedec.export.bundle import bundle_folder, write_manifest
 from edgedec.export.heads.bundle_weights import BundleWeights
 from edgedec.export.heads.feature_file import FeatureFile
 from edgedec.export.heads.files import head_model, write_head_files
 from edgedec.export.heads.progress_file import ProgressFile
 from edgedec.export.heads.torch_head import TorchHead
 from edgedec.export.heads.training import Lessons, Report, Trained, Trainer, TrainingPlan
+from edgedec.export.heads.variant import put_variant
 from edgedec.export.quantize import SCHEMES
-from edgedec.models.bundle_files import FileEntry, file_sha256
 from edgedec.models.config import ModelConfig
 from edgedec.models.draft_heads import (
     ADAPTER,
@@ -45,6 +42,13 @@ _SPREAD = 0.02
 """Standard deviation of weights that begin at random."""
 
 
+def check_scheme(scheme: str) -> None:
+    """Raises a ConfigError unless what is trained can be quantised by ``scheme``."""
+    if SCHEMES.get(scheme) is None or scheme == "mixed":
+        known = [name for name, fmt in SCHEMES.items() if fmt and name != "mixed"]
+        raise ConfigError(f"a head is quantised as {', '.join(known)}, got {scheme!r}")
+
+
 @dataclass(frozen=True)
 class HeadPlan:
     """What head shall be made.
@@ -61,9 +65,7 @@ class HeadPlan:
     kind: str = EAGLE
 
     def __post_init__(self) -> None:
-        if SCHEMES.get(self.scheme) is None or self.scheme == "mixed":
-            known = [name for name, fmt in SCHEMES.items() if fmt and name != "mixed"]
-            raise ConfigError(f"a head is quantised as {', '.join(known)}, got {self.scheme!r}")
+        check_scheme(self.scheme)
 
     def config(self, target: ModelConfig, n_logits: int) -> ModelConfig:
         """Returns the configuration of the head, for a model of the configuration ``target``."""
@@ -187,27 +189,17 @@ def put_head(
 ) -> BundleManifest:
     """Writes a bundle that has ``head`` beside all that ``bundle`` has; returns its manifest.
 
-    Files that stay are hard links where the file system has them.
-
     Raises:
         BundleError: The destination cannot be written; whatever was there is untouched.
     """
-    files = dict(manifest.files)
-    for path in manifest.head.files if manifest.head is not None else ():
-        if path not in manifest.target.files:
-            del files[path]
-    with bundle_folder(destination, is_overwrite_allowed) as folder:
-        for path in files:
-            _link(bundle / path, folder / path)
-        parent = BundleWeights(bundle, manifest.target)
+    parent = BundleWeights(bundle, manifest.target)
+
+    def write(folder: Path) -> None:
         write_head_files(parent, entry.head, entry.kind, head.weights, head.head_ids, folder)
-        for path in entry.files:
-            if path not in files:
-                written = folder / path
-                files[path] = FileEntry(written.stat().st_size, file_sha256(written))
-        sealed = dataclasses.replace(manifest, files=files, head=entry)
-        write_manifest(folder, sealed)
-    return sealed
+
+    old = manifest.head.files if manifest.head is not None else ()
+    new = dataclasses.replace(manifest, head=entry)
+    return put_variant(bundle, new, old, entry.files, write, destination, is_overwrite_allowed)
 
 
 def head_entry(
@@ -233,14 +225,6 @@ def head_entry(
         n_tokens=head.n_tokens,
         held_out=tuple(round(share, 4) for share in measured.by_depth),
     )
-
-
-def _link(source: Path, destination: Path) -> None:
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(source, destination)
-    except OSError:
-        shutil.copyfile(source, destination)
 
 
 def use_threads(n_threads: int) -> None:

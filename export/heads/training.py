@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from edgedec.export.heads.feature_file import HELD_OUT, TextFeatures, held_out_of
+from edgedec.export.heads.losses import Loss, cross_entropy
 from edgedec.export.heads.progress_file import ProgressFile
-from edgedec.export.heads.torch_head import TorchHead
+from edgedec.export.heads.torch_head import TorchWeights
 from edgedec.models.errors import ConfigError
 
 _SAVE_S = 60.0
@@ -58,11 +59,16 @@ class Measured:
 
 @dataclass(frozen=True)
 class Trained:
-    """The best weights of a training, by name, and what they were measured at."""
+    """The best weights of a training, by name, and what they were measured at.
+
+    before: share of the next tokens that was found before anything was trained, where that was
+    asked; else None.
+    """
 
     weights: dict[str, Float32]
     measured: Measured
     is_finite: bool
+    before: float | None = None
 
 
 @dataclass(frozen=True)
@@ -123,13 +129,15 @@ class Trainer:
 
     def __init__(
         self,
-        head: TorchHead,
+        head: TorchWeights,
         lessons: Lessons,
         plan: TrainingPlan,
         file: ProgressFile,
         is_start_worth_keeping: bool = False,
+        loss: Loss = cross_entropy,
     ) -> None:
         """is_start_worth_keeping: ``head`` is a trained one, kept if training makes none better."""
+        self._loss_of = loss
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._head = head.to(self._device)
         self._lessons = lessons
@@ -143,6 +151,7 @@ class Trainer:
         )
         self._step = 0
         self._best: tuple[dict[str, Float32], Measured] | None = None
+        self._before: float | None = None
         self._is_start_worth_keeping = is_start_worth_keeping
 
     def run(self, report: Report, is_over: Callable[[], bool]) -> Trained:
@@ -156,7 +165,7 @@ class Trainer:
         """
         self._load()
         if self._step == 0 and self._is_start_worth_keeping:
-            self._measure()
+            self._before = self._measure()
         saved_s, is_finite = time.monotonic(), True
         while self._step < self._n_total and not is_over():
             loss = self._train_step()
@@ -179,7 +188,7 @@ class Trainer:
                 "the loss of the first epoch is no number: train with a smaller --learning-rate"
             )
         weights, measured = self._best
-        return Trained(weights, measured, is_finite)
+        return Trained(weights, measured, is_finite, self._before)
 
     def _train_step(self) -> float:
         epoch, at = divmod(self._step, self._n_batches)
@@ -205,27 +214,31 @@ class Trainer:
         return warm * 0.5 * (1 + math.cos(math.pi * done))
 
     def _loss(self, batch: _Batch) -> Tensor:
-        """Returns the cross-entropy to the model's likeliest tokens, over all steps."""
+        """Returns the distance from what the model says, over all steps."""
         plan, total, weight = self._plan, torch.zeros((), device=self._device), 0.0
         with _half_precision(self._device):
             logits = self._head(batch.tokens, batch.hidden, plan.n_steps)
-        known = batch.targets >= 0
-        probs = batch.probs * known * batch.is_real.unsqueeze(-1)
+        probs = batch.probs * (batch.targets >= 0)
         for step, of_step in enumerate(logits):
             share = plan.step_share**step
             log_probs = functional.log_softmax(of_step.float(), -1)
             found = log_probs.gather(-1, batch.targets.clamp(min=0))
-            total = total - share * (probs * found)[:, step:].sum() / probs[:, step:].sum()
+            parts = (part[:, step:] for part in (found, probs, batch.is_real))
+            total = total + share * self._loss_of(*parts)
             weight += share
         return total / weight
 
     @torch.no_grad()
-    def _measure(self) -> None:
-        """Measures with the texts held out; keeps the weights if they are the best so far."""
+    def _measure(self) -> float:
+        """Measures with the texts held out; keeps the weights if they are the best so far.
+
+        Returns the share of the next tokens that is found.
+        """
         measured = measure(self._head, self._lessons, self._plan.n_steps, self._batch)
         if self._best is None or measured.by_depth[0] > self._best[1].by_depth[0]:
-            weights = {name: p.detach().numpy().copy() for name, p in self._head.trained().items()}
+            weights = {name: _array(p).copy() for name, p in self._head.trained().items()}
             self._best = weights, measured
+        return measured.by_depth[0]
 
     def _batch(self, texts: Sequence[TextFeatures]) -> _Batch:
         lessons, n = self._lessons, max(len(text.tokens) for text in texts)
@@ -248,6 +261,8 @@ class Trainer:
 
     def _save(self) -> None:
         arrays: dict[str, npt.NDArray[Any]] = {"step": np.array(self._step)}
+        if self._before is not None:
+            arrays["before"] = np.array(self._before)
         for name, p in self._head.trained().items():
             arrays[f"now/{name}"] = _array(p)
             for key, value in self._optimizer.state[p].items():
@@ -277,6 +292,7 @@ class Trainer:
                     for key in keys
                 }
         self._step = int(found["step"])
+        self._before = float(found["before"]) if "before" in found else None
         if "by_depth" in found:
             weights = {name: found[f"best/{name}"] for name in self._head.trained()}
             by_kind = dict(zip(found["kinds"].tolist(), found["by_kind"].tolist(), strict=True))
@@ -285,7 +301,7 @@ class Trainer:
 
 
 def measure(
-    head: TorchHead,
+    head: TorchWeights,
     lessons: Lessons,
     n_steps: int,
     batch_of: Callable[[Sequence[TextFeatures]], _Batch],

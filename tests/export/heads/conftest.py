@@ -34,18 +34,27 @@ def one_thread() -> None:
 
 
 @pytest.fixture(scope="module")
-def bundle(
+def make_bundle_of(
     make_gguf: Callable[..., Path],
     tiny: Any,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Path:
-    """A tiny model with biases, whose weights are no larger than those of real ones."""
-    path = tmp_path_factory.mktemp("model") / "tiny.edgedec"
-    random = tiny.tiny_weights(has_bias=True)
-    weights = {name: w / 16 if w.ndim == 2 else w for name, w in random.items()}
-    source = str(make_gguf("qwen2", weights=weights))
-    export(ExportConfig(source, path, context=CONTEXT, hidden_layers=LAYERS))
-    return path
+) -> Callable[[int], Path]:
+    """Makes tiny models with biases, whose weights are no larger than those of real ones."""
+
+    def make(seed: int) -> Path:
+        path = tmp_path_factory.mktemp("model") / "tiny.edgedec"
+        random = tiny.tiny_weights(seed, has_bias=True)
+        weights = {name: w / 16 if w.ndim == 2 else w for name, w in random.items()}
+        source = str(make_gguf("qwen2", weights=weights))
+        export(ExportConfig(source, path, context=CONTEXT, hidden_layers=LAYERS))
+        return path
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def bundle(make_bundle_of: Callable[[int], Path]) -> Path:
+    return make_bundle_of(0)
 
 
 @pytest.fixture(scope="module")

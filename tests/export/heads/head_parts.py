@@ -15,6 +15,7 @@ from edgedec.models.manifest import BundleManifest, fingerprint_of, read_manifes
 from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.sessions.passes import Pass
+from edgedec.runtime.sessions.rows import Rows
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.token_tree import TokenTree
 
@@ -157,3 +158,33 @@ def check_text(bundle: Path, method: str, temperature: float) -> None:
             assert not found.stats.failed_drafters
             n_proposed += found.stats.n_proposed
     assert n_proposed or method == "auto"
+
+
+def check_reload(bundle: Path, method: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks a text that goes on in another engine, which loads the session of the first.
+
+    The text is the same, something is drafted, and the head reads none of what was read before.
+    """
+    request = GenerationConfig(max_new_tokens=20, ignore_eos=True, method=method)
+    with edgedec.load(bundle) as engine:
+        first = engine.encode("1212 1212 hello he")
+        text = [*first, *engine.generate(first, request).token_ids, 5, 6, 7]
+        engine.save_session(folder / "session")
+        expected = engine.generate(text, dataclasses.replace(request, method="plain")).token_ids
+    reads: list[Pass] = []
+    run = TokenSequence.run
+
+    def watched(sequence: TokenSequence, wanted: Pass) -> Rows:
+        reads.append(wanted)
+        return run(sequence, wanted)
+
+    with edgedec.load(bundle) as engine:
+        n_known = engine.load_session(folder / "session")
+        monkeypatch.setattr(TokenSequence, "run", watched)
+        found = engine.generate(text, request)
+    assert found.token_ids == expected
+    assert found.stats.n_reused_tokens == n_known == len(text) - 4
+    assert found.stats.n_proposed > 0
+    head = next(wanted.tree.tokens for wanted in reads if wanted.features is not None)
+    anew = (*text[n_known:], expected[0])
+    assert head == anew[-len(head) :]

@@ -25,6 +25,7 @@ from edgedec.export.heads.feature_file import (  # noqa: E402
 )
 
 from .head_parts import (  # noqa: E402
+    check_reload,
     check_text,
     graph_logits,
     put,
@@ -93,6 +94,12 @@ def test_the_bundle_shares_what_it_can(whole: Path, bundle: Path) -> None:
 @pytest.mark.parametrize("method", ["eagle", "auto", "eagle+lookup"])
 def test_the_text_is_that_of_plain_decoding(whole: Path, method: str, temperature: float) -> None:
     check_text(whole, method, temperature)
+
+
+def test_a_session_file_leaves_nothing_to_read_again(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_reload(whole, "eagle", tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(

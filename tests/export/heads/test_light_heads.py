@@ -29,7 +29,7 @@ torch = pytest.importorskip("torch", reason="needs the extra train")
 from edgedec.export.heads import train_head as heads  # noqa: E402
 from edgedec.export.heads.feature_file import TextFeatures, held_out_of  # noqa: E402
 
-from .head_parts import CONTEXT, check_text, plan_of, put, torch_logits, trained  # noqa: E402
+from .head_parts import CONTEXT, check_reload, check_text, plan_of, put, torch_logits, trained  # noqa: E402
 
 N_HEADS = 3
 
@@ -151,6 +151,12 @@ def test_the_kv_cache_is_that_of_a_fresh_prefill(lit: Path, light: heads.Trained
                 )
                 found = engine.generate("1212 hello", request)
                 check_rows(engine, [*engine.encode("1212 hello"), *found.token_ids][:-1])
+
+
+def test_a_session_file_leaves_nothing_to_read_again(
+    lit: Path, light: heads.TrainedHead, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_reload(lit, light.kind, tmp_path, monkeypatch)
 
 
 def test_a_cancel_in_a_round_loses_nothing(
