@@ -67,6 +67,17 @@ def test_what_cannot_be_trained(cli: Cli, smollm2_bundle: Path, tmp_path: Path) 
     assert "again with --exit 8" in cli(*exits, "8").error
     assert "layer 30 of 30 needs its own" in cli(*exits, "30").error
     assert "a head is quantised as int8, int4" in cli(*asked, "--quantization", "keep").error
+    assert "no draft head of the kind 'clover', expected one of eagle, hydra, medusa" in (
+        cli(*asked, "--kind", "clover").error
+    )
+    assert "has no draft head, expected one of the kind hydra" in (
+        cli(*asked, "--kind", "hydra", "--continue").error
+    )
+    draft = (*asked[:1], "draft", *asked[2:])
+    assert "--layers N, or as another model, --from BUNDLE" in cli(*draft).error
+    assert "--layers is 31, expected 1 to 30" in cli(*draft, "--layers", "31").error
+    odd = cli(*draft, "--layers", "2", "--loss", "l2").error
+    assert "got the loss 'l2', expected one of kl, reverse-kl, jsd, tvd" in odd
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "mine").touch()
     assert "exists already" in cli(*asked).error
