@@ -24,6 +24,18 @@ VERIFY = StaticPass("verify", 8, 8)
 PREFILL = StaticPass("prefill", 64, 1)
 STATIC_PASSES = (PREFILL, DECODE, VERIFY)
 
+BUCKETS = (
+    *(StaticPass(f"rows_{n}", n, n) for n in (1, 4, 8, 16)),
+    StaticPass("prefill", 64, 1),
+)
+"""Passes of devices for which every size is a graph of its own. The last is for prompts."""
+
+CONTEXT_BINARIES = ("context.bin", *(f"{bucket.name}.bin" for bucket in BUCKETS))
+"""Files that hold what was compiled for a Qualcomm NPU: all graphs in one, or each in its own."""
+
+SCALE_KEYS = ("logits_scale", "logits_zero_point")
+"""What a graph for a Qualcomm NPU states of its logits, which are codes."""
+
 SPARE_ROWS = 2 * PREFILL.n_rows
 """Rows of a KV cache behind the context: what fills up a pass, and tokens that were not kept."""
 

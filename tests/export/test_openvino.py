@@ -23,6 +23,8 @@ from edgedec.models.config import ModelConfig
 from edgedec.models.graph import past_port, present_port
 from edgedec.models.manifest import read_manifest
 from edgedec.models.reference import ReferenceModel
+from edgedec.models.static_passes import BUCKETS, StaticPass
+from edgedec.runtime.backends._static_cache import pieces_of
 from edgedec.runtime.sessions import under_way
 from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.sequence import TokenSequence
@@ -32,12 +34,7 @@ from edgedec.targets.openvino_devices import OPENVINO_DEVICES
 ov = pytest.importorskip("openvino")
 
 from edgedec.runtime.backends._openvino import check_ports, read_graph  # noqa: E402
-from edgedec.runtime.backends._openvino_static import (  # noqa: E402
-    BUCKETS,
-    Bucket,
-    pieces_of,
-    static_graph,
-)
+from edgedec.runtime.backends._openvino_static import static_graph  # noqa: E402
 
 GgufMaker = Callable[..., Path]
 TOKENS = [7, 200, 31, 31, 8, 150, 99, 4, 260, 61]
@@ -254,7 +251,7 @@ def test_a_pass_takes_the_smallest_graph_it_fits_in() -> None:
 
 
 @pytest.mark.parametrize("bucket", BUCKETS)
-def test_static_graphs_know_all_sizes(bundle: Path, bucket: Bucket) -> None:
+def test_static_graphs_know_all_sizes(bundle: Path, bucket: StaticPass) -> None:
     graph = static_graph(read_graph(bundle / "target/model.xml"), bucket, 96)
     assert not graph.is_dynamic()
     assert not graph.get_variables()
@@ -264,4 +261,4 @@ def test_static_graphs_know_all_sizes(bundle: Path, bucket: Bucket) -> None:
     assert ports[past] == [1, config.n_kv_heads, 96, config.head_size]
     assert ports[present_port(past)] == [1, config.n_kv_heads, n, config.head_size]
     assert ports["attention_bias"] == [1, 1, n, 96 + n]
-    assert ports["logits"] == [1, bucket.n_logit_rows, config.n_logits]
+    assert ports["logits"] == [1, bucket.n_logits, config.n_logits]

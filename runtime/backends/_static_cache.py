@@ -1,0 +1,146 @@
+"""KV caches of graphs whose sizes are fixed: room for the whole context goes into every pass.
+
+What a pass computed comes out and is copied behind the other rows. A pass takes the smallest graph
+that its rows fit in, or several; what is left over is hidden by the attention bias.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from edgedec.models.static_passes import BUCKETS, StaticPass
+from edgedec.runtime.backends._whole_cache import WholeCache
+from edgedec.runtime.cores.affinity import Affinity
+from edgedec.runtime.sessions.passes import Pass
+from edgedec.runtime.sessions.row_stats import RowStats
+from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sessions.state import KVRows
+from edgedec.runtime.sessions.token_tree import TokenTree
+
+Array = npt.NDArray[Any]
+
+_MOST_LOGITS = max(BUCKETS, key=lambda bucket: bucket.n_logits)
+
+
+class BucketPiece(NamedTuple):
+    """Tokens of a tree that one graph computes, and of which logits are wanted."""
+
+    bucket: StaticPass
+    tokens: range
+    logit_rows: tuple[int, ...]
+
+
+def pieces_of(wanted: Pass) -> Iterator[BucketPiece]:
+    """Yields the parts of a pass, each for the smallest graph that it fits in."""
+    start, stop = wanted.n_known, len(wanted.tree)
+    while start < stop:
+        fitting = [bucket for bucket in BUCKETS if bucket.n_rows >= stop - start]
+        for bucket in (*(fitting or BUCKETS[-1:]), _MOST_LOGITS):
+            tokens = range(start, min(start + bucket.n_rows, stop))
+            rows = tuple(row for row in wanted.logit_rows if row in tokens)
+            if len(rows) <= bucket.n_logits:
+                break
+        start = tokens.stop
+        yield BucketPiece(bucket, tokens, rows)
+
+
+class StaticKVCache(WholeCache):
+    """A `KVCache` in the memory of the host, token i in row i, of which graphs read all rows."""
+
+    def __init__(self, context: int, arrays: Mapping[str, Array], dtype: np.dtype[Any]) -> None:
+        """arrays: by the graph's names, tokens on the third axis. dtype: of a state's arrays."""
+        self._context, self._dtype = context, dtype
+        self._kv_rows = dict(arrays)
+
+    @abstractmethod
+    def _compute(self, wanted: Pass, n_past: int, piece: BucketPiece) -> Rows:
+        """Returns the rows of ``piece`` in memory of their own; writes its keys and values."""
+
+    def compute(self, wanted: Pass, n_past: int, cores: Affinity | None) -> Rows:
+        """Returns the asked rows, in memory of their own."""
+        pieces = [*pieces_of(wanted)]
+        parts = [self._compute(wanted, n_past, piece) for piece in pieces]
+        found = [row for piece in pieces for row in piece.logit_rows]
+        order = [found.index(row) for row in wanted.logit_rows]
+        logits = np.concatenate([part.logits for part in parts])
+        logits = logits[order] if len(logits) else logits
+        hidden = {
+            layer: np.concatenate([part.hidden[layer] for part in parts])
+            for layer in wanted.hidden_layers
+        }
+        if any(part.row_stats is None for part in parts):
+            return Rows(logits, hidden)
+        stats = [vars(part.row_stats) for part in parts]
+        joined = {name: np.concatenate([part[name] for part in stats])[order] for name in stats[0]}
+        return Rows(logits, hidden, RowStats(**joined))
+
+    def keep(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
+        """Moves the rows of ``path`` behind those before the pass."""
+        places = n_past + np.asarray(path, int)
+        if len(path) and places[-1] != n_past + len(path) - 1:
+            for array in self._kv_rows.values():
+                array[:, :, n_past : n_past + len(path)] = array[:, :, places]
+
+    def rows(self, start: int, stop: int) -> KVRows:
+        return {
+            name: array[:, :, start:stop].astype(self._dtype)
+            for name, array in self._kv_rows.items()
+        }
+
+    def load_rows(self, start: int, stop: int, kv_rows: KVRows) -> None:
+        self._write(start, kv_rows, stop - start)
+
+    def close(self) -> None:
+        """Releases the arrays."""
+        self._kv_rows.clear()
+
+    def _write(self, start: int, kv_rows: KVRows, n_rows: int) -> None:
+        """Writes the first ``n_rows`` of ``kv_rows`` from the row ``start`` on."""
+        for name, array in self._kv_rows.items():
+            array[:, :, start : start + n_rows] = kv_rows[name][:, :, :n_rows]
+
+    def _visible(self, tree: TokenTree, n_past: int, piece: BucketPiece) -> npt.NDArray[np.bool_]:
+        """Returns what each row of a graph attends to [rows, context + rows]."""
+        n, (first, stop) = piece.bucket.n_rows, (piece.tokens.start, piece.tokens.stop)
+        sees = np.zeros((n, self._context + n), np.bool_)
+        sees[:, self._context :] = np.eye(n, dtype=np.bool_)  # also of rows that are no tokens
+        m = stop - first
+        sees[:m, :n_past] = True
+        ancestry = tree.ancestry()[first:stop]
+        sees[:m, n_past : n_past + first] = ancestry[:, :first]
+        sees[:m, self._context : self._context + m] = ancestry[:, first:stop]
+        return sees
+
+
+class PieceInputs(NamedTuple):
+    """What a graph is given of a piece, filled up with zeros.
+
+    Shapes: ids, positions [1, rows] int64; logit_rows [rows with logits] int64.
+    """
+
+    ids: npt.NDArray[np.int64]
+    positions: npt.NDArray[np.int64]
+    logit_rows: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, tree: TokenTree, n_past: int, piece: BucketPiece) -> PieceInputs:
+        """Returns those of ``piece`` after ``n_past`` tokens."""
+        n, tokens = piece.bucket.n_rows, slice(piece.tokens.start, piece.tokens.stop)
+        rows = np.array(piece.logit_rows, np.int64) - tokens.start
+        return cls(
+            _filled(tree.tokens[tokens], n)[np.newaxis],
+            _filled(n_past + np.array(tree.depths[tokens]), n)[np.newaxis],
+            _filled(rows, piece.bucket.n_logits),
+        )
+
+
+def _filled(values: Any, n: int) -> npt.NDArray[np.int64]:
+    """Returns ``values``, and zeros behind them up to ``n``."""
+    filled = np.zeros(n, np.int64)
+    filled[: len(values)] = values
+    return filled
