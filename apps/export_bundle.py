@@ -19,6 +19,7 @@ from edgedec.apps.progress import ProgressBars, bytes_amount
 from edgedec.apps.terminal import bytes_text, note, print_json
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.trust import libraries, trust
+from edgedec.targets.qualcomm_socs import SOCS
 
 if TYPE_CHECKING:
     from edgedec.export.quantize import TensorError
@@ -69,7 +70,8 @@ def export(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Text on which matrices are quantised: minutes, and much less loss at 4 bits.",
+            help="Text on which matrices are quantised: minutes, and much less loss at 4 bits. "
+            "With --target qnn also what activations are measured on.",
         ),
     ] = None,
     target_bits: Annotated[
@@ -89,7 +91,8 @@ def export(
         str,
         typer.Option(
             help="cpu: edgedec's kernels; ort: for any provider of ONNX Runtime; coreml: for macOS "
-            "(extra coreml); portable: plain ONNX with float32 weights."
+            "(extra coreml); qnn: for a Qualcomm NPU (extra qnn, --soc); portable: plain ONNX with "
+            "float32 weights."
         ),
     ] = "cpu",
     compiler: Annotated[
@@ -106,6 +109,13 @@ def export(
             metavar="TRIPLE",
             help="Make the bundle for one kind of machine, edgedec's kernels for it included: "
             "aarch64-linux-gnu or x86_64-linux-gnu. Needs a checkout, and a C++ compiler for it.",
+        ),
+    ] = None,
+    soc: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SOC",
+            help=f"Qualcomm's system on a chip, for --target qnn: {', '.join(SOCS)}.",
         ),
     ] = None,
     kv_cache: Annotated[
@@ -188,6 +198,8 @@ def export(
 
       edgedec export model.gguf -o model.edgedec --target coreml --context 1024
 
+      edgedec export model.gguf -o phone.edgedec --target qnn --soc SM8650
+
       edgedec export large.gguf --draft small.gguf --draft-corpus src/ -o pair.edgedec
     """
     layers = options.parse_layers(hidden_layers)
@@ -221,6 +233,7 @@ def export(
         lora=tuple(map(_parse_lora, lora or ())),
         exit=ExitConfig(exits, head_size, draft_corpus) if exits else None,
         triple=triple,
+        soc=soc,
     )
     with ProgressBars(bytes_amount, has_lines=True) as bars:
         done = pipeline.export(config, bars.report)

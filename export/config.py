@@ -10,6 +10,7 @@ from edgedec.export.quantize import MIXED, SCHEMES
 from edgedec.models.errors import ConfigError
 from edgedec.models.graph import KVFormat, as_kv_format
 from edgedec.targets import device_target
+from edgedec.targets.qualcomm_socs import SOCS, find_soc
 from edgedec.targets.triples import find_triple
 
 DRAFT_HEAD_SIZE = 49152
@@ -93,6 +94,7 @@ class ExportConfig:
     exits, if the target model shall have some.
     quantization ``mixed``. lora: folders of adapters to merge, with their weights. triple:
     processor and system that the bundle is for, and brings kernels for; any, without, when None.
+    soc: Qualcomm's system on a chip that the bundle is for, if the device target compiles for one.
     """
 
     source: str
@@ -111,6 +113,7 @@ class ExportConfig:
     lora: tuple[tuple[Path, float], ...] = ()
     exit: ExitConfig | None = None
     triple: str | None = None
+    soc: str | None = None
 
     def __post_init__(self) -> None:
         _check_scheme(self.quantization)
@@ -124,6 +127,7 @@ class ExportConfig:
         ):
             raise ConfigError("early exits need a fused graph: leave out --target and --compiler")
         _check_triple(self)
+        _check_soc(self)
         known = device_target(self.device_target).kv_formats
         if self.kv_format is not None and as_kv_format(self.kv_format) not in known:
             raise ConfigError(
@@ -134,6 +138,12 @@ class ExportConfig:
             raise ConfigError(f"context is {self.context}, expected at least 1 position")
         if any(layer < 0 for layer in self.hidden_layers):
             raise ConfigError(f"hidden layers are {self.hidden_layers}, expected 0 or more")
+
+    @property
+    def kernels_triple(self) -> str | None:
+        """The machine whose kernels the bundle brings; None without kernels of its own."""
+        compiler = self.compiler or device_target(self.device_target).compiler
+        return self.triple if compiler == "fused" else None
 
 
 def _check_corpus(corpus: Path | None) -> None:
@@ -156,15 +166,28 @@ def _check_triple(config: ExportConfig) -> None:
         return
     find_triple(config.triple)
     compiler = config.compiler or device_target(config.device_target).compiler
-    if compiler != "fused":
+    if compiler not in ("fused", "qnn"):
         raise ConfigError(
             f"--triple {config.triple} brings edgedec's kernels, which graphs of the compiler "
             f"{compiler} have no use for or are bound to: export with --target cpu alone"
         )
 
 
+def _check_soc(config: ExportConfig) -> None:
+    is_wanted = device_target(config.device_target).compiler == "qnn"
+    if config.soc is not None:
+        find_soc(config.soc)
+    if is_wanted and config.soc is None:
+        raise ConfigError(f"--target qnn needs --soc, one of {', '.join(SOCS)}")
+    if config.soc is not None and not is_wanted:
+        raise ConfigError(
+            f"--soc {config.soc} is for Qualcomm's NPUs: add --target qnn, or leave it out"
+        )
+
+
 def _check_calibration(config: ExportConfig) -> None:
-    if config.calibrate is not None and config.quantization == "keep":
+    measures = device_target(config.device_target).compiler == "qnn"  # the ranges of activations
+    if config.calibrate is not None and config.quantization == "keep" and not measures:
         raise ConfigError("--calibrate needs --quant int4, int4-min, int8, int8-min or mixed")
     is_mixed = config.quantization == MIXED
     if is_mixed and (config.calibrate is None or config.target_bits is None):

@@ -22,8 +22,8 @@ _N_LINES = 3  # of the compiler's complaint
 
 def add_kernels(model: ModelExport) -> None:
     """The kernels for another machine, all instruction sets of its processors."""
-    assert model.config.triple is not None
-    built = build_kernels(find_triple(model.config.triple))
+    assert model.config.kernels_triple is not None
+    built = build_kernels(find_triple(model.config.kernels_triple))
     destination = model.bundle_folder / BUNDLED_KERNELS
     destination.parent.mkdir()
     shutil.copyfile(built, destination)

@@ -65,8 +65,8 @@ def export(config: ExportConfig, on_progress: OnProgress | None = None) -> Expor
         BundleError: The destination cannot be written; whatever was there is untouched.
     """
     check_destination(config.destination, config.is_overwrite_allowed)
-    if config.triple:
-        check_tools(find_triple(config.triple))
+    if config.kernels_triple:
+        check_tools(find_triple(config.kernels_triple))
     makings = _open(config)
     with bundle_folder(config.destination, config.is_overwrite_allowed) as folder:
         models = {kind: making.make(bundle_folder=folder) for kind, making in makings.items()}
@@ -131,7 +131,7 @@ def _last_phases(config: ExportConfig) -> Phases:
     """Returns the phases that a bundle of more than models needs."""
     return (
         *(EXIT_PHASES if config.exit else ()),
-        *((("kernels", add_kernels),) if config.triple else ()),
+        *((("kernels", add_kernels),) if config.kernels_triple else ()),
     )
 
 

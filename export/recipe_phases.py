@@ -74,7 +74,8 @@ def quantise(model: RecipeModel) -> None:
         model.lora = model.published.changes()
     stand_ins = {original.stand_in(name) for name in matrices(original.config)} - {None}
     is_converted = any(fmt is not None and model.device.keeps(fmt.name) for fmt in stand_ins)
-    if model.config.calibrate is not None and model.kind == TARGET_MODEL:
+    is_keeping = model.quantization == "keep"
+    if model.config.calibrate is not None and model.kind == TARGET_MODEL and not is_keeping:
         calibrated = calibrate(model)
         model.source, model.tensors = calibrated, measure_errors(calibrated.original, calibrated)
     elif model.quantization != "keep" or is_converted:
@@ -120,7 +121,9 @@ def _entry(model: RecipeModel) -> ModelEntry:
     return ModelEntry(
         kind=model.kind,
         graph=model.listed(compiler.GRAPH_NAME),
-        weights=tuple(map(model.listed, compiler.WEIGHTS_NAMES)),
+        weights=tuple(
+            model.listed(name) for name in compiler.WEIGHTS_NAMES if (model.folder / name).exists()
+        ),
         contract=compiler.contract(model),
         config=config,
         context=model.context,

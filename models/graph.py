@@ -72,7 +72,7 @@ KV_PANEL = 16
 ROUNDING_GAP = 2.0**-23
 """Row gap of graphs that sum in another order for other rows, before any has been seen."""
 
-KVFormat = Literal["float16", "int8", "float32"]
+KVFormat = Literal["float16", "int8", "float32", "uint16"]
 KVKind = Literal["panels", "rows", "states"]
 KV_FORMATS: tuple[KVFormat, ...] = get_args(KVFormat)
 KV_KINDS: tuple[KVKind, ...] = get_args(KVKind)
@@ -183,7 +183,7 @@ class KVLayout:
 
 KV_FORMATS_OF: Mapping[KVKind, tuple[KVFormat, ...]] = {
     "panels": ("float16", "int8"),
-    "rows": ("float32", "float16"),
+    "rows": ("float32", "float16", "uint16"),
     "states": ("float16", "float32"),
 }
 """Formats of each kind of layout. The panels' are in the order of the kernels' numbers."""
@@ -223,8 +223,8 @@ class GraphContract:
 
     compiler: who made the graph. backend: module of `edgedec.runtime.backends` that runs it.
     triple: processor and system its code was compiled for, or ``any``. providers: ONNX Runtime's,
-    the first that is there runs it, or devices of OpenVINO; none for other runtimes. inputs,
-    outputs: names of its ports.
+    the first that is there runs it, or devices of OpenVINO, or the one system on a chip of Qualcomm
+    that it was compiled for; none for other runtimes. inputs, outputs: names of its ports.
 
     Raises:
         ConfigError: A port is missing that a capability or the KV layout needs.

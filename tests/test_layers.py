@@ -72,6 +72,7 @@ OPTIONAL = {
     "runtime/sampling/grammar.py": {"llguidance"},
     "runtime/backends/coreml.py": {"coremltools"},
     "kernels/tvm_program.py": {"tvm_ffi"},
+    "kernels/qnn_provider.py": {"onnxruntime", "onnxruntime_qnn"},
     "runtime/backends/openvino.py": {"openvino"},
     "runtime/backends/_openvino.py": {"openvino"},
     "runtime/backends/_openvino_static.py": {"openvino"},

@@ -23,6 +23,7 @@ _EXTRAS = {
     "tvm_ffi": "edgedec[tvm]",
     "openvino": "edgedec[openvino]",
     "coremltools": "edgedec[coreml]",
+    "onnxruntime_qnn": "edgedec[qnn]",
 }
 """Package that a compiler needs -> what installs it."""
 
@@ -31,7 +32,7 @@ class GraphCompiler(Protocol):
     """What a compiler module defines.
 
     PHASES: from the formats of a model's matrices to its files, in ``RecipeModel.folder``.
-    GRAPH_NAME, WEIGHTS_NAMES: what those files are called.
+    GRAPH_NAME, WEIGHTS_NAMES: what those files are called, of the second as many as were written.
     """
 
     PHASES: Phases

@@ -21,6 +21,7 @@ _PACKAGES = {
     "tvm_ffi": "apache-tvm-ffi",
     "openvino": "'edgedec[openvino]'",
     "coremltools": "'edgedec[coreml]'",
+    "onnxruntime_qnn": "'edgedec[qnn]'",
 }
 """What a backend imports -> what installs it."""
 

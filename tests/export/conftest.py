@@ -67,6 +67,14 @@ def tiny_weights(seed: int = 0, is_tied: bool = False, has_bias: bool = False) -
     return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
 
 
+def even_weights() -> dict[str, Any]:
+    """Returns weights of matrices that leave the size of what they multiply as it is."""
+    return {
+        name: np.float32(values.shape[1] ** -0.5) * values if values.ndim == 2 else 1 + 0.1 * values
+        for name, values in tiny_weights().items()
+    }
+
+
 def quantize_blocks(values: npt.NDArray[np.float32], type_name: str) -> npt.NDArray[Any]:
     """Returns ``values`` in a GGUF type; those that `gguf` only reads get random codes."""
     kind = gguf.GGMLQuantizationType[type_name]

@@ -24,8 +24,8 @@ from edgedec.models.model_entry import ModelEntry
 from edgedec.targets import device_target, device_target_names
 
 GgufMaker = Callable[..., Path]
-OF_OTHERS = ("coreml",)
-"""Targets whose graphs are not ONNX; `test_coreml.py` exports for them."""
+OF_OTHERS = ("coreml", "qnn")
+"""Targets whose graphs are not ONNX, or compiled; their own tests export for them."""
 
 NEEDED = {"coreml": "coremltools", "openvino": "openvino", "tvm": "tvm"}
 """Compiler -> package of an extra that not everybody has."""

@@ -28,7 +28,7 @@ from edgedec.runtime import backends
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.token_tree import TokenTree
 
-from .conftest import tiny_weights
+from .conftest import even_weights
 
 pytest.importorskip("coremltools")
 from edgedec.export.to_coreml.interpreter import Interpreter
@@ -69,14 +69,6 @@ class Function:
 
     def make_state(self) -> State:
         return State(self._interpreter.new_state())
-
-
-def even_weights() -> dict[str, Any]:
-    """Returns weights of matrices that leave the size of what they multiply as it is."""
-    return {
-        name: np.float32(values.shape[1] ** -0.5) * values if values.ndim == 2 else 1 + 0.1 * values
-        for name, values in tiny_weights().items()
-    }
 
 
 @pytest.fixture(scope="module")
