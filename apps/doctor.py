@@ -29,6 +29,7 @@ from edgedec.runtime.cores.machine import physical_cores
 from edgedec.runtime.opening.openvino_devices import available_devices
 from edgedec.targets.openvino_devices import OPENVINO_DEVICES
 from edgedec.targets.providers import PROVIDERS
+from edgedec.targets.qualcomm_socs import SOCS
 
 
 def doctor(json: options.Json = False, debug: options.Debug = False) -> None:
@@ -65,6 +66,7 @@ def examine() -> dict[str, Any]:
         "memory": {"total_bytes": total, "available_bytes": available},
         "onnxruntime": _examine_onnxruntime(problems),
         "openvino": _examine_openvino(),
+        "qualcomm": _examine_qualcomm(),
         "kernels": _examine_kernels(problems),
         "systems": {name: system == platform.system() for name, (system, _) in SYSTEMS.items()},
         "uses": {"threads": physical_cores(), "backend": "fused graph with edgedec's kernels"},
@@ -100,6 +102,13 @@ def _examine_openvino() -> dict[str, Any]:
             name: None if name in here else install for name, install in OPENVINO_DEVICES.items()
         },
     }
+
+
+def _examine_qualcomm() -> dict[str, Any]:
+    """Returns version of Qualcomm's provider, the SoCs it compiles for, and what it runs on."""
+    found = version("onnxruntime-qnn")
+    here = None if found is None else "x86 library" if platform.machine() == "x86_64" else "NPU"
+    return {"version": found, "compiles_for": list(SOCS) if found else [], "runs_on": here}
 
 
 def _examine_kernels(problems: list[str]) -> dict[str, Any]:
@@ -177,6 +186,7 @@ def _machine_table(report: dict[str, Any]) -> Table:
         + f"providers {_here_text(report['onnxruntime']['providers'])}",
         "openvino": f"{report['openvino']['version'] or 'missing'}: "
         + f"devices {_here_text(report['openvino']['devices'])}",
+        "qualcomm": _qualcomm_text(report["qualcomm"]),
         "kernel library": found["library"] or "missing",
         "kernels": f"{found['active_isa'] or 'none'} (available: "
         f"{', '.join(found['available_isas']) or 'none'})",
@@ -186,6 +196,13 @@ def _machine_table(report: dict[str, Any]) -> Table:
     for name, value in rows.items():
         table.add_row(f"[bold]{name}[/]", escape(value))
     return table
+
+
+def _qualcomm_text(found: dict[str, Any]) -> str:
+    if found["version"] is None:
+        return "missing"
+    socs = ", ".join(found["compiles_for"])
+    return f"{found['version']}: compiles for {socs}; runs bundles on the {found['runs_on']}"
 
 
 def _here_text(installs: dict[str, str | None]) -> str:

@@ -41,7 +41,7 @@ class Codes(NamedTuple):
     """Names of what a DequantizeLinear reads, and its attributes."""
 
     inputs: tuple[str, str, str]
-    attributes: dict[str, int]
+    attributes: dict[str, Any]
 
 
 class StoredWeights:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from edgedec import kernels
-from edgedec.apps import machine
+from edgedec.apps import doctor, machine
 from edgedec.targets.providers import PROVIDERS
 
 Cli = Callable[..., Any]
@@ -32,6 +32,14 @@ def test_json(cli: Cli) -> None:
     assert {"export", "optimum", "dev"} <= set(report["extras"])
     assert report["extras"]["export"]["packages"]["onnx"] == metadata.version("onnx")
     assert report["problems"] == []
+
+
+def test_qualcomm_says_what_is_here(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "version", lambda name: "2.7.0")
+    found = doctor.examine()["qualcomm"]
+    assert found["compiles_for"][0] == "SM8350"
+    monkeypatch.setattr(doctor, "version", lambda name: None)
+    assert doctor.examine()["qualcomm"]["runs_on"] is None
 
 
 def test_text(cli: Cli) -> None:
