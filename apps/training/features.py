@@ -9,7 +9,6 @@ import numpy as np
 
 from edgedec.export.heads.feature_file import FeatureFile, TextFeatures
 from edgedec.models.draft_heads import normed
-from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.prefill import PREFILL_CHUNK
@@ -23,10 +22,16 @@ SELF = "self"
 """Kind of texts that the model wrote itself."""
 
 _SHORTEST = 16
-_PROMPT, _WRITTEN, _TEMPERATURE = 64, 192, 0.7
+_PROMPT = 64
+
+PROMPTS_AT_ONCE = 48
+"""Prompts that are answered together."""
 
 Window = tuple[str, list[int]]
 """What kind of text it is from, and its tokens."""
+
+Answers = Callable[[Sequence[list[int]], int], Iterable[list[int]]]
+"""From prompts and a seed to texts that begin with them."""
 
 
 class FeatureReader:
@@ -62,16 +67,19 @@ class FeatureReader:
         n_texts, n_read = self._known(is_own=False)
         self._add(islice(_long(windows), n_texts, None), n_read, n_tokens)
 
-    def write(self, prompts: Iterable[list[int]], n_tokens: int) -> None:
+    def write(self, prompts: Iterable[list[int]], n_tokens: int, answers: Answers) -> None:
         """Has the model answer ``prompts``, and reads ``n_tokens`` of them and its answers.
 
         Raises:
             OSError: The disk is full.
         """
         n_texts, n_read = self._known(is_own=True)
-        left = islice(enumerate(prompts), n_texts, None)
-        own = ((SELF, self._written(prompt, seed)) for seed, prompt in left)
-        self._add(own, n_read, n_tokens)
+        first, n_known = divmod(n_texts, PROMPTS_AT_ONCE)
+        each = iter(prompts)
+        batches = iter(lambda: list(islice(each, PROMPTS_AT_ONCE)), [])
+        left = enumerate(islice(batches, first, None), first)
+        own = ((SELF, text) for seed, asked in left for text in answers(asked, seed))
+        self._add(islice(own, n_known, None), n_read, n_tokens)
 
     def _known(self, is_own: bool) -> tuple[int, int]:
         """Returns texts and tokens that the file has, of those the model wrote or of others."""
@@ -89,15 +97,6 @@ class FeatureReader:
             text = _read(self._sequence, *window, self._layers, self._epsilon)
             self._file.add(text)
             n_read += len(text.tokens)
-
-    def _written(self, prompt: list[int], seed: int) -> list[int]:
-        """Returns the end of a prompt, and what the model says next."""
-        n_new = min(_WRITTEN, self._engine.context // 2)
-        kept = prompt[-(self._engine.context - n_new) :]
-        config = GenerationConfig(
-            max_new_tokens=n_new, seed=seed, sampling=SamplingConfig(temperature=_TEMPERATURE)
-        )
-        return [*kept, *self._engine.generate(kept, config).token_ids]
 
 
 def beginnings(windows: Iterable[Window]) -> Iterator[list[int]]:

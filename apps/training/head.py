@@ -134,6 +134,7 @@ def train_bundle_head(
     _check_head(job, manifest)
     is_over = options.clock(is_stopping)
     folder = options.feature_folder(job.output)
+    heads.use_threads(options.n_threads)
     file, n_skipped = read_features(
         job.bundle,
         manifest,
@@ -144,7 +145,6 @@ def train_bundle_head(
         report,
         lambda: is_over(READING),
     )
-    heads.use_threads(options.n_threads)
     head = heads.train_head(
         job.bundle, manifest, file, len(layers), plan, report, lambda: is_over(1.0)
     )

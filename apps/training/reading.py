@@ -11,6 +11,7 @@ from edgedec.apps.replay_buffer import ReplayBuffer
 from edgedec.apps.training.corpus import Corpus
 from edgedec.apps.training.features import WINDOW, FeatureReader, beginnings
 from edgedec.apps.training.options import TrainingOptions
+from edgedec.apps.training.own_answers import OwnAnswers
 from edgedec.export.heads.feature_file import FeatureFile
 from edgedec.models.manifest import BundleManifest, fingerprint_of
 from edgedec.runtime.engine import Engine
@@ -57,7 +58,8 @@ def read_features(
         encode, epsilon = engine.tokenizer.encode, config.rms_norm_eps
         reader = FeatureReader(engine, layers, epsilon, file, report, is_over)
         reader.read(chain(replayed, corpus.windows(encode)), n_most - n_own)
-        reader.write(_prompts(texts, prompts, engine), n_own)
+        answers = OwnAnswers(bundle, manifest, report, is_over)
+        reader.write(_prompts(texts, prompts, engine), n_own, answers)
     return file, corpus.n_skipped
 
 

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from edgedec.export.heads.torch_head import TorchOps, TorchWeights, split_heads
+from edgedec.export.heads.torch_head import TorchHeadOps, TorchWeights
+from edgedec.export.torch_ops import split_heads
 from edgedec.models.families import find_family
 
 
@@ -22,12 +23,12 @@ class TorchDecoder(TorchWeights):
         return [find_family(self.config.family).recipe(ops, self.config)]
 
 
-class DecoderOps(TorchOps):
+class DecoderOps(TorchHeadOps):
     """`Ops` over tensors [B, T, features], for a model of several layers."""
 
     def attention(self, q: Tensor, k: Tensor, v: Tensor, layer: int) -> Tensor:
         """Returns the attended heads; each row sees those of its window, itself included."""
-        c, n, window = self._config, q.shape[1], self._config.layer(layer).window
+        c, n, window = self.config, q.shape[1], self.config.layer(layer).window
         sees = torch.ones(n, n, dtype=torch.bool, device=q.device).tril()
         if window:
             sees = sees.triu(1 - window)
@@ -36,7 +37,7 @@ class DecoderOps(TorchOps):
         keys = self._rotated(k, layer).repeat_interleave(n_groups, 1)
         values = split_heads(v, c.head_size).transpose(1, 2).repeat_interleave(n_groups, 1)
         if c.attention_softcap:
-            scores = self._scored(queries @ keys.transpose(-1, -2)).masked_fill(~sees, -torch.inf)
+            scores = self.scores(queries @ keys.transpose(-1, -2)).masked_fill(~sees, -torch.inf)
             attended = scores.float().softmax(-1).to(values.dtype) @ values
         else:
             attended = functional.scaled_dot_product_attention(

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from edgedec.export.torch_ops import TorchOps, rotated, split_heads
 from edgedec.models.config import ModelConfig
 from edgedec.models.draft_heads import (
     ADAPTER,
@@ -94,7 +95,7 @@ class TorchHead(TorchWeights):
             drafted tokens it reads the same.
         """
         if self.kind == ADAPTER:
-            return [head_recipe(TorchOps(self, tokens, hidden, []), self.config, ADAPTER)]
+            return [head_recipe(TorchHeadOps(self, tokens, hidden, []), self.config, ADAPTER)]
         if self.kind in LIGHT_HEADS:
             state = hidden[..., -self.config.hidden_size :]
             return [self._light(tokens, state, step) for step in range(n_steps)]
@@ -103,7 +104,7 @@ class TorchHead(TorchWeights):
         features = functional.pad(_shifted(hidden, 1), (0, size))
         logits = []
         for _ in range(n_steps):
-            ops = TorchOps(self, tokens, features, past)
+            ops = TorchHeadOps(self, tokens, features, past)
             logits.append(head_recipe(ops, self.config))
             features = functional.pad(_shifted(ops.output, 1), (hidden.shape[-1], 0))
         return logits
@@ -112,13 +113,13 @@ class TorchHead(TorchWeights):
         """Returns the logits of light head ``step``."""
         parts = [_shifted(state, step + 1)]
         if self.kind == HYDRA and step:
-            token = TorchOps(self, tokens, state, []).normed_tokens()
+            token = TorchHeadOps(self, tokens, state, []).normed_tokens()
             parts += [_shifted(token, step - i) for i in range(step)]
-        ops = TorchOps(self, tokens, torch.cat(parts, -1), [])
+        ops = TorchHeadOps(self, tokens, torch.cat(parts, -1), [])
         return head_recipe(ops, self.config, self.kind, (step,))
 
 
-class TorchOps(HeadOps[Tensor]):
+class TorchHeadOps(TorchOps, HeadOps[Tensor]):
     """`HeadOps` over tensors [B, T, features], for one step.
 
     past: rotated keys and values of the steps before; this step's are appended.
@@ -131,34 +132,24 @@ class TorchOps(HeadOps[Tensor]):
         features: Tensor,
         past: list[tuple[Tensor, Tensor]],
     ) -> None:
+        super().__init__(head.config)
         self._head = head
-        self._config = head.config
         self._tokens = tokens
         self._features = features
         self._past = past
         self.output = features
 
+    def weight(self, name: str) -> Tensor:
+        """Returns the weight ``name``."""
+        return self._head.weight(name)
+
     def embed(self, weight: str) -> Tensor:
         """Returns the embedding of each token."""
-        return functional.embedding(self._tokens, self._head.weight(weight))
-
-    def rms_norm(self, x: Tensor, weight: str) -> Tensor:
-        """Returns `x / sqrt(mean(x^2) + eps) * weight`."""
-        g = self._head.weight(weight)
-        return functional.rms_norm(x.float(), g.shape, g, self._config.rms_norm_eps)
-
-    def head_norm(self, x: Tensor, weight: str) -> Tensor:
-        """Returns `rms_norm` of each head of ``x`` by itself."""
-        return self.rms_norm(split_heads(x, self._config.head_size), weight).flatten(-2)
-
-    def linear(self, x: Tensor, weight: str, bias: str | None = None) -> Tensor:
-        """Returns `x @ W.T + b`."""
-        b = None if bias is None else self._head.weight(bias)
-        return functional.linear(x, self._head.weight(weight), b)
+        return functional.embedding(self._tokens, self.weight(weight))
 
     def attention(self, q: Tensor, k: Tensor, v: Tensor, layer: int) -> Tensor:
         """Returns the attended heads, after appending this step's keys and values."""
-        c, step = self._config, len(self._past)
+        c, step = self.config, len(self._past)
         n_groups = c.n_heads // c.n_kv_heads
         n = q.shape[1]
         queries = self._rotated(q, layer).reshape(len(q), c.n_kv_heads, n_groups, n, c.head_size)
@@ -166,31 +157,17 @@ class TorchOps(HeadOps[Tensor]):
         self._past.append((self._rotated(k, layer), values))
         sees = torch.ones(n, n, dtype=torch.bool, device=q.device).tril(-step)
         first = queries @ self._past[0][0].unsqueeze(2).transpose(-1, -2)
-        scores = [self._scored(first).masked_fill(~sees, -torch.inf)]
+        scores = [self.scores(first).masked_fill(~sees, -torch.inf)]
         later = [
             tuple(_shifted(part, step - s, dim=2).unsqueeze(2) for part in self._past[s])
             for s in range(1, step + 1)
         ]
-        scores += [self._scored((queries * key).sum(-1, keepdim=True)) for key, _ in later]
+        scores += [self.scores((queries * key).sum(-1, keepdim=True)) for key, _ in later]
         shares = torch.cat(scores, -1).float().softmax(-1).to(values.dtype)
         attended = shares[..., :n] @ self._past[0][1].unsqueeze(2)
         for i, (_, value) in enumerate(later, start=n):
             attended = attended + shares[..., i : i + 1] * value
         return attended.flatten(1, 2).transpose(1, 2).flatten(-2)
-
-    def gate(self, gate: Tensor, up: Tensor) -> Tensor:
-        """Returns `activation(gate) * up`."""
-        if self._config.activation == "gelu_tanh":
-            return functional.gelu(gate, approximate="tanh") * up
-        return functional.silu(gate) * up
-
-    def add(self, a: Tensor, b: Tensor) -> Tensor:
-        """Returns the sum."""
-        return a + b
-
-    def select_rows(self, x: Tensor) -> Tensor:
-        """Returns all rows."""
-        return x
 
     def hidden(self, x: Tensor, layer: int) -> None:
         """Notes the head's outputs."""
@@ -212,33 +189,11 @@ class TorchOps(HeadOps[Tensor]):
         """Returns the normed embedding of each token."""
         return self.rms_norm(self.embed("embed_tokens.weight"), TOKEN_NORM)
 
-    def _scored(self, products: Tensor) -> Tensor:
-        scores, cap = products * self._config.product_scale, self._config.attention_softcap
-        return self.soft_cap(scores, cap) if cap else scores
-
-    def scale(self, x: Tensor, factor: float) -> Tensor:
-        """Returns ``x`` times ``factor``."""
-        return x * factor
-
-    def soft_cap(self, x: Tensor, bound: float) -> Tensor:
-        """Returns `bound * tanh(x / bound)`."""
-        return bound * torch.tanh(x / bound)
-
-    def experts(self, x: Tensor, router: Tensor, prefix: str) -> Tensor:
-        """Raises, for `head_config` refuses mixtures of experts."""
-        raise NotImplementedError(prefix)
-
     def _rotated(self, x: Tensor, layer: int) -> Tensor:
         """Returns heads [B, H, T, d], channel i rotated with channel i + d / 2."""
-        heads = split_heads(x, self._config.head_size).transpose(1, 2)
-        low, high = heads.chunk(2, dim=-1)
+        heads = split_heads(x, self.config.head_size).transpose(1, 2)
         cos, sin = (table[: x.shape[1]].to(x.device) for table in self._head.rope(layer))
-        return torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1).to(x.dtype)
-
-
-def split_heads(x: Tensor, head_size: int) -> Tensor:
-    """Returns [B, T, H * d] as [B, T, H, d]."""
-    return x.reshape(*x.shape[:-1], -1, head_size)
+        return rotated(heads, cos, sin)
 
 
 def _shifted(x: Tensor, n: int, dim: int = 1) -> Tensor:

@@ -18,6 +18,7 @@ from edgedec.export.heads.feature_file import HELD_OUT, TextFeatures, held_out_o
 from edgedec.export.heads.losses import Loss, cross_entropy
 from edgedec.export.heads.progress_file import ProgressFile
 from edgedec.export.heads.torch_head import TorchWeights
+from edgedec.export.torch_ops import has_fast_bfloat16
 from edgedec.models.errors import ConfigError
 
 _SAVE_S = 60.0
@@ -343,5 +344,4 @@ def _array(values: Tensor) -> npt.NDArray[Any]:
 
 def _half_precision(device: torch.device) -> torch.autocast:
     """Returns a block that multiplies in bfloat16, where the processor does that itself."""
-    is_fast = device.type == "cuda" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return torch.autocast(device.type, torch.bfloat16, enabled=is_fast)
+    return torch.autocast(device.type, torch.bfloat16, enabled=has_fast_bfloat16(device))

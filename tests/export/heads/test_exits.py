@@ -194,7 +194,7 @@ def test_auto_takes_the_exit_that_pays(
         return CostTable({m: 9.0 + m for m in (1, 2, 4, 8, 16)})
 
     monkeypatch.setattr(CostBook, "of", fixed)
-    monkeypatch.setattr(head_source, "_exit_costs", lambda *_: costs)
+    monkeypatch.setattr(head_source, "_costs", lambda *_: costs)
     with edgedec.load(bundle) as engine:
         found = [engine.generate(prompt, request("auto")) for prompt in PROMPTS]
         stream = engine.stream("other words", request("auto", max_new_tokens=60))

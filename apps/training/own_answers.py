@@ -1,0 +1,64 @@
+"""What a bundle's model says to prompts, many at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgedec.apps.training.features import WINDOW
+from edgedec.models.manifest import BundleManifest
+
+if TYPE_CHECKING:
+    from edgedec.export.heads.batch_writer import BatchWriter
+
+_WRITTEN, _TEMPERATURE = 192, 0.7
+
+
+class OwnAnswers:
+    """The target model of a bundle, as one that answers; it is read when first asked.
+
+    report: called with what is going on, and tokens done of how many. is_over: ends answers where
+    they are.
+    """
+
+    def __init__(
+        self,
+        bundle: Path,
+        manifest: BundleManifest,
+        report: Callable[[str, int, int], None],
+        is_over: Callable[[], bool],
+    ) -> None:
+        self._bundle = bundle
+        self._manifest = manifest
+        self._report = report
+        self._is_over = is_over
+
+    def __call__(self, prompts: Sequence[list[int]], seed: int) -> list[list[int]]:
+        """Returns the ends of ``prompts``, each with its answer behind.
+
+        Raises:
+            ConfigError: The model cannot be computed by torch.
+        """
+        from edgedec.export.heads.batch_writer import WritingPlan
+
+        room = min(WINDOW, self._manifest.target.context)
+        n_new = min(_WRITTEN, room // 2)
+        asked = [prompt[n_new - room :] for prompt in prompts]
+        stop_ids = frozenset(self._manifest.stop_token_ids)
+        written = self._writer.write(
+            asked,
+            WritingPlan(n_new, _TEMPERATURE, stop_ids, seed),
+            lambda n: self._report("write", n, n_new * len(asked)),
+            self._is_over,
+        )
+        return [prompt + answer for prompt, answer in zip(asked, written, strict=True)]
+
+    @cached_property
+    def _writer(self) -> BatchWriter:
+        from edgedec.export.heads.batch_writer import BatchWriter
+        from edgedec.export.heads.bundle_weights import BundleWeights
+
+        target = self._manifest.target
+        return BatchWriter(BundleWeights(self._bundle, target), target.config)

@@ -1,0 +1,183 @@
+"""Has a bundle's model go on with many texts at once.
+
+Writing one text is bound by reading the weights; here each is read once for all texts. What comes
+out is what the model might say, close enough to learn from: it is computed by torch, and read by
+the bundle's own kernels afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from edgedec.export.heads.bundle_weights import BundleWeights
+from edgedec.export.torch_ops import TorchOps, has_fast_bfloat16, rotated, split_heads
+from edgedec.models.config import ModelConfig
+from edgedec.models.errors import ConfigError
+from edgedec.models.families import find_family
+from edgedec.models.rope import rope_of, rope_tables
+
+_PAD = 0
+"""Token before the first one of a shorter text: nothing sees it."""
+
+_IS_OVER = 0.95
+"""Share of texts that have ended when the others are cut off: the last ones cost as much as all."""
+
+
+@dataclass(frozen=True)
+class WritingPlan:
+    """How texts go on. n_new: most tokens of each. stop_ids: tokens that end one."""
+
+    n_new: int
+    temperature: float
+    stop_ids: frozenset[int]
+    seed: int
+
+
+class BatchWriter:
+    """A model in torch."""
+
+    def __init__(self, weights: BundleWeights, config: ModelConfig) -> None:
+        """Reads all weights: 2 bytes each where the processor multiplies bfloat16, else 4.
+
+        Raises:
+            ConfigError: The model is a mixture of experts.
+        """
+        if config.n_experts:
+            raise ConfigError("mixtures of experts cannot write for draft heads")
+        self.config = config
+        self._dtype = torch.bfloat16 if has_fast_bfloat16(torch.device("cpu")) else torch.float32
+        self._weights = {
+            name: torch.from_numpy(weights.matrix(name)).to(self._dtype)
+            if len(shape) == 2
+            else torch.from_numpy(weights.vector(name))
+            for name, shape in weights.shapes.items()
+        }
+
+    def weight(self, name: str) -> Tensor:
+        """Returns the weight ``name``."""
+        return self._weights[name]
+
+    def new_cache(self, lengths: Sequence[int], n_slots: int) -> BatchCache:
+        """Returns an empty KV cache for texts of these ``lengths``, which end side by side."""
+        return BatchCache(self.config, lengths, n_slots, self._dtype)
+
+    @torch.no_grad()
+    def logits(self, tokens: Tensor, cache: BatchCache) -> Tensor:
+        """Appends ``tokens`` [B, T] to all texts; returns the logits after the last, [B, V]."""
+        ops = _Pass(self, tokens, cache)
+        logits = find_family(self.config.family).recipe(ops, self.config)
+        cache.n += tokens.shape[1]
+        return logits[:, -1].float()
+
+    def write(
+        self,
+        prompts: Sequence[Sequence[int]],
+        plan: WritingPlan,
+        report: Callable[[int], None] = lambda n: None,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> list[list[int]]:
+        """Returns what follows each of ``prompts``, its end included where it came.
+
+        report: called with the tokens written so far. is_over: ends all texts where they are.
+        """
+        lengths = list(map(len, prompts))
+        cache = self.new_cache(lengths, max(lengths) + plan.n_new)
+        padded = [[_PAD] * (max(lengths) - len(prompt)) + list(prompt) for prompt in prompts]
+        generator = torch.Generator().manual_seed(plan.seed)
+        written: list[list[int]] = [[] for _ in prompts]
+        is_open = [True] * len(prompts)
+        tokens = torch.tensor(padded)
+        for _ in range(plan.n_new):
+            drawn = _drawn(self.logits(tokens, cache), plan.temperature, generator)
+            for i, token in enumerate(drawn.tolist()):
+                if is_open[i]:
+                    written[i].append(token)
+                    is_open[i] = token not in plan.stop_ids
+            report(sum(map(len, written)))
+            if sum(is_open) <= (1 - _IS_OVER) * len(prompts) or is_over():
+                break
+            tokens = drawn[:, None]
+        return written
+
+
+class BatchCache:
+    """Keys and values of texts that end in the same slot; shorter ones begin later."""
+
+    def __init__(
+        self, config: ModelConfig, lengths: Sequence[int], n_slots: int, dtype: torch.dtype
+    ) -> None:
+        shape = len(lengths), config.n_kv_heads, n_slots, config.head_size
+        self.keys = [torch.zeros(shape, dtype=dtype) for _ in range(config.n_layers)]
+        self.values = [torch.zeros(shape, dtype=dtype) for _ in range(config.n_layers)]
+        self.starts = max(lengths) - torch.tensor(lengths)
+        self.tables = {
+            rope: [torch.from_numpy(table) for table in rope_tables(config, n_slots, rope)]
+            for rope in {rope_of(config.layer(i)) for i in range(config.n_layers)}
+        }
+        self.n = 0
+
+
+class _Pass(TorchOps):
+    """One pass over all texts."""
+
+    def __init__(self, model: BatchWriter, tokens: Tensor, cache: BatchCache) -> None:
+        super().__init__(model.config)
+        self._model = model
+        self._tokens = tokens
+        self._cache = cache
+        slots = torch.arange(cache.n + tokens.shape[1])
+        self._own = slots[cache.n :]
+        positions = (self._own - cache.starts[:, None]).clamp(min=0)
+        self._angles = {
+            rope: [table[positions].unsqueeze(1) for table in tables]
+            for rope, tables in cache.tables.items()
+        }
+        is_after_start = slots >= cache.starts[:, None, None]
+        # What comes before a text sees itself, or its softmax were no number.
+        self._distance = self._own[:, None] - slots
+        self._sees = (is_after_start & (self._distance >= 0)) | (self._distance == 0)
+
+    def weight(self, name: str) -> Tensor:
+        """Returns the weight ``name``."""
+        return self._model.weight(name)
+
+    def embed(self, weight: str) -> Tensor:
+        """Returns the embedding of each token, in float32 as all of the residual stream."""
+        return functional.embedding(self._tokens, self.weight(weight)).float()
+
+    def select_rows(self, x: Tensor) -> Tensor:
+        """Returns the last row of each text."""
+        return x[:, -1:]
+
+    def attention(self, q: Tensor, k: Tensor, v: Tensor, layer: int) -> Tensor:
+        """Returns the attended heads, after appending keys and values."""
+        c, end = self.config, len(self._own) + self._cache.n
+        keys, values = self._cache.keys[layer], self._cache.values[layer]
+        keys[:, :, self._cache.n : end] = self._rotated(k, layer)
+        values[:, :, self._cache.n : end] = split_heads(v, c.head_size).transpose(1, 2)
+        queries = self._rotated(q, layer).to(keys.dtype)
+        queries = queries.reshape(len(q), c.n_kv_heads, -1, *queries.shape[2:])
+        scores = self.scores((queries @ keys[:, :, None, :end].transpose(-1, -2)).float())
+        sees, window = self._sees, c.layer(layer).window
+        if window:
+            sees = sees & (self._distance < window)
+        shares = scores.masked_fill(~sees[:, None, None], -torch.inf).softmax(-1)
+        attended = shares.to(values.dtype) @ values[:, :, None, :end]
+        return attended.flatten(1, 2).transpose(1, 2).flatten(-2)
+
+    def _rotated(self, x: Tensor, layer: int) -> Tensor:
+        heads = split_heads(x, self.config.head_size).transpose(1, 2)
+        return rotated(heads, *self._angles[rope_of(self.config.layer(layer))])
+
+
+def _drawn(logits: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
+    """Returns a token of each row [B], the likeliest where the temperature is 0."""
+    if not temperature:
+        return logits.argmax(-1)
+    shares = (logits / temperature).softmax(-1)
+    return torch.multinomial(shares, 1, generator=generator)[:, 0]

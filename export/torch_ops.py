@@ -1,0 +1,91 @@
+"""Recipes in torch: what every use of one has in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from edgedec.models.blocks import Ops
+from edgedec.models.config import ModelConfig
+
+
+class TorchOps(Ops[Tensor]):
+    """`Ops` over tensors [B, T, features], but for what passes differ in: tokens and attention."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.config = config
+
+    @abstractmethod
+    def weight(self, name: str) -> Tensor:
+        """Returns the weight ``name``."""
+
+    def rms_norm(self, x: Tensor, weight: str) -> Tensor:
+        """Returns `x / sqrt(mean(x^2) + eps) * weight` in float32."""
+        g = self.weight(weight)
+        return functional.rms_norm(x.float(), g.shape, g, self.config.rms_norm_eps)
+
+    def head_norm(self, x: Tensor, weight: str) -> Tensor:
+        """Returns `rms_norm` of each head of ``x`` by itself."""
+        return self.rms_norm(split_heads(x, self.config.head_size), weight).flatten(-2)
+
+    def linear(self, x: Tensor, weight: str, bias: str | None = None) -> Tensor:
+        """Returns `x @ W.T + b`, computed as W is stored."""
+        matrix = self.weight(weight)
+        y = functional.linear(x.to(matrix.dtype), matrix)
+        return y if bias is None else y + self.weight(bias)
+
+    def gate(self, gate: Tensor, up: Tensor) -> Tensor:
+        """Returns `activation(gate) * up`."""
+        if self.config.activation == "gelu_tanh":
+            return functional.gelu(gate, approximate="tanh") * up
+        return functional.silu(gate) * up
+
+    def add(self, a: Tensor, b: Tensor) -> Tensor:
+        """Returns the sum."""
+        return a + b
+
+    def select_rows(self, x: Tensor) -> Tensor:
+        """Returns all rows."""
+        return x
+
+    def hidden(self, x: Tensor, layer: int) -> None:
+        """Notes nothing."""
+
+    def scale(self, x: Tensor, factor: float) -> Tensor:
+        """Returns ``x`` times ``factor``."""
+        return x * factor
+
+    def soft_cap(self, x: Tensor, bound: float) -> Tensor:
+        """Returns `bound * tanh(x / bound)`."""
+        return bound * torch.tanh(x / bound)
+
+    def scores(self, products: Tensor) -> Tensor:
+        """Returns products of q and k scaled, and capped where the model does that."""
+        scores, cap = products * self.config.product_scale, self.config.attention_softcap
+        return self.soft_cap(scores, cap) if cap else scores
+
+    def experts(self, x: Tensor, router: Tensor, prefix: str) -> Tensor:
+        """Raises, for mixtures of experts are refused before."""
+        raise NotImplementedError(prefix)
+
+
+def split_heads(x: Tensor, head_size: int) -> Tensor:
+    """Returns [B, T, H * d] as [B, T, H, d]."""
+    return x.reshape(*x.shape[:-1], -1, head_size)
+
+
+def rotated(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Returns heads [B, H, T, d], channel i rotated with channel i + d / 2.
+
+    Shapes: cos, sin [..., T, d / 2].
+    """
+    low, high = heads.chunk(2, dim=-1)
+    return torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1).to(heads.dtype)
+
+
+def has_fast_bfloat16(device: torch.device) -> bool:
+    """Returns whether the processor multiplies bfloat16 itself."""
+    return device.type == "cuda" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

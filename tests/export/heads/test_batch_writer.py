@@ -1,0 +1,125 @@
+"""Many texts written at once, by torch, against the NumPy reference of each alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec.models.config import LayerConfig
+from edgedec.models.errors import ConfigError
+from edgedec.models.reference import ReferenceModel
+
+torch = pytest.importorskip("torch", reason="needs the extra train")
+
+from edgedec.export.heads import batch_writer  # noqa: E402
+from edgedec.export.heads.batch_writer import BatchWriter, WritingPlan  # noqa: E402
+
+PROMPTS = [[3, 80, 7, 7, 41, 12], [5], [66, 2, 9]]
+MODELS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "biases": {"family": "qwen2", "has_qkv_bias": True, "is_head_tied": True},
+    "gemma": {
+        "family": "gemma3",
+        "has_qk_norm": True,
+        "has_post_norms": True,
+        "activation": "gelu_tanh",
+        "embedding_scale": 5.0,
+        "attention_softcap": 4.0,
+        "logit_softcap": 3.0,
+        "layers": [
+            dataclasses.asdict(LayerConfig(48, 1e4, window=3)),
+            dataclasses.asdict(LayerConfig(48, 1e6)),
+            dataclasses.asdict(LayerConfig(48, 0.0)),
+        ],
+    },
+}
+
+
+class Held:
+    """Weights of a `MemorySource`, as `BundleWeights` gives them."""
+
+    def __init__(self, source: Any) -> None:
+        self.shapes = {name: weight.shape for name, weight in source.weights.items()}
+        self.matrix = self.vector = lambda name: source.weights[name]
+
+
+@pytest.fixture(autouse=True)
+def in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_writer, "has_fast_bfloat16", lambda device: False)
+
+
+def greedy(source: Any, prompt: list[int], n_new: int) -> list[int]:
+    model, written, tokens = ReferenceModel(source, np.float64), [], prompt
+    for _ in range(n_new):
+        logits = model.forward(tokens, logit_rows=[len(tokens) - 1]).logits
+        model.commit(len(tokens))
+        written.append(int(logits[0].argmax()))
+        tokens = written[-1:]
+    return written
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_are_those_of_each_text_alone(make_source: Callable[..., Any], name: str) -> None:
+    source = make_source(**MODELS[name])
+    writer = BatchWriter(Held(source), source.config)
+    cache = writer.new_cache([len(prompt) for prompt in PROMPTS], 16)
+    longest = max(map(len, PROMPTS))
+    padded = [[0] * (longest - len(prompt)) + prompt for prompt in PROMPTS]
+    found = [writer.logits(torch.tensor(padded), cache)]
+    found.append(writer.logits(torch.full((len(PROMPTS), 2), 9), cache))
+    for row, prompt in enumerate(PROMPTS):
+        model = ReferenceModel(source, np.float64)
+        for step, tokens in enumerate((prompt, [9, 9])):
+            expected = model.forward(tokens, logit_rows=[len(tokens) - 1]).logits[0]
+            model.commit(len(tokens))
+            np.testing.assert_allclose(found[step][row], expected, atol=2e-5 * expected.std())
+
+
+def test_texts_end_where_their_end_comes(make_source: Callable[..., Any]) -> None:
+    source = make_source()
+    expected = [greedy(source, prompt, 12) for prompt in PROMPTS]
+    stop = expected[1][4]
+    ended = [text[: text.index(stop) + 1] if stop in text else text for text in expected]
+    plan = WritingPlan(12, 0.0, frozenset({stop}), seed=0)
+    n_written: list[int] = []
+    writer = BatchWriter(Held(source), source.config)
+    assert writer.write(PROMPTS, plan, n_written.append) == ended
+    assert n_written[-1] == sum(map(len, ended))
+
+
+def test_a_seed_decides_what_is_drawn(make_source: Callable[..., Any]) -> None:
+    writer = BatchWriter(Held(source := make_source()), source.config)
+    first, again, other = (
+        writer.write(PROMPTS, WritingPlan(8, 1.0, frozenset(), seed)) for seed in (1, 1, 2)
+    )
+    assert first == again != other
+
+
+def test_what_is_drawn_follows_the_probabilities(make_source: Callable[..., Any]) -> None:
+    source, n = make_source(), 4000
+    logits = ReferenceModel(source).forward([5], logit_rows=[0]).logits[0].astype(np.float64)
+    writer = BatchWriter(Held(source), source.config)
+    drawn = writer.write([[5]] * n, WritingPlan(1, 0.5, frozenset(), seed=0))
+    counts = np.bincount([text[0] for text in drawn], minlength=len(logits))
+    shares = np.exp((logits - logits.max()) / 0.5)
+    shares /= shares.sum()
+    spread = np.sqrt(n * shares * (1 - shares))
+    assert (np.abs(counts - n * shares) < 5 * spread + 3).all()
+
+
+def test_writing_can_be_ended(make_source: Callable[..., Any]) -> None:
+    writer = BatchWriter(Held(source := make_source()), source.config)
+    plan = WritingPlan(8, 0.0, frozenset(), seed=0)
+    written = writer.write(PROMPTS, plan, is_over=lambda: True)
+    assert [len(text) for text in written] == [1, 1, 1]
+
+
+def test_mixtures_of_experts_are_refused(make_source: Callable[..., Any], tmp_path: Path) -> None:
+    source = make_source(n_experts=4, n_experts_used=2)
+    with pytest.raises(ConfigError, match="mixtures of experts"):
+        BatchWriter(Held(source), source.config)
