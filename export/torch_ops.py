@@ -32,10 +32,12 @@ class TorchOps(Ops[Tensor]):
         return self.rms_norm(split_heads(x, self.config.head_size), weight).flatten(-2)
 
     def linear(self, x: Tensor, weight: str, bias: str | None = None) -> Tensor:
-        """Returns `x @ W.T + b`, computed as W is stored."""
+        """Returns `x @ W.T + b`, the products computed as W is stored."""
         matrix = self.weight(weight)
-        y = functional.linear(x.to(matrix.dtype), matrix)
-        return y if bias is None else y + self.weight(bias)
+        x, b = x.to(matrix.dtype), None if bias is None else self.weight(bias)
+        if b is None or b.dtype == matrix.dtype:
+            return functional.linear(x, matrix, b)
+        return functional.linear(x, matrix) + b
 
     def gate(self, gate: Tensor, up: Tensor) -> Tensor:
         """Returns `activation(gate) * up`."""
