@@ -90,7 +90,8 @@ def _show(manifest: BundleManifest, damaged: list[str] | None) -> None:
     facts |= _verified({key: value for key, value in verified.items() if key != "draft"})
     out.print(_facts(facts))
     for name, model in manifest.models.items():
-        n_bytes = sum(manifest.files[path].n_bytes for path in model.files)
+        shared = () if model is manifest.target else manifest.target.files
+        n_bytes = sum(manifest.files[path].n_bytes for path in model.files if path not in shared)
         title = name if name == model.kind else f"{name} ({model.kind})"
         out.print(f"\n[bold]{escape(title)}[/]  {bytes_text(n_bytes)}")
         own = _published(model) | _model_facts(model)
