@@ -48,7 +48,7 @@ def lsp(
     session: Annotated[
         str,
         typer.Option(
-            metavar="FILE", help="Keep here, for you alone, what was read, for the next start."
+            metavar="FOLDER", help="Keep here, for you alone, what was read, for the next start."
         ),
     ] = "",
     tcp: Annotated[

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 
 from edgedec.autocomplete import LearnedOffers
-from edgedec.models.errors import ConfigError
+from edgedec.models.errors import ConfigError, SessionError
 from edgedec.models.manifest import read_manifest
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.methods.store_source import tokenizer_sha256
 from edgedec.runtime.opening.options import EngineOptions
+
+N_SESSIONS = 8
+"""Most documents of which it is kept what was read."""
+
+SESSION_BYTES = 1 << 29
+"""Most bytes of all of them."""
+
+_SUFFIX = ".session"
 
 
 @dataclass(frozen=True)
@@ -18,7 +30,8 @@ class TypingMemory:
     """Where suggestions keep what they need again. Only their owner may read these files.
 
     learn: folder for what became of offers, and for lines written where something was offered.
-    session: file for what the model has read, so that the next start need not read it again.
+    session: folder for what the model has read of each of the latest documents, so that the next
+        start need not read them again.
     Empty: it is not kept.
     """
 
@@ -50,27 +63,67 @@ class TypingMemory:
         """
         return LearnedOffers(Path(self.learn).expanduser() / "offers.json") if self.learn else None
 
-    def recall(self, engine: Engine) -> None:
-        """Makes an engine know what was read before.
+    def recall(self, engine: Engine, bundle: Path) -> None:
+        """Makes an engine know what was read before, the latest document last.
 
         Raises:
-            SessionError: The file is damaged, or of another model; the engine is as it was.
+            SessionError: A file is damaged, or of another model; it is removed.
         """
-        if self.session and self._session.exists():
-            engine.load_session(self._session)
+        failures: list[SessionError] = []
+        for path in self._sessions():
+            if path.name.startswith(_digest(str(bundle.absolute()))):
+                try:
+                    engine.load_session(path)
+                except SessionError as error:
+                    failures.append(error)
+                    _remove(path)
+        if failures:
+            raise failures[0]
 
-    def keep(self, engine: Engine) -> None:
-        """Writes down what an engine has read last.
+    def keep(self, engine: Engine, bundle: Path, prompts: Mapping[str, Sequence[int]]) -> None:
+        """Writes down what an engine has read, a file for each document; removes the oldest ones.
+
+        Args:
+            prompts: Token ids by the document's name, the latest last.
 
         Raises:
             SessionError: It cannot be written.
         """
-        if self.session:
-            engine.save_session(self._session)
+        if not self.session:
+            return
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise SessionError(
+                f"cannot keep sessions in {self._folder}: {error.strerror}"
+            ) from None
+        for name, prompt in prompts.items():
+            file = f"{_digest(str(bundle.absolute()))}-{_digest(name)}{_SUFFIX}"
+            engine.save_session(self._folder / file, prompt)
+        newest_first = self._sessions()[::-1]
+        sizes = accumulate(path.stat().st_size for path in newest_first)
+        for i, (path, n_bytes) in enumerate(zip(newest_first, sizes, strict=True)):
+            if i >= N_SESSIONS or n_bytes > SESSION_BYTES:
+                _remove(path)
+
+    def _sessions(self) -> list[Path]:
+        """Returns the files in the folder, the oldest first."""
+        if not self.session:
+            return []
+        return sorted(self._folder.glob(f"*{_SUFFIX}"), key=lambda path: path.stat().st_mtime_ns)
 
     @property
-    def _session(self) -> Path:
+    def _folder(self) -> Path:
         return Path(self.session).expanduser()
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:16]
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()
 
 
 def share_of(text: str) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -27,6 +28,9 @@ from edgedec.runtime.engine import Engine
 _PASS_MS = 40.0  # a key that ends what is being computed waits for a pass of it
 
 _LIKELY = 0.5  # of a line on offer, for the next one to be computed before it is taken
+
+_N_PROMPTS = 8
+"""Documents of which it is known what was read of them last."""
 
 _NOWHERE = Document("", 0)
 """Where nothing is offered."""
@@ -81,6 +85,7 @@ class Autocompleter:
         self._failure: str | None = None
         self._is_paused = False
         self._is_closed = False
+        self._prompts: OrderedDict[str, list[int]] = OrderedDict()
         self._thread = threading.Thread(target=self._work, name="autocomplete", daemon=True)
         self._thread.start()
 
@@ -144,6 +149,11 @@ class Autocompleter:
     def reach(self) -> int:
         """Characters on either side of the cursor beyond which no document is looked at."""
         return self._layout.reach
+
+    @property
+    def prompts(self) -> dict[str, list[int]]:
+        """What the model read last of each document, the latest last. Units: token ids."""
+        return dict(self._prompts)
 
     def pause(self) -> None:
         """Computes no more until the next update, which may go on with what there is."""
@@ -250,10 +260,17 @@ class Autocompleter:
         tokens = self._layout.prompt(whole)
         if not tokens:
             return
+        self._note_prompt(window.name, tokens)
         stream = self._engine.stream(tokens, self._request(half), self._on_chunk)
         stream.watch()
         self._answer = Answer(whole, half, stream, self._asked_config)
         self.counts.n_requests += 1
+
+    def _note_prompt(self, name: str, tokens: list[int]) -> None:
+        self._prompts[name] = tokens
+        self._prompts.move_to_end(name)
+        if len(self._prompts) > _N_PROMPTS:
+            self._prompts.popitem(last=False)
 
     @property
     def _asked_config(self) -> AutocompleteConfig:

@@ -329,9 +329,10 @@ class Engine:
         with self._turns.taken():
             self._pool.forget()
 
-    def save_session(self, path: str | Path) -> None:
+    def save_session(self, path: str | Path, prompt: Sequence[int] | None = None) -> None:
         """Writes what the KV caches used last hold, the draft model's too.
 
+        prompt: token ids; what is known of them is written instead, from the prompt cache, too.
         Of a stream in progress that is what was computed so far. An older file at ``path`` is
         replaced when all of the new one is on the disk. Only the file's owner may read it, for it
         holds the text.
@@ -342,7 +343,7 @@ class Engine:
         memory, file = self._open.memory, checked_path("the session", path)
         self._tidy()
         with self._turns.taken():
-            memory.save(file)
+            memory.save(file, prompt)
 
     def load_session(self, path: str | Path) -> int:
         """Makes the KV caches hold what `save_session` wrote; returns the number of tokens.

@@ -133,7 +133,7 @@ class ServedModel(QObject):
         if old_completer is not None:
             old_completer.close()
         if old_engine is not None and old_source is not None and old_engine is not engine:
-            self._try(partial(old_source.memory.keep, old_engine))
+            self._keep(old_source, old_engine, old_completer)
             old_engine.close()
         self.serving.emit(source.bundle)
 
@@ -143,8 +143,13 @@ class ServedModel(QObject):
         stamp = stamp_of(bundle)
         engine = load(bundle, source.memory.options(bundle, usual))
         self._loaded = bundle, stamp
-        self._try(partial(source.memory.recall, engine))
+        self._try(partial(source.memory.recall, engine, bundle))
         return engine
+
+    def _keep(self, source: _Source, engine: Engine, completer: Autocompleter | None) -> None:
+        """Writes down what an engine has read, if that is wanted."""
+        prompts = {} if completer is None else completer.prompts
+        self._try(lambda: source.memory.keep(engine, find_bundle(source.bundle), prompts))
 
     def _try(self, action: Callable[[], None]) -> None:
         """Does something that may fail with no more than a remark."""
@@ -169,7 +174,7 @@ class ServedModel(QObject):
         if self._completer is not None:
             self._completer.close()
         if self._engine is not None and self._source is not None:
-            self._try(partial(self._source.memory.keep, self._engine))
+            self._keep(self._source, self._engine, self._completer)
             self._engine.close()
 
 

@@ -75,7 +75,7 @@ class EditorSettings:
         folder = Path(platformdirs.user_state_dir("edgedec"))
         return TypingMemory(
             str(folder / "learned") if self.learns else "",
-            str(folder / "desktop.session") if self.keeps_session else "",
+            str(folder / "sessions") if self.keeps_session else "",
         )
 
     def to_dict(self) -> dict[str, Any]:

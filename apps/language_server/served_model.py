@@ -147,7 +147,7 @@ class ServedModel:
         usual = EngineOptions(threads=source.threads, context=source.context)
         options = source.memory.options(source.folder, usual)
         engine = await asyncio.to_thread(partial(load, source.folder, options, report))
-        await self._try(partial(source.memory.recall, engine))
+        await self._try(partial(source.memory.recall, engine, source.folder))
         return engine
 
     async def _try(self, action: Callable[[], None]) -> None:
@@ -164,6 +164,7 @@ class ServedModel:
         if old_completer is not None:
             await asyncio.to_thread(old_completer.close)
         if old_engine is not None and old_engine is not engine:
-            if self._source is not None:
-                await self._try(partial(self._source.memory.keep, old_engine))
+            if (source := self._source) is not None and old_completer is not None:
+                prompts = old_completer.prompts
+                await self._try(partial(source.memory.keep, old_engine, source.folder, prompts))
             await asyncio.to_thread(old_engine.close)

@@ -13,7 +13,7 @@ from edgedec.runtime.sessions.model import Model
 from edgedec.runtime.sessions.pool import SequencePool
 from edgedec.runtime.sessions.prompt_cache import PromptCache
 from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.state import SessionState
+from edgedec.runtime.sessions.state import SessionState, cut
 from edgedec.runtime.text.common_prefix import common_prefix
 
 if TYPE_CHECKING:
@@ -82,15 +82,20 @@ class SessionMemory:
         if pieces:
             sequence.restore(*pieces)
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path, text: Sequence[int] | None = None) -> None:
         """Writes what the sequences used last hold, and what was loaded for models not open yet.
+
+        text: write what is known of it instead, wherever that is remembered.
 
         Raises:
             SessionError: The file cannot be written.
         """
         from edgedec.runtime.sessions.file import SavedModel, write_states
 
-        states = self._waiting | {role: p.latest.snapshot() for role, p in self._open().items()}
+        states = self._waiting | {
+            role: pool.latest.snapshot() if text is None else self._known_of(role, pool, text)
+            for role, pool in self._open().items()
+        }
         if not states.keys() <= self._known.keys():
             raise SessionError("this engine's model is of no bundle, so no file can name it")
         write_states(
@@ -115,6 +120,7 @@ class SessionMemory:
         for role, saved in states.items():
             pool = self._open().get(role)
             if pool is None:
+                self._set_aside(role, self._waiting.get(role))
                 self._waiting[role] = saved.state
                 continue
             sequence = pool.take_idle()
@@ -124,6 +130,30 @@ class SessionMemory:
 
     def _open(self) -> dict[str, SequencePool]:
         return {role: pool for role, pool in self._pools.items() if not pool.model.is_closed}
+
+    def _known_of(self, role: str, pool: SequencePool, text: Sequence[int]) -> SessionState:
+        """Returns the longest known prefix of ``text`` with its rows; it may be empty."""
+        sequence = pool.take(text)
+        try:
+            self.recall(role, sequence, [*text, 0])  # a prompt, whose last token is left out
+            n_known = common_prefix(sequence.tokens, text)
+            return sequence.snapshot(sequence.reachable(n_known))
+        finally:
+            pool.give_back(sequence)
+
+    def _set_aside(self, role: str, state: SessionState | None) -> None:
+        """Keeps what was loaded for a model that is not open yet, and more than one text of it."""
+        if state is None or self.prompt_cache.max_bytes == 0:
+            return
+        n_tokens = len(state.tokens)
+
+        def snapshot(stop: int, start: int) -> SessionState:
+            return SessionState(
+                state.tokens[:stop], start, cut(state.kv_rows, n_tokens, start, stop)
+            )
+
+        look_back = self._known[role].config.look_back
+        self.prompt_cache.insert(role, state.tokens, snapshot, look_back)
 
     def _remember(self, role: str, sequence: TokenSequence, n_kept: int) -> None:
         """Keeps what it holds if more than a few tokens behind ``n_kept`` will be lost."""

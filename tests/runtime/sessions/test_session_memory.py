@@ -333,6 +333,22 @@ def test_loading_remembers_what_it_replaces(make_engine: MakeEngine, tmp_path: P
     assert run(engine, [*B, 5])[1] == 80
 
 
+def test_a_text_that_was_read_before_the_latest_is_saved(
+    make_engine: MakeEngine, tmp_path: Path
+) -> None:
+    engine = make_engine(LazyModel(VOCAB))
+    run(engine, A)
+    run(engine, B)
+    for name, text in (("a", A), ("b", B), ("none", [9, 9, 9])):
+        engine.save_session(tmp_path / name, text)
+    fresh = make_engine(LazyModel(VOCAB))
+    assert fresh.load_session(tmp_path / "a") == len(A)
+    assert fresh.load_session(tmp_path / "b") == len(B)
+    assert fresh.load_session(tmp_path / "none") == 0
+    assert run(fresh, [*A, 5])[1] == len(A)
+    assert run(fresh, [*B, 5])[1] == len(B)
+
+
 def test_refused_files_change_nothing(make_engine: MakeEngine, tmp_path: Path) -> None:
     engine, other = make_engine(ToyModel(VOCAB)), make_engine(ToyModel(VOCAB), context=16)
     foreign = make_engine(ToyModel(VOCAB), fingerprint="another")
