@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from edgedec.autocomplete.config import AutocompleteConfig
-from edgedec.autocomplete.document import Window
+from edgedec.autocomplete.document import Document, Window
 from edgedec.runtime.requests.stream import Stream
 from edgedec.runtime.switching.stop_rule import StopRule
 
@@ -36,13 +36,20 @@ class Answer:
     """A text in the making that continues a window, and how far its reader has typed it.
 
     Args:
+        document: Of which ``window`` is what the model reads.
         window: Without ``half_word``, which is typed already and which the text begins with.
         stream: Watched, not begun.
     """
 
     def __init__(
-        self, window: Window, half_word: str, stream: Stream, config: AutocompleteConfig
+        self,
+        document: Document,
+        window: Window,
+        half_word: str,
+        stream: Stream,
+        config: AutocompleteConfig,
     ) -> None:
+        self._document = document
         self.window = window
         self.stream = stream
         self._half_word = half_word
@@ -133,6 +140,17 @@ class Answer:
             return False  # all of it is typed, and nothing more will come
         self._n_typed = len(typed)
         return True
+
+    def may_follow(self, document: Document) -> bool:
+        """Says whether `follow` may take what ``document`` becomes; in any thread, at once."""
+        at = self._document.offset + self._document.cursor
+        n_typed = document.offset + document.cursor - at
+        if document == self._document:
+            return True
+        if document.name != self._document.name or not 0 < n_typed <= document.cursor:
+            return False
+        typed = self._half_word + document.text[document.cursor - n_typed : document.cursor]
+        return not self._is_stopped and (self.text + "\0").startswith(typed)
 
     def _on_offer(self) -> Iterator[tuple[_Piece, str]]:
         """Yields the pieces that are on offer, and what of each is."""

@@ -24,8 +24,9 @@ from edgedec.models.errors import EdgedecError, SessionError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.cores.power import PowerSource
 from edgedec.runtime.engine import Engine
+from edgedec.runtime.sessions import under_way
 
-_PASS_MS = 40.0  # a key that ends what is being computed waits for a pass of it
+_PASS_MS = 40.0  # of a prompt that is being read; a key that ends a pass loses what is in it
 
 _LIKELY = 0.5  # of a line on offer, for the next one to be computed before it is taken
 
@@ -42,8 +43,8 @@ OnOffer = Callable[[Offer | None], None]
 class Autocompleter:
     """Keeps a suggestion for the newest state of a document. It owns a thread, not the engine.
 
-    A key that types what is on offer costs nothing; any other ends what is being computed within a
-    pass of the model. The model goes on beyond the line on offer, for a share of the time, so that
+    A key that types what is on offer costs nothing; any other ends what is being computed, in the
+    midst of a pass. The model goes on beyond the line on offer, for a share of the time, so that
     the next line is there when this one has been taken.
     """
 
@@ -72,9 +73,9 @@ class Autocompleter:
         self.counts = TypingCounts()
         self._changed = threading.Condition()
         self._wanted: Document | None = None  # not looked at yet
-        self._answered: Document | None = None  # that the answer was begun for
+        self._document = _NOWHERE  # that was looked at last, and what is read of it
         self._answer: Answer | None = None
-        self._window: Window | None = None  # of the state that was looked at last
+        self._window: Window | None = None
         self._future: Future[Offer | None] = Future()
         self._asked: Future[list[Offer]] = Future()
         self._n_asked = 0  # alternatives that were asked for and not looked for yet
@@ -119,6 +120,8 @@ class Autocompleter:
             self._wanted = self._place = document
             self._is_paused = False
             self.counts.n_updates += 1
+            if self._answer is None or not self._answer.may_follow(document):
+                self._end_pass()
             self._changed.notify()
             return self._future
 
@@ -168,6 +171,7 @@ class Autocompleter:
             self._version += 1
             self._wanted = self._place = _NOWHERE
             self._is_paused = False
+            self._end_pass()
             self._changed.notify()
 
     def see(self, document: Document) -> None:
@@ -186,6 +190,7 @@ class Autocompleter:
         with self._changed:
             self._is_closed = True
             self._cancel()
+            self._end_pass()
             self._changed.notify()
         if self._thread is not threading.current_thread():
             self._thread.join()
@@ -200,13 +205,20 @@ class Autocompleter:
         self._asked.cancel()
         self._n_asked = 0
 
+    def _end_pass(self) -> None:
+        """Ends a pass that nobody wants, in the midst of it; it raises in the thread."""
+        under_way.end_passes(thread=self._thread.ident)
+
     def _work(self) -> None:
         try:
             while self._take():
-                if self._n_asked:
-                    self._look_for_alternatives()
-                else:
-                    self._go_on()
+                try:
+                    if self._n_asked:
+                        self._look_for_alternatives()
+                    else:
+                        self._go_on()
+                except KeyboardInterrupt:  # what `_end_pass` raises
+                    self._begin_anew()
         except BaseException as error:
             with self._changed:
                 self._failure = f"autocomplete ended: {error}"
@@ -242,17 +254,26 @@ class Autocompleter:
 
     def _turn_to(self, document: Document) -> None:
         """Keeps the answer in the making if it still fits, begins another if not."""
-        window = self._window = self._layout.window(document)
+        window = self._layout.window(document)
+        self._document, self._window = document, window
         if self._journal is not None:
             self._journal.write(window)
         if self._answer is not None and self._answer.follow(window):
             self.counts.n_agreeing += 1
         else:
-            self._answered = document
-            self._begin(window)
+            self._begin(document, window)
         self._show()
 
-    def _begin(self, window: Window) -> None:
+    def _begin_anew(self) -> None:
+        """A pass was ended: what comes next is what is wanted by now, or what it was for."""
+        self.counts.n_stopped += 1
+        self._end()
+        with self._changed:
+            is_stale = self._wanted is not None or self._is_closed
+        if not is_stale and self._window is not None:
+            self._begin(self._document, self._window)
+
+    def _begin(self, document: Document, window: Window) -> None:
         if self._answer is not None:
             self.counts.n_stopped += not self._answer.is_ended
             self._end()
@@ -263,7 +284,7 @@ class Autocompleter:
         self._note_prompt(window.name, tokens)
         stream = self._engine.stream(tokens, self._request(half), self._on_chunk)
         stream.watch()
-        self._answer = Answer(whole, half, stream, self._asked_config)
+        self._answer = Answer(document, whole, half, stream, self._asked_config)
         self.counts.n_requests += 1
 
     def _note_prompt(self, name: str, tokens: list[int]) -> None:
@@ -293,7 +314,7 @@ class Autocompleter:
         """Ends a prompt that is being read for what nobody wants any more; its rows stay known."""
         answer = self._answer
         with self._changed:
-            is_other = self._wanted is not None and self._wanted != self._answered
+            is_other = self._wanted is not None and self._wanted != self._document
             is_stale = is_other or self._is_paused or self._is_closed
         if answer is not None and is_stale:
             self.counts.n_stopped += 1
@@ -328,7 +349,8 @@ class Autocompleter:
         self._end()  # what it has read is the alternatives' as well
         try:
             found = self._alternatives.find(place, version, n, lambda: not asked.cancelled())
-        except Unwanted:
+        except (Unwanted, KeyboardInterrupt):
+            asked.cancel()
             return
         with suppress(InvalidStateError):  # it may be cancelled in between
             asked.set_result(found)

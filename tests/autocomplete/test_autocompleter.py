@@ -12,6 +12,7 @@ import pytest
 from edgedec.autocomplete import AutocompleteConfig, Autocompleter, Document, Offer
 from edgedec.models.errors import ConfigError, SessionError
 from edgedec.runtime.engine import Engine
+from edgedec.runtime.sessions import under_way
 from edgedec.runtime.text.tokenizer import Tokenizer
 
 from ..runtime.conftest import Row, ToyModel, one_hot
@@ -211,6 +212,67 @@ def test_a_long_prompt_that_nobody_wants_any_more_is_read_no_further(
             assert offered(wanted) == "quick brown fox"
             assert completer.counts.n_stopped >= 1
             assert model.n_rows < 128 + 100
+
+
+class LongPass:
+    """The first pass of a toy model, which goes on until another thread ends it."""
+
+    def __init__(self, model: ToyModel) -> None:
+        self.has_begun = threading.Event()
+        self._is_ended = threading.Event()
+        self._model = model
+        model.before_pass = self._run
+
+    def end(self) -> None:
+        self._is_ended.set()
+
+    def _run(self) -> None:
+        self._model.before_pass = lambda: None
+        under_way.begin(self)
+        self.has_begun.set()
+        is_ended = self._is_ended.wait(30)
+        under_way.finish(self)
+        assert is_ended, "nobody ended it"
+        raise KeyboardInterrupt
+
+
+Act = Callable[[Autocompleter], Future[Offer | None] | None]
+
+
+@pytest.mark.parametrize(
+    ("act", "offer"),
+    [
+        (lambda completer: completer.update(at(25)), TEXT[25:44]),
+        (lambda completer: completer.dismiss(), None),
+        (lambda completer: completer.close(), None),
+        (lambda completer: under_way.end_passes() and None, TEXT[4:19]),  # by mistake
+    ],
+)
+def test_a_pass_that_nobody_wants_is_ended_in_the_midst_of_it(
+    engine: Engine, act: Act, offer: str | None
+) -> None:
+    assert isinstance(engine.model, ToyModel)
+    first = LongPass(engine.model)
+    with Autocompleter(engine, AutocompleteConfig(max_idle_cpu=0.0, method="plain")) as completer:
+        before = completer.update(at(4))
+        assert first.has_begun.wait(30)
+        after = act(completer) or before
+        if offer is None:
+            assert before.cancelled()
+        else:
+            assert offered(after) == offer
+            assert completer.counts.n_stopped == 1
+
+
+def test_alternatives_are_ended_in_the_midst_of_a_pass(engine: Engine) -> None:
+    assert isinstance(engine.model, ToyModel)
+    with Autocompleter(engine, AutocompleteConfig(max_idle_cpu=0.0, method="plain")) as completer:
+        assert offered(completer.update(at(4))) == TEXT[4:19]
+        first = LongPass(engine.model)
+        asked = completer.alternatives(2)
+        assert first.has_begun.wait(30)
+        assert offered(completer.update(at(25))) == TEXT[25:44]
+        assert asked.cancelled()
 
 
 def test_closed_and_failed_ones_say_so(engine: Engine) -> None:

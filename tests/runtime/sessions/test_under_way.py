@@ -87,6 +87,21 @@ def test_only_old_passes_are_ended(endless: Any, patience: threading.Timer) -> N
     assert patience.is_alive()
 
 
+def test_passes_of_other_threads_go_on(endless: Any, patience: threading.Timer) -> None:
+    ended = []
+    own = threading.get_ident()
+
+    def end() -> None:
+        ended.append(under_way.end_passes(thread=threading.get_ident()))
+        ended.append(under_way.end_passes(thread=own))
+
+    threading.Timer(0.2, end).start()
+    with pytest.raises(KeyboardInterrupt):
+        PassRunner().run(lambda options: endless.run(None, {"x": np.array(1)}, options))
+    assert ended == [0, 1]
+    assert patience.is_alive()
+
+
 def endless_bundle(bundle: Path, folder: Path) -> Path:
     """Returns a copy of a bundle whose first pass never ends."""
     made = folder / "endless.edgedec"
