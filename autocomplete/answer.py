@@ -19,6 +19,10 @@ def first_line(text: str) -> str:
     return text if end < 0 else text[:end]
 
 
+_NEAR = 256
+"""Characters by which a cursor moves so that most of a prompt stays as it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Piece:
     """A piece of an answer.
@@ -143,14 +147,21 @@ class Answer:
 
     def may_follow(self, document: Document) -> bool:
         """Says whether `follow` may take what ``document`` becomes; in any thread, at once."""
-        at = self._document.offset + self._document.cursor
-        n_typed = document.offset + document.cursor - at
         if document == self._document:
             return True
+        n_typed = self._moved(document)
         if document.name != self._document.name or not 0 < n_typed <= document.cursor:
             return False
         typed = self._half_word + document.text[document.cursor - n_typed : document.cursor]
         return not self._is_stopped and (self.text + "\0").startswith(typed)
+
+    def is_near(self, document: Document) -> bool:
+        """Says whether most of the prompt is that of ``document``, too."""
+        return document.name == self._document.name and abs(self._moved(document)) < _NEAR
+
+    def _moved(self, document: Document) -> int:
+        here = self._document.offset + self._document.cursor
+        return document.offset + document.cursor - here
 
     def _on_offer(self) -> Iterator[tuple[_Piece, str]]:
         """Yields the pieces that are on offer, and what of each is."""

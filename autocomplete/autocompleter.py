@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -20,6 +19,7 @@ from edgedec.autocomplete.journal import Journal
 from edgedec.autocomplete.layout import PromptLayout
 from edgedec.autocomplete.learned import LearnedOffers
 from edgedec.autocomplete.offer import Offer, TypingCounts
+from edgedec.autocomplete.reading import Reading
 from edgedec.models.errors import EdgedecError, SessionError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.cores.power import PowerSource
@@ -29,9 +29,6 @@ from edgedec.runtime.sessions import under_way
 _PASS_MS = 40.0  # of a prompt that is being read; a key that ends a pass loses what is in it
 
 _LIKELY = 0.5  # of a line on offer, for the next one to be computed before it is taken
-
-_N_PROMPTS = 8
-"""Documents of which it is known what was read of them last."""
 
 _NOWHERE = Document("", 0)
 """Where nothing is offered."""
@@ -81,12 +78,12 @@ class Autocompleter:
         self._n_asked = 0  # alternatives that were asked for and not looked for yet
         self._place = _NOWHERE
         self._version = 0
-        self._updated_s = 0.0
+        self._updated_s = self._ended_s = 0.0
         self._shown: tuple[int, str, bool] | None = None
         self._failure: str | None = None
         self._is_paused = False
         self._is_closed = False
-        self._prompts: OrderedDict[str, list[int]] = OrderedDict()
+        self._reading = Reading()
         self._thread = threading.Thread(target=self._work, name="autocomplete", daemon=True)
         self._thread.start()
 
@@ -120,7 +117,7 @@ class Autocompleter:
             self._wanted = self._place = document
             self._is_paused = False
             self.counts.n_updates += 1
-            if self._answer is None or not self._answer.may_follow(document):
+            if not self._is_of_use(document):
                 self._end_pass()
             self._changed.notify()
             return self._future
@@ -156,7 +153,7 @@ class Autocompleter:
     @property
     def prompts(self) -> dict[str, list[int]]:
         """What the model read last of each document, the latest last. Units: token ids."""
-        return dict(self._prompts)
+        return self._reading.prompts
 
     def pause(self) -> None:
         """Computes no more until the next update, which may go on with what there is."""
@@ -205,9 +202,19 @@ class Autocompleter:
         self._asked.cancel()
         self._n_asked = 0
 
+    def _is_of_use(self, document: Document) -> bool:
+        """Says whether the pass under way may serve ``document``, as far as is seen at once."""
+        answer = self._answer
+        if answer is None:
+            return False
+        is_read_on = self._reading.is_far_from_its_end and answer.is_near(document)
+        return is_read_on or answer.may_follow(document)
+
     def _end_pass(self) -> None:
         """Ends a pass that nobody wants, in the midst of it; it raises in the thread."""
-        under_way.end_passes(thread=self._thread.ident)
+        self._ended_s = time.perf_counter()
+        if not under_way.end_passes(thread=self._thread.ident):
+            self._ended_s = 0.0
 
     def _work(self) -> None:
         try:
@@ -236,7 +243,7 @@ class Autocompleter:
         with self._changed:
             while not (self._is_closed or self._has_work):
                 self._changed.wait()
-            document, self._wanted = self._wanted, None
+            document, self._wanted, self._ended_s = self._wanted, None, 0.0
             waited_s = time.perf_counter() - self._updated_s
         if self._is_closed:
             return False
@@ -267,6 +274,8 @@ class Autocompleter:
     def _begin_anew(self) -> None:
         """A pass was ended: what comes next is what is wanted by now, or what it was for."""
         self.counts.n_stopped += 1
+        if self._ended_s:
+            self.counts.cancel_ms.append(1000 * (time.perf_counter() - self._ended_s))
         self._end()
         with self._changed:
             is_stale = self._wanted is not None or self._is_closed
@@ -281,17 +290,11 @@ class Autocompleter:
         tokens = self._layout.prompt(whole)
         if not tokens:
             return
-        self._note_prompt(window.name, tokens)
+        self._reading.begin(window.name, tokens)
         stream = self._engine.stream(tokens, self._request(half), self._on_chunk)
         stream.watch()
         self._answer = Answer(document, whole, half, stream, self._asked_config)
         self.counts.n_requests += 1
-
-    def _note_prompt(self, name: str, tokens: list[int]) -> None:
-        self._prompts[name] = tokens
-        self._prompts.move_to_end(name)
-        if len(self._prompts) > _N_PROMPTS:
-            self._prompts.popitem(last=False)
 
     @property
     def _asked_config(self) -> AutocompleteConfig:
@@ -313,6 +316,7 @@ class Autocompleter:
     def _on_chunk(self, phase: str, done: int, total: int) -> None:
         """Ends a prompt that is being read for what nobody wants any more; its rows stay known."""
         answer = self._answer
+        self._reading.note(done)
         with self._changed:
             is_other = self._wanted is not None and self._wanted != self._document
             is_stale = is_other or self._is_paused or self._is_closed

@@ -37,7 +37,8 @@ class TypingCounts:
     many of those had been computed before. n_computed: new tokens. n_shown: of these, those that
     were on offer. n_drafted, n_accepted: tokens that drafters proposed, and those of them that were
     kept. origins: new tokens by who wrote them, as of `Offer.parts`. wait_ms: of the latest
-    updates, until what was being computed for older ones had made way.
+    updates, until what was being computed for older ones had made way. cancel_ms: of the latest
+    passes that were ended in their midst, until they had.
     """
 
     n_updates: int = 0
@@ -52,3 +53,4 @@ class TypingCounts:
     n_accepted: int = 0
     origins: Counter[str] = field(default_factory=Counter)
     wait_ms: deque[float] = field(default_factory=lambda: deque(maxlen=4096))
+    cancel_ms: deque[float] = field(default_factory=lambda: deque(maxlen=4096))

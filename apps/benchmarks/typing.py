@@ -144,6 +144,7 @@ def _row(method: str, typed: Sequence[Typed]) -> Row:
 
     first_ms = [ms for part in typed for ms in part.first_ms]
     wait_ms = [ms for part in typed for ms in part.counts.wait_ms]
+    cancel_ms = [ms for part in typed for ms in part.counts.cancel_ms]
     similarity = [s for part in typed for s in part.similarity]
     p50, p95, p99 = np.percentile(first_ms, [50, 95, 99]) if first_ms else [None] * 3
     return {
@@ -164,6 +165,7 @@ def _row(method: str, typed: Sequence[Typed]) -> Row:
         "n_computed": count("n_computed"),
         "shown_share": _share(count("n_shown"), count("n_computed")),
         "wait_ms_p99": float(np.percentile(wait_ms, 99)),
+        "cancel_ms_p99": float(np.percentile(cancel_ms, 99)) if cancel_ms else None,
         "cpu_s_per_1000": 1000 * total("cpu_s") / total("n_characters"),
     }
 
@@ -175,14 +177,15 @@ def _share(part: float, whole: float) -> float | None:
 def _markdown(document: dict[str, Any]) -> str:
     header = ["method", "keys saved", "first p50 ms", "p95", "p99", "keys with an offer",
               "offers exact", "similar", "taken", "prompt reused", "tokens shown", "wait p99 ms",
-              "CPU s a 1,000"]  # fmt: skip
+              "cancel p99 ms", "CPU s a 1,000"]  # fmt: skip
     keys = document["keys"]
     facts = (
         f"- {', '.join(document['files'])}: typed in real time, {keys['mean_ms']:.0f} ms between "
         f"keys, deviation {keys['deviation_ms']:.0f} (Dhakal et al., 2018), seeded\n"
         "- an offer that is right is taken, by one key, when the next key would be pressed; exact: "
         "it is the rest of the line; similar: to as much of it, 0 to 1\n"
-        "- tokens shown: of those computed; wait: until what was being computed had made way\n"
+        "- tokens shown: of those computed; wait: until what was being computed had made way; "
+        "cancel: of passes ended in their midst\n"
     )
     typed = table(header, [_cells(row) for row in document["rows"]]) + "\n" + facts
     return typed + _against_markdown(document)
@@ -234,5 +237,6 @@ def _cells(row: Row) -> list[str]:
         reused,
         shown,
         f"{row['wait_ms_p99']:.1f}",
+        "" if row["cancel_ms_p99"] is None else f"{row['cancel_ms_p99']:.1f}",
         f"{row['cpu_s_per_1000']:.1f}",
     ]

@@ -262,6 +262,42 @@ def test_a_pass_that_nobody_wants_is_ended_in_the_midst_of_it(
         else:
             assert offered(after) == offer
             assert completer.counts.n_stopped == 1
+            assert len(completer.counts.cancel_ms) == (after is not before)
+
+
+def test_a_long_prompt_is_read_on_whatever_is_typed_meanwhile(make_engine: Maker) -> None:
+    long = "one two three four " * 40
+    with make_engine(context=4096) as engine:
+        model = engine.model
+        assert isinstance(model, ToyModel)
+        passes: list[SlowPass] = []
+        model.before_pass = lambda: passes.append(SlowPass(0.03)) or passes[-1].run()
+        config = AutocompleteConfig(max_idle_cpu=0.0, method="plain")
+        with Autocompleter(engine, config) as completer:
+            for n in range(60):
+                completer.update(Document(long + n * "x", len(long) + n))
+                time.sleep(0.02)  # less than a pass takes
+            assert model.n_rows > 200
+            completer.update(Document("", 0))
+        assert any(one.is_ended.is_set() for one in passes)
+
+
+class SlowPass:
+    """A pass that takes a while, unless another thread ends it."""
+
+    def __init__(self, duration_s: float) -> None:
+        self.is_ended = threading.Event()
+        self._duration_s = duration_s
+
+    def end(self) -> None:
+        self.is_ended.set()
+
+    def run(self) -> None:
+        under_way.begin(self)
+        is_ended = self.is_ended.wait(self._duration_s)
+        under_way.finish(self)
+        if is_ended:
+            raise KeyboardInterrupt
 
 
 def test_alternatives_are_ended_in_the_midst_of_a_pass(engine: Engine) -> None:
