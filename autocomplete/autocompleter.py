@@ -27,7 +27,6 @@ from edgedec.runtime.engine import Engine
 from edgedec.runtime.sessions import under_way
 
 _PASS_MS = 40.0  # of a prompt that is being read; a key that ends a pass loses what is in it
-
 _LIKELY = 0.5  # of a line on offer, for the next one to be computed before it is taken
 
 _NOWHERE = Document("", 0)
@@ -367,25 +366,14 @@ class Autocompleter:
 
     def _end_of(self, answer: Answer) -> None:
         answer.stream.stop()
-        self._count(answer)
+        self.counts.add(answer.stream.result, answer.n_shown)
         self._show()
 
     def _end(self) -> None:
         answer, self._answer = self._answer, None
         if answer is not None and not answer.is_ended:
             answer.stream.stop()
-            self._count(answer)
-
-    def _count(self, answer: Answer) -> None:
-        result = answer.stream.result
-        stats = result.stats
-        self.counts.n_prompt += stats.n_reused_tokens + stats.n_prefill_tokens
-        self.counts.n_reused += stats.n_reused_tokens
-        self.counts.n_computed += len(result.token_ids)
-        self.counts.n_shown += answer.n_shown
-        self.counts.n_drafted += stats.n_proposed
-        self.counts.n_accepted += stats.n_accepted
-        self.counts.origins.update(result.origins)
+            self.counts.add(answer.stream.result, answer.n_shown)
 
     def _show(self) -> None:
         """Tells of what is on offer, if that is news."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
+from edgedec.runtime.requests.result import GenerationResult
+
 
 @dataclass(frozen=True)
 class Offer:
@@ -54,3 +56,14 @@ class TypingCounts:
     origins: Counter[str] = field(default_factory=Counter)
     wait_ms: deque[float] = field(default_factory=lambda: deque(maxlen=4096))
     cancel_ms: deque[float] = field(default_factory=lambda: deque(maxlen=4096))
+
+    def add(self, result: GenerationResult, n_shown: int) -> None:
+        """A text has ended, of which ``n_shown`` tokens were on offer."""
+        stats = result.stats
+        self.n_prompt += stats.n_reused_tokens + stats.n_prefill_tokens
+        self.n_reused += stats.n_reused_tokens
+        self.n_computed += len(result.token_ids)
+        self.n_shown += n_shown
+        self.n_drafted += stats.n_proposed
+        self.n_accepted += stats.n_accepted
+        self.origins.update(result.origins)

@@ -330,9 +330,8 @@ class Engine:
             self._pool.forget()
 
     def save_session(self, path: str | Path, prompt: Sequence[int] | None = None) -> None:
-        """Writes what the KV caches used last hold, the draft model's too.
+        """Writes what the KV caches used last hold, or is known of ``prompt``; the draft's too.
 
-        prompt: token ids; what is known of them is written instead, from the prompt cache, too.
         Of a stream in progress that is what was computed so far. An older file at ``path`` is
         replaced when all of the new one is on the disk. Only the file's owner may read it, for it
         holds the text.
