@@ -149,6 +149,13 @@ def export(
         str | None,
         typer.Option(metavar="MODEL", help="Smaller model to draft for MODEL, in the same bundle."),
     ] = None,
+    draft_target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TARGET",
+            help="As --target, for the draft model: on another device than MODEL's.",
+        ),
+    ] = None,
     draft_quantization: Annotated[
         Quantization,
         typer.Option(help="As --quant, for matrices of the draft model that have more bits."),
@@ -201,10 +208,14 @@ def export(
       edgedec export model.gguf -o phone.edgedec --target qnn --soc SM8650
 
       edgedec export large.gguf --draft small.gguf --draft-corpus src/ -o pair.edgedec
+
+      edgedec export large.gguf --draft small.gguf --draft-target ort -o two.edgedec
     """
     layers = options.parse_layers(hidden_layers)
     exits = options.parse_layers(exit_layers, "--exit")
     head_size = _parse_vocabulary(draft_vocabulary)
+    if draft is None and draft_target is not None:
+        raise ConfigError("--draft-target needs --draft MODEL")
     if draft is None and not exits and (draft_vocabulary or draft_corpus):
         raise ConfigError("--draft-vocabulary and --draft-corpus need --draft MODEL or --exit E")
     with needs_export_extra():
@@ -226,7 +237,9 @@ def export(
         is_overwrite_allowed=force,
         draft=None
         if draft is None
-        else DraftModelConfig(draft, draft_quantization.value, head_size, draft_corpus),
+        else DraftModelConfig(
+            draft, draft_quantization.value, head_size, draft_corpus, draft_target
+        ),
         kv_format=None if kv_cache is None else kv_cache.value,
         calibrate=calibrate,
         target_bits=target_bits,

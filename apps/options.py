@@ -174,6 +174,16 @@ Device = Annotated[
 ]
 
 
+DraftProvider = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="As --provider, for the draft model alone."),
+]
+DraftDevice = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="As --device, for the draft model alone."),
+]
+
+
 _SAMPLING = (
     "temperature", "top_k", "top_p", "min_p",
     "repetition_penalty", "presence_penalty", "frequency_penalty",
@@ -190,6 +200,8 @@ class LoadOptions:
     draft: Draft = None
     provider: Provider = None
     device: Device = None
+    draft_provider: DraftProvider = None
+    draft_device: DraftDevice = None
 
     def load(
         self,
@@ -210,6 +222,8 @@ class LoadOptions:
             overlap=overlap,
             provider=self.provider,
             device=self.device,
+            draft_provider=self.draft_provider,
+            draft_device=self.draft_device,
         )
         return load(bundle, loading, on_progress)
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from edgedec.export.quantize import MIXED, SCHEMES
 from edgedec.models.errors import ConfigError
 from edgedec.models.graph import KVFormat, as_kv_format
-from edgedec.targets import device_target
+from edgedec.models.model_entry import DRAFT_MODEL, TARGET_MODEL
+from edgedec.targets import DeviceTarget, device_target
 from edgedec.targets.qualcomm_socs import SOCS, find_soc
 from edgedec.targets.triples import find_triple
 
@@ -28,15 +29,19 @@ class DraftModelConfig:
     more bits. head_size: tokens its LM head knows, 0 for all; None trims vocabularies of
     more than twice `DRAFT_HEAD_SIZE` to that. corpus: text or code, a file or a folder, whose most
     frequent tokens the trimmed head knows; None takes those the tokenizer ranks first.
+    device_target: what its graph is made for; the target model's when None.
     """
 
     source: str
     quantization: str = "int4"
     head_size: int | None = None
     corpus: Path | None = None
+    device_target: str | None = None
 
     def __post_init__(self) -> None:
         _check_scheme(self.quantization)
+        if self.device_target is not None:
+            device_target(self.device_target)
         if self.quantization == MIXED:
             raise ConfigError("a draft model cannot be mixed: choose another --draft-quantization")
         if self.head_size is not None and self.head_size < 0:
@@ -142,8 +147,21 @@ class ExportConfig:
     @property
     def kernels_triple(self) -> str | None:
         """The machine whose kernels the bundle brings; None without kernels of its own."""
-        compiler = self.compiler or device_target(self.device_target).compiler
-        return self.triple if compiler == "fused" else None
+        return self.triple if self.compiler_of(TARGET_MODEL) == "fused" else None
+
+    def device_of(self, kind: str) -> DeviceTarget:
+        """Returns what the model of this kind is made for."""
+        own = self.draft.device_target if kind == DRAFT_MODEL and self.draft else None
+        return device_target(own or self.device_target)
+
+    def compiler_of(self, kind: str) -> str:
+        """Returns who makes the graph of the model of this kind."""
+        device = self.device_of(kind)
+        return (
+            self.compiler
+            if self.compiler and device.name == self.device_target
+            else device.compiler
+        )
 
 
 def _check_corpus(corpus: Path | None) -> None:
@@ -174,7 +192,7 @@ def _check_triple(config: ExportConfig) -> None:
 
 
 def _check_soc(config: ExportConfig) -> None:
-    is_wanted = device_target(config.device_target).compiler == "qnn"
+    is_wanted = "qnn" in (config.compiler_of(TARGET_MODEL), config.compiler_of(DRAFT_MODEL))
     if config.soc is not None:
         find_soc(config.soc)
     if is_wanted and config.soc is None:
@@ -186,7 +204,7 @@ def _check_soc(config: ExportConfig) -> None:
 
 
 def _check_calibration(config: ExportConfig) -> None:
-    measures = device_target(config.device_target).compiler == "qnn"  # the ranges of activations
+    measures = config.compiler_of(TARGET_MODEL) == "qnn"  # the ranges of activations
     if config.calibrate is not None and config.quantization == "keep" and not measures:
         raise ConfigError("--calibrate needs --quant int4, int4-min, int8, int8-min or mixed")
     is_mixed = config.quantization == MIXED

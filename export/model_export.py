@@ -11,7 +11,7 @@ from edgedec.export.checkpoint import Published
 from edgedec.export.config import ExportConfig
 from edgedec.export.quantize import TensorError
 from edgedec.models.model_entry import ModelEntry
-from edgedec.targets import DeviceTarget, device_target
+from edgedec.targets import DeviceTarget
 
 Phases = tuple[tuple[str, Callable[[Any], None]], ...]
 """Names, and functions that each fill in their part of a model."""
@@ -48,12 +48,12 @@ class ModelExport:
     @property
     def device(self) -> DeviceTarget:
         """What the bundle is made for."""
-        return device_target(self.config.device_target)
+        return self.config.device_of(self.kind)
 
     @property
     def compiler(self) -> str:
         """Who makes its graph."""
-        return self.config.compiler or self.device.compiler
+        return self.config.compiler_of(self.kind)
 
     def listed(self, name: str) -> str:
         """Returns what the manifest calls the file ``name`` of the model."""

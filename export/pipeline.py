@@ -25,7 +25,6 @@ from edgedec.export.texts import read_draft, read_target
 from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.manifest import BundleManifest
 from edgedec.models.model_entry import DRAFT_MODEL, TARGET_MODEL
-from edgedec.targets import device_target
 from edgedec.targets.triples import find_triple
 
 OnProgress = Callable[[str, int, int], None]
@@ -94,7 +93,7 @@ def _open(config: ExportConfig) -> dict[str, _Making]:
             source=source,
             quantization=config.draft.quantization,
         )
-        then = tuple((f"{name} draft", run) for name, run in _phases(config))
+        then = tuple((f"{name} draft", run) for name, run in _phases(config, DRAFT_MODEL))
         makings[DRAFT_MODEL] = _Making(make, FIRST_DRAFT_PHASES, then)
     return makings
 
@@ -119,12 +118,12 @@ def _open_target(config: ExportConfig) -> _Making:
         quantization=config.quantization,
         hidden_layers=tuple(sorted({*config.hidden_layers, *(exits.layers if exits else ())})),
     )
-    return _Making(make, FIRST_PHASES, (*_phases(config), *_last_phases(config)))
+    return _Making(make, FIRST_PHASES, (*_phases(config, TARGET_MODEL), *_last_phases(config)))
 
 
-def _phases(config: ExportConfig) -> Phases:
+def _phases(config: ExportConfig, kind: str) -> Phases:
     """Returns the phases behind the first: quantise, those of the compiler, verify."""
-    return recipe_phases(config.compiler or device_target(config.device_target).compiler)
+    return recipe_phases(config.compiler_of(kind))
 
 
 def _last_phases(config: ExportConfig) -> Phases:

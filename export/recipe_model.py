@@ -32,7 +32,8 @@ class RecipeModel(ModelExport):
     @property
     def kv_format(self) -> KVFormat:
         """Format of the KV cache."""
-        return self.config.kv_format or self.device.kv_formats[0]
+        wanted, known = self.config.kv_format, self.device.kv_formats
+        return wanted if wanted in known else known[0]
 
     @property
     def returned_layers(self) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -51,6 +52,12 @@ class DraftSource:
     def model(self) -> KnownModel:
         """The draft model as a memory knows it."""
         return KnownModel(self.fingerprint, self.entry.config, self.context)
+
+    @property
+    def costs_key(self) -> str:
+        """A short name of the model and where it computes, which its costs depend on."""
+        found = f"{self.fingerprint} {self.entry.contract.providers[:1]}"
+        return hashlib.sha256(found.encode()).hexdigest()[:12]
 
     def open(self) -> DraftRole:
         """Returns the draft model, opened.

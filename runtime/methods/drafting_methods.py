@@ -104,7 +104,7 @@ class DraftingMethods:
         draft, head = self._parts.draft, self._parts.head
         if head is not None and find_drafter(name).need is head.need:
             return f"head-{head.identity}"
-        return f"draft-{draft.fingerprint[:12]}" if name == DRAFT and draft else name
+        return f"draft-{draft.costs_key}" if name == DRAFT and draft else name
 
     def _chosen(self, name: str) -> tuple[list[str], list[str]]:
         """Returns the free drafters and those with a model that a method has."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from edgedec.models.model_entry import ModelEntry
+from edgedec.runtime.opening.options import EngineOptions
 
 
 def on_device(
@@ -25,3 +26,17 @@ def on_device(
 
         entry = on_openvino_device(entry, device, must_run)
     return entry
+
+
+def draft_on_device(entry: ModelEntry, options: EngineOptions) -> ModelEntry:
+    """Returns the draft model ``entry`` where ``options`` put it.
+
+    What they name for it alone it has to run on; else it is where the target model is, if it can.
+
+    Raises:
+        ConfigError: There is no such provider or device, or its graph does not run there.
+    """
+    provider, device = options.draft_provider, options.draft_device
+    if provider is None and device is None:
+        return on_device(entry, options.provider, options.device, must_run=False)
+    return on_device(entry, provider, device)

@@ -24,10 +24,10 @@ from edgedec.runtime.opening.bundle_parts import (
     prompt_encoder,
     tuned,
 )
-from edgedec.runtime.opening.devices import on_device
+from edgedec.runtime.opening.devices import draft_on_device, on_device
 from edgedec.runtime.opening.loading import load_together
 from edgedec.runtime.opening.options import EngineOptions
-from edgedec.runtime.opening.split_cores import split_cores
+from edgedec.runtime.opening.split_cores import at_home, split_cores
 from edgedec.runtime.sessions.memory import DRAFT, TARGET, KnownModel, SessionMemory
 from edgedec.runtime.sessions.prefill import Progress
 from edgedec.runtime.text.tokenizer import TOKENIZER_NAME
@@ -83,12 +83,19 @@ def load(
         cores = placed.first(draft_threads)
         draft = replace(
             draft,
-            entry=on_device(draft.entry, options.provider, options.device, must_run=False),
+            entry=draft_on_device(draft.entry, options),
             memory=memory,
             affinity=cores,
             mapped=_find_mapped_reading(folder, manifest, options, draft_threads, cores),
         )
+    elif options.draft_provider or options.draft_device:
+        raise ConfigError(
+            "draft_provider and draft_device are of a draft model, and there is none: export the "
+            "bundle with --draft, or name one with --draft"
+        )
     split = split_cores(options.overlap, placed, threads, entry, draft)
+    if draft is not None and split.is_on:
+        draft = at_home(draft, split)
     model, tokenizer = load_together(folder, entry, threads, placed)
     report("load", 2, 2)
     try:

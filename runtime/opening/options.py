@@ -39,6 +39,7 @@ class EngineOptions:
         model runs on it, too, if its graph can.
     device: OpenVINO's, of `edgedec.targets.openvino_devices`, for bundles of the target openvino;
         the CPU when None. A draft model runs on it, too, if its graph can.
+    draft_provider, draft_device: of the draft model alone.
     """
 
     threads: int | None = None
@@ -52,6 +53,8 @@ class EngineOptions:
     overlap: str = AUTO
     provider: str | None = None
     device: str | None = None
+    draft_provider: str | None = None
+    draft_device: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("threads", "draft_threads", "context"):
@@ -68,12 +71,14 @@ class EngineOptions:
             checked_path("draft", self.draft)
         if self.store is not None:
             checked_path("store", self.store)
-        if self.provider is not None:
-            check_type("provider", self.provider, str, "the name of a provider or None")
-            find_provider(self.provider)
-        if self.device is not None:
-            check_type("device", self.device, str, "the name of a device or None")
-            check_openvino_device(self.device)
+        for name in ("provider", "draft_provider"):
+            if (value := getattr(self, name)) is not None:
+                check_type(name, value, str, "the name of a provider or None")
+                find_provider(value)
+        for name in ("device", "draft_device"):
+            if (value := getattr(self, name)) is not None:
+                check_type(name, value, str, "the name of a device or None")
+                check_openvino_device(value)
         check_count("prompt_cache_mb", self.prompt_cache_mb, 0, "0 for none")
         if self.affinity is not None:
             checked_counts("affinity", self.affinity, "processors")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edgedec.models.errors import ConfigError
@@ -18,6 +19,9 @@ AUTO, ON, OFF = MODES = ("auto", "on", "off")
 
 _AUTO_CORES = 4
 """With fewer, what a draft model takes from the target model is more than it can give back."""
+
+_ON_PROCESSORS = ("CPUExecutionProvider", "CPU")
+"""Providers and devices that compute on this machine's processors."""
 
 _DRAFT_SHARE = 4
 """One core in so many drafts: the target model's pass is the longer one, and waits for memory."""
@@ -44,7 +48,10 @@ def split_cores(
     obstacle = _obstacle(cores, target, draft)
     if mode == ON and obstacle:
         raise ConfigError(f"overlap is on, but {obstacle}")
-    if obstacle or (mode == AUTO and len(cores) < _AUTO_CORES):
+    is_measured = mode == AUTO
+    if not obstacle and draft is not None and _is_elsewhere(target, draft.entry):
+        return CoreSplit(target=affinity, is_measured=is_measured, reason="")
+    if obstacle or (is_measured and len(cores) < _AUTO_CORES):
         reason = (
             obstacle or f"{len(cores)} cores to divide, and fewer than {_AUTO_CORES} do not pay"
         )
@@ -53,21 +60,39 @@ def split_cores(
     return CoreSplit(
         target=Affinity(tuple(cores[:-n_draft])),
         draft=Affinity(tuple(cores[-n_draft:])),
-        is_measured=mode == AUTO,
+        is_measured=is_measured,
         reason="",
     )
+
+
+def at_home(draft: DraftSource, split: CoreSplit) -> DraftSource:
+    """Returns the draft model on the cores that overlap gives it, if it cannot change them."""
+    if _is_movable(draft.entry) or not split.draft.processors:
+        return draft
+    return replace(draft, affinity=split.draft, threads=len(split.draft.processors))
+
+
+def _is_movable(entry: ModelEntry) -> bool:
+    """Says whether a model changes processors: its KV cache belongs to no one session."""
+    return entry.contract.kv.kind == "panels"
+
+
+def _is_elsewhere(target: ModelEntry, draft: ModelEntry) -> bool:
+    """Says whether one of two models computes on no processor of this machine."""
+    firsts = [entry.contract.providers[:1] for entry in (target, draft)]
+    return any(first and first[0] not in _ON_PROCESSORS for first in firsts)
 
 
 def _obstacle(cores: Sequence[int], target: ModelEntry, draft: DraftSource | None) -> str:
     """Returns why two models cannot compute at the same time; empty if they can."""
     if draft is None:
         return "there is no draft model: export the bundle with --draft, or name one with --draft"
-    # A KV cache written in place belongs to no one session of ONNX Runtime.
-    kinds = [entry.contract.kv.kind for entry in (target, draft.entry)]
-    if kinds != ["panels", "panels"]:
+    if _is_elsewhere(target, draft.entry):
+        return ""
+    if not _is_movable(target):
         return (
-            f"the two models have KV caches of the kinds {' and '.join(kinds)}, and only models "
-            "with panels change processors: export both with --target cpu"
+            f"the target model has a KV cache of the kind {target.contract.kv.kind}, and only "
+            "models with panels change processors: export it with --target cpu"
         )
     if len(cores) < 2:
         return "there is only one core to divide: allow more threads or processors"

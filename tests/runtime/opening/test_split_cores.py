@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,12 +16,19 @@ from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.cores.core_split import CoreSplit
 from edgedec.runtime.cores.machine import one_processor_per_core, physical_cores
+from edgedec.runtime.methods.draft_source import DraftSource
 from edgedec.runtime.opening import split_cores as splitting
-from edgedec.runtime.opening.split_cores import split_cores
+from edgedec.runtime.opening.split_cores import at_home, split_cores
 from edgedec.runtime.sessions.token_tree import TokenTree
 
-FUSED: Any = SimpleNamespace(contract=SimpleNamespace(kv=SimpleNamespace(kind="panels")))
-PORTABLE: Any = SimpleNamespace(contract=SimpleNamespace(kv=SimpleNamespace(kind="rows")))
+
+def entry(kind: str, provider: str = "CPUExecutionProvider") -> Any:
+    contract = SimpleNamespace(kv=SimpleNamespace(kind=kind), providers=(provider,))
+    return SimpleNamespace(contract=contract)
+
+
+FUSED, PORTABLE = entry("panels"), entry("rows")
+ON_GPU = entry("rows", "CUDAExecutionProvider")
 
 
 def split(
@@ -71,14 +79,33 @@ def test_threads_and_affinity_bound_it(cores: Any) -> None:
     assert (pinned.target.processors, pinned.draft.processors) == ((9, 2, 5), (7,))
 
 
+def test_a_draft_model_that_cannot_move_stays_on_its_share(cores: Any) -> None:
+    cores(*range(8))
+    found = split(draft=PORTABLE)
+    assert found.is_on
+    source: Any = DraftSource(Path(), PORTABLE, None, 0, 8, 0, "")
+    assert at_home(source, found).affinity.processors == found.draft.processors == (6, 7)
+    assert at_home(source, found).threads == 2
+    movable = replace(source, entry=FUSED)
+    assert at_home(movable, found) is movable
+
+
+@pytest.mark.parametrize("fields", [{"draft": ON_GPU}, {"target": ON_GPU}])
+def test_nothing_is_divided_between_two_devices(cores: Any, fields: dict[str, Any]) -> None:
+    cores(0)
+    found = split(**fields)
+    assert found.is_on
+    assert found.is_measured
+    assert not found.draft.processors
+
+
 @pytest.mark.robustness
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
         ({"draft": None}, "there is no draft model"),
         ({"threads": 1}, "there is only one core to divide"),
-        ({"draft": PORTABLE}, "KV caches of the kinds panels and rows, and only models"),
-        ({"target": PORTABLE}, "KV caches of the kinds rows and panels, and only models"),
+        ({"target": PORTABLE}, "the target model has a KV cache of the kind rows, and only models"),
     ],
 )
 def test_what_stands_in_its_way(cores: Any, fields: dict[str, Any], reason: str) -> None:

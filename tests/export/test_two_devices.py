@@ -1,0 +1,137 @@
+"""Bundles whose draft model is made for another device than their target model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import edgedec
+from edgedec import Engine, EngineOptions, GenerationConfig, SamplingConfig
+from edgedec.export.config import DraftModelConfig, ExportConfig
+from edgedec.export.pipeline import export
+from edgedec.models.errors import ConfigError
+from edgedec.models.manifest import read_manifest
+from edgedec.runtime.cores.machine import physical_cores
+from edgedec.runtime.decoding.cost_book import CostBook
+from edgedec.runtime.decoding.cost_table import CostTable
+from edgedec.runtime.methods.draft_source import find_draft
+from edgedec.runtime.sessions.passes import Passes
+from edgedec.runtime.sessions.sequence import TokenSequence
+
+GgufMaker = Callable[..., Path]
+
+PROMPT = "he hello hello he hello he 12 12 he hello hello he"
+PAIRS = [("cpu", "ort"), ("ort", "cpu"), ("cpu", "openvino"), ("openvino", "cpu")]
+BACKENDS = {"cpu": "fused", "ort": "ort", "openvino": "openvino"}
+
+
+@pytest.fixture(scope="module", params=PAIRS, ids="-".join)
+def pair(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """Targets of the target and of the draft model."""
+    target, draft = request.param
+    if "openvino" in request.param:
+        pytest.importorskip("openvino")
+    return target, draft
+
+
+def exported(gguf: Path, path: Path, target: str, draft: str) -> Path:
+    """Returns a bundle of a model that drafts for itself, each time on a device of its own."""
+    wanted = DraftModelConfig(str(gguf), "keep", device_target=draft)
+    export(ExportConfig(str(gguf), path, device_target=target, context=128, draft=wanted))
+    return path
+
+
+@pytest.fixture(scope="module")
+def bundle(
+    smooth_gguf: Path, pair: tuple[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    return exported(smooth_gguf, tmp_path_factory.mktemp("-".join(pair)) / "b", *pair)
+
+
+@pytest.fixture(scope="module")
+def engine(bundle: Path) -> Iterator[Engine]:
+    with edgedec.load(bundle, EngineOptions(threads=1)) as engine:
+        yield engine
+
+
+def test_the_manifest_says_what_runs_each_model(bundle: Path, pair: tuple[str, str]) -> None:
+    models = read_manifest(bundle).models
+    found = models["target"].contract.backend, models["draft"].contract.backend
+    assert found == tuple(BACKENDS[name] for name in pair)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_whatever_drafts_the_text_is_the_targets(
+    engine: Engine, pair: tuple[str, str], temperature: float
+) -> None:
+    sampling = SamplingConfig(temperature=temperature)
+    config = GenerationConfig(max_new_tokens=24, ignore_eos=True, sampling=sampling, seed=3)
+
+    def write(method: str) -> edgedec.GenerationResult:
+        return engine.generate(PROMPT, replace(config, method=method))
+
+    plain, drafted = write("plain"), write("draft")
+    assert drafted.stats.n_accepted > 0
+    assert drafted.lossless == plain.lossless == (True if pair[0] == "cpu" else "up to ties")
+    if pair[0] == "cpu":
+        assert drafted.token_ids == plain.token_ids == write("auto").token_ids
+
+
+def test_auto_weighs_what_each_model_costs_where_it_is(
+    engine: Engine, pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weighed, of = {}, CostBook.of
+
+    def noted(book: CostBook, role: str, sequence: TokenSequence) -> Passes[CostTable]:
+        weighed[role.partition("-")[0]] = sequence.model.contract.backend
+        return of(book, role, sequence)
+
+    monkeypatch.setattr(CostBook, "of", noted)
+    stream = engine.stream(PROMPT, GenerationConfig(max_new_tokens=24, ignore_eos=True))
+    assert "".join(stream)
+    assert stream.explain()
+    assert weighed == {"target": BACKENDS[pair[0]], "draft": BACKENDS[pair[1]]}
+
+
+def test_costs_are_of_a_device(bundle: Path) -> None:
+    source = find_draft(bundle, read_manifest(bundle), True, 1, 128)
+    assert source is not None
+    contract = replace(source.entry.contract, providers=("CUDAExecutionProvider",))
+    other = replace(source, entry=replace(source.entry, contract=contract))
+    assert other.costs_key != source.costs_key
+
+
+@pytest.mark.skipif(physical_cores() < 2, reason="one core cannot be divided")
+def test_both_compute_at_once(bundle: Path, pair: tuple[str, str]) -> None:
+    options = EngineOptions(threads=2, overlap="on")
+    if pair[0] != "cpu":
+        with pytest.raises(ConfigError, match="the target model has a KV cache of the kind"):
+            edgedec.load(bundle, options)
+        return
+    config = GenerationConfig(max_new_tokens=24, ignore_eos=True, method="draft")
+    with edgedec.load(bundle, options) as engine:
+        drafted = engine.generate(PROMPT, config)
+        assert (
+            drafted.token_ids == engine.generate(PROMPT, replace(config, method="plain")).token_ids
+        )
+    assert drafted.stats.n_early > 0
+
+
+@pytest.mark.robustness
+def test_a_draft_model_runs_where_it_is_told_or_not_at_all(
+    bundle: Path, pair: tuple[str, str]
+) -> None:
+    if pair == ("cpu", "openvino"):
+        edgedec.load(bundle, EngineOptions(draft_device="CPU")).close()
+        with pytest.raises(ConfigError, match="OpenVINO finds no NPU"):
+            edgedec.load(bundle, EngineOptions(draft_device="NPU"))
+    else:
+        with pytest.raises(ConfigError, match="OpenVINO does not run this bundle's graph"):
+            edgedec.load(bundle, EngineOptions(draft_device="CPU"))
+    with pytest.raises(ConfigError, match="expected one of CPU, GPU, NPU"):
+        EngineOptions(draft_device="TPU")
+    with pytest.raises(ConfigError, match="of a draft model, and there is none"):
+        edgedec.load(bundle, EngineOptions(draft=False, draft_provider="cpu"))
