@@ -258,7 +258,7 @@ def draft(
             help="What is made small: kl, reverse-kl, jsd, or tvd, the share of drafts rejected.",
         ),
     ] = "kl",
-    quantization: Quantization = "int4",
+    quantization: Quantization = "int8",
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:

@@ -29,7 +29,7 @@ class DraftJob:
     n_layers: int | None = None
     origin: Path | None = None
     loss: str = "kl"
-    scheme: str = "int4"
+    scheme: str = "int8"
 
     def __post_init__(self) -> None:
         self.options.check()

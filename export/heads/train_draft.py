@@ -54,7 +54,7 @@ class DraftPlan:
     training: TrainingPlan
     n_layers: int | None = None
     n_logits: int = 8192
-    scheme: str = "int4"
+    scheme: str = "int8"
     loss: str = "kl"
 
     def __post_init__(self) -> None:
