@@ -80,8 +80,7 @@ class Autocompleter:
         self._updated_s = self._ended_s = 0.0
         self._shown: tuple[int, str, bool] | None = None
         self._failure: str | None = None
-        self._is_paused = False
-        self._is_closed = False
+        self._is_paused = self._is_closed = False
         self._reading = Reading()
         self._thread = threading.Thread(target=self._work, name="autocomplete", daemon=True)
         self._thread.start()
@@ -276,9 +275,7 @@ class Autocompleter:
         if self._ended_s:
             self.counts.cancel_ms.append(1000 * (time.perf_counter() - self._ended_s))
         self._end()
-        with self._changed:
-            is_stale = self._wanted is not None or self._is_closed
-        if not is_stale and self._window is not None:
+        if self._window is not None and self._wanted is None and not self._is_closed:
             self._begin(self._document, self._window)
 
     def _begin(self, document: Document, window: Window) -> None:
@@ -317,9 +314,12 @@ class Autocompleter:
         answer = self._answer
         self._reading.note(done)
         with self._changed:
-            is_other = self._wanted is not None and self._wanted != self._document
-            is_stale = is_other or self._is_paused or self._is_closed
-        if answer is not None and is_stale:
+            wanted, is_stale = self._wanted, self._is_paused or self._is_closed
+        if answer is None:
+            return
+        if wanted not in (None, self._document):
+            is_stale |= done < total or not answer.may_follow(wanted)  # one token costs nothing
+        if is_stale:
             self.counts.n_stopped += 1
             answer.stop()
 

@@ -265,6 +265,19 @@ def test_a_pass_that_nobody_wants_is_ended_in_the_midst_of_it(
             assert len(completer.counts.cancel_ms) == (after is not before)
 
 
+def test_a_pass_that_may_bring_what_was_typed_meanwhile_goes_on(engine: Engine) -> None:
+    assert isinstance(engine.model, ToyModel)
+    passes: list[SlowPass] = []
+    engine.model.before_pass = lambda: passes.append(SlowPass(0.2)) or passes[-1].run()
+    with Autocompleter(engine, AutocompleteConfig(max_idle_cpu=0.0, method="plain")) as completer:
+        completer.update(at(3))
+        while not passes:
+            time.sleep(0.001)
+        assert offered(completer.update(at(4))) == TEXT[4:19]
+        assert not passes[0].is_ended.is_set()
+        assert completer.counts.n_requests == 1
+
+
 def test_a_long_prompt_is_read_on_whatever_is_typed_meanwhile(make_engine: Maker) -> None:
     long = "one two three four " * 40
     with make_engine(context=4096) as engine:
