@@ -14,7 +14,9 @@ from edgedec.models.draft_heads import EAGLE, LIGHT_HEADS, head_features, own_fe
 from edgedec.models.manifest import BundleManifest, fingerprint_of, read_manifest
 from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
-from edgedec.runtime.sessions.passes import Pass
+from edgedec.runtime.engine import Engine
+from edgedec.runtime.sessions.passes import Pass, run_passes
+from edgedec.runtime.sessions.prefill import ExactPrefiller, PrefillRequest
 from edgedec.runtime.sessions.rows import Rows
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.token_tree import TokenTree
@@ -188,3 +190,17 @@ def check_reload(bundle: Path, method: str, folder: Path, monkeypatch: pytest.Mo
     head = next(wanted.tree.tokens for wanted in reads if wanted.features is not None)
     anew = (*text[n_known:], expected[0])
     assert head == anew[-len(head) :]
+
+
+def check_rows(engine: Engine, text: list[int]) -> None:
+    """Checks that what requests left of ``text`` is what computing it anew leaves, bit for bit."""
+    with engine.borrowed(text) as sequence:
+        assert list(sequence.tokens) == text[: sequence.n_tokens]
+        assert sequence.n_tokens >= len(text) - 1
+        kept = sequence.snapshot()
+    fresh = engine.new_sequence()
+    stats = engine.generate("hello", GenerationConfig(method="plain", max_new_tokens=1)).stats
+    run_passes(ExactPrefiller().prefill(fresh, list(kept.tokens), PrefillRequest(stats)))
+    for name, rows in fresh.snapshot().kv_rows.items():
+        assert rows.tobytes() == kept.kv_rows[name].tobytes()
+    fresh.close()

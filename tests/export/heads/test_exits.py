@@ -22,16 +22,16 @@ from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding.cost_book import CostBook
 from edgedec.runtime.decoding.cost_table import CostTable
-from edgedec.runtime.engine import Engine
 from edgedec.runtime.methods import head_source
-from edgedec.runtime.sessions.passes import Pass, Passes, run_passes
-from edgedec.runtime.sessions.prefill import ExactPrefiller, PrefillRequest
+from edgedec.runtime.sessions.passes import Pass, Passes
 from edgedec.runtime.sessions.rows import Rows
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.token_tree import TokenTree
 
 torch = pytest.importorskip("torch", reason="needs the extra train")
 transformers = pytest.importorskip("transformers", reason="needs the dev extra")
+
+from .head_parts import check_rows  # noqa: E402
 
 N_LAYERS, EXITS, N_LOGITS = 6, (1, 2), 80
 TOKENS = [3, 80, 7, 7, 41, 0, 12, 66, 5, 91, 33, 8, 2, 60, 77, 19, 4, 4, 58, 30, 11, 95, 23]
@@ -130,20 +130,6 @@ def test_drafts_may_be_drawn(bundle: Path, verifier: str) -> None:
         found = engine.generate(PROMPTS[0], request("exit", 0.9, verifier=verifier))
         assert not found.stats.failed_drafters
         assert found.stats.n_accepted > 3
-
-
-def check_rows(engine: Engine, text: list[int]) -> None:
-    """Checks that what requests left of ``text`` is what computing it anew leaves, bit for bit."""
-    with engine.borrowed(text) as sequence:
-        assert list(sequence.tokens) == text[: sequence.n_tokens]
-        assert sequence.n_tokens >= len(text) - 1
-        kept = sequence.snapshot()
-    fresh = engine.new_sequence()
-    stats = engine.generate("hello", request("plain", max_new_tokens=1)).stats
-    run_passes(ExactPrefiller().prefill(fresh, list(kept.tokens), PrefillRequest(stats)))
-    for name, rows in fresh.snapshot().kv_rows.items():
-        assert rows.tobytes() == kept.kv_rows[name].tobytes()
-    fresh.close()
 
 
 @pytest.mark.parametrize("method", ["exit", "exit+lookup"])

@@ -18,9 +18,7 @@ from edgedec.models.errors import BundleError, ConfigError
 from edgedec.models.manifest import read_manifest
 from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
-from edgedec.runtime.engine import Engine
-from edgedec.runtime.sessions.passes import Pass, run_passes
-from edgedec.runtime.sessions.prefill import ExactPrefiller, PrefillRequest
+from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.token_tree import TokenTree
 
@@ -29,7 +27,16 @@ torch = pytest.importorskip("torch", reason="needs the extra train")
 from edgedec.export.heads import train_head as heads  # noqa: E402
 from edgedec.export.heads.feature_file import TextFeatures, held_out_of  # noqa: E402
 
-from .head_parts import CONTEXT, check_reload, check_text, plan_of, put, torch_logits, trained  # noqa: E402
+from .head_parts import (  # noqa: E402
+    CONTEXT,
+    check_reload,
+    check_rows,
+    check_text,
+    plan_of,
+    put,
+    torch_logits,
+    trained,
+)
 
 N_HEADS = 3
 
@@ -122,20 +129,6 @@ def test_the_text_is_that_of_plain_decoding(
     lit: Path, light: heads.TrainedHead, more: str, temperature: float
 ) -> None:
     check_text(lit, "auto" if more == "auto" else light.kind + more, temperature)
-
-
-def check_rows(engine: Engine, text: list[int]) -> None:
-    """Checks that what requests left of ``text`` is what computing it anew leaves, bit for bit."""
-    with engine.borrowed(text) as sequence:
-        assert list(sequence.tokens) == text[: sequence.n_tokens]
-        assert sequence.n_tokens >= len(text) - 1
-        kept = sequence.snapshot()
-    fresh = engine.new_sequence()
-    stats = engine.generate("hello", GenerationConfig(method="plain", max_new_tokens=1)).stats
-    run_passes(ExactPrefiller().prefill(fresh, list(kept.tokens), PrefillRequest(stats)))
-    for name, rows in fresh.snapshot().kv_rows.items():
-        assert rows.tobytes() == kept.kv_rows[name].tobytes()
-    fresh.close()
 
 
 def test_the_kv_cache_is_that_of_a_fresh_prefill(lit: Path, light: heads.TrainedHead) -> None:
