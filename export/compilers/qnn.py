@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from edgedec.export.to_qnn.emit import emit_qdq
 from edgedec.export.to_qnn.ranges import CHUNK, CONTEXT, measure_ranges
 from edgedec.export.to_qnn.runner import QdqRunner, open_on_cpu
 from edgedec.export.to_qnn.stored import WEIGHTS_NAME, StoredWeights
-from edgedec.export.verify import compare_logits, verification_tokens
+from edgedec.export.verify import check_error, compare_logits, verification_tokens
 from edgedec.kernels.qnn_provider import new_session
 from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.graph import ROUNDING_GAP, Capabilities, GraphContract, KVLayout
@@ -97,16 +96,26 @@ def open_graph(model: RecipeModel) -> QdqRunner:
 
 
 def measure(model: RecipeModel) -> dict[str, Any]:
-    """Returns how far a token's logits on Qualcomm's library are from those on the CPU."""
+    """Returns how far logits on Qualcomm's library are from those on the CPU.
+
+    They are those of the largest graph with logits of all its rows.
+
+    Raises:
+        UnsupportedModelError: They have nothing in common.
+    """
     assert model.config.soc is not None
-    soc, scratch = find_soc(model.config.soc), model.folder / _SCRATCH
-    static, graph = BUCKETS[0], scratch / f"{BUCKETS[0].name}.onnx"
-    emulated = QdqRunner({static: new_session(graph, soc.number, soc.arch)})
-    tokens = verification_tokens(model.source.config)[:1]
-    run = partial(QdqRunner.run, tokens=tokens, parents=[-1])
-    found = compare_logits(run(emulated), run(QdqRunner({static: open_on_cpu(graph)})))
+    soc, scratch, static = find_soc(model.config.soc), model.folder / _SCRATCH, _VERIFIED[-1]
+    graph = scratch / f"{static.name}.onnx"
+    tokens = np.resize(verification_tokens(model.source.config), static.n_rows).tolist()
+    found, expected = (
+        QdqRunner({static: session}).run(tokens, range(-1, len(tokens) - 1))
+        for session in (new_session(graph, soc.number, soc.arch), open_on_cpu(graph))
+    )
+    compared = compare_logits(found, expected)
+    place = f"logits of {model.source.name} on Qualcomm's library are {{}} from the CPU's"
+    check_error(compared, place, "one of its operators computes something else")
     shutil.rmtree(scratch)
-    return {f"npu_{key}": found[key] for key in ("kl_nats", "mean_abs_error", "max_abs_error")}
+    return {f"npu_{key}": compared[key] for key in ("kl_nats", "mean_abs_error", "max_abs_error")}
 
 
 def _check(model: RecipeModel) -> None:

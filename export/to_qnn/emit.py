@@ -135,9 +135,10 @@ class QdqEmitter(Ops[str]):
         """Adds rotations and two products; makes the layer's keys and values ports."""
         c, n, stem = self._config, self._static.n_rows, f"layers.{layer}.self_attn"
         group = c.n_heads // c.n_kv_heads
-        scaled = self.scale(self._rotate(self._heads(q, c.n_heads), layer), c.product_scale)
+        heads = self._rotate(self._heads(q, c.n_heads), c.n_heads, layer)
+        scaled = self.scale(heads, c.product_scale)
         queries = self._reshape(scaled, (1, c.n_kv_heads, group * n, c.head_size))
-        keys = self._rotate(self._heads(k, c.n_kv_heads), layer)
+        keys = self._rotate(self._heads(k, c.n_kv_heads), c.n_kv_heads, layer)
         keys = self._node("Transpose", [keys], f"{keys}.turned", like=keys, perm=[0, 1, 3, 2])
         values = self._heads(v, c.n_kv_heads)
         all_keys = self._join(past_port(layer, "key"), keys, 3)
@@ -311,12 +312,12 @@ class QdqEmitter(Ops[str]):
         self._constants[shape] = onnx.numpy_helper.from_array(np.array(sizes, np.int64), shape)
         return self._node("Reshape", [x, shape], f"{name or x}.as{len(sizes)}", like=x)
 
-    def _rotate(self, x: str, layer: int) -> str:
+    def _rotate(self, x: str, n_heads: int, layer: int) -> str:
         """Rotates channel i with channel i + head_size / 2 of [1, heads, T, head_size]."""
         rope = rope_of(self._config.layer(layer))
         if not rope.theta:
             return x
-        cos, sin = (self._angles(rope, part) for part in range(2))
+        cos, sin = (self._angles(rope, part, n_heads) for part in range(2))
         low, high = (self._half(x, part) for part in range(2))
         swapped = self._node("Concat", [high, low], f"{x}.swapped", like=x, axis=3)
         straight = self._node("Mul", [x, cos], f"{x}.cos")
@@ -331,14 +332,20 @@ class QdqEmitter(Ops[str]):
             self._constants[name] = onnx.numpy_helper.from_array(np.array([value], np.int64), name)
         return self._node("Slice", [x, *bounds], f"{x}.half{part}", like=x)
 
-    def _angles(self, rope: Rope, part: int) -> str:
-        """Returns cosines, or signed sines, at the pass's positions [1, 1, T, head_size]."""
-        key = ("rope", rope, part)
+    def _angles(self, rope: Rope, part: int, n_heads: int) -> str:
+        """Returns cosines, or signed sines, at the pass's positions [1, n_heads, T, head_size].
+
+        Each head has its own copy: of products of nine heads with one row of angles, Qualcomm's
+        library for x86 gets the rows from the ninth on wrong.
+        """
+        key = ("rope", rope, part, n_heads)
         if key not in self._shared:
             table = self._constant(self._weights.rope(rope)[part])
-            rows = self._node("Gather", [table, POSITION_IDS], f"{table}.rows", like=table, axis=0)
+            name = f"{table}.{n_heads}"
+            rows = self._node("Gather", [table, POSITION_IDS], f"{name}.rows", like=table, axis=0)
             sizes = (1, 1, self._static.n_rows, self._config.head_size)
-            self._shared[key] = self._reshape(rows, sizes)
+            angles = [self._reshape(rows, sizes)] * n_heads
+            self._shared[key] = self._node("Concat", angles, name, like=table, axis=1)
         return self._shared[key]
 
     def _bias_of(self, group: int) -> str:
