@@ -23,10 +23,6 @@ _NEAR = 256
 """Characters by which a cursor moves so that most of a prompt stays as it is."""
 
 
-_OF_A_PASS = 8
-"""Characters that a pass may bring: they may turn out to be those that were typed meanwhile."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Piece:
     """A piece of an answer.
@@ -148,18 +144,6 @@ class Answer:
             return False  # all of it is typed, and nothing more will come
         self._n_typed = len(typed)
         return True
-
-    def may_follow(self, document: Document) -> bool:
-        """Says whether `follow` may take ``document`` after the pass under way; in any thread."""
-        if document == self._document:
-            return True
-        n_typed = self._moved(document)
-        if document.name != self._document.name or not 0 < n_typed <= document.cursor:
-            return False
-        typed = self._half_word + document.text[document.cursor - n_typed : document.cursor]
-        text = self.text
-        is_coming = typed.startswith(text) and len(typed) - len(text) <= _OF_A_PASS
-        return not self._is_stopped and (is_coming or text.startswith(typed))
 
     def is_near(self, document: Document) -> bool:
         """Says whether most of the prompt is that of ``document``, too."""

@@ -39,9 +39,10 @@ OnOffer = Callable[[Offer | None], None]
 class Autocompleter:
     """Keeps a suggestion for the newest state of a document. It owns a thread, not the engine.
 
-    A key that types what is on offer costs nothing; any other ends what is being computed, in the
-    midst of a pass. The model goes on beyond the line on offer, for a share of the time, so that
-    the next line is there when this one has been taken.
+    A key that types what is on offer costs nothing; any other ends what is being computed within a
+    pass of the model, and a cursor that goes elsewhere in the midst of one. The model goes on
+    beyond the line on offer, for a share of the time, so that the next line is there when this one
+    has been taken.
     """
 
     def __init__(
@@ -115,8 +116,8 @@ class Autocompleter:
             self._wanted = self._place = document
             self._is_paused = False
             self.counts.n_updates += 1
-            if not self._is_of_use(document):
-                self._end_pass()
+            if self._answer is None or not self._answer.is_near(document):
+                self._end_pass()  # else it may bring what was typed, or reads what stays
             self._changed.notify()
             return self._future
 
@@ -199,14 +200,6 @@ class Autocompleter:
         self._future.cancel()
         self._asked.cancel()
         self._n_asked = 0
-
-    def _is_of_use(self, document: Document) -> bool:
-        """Says whether the pass under way may serve ``document``, as far as is seen at once."""
-        answer = self._answer
-        if answer is None:
-            return False
-        is_read_on = self._reading.is_far_from_its_end and answer.is_near(document)
-        return is_read_on or answer.may_follow(document)
 
     def _end_pass(self) -> None:
         """Ends a pass that nobody wants, in the midst of it; it raises in the thread."""
@@ -312,14 +305,10 @@ class Autocompleter:
     def _on_chunk(self, phase: str, done: int, total: int) -> None:
         """Ends a prompt that is being read for what nobody wants any more; its rows stay known."""
         answer = self._answer
-        self._reading.note(done)
         with self._changed:
-            wanted, is_stale = self._wanted, self._is_paused or self._is_closed
-        if answer is None:
-            return
-        if wanted not in (None, self._document):
-            is_stale |= done < total or not answer.may_follow(wanted)  # one token costs nothing
-        if is_stale:
+            is_other = self._wanted is not None and self._wanted != self._document
+            is_stale = is_other or self._is_paused or self._is_closed
+        if answer is not None and is_stale:
             self.counts.n_stopped += 1
             answer.stop()
 
