@@ -31,6 +31,8 @@ Example:
   edgedec train exit smollm2.edgedec --exit 8 --corpus src -o smollm2-exit.edgedec
 
   edgedec train draft smollm2.edgedec --layers 8 --corpus src -o smollm2-pair.edgedec
+
+  edgedec train joint smollm2.edgedec --corpus src -o smollm2-joint.edgedec
 """
 
 
@@ -278,6 +280,58 @@ def draft(
 
     job = DraftJob(bundle, output, training, layers, origin, loss, quantization)
     _run(lambda report, is_stopping: train_bundle_draft(job, report, is_stopping), json)
+
+
+@train.command()
+def joint(
+    bundle: options.Bundle,
+    output: Output,
+    corpus: Annotated[
+        list[Path],
+        typer.Option(metavar="PATH", help="A text file, or a folder of them; may be repeated."),
+    ],
+    max_tokens: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Most tokens that are read.")
+    ] = 100_000,
+    epochs: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Times that each text is shown.")
+    ] = 3,
+    minutes: Annotated[
+        float | None,
+        typer.Option(metavar="N", min=0.0, help="Most minutes of training; no end by default."),
+    ] = None,
+    learning_rate: Annotated[
+        float, typer.Option(metavar="X", min=0.0, help="The largest step of training.")
+    ] = 1e-4,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the order of texts.")] = 0,
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Threads; one per core by default.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a bundle.")] = False,
+    json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Train the KV maps of a bundle by gradients, and with them the smaller model that they read.
+
+    It begins with what `train kv` fitted. What is made small: the target model's cross-entropy over
+    predicted rows, the smaller model's own, and the error of keys and values. A new bundle has all
+    of the old one, and what was trained: what loses least on texts that are only measured with.
+    Ctrl-C keeps the best so far (exit code 130); the same command goes on where one that was killed
+    ended. Needs torch: pip install 'edgedec[train]', and memory for both models as floats.
+
+    Examples:
+
+      edgedec train joint smollm2.edgedec --corpus src -o smollm2-joint.edgedec
+
+      edgedec train joint pair.edgedec --corpus src --minutes 60 -o pair-joint.edgedec
+    """
+    from edgedec.apps.training.joint import JointJob, train_bundle_maps
+
+    job = JointJob(
+        bundle, output, tuple(corpus), max_tokens, epochs, minutes, learning_rate, seed, threads,
+        force,
+    )  # fmt: skip
+    _run(lambda report, is_stopping: train_bundle_maps(job, report, is_stopping), json)
 
 
 def _train_head(job: HeadJob, is_json: bool) -> None:

@@ -115,7 +115,7 @@ class Lessons:
 
 
 @dataclass
-class _Batch:
+class Batch:
     """Texts side by side. targets: likeliest tokens as places in ``head_ids``, -1 for others."""
 
     tokens: Tensor
@@ -214,7 +214,7 @@ class Trainer:
         warm = min(1.0, done / self._plan.warmup)
         return warm * 0.5 * (1 + math.cos(math.pi * done))
 
-    def _loss(self, batch: _Batch) -> Tensor:
+    def _loss(self, batch: Batch) -> Tensor:
         """Returns the distance from what the model says, over all steps."""
         plan, total, weight = self._plan, torch.zeros((), device=self._device), 0.0
         with _half_precision(self._device):
@@ -235,13 +235,17 @@ class Trainer:
 
         Returns the share of the next tokens that is found.
         """
-        measured = measure(self._head, self._lessons, self._plan.n_steps, self._batch)
+        measured = self._measured()
         if self._best is None or measured.by_depth[0] > self._best[1].by_depth[0]:
             weights = {name: _array(p).copy() for name, p in self._head.trained().items()}
             self._best = weights, measured
         return measured.by_depth[0]
 
-    def _batch(self, texts: Sequence[TextFeatures]) -> _Batch:
+    def _measured(self) -> Measured:
+        """Returns what is found of the texts held out."""
+        return measure(self._head, self._lessons, self._plan.n_steps, self._batch)
+
+    def _batch(self, texts: Sequence[TextFeatures]) -> Batch:
         lessons, n = self._lessons, max(len(text.tokens) for text in texts)
 
         def stacked(arrays: Iterator[npt.NDArray[Any]], fill: float = 0) -> Tensor:
@@ -252,7 +256,7 @@ class Trainer:
             return torch.from_numpy(np.stack(padded)).to(self._device)
 
         places = (np.searchsorted(lessons.token_ids, text.tokens) for text in texts)
-        return _Batch(
+        return Batch(
             stacked(places),
             stacked(text.hidden.astype(np.float32) for text in texts),
             stacked((_places(lessons.head_ids, text.top_ids) for text in texts), -1),
@@ -305,7 +309,7 @@ def measure(
     head: TorchWeights,
     lessons: Lessons,
     n_steps: int,
-    batch_of: Callable[[Sequence[TextFeatures]], _Batch],
+    batch_of: Callable[[Sequence[TextFeatures]], Batch],
 ) -> Measured:
     """Returns how often ``head`` finds the model's own choice in the texts held out."""
     n_right, n_asked = np.zeros(n_steps), np.zeros(n_steps)
