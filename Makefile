@@ -4,6 +4,7 @@
 # make test-long  exactness of decoding on real models: many prompts, many seeds
 # make test-sanitize  the kernels' tests under address and undefined-behaviour sanitizers
 # make test-arm   the kernels and `edgedec run` on emulated ARM processors
+# make test-gpu   bundles for NVIDIA's GPUs, where there is one
 # make check  style and types only         make clean  removes what this file made
 #
 # Stamps in .venv/made make the second time quick; the C++ library is rebuilt when kernels/ changes.
@@ -24,7 +25,7 @@ KERNELS := kernels/CMakeLists.txt $(wildcard kernels/src/*)
 EXPORTER := $(shell find export models targets kernels -name '*.py')
 PACKAGES := models targets export kernels runtime autocomplete widgets apps
 
-.PHONY: run test test-pair test-long test-sanitize test-arm check clean
+.PHONY: run test test-pair test-long test-sanitize test-arm test-gpu check clean
 
 run: $(BUNDLE)/manifest.json
 	$(BIN)/edgedec run $(BUNDLE) "$(PROMPT)" --max-new-tokens 96
@@ -48,6 +49,11 @@ test-arm: $(MADE)/dev $(MADE)/model
 	tools/arm/build.sh $(BIN)/python
 	tools/arm/python -m pytest -p no:cacheprovider tests/kernels
 	$(BIN)/python -m pytest -m arm tests/arm
+
+# Needs a GPU of NVIDIA's and nvcc; says what it skips. TVM has 320 MB.
+test-gpu: $(MADE)/dev $(MADE)/model
+	$(PIP) --no-build-isolation -e '.[tvm]'
+	$(BIN)/python -m pytest -m gpu tests/gpu -s
 
 check: $(MADE)/dev build/typing/edgedec
 	$(BIN)/ruff check .

@@ -24,6 +24,7 @@ from edgedec.apps.machine import (
     version,
 )
 from edgedec.apps.terminal import bytes_text, print_json
+from edgedec.kernels.cuda_driver import CudaError, find_gpus
 from edgedec.models.graph import SYSTEMS
 from edgedec.runtime.cores.machine import physical_cores
 from edgedec.runtime.opening.openvino_devices import available_devices
@@ -67,6 +68,7 @@ def examine() -> dict[str, Any]:
         "onnxruntime": _examine_onnxruntime(problems),
         "openvino": _examine_openvino(),
         "qualcomm": _examine_qualcomm(),
+        "cuda": _examine_cuda(),
         "kernels": _examine_kernels(problems),
         "systems": {name: system == platform.system() for name, (system, _) in SYSTEMS.items()},
         "uses": {"threads": physical_cores(), "backend": "fused graph with edgedec's kernels"},
@@ -109,6 +111,16 @@ def _examine_qualcomm() -> dict[str, Any]:
     found = version("onnxruntime-qnn")
     here = None if found is None else "x86 library" if platform.machine() == "x86_64" else "NPU"
     return {"version": found, "compiles_for": list(SOCS) if found else [], "runs_on": here}
+
+
+def _examine_cuda() -> dict[str, Any]:
+    """Returns the GPUs of NVIDIA that are here, or what is missing."""
+    try:
+        gpus = find_gpus()
+    except CudaError as error:
+        return {"gpus": [], "missing": f"{error}: it comes with NVIDIA's driver"}
+    missing = None if gpus else "the driver finds no GPU"
+    return {"gpus": [dataclasses.asdict(gpu) for gpu in gpus], "missing": missing}
 
 
 def _examine_kernels(problems: list[str]) -> dict[str, Any]:
@@ -187,6 +199,7 @@ def _machine_table(report: dict[str, Any]) -> Table:
         "openvino": f"{report['openvino']['version'] or 'missing'}: "
         + f"devices {_here_text(report['openvino']['devices'])}",
         "qualcomm": _qualcomm_text(report["qualcomm"]),
+        "NVIDIA GPUs": _gpus_text(report["cuda"]),
         "kernel library": found["library"] or "missing",
         "kernels": f"{found['active_isa'] or 'none'} (available: "
         f"{', '.join(found['available_isas']) or 'none'})",
@@ -203,6 +216,12 @@ def _qualcomm_text(found: dict[str, Any]) -> str:
         return "missing"
     socs = ", ".join(found["compiles_for"])
     return f"{found['version']}: compiles for {socs}; runs bundles on the {found['runs_on']}"
+
+
+def _gpus_text(found: dict[str, Any]) -> str:
+    """Returns name, architecture and memory of each GPU, or what is missing."""
+    texts = (f"{g['name']} ({g['arch']}, {bytes_text(g['n_bytes'])})" for g in found["gpus"])
+    return ", ".join(texts) or f"none: {found['missing']}"
 
 
 def _here_text(installs: dict[str, str | None]) -> str:

@@ -90,8 +90,9 @@ def export(
     target: Annotated[
         str,
         typer.Option(
-            help="cpu: edgedec's kernels; ort: for any provider of ONNX Runtime; coreml: for macOS "
-            "(extra coreml); qnn: for a Qualcomm NPU (extra qnn, --soc); portable: plain ONNX with "
+            help="cpu: edgedec's kernels; ort: for any provider of ONNX Runtime; cuda: for GPUs of "
+            "NVIDIA (extra tvm, --arch); coreml: for macOS (extra coreml); qnn: for a Qualcomm NPU "
+            "(extra qnn, --soc); portable: plain ONNX with "
             "float32 weights."
         ),
     ] = "cpu",
@@ -116,6 +117,14 @@ def export(
         typer.Option(
             metavar="SOC",
             help=f"Qualcomm's system on a chip, for --target qnn: {', '.join(SOCS)}.",
+        ),
+    ] = None,
+    arch: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ARCH",
+            help="GPUs that the bundle is for, with --target cuda: sm_87 (Jetson Orin), sm_80, "
+            "sm_86, sm_89, sm_90; this machine's by default. Needs nvcc.",
         ),
     ] = None,
     kv_cache: Annotated[
@@ -207,6 +216,8 @@ def export(
 
       edgedec export model.gguf -o phone.edgedec --target qnn --soc SM8650
 
+      edgedec export model.gguf -o jetson.edgedec --target cuda --arch sm_87
+
       edgedec export large.gguf --draft small.gguf --draft-corpus src/ -o pair.edgedec
 
       edgedec export large.gguf --draft small.gguf --draft-target ort -o two.edgedec
@@ -247,6 +258,7 @@ def export(
         exit=ExitConfig(exits, head_size, draft_corpus) if exits else None,
         triple=triple,
         soc=soc,
+        arch=arch,
     )
     with ProgressBars(bytes_amount, has_lines=True) as bars:
         done = pipeline.export(config, bars.report)

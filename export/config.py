@@ -12,6 +12,7 @@ from edgedec.models.graph import KVFormat, as_kv_format
 from edgedec.models.model_entry import DRAFT_MODEL, TARGET_MODEL
 from edgedec.targets import DeviceTarget, device_target
 from edgedec.targets.qualcomm_socs import SOCS, find_soc
+from edgedec.targets.sm_archs import check_arch
 from edgedec.targets.triples import find_triple
 
 DRAFT_HEAD_SIZE = 49152
@@ -100,6 +101,7 @@ class ExportConfig:
     quantization ``mixed``. lora: folders of adapters to merge, with their weights. triple:
     processor and system that the bundle is for, and brings kernels for; any, without, when None.
     soc: Qualcomm's system on a chip that the bundle is for, if the device target compiles for one.
+    arch: of the GPUs that the bundle is for, such as sm_87; that of this machine's when None.
     """
 
     source: str
@@ -119,6 +121,7 @@ class ExportConfig:
     exit: ExitConfig | None = None
     triple: str | None = None
     soc: str | None = None
+    arch: str | None = None
 
     def __post_init__(self) -> None:
         _check_scheme(self.quantization)
@@ -133,6 +136,7 @@ class ExportConfig:
             raise ConfigError("early exits need a fused graph: leave out --target and --compiler")
         _check_triple(self)
         _check_soc(self)
+        _check_arch(self)
         known = device_target(self.device_target).kv_formats
         if self.kv_format is not None and as_kv_format(self.kv_format) not in known:
             raise ConfigError(
@@ -200,6 +204,17 @@ def _check_soc(config: ExportConfig) -> None:
     if config.soc is not None and not is_wanted:
         raise ConfigError(
             f"--soc {config.soc} is for Qualcomm's NPUs: add --target qnn, or leave it out"
+        )
+
+
+def _check_arch(config: ExportConfig) -> None:
+    if config.arch is None:
+        return
+    check_arch(config.arch)
+    if config.device_target != "cuda":
+        raise ConfigError(
+            f"--arch {config.arch} is of a GPU, the device target is {config.device_target}: "
+            "export with --target cuda"
         )
 
 

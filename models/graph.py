@@ -79,7 +79,7 @@ KV_KINDS: tuple[KVKind, ...] = get_args(KVKind)
 
 ANY_TRIPLE = "any"
 
-CODE_BACKENDS = ("tvm",)
+CODE_BACKENDS = ("tvm", "cuda")
 """Backends whose graphs are compiled code, which is executed."""
 
 WEIGHTS_BESIDE = "weights.bin"
@@ -87,6 +87,7 @@ WEIGHTS_BESIDE = "weights.bin"
 
 READ_FILES = {
     "tvm": WEIGHTS_BESIDE,
+    "cuda": WEIGHTS_BESIDE,
     "openvino": WEIGHTS_BESIDE,
     "coreml": "weights/weight.bin",
 }

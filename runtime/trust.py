@@ -16,13 +16,13 @@ from edgedec.models.errors import BundleError
 from edgedec.models.graph import BUNDLED_KERNELS, CODE_BACKENDS
 from edgedec.models.manifest import BundleManifest
 
-LIBRARY_SUFFIX = ".so"
+LIBRARY_SUFFIXES = (".so", ".fatbin")
 
 
 def libraries(folder: Path, manifest: BundleManifest) -> list[Path]:
     """Returns the libraries of the bundle at ``folder``, none if it holds no compiled code."""
     code = [m for m in manifest.models.values() if m.contract.backend in CODE_BACKENDS]
-    found = [folder / path for m in code for path in m.files if path.endswith(LIBRARY_SUFFIX)]
+    found = [folder / path for m in code for path in m.files if path.endswith(LIBRARY_SUFFIXES)]
     return [*found, *(folder / path for path in manifest.files if path == BUNDLED_KERNELS)]
 
 

@@ -11,7 +11,7 @@ from edgedec.targets.profile import DeviceTarget
 __all__ = ["DeviceTarget", "device_target", "device_target_names"]
 
 
-_OTHERS = ("openvino_devices", "profile", "providers", "qualcomm_socs", "triples")
+_OTHERS = ("openvino_devices", "profile", "providers", "qualcomm_socs", "sm_archs", "triples")
 """Modules of this folder that are no target."""
 
 

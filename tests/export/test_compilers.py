@@ -24,10 +24,16 @@ from edgedec.models.model_entry import ModelEntry
 from edgedec.targets import device_target, device_target_names
 
 GgufMaker = Callable[..., Path]
-OF_OTHERS = ("coreml", "qnn")
+OF_OTHERS = ("coreml", "cuda", "qnn")
 """Targets whose graphs are not ONNX, or compiled; their own tests export for them."""
 
-NEEDED = {"coreml": "coremltools", "openvino": "openvino", "tvm": "tvm"}
+NEEDED = {
+    "coreml": "coremltools",
+    "cuda": "tvm",
+    "openvino": "openvino",
+    "qnn": "onnxruntime_qnn",
+    "tvm": "tvm",
+}
 """Compiler -> package of an extra that not everybody has."""
 
 CASES = [
@@ -141,7 +147,7 @@ def test_every_compiler_is_found_and_has_a_target() -> None:
 
 @pytest.mark.parametrize("name", ["", "os", "..portable", "Fused", "fused\n"])
 def test_unknown_compilers_are_named(name: str) -> None:
-    with pytest.raises(ConfigError, match="known: coreml, fused, openvino, ort, portable"):
+    with pytest.raises(ConfigError, match="known: coreml, cuda, fused, openvino, ort, portable"):
         find_compiler(name)
 
 

@@ -1,0 +1,188 @@
+"""NVIDIA GPUs through their driver alone: `libcuda`, which comes with it, called by ctypes.
+
+Nothing of CUDA's toolkit is needed to run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgedec.kernels.device_program import KernelGeometry
+
+LIBRARY = "libcuda.so.1"
+
+_OUT_OF_MEMORY = 2
+_MAJOR, _MINOR = 75, 76  # attributes of a device: its compute capability
+_NAME_BYTES = 256
+
+Array = npt.NDArray[Any]
+
+
+class CudaError(RuntimeError):
+    """The driver, or a device, refused. The message is one line."""
+
+
+@dataclass(frozen=True)
+class GpuFacts:
+    """A GPU that the driver offers. arch: such as sm_87."""
+
+    index: int
+    name: str
+    arch: str
+    n_bytes: int
+
+
+def find_gpus() -> list[GpuFacts]:
+    """Returns the GPUs that the driver offers.
+
+    Raises:
+        CudaError: There is no driver, or it does not start.
+    """
+    driver, count = _open_driver(), c_int()
+    _check(driver, driver.cuDeviceGetCount(byref(count)), "count the devices")
+    return [_facts(driver, index) for index in range(count.value)]
+
+
+class CudaDevice:
+    """A GPU with the kernels of one program; a `Device`."""
+
+    def __init__(self, facts: GpuFacts, image: bytes) -> None:
+        """Opens the GPU and loads ``image``, a cubin or fatbin, or PTX.
+
+        Raises:
+            CudaError: It does not run there.
+        """
+        self._driver = _open_driver()
+        self._device, self._context, self._module = c_int(), c_void_p(), c_void_p()
+        self._addresses: set[int] = set()
+        self._functions: dict[str, c_void_p] = {}
+        driver = self._driver
+        self._call(driver.cuDeviceGet(byref(self._device), facts.index), "open it")
+        self._call(driver.cuDevicePrimaryCtxRetain(byref(self._context), self._device), "start it")
+        self._make_current()
+        try:
+            self._call(driver.cuModuleLoadData(byref(self._module), image), "load the kernels")
+        except CudaError:
+            driver.cuDevicePrimaryCtxRelease_v2(self._device)
+            raise
+
+    def allocate(self, n_bytes: int) -> int:
+        """Returns the address of so many bytes; a MemoryError where there are not so many."""
+        self._make_current()
+        address = c_uint64()
+        error = self._driver.cuMemAlloc_v2(byref(address), c_size_t(max(n_bytes, 1)))
+        if error == _OUT_OF_MEMORY:
+            raise MemoryError(f"{n_bytes} bytes")
+        self._call(error, f"allocate {n_bytes} bytes")
+        self._addresses.add(address.value)
+        return address.value
+
+    def free(self, address: int) -> None:
+        """Gives memory back, as far as the device still answers."""
+        if address in self._addresses:
+            self._make_current()
+            self._addresses.discard(address)
+            self._driver.cuMemFree_v2(c_uint64(address))
+
+    def write(self, address: int, values: Array) -> None:
+        """Copies ``values`` to the device."""
+        self._make_current()
+        values = np.ascontiguousarray(values)
+        source = c_void_p(values.ctypes.data)
+        self._call(
+            self._driver.cuMemcpyHtoD_v2(c_uint64(address), source, c_size_t(values.nbytes)),
+            "copy to it",
+        )
+
+    def read(self, address: int, values: Array) -> None:
+        """Copies from the device to ``values``, behind all that was launched."""
+        self._make_current()
+        into = c_void_p(values.ctypes.data)
+        self._call(
+            self._driver.cuMemcpyDtoH_v2(into, c_uint64(address), c_size_t(values.nbytes)),
+            "copy from it",
+        )
+
+    def prepare(self, kernel: str, geometry: KernelGeometry, addresses: Sequence[int]) -> Any:
+        """Returns the arguments of ``cuLaunchKernel``, and what they point to."""
+        pointers = [c_uint64(addresses[i]) for i in geometry.order]
+        parameters = (c_void_p * len(pointers))(*(ctypes.addressof(p) for p in pointers))
+        sizes = [c_uint(n) for n in (*geometry.grid, *geometry.block, 0)]
+        return (self._function(kernel), *sizes, None, parameters, None), pointers
+
+    def launch(self, prepared: Sequence[Any]) -> None:
+        """Runs kernels, one after the other; what fails in them is told by the next `read`."""
+        self._make_current()
+        launch = self._driver.cuLaunchKernel
+        for arguments, _ in prepared:
+            if error := launch(*arguments):
+                self._call(error, "launch a kernel")
+
+    def close(self) -> None:
+        """Gives all back; a device that does not answer any more cannot refuse."""
+        if not self._context:
+            return
+        self._make_current()
+        for address in [*self._addresses]:
+            self.free(address)
+        self._driver.cuModuleUnload(self._module)
+        self._driver.cuDevicePrimaryCtxRelease_v2(self._device)
+        self._context = c_void_p()
+
+    def _make_current(self) -> None:
+        """Makes the device that of this thread."""
+        if not self._context:
+            raise CudaError("the device is closed")
+        self._driver.cuCtxSetCurrent(self._context)
+
+    def _function(self, kernel: str) -> c_void_p:
+        if kernel not in self._functions:
+            function, name = c_void_p(), f"{kernel}_kernel".encode()
+            self._call(
+                self._driver.cuModuleGetFunction(byref(function), self._module, name),
+                f"find the kernel {kernel}",
+            )
+            self._functions[kernel] = function
+        return self._functions[kernel]
+
+    def _call(self, error: int, what: str) -> None:
+        _check(self._driver, error, what)
+
+
+def _facts(driver: Any, index: int) -> GpuFacts:
+    device, major, minor, total = c_int(), c_int(), c_int(), c_size_t()
+    name = ctypes.create_string_buffer(_NAME_BYTES)
+    for error in (
+        driver.cuDeviceGet(byref(device), index),
+        driver.cuDeviceGetName(name, _NAME_BYTES, device),
+        driver.cuDeviceGetAttribute(byref(major), _MAJOR, device),
+        driver.cuDeviceGetAttribute(byref(minor), _MINOR, device),
+        driver.cuDeviceTotalMem_v2(byref(total), device),
+    ):
+        _check(driver, error, f"look at device {index}")
+    arch = f"sm_{major.value}{minor.value}"
+    return GpuFacts(index, name.value.decode(errors="replace"), arch, total.value)
+
+
+def _open_driver() -> Any:
+    try:
+        driver = ctypes.CDLL(LIBRARY)
+    except OSError:
+        raise CudaError(f"there is no NVIDIA driver here ({LIBRARY} is missing)") from None
+    _check(driver, driver.cuInit(0), "start the driver")
+    return driver
+
+
+def _check(driver: Any, error: int, what: str) -> None:
+    if error:
+        text = c_char_p()
+        driver.cuGetErrorString(error, byref(text))
+        reason = text.value.decode(errors="replace") if text.value else f"error {error}"
+        raise CudaError(f"CUDA cannot {what}: {reason}")

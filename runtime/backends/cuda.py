@@ -1,0 +1,320 @@
+"""Programs of kernels on NVIDIA's GPUs: weights, keys and values stay in the GPU's memory.
+
+Needs the driver alone. A pass sends some numbers for each token, and reads back row statistics, or
+rows of logits where somebody wants them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgedec.kernels.cuda_driver import CudaDevice, CudaError, GpuFacts, find_gpus
+from edgedec.kernels.device_program import (
+    KEYS,
+    MAX_TREE,
+    VALUES,
+    WEIGHTS,
+    DevicePass,
+    DeviceProgram,
+    OpenProgram,
+    PassInputs,
+    pieces,
+)
+from edgedec.models.config import ModelConfig
+from edgedec.models.errors import BundleError, SessionError
+from edgedec.models.graph import (
+    LOGITS,
+    ROW_STATS,
+    WEIGHTS_BESIDE,
+    GraphContract,
+    hidden_port,
+    stats_port,
+)
+from edgedec.runtime.backends._graph_checks import check_names
+from edgedec.runtime.backends._model_facts import ModelFacts
+from edgedec.runtime.backends._whole_cache import WholeCache
+from edgedec.runtime.cores.affinity import Affinity
+from edgedec.runtime.sessions.passes import Pass
+from edgedec.runtime.sessions.row_stats import RowStats
+from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sessions.state import KVRows
+from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.trust import check_trusted
+
+KERNELS_NAME = "kernels.fatbin"
+
+Array = npt.NDArray[Any]
+
+_DTYPES = {"int64": np.int32, "float32": np.float32}
+"""Element type of a row statistic -> what it has on the device."""
+
+
+class CudaModel(ModelFacts):
+    """A `Model` over a program on a GPU."""
+
+    def __init__(self, graph: Path, config: ModelConfig, contract: GraphContract) -> None:
+        super().__init__(config, contract)
+        program = _read_program(graph)
+        for each in program.passes:
+            check_names(graph, "outputs", set(each.outputs), set(contract.outputs))
+        self._opened: OpenProgram | None = _open_on_gpu(graph, program)
+        self._lock = threading.RLock()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._opened is None
+
+    @property
+    def opened(self) -> OpenProgram:
+        """The program; a SessionError where it was released."""
+        if self._opened is None:
+            raise SessionError("the model is closed: load the bundle again")
+        return self._opened
+
+    def new_cache(self, context: int) -> CudaKVCache:
+        """Returns an empty KV cache for all positions of the program.
+
+        Raises:
+            SessionError: The GPU has no memory for it.
+        """
+        return CudaKVCache(self)
+
+    @contextmanager
+    def on_device(self) -> Iterator[None]:
+        """Keeps others away meanwhile, and makes a SessionError of what goes wrong on the GPU.
+
+        That closes the model; memory that is not there is no reason to.
+        """
+        try:
+            with self._lock:
+                yield
+        except MemoryError as error:
+            raise SessionError(
+                f"the GPU has no room for {error}: load with fewer texts at once, or export with a "
+                "smaller --context"
+            ) from None
+        except CudaError as error:
+            self.close()
+            raise SessionError(f"the GPU failed ({error}): load the bundle again") from None
+
+    def close(self) -> None:
+        """Gives the GPU back."""
+        with self._lock:
+            if self._opened is not None:
+                self._opened.close()
+            self._opened = None
+
+
+def open_model(
+    graph: Path, config: ModelConfig, contract: GraphContract, threads: int, affinity: Affinity
+) -> CudaModel:
+    """Returns the model of ``graph``.
+
+    Raises:
+        BundleError: It is not what is stated, or there is no GPU that it runs on.
+    """
+    return CudaModel(graph, config, contract)
+
+
+class CudaKVCache(WholeCache):
+    """A `KVCache` in the GPU's memory; committed token i has row i.
+
+    Shapes: keys [n_layers, n_kv_heads, head_size, C], values [n_layers, n_kv_heads, C, head_size],
+        float16.
+    """
+
+    _model: CudaModel
+
+    def __init__(self, model: CudaModel) -> None:
+        self._model = model
+        with model.on_device():
+            self._cache = model.opened.new_cache()
+        self._inputs: dict[int, PassInputs] = {}
+        config = model.config
+        heads = (config.n_layers, config.n_kv_heads)
+        n_numbers = model.opened.program.sizes[KEYS] // 2
+        capacity = n_numbers // (config.n_layers * config.n_kv_heads * config.head_size)
+        self._shapes = {
+            KEYS: (*heads, config.head_size, capacity),
+            VALUES: (*heads, capacity, config.head_size),
+        }
+
+    def compute(self, wanted: Pass, n_past: int, cores: Affinity | None) -> Rows:
+        """Returns the asked rows, in arrays of their own."""
+        tree, n_known = wanted.tree, wanted.n_known
+        if not tree.is_chain and len(tree) > MAX_TREE:
+            raise SessionError(
+                f"a tree of {len(tree)} tokens is more than the {MAX_TREE} of a pass on the GPU: "
+                "draft fewer tokens"
+            )
+        asked = [row - n_known for row in wanted.logit_rows]
+        opened, found = self._model.opened, _Found(wanted, self._model)
+        with self._model.on_device():
+            for kind, rows in pieces(opened.program.passes, len(tree) - n_known, asked):
+                results = [i for i, row in enumerate(asked) if row in rows]
+                places = [asked[i] - rows.start for i in results]
+                inputs = self._filled(kind, wanted, rows, n_past, places)
+                self._cache.run(kind, inputs)
+                found.read(opened, kind, rows, results)
+        return found.rows()
+
+    def keep(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
+        """Moves the rows of ``path`` together behind the committed ones."""
+        first = next((i for i, row in enumerate(path) if row != i), len(path))
+        if first < len(path):
+            places = [n_past + row for row in path[first:]]
+            with self._model.on_device():
+                self._cache.keep(n_past + first, places)
+
+    def rows(self, start: int, stop: int) -> KVRows:
+        keys, values = self._downloaded()
+        return {
+            KEYS: np.ascontiguousarray(keys[..., start:stop].swapaxes(-1, -2)),
+            VALUES: values[:, :, start:stop].copy(),
+        }
+
+    def load_rows(self, start: int, stop: int, kv_rows: KVRows) -> None:
+        keys, values = self._downloaded()
+        keys[..., start:stop] = kv_rows[KEYS].swapaxes(-1, -2)
+        values[:, :, start:stop] = kv_rows[VALUES]
+        with self._model.on_device():
+            self._cache.upload(KEYS, keys)
+            self._cache.upload(VALUES, values)
+
+    def close(self) -> None:
+        """Gives the memory back."""
+        if not self._model.is_closed:
+            self._cache.close()
+
+    def _downloaded(self) -> tuple[Array, Array]:
+        self._model.opened  # noqa: B018  # a SessionError where the model is closed
+        with self._model.on_device():
+            keys, values = (
+                self._cache.download(name, np.empty(shape, np.float16))
+                for name, shape in self._shapes.items()
+            )
+        return keys, values
+
+    def _filled(
+        self, kind: DevicePass, wanted: Pass, rows: range, n_past: int, results: Sequence[int]
+    ) -> PassInputs:
+        """Returns the inputs of a piece of a pass."""
+        if kind.n_rows not in self._inputs:
+            self._inputs[kind.n_rows] = PassInputs(kind.n_rows, kind.n_results)
+        inputs, tree = self._inputs[kind.n_rows], wanted.tree
+        part = slice(wanted.n_known + rows.start, wanted.n_known + rows.stop)
+        slots = range(n_past + part.start, n_past + part.stop)
+        positions = n_past + np.asarray(tree.depths[part])
+        if tree.is_chain:
+            seen, in_tree = positions + 1, np.zeros((len(rows), 0), np.bool_)
+        else:
+            seen, in_tree = np.full(len(rows), n_past), tree.ancestry()[part]
+        inputs.fill(tree.tokens[part], positions, slots, seen, in_tree, n_past, results)
+        return inputs
+
+
+class _Found:
+    """What the pieces of a pass gave, put together."""
+
+    def __init__(self, wanted: Pass, model: CudaModel) -> None:
+        n_rows, n_new = len(wanted.logit_rows), len(wanted.tree) - wanted.n_known
+        n_copied = n_rows if wanted.with_logits else 0
+        self._logits = np.empty((n_copied, model.vocab_size), np.float32)
+        self._hidden = {
+            layer: np.empty((n_new, model.config.hidden_size), np.float32)
+            for layer in wanted.hidden_layers
+        }
+        self._stats = {
+            name: np.empty((n_rows, *sizes), _DTYPES[dtype])
+            for name, (dtype, sizes) in ROW_STATS.items()
+        }
+
+    def read(
+        self, opened: OpenProgram, kind: DevicePass, rows: range, results: Sequence[int]
+    ) -> None:
+        """Reads what is wanted of a piece; ``results``: which of all asked rows it gave."""
+        for layer, states in self._hidden.items():
+            part = states[rows.start : rows.stop]
+            opened.read(kind.outputs[hidden_port(layer)], part)
+        if not results:
+            return
+        both = {stats_port(name): array for name, array in self._stats.items()}
+        if len(self._logits):
+            both[LOGITS] = self._logits
+        for name, array in both.items():
+            part = np.empty((len(results), *array.shape[1:]), array.dtype)
+            array[results] = opened.read(kind.outputs[name], part)
+
+    def rows(self) -> Rows:
+        """Returns all of it."""
+        stats = {
+            name: self._stats[name].astype(dtype, copy=False)
+            for name, (dtype, _) in ROW_STATS.items()
+        }
+        return Rows(self._logits, self._hidden, RowStats(**stats))
+
+
+def _read_program(graph: Path) -> DeviceProgram:
+    try:
+        return DeviceProgram.from_json(graph.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BundleError(
+            f"{graph} cannot be read ({error}); check it with `edgedec inspect --verify`, or "
+            "export the model again"
+        ) from None
+
+
+def _open_on_gpu(graph: Path, program: DeviceProgram) -> OpenProgram:
+    kernels, weights = graph.with_name(KERNELS_NAME), graph.with_name(WEIGHTS_BESIDE)
+    check_trusted(kernels)
+    gpu = _choose_gpu(graph, program.arch)
+    if weights.stat().st_size < program.sizes[WEIGHTS]:
+        raise BundleError(
+            f"{weights} has {weights.stat().st_size} bytes, its program reads "
+            f"{program.sizes[WEIGHTS]}: export the model again"
+        )
+    try:
+        device = CudaDevice(gpu, kernels.read_bytes())
+    except CudaError as error:
+        raise BundleError(
+            f"{graph} does not start on {gpu.name} ({error}): update NVIDIA's driver, or export "
+            f"the model again with --arch {gpu.arch}"
+        ) from None
+    try:
+        return OpenProgram(program, device, weights)
+    except (CudaError, MemoryError) as error:
+        device.close()
+        raise BundleError(
+            f"{graph} does not fit {gpu.name}, which has {gpu.n_bytes >> 20} MB ({error}): end "
+            "other programs on it, or export a smaller model or --context"
+        ) from None
+
+
+def _choose_gpu(graph: Path, arch: str) -> GpuFacts:
+    """Returns the first GPU that the kernels run on: those for ``arch``, and newer ones."""
+    try:
+        gpus = find_gpus()
+    except CudaError as error:
+        gpus, why = [], str(error)
+    else:
+        why = ", ".join(f"{gpu.name} is {gpu.arch}" for gpu in gpus) or "the driver finds no GPU"
+    for gpu in gpus:
+        if _version(gpu.arch) >= _version(arch):
+            return gpu
+    again = f"with --arch {gpus[0].arch}" if gpus else "with --target cpu"
+    raise BundleError(
+        f"{graph} is for NVIDIA GPUs of {arch} or newer; {why}: run it where there is one, or "
+        f"export the model again {again}"
+    )
+
+
+def _version(arch: str) -> int:
+    digits = arch.removeprefix("sm_")
+    return int(digits) if digits.isdigit() else 0

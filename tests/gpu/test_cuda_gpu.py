@@ -1,0 +1,94 @@
+"""SmolLM2 on an NVIDIA GPU: texts against float32, and what of its bandwidth decoding uses."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from float32_reference import PROMPTS, load_reference, reference_logits
+
+import edgedec
+from edgedec import Engine, EngineOptions, GenerationConfig
+from edgedec.export.config import ExportConfig
+from edgedec.export.pipeline import export
+from edgedec.kernels import cuda_driver
+from edgedec.models.graph import WEIGHTS_BESIDE
+from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.trust import libraries, trust
+
+pytest.importorskip("tvm", reason="needs the extra tvm")
+
+pytestmark = pytest.mark.gpu
+
+METHODS = ("plain", "auto", "lookup", "recycling", "trigram", "draft")
+MAX_GAP = 0.25
+"""Logits by which float32 may prefer another token: scales and the KV cache are float16."""
+
+BANDWIDTH = {
+    "sm_80": 1555e9, "sm_86": 936e9, "sm_87": 204.8e9, "sm_89": 1008e9, "sm_90": 4800e9,
+}  # fmt: skip
+"""Bytes a second that A100, RTX 3090, Jetson AGX Orin, RTX 4090 and H200 read, as stated."""
+
+
+def gpu_or_skip() -> cuda_driver.GpuFacts:
+    try:
+        gpus = cuda_driver.find_gpus()
+    except cuda_driver.CudaError as error:
+        pytest.skip(str(error))
+    if not gpus:
+        pytest.skip("the driver finds no GPU")
+    return gpus[0]
+
+
+@pytest.fixture(scope="module")
+def bundle(smollm2_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    arch = gpu_or_skip().arch
+    if shutil.which("nvcc") is None and not Path("/usr/local/cuda/bin/nvcc").exists():
+        pytest.skip("needs nvcc of NVIDIA's CUDA toolkit")
+    path = tmp_path_factory.mktemp("gpu") / "b"
+    config = ExportConfig(str(smollm2_gguf), path, device_target="cuda", arch=arch, context=1024)
+    done = export(config)
+    trust(libraries(done.bundle, done.manifest))
+    return path
+
+
+@pytest.fixture(scope="module")
+def engine(bundle: Path) -> Iterator[Engine]:
+    with edgedec.load(bundle, EngineOptions(draft=bundle)) as engine:
+        yield engine
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_texts_are_those_of_float32(smollm2_gguf: Path, engine: Engine, method: str) -> None:
+    reference = load_reference(smollm2_gguf)
+    config = GenerationConfig(max_new_tokens=48, method=method, ignore_eos=True)
+    for prompt in PROMPTS[:4]:
+        answer = engine.generate(prompt, config).token_ids
+        tokens = engine.tokenizer.encode(prompt)
+        rows = reference_logits(reference, [*tokens, *answer[:-1]])[len(tokens) - 1 :]
+        gaps = rows.max(axis=1) - rows[np.arange(len(answer)), list(answer)]
+        assert gaps.max() < MAX_GAP
+
+
+def test_decoding_and_verifying_are_timed(bundle: Path, engine: Engine) -> None:
+    """Prints milliseconds of passes, and the share of the memory's bandwidth; asserts no time."""
+    gpu, sequence = gpu_or_skip(), engine.new_sequence()
+    sequence.forward(TokenTree.chain(range(100, 164)), [63])
+    sequence.commit(range(64))
+    found = {}
+    for n_rows in (1, 4, 8, 16):
+        tree, times = TokenTree.chain(range(200, 200 + n_rows)), []
+        for _ in range(30):
+            begin = time.perf_counter()
+            sequence.forward(tree, range(n_rows), with_logits=False)
+            times.append(time.perf_counter() - begin)
+        found[n_rows] = statistics.median(times[5:])
+    rate = (bundle / "target" / WEIGHTS_BESIDE).stat().st_size / found[1]
+    share = f"{rate / BANDWIDTH[gpu.arch]:.0%}" if gpu.arch in BANDWIDTH else "unknown"
+    print(f"\n{gpu.name}: " + ", ".join(f"{n} rows {1e3 * t:.2f} ms" for n, t in found.items()))
+    print(f"weights read at {rate / 1e9:.0f} GB/s, {share} of what such GPUs are stated to read")
