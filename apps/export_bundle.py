@@ -150,6 +150,13 @@ def export(
             "(LayerSkip); several are weighed while decoding.",
         ),
     ] = "",
+    head: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A draft head that `train head --head-file` wrote for this very model.",
+        ),
+    ] = None,
     dump_passes: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Write the graph after each pass there."),
@@ -210,6 +217,8 @@ def export(
 
       edgedec export path/to/layerskip-model --exit 4,8 -o model.edgedec
 
+      edgedec export model.gguf --head model-head.safetensors -o model.edgedec
+
       edgedec export model.gguf -o board.edgedec --triple aarch64-linux-gnu
 
       edgedec export model.gguf -o model.edgedec --target coreml --context 1024
@@ -256,6 +265,7 @@ def export(
         target_bits=target_bits,
         lora=tuple(map(_parse_lora, lora or ())),
         exit=ExitConfig(exits, head_size, draft_corpus) if exits else None,
+        head=head,
         triple=triple,
         soc=soc,
         arch=arch,

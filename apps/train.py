@@ -160,6 +160,14 @@ def head(
         bool, typer.Option("--continue", help="Begin with the head that the bundle has.")
     ] = False,
     quantization: Quantization = "int8",
+    head_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write the head there, too, for `export --head`: int8 or int4, without what it "
+            "has from its model.",
+        ),
+    ] = None,
     rollout: Annotated[
         int | None,
         typer.Option(
@@ -199,6 +207,7 @@ def head(
         n_steps=rollout or (4 if kind in LIGHT_HEADS else 3),
         replay=tuple(replay or ()),
         is_continued=is_continued,
+        head_file=head_file,
     )
     _train_head(job, json)
 

@@ -97,11 +97,10 @@ class ExportConfig:
     kv_format: of the KV caches of all its models; the device target's usual one when None.
     calibrate: text on which matrices are quantised. target_bits: of a weight on the mean, for the
     quantization ``mixed``. lora: folders of adapters to merge, with their weights. exit: early
-    exits, if the target model shall have some.
-    quantization ``mixed``. lora: folders of adapters to merge, with their weights. triple:
-    processor and system that the bundle is for, and brings kernels for; any, without, when None.
-    soc: Qualcomm's system on a chip that the bundle is for, if the device target compiles for one.
-    arch: of the GPUs that the bundle is for, such as sm_87; that of this machine's when None.
+    exits, if the target model shall have some. head: file of a draft head of it. triple: processor
+    and system that the bundle is for, and brings kernels for; any, without, when None. soc:
+    Qualcomm's system on a chip that the bundle is for, if the device target compiles for one. arch:
+    of the GPUs that the bundle is for, such as sm_87; that of this machine's when None.
     """
 
     source: str
@@ -119,6 +118,7 @@ class ExportConfig:
     target_bits: float | None = None
     lora: tuple[tuple[Path, float], ...] = ()
     exit: ExitConfig | None = None
+    head: Path | None = None
     triple: str | None = None
     soc: str | None = None
     arch: str | None = None
@@ -129,11 +129,7 @@ class ExportConfig:
         if any(not math.isfinite(scale) for _, scale in self.lora):
             raise ConfigError("the scale of a LoRA adapter is not finite: name a number, such as 1")
         _check_compiler(self)
-        if self.exit is not None and (self.device_target, self.compiler or "fused") != (
-            "cpu",
-            "fused",
-        ):
-            raise ConfigError("early exits need a fused graph: leave out --target and --compiler")
+        _check_head(self)
         _check_triple(self)
         _check_soc(self)
         _check_arch(self)
@@ -166,6 +162,16 @@ class ExportConfig:
             if self.compiler and device.name == self.device_target
             else device.compiler
         )
+
+
+def _check_head(config: ExportConfig) -> None:
+    if config.exit is None and config.head is None:
+        return
+    if config.exit is not None and config.head is not None:
+        raise ConfigError("a bundle has early exits or a draft head: leave out --exit or --head")
+    if (config.device_target, config.compiler or "fused") != ("cpu", "fused"):
+        what = "early exits need" if config.exit is not None else "a draft head needs"
+        raise ConfigError(f"{what} a fused graph: leave out --target and --compiler")
 
 
 def _check_corpus(corpus: Path | None) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from edgedec.export.checkpoint import Published
 from edgedec.export.config import ExportConfig
 from edgedec.export.quantize import TensorError
+from edgedec.models.draft_heads import HeadEntry
 from edgedec.models.model_entry import ModelEntry
 from edgedec.targets import DeviceTarget
 
@@ -24,8 +25,8 @@ class ModelExport:
     kind: one of `MODEL_KINDS`; also the model's name in the bundle, and the folder of its files.
     bundle_folder: folder of the whole bundle; the model's own is below it.
     report: called with bytes done and bytes in all of the current phase.
-    calibration: what quantising on a text cost. lora: how much adapters changed each matrix. exit:
-    the head of its early exits, if it has some.
+    calibration: what quantising on a text cost. lora: how much adapters changed each matrix. head:
+    of its early exits, or one that drafts, if it has some; for the model that is being sealed.
     """
 
     kind: str
@@ -38,7 +39,7 @@ class ModelExport:
     verification: dict[str, Any] = field(default_factory=dict)
     calibration: dict[str, Any] = field(default_factory=dict)
     lora: dict[str, float] = field(default_factory=dict)
-    exit: ModelEntry | None = None
+    head: HeadEntry | None = None
 
     @property
     def folder(self) -> Path:

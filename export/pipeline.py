@@ -13,7 +13,9 @@ from edgedec.export.calibration.phase import forget_unfinished
 from edgedec.export.checkpoint import open_checkpoint
 from edgedec.export.config import ExportConfig
 from edgedec.export.cross_kernels import add_kernels, check_tools
+from edgedec.export.heads.attached import attach_head
 from edgedec.export.heads.exits import add_exit
+from edgedec.export.heads.head_file import read_head_file
 from edgedec.export.lora import Merged
 from edgedec.export.model_export import ModelExport, Phases
 from edgedec.export.optimum_model import OptimumModel, emit_with_optimum, find_recipeless
@@ -40,6 +42,7 @@ FIRST_DRAFT_PHASES: Phases = (
 )
 
 EXIT_PHASES: Phases = (("end early", add_exit),)
+HEAD_PHASES: Phases = (("attach head", attach_head),)
 
 OPTIMUM_PHASES: Phases = (("emit with optimum", emit_with_optimum),)
 """For families without a recipe: optimum writes the whole graph and verifies it."""
@@ -109,6 +112,8 @@ def _open_target(config: ExportConfig) -> _Making:
         make_optimum = partial(OptimumModel, kind=TARGET_MODEL, config=config, published=recipeless)
         return _Making(make_optimum, FIRST_PHASES[:1], OPTIMUM_PHASES)
     exits = config.exit
+    head = read_head_file(config.head) if config.head else None
+    layers = (*config.hidden_layers, *(exits.layers if exits else ()))
     make = partial(
         RecipeModel,
         kind=TARGET_MODEL,
@@ -116,7 +121,8 @@ def _open_target(config: ExportConfig) -> _Making:
         published=source,
         source=source,
         quantization=config.quantization,
-        hidden_layers=tuple(sorted({*config.hidden_layers, *(exits.layers if exits else ())})),
+        hidden_layers=tuple(sorted({*layers, *(head.facts.hidden_layers if head else ())})),
+        head_file=head,
     )
     return _Making(make, FIRST_PHASES, (*_phases(config, TARGET_MODEL), *_last_phases(config)))
 
@@ -130,6 +136,7 @@ def _last_phases(config: ExportConfig) -> Phases:
     """Returns the phases that a bundle of more than models needs."""
     return (
         *(EXIT_PHASES if config.exit else ()),
+        *(HEAD_PHASES if config.head else ()),
         *((("kernels", add_kernels),) if config.kernels_triple else ()),
     )
 

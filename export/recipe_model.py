@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edgedec.export.checkpoint import Checkpoint
+from edgedec.export.heads.head_file import HeadFile
 from edgedec.export.model_export import ModelExport
 from edgedec.models.graph import KVFormat
 from edgedec.models.model_entry import TARGET_MODEL
@@ -19,7 +20,7 @@ class RecipeModel(ModelExport):
     """What the phases of a model with a recipe pass on.
 
     context: positions of the graph. formats: of every matrix. graph: whatever the phases of the
-    compiler hand to each other.
+    compiler hand to each other. head_file: the draft head that it gets, if any.
     """
 
     source: Checkpoint
@@ -28,6 +29,7 @@ class RecipeModel(ModelExport):
     context: int = 0
     formats: dict[str, QuantFormat] = field(default_factory=dict)
     graph: Any = None
+    head_file: HeadFile | None = None
 
     @property
     def kv_format(self) -> KVFormat:

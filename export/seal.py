@@ -7,10 +7,9 @@ from collections.abc import Callable
 from importlib import metadata
 
 from edgedec.export.bundle import hash_files, write_manifest
-from edgedec.export.heads.exits import exit_entry
 from edgedec.export.model_export import ModelExport
 from edgedec.models.bundle_files import FileEntry
-from edgedec.models.manifest import SCHEMA_VERSION, BundleManifest
+from edgedec.models.manifest import SCHEMA_VERSION, BundleManifest, fingerprint_of
 from edgedec.models.model_entry import DRAFT_MODEL, TARGET_MODEL, ModelEntry
 
 
@@ -59,9 +58,9 @@ def _manifest(models: dict[str, ModelExport], files: dict[str, FileEntry]) -> Bu
         defaults={"method": "auto"},
         verification=verification,
     )
-    if target.exit is None or target.config.exit is None:
+    if target.head is None:
         return manifest
-    head = exit_entry(target.exit, target.config.exit.layers, manifest)
+    head = dataclasses.replace(target.head, model=fingerprint_of(manifest, manifest.target_name))
     return dataclasses.replace(manifest, head=head)
 
 

@@ -51,6 +51,12 @@ OUTPUT = 1
 """Layer under which a head's graph returns what its next rows read: what `EAGLE` made of a row, the
 normed embeddings of `HYDRA`."""
 
+FILE_SCHEMES = ("int8", "int4")
+"""How heads in files by themselves may be quantised."""
+
+OF_MODEL = ("embed_tokens.weight", "lm_head.weight")
+"""Weights of which a head has some rows from its model, and which stay as they are."""
+
 INPUT, TOKEN_NORM = "input_proj.weight", "token_norm.weight"
 """Weights of a head that a decoder layer has not: what makes its residual stream, and the norm of
 embeddings before that."""

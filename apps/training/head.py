@@ -13,7 +13,14 @@ from edgedec.apps.training.options import READING, TrainingOptions
 from edgedec.apps.training.reading import read_features
 from edgedec.export.bundle import check_destination
 from edgedec.export.heads.feature_file import held_out_of
-from edgedec.models.draft_heads import ADAPTER, DRAFT_HEADS, EAGLE, LIGHT_HEADS, HeadEntry
+from edgedec.models.draft_heads import (
+    ADAPTER,
+    DRAFT_HEADS,
+    EAGLE,
+    FILE_SCHEMES,
+    LIGHT_HEADS,
+    HeadEntry,
+)
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import BundleManifest, fingerprint_of, read_manifest
 from edgedec.models.model_entry import ModelEntry
@@ -28,7 +35,8 @@ class HeadJob:
 
     kind: of the head. n_steps: tokens deep that drafting is practised, or how many light heads
     there shall be. replay: texts that `run --adapt` kept. exit_layer: layers behind which an
-    adapter ends the model; None for a head on its last ones.
+    adapter ends the model; None for a head on its last ones. head_file: where the head is written
+    by itself.
     """
 
     bundle: Path
@@ -40,12 +48,18 @@ class HeadJob:
     replay: tuple[Path, ...] = ()
     is_continued: bool = False
     exit_layer: int | None = None
+    head_file: Path | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in (*DRAFT_HEADS, ADAPTER):
             raise ConfigError(
                 f"there is no draft head of the kind {self.kind!r}, expected one of "
                 f"{', '.join(DRAFT_HEADS)}"
+            )
+        if self.head_file is not None and self.scheme not in FILE_SCHEMES:
+            raise ConfigError(
+                f"a head's file is quantised as {' or '.join(FILE_SCHEMES)}, got {self.scheme}: "
+                "choose one with --quantization"
             )
         self.options.check(self.replay)
 
@@ -156,6 +170,8 @@ def train_bundle_head(
         job.scheme,
         ", ".join(map(str, (*(options.corpus or ()), *job.replay, *(options.prompts or ())))),
     )
+    if job.head_file is not None:
+        heads.share_head(job.head_file, job.bundle, manifest, head, entry, job.scheme)
     sealed = heads.put_head(job.bundle, manifest, head, entry, job.output, options.force)
     unseen = held_out_of(file.texts())
     quantised = share_found(job.output, sealed, unseen, options.n_threads)

@@ -8,8 +8,6 @@ from edgedec.export.heads.files import head_model, write_head_files
 from edgedec.export.recipe_model import RecipeModel
 from edgedec.models.blocks import head_weight
 from edgedec.models.draft_heads import EXIT, HeadEntry, head_config
-from edgedec.models.manifest import BundleManifest, fingerprint_of
-from edgedec.models.model_entry import ModelEntry
 
 _SCHEME = "int8"
 
@@ -27,17 +25,13 @@ def add_exit(model: RecipeModel) -> None:
         "norm.weight": parent.vector("norm.weight"),
         "lm_head.weight": parent.matrix(head_weight(target.config), ids),
     }
-    model.exit = head_model(config, target, EXIT, 1, _SCHEME)
-    write_head_files(parent, model.exit, EXIT, weights, ids, model.bundle_folder)
-
-
-def exit_entry(head: ModelEntry, layers: tuple[int, ...], manifest: BundleManifest) -> HeadEntry:
-    """Returns what a manifest states of the exits behind ``layers``, all of which ``head`` ends."""
-    return HeadEntry(
+    head = head_model(config, target, EXIT, 1, _SCHEME)
+    write_head_files(parent, head, EXIT, weights, ids, model.bundle_folder)
+    model.head = HeadEntry(
         kind=EXIT,
-        model=fingerprint_of(manifest, manifest.target_name),
+        model="",
         head=head,
-        hidden_layers=layers,
+        hidden_layers=wanted.layers,
         corpus="",
         n_tokens=0,
         held_out=(),

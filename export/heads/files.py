@@ -9,7 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.export.heads.bundle_weights import BundleWeights
-from edgedec.export.heads.graph import SHARED, emit_head, head_contract, own_matrices, write_head
+from edgedec.export.heads.graph import (
+    SHARED,
+    HeadWeight,
+    emit_head,
+    head_contract,
+    own_matrices,
+    write_head,
+)
 from edgedec.export.quantize import SCHEMES
 from edgedec.models.config import ModelConfig
 from edgedec.models.draft_heads import feature_width, head_shapes
@@ -59,7 +66,7 @@ def write_head_files(
     parent: BundleWeights,
     model: ModelEntry,
     kind: str,
-    weights: Mapping[str, npt.NDArray[np.float32]],
+    weights: Mapping[str, HeadWeight],
     ids: npt.NDArray[np.integer],
     folder: Path,
 ) -> None:

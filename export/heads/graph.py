@@ -41,10 +41,12 @@ from edgedec.models.draft_heads import (
     head_shapes,
 )
 from edgedec.models.graph import FEATURES, LOGITS, Capabilities, GraphContract, KVFormat
-from edgedec.models.quant import QuantFormat
+from edgedec.models.quant import PlainTensor, QuantFormat
 from edgedec.models.rope import rope_of, rope_tables
 
 Float32 = npt.NDArray[np.float32]
+HeadWeight = Float32 | PlainTensor
+"""A weight of a head, which may be quantised already."""
 
 SHARED = "embed_tokens.weight"
 """The weight that a head has from its model: the same bytes of the same file."""
@@ -147,7 +149,7 @@ def contract_like(
 def write_head(
     model: onnx.ModelProto,
     config: ModelConfig,
-    weights: Mapping[str, Float32],
+    weights: Mapping[str, HeadWeight],
     formats: Mapping[str, QuantFormat],
     parent: BundleWeights,
     graph: Path,
@@ -187,7 +189,7 @@ def write_head(
 def _values(
     tensor: onnx.TensorProto,
     config: ModelConfig,
-    weights: Mapping[str, Float32],
+    weights: Mapping[str, HeadWeight],
     formats: Mapping[str, QuantFormat],
 ) -> npt.NDArray[np.generic]:
     """Returns what the bytes of a weight stand for: packed, as it is, or a rotation table."""
@@ -195,11 +197,16 @@ def _values(
     for rope in {rope_of(config.layer(i)) for i in range(config.n_layers)}:
         if name in (names := rope_names(config, rope)):
             return rope_tables(config, tensor.dims[0], rope)[names.index(name)]
-    if tensor.data_type != TensorProto.UINT8:
-        return np.ascontiguousarray(weights[name])
-    if (fmt := formats[name]).is_float:
-        return pack(fmt.index, weights[name])
-    plain = quantize_rows(weights[name], fmt)
+    values, fmt = weights[name], formats.get(name)
+    if isinstance(values, PlainTensor):
+        return _packed(values)
+    if tensor.data_type != TensorProto.UINT8 or fmt is None:
+        return np.ascontiguousarray(values)
+    return pack(fmt.index, values) if fmt.is_float else _packed(quantize_rows(values, fmt))
+
+
+def _packed(plain: PlainTensor) -> npt.NDArray[np.uint8]:
+    fmt = plain.format
     return pack(
         fmt.index, plain.codes, plain.scale, plain.minimum, plain.sub_scale, plain.sub_minimum
     )

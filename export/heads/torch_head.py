@@ -25,14 +25,12 @@ from edgedec.models.draft_heads import (
     EAGLE,
     HYDRA,
     LIGHT_HEADS,
+    OF_MODEL,
     TOKEN_NORM,
     HeadOps,
     head_recipe,
 )
 from edgedec.models.rope import rope_of, rope_tables
-
-FROZEN = ("embed_tokens.weight", "lm_head.weight")
-"""Weights that stay the target model's."""
 
 
 class TorchWeights(nn.Module):
@@ -49,7 +47,7 @@ class TorchWeights(nn.Module):
         self.config = config
         self._weights = nn.ParameterDict(
             {
-                _key(name): nn.Parameter(torch.tensor(values), requires_grad=name not in FROZEN)
+                _key(name): nn.Parameter(torch.tensor(values), requires_grad=name not in OF_MODEL)
                 for name, values in weights.items()
             }
         )
@@ -71,7 +69,7 @@ class TorchWeights(nn.Module):
     def trained(self) -> dict[str, nn.Parameter]:
         """Returns the weights that are trained, by name."""
         names = (key.replace("/", ".") for key in self._weights)
-        return {name: self.weight(name) for name in names if name not in FROZEN}
+        return {name: self.weight(name) for name in names if name not in OF_MODEL}
 
 
 class TorchHead(TorchWeights):

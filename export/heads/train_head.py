@@ -14,6 +14,7 @@ import torch
 from edgedec.export.heads.bundle_weights import BundleWeights
 from edgedec.export.heads.feature_file import FeatureFile
 from edgedec.export.heads.files import head_model, write_head_files
+from edgedec.export.heads.head_file import HeadFacts, model_digest, write_head_file
 from edgedec.export.heads.progress_file import ProgressFile
 from edgedec.export.heads.torch_head import TorchHead
 from edgedec.export.heads.training import Lessons, Report, Trained, Trainer, TrainingPlan
@@ -225,6 +226,33 @@ def head_entry(
         n_tokens=head.n_tokens,
         held_out=tuple(round(share, 4) for share in measured.by_depth),
     )
+
+
+def share_head(
+    path: Path,
+    bundle: Path,
+    manifest: BundleManifest,
+    head: TrainedHead,
+    entry: HeadEntry,
+    scheme: str,
+) -> None:
+    """Writes ``head``, which ``entry`` describes, to a file by itself.
+
+    Raises:
+        ConfigError: The file cannot be written.
+    """
+    config = manifest.target.config
+    facts = HeadFacts(
+        kind=entry.kind,
+        model=model_digest(BundleWeights(bundle, manifest.target), config),
+        hidden_layers=entry.hidden_layers,
+        n_heads=head.config.n_layers,
+        scheme=scheme,
+        corpus=entry.corpus,
+        n_tokens=entry.n_tokens,
+        held_out=entry.held_out,
+    )
+    write_head_file(path, facts, head.weights, head.head_ids)
 
 
 def use_threads(n_threads: int) -> None:

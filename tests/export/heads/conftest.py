@@ -34,27 +34,38 @@ def one_thread() -> None:
 
 
 @pytest.fixture(scope="module")
-def make_bundle_of(
-    make_gguf: Callable[..., Path],
-    tiny: Any,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Callable[[int], Path]:
+def make_checkpoint(make_gguf: Callable[..., Path], tiny: Any) -> Callable[[int], Path]:
     """Makes tiny models with biases, whose weights are no larger than those of real ones."""
 
     def make(seed: int) -> Path:
-        path = tmp_path_factory.mktemp("model") / "tiny.edgedec"
         random = tiny.tiny_weights(seed, has_bias=True)
         weights = {name: w / 16 if w.ndim == 2 else w for name, w in random.items()}
-        source = str(make_gguf("qwen2", weights=weights))
-        export(ExportConfig(source, path, context=CONTEXT, hidden_layers=LAYERS))
-        return path
+        return make_gguf("qwen2", weights=weights)
 
     return make
 
 
 @pytest.fixture(scope="module")
-def bundle(make_bundle_of: Callable[[int], Path]) -> Path:
-    return make_bundle_of(0)
+def source(make_checkpoint: Callable[[int], Path]) -> Path:
+    return make_checkpoint(0)
+
+
+def exported(source: Path, folder: Path) -> Path:
+    path = folder / "tiny.edgedec"
+    export(ExportConfig(str(source), path, context=CONTEXT, hidden_layers=LAYERS))
+    return path
+
+
+@pytest.fixture(scope="module")
+def make_bundle_of(
+    make_checkpoint: Callable[[int], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[int], Path]:
+    return lambda seed: exported(make_checkpoint(seed), tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def bundle(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return exported(source, tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
