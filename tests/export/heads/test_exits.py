@@ -247,7 +247,7 @@ def test_what_cannot_have_exits_says_so(
         ("hidden_layers", [], "names no exit"),
         ("hidden_layers", [6], "names no exit"),
         ("held_out", [0.5], "held_out"),
-        ("kind", "medusa", "expected one of eagle, exit, adapter"),
+        ("kind", "other", "expected one of eagle, hydra, medusa, exit, adapter"),
     ],
 )
 def test_exits_of_something_else_are_refused(
