@@ -17,7 +17,7 @@ import torch
 from edgedec.export.heads.bundle_weights import BundleWeights
 from edgedec.export.heads.feature_file import HELD_OUT, TextFeatures, held_out_of
 from edgedec.export.heads.progress_file import ProgressFile
-from edgedec.export.heads.torch_head import FROZEN, TorchWeights
+from edgedec.export.heads.torch_head import TorchWeights
 from edgedec.export.heads.training import Batch, Lessons, Measured, Report, Trainer, TrainingPlan
 from edgedec.export.heads.variant import put_variant
 from edgedec.export.joint.stored_maps import read_maps
@@ -26,6 +26,7 @@ from edgedec.export.kv_maps import LayerMaps, Scales, write_kv_maps
 from edgedec.export.quantize import quantize_rows
 from edgedec.kernels import pack
 from edgedec.models.bundle_files import FileEntry, file_sha256
+from edgedec.models.draft_heads import OF_MODEL
 from edgedec.models.errors import ConfigError
 from edgedec.models.kv_maps import (
     AUXILIARY_KV_MAPS,
@@ -209,7 +210,7 @@ def _weights(bundle: Path, entry: ModelEntry) -> dict[str, Float32]:
 def _check_writable(entry: ModelEntry) -> None:
     """Raises a ConfigError where a matrix has a format that floats are not made into."""
     for name, of in entry.tensor_formats.items():
-        if name not in FROZEN and FORMATS[of].kind not in _WRITABLE:
+        if name not in OF_MODEL and FORMATS[of].kind not in _WRITABLE:
             raise ConfigError(
                 f"the draft model has {name} as {of}, to which nothing can be quantised anew: "
                 "export it from floats, or with --draft-quantization int8"
