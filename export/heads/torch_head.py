@@ -34,7 +34,7 @@ from edgedec.models.rope import rope_of, rope_tables
 
 
 class TorchWeights(nn.Module):
-    """Weights by our names, of which all but `FROZEN` are trained; and what rotates its layers."""
+    """Weights by our names, trained but for those of `OF_MODEL`; and what rotates its layers."""
 
     def __init__(
         self,
