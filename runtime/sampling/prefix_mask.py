@@ -9,7 +9,7 @@ Source: token healing (Lundberg, guidance, 2023).
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -28,7 +28,7 @@ class Spellings:
             for token, spelling in codec.spellings().items()
             if token < n_ids and isinstance(spelling, bytes) and spelling
         }
-        self._tokens = sorted(self.of, key=self.of.__getitem__)
+        self._tokens = _in_order(self.of)
         self._sorted = [self.of[token] for token in self._tokens]
 
     def agreeing(self, text: bytes) -> Allowed:
@@ -43,6 +43,20 @@ class Spellings:
                 row[self._tokens[at]] = True
                 at += 1
         return row
+
+
+def _in_order(spellings: Mapping[int, bytes]) -> list[int]:
+    """Returns the tokens in the order of their spellings.
+
+    Sorted in parts, between which other threads, such as a window's, go on.
+    """
+    parts: dict[bytes, list[int]] = {}
+    for token, spelling in spellings.items():
+        parts.setdefault(spelling[:2], []).append(token)
+    ordered: list[int] = []
+    for beginning in sorted(parts):
+        ordered += sorted(parts[beginning], key=spellings.__getitem__)
+    return ordered
 
 
 class PrefixMask:

@@ -122,12 +122,24 @@ def spellings(tokenizer: Mapping[str, Any]) -> dict[int, Spelling]:
     if isinstance(vocabulary, list):  # Unigram: pieces with scores, in the order of ids
         vocabulary = {piece: i for i, (piece, _) in enumerate(vocabulary)}
     how = json.dumps([tokenizer.get("decoder"), tokenizer.get("pre_tokenizer")])
+    added = tokenizer.get("added_tokens", ())
+    special = {token["id"]: (token["content"], token.get("special", False)) for token in added}
+    return spelt(vocabulary, how, special)
+
+
+def spelt(
+    vocabulary: Mapping[str, int], how: str, added: Mapping[int, tuple[str, bool]]
+) -> dict[int, Spelling]:
+    """Returns how each token is spelt.
+
+    vocabulary: ids of pieces. how: decoder and pre-tokenizer, as tokenizer.json has them. added:
+    the content of tokens beside the vocabulary, or in its place, and whether they are special.
+    """
     spell = _byte_levels if '"ByteLevel"' in how else _sentence_pieces
-    found: dict[int, Spelling] = {**spell(vocabulary)}
-    for token in tokenizer.get("added_tokens", ()):
-        content = token["content"]
-        found[token["id"]] = content if token.get("special") else content.encode()
-    return found
+    return {**spell(vocabulary)} | {
+        token: content if is_special else content.encode()
+        for token, (content, is_special) in added.items()
+    }
 
 
 class _Reader:

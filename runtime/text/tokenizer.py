@@ -6,9 +6,8 @@ the model, or from the caller's explicit ids.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -136,10 +135,38 @@ class Tokenizer:
             return str(self._backend.decode(list(ids), skip_special_tokens=True))
 
     def spellings(self) -> Mapping[int, bytes | str]:
-        """Returns the bytes that each token stands for; for special tokens, their names."""
-        from edgedec.runtime.text.token_map import spellings
+        """Returns the bytes that each token stands for; for special tokens, their names.
 
-        return spellings(json.loads(self._backend.to_str()))
+        Tokens are asked for one by one: the library tells all at once in tenths of a second in
+        which no other thread of the program, such as a window's, goes on.
+        """
+        from edgedec.runtime.text.token_map import spelt
+
+        backend = self._backend
+        added = {
+            token: (known.content, known.special)
+            for token, known in backend.get_added_tokens_decoder().items()
+        }
+        parts = (part for part in (backend.decoder, backend.pre_tokenizer) if part is not None)
+        how = "".join(part.__getstate__().decode() for part in parts)
+        return spelt(self._pieces(added), how, added)
+
+    def _pieces(self, added: Container[int]) -> dict[str, int]:
+        """Returns the ids of the model's own pieces, those of ``added`` left out."""
+        backend = self._backend
+        size = backend.get_vocab_size(with_added_tokens=False)
+        known = backend.get_added_tokens_decoder().items()
+        n_own = size - sum(backend.model.token_to_id(t.content) == i for i, t in known)
+        found = {
+            piece: token
+            for token in range(size + len(known))
+            if token not in added and (piece := backend.id_to_token(token)) is not None
+        }
+        if len(found) == n_own:
+            return found
+        # Ids have gaps: only the whole vocabulary tells where.
+        whole: dict[str, int] = backend.get_vocab(with_added_tokens=False)
+        return {piece: token for piece, token in whole.items() if token not in added}
 
     def detokenizer(self) -> StreamDecoder:
         """Returns a decoder of one output as its tokens appear."""

@@ -14,6 +14,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.text.common_prefix import common_prefix
 from edgedec.runtime.text.token_map import DraftText, TokenMap, spellings
+from edgedec.runtime.text.tokenizer import Tokenizer
 
 CORPUS = [
     "the cat sat on the mat and the hat",
@@ -69,6 +70,32 @@ TO_PIECES = TokenMap.between(spelt(TARGET), spelt(PIECES), PIECES.get_vocab_size
 
 def encoded(text: str) -> list[int]:
     return list(TARGET.encode(text).ids)
+
+
+def with_gaps() -> tokenizers.Tokenizer:
+    """Returns a tokenizer whose ids leave some out, with added tokens that are not special."""
+    document = json.loads(TARGET.to_str())
+    vocabulary = document["model"]["vocab"]
+    moved = {piece: token if token < 290 else token + 50 for piece, token in vocabulary.items()}
+    document["model"]["vocab"] = moved
+    made = tokenizers.Tokenizer.from_str(json.dumps(document))
+    made.add_tokens(["<|plain|>", "naïve"])
+    return made
+
+
+def unigram() -> tokenizers.Tokenizer:
+    pieces = [("<unk>", 0.0), ("▁the", -1.0), ("▁", -2.0), ("a", -3.0), ("<0x0A>", -4.0)]
+    made = tokenizers.Tokenizer(models.Unigram(pieces, 0, byte_fallback=True))
+    made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback()])
+    made.add_special_tokens(["<s>"])
+    return made
+
+
+@pytest.mark.parametrize("backend", [TARGET, DRAFT, PIECES, with_gaps(), unigram()])
+def test_spellings_are_those_of_the_file(backend: tokenizers.Tokenizer) -> None:
+    found = dict(Tokenizer(backend).spellings())
+    assert found == spelt(backend)
+    assert len(found) > 5
 
 
 @pytest.mark.parametrize("other", [DRAFT, PIECES], ids=["byte level", "pieces"])
