@@ -14,7 +14,9 @@ OPENVINO_DEVICES = {
 """Name, as OpenVINO and users write it -> what brings it. The first is for who names none."""
 
 
-def check_openvino_device(name: str) -> None:
-    """Raises a ConfigError unless there is a kind of device called ``name``."""
+def check_openvino_device(name: str, option: str = "device") -> None:
+    """Raises a ConfigError, about ``option``, unless there is a kind of device called ``name``."""
     if name not in OPENVINO_DEVICES:
-        raise ConfigError(f"device is {shown(name)}, expected one of {', '.join(OPENVINO_DEVICES)}")
+        raise ConfigError(
+            f"{option} is {shown(name)}, expected one of {', '.join(OPENVINO_DEVICES)}"
+        )

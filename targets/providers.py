@@ -39,10 +39,10 @@ PROVIDERS = {
 """By the names that users write. CPU comes first: what runs a graph where nobody says."""
 
 
-def find_provider(name: str) -> Provider:
-    """Returns the provider called ``name``; an unknown name is a ConfigError."""
+def find_provider(name: str, option: str = "provider") -> Provider:
+    """Returns the provider called ``name``; an unknown name is a ConfigError about ``option``."""
     if name not in PROVIDERS:
-        raise ConfigError(f"provider is {shown(name)}, expected one of {', '.join(PROVIDERS)}")
+        raise ConfigError(f"{option} is {shown(name)}, expected one of {', '.join(PROVIDERS)}")
     return PROVIDERS[name]
 
 

@@ -18,6 +18,7 @@ from edgedec.models.errors import ConfigError
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _COLLECT_MS = 5000
+_LOOK_MS = 100
 
 SWITCH_S = 0.001
 """How long Python lets one thread go on while the interface's waits; 5 ms otherwise."""
@@ -63,15 +64,22 @@ def _collect_here(application: QApplication) -> None:
 
 
 def _end_on_signals(application: QApplication, window: EditorWindow) -> None:
-    """Has Ctrl-C and requests to end write unsaved text down, and end the window."""
+    """Has Ctrl-C and requests to end write unsaved text down, and end the window.
 
-    def end(number: int, frame: object) -> None:
-        window.keep_unsaved()
-        window.end()
-        application.exit(128 + number)
-
+    Python runs a handler in the midst of whatever it does, which may hold a lock that writing
+    needs: so it only notes the signal, for a timer to find.
+    """
+    heard: list[int] = []
     for number in _SIGNALS:
-        signal.signal(number, end)
-    waking = QTimer(application)  # Python hears of a signal when it has something to do
-    waking.timeout.connect(lambda: None)
-    waking.start(200)
+        signal.signal(number, lambda number, frame: heard.append(number))
+
+    def look() -> None:
+        if heard:
+            looking.stop()
+            window.keep_unsaved()
+            window.end()
+            application.exit(128 + heard[0])
+
+    looking = QTimer(application)
+    looking.timeout.connect(look)
+    looking.start(_LOOK_MS)

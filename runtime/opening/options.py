@@ -74,11 +74,11 @@ class EngineOptions:
         for name in ("provider", "draft_provider"):
             if (value := getattr(self, name)) is not None:
                 check_type(name, value, str, "the name of a provider or None")
-                find_provider(value)
+                find_provider(value, name)
         for name in ("device", "draft_device"):
             if (value := getattr(self, name)) is not None:
                 check_type(name, value, str, "the name of a device or None")
-                check_openvino_device(value)
+                check_openvino_device(value, name)
         check_count("prompt_cache_mb", self.prompt_cache_mb, 0, "0 for none")
         if self.affinity is not None:
             checked_counts("affinity", self.affinity, "processors")
