@@ -17,7 +17,7 @@ from PySide6.QtCore import QEventLoop, Qt, QTimer
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 
-from edgedec.apps.editor.program import SWITCH_S
+from edgedec.apps.editor.program import SWITCH_S, collect_here
 from edgedec.apps.editor.recovery import Recovery
 from edgedec.apps.editor.settings import EditorSettings, SettingsFile
 from edgedec.apps.editor.window import EditorWindow
@@ -87,6 +87,7 @@ def main() -> None:
         file = Path(folder) / "answer.py"
         file.write_text(text[:at], encoding="utf-8")
         recovery = Recovery(Path(folder))
+        collect_here(application)
         window = open_window(given.bundle, given.theme, Path(folder), recovery)
         window.open([file])
         edit = window.current

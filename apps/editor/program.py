@@ -41,7 +41,7 @@ def run_editor(
     except OSError as error:
         raise ConfigError(f"there is no place for unsaved text: {error}") from None
     window = EditorWindow(settings, kept_in, recovery)
-    _collect_here(application)
+    collect_here(application)
     _end_on_signals(application, window)
     window.new()
     window.open(paths)
@@ -54,7 +54,7 @@ def run_editor(
     return code
 
 
-def _collect_here(application: QApplication) -> None:
+def collect_here(application: QApplication) -> None:
     """Has garbage collected in this thread alone: Qt's objects must not be destroyed in others."""
     gc.freeze()
     gc.disable()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -168,6 +169,7 @@ class ServedModel(QObject):
     def _put(self, completer: Autocompleter, is_put: threading.Event) -> None:
         if not self._is_closed:
             self._suggester.put(completer)
+            gc.freeze()  # what a model is made of is not looked through every few seconds
             is_put.set()
 
     def _release(self) -> None:
