@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from edgedec.apps.training.head_check import share_drafted
-from edgedec.apps.training.options import READING, TrainingOptions
+from edgedec.apps.training.options import READING, TrainingOptions, needs_train_extra
 from edgedec.apps.training.reading import read_features
 from edgedec.export.bundle import check_destination
 from edgedec.export.heads.feature_file import held_out_of
@@ -103,14 +103,10 @@ def train_bundle_draft(
         ConfigError: The models, the corpus or an option are not fit for it.
         BundleError: A bundle is broken, or cannot be written.
     """
-    try:
+    with needs_train_extra():
         from edgedec.export.heads import train_draft as drafts
         from edgedec.export.heads.train_head import use_threads
         from edgedec.export.heads.training import TrainingPlan
-    except ImportError as error:
-        raise ConfigError(
-            f"training needs {error.name}, which is not installed: pip install 'edgedec[train]'"
-        ) from None
     options = job.options
     check_destination(job.output, options.force)
     manifest = read_manifest(job.bundle)
@@ -124,6 +120,7 @@ def train_bundle_draft(
     origin.kept(job.n_layers)
     is_over = options.clock(is_stopping)
     folder = options.feature_folder(job.output)
+    use_threads(options.n_threads)
     file, n_skipped = read_features(
         job.bundle,
         manifest,
@@ -134,7 +131,6 @@ def train_bundle_draft(
         report,
         lambda: is_over(READING),
     )
-    use_threads(options.n_threads)
     draft = drafts.train_draft(manifest, origin, file, plan, report, lambda: is_over(1.0))
     sealed = drafts.put_draft(
         job.bundle, manifest, origin, draft, job.scheme, job.output, options.force

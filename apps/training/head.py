@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgedec.apps.training.head_check import share_found
-from edgedec.apps.training.options import READING, TrainingOptions
+from edgedec.apps.training.options import READING, TrainingOptions, needs_train_extra
 from edgedec.apps.training.reading import read_features
 from edgedec.export.bundle import check_destination
 from edgedec.export.heads.feature_file import held_out_of
@@ -134,12 +134,8 @@ def train_bundle_head(
         ConfigError: The bundle's model, the corpus or an option is not fit for it.
         BundleError: A bundle is broken, or cannot be written.
     """
-    try:
+    with needs_train_extra():
         from edgedec.export.heads import train_head as heads
-    except ImportError as error:
-        raise ConfigError(
-            f"training needs {error.name}, which is not installed: pip install 'edgedec[train]'"
-        ) from None
     options = job.options
     check_destination(job.output, options.force)
     manifest = read_manifest(job.bundle)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgedec.apps.training.corpus import Corpus
+from edgedec.apps.training.options import needs_train_extra
 from edgedec.export.bundle import check_destination
-from edgedec.models.errors import ConfigError
 from edgedec.models.kv_maps import MapsEntry
 from edgedec.models.manifest import read_manifest
 from edgedec.runtime.cores.machine import physical_cores
@@ -100,14 +100,10 @@ def train_bundle_maps(
         ConfigError: The bundle has no maps, the corpus is too small, or torch is missing.
         BundleError: A bundle is broken, or cannot be written.
     """
-    try:
+    with needs_train_extra():
         from edgedec.export.heads.train_head import use_threads
         from edgedec.export.heads.training import TrainingPlan
         from edgedec.export.joint.train_maps import maps_of, put_maps, train_maps
-    except ImportError as error:
-        raise ConfigError(
-            f"training needs {error.name}, which is not installed: pip install 'edgedec[train]'"
-        ) from None
     check_destination(job.output, job.force)
     manifest = read_manifest(job.bundle)
     maps_of(manifest)  # complains before anything is read

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -103,3 +104,18 @@ class TrainingOptions:
             return is_late or is_stopping()
 
         return is_over
+
+
+@contextmanager
+def needs_train_extra() -> Iterator[None]:
+    """Says what to install where an import inside fails.
+
+    Raises:
+        ConfigError: A package of the extra ``train`` is missing.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigError(
+            f"training needs {error.name}, which is not installed: pip install 'edgedec[train]'"
+        ) from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import tokenizers
@@ -12,8 +12,9 @@ from edgedec.runtime.text.prompt import PromptEncoder
 from edgedec.runtime.text.tokenizer import Tokenizer
 
 from ..runtime.conftest import ToyModel, backend, make_engine, tokenizer
+from .typing_parts import TEXT, knowing
 
-__all__ = ["backend", "filling", "make_engine", "make_filling", "tokenizer"]
+__all__ = ["backend", "engine", "filling", "make_engine", "make_filling", "tokenizer"]
 
 FILLING = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
 FILE_MARK = "<|file_sep|>"
@@ -36,3 +37,9 @@ def make_filling(backend: tokenizers.Tokenizer) -> Callable[..., Engine]:
 def filling(make_filling: Callable[..., Engine]) -> Engine:
     """Returns an engine whose model can fill in."""
     return make_filling()
+
+
+@pytest.fixture
+def engine(make_engine: Callable[..., Engine], tokenizer: Tokenizer) -> Iterator[Engine]:
+    with make_engine(knowing(TEXT, tokenizer)) as engine:
+        yield engine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
 
@@ -16,39 +16,8 @@ from edgedec.runtime.engine import Engine
 from edgedec.runtime.sessions import under_way
 from edgedec.runtime.text.tokenizer import Tokenizer
 
-from ..runtime.conftest import Row, ToyModel, one_hot
-
-TEXT = "The quick brown fox\njumps over the lazy dog.\nThe quick brown fox\n"
-Maker = Callable[..., Engine]
-
-
-def knowing(text: str, codec: Tokenizer) -> Callable[[Sequence[int]], Row]:
-    """Returns the rule of a model that is sure how ``text`` goes on, and of nothing else."""
-
-    def rule(prefix: Sequence[int]) -> Row:
-        read = codec.decode(prefix)
-        rest = text[len(read) :] if text.startswith(read) else ""
-        sureness = 4.0 if rest else 0.01
-        row: Row = one_hot(codec.vocab_size, codec.encode(rest or "x")[0]) * sureness
-        return row
-
-    return rule
-
-
-@pytest.fixture
-def engine(make_engine: Maker, tokenizer: Tokenizer) -> Iterator[Engine]:
-    with make_engine(knowing(TEXT, tokenizer)) as engine:
-        yield engine
-
-
-def at(cursor: int, text: str = TEXT) -> Document:
-    """Returns a document that ends at the cursor."""
-    return Document(text[:cursor], cursor, "a.txt")
-
-
-def offered(future: Future[Offer | None]) -> str:
-    offer = future.result(timeout=30)
-    return "" if offer is None else offer.text
+from ..runtime.conftest import ToyModel
+from .typing_parts import TEXT, Maker, at, knowing, offered
 
 
 def test_offers_the_rest_of_the_line(engine: Engine) -> None:
@@ -313,17 +282,6 @@ class SlowPass:
             raise KeyboardInterrupt
 
 
-def test_alternatives_are_ended_in_the_midst_of_a_pass(engine: Engine) -> None:
-    assert isinstance(engine.model, ToyModel)
-    with Autocompleter(engine, AutocompleteConfig(max_idle_cpu=0.0, method="plain")) as completer:
-        assert offered(completer.update(at(4))) == TEXT[4:19]
-        first = LongPass(engine.model)
-        asked = completer.alternatives(2)
-        assert first.has_begun.wait(30)
-        assert offered(completer.update(at(25))) == TEXT[25:44]
-        assert asked.cancelled()
-
-
 def test_closed_and_failed_ones_say_so(engine: Engine) -> None:
     completer = Autocompleter(engine)
     completer.close()
@@ -390,65 +348,3 @@ def test_offers_say_who_wrote_them(engine: Engine) -> None:
         counts = completer.counts
         assert counts.origins.total() >= counts.origins["lookup"] == counts.n_accepted > 0
         assert counts.n_drafted >= counts.n_accepted
-
-
-WAYS = ("I like tea\n", "I like coffee\n", "I like milk\n")
-
-
-def torn(codec: Tokenizer) -> Callable[[Sequence[int]], Row]:
-    """Returns the rule of a model that knows several ways to go on, the first one best."""
-
-    def rule(prefix: Sequence[int]) -> Row:
-        rows = [knowing(way, codec)(prefix) * (1 - 0.01 * i) for i, way in enumerate(WAYS)]
-        total: Row = sum(rows[1:], start=rows[0])
-        return total
-
-    return rule
-
-
-def test_alternatives_begin_differently(make_engine: Maker, tokenizer: Tokenizer) -> None:
-    config = AutocompleteConfig(max_idle_cpu=0.0, min_probability=0.0)
-    with make_engine(torn(tokenizer)) as engine, Autocompleter(engine, config) as completer:
-        document = at(7, WAYS[0])
-        assert offered(completer.update(document)) == "tea"
-        found = completer.alternatives(3).result(timeout=30)
-        assert {offer.text for offer in found} == {"tea", "coffee", "milk"}
-        assert [o.probability for o in found] == sorted(o.probability for o in found)[::-1]
-        assert {offer.version for offer in found} == {completer.version}
-        assert offered(completer.update(document)) == "tea"  # and goes on as before
-
-
-def test_alternatives_that_nobody_waits_for_end_within_a_pass(
-    make_engine: Maker, tokenizer: Tokenizer
-) -> None:
-    config = AutocompleteConfig(max_idle_cpu=0.0, min_probability=0.0)
-    with make_engine(torn(tokenizer)) as engine, Autocompleter(engine, config) as completer:
-        model = engine.model
-        assert isinstance(model, ToyModel)
-        assert offered(completer.update(at(7, WAYS[0]))) == "tea"
-        began = threading.Event()
-        goes_on = threading.Event()
-
-        def hold() -> None:
-            began.set()
-            goes_on.wait(30)
-
-        model.before_pass = hold
-        n_before = model.n_passes
-        asked = completer.alternatives()
-        began.wait(30)
-        wanted = completer.update(at(4))
-        assert asked.cancelled()
-        goes_on.set()
-        n_alternatives = model.n_passes - n_before
-        assert n_alternatives <= 2
-        wanted.result(timeout=30)
-
-
-def test_alternatives_where_there_is_nothing(engine: Engine) -> None:
-    with Autocompleter(engine) as completer:
-        assert completer.alternatives().result(timeout=30) == []
-        completer.update(Document("", 0)).result(timeout=30)
-        assert completer.alternatives().result(timeout=30) == []
-    with pytest.raises(SessionError, match="closed"):
-        completer.alternatives()

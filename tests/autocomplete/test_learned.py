@@ -17,7 +17,7 @@ from edgedec.runtime.engine import Engine
 from edgedec.runtime.ngrams.ngram_store import NgramStore
 from edgedec.runtime.text.tokenizer import Tokenizer
 
-from .test_autocompleter import TEXT, at, knowing, offered
+from .typing_parts import TEXT, at, knowing, offered
 
 SHA = "00" * 32
 

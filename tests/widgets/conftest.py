@@ -21,7 +21,7 @@ from edgedec.runtime.engine import Engine  # noqa: E402
 from edgedec.runtime.text.tokenizer import Tokenizer  # noqa: E402
 from edgedec.widgets import AutocompleteEdit, Suggester  # noqa: E402
 
-from ..autocomplete.test_autocompleter import knowing  # noqa: E402
+from ..autocomplete.typing_parts import knowing  # noqa: E402
 from ..runtime.conftest import backend, make_engine, tokenizer  # noqa: E402
 
 __all__ = ["backend", "make_engine", "tokenizer"]

@@ -20,7 +20,7 @@ from edgedec.runtime.engine import Engine
 from edgedec.runtime.text.tokenizer import Tokenizer
 from edgedec.widgets import AutocompleteEdit, Suggester, Trigger
 
-from ..autocomplete.test_autocompleter import knowing
+from ..autocomplete.typing_parts import knowing
 from ..runtime.conftest import Row, ToyModel, one_hot
 
 Key = Qt.Key

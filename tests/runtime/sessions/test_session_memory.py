@@ -36,15 +36,16 @@ from edgedec.runtime.sessions.memory import (
     SessionMemory,
 )
 from edgedec.runtime.sessions.model import Model
-from edgedec.runtime.sessions.state import KVRows, SessionState
+from edgedec.runtime.sessions.state import SessionState
 from edgedec.runtime.text.chat_template import ChatTemplate
 from edgedec.runtime.text.common_prefix import common_prefix
 from edgedec.runtime.text.prompt import PromptEncoder
 from edgedec.runtime.text.token_map import TokenMap
 from edgedec.runtime.text.tokenizer import Tokenizer
 
-from ..conftest import CHATML, ToyCache, ToyModel, ToySession, toy_state
+from ..conftest import CHATML, ToyModel, ToySession, toy_state
 from ..test_engine import reciting
+from .lazy_toys import LazyModel
 
 MB = 10**6
 GREEDY = GenerationConfig(max_new_tokens=6, ignore_eos=True)
@@ -58,27 +59,6 @@ def prompt(seed: int, n_tokens: int = 80) -> list[int]:
 
 A, B, C = prompt(1), prompt(2), [*prompt(1)[:40], *prompt(3, 40)]
 """C begins as A does."""
-
-
-class LazyModel(ToyModel):
-    """A `ToyModel` that counts the rows copied out of its KV caches."""
-
-    n_copied = 0
-
-    def new_cache(self, context: int) -> ToyCache:
-        return LazyCache(self)
-
-
-class LazyCache(ToyCache):
-    """A KV cache of a `LazyModel`."""
-
-    def __init__(self, model: LazyModel) -> None:
-        super().__init__(model)
-        self._counting = model
-
-    def rows(self, start: int, stop: int) -> KVRows:
-        self._counting.n_copied += stop - start
-        return super().rows(start, stop)
 
 
 @pytest.fixture(scope="module", params=["toy", "portable", "float16", "int8"])
