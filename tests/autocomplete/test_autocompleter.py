@@ -253,15 +253,24 @@ def test_a_long_prompt_is_read_on_whatever_is_typed_meanwhile(make_engine: Maker
         model = engine.model
         assert isinstance(model, ToyModel)
         passes: list[SlowPass] = []
-        model.before_pass = lambda: passes.append(SlowPass(0.03)) or passes[-1].run()
+        duration_s = 0.03
+        model.before_pass = lambda: passes.append(SlowPass(duration_s)) or passes[-1].run()
         config = AutocompleteConfig(max_idle_cpu=0.0, method="plain")
         with Autocompleter(engine, config) as completer:
-            for n in range(60):
+            for n in range(1000):
                 completer.update(Document(long + n * "x", len(long) + n))
                 time.sleep(0.02)  # less than a pass takes
+                if model.n_rows > 200:
+                    break
             assert model.n_rows > 200
+            assert not any(one.is_ended.is_set() for one in passes)
+            duration_s = 60
+            other = "four three two one " * 40
+            completer.update(Document(other, len(other)))
+            while passes[-1].duration_s < duration_s or passes[-1].is_ended.is_set():
+                time.sleep(0.001)
             completer.update(Document("", 0))
-        assert any(one.is_ended.is_set() for one in passes)
+            assert passes[-1].is_ended.wait(30)
 
 
 class SlowPass:
@@ -269,14 +278,14 @@ class SlowPass:
 
     def __init__(self, duration_s: float) -> None:
         self.is_ended = threading.Event()
-        self._duration_s = duration_s
+        self.duration_s = duration_s
 
     def end(self) -> None:
         self.is_ended.set()
 
     def run(self) -> None:
         under_way.begin(self)
-        is_ended = self.is_ended.wait(self._duration_s)
+        is_ended = self.is_ended.wait(self.duration_s)
         under_way.finish(self)
         if is_ended:
             raise KeyboardInterrupt

@@ -31,6 +31,7 @@ def rest(when):
 
 bundle = sys.argv[1]
 with edgedec.load(bundle, edgedec.EngineOptions(threads=2, context=128, draft=bundle)) as engine:
+    time.sleep(0.5)  # ONNX Runtime's new threads look for work at full speed for a while, once
     rest("loaded")
     for method in ("plain", "draft", "auto"):
         request = edgedec.GenerationConfig(max_new_tokens=16, ignore_eos=True, method=method)
