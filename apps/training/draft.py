@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from edgedec.apps.training.head_check import share_drafted
-from edgedec.apps.training.options import READING, TrainingOptions, needs_train_extra
-from edgedec.apps.training.reading import read_features
+from edgedec.apps.training.options import Clock, TrainingOptions, needs_train_extra
+from edgedec.apps.training.reading import features_of
 from edgedec.export.bundle import check_destination
 from edgedec.export.heads.feature_file import held_out_of
 from edgedec.models.errors import ConfigError
@@ -118,27 +117,15 @@ def train_bundle_draft(
     if job.origin is not None:
         origin = drafts.Origin(job.origin, _same_tokens(job.origin, manifest))
     origin.kept(job.n_layers)
-    is_over = options.clock(is_stopping)
-    folder = options.feature_folder(job.output)
+    clock = Clock(options.minutes, is_stopping)
     use_threads(options.n_threads)
-    file, n_skipped = read_features(
-        job.bundle,
-        manifest,
-        options,
-        (),
-        (),
-        folder,
-        report,
-        lambda: is_over(READING),
-    )
-    draft = drafts.train_draft(manifest, origin, file, plan, report, lambda: is_over(1.0))
-    sealed = drafts.put_draft(
-        job.bundle, manifest, origin, draft, job.scheme, job.output, options.force
-    )
-    unseen = held_out_of(file.texts())
-    quantised = share_drafted(job.output, sealed, unseen, options.n_threads)
-    if options.features is None and not is_stopping():
-        shutil.rmtree(folder, ignore_errors=True)
+    with features_of(job.bundle, manifest, options, job.output, report, clock) as (file, n_skipped):
+        draft = drafts.train_draft(manifest, origin, file, plan, report, clock.is_over)
+        sealed = drafts.put_draft(
+            job.bundle, manifest, origin, draft, job.scheme, job.output, options.force
+        )
+        unseen = held_out_of(file.texts())
+        quantised = share_drafted(job.output, sealed, unseen, options.n_threads)
     assert sealed.draft_name is not None
     own = set(sealed.models[sealed.draft_name].files) - set(manifest.target.files)
     measured = draft.trained.measured

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgedec.apps.training.head_check import share_found
-from edgedec.apps.training.options import READING, TrainingOptions, needs_train_extra
-from edgedec.apps.training.reading import read_features
+from edgedec.apps.training.options import Clock, TrainingOptions, needs_train_extra
+from edgedec.apps.training.reading import features_of
 from edgedec.export.bundle import check_destination
 from edgedec.export.heads.feature_file import held_out_of
 from edgedec.models.draft_heads import (
@@ -142,40 +141,30 @@ def train_bundle_head(
     plan = _plan(job, manifest)
     layers = _checked_layers(manifest.target, job)
     _check_head(job, manifest)
-    is_over = options.clock(is_stopping)
-    folder = options.feature_folder(job.output)
+    clock = Clock(options.minutes, is_stopping)
     heads.use_threads(options.n_threads)
-    file, n_skipped = read_features(
-        job.bundle,
-        manifest,
-        options,
-        job.replay,
-        layers,
-        folder,
-        report,
-        lambda: is_over(READING),
-    )
-    head = heads.train_head(
-        job.bundle, manifest, file, len(layers), plan, report, lambda: is_over(1.0)
-    )
-    entry = heads.head_entry(
-        head,
-        manifest.target,
-        fingerprint_of(manifest, manifest.target_name),
-        layers[-1:] if job.kind in LIGHT_HEADS else layers,
-        job.scheme,
-        ", ".join(map(str, (*(options.corpus or ()), *job.replay, *(options.prompts or ())))),
-    )
-    if job.head_file is not None:
-        heads.share_head(job.head_file, job.bundle, manifest, head, entry, job.scheme)
-    sealed = heads.put_head(job.bundle, manifest, head, entry, job.output, options.force)
-    unseen = held_out_of(file.texts())
-    quantised = share_found(job.output, sealed, unseen, options.n_threads)
-    before = None
-    if job.is_continued:
-        before = share_found(job.bundle, manifest, unseen, options.n_threads)
-    if options.features is None and not is_stopping():
-        shutil.rmtree(folder, ignore_errors=True)
+    with features_of(
+        job.bundle, manifest, options, job.output, report, clock, job.replay, layers
+    ) as (file, n_skipped):
+        head = heads.train_head(
+            job.bundle, manifest, file, len(layers), plan, report, clock.is_over
+        )
+        entry = heads.head_entry(
+            head,
+            manifest.target,
+            fingerprint_of(manifest, manifest.target_name),
+            layers[-1:] if job.kind in LIGHT_HEADS else layers,
+            job.scheme,
+            ", ".join(map(str, (*(options.corpus or ()), *job.replay, *(options.prompts or ())))),
+        )
+        if job.head_file is not None:
+            heads.share_head(job.head_file, job.bundle, manifest, head, entry, job.scheme)
+        sealed = heads.put_head(job.bundle, manifest, head, entry, job.output, options.force)
+        unseen = held_out_of(file.texts())
+        quantised = share_found(job.output, sealed, unseen, options.n_threads)
+        before = None
+        if job.is_continued:
+            before = share_found(job.bundle, manifest, unseen, options.n_threads)
     own = [path for path in entry.files if path not in manifest.target.files]
     measured = head.trained.measured
     return HeadReport(

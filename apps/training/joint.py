@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgedec.apps.training.corpus import Corpus
-from edgedec.apps.training.options import needs_train_extra
+from edgedec.apps.training.options import Clock, needs_train_extra
 from edgedec.export.bundle import check_destination
 from edgedec.models.kv_maps import MapsEntry
 from edgedec.models.manifest import read_manifest
@@ -107,12 +106,7 @@ def train_bundle_maps(
     check_destination(job.output, job.force)
     manifest = read_manifest(job.bundle)
     maps_of(manifest)  # complains before anything is read
-    started_s = time.monotonic()
-
-    def is_over() -> bool:
-        is_late = job.minutes is not None and time.monotonic() - started_s > 60 * job.minutes
-        return is_late or is_stopping()
-
+    is_over = Clock(job.minutes, is_stopping).is_over
     use_threads(job.threads or physical_cores())
     plan = TrainingPlan(job.epochs, learning_rate=job.learning_rate, batch=2, seed=job.seed)
     texts = _texts(job, manifest.target.context)

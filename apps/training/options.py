@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ import typer
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.cores.machine import physical_cores
 
-READING = 0.5
+_READING = 0.5
 """Share of the minutes after which no more is read."""
 
 
@@ -90,20 +91,26 @@ class TrainingOptions:
         """Threads to compute with."""
         return self.threads or physical_cores()
 
-    def feature_folder(self, output: Path) -> Path:
-        """Returns where features are kept while ``output`` is made."""
-        return self.features or output.absolute().with_name(f".{output.name}.features")
 
-    def clock(self, is_stopping: Callable[[], bool]) -> Callable[[float], bool]:
-        """Returns what says, from now on, whether a share of the minutes is over."""
-        started_s = time.monotonic()
+class Clock:
+    """Says when a training is over: its minutes are, counted from now on, or somebody stops it."""
 
-        def is_over(share: float = 1.0) -> bool:
-            spent_s = time.monotonic() - started_s
-            is_late = self.minutes is not None and spent_s > 60 * share * self.minutes
-            return is_late or is_stopping()
+    def __init__(self, minutes: float | None, is_stopping: Callable[[], bool]) -> None:
+        """minutes: None where there is no end."""
+        self.is_stopping = is_stopping
+        self._started_s = time.monotonic()
+        self._most_s = math.inf if minutes is None else 60 * minutes
 
-        return is_over
+    def is_over(self) -> bool:
+        """Says whether nothing more may be done."""
+        return self._is_past(1.0)
+
+    def is_reading_over(self) -> bool:
+        """Says whether nothing more may be read, which leaves time to learn from it."""
+        return self._is_past(_READING)
+
+    def _is_past(self, share: float) -> bool:
+        return time.monotonic() - self._started_s > share * self._most_s or self.is_stopping()
 
 
 @contextmanager

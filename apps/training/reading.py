@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain, cycle
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from edgedec.apps.benchmarks.prompts_data import read_prompts
 from edgedec.apps.replay_buffer import ReplayBuffer
 from edgedec.apps.training.corpus import Corpus
 from edgedec.apps.training.features import WINDOW, FeatureReader, beginnings
-from edgedec.apps.training.options import TrainingOptions
+from edgedec.apps.training.options import Clock, TrainingOptions
 from edgedec.apps.training.own_answers import OwnAnswers
 from edgedec.export.heads.feature_file import FeatureFile
 from edgedec.models.manifest import BundleManifest, fingerprint_of
@@ -22,25 +24,29 @@ REPLAY = "replay"
 """Kind of texts in which drafts did not come true."""
 
 
-def read_features(
+@contextmanager
+def features_of(
     bundle: Path,
     manifest: BundleManifest,
     options: TrainingOptions,
-    replay: Sequence[Path],
-    layers: tuple[int, ...],
-    folder: Path,
+    output: Path,
     report: Callable[[str, int, int], None],
-    is_over: Callable[[], bool],
-) -> tuple[FeatureFile, int]:
-    """Returns features in ``folder``, and how many files of the corpus were skipped.
+    clock: Clock,
+    replay: Sequence[Path] = (),
+    layers: tuple[int, ...] = (),
+) -> Iterator[tuple[FeatureFile, int]]:
+    """Yields the features that ``output`` learns from, and how many files were skipped.
 
-    layers: whose hidden states are read.
+    They are removed in the end, unless they are to be kept, or the training was stopped or failed.
+
+    replay: texts that `run --adapt` kept. layers: whose hidden states are read.
 
     Raises:
         ConfigError: The corpus or the prompts cannot be read.
         BundleError: The bundle is broken.
         OSError: The disk is full.
     """
+    folder = options.features or output.absolute().with_name(f".{output.name}.features")
     config = manifest.target.config
     known = fingerprint_of(manifest, manifest.target_name), layers
     replayed = [
@@ -56,11 +62,13 @@ def read_features(
     corpus = Corpus(tuple(texts), min(WINDOW, manifest.target.context))
     with load(bundle, EngineOptions(threads=options.threads, draft=False)) as engine:
         encode, epsilon = engine.tokenizer.encode, config.rms_norm_eps
-        reader = FeatureReader(engine, layers, epsilon, file, report, is_over)
+        reader = FeatureReader(engine, layers, epsilon, file, report, clock.is_reading_over)
         reader.read(chain(replayed, corpus.windows(encode)), n_most - n_own)
-        answers = OwnAnswers(bundle, manifest, report, is_over)
+        answers = OwnAnswers(bundle, manifest, report, clock.is_reading_over)
         reader.write(_prompts(texts, prompts, engine), n_own, answers)
-    return file, corpus.n_skipped
+    yield file, corpus.n_skipped
+    if options.features is None and not clock.is_stopping():
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _prompts(texts: Sequence[Path], prompts: list[Path], engine: Engine) -> Iterator[list[int]]:
