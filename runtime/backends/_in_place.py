@@ -63,9 +63,10 @@ class InPlaceModel(ModelFacts, Generic[T]):
         if self._is_closed:
             raise SessionError("the model is closed: load the bundle again")
         cores = cores or self._affinity
-        if cores not in self._placed:
-            self._placed[cores] = self._place(cores, len(cores.processors))
-        return cores, self._placed[cores]
+        placed = self._placed.get(cores)
+        if placed is None:
+            placed = self._placed[cores] = self._place(cores, len(cores.processors))
+        return cores, placed
 
     def close(self) -> None:
         """Releases the graph."""
@@ -87,6 +88,7 @@ class InPlaceKVCache:
         self._contract = contract
         self._caches = LayerCaches(config, context, contract.kv)
         self._layer_gates = np.ones(2 * config.n_layers, np.int64)
+        self._has_closed = False  # gates, by the latest pass
 
     @property
     def shared_inputs(self) -> dict[str, Array]:
@@ -138,19 +140,24 @@ class InPlaceKVCache:
         Raises:
             SessionError: These are not as wide as the model's.
         """
-        if wanted.layer_gates is None:
-            self._layer_gates.fill(1)
-        else:
-            self._layer_gates[:] = np.asarray(wanted.layer_gates, np.bool_)
-        if wanted.layers is not None:
-            self._layer_gates[: 2 * wanted.layers.start] = 0
-            self._layer_gates[2 * wanted.layers.stop :] = 0
+        was_closed = self._has_closed
+        self._has_closed = wanted.layer_gates is not None or wanted.layers is not None
+        if was_closed or self._has_closed:
+            self._set_gates(wanted)
+        if wanted.entry is None:
+            return
         expected = (len(wanted.tree) - wanted.n_known, self._config.hidden_size)
-        if wanted.entry is not None and wanted.entry.shape != expected:
+        if wanted.entry.shape != expected:
             raise SessionError(
                 f"the hidden states have the shape {wanted.entry.shape}, expected {expected}: a "
                 "row of the model's width for each token of the pass"
             )
+
+    def _set_gates(self, wanted: Pass) -> None:
+        self._layer_gates[:] = 1 if wanted.layer_gates is None else np.bool_(wanted.layer_gates)
+        if wanted.layers is not None:
+            self._layer_gates[: 2 * wanted.layers.start] = 0
+            self._layer_gates[2 * wanted.layers.stop :] = 0
 
 
 def check_kv_cache(graph: Path, contract: GraphContract, config: ModelConfig) -> None:

@@ -68,7 +68,7 @@ class FusedKVCache(InPlaceKVCache):
         super().__init__(model.config, model.contract, context)
         self._model = model
         self._runner = PassRunner()
-        self._bindings: dict[tuple[Affinity, PassShape], Binding] = {}
+        self._bindings: dict[tuple[onnxruntime.InferenceSession, PassShape], Binding] = {}
         self._bind_anew()
         self._logits = np.empty((0, model.config.n_logits), np.float32)
 
@@ -78,7 +78,7 @@ class FusedKVCache(InPlaceKVCache):
         self._begin(wanted)
         has_logits = wanted.with_logits or not self._model.capabilities.row_stats
         shape = PassShape.of(wanted, has_logits, self._config.n_layers)
-        binding = self._bound(affinity, session, shape)
+        binding = self._bound(session, shape)
         binding.arrays.fill(wanted, n_past)
         with affinity.held():
             self._runner.run(partial(session.run_with_iobinding, binding.io))
@@ -96,10 +96,8 @@ class FusedKVCache(InPlaceKVCache):
             name: OrtValue.ortvalue_from_numpy(array) for name, array in self.shared_inputs.items()
         }
 
-    def _bound(
-        self, affinity: Affinity, session: onnxruntime.InferenceSession, shape: PassShape
-    ) -> Binding:
-        binding = self._bindings.get((affinity, shape))
+    def _bound(self, session: onnxruntime.InferenceSession, shape: PassShape) -> Binding:
+        binding = self._bindings.get((session, shape))
         if binding is not None:
             return binding
         n_copied = shape.n_rows if shape.has_logits else 0
@@ -110,5 +108,5 @@ class FusedKVCache(InPlaceKVCache):
         width, can = self._config.hidden_size, self._model.capabilities
         rows = empty_rows(shape, self._logits, width, can.row_stats)
         binding = Binding(session, shape, rows, self._shared_values, width, can.features)
-        self._bindings[affinity, shape] = binding
+        self._bindings[session, shape] = binding
         return binding

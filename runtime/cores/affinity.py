@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from edgedec.models.errors import ConfigError
@@ -65,15 +65,21 @@ class Affinity:
         """
         return ";".join(str(processor + 1) for processor in self.processors[1:])
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
+    def held(self) -> AbstractContextManager[None]:
         """Keeps the calling thread on its processor, where the system offers that."""
         if not self.processors or not hasattr(os, "sched_setaffinity"):
-            yield
-            return
-        before = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, self.processors[:1])
-        try:
-            yield
-        finally:
-            os.sched_setaffinity(0, before)
+            return _FREE
+        return _held_on(self.processors[0])
+
+
+_FREE = nullcontext()
+
+
+@contextmanager
+def _held_on(processor: int) -> Iterator[None]:
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, (processor,))
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

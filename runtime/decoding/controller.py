@@ -12,7 +12,6 @@ costs nothing, and a draft model that lost is tried again at growing distances.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
 from edgedec.runtime.decoding.acceptance import Backoff, Trust
@@ -42,7 +41,7 @@ MAX_NODES = 15
 """One row of sixteen is the anchor; beyond sixteen the cost of a row rises."""
 
 _LONGEST_REST = 2  # rounds a free drafter is not asked whose drafts were wrong
-_FREE = Budget(n_nodes=MAX_NODES, depth=MAX_NODES, min_value=0.02)
+_LEAST_VALUE = 0.02  # of a node that a free drafter proposes
 
 
 class Controller:
@@ -148,7 +147,7 @@ class ControlledPlanning(Planning):
     ) -> None:
         tree, self._proposed = self._proposed, DraftTree()
         path = tree.matching(outcome.emitted)
-        whole = dataclasses.replace(outcome, tree=tree, path=tuple(path))
+        whole = RoundOutcome(tree, tuple(path), outcome.emitted, outcome.stats, outcome.hidden)
         self._team.observe(context, whole)
         if timings is None or self._decision is None:
             return
@@ -172,14 +171,14 @@ class ControlledPlanning(Planning):
         return self._costs
 
     def _ask_free(self, context: DraftContext, room: Budget) -> DraftTree:
-        budget = dataclasses.replace(_FREE, depth=min(_FREE.depth, room.depth))
+        budget = Budget(MAX_NODES, min(MAX_NODES, room.depth), min_value=_LEAST_VALUE)
         found = []
         for drafting in self._team.free:
             if not self._backoffs[drafting.name].is_over():
                 continue
             tree = drafting.propose(context, budget)
             if len(tree):
-                found.append(scaled(tree, self._trust[drafting.name].factor))
+                found.append(tree.scaled(self._trust[drafting.name].factor, MAX_PROBABILITY))
         return found[0] if len(found) == 1 else fuse(found, budget)
 
     def _learn(
@@ -227,18 +226,11 @@ def best_part(
     return order[:best_n], best_rate
 
 
-def scaled(tree: DraftTree, factor: float) -> DraftTree:
-    """Returns ``tree`` with its probabilities multiplied, none of them certain."""
-    result = DraftTree()
-    for node in tree.nodes:
-        probability = min(factor * node.probability, MAX_PROBABILITY)
-        result.add(node.token, node.parent, probability, node.origin)
-    return result
-
-
 def reordered(tree: DraftTree, first: Sequence[int]) -> DraftTree:
     """Returns ``tree`` with the ``first`` nodes, closed under parents, before all others."""
     chosen = sorted(first)
+    if chosen == list(range(len(chosen))):
+        return tree
     rest = sorted(set(range(len(tree))) - set(chosen))
     result, index_of = DraftTree(), {ROOT: ROOT}
     for i in (*chosen, *rest):

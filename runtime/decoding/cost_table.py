@@ -43,6 +43,9 @@ class CostTable:
     n_measurements: int = 1
     scale: float = 1.0
     _sizes: list[int] = field(init=False)
+    _shares: dict[int, list[tuple[int, float]]] = field(
+        default_factory=dict, init=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         self._sizes = sorted(self.row_ms)
@@ -97,6 +100,12 @@ class CostTable:
 
     def _neighbours(self, n_rows: int) -> list[tuple[int, float]]:
         """Returns the measured sizes next to ``n_rows`` and how much each counts."""
+        found = self._shares.get(n_rows)
+        if found is None:
+            found = self._shares[n_rows] = self._find_neighbours(n_rows)
+        return found
+
+    def _find_neighbours(self, n_rows: int) -> list[tuple[int, float]]:
         sizes = self._sizes
         at = bisect.bisect_left(sizes, n_rows)
         if at == len(sizes):

@@ -165,12 +165,13 @@ class DecodeState:
 
 
 def _likeliest(rows: Rows, index: int) -> int:
-    if not math.isfinite(rows.stats.log_sum_exp[index]):
+    stats = rows.stats
+    if not math.isfinite(total := stats.log_sum_exp.item(index)):
         raise SessionError(
-            f"the logits sum up to {rows.stats.log_sum_exp[index]}, expected a number; the "
-            "model's weights are broken: export it again"
+            f"the logits sum up to {total}, expected a number; the model's weights are broken: "
+            "export it again"
         )
-    return int(rows.stats.argmax[index])
+    return stats.argmax.item(index)
 
 
 def _only(token: int) -> Survivors:

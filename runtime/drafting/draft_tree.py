@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
@@ -27,8 +27,7 @@ class SiblingKind(StrEnum):
     """Drawn independently from the draft distribution; equal tokens may occur."""
 
 
-@dataclass(frozen=True, slots=True)
-class DraftNode:
+class DraftNode(NamedTuple):
     """One drafted token.
 
     parent: index of the node it follows, or ROOT.
@@ -124,6 +123,15 @@ class DraftTree:
             above = 1.0 if node.parent == ROOT else values[node.parent]
             values.append(above * min(node.probability, 1.0))  # estimates may round up
         return values
+
+    def scaled(self, factor: float, most: float) -> DraftTree:
+        """Returns the tree with its probabilities multiplied, none of them above ``most``."""
+        nodes = [
+            DraftNode(token, parent, depth, min(factor * probability, most), origin)
+            for token, parent, depth, probability, origin in self.nodes
+        ]
+        children = {parent: list(nodes) for parent, nodes in self._children.items()}
+        return DraftTree(nodes, self.kind, self.draft_rows, children)
 
     def subtree(self, kept: Iterable[int]) -> DraftTree:
         """Returns the tree of the ``kept`` nodes alone; parents of kept nodes must be kept.

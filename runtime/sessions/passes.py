@@ -72,8 +72,8 @@ It never runs a pass itself. Whoever drives it may do other requests' passes in 
 
 def run_passes(passes: Passes[T]) -> T:
     """Runs a step by itself and returns its result."""
+    outcome: Rows | BaseException | None = None
     try:
-        outcome = next(passes).attempt()
         while True:
             outcome = resume(passes, outcome).attempt()
     except StopIteration as end:
@@ -100,8 +100,13 @@ def while_idle(passes: Passes[T], is_over: Callable[[], bool]) -> Passes[T | Non
     return None
 
 
-def resume(passes: Passes[T], outcome: Rows | BaseException) -> Pass:
-    """Returns the next pass of a step; what went wrong with the last one is raised in there."""
+def resume(passes: Passes[T], outcome: Rows | BaseException | None) -> Pass:
+    """Returns the next pass of a step; what went wrong with the last one is raised in there.
+
+    outcome: of the last pass; None before the first.
+    """
+    if outcome is None:
+        return next(passes)
     if isinstance(outcome, BaseException):
         return passes.throw(outcome)
     return passes.send(outcome)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
 from edgedec.runtime.sessions.passes import Passes, T, resume
+from edgedec.runtime.sessions.rows import Rows
 
 
 class BusyClock:
@@ -47,8 +48,7 @@ class Turns:
     @contextmanager
     def taken(self, clock: BusyClock | None = None) -> Iterator[None]:
         """It is nobody else's turn inside the block; ``clock`` stands still until it begins."""
-        with nullcontext() if clock is None else clock.stopped():
-            self._take()
+        self._take(clock)
         try:
             yield
         finally:
@@ -59,19 +59,21 @@ class Turns:
 
         What a step does before a pass, and that pass, are one turn.
         """
+        outcome: Rows | BaseException | None = None
         try:
-            with self.taken(clock):
-                outcome = next(passes).attempt()
             while True:
-                with self.taken(clock):
+                self._take(clock)  # without `taken`: what ends a step takes long through contexts
+                try:
                     outcome = resume(passes, outcome).attempt()
+                finally:
+                    self._give()
         except StopIteration as end:
             result: T = end.value
             return result
         finally:
             passes.close()
 
-    def _take(self) -> None:
+    def _take(self, clock: BusyClock | None = None) -> None:
         own = threading.get_ident()
         if self._holder == own:
             self._depth += 1
@@ -80,6 +82,10 @@ class Turns:
             if self._holder is None:
                 self._holder = own
                 return
+        with nullcontext() if clock is None else clock.stopped():
+            self._wait(own)
+
+    def _wait(self, own: int) -> None:
         waiter = own, threading.Event()
         try:
             with self._mutex:

@@ -7,12 +7,14 @@ the model, or from the caller's explicit ids.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import tokenizers
-from tokenizers.decoders import DecodeStream
+from tokenizers.decoders import ByteLevel, DecodeStream
 
 from edgedec.models.errors import BundleError, SessionError
 from edgedec.runtime.text.tokenizer_guard import check_growth, panics_as
@@ -188,10 +190,13 @@ class StreamDecoder:
         self._stream = DecodeStream(skip_special_tokens=True)
         self._last: list[int] = []  # tokens of the newest piece
         self._held: list[int] = []  # tokens since then
+        self._guard: Callable[[], AbstractContextManager[None]] = partial(panics_as, SessionError)
+        if isinstance(backend.decoder, ByteLevel):  # which takes any bytes: it cannot panic
+            self._guard = nullcontext
 
     def push(self, token: int) -> str:
         """Returns the text that ``token`` completes; may be empty."""
-        with panics_as(SessionError):
+        with self._guard():
             piece = self._stream.step(self._backend, token)
         if piece is None:
             self._held.append(token)
