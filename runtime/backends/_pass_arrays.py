@@ -60,7 +60,7 @@ class _Numbers:
 
     def __init__(self, *shape: int) -> None:
         self.array = np.zeros(shape, np.int64)
-        self._view = memoryview(self.array.reshape(-1))
+        self._view = self.array.reshape(-1).data
         self._format = Struct(f"{self.array.size}q")
 
     def write(self, *numbers: int) -> None:
