@@ -37,7 +37,8 @@ from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.models.manifest import BundleManifest, read_manifest
 from edgedec.runtime.cores.machine import physical_cores
 
-_SETTLE_S = 0.02
+_SETTLE_S = 0.1
+"""ONNX Runtime's threads, as others use them, spin for 80 ms after their last work."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from onnxruntime import OrtValue
 from edgedec.runtime.backends._kv_cache import lazy_zeros
 from edgedec.targets.providers import Provider
 
-_HOST = "cpu"
+HOST = "cpu"
+"""Memory of the processor itself."""
 
 
 class DeviceArray:
@@ -24,16 +26,16 @@ class DeviceArray:
         self, shape: tuple[int, int, int, int], dtype: type[np.generic], provider: Provider
     ) -> None:
         self._host: npt.NDArray[Any] | None = None
-        if provider.memory == _HOST:
+        if provider.memory == HOST:
             self._host = lazy_zeros(shape, dtype)
             self.value = OrtValue.ortvalue_from_numpy(self._host)
         else:
             self.value = OrtValue.ortvalue_from_shape_and_type(shape, dtype, provider.memory, 0)
 
-    def take(self, places: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    def take(self, places: Sequence[int]) -> npt.NDArray[Any]:
         """Returns copies of the rows ``places``."""
         array = self.value.numpy() if self._host is None else self._host
-        return array[:, :, places]
+        return array[:, :, list(places)]
 
     def put(self, start: int, rows: npt.NDArray[Any]) -> None:
         """Writes ``rows`` from row ``start`` on."""

@@ -29,10 +29,10 @@ from edgedec.models.graph import (
     present_port,
 )
 from edgedec.runtime.backends._binding import empty_rows, output_arrays
-from edgedec.runtime.backends._device_array import DeviceArray
+from edgedec.runtime.backends._device_array import HOST, DeviceArray
 from edgedec.runtime.backends._model_facts import ModelFacts
 from edgedec.runtime.backends._ort import PassRunner, check_ports, open_graph
-from edgedec.runtime.backends._pass_arrays import PassShape
+from edgedec.runtime.backends._pass_arrays import PassArrays, PassShape
 from edgedec.runtime.backends._whole_cache import WholeCache
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions.passes import Pass
@@ -44,6 +44,9 @@ from edgedec.targets.providers import provider_of
 Array = npt.NDArray[Any]
 
 _MASKED = np.float32(-3.0e38)  # -inf would turn rows without any valid position into NaN
+_FIXED_INPUTS = (INPUT_IDS, POSITION_IDS, LOGIT_ROWS)
+"""Inputs whose sizes the shape of a pass says."""
+
 _MAX_HIDDEN_ROWS = 128
 """Rows of tokens that were not kept, before those that were are moved together."""
 
@@ -100,17 +103,20 @@ def open_model(
 
 
 class _Bound(NamedTuple):
-    """Arrays of one kind of pass, bound, and the rows and tokens of the latest one."""
+    """Arrays of one kind of pass, bound, and of which shape the latest one was."""
 
     io: onnxruntime.IOBinding
-    sizes: tuple[int, int]
+    shape: PassShape
+    arrays: PassArrays
+    inputs: dict[str, OrtValue]
     rows: Rows
 
 
 class OrtKVCache(WholeCache):
     """A `KVCache` of arrays on the provider's device, by the names of the graph's inputs.
 
-    Shapes: each [1, n_kv_heads, C, head_size]; committed token i has row ``self._places[i]``.
+    Shapes: each [1, n_kv_heads, C, head_size]; committed token i has row ``self._places[i]``, a
+        list because a step looks at one of them, and NumPy's code is cold after a pass.
     """
 
     _model: OrtModel
@@ -123,7 +129,7 @@ class OrtKVCache(WholeCache):
         self._arrays = {
             name: DeviceArray(shape, np.float32, model.provider) for name in contract.past_ports
         }
-        self._places = np.zeros(0, np.int64)
+        self._places: list[int] = []
         self._first = 0  # row of the first token of the pending pass
         self._bindings: dict[tuple[bool, tuple[tuple[int, int], ...]], _Bound] = {}
 
@@ -132,30 +138,42 @@ class OrtKVCache(WholeCache):
         if not wanted.logit_rows:  # not all operators take arrays without rows
             rows = self.compute(replace(wanted, logit_rows=(len(wanted.tree) - 1,)), n_past, cores)
             return Rows(rows.logits[:0], rows.hidden, rows.stats.part(slice(0)))
-        self._drop_behind(n_past)
+        self._gather_rows(n_past)
         if not wanted.n_known:
             # In a pass over a whole text the operator rotates row i to position i.
             self._first = self._end(n_past) or int(not wanted.tree.is_chain)
         model = self._model
         with_logits = wanted.with_logits or not model.capabilities.row_stats
         bound = self._bound(PassShape.of(wanted, with_logits, model.n_layers))
-        for name, array in self._inputs(wanted, n_past).items():
-            bound.io.bind_cpu_input(name, array)
+        bound.arrays.fill(wanted, n_past)
+        if model.provider.memory != HOST:  # binding is what copies them there
+            for name, value in bound.inputs.items():
+                bound.io.bind_ortvalue_input(name, value)
+        bias = self._attention_bias(wanted.tree, wanted.n_known, n_past)
+        bound.io.bind_cpu_input(ATTENTION_BIAS, bias)
         with model.affinity.held():
             self._runner.run(partial(model.session.run_with_iobinding, bound.io))
-        return replace(bound.rows)
+        rows = bound.rows
+        return Rows(rows.logits, rows.hidden, rows.row_stats)
 
     def _bound(self, shape: PassShape) -> _Bound:
-        """Returns keys, values and the rows of a pass of ``shape``, bound."""
-        kind, sizes = (shape.has_logits, shape.hidden), (shape.n_rows, shape.n_new)
+        """Returns keys, values and the arrays of a pass of ``shape``, bound."""
+        kind = shape.has_logits, shape.hidden
         bound = self._bindings.get(kind)
-        if bound is None or bound.sizes != sizes:
-            bound = self._bindings[kind] = _Bound(
-                self._bind_cache() if bound is None else bound.io, sizes, self._new_rows(shape)
-            )
-            for name, array in output_arrays(shape, bound.rows).items():
-                bound.io.bind_ortvalue_output(name, OrtValue.ortvalue_from_numpy(array))
+        if bound is None or bound.shape != shape:
+            io = self._bind_cache() if bound is None else bound.io
+            bound = self._bindings[kind] = self._new_arrays(io, shape)
         return bound
+
+    def _new_arrays(self, io: onnxruntime.IOBinding, shape: PassShape) -> _Bound:
+        arrays = PassArrays(shape, self._model.config.hidden_size)
+        ports, rows = arrays.by_port(), self._new_rows(shape)
+        inputs = {name: OrtValue.ortvalue_from_numpy(ports[name]) for name in _FIXED_INPUTS}
+        for name, value in inputs.items():
+            io.bind_ortvalue_input(name, value)
+        for name, array in output_arrays(shape, rows).items():
+            io.bind_ortvalue_output(name, OrtValue.ortvalue_from_numpy(array))
+        return _Bound(io, shape, arrays, inputs, rows)
 
     def _bind_cache(self) -> onnxruntime.IOBinding:
         io = self._model.session.io_binding()
@@ -172,18 +190,18 @@ class OrtKVCache(WholeCache):
 
     def keep(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
         """Notes where the rows of ``path`` are."""
-        self._places = np.append(self._places[:n_past], self._first + np.asarray(path, int))
+        self._places[n_past:] = [self._first + i for i in path]
 
     def rows(self, start: int, stop: int) -> KVRows:
         places = self._places[start:stop]
         return {name: array.take(places) for name, array in self._arrays.items()}
 
     def load_rows(self, start: int, stop: int, kv_rows: KVRows) -> None:
-        self._drop_behind(start)
+        self._gather_rows(start)
         end = self._end(start)
         for name, array in self._arrays.items():
             array.put(end, kv_rows[name])
-        self._places = np.append(self._places, np.arange(end, end + stop - start))
+        self._places[start:] = range(end, end + stop - start)
 
     def close(self) -> None:
         """Releases all arrays."""
@@ -192,33 +210,22 @@ class OrtKVCache(WholeCache):
 
     def _end(self, n_past: int) -> int:
         """Returns the row behind those of the first ``n_past`` tokens."""
-        return int(self._places[n_past - 1]) + 1 if n_past else 0
+        return self._places[n_past - 1] + 1 if n_past else 0
 
-    def _drop_behind(self, n_past: int) -> None:
-        """Forgets where later tokens are; moves rows together where many are hidden."""
-        self._places = self._places[:n_past]
+    def _gather_rows(self, n_past: int) -> None:
+        """Moves the rows of the first ``n_past`` tokens together where many are hidden."""
         if self._end(n_past) - n_past > _MAX_HIDDEN_ROWS:
             for array in self._arrays.values():
-                array.put(0, array.take(self._places))
-            self._places = np.arange(n_past)
+                array.put(0, array.take(self._places[:n_past]))
+            self._places = list(range(n_past))
 
-    def _inputs(self, wanted: Pass, n_past: int) -> dict[str, Array]:
-        tree, n_known = wanted.tree, wanted.n_known
-        asked = np.array(wanted.logit_rows, np.int64) - n_known
-        return {
-            INPUT_IDS: np.array([tree.tokens[n_known:]], np.int64),
-            POSITION_IDS: n_past + np.array([tree.depths[n_known:]], np.int64),
-            LOGIT_ROWS: asked,
-            ATTENTION_BIAS: self._attention_bias(tree, n_known),
-        }
-
-    def _attention_bias(self, tree: TokenTree, n_known: int) -> Array:
+    def _attention_bias(self, tree: TokenTree, n_known: int, n_past: int) -> Array:
         """Returns what is added to attention scores [1, 1, T, rows]."""
         end = self._first
         bias = np.zeros((len(tree) - n_known, end + len(tree)), np.float32)
-        if end > len(self._places):
+        if end > n_past:
             hidden = np.ones(end, np.bool_)
-            hidden[self._places] = False
+            hidden[self._places[:n_past]] = False
             bias[:, :end][:, hidden] = _MASKED
         if len(bias) > 1 or len(tree) > 1:
             bias[:, end:][~tree.ancestry()[n_known:]] = _MASKED
