@@ -14,7 +14,11 @@ from edgedec.runtime.opening.options import EngineOptions
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sessions.passes import run_passes
 from edgedec.runtime.sessions.prefill import feed
+from edgedec.runtime.sessions.state import SessionState, cut
 from edgedec.runtime.sessions.token_tree import TokenTree
+
+_MOST_COMPUTED = 2048
+"""Tokens at the beginning of a text whose rows are computed, where no layer has a window."""
 
 
 class Model:
@@ -55,11 +59,26 @@ class Model:
         return time.perf_counter() - started_s
 
     def _fill(self, depth: int) -> None:
-        """Makes the first ``depth`` tokens, and no more, the contents of the KV cache."""
+        """Makes the first ``depth`` tokens, and no more, the contents of the KV cache.
+
+        Rows of very many are those of the first ones over and over: passes take as long.
+        """
         sequence = self._sequence
         is_there = list(sequence.tokens[:depth]) == self._ids[:depth]
-        if not (is_there and sequence.rewind(depth) == depth):
-            run_passes(feed(sequence, self._ids[:depth]))
+        if is_there and sequence.rewind(depth) == depth:
+            return
+        n_computed = depth if sequence.look_back else min(depth, _MOST_COMPUTED)
+        run_passes(feed(sequence, self._ids[:n_computed]))
+        if n_computed < depth:
+            self._repeat_rows(depth)
+
+    def _repeat_rows(self, depth: int) -> None:
+        first = self._sequence.snapshot()
+        n_first = len(first.tokens)
+        for start in range(n_first, depth, n_first):
+            stop = min(start + n_first, depth)
+            rows = cut(first.kv_rows, n_first, 0, stop - start)
+            self._sequence.restore(SessionState(tuple(self._ids[:stop]), start, rows))
 
 
 def open_model(spec: dict[str, Any]) -> Model:

@@ -56,7 +56,7 @@ class PassShape(NamedTuple):
 
 
 class _Numbers:
-    """An array of int64 that is written many times: in a tenth of the time that NumPy takes."""
+    """An array of int64 that is written between all passes, when little of NumPy is in caches."""
 
     def __init__(self, *shape: int) -> None:
         self.array = np.zeros(shape, np.int64)

@@ -6,6 +6,7 @@ simulations: both visit the likeliest sequences.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 
@@ -123,11 +124,14 @@ class TrigramDrafting:
 def _candidates(stats: RowStats) -> list[list[tuple[int, float]]]:
     """Returns the likely tokens of each row, with their probabilities."""
     ids = stats.top_ids[:, :_N_CANDIDATES].tolist()
-    probs = stats.top_probs()[:, :_N_CANDIDATES].tolist()
-    return [
-        [(i, p) for i, p in zip(*row, strict=True) if p >= _LEAST_PROBABILITY]
-        for row in zip(ids, probs, strict=True)
-    ]
+    logits = stats.top_logits[:, :_N_CANDIDATES].tolist()
+    found = []
+    for of_row, row, total in zip(ids, logits, stats.log_sum_exp.tolist(), strict=True):
+        # NumPy's exponential takes as long for these few as all else here: it is not in caches.
+        probs = [math.exp(logit - total) for logit in row]
+        likely = zip(of_row, probs, strict=True)
+        found.append([(i, p) for i, p in likely if p >= _LEAST_PROBABILITY])
+    return found
 
 
 def _reduced(counts: dict[int, float]) -> dict[int, float]:

@@ -66,7 +66,3 @@ class RowStats:
         """Returns the statistics of the rows of all ``parts``."""
         names = vars(parts[0])
         return RowStats(**{n: np.concatenate([vars(part)[n] for part in parts]) for n in names})
-
-    def top_probs(self) -> npt.NDArray[np.float32]:
-        """Returns the probabilities of ``top_ids`` at temperature 1. Shapes: [R, 8] float32."""
-        return np.asarray(np.exp(self.top_logits - self.log_sum_exp[:, np.newaxis]))

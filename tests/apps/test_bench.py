@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from edgedec import kernels
@@ -20,9 +21,11 @@ from edgedec.apps.benchmarks.jobs import last_cache_bytes, make_tests, read_buff
 from edgedec.apps.benchmarks.report import _runtime_cells
 from edgedec.apps.benchmarks.work import Work, bound
 from edgedec.apps.measuring.loop import Bounds
-from edgedec.apps.peers import EDGEDEC, PEERS, Runtime
+from edgedec.apps.peers import EDGEDEC, PEERS, Runtime, edgedec_adapter
 from edgedec.apps.peers.client import PeerError, Worker
 from edgedec.apps.peers.instruction_sets import instruction_set
+from edgedec.runtime.opening.load import load
+from edgedec.runtime.opening.options import EngineOptions
 
 pytestmark = pytest.mark.e2e
 
@@ -273,3 +276,20 @@ def test_a_lesser_build_of_a_peer_is_marked() -> None:
     assert _runtime_cells(facts, "avx2")[3] == "a loop, avx2"
     assert _runtime_cells(facts | {"isa": "avx512amx"}, "avx512vnni")[3] == "a loop, avx512amx"
     assert _runtime_cells(facts | {"isa": None}, "avx2")[3] == "a loop"
+
+
+def test_rows_of_many_tokens_are_copies(
+    smollm2_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edgedec_adapter, "_MOST_COMPUTED", 32)
+    ids = [int(i) for i in np.random.default_rng(0).integers(0, 49_000, 101)]
+    engine = load(smollm2_bundle, EngineOptions(context=128, threads=1))
+    with engine:
+        model = edgedec_adapter.Model(engine, {"ids": ids, "threads": 1})
+        for depth in (16, 80, 40, 80):
+            assert model.verify(depth, 2) is not None
+            assert list(model._sequence.tokens) == ids[:depth]
+        for rows in model._sequence.snapshot().kv_rows.values():
+            assert (rows[:, :, 32:64] == rows[:, :, :32]).all()
+            assert (rows[:, :, 64:] == rows[:, :, :16]).all()
+            assert (rows[:, :, 1] != rows[:, :, 0]).any()
