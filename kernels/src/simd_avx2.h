@@ -266,12 +266,16 @@ EDK_INLINE PartInts dot_quads(PartInts even, PartInts odd, const GroupCodes& wei
   constexpr int kStep = quads_in_16_bits(Bits) < Last - First ? quads_in_16_bits(Bits) : Last - First;
 #pragma GCC unroll 8
   for (int j = First; j < Last; j += kStep) {
-    __m256i pairs = _mm256_maddubs_epi16(weights.quad[j].v, load_quad(codes + 4 * j));
+    __m256i pairs[2];  // two chains; the compiler's tree would take the registers of the weights
 #pragma GCC unroll 8
-    for (int i = j + 1; i < j + kStep; ++i)
-      pairs = _mm256_add_epi16(
-          pairs, _mm256_maddubs_epi16(weights.quad[i].v, load_quad(codes + 4 * i)));
-    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    for (int i = 0; i < kStep; ++i) {
+      const __m256i quad = load_quad(codes + 4 * (j + i));
+      const __m256i dot = _mm256_maddubs_epi16(weights.quad[j + i].v, quad);
+      pairs[i % 2] = i < 2 ? dot : _mm256_add_epi16(pairs[i % 2], dot);
+      asm("" : "+x"(pairs[i % 2]));
+    }
+    const __m256i all_pairs = _mm256_add_epi16(pairs[0], pairs[1]);
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(all_pairs, _mm256_set1_epi16(1)));
   }
   return {sum};
 }
