@@ -34,7 +34,7 @@ from edgedec.apps.benchmarks.prompts_report import Outcome, make_document, refus
 from edgedec.apps.benchmarks.prompts_rows import Round
 from edgedec.apps.measuring.disturbance import Watch
 from edgedec.apps.measuring.loop import Plan
-from edgedec.apps.options import Overlap
+from edgedec.apps.options import DraftDevice, DraftProvider, Overlap
 from edgedec.apps.peers.rivals import Rivals
 from edgedec.apps.progress import ProgressBars, count_amount
 from edgedec.apps.terminal import note, write_out
@@ -96,6 +96,8 @@ class PromptOptions:
         Path | None,
         typer.Option(metavar="BUNDLE", help="Draft model from another bundle than its own."),
     ] = None
+    draft_provider: DraftProvider = None
+    draft_device: DraftDevice = None
     temperature: Annotated[
         float, typer.Option(min=0.0, help="Sample at this temperature; 0 is greedy.")
     ] = 0.0
@@ -187,6 +189,8 @@ class _Setup:
             overlap=self.options.overlap,
             provider=self.plan.provider,
             device=self.plan.device,
+            draft_provider=self.options.draft_provider,
+            draft_device=self.options.draft_device,
         )
         return load(self.bundle, loading)
 
@@ -227,6 +231,8 @@ def run_prompts(setup: _Setup, names: Sequence[str], prompts: Sequence[BenchProm
                 "seed": options.seed,
                 "learning": "cold" if options.cold else "hot",
                 "draft": None if options.draft is None else str(options.draft),
+                "draft_provider": options.draft_provider,
+                "draft_device": options.draft_device,
                 "overlap": options.overlap,
                 "store": None if options.store is None else str(options.store),
                 "peer_draft": setup.rivals.draft,

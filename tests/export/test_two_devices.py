@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 import edgedec
 from edgedec import Engine, EngineOptions, GenerationConfig, SamplingConfig
+from edgedec.apps.cli import main
 from edgedec.export.config import DraftModelConfig, ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.models.errors import ConfigError
@@ -135,3 +137,30 @@ def test_a_draft_model_runs_where_it_is_told_or_not_at_all(
         EngineOptions(draft_device="TPU")
     with pytest.raises(ConfigError, match="of a draft model, and there is none"):
         edgedec.load(bundle, EngineOptions(draft=False, draft_provider="cpu"))
+
+
+def test_bench_says_where_the_draft_model_runs(
+    bundle: Path,
+    pair: tuple[str, str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if pair[1] == "cpu":
+        pytest.skip("a fused graph runs in one place only")
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(json.dumps({"prompt": PROMPT}))
+    option, here, elsewhere = {
+        "ort": ("--draft-provider", "cpu", "cuda"),
+        "openvino": ("--draft-device", "CPU", "NPU"),
+    }[pair[1]]
+    words = f"bench {bundle} --prompts {prompts} --methods plain,draft --raw -t 1 -r 1".split()
+    words += ["--max-new-tokens", "8", "--ignore-eos", "--allow-noise", "-o", "json"]
+    with pytest.raises(SystemExit) as ended:
+        main([*words, option, here])
+    assert not ended.value.code
+    settings = json.loads(capsys.readouterr().out)["settings"]
+    assert settings[option.removeprefix("--").replace("-", "_")] == here
+    with pytest.raises(SystemExit) as ended:
+        main([*words, option, elsewhere])
+    assert ended.value.code == 1
+    assert elsewhere in capsys.readouterr().err
