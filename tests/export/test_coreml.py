@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,10 @@ from edgedec.export.recipe_model import RecipeModel
 from edgedec.export.recipe_phases import configure
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import read_manifest
-from edgedec.models.reference import ReferenceModel
 from edgedec.models.static_passes import STATIC_PASSES
 from edgedec.runtime import backends
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.token_tree import TokenTree
 
+from .against_reference import error_of_passes, gap_of_tokens
 from .conftest import even_weights
 
 pytest.importorskip("coremltools")
@@ -125,44 +122,18 @@ def test_smollm2_computes_what_the_reference_does(smollm2_gguf: Path, tmp_path: 
     check_verified(export(config).manifest.verification)
 
 
-def logits_after(source: Path, text: Sequence[int]) -> Array:
-    return ReferenceModel(open_checkpoint(str(source))).forward(text).logits
-
-
 def test_passes_of_all_sizes_and_trees(
     engine: Engine, gguf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A prompt of several functions; of trees of four the third is kept, and rows move together."""
     monkeypatch.setattr(coreml, "_MAX_HIDDEN_ROWS", 5)
-    sequence: TokenSequence = engine.new_sequence()
-    text = [(7 * i + 3) % 83 for i in range(75)]
-    prompt = sequence.forward(TokenTree.chain(text), [len(text) - 1]).logits
-    sequence.commit(range(len(text)))
-    found, text_rows = [prompt[0].copy()], [len(text) - 1]
-    for i in range(5):
-        tree = TokenTree((20 + i, 30 + i, 40 + i, 50 + i), (-1, -1, 0, 2))
-        logits = sequence.forward(tree, [2]).logits
-        sequence.commit((0, 2))
-        text += [20 + i, 40 + i]
-        found.append(logits[0].copy())
-        text_rows.append(len(text) - 1)
-    state = sequence.snapshot()
-    sequence.truncate(5)
-    sequence.restore(replace(state))
-    found.append(sequence.forward(TokenTree.chain([79]), [0]).logits[0])
-    expected = logits_after(gguf, [*text, 79])
-    error = np.abs(found - expected[[*text_rows, -1]])
-    assert error.mean(axis=1).max() < FLOAT16 * expected.std()
+    assert error_of_passes(engine.new_sequence(), gguf, 75, 5) < FLOAT16
 
 
 @pytest.mark.parametrize("method", ["plain", "lookup"])
 def test_methods_write_what_float32_would(engine: Engine, gguf: Path, method: str) -> None:
     config = GenerationConfig(max_new_tokens=16, ignore_eos=True, method=method)
-    result = engine.generate(PROMPT, config)
-    prompt = engine.tokenizer.encode(PROMPT)
-    logits = logits_after(gguf, [*prompt, *result.token_ids])[len(prompt) - 1 : -1]
-    chosen = np.take_along_axis(logits, np.array(result.token_ids)[:, None], axis=1)[:, 0]
-    assert (logits.max(axis=1) - chosen).max() < 2 * FLOAT16 * logits.std()
+    assert gap_of_tokens(engine, gguf, PROMPT, config) < 2 * FLOAT16
 
 
 def test_elsewhere_the_bundle_says_where_it_runs(

@@ -6,12 +6,10 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
@@ -19,19 +17,16 @@ import pytest
 import edgedec
 from edgedec import BundleError, Engine, EngineOptions, GenerationConfig
 from edgedec.export import compilers
-from edgedec.export.checkpoint import open_checkpoint
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import read_manifest
-from edgedec.models.reference import ReferenceModel
 from edgedec.models.static_passes import BUCKETS
 from edgedec.runtime import backends
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.token_tree import TokenTree
 from edgedec.targets.profile import machine_triple
 from edgedec.targets.qualcomm_socs import SOCS
 
+from .against_reference import error_of_passes, gap_of_tokens
 from .conftest import even_weights
 
 GgufMaker = Callable[..., Path]
@@ -81,11 +76,6 @@ def engine(bundle: Path) -> Iterator[Engine]:
         yield engine
 
 
-def after(source: Path, text: Sequence[int]) -> Array:
-    """Returns the float32 reference's logits of every token."""
-    return ReferenceModel(open_checkpoint(str(source))).forward(text).logits
-
-
 def test_binaries_say_what_they_are_for(bundle: Path) -> None:
     entry = read_manifest(bundle).target
     assert entry.contract.providers == ("SM8650",)
@@ -119,35 +109,13 @@ def test_verification_saw_both_the_codes_and_the_library(bundle: Path) -> None:
 
 def test_passes_of_all_sizes_and_trees(engine: Engine, gguf: Path) -> None:
     """A prompt of several graphs; of trees of four the third is kept; rows come and go."""
-    sequence: TokenSequence = engine.new_sequence()
-    text = [(7 * i + 3) % 83 for i in range(40)]
-    prompt = sequence.forward(TokenTree.chain(text), [len(text) - 1]).logits
-    sequence.commit(range(len(text)))
-    found, text_rows = [prompt[0].copy()], [len(text) - 1]
-    for i in range(3):
-        tree = TokenTree((20 + i, 30 + i, 40 + i, 50 + i), (-1, -1, 0, 2))
-        logits = sequence.forward(tree, [2]).logits
-        sequence.commit((0, 2))
-        text += [20 + i, 40 + i]
-        found.append(logits[0].copy())
-        text_rows.append(len(text) - 1)
-    state = sequence.snapshot()
-    sequence.truncate(5)
-    sequence.restore(replace(state))
-    found.append(sequence.forward(TokenTree.chain([79]), [0]).logits[0])
-    expected = after(gguf, [*text, 79])
-    error = np.abs(found - expected[[*text_rows, -1]])
-    assert error.mean(axis=1).max() < LIBRARY_ERROR * expected.std()
+    assert error_of_passes(engine.new_sequence(), gguf, 40, 3) < LIBRARY_ERROR
 
 
 @pytest.mark.parametrize("method", ["plain", "lookup"])
 def test_methods_write_what_float32_would(engine: Engine, gguf: Path, method: str) -> None:
     config = GenerationConfig(max_new_tokens=8, ignore_eos=True, method=method)
-    result = engine.generate("he hello hello he hello", config)
-    prompt = engine.tokenizer.encode("he hello hello he hello")
-    logits = after(gguf, [*prompt, *result.token_ids])[len(prompt) - 1 : -1]
-    chosen = np.take_along_axis(logits, np.array(result.token_ids)[:, None], axis=1)[:, 0]
-    assert (logits.max(axis=1) - chosen).max() < 2 * LIBRARY_ERROR * logits.std()
+    assert gap_of_tokens(engine, gguf, "he hello hello he hello", config) < 2 * LIBRARY_ERROR
 
 
 def test_nothing_is_printed_beside_the_text(bundle: Path) -> None:
