@@ -130,7 +130,7 @@ class DraftTree:
             DraftNode(token, parent, depth, min(factor * probability, most), origin)
             for token, parent, depth, probability, origin in self.nodes
         ]
-        children = {parent: list(nodes) for parent, nodes in self._children.items()}
+        children = {parent: list(below) for parent, below in self._children.items()}
         return DraftTree(nodes, self.kind, self.draft_rows, children)
 
     def subtree(self, kept: Iterable[int]) -> DraftTree:
