@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -14,7 +13,7 @@ from edgedec.runtime.text.tokenizer import Tokenizer
 
 from ..runtime.conftest import Row, ToyModel
 from .test_autocompleter import LongPass
-from .typing_parts import TEXT, Maker, at, knowing, offered
+from .typing_parts import TEXT, HeldPasses, Maker, at, knowing, offered
 
 WAYS = ("I like tea\n", "I like coffee\n", "I like milk\n")
 
@@ -50,20 +49,13 @@ def test_alternatives_that_nobody_waits_for_end_within_a_pass(
         model = engine.model
         assert isinstance(model, ToyModel)
         assert offered(completer.update(at(7, WAYS[0]))) == "tea"
-        began = threading.Event()
-        goes_on = threading.Event()
-
-        def hold() -> None:
-            began.set()
-            goes_on.wait(30)
-
-        model.before_pass = hold
+        held = model.before_pass = HeldPasses()
         n_before = model.n_passes
         asked = completer.alternatives()
-        began.wait(30)
+        held.began.wait(30)
         wanted = completer.update(at(4))
         assert asked.cancelled()
-        goes_on.set()
+        held.goes_on.set()
         n_alternatives = model.n_passes - n_before
         assert n_alternatives <= 2
         wanted.result(timeout=30)

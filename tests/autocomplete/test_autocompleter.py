@@ -17,7 +17,7 @@ from edgedec.runtime.sessions import under_way
 from edgedec.runtime.text.tokenizer import Tokenizer
 
 from ..runtime.conftest import ToyModel
-from .typing_parts import TEXT, Maker, at, knowing, offered
+from .typing_parts import TEXT, HeldPasses, Maker, at, knowing, offered
 
 
 def test_offers_the_rest_of_the_line(engine: Engine) -> None:
@@ -165,20 +165,13 @@ def test_a_long_prompt_that_nobody_wants_any_more_is_read_no_further(
     with make_engine(knowing(TEXT, tokenizer), context=4096) as engine:
         model = engine.model
         assert isinstance(model, ToyModel)
-        began = threading.Event()
-        goes_on = threading.Event()
-
-        def hold() -> None:
-            began.set()
-            goes_on.wait(30)
-
-        model.before_pass = hold
+        held = model.before_pass = HeldPasses()
         config = AutocompleteConfig(max_idle_cpu=0.0, method="plain")
         with Autocompleter(engine, config) as completer:
             completer.update(Document(long, len(long)))
-            began.wait(30)
+            held.began.wait(30)
             wanted = completer.update(at(4))
-            goes_on.set()
+            held.goes_on.set()
             assert offered(wanted) == "quick brown fox"
             assert completer.counts.n_stopped >= 1
             assert model.n_rows < 128 + 100
@@ -329,19 +322,12 @@ def test_a_key_while_the_prompt_is_read_is_answered(
     with make_engine(knowing(TEXT, tokenizer)) as engine:
         model = engine.model
         assert isinstance(model, ToyModel)
-        began = threading.Event()
-        goes_on = threading.Event()
-
-        def hold() -> None:
-            began.set()
-            goes_on.wait(30)
-
-        model.before_pass = hold
+        held = model.before_pass = HeldPasses()
         with Autocompleter(engine, AutocompleteConfig(max_idle_cpu=0.0)) as completer:
             completer.update(at(3))
-            began.wait(30)
+            held.began.wait(30)
             wanted = completer.update(at(4))  # which the model will agree with
-            goes_on.set()
+            held.goes_on.set()
             assert offered(wanted) == "quick brown fox"
 
 

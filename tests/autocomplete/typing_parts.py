@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
@@ -36,3 +37,15 @@ def at(cursor: int, text: str = TEXT) -> Document:
 def offered(future: Future[Offer | None]) -> str:
     offer = future.result(timeout=30)
     return "" if offer is None else offer.text
+
+
+class HeldPasses:
+    """Called before each pass: says that one began, and holds all until they may go on."""
+
+    def __init__(self) -> None:
+        self.began = threading.Event()
+        self.goes_on = threading.Event()
+
+    def __call__(self) -> None:
+        self.began.set()
+        self.goes_on.wait(30)
