@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from threading import Condition
 from typing import TYPE_CHECKING
 from weakref import ref
 
@@ -73,7 +74,8 @@ class Stream(Iterator[str]):
         self._provisional_text: TextStream | None = None
         self._provisional_s = 0.0  # until the first of them
         self._decoding: Decoding | None = None
-        self._is_running = False
+        self._claims = Condition()  # guards the next two, of which one thread at a time has one
+        self._is_running = self._is_ending = False
         self._is_stopping = False
         self._is_dropped = False
         self._finish_reason: FinishReason | None = None
@@ -178,8 +180,14 @@ class Stream(Iterator[str]):
     def stop(self) -> None:
         """Ends the output here and keeps it, and its rows of the KV cache."""
         self._is_stopping = True
-        if not self._is_running and self._result is None:
-            self._finish("cancelled")
+        if self._is_running or self._result is not None:
+            return
+        with self._request.turns.taken():  # first, so that nobody waits for it who has the turn
+            with self._claims:
+                is_free = not (self._is_running or self._is_ending) and self._result is None
+                self._is_ending |= is_free
+            if is_free:
+                self._finish("cancelled")
 
     def cancel(self) -> None:
         """Ends the output here and drops the turn: the KV cache forgets its new tokens."""
@@ -214,7 +222,12 @@ class Stream(Iterator[str]):
     def _advance(self) -> str:
         """Returns the text of the next step, empty when it completed none."""
         self._started_s = time.perf_counter()
-        self._is_running = True
+        with self._claims:
+            while self._is_ending and self._result is None:
+                self._claims.wait()
+            if self._result is not None:
+                return ""
+            self._is_running = True
         try:
             piece = "" if self._is_stopping else self._step()
             if self._is_stopping and self._finish_reason is None:
@@ -223,9 +236,11 @@ class Stream(Iterator[str]):
             self._finish_reason = "cancelled"
             raise
         finally:
-            self._is_running = False
             self._busy_s += time.perf_counter() - self._started_s
-            held = "" if self._finish_reason is None else self._finish(self._finish_reason)
+            try:
+                held = "" if self._finish_reason is None else self._finish(self._finish_reason)
+            finally:
+                self._is_running = False
         return piece + held
 
     def _step(self) -> str:
@@ -318,24 +333,32 @@ class Stream(Iterator[str]):
         return piece
 
     def _finish(self, reason: FinishReason) -> str:
-        """Returns the text held back until now; makes the result and tells the owner."""
-        rest, state = self._text.flush(), self._state
+        """Makes the result, tells the owner, and returns the text held back until now."""
+        try:
+            rest = self._text.flush()
+            self._finish_reason = reason
+            self._end_turn()
+            self._result = self._make_result(reason)
+            if self._on_done is not None:
+                self._on_done(self._result, self._is_dropped)
+        finally:
+            with self._claims:
+                self._is_ending = False
+                self._claims.notify_all()
+        return rest
+
+    def _end_turn(self) -> None:
+        """Gives back what the output was made with."""
+        state = self._state
         if self._decoding is None:  # the prompt gave all there is
             state.stats.n_carried = max(0, len(self._origins) - 1)
         else:
             state.stats.discard(len(self._found))
         self._found.clear()
-        self._finish_reason = reason
+        n_reused = state.stats.n_reused_tokens
+        n_kept = n_reused if self._is_dropped and self._prefilling is not None else None
         with self._request.turns.taken():
-            if self._is_dropped and self._prefilling is not None:
-                n_kept = state.stats.n_reused_tokens
-                _end(self._decoding, state, self._request.lender, n_kept)
-            else:
-                _end(self._decoding, state, self._request.lender)
-        self._result = self._make_result(reason)
-        if self._on_done is not None:
-            self._on_done(self._result, self._is_dropped)
-        return rest
+            _end(self._decoding, state, self._request.lender, n_kept)
 
     def _make_result(self, reason: FinishReason) -> GenerationResult:
         strategy, n_prompt = self._request.strategy, self._state.n_prompt

@@ -16,6 +16,7 @@ from edgedec.runtime.requests.stream import Stream
 from edgedec.runtime.sessions.passes import Passes
 
 from .conftest import Row, ToyModel
+from .sessions.test_turns import wait_until
 
 MakeEngine = Callable[..., Engine]
 PROMPTS = ("The quick brown fox jumps over", "lines and spaces and lines and")
@@ -111,6 +112,63 @@ def test_streams_in_two_threads(
         assert not thread.is_alive()
     assert most == 1  # they took turns
     check_each_is_as_alone(make_engine, engine, config, streams)
+
+
+def test_a_stop_and_the_next_piece_at_once_end_a_stream_once(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[GenerationResult] = []
+    pieces: list[str] = []
+    is_ending, is_asked_for = threading.Event(), threading.Event()
+    stream = make_engine(looping).open_stream(
+        PROMPTS[0], request("plain", SAMPLINGS[0]), None, lambda result, _: told.append(result)
+    )
+    pieces.append(next(stream))
+    flush = stream._text.flush
+
+    def flush_slowly() -> str:
+        is_ending.set()
+        assert is_asked_for.wait(timeout=60)
+        return flush()
+
+    monkeypatch.setattr(stream._text, "flush", flush_slowly)
+    stopping = threading.Thread(target=stream.stop)
+    stopping.start()
+    assert is_ending.wait(timeout=60)
+    asking = threading.Thread(target=lambda: pieces.extend(stream))
+    asking.start()
+    asking.join(timeout=0.2)  # it would be through with the stream by now
+    is_asked_for.set()
+    for thread in (stopping, asking):
+        thread.join(timeout=60)
+        assert not thread.is_alive()
+    assert [result.finish_reason for result in told] == ["cancelled"]
+    assert stream.result is told[0]
+    assert stream.result.text.startswith("".join(pieces))
+
+
+def test_a_stream_may_be_iterated_by_who_has_the_turn_while_another_ends_it(
+    make_engine: MakeEngine,
+) -> None:
+    engine, config = make_engine(looping), request("plain", SAMPLINGS[0])
+    one, two = (engine.stream(prompt, config) for prompt in PROMPTS)
+    pieces = [next(two)]
+    stopping = threading.Thread(target=two.stop)
+
+    def in_a_pass() -> None:
+        toy(engine).before_pass = lambda: None
+        stopping.start()
+        wait_until(lambda: engine._turns._waiting)
+        pieces.extend(two)
+
+    toy(engine).before_pass = in_a_pass
+    asking = threading.Thread(target=list, args=(one,), daemon=True)
+    asking.start()
+    asking.join(timeout=60)
+    assert not asking.is_alive()
+    stopping.join(timeout=60)
+    assert two.result.finish_reason == "cancelled"
+    assert two.result.text == "".join(pieces)
 
 
 def test_a_dropped_stream_is_ended_at_the_next_request(make_engine: MakeEngine) -> None:
