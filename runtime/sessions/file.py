@@ -344,8 +344,9 @@ def _sealed(path: Path) -> Iterator[BinaryIO]:
         with contextlib.suppress(OSError):
             Path(part).unlink()
         raise
-    if hasattr(os, "O_DIRECTORY"):
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    # The file has its name: were this to fail, only a power cut could still take that away.
+    with contextlib.suppress(OSError):
+        folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
         finally:

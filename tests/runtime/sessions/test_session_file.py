@@ -291,6 +291,21 @@ def test_full_disk_leaves_the_older_file(path: Path, monkeypatch: pytest.MonkeyP
     assert list(path.parent.iterdir()) == [path]
 
 
+@pytest.mark.robustness
+def test_a_file_that_has_its_name_is_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sync = os.fsync
+
+    def fail_for_folders(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(5, "Input/output error")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fail_for_folders)
+    write_states(path, {"target": SavedModel("aim", state((1,)))})
+    found = read_states(path, {"target": replace(WANTED, layout=None)})
+    assert found["target"].state.tokens == (1,)
+
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path
