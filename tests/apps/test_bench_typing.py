@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import statistics
-import time
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from edgedec.apps.benchmarks import typing_job
 from edgedec.apps.benchmarks.keystrokes import (
     DEVIATION_S,
     MEAN_S,
@@ -22,7 +25,7 @@ from edgedec.apps.benchmarks.keystrokes import (
 from edgedec.apps.benchmarks.typing_job import type_passage
 from edgedec.apps.benchmarks.typing_rivals import requests_of
 from edgedec.apps.peers import PEERS, Runtime
-from edgedec.autocomplete import AutocompleteConfig
+from edgedec.autocomplete import AutocompleteConfig, Autocompleter, Document, Offer
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.text.tokenizer import Tokenizer
@@ -45,13 +48,46 @@ def knowing(text: str, codec: Tokenizer) -> Callable[[Sequence[int]], Row]:
     return rule
 
 
+class Resting(Autocompleter):
+    """Tells when it has nothing to do; the newest of them is waited for."""
+
+    newest: Resting
+
+    def __init__(self, *arguments: Any) -> None:
+        self._rests = threading.Event()
+        Resting.newest = self
+        super().__init__(*arguments)
+
+    def update(self, document: Document) -> Future[Offer | None]:
+        with self._changed:
+            self._rests.clear()
+            return super().update(document)
+
+    def _take(self) -> bool:
+        with self._changed:
+            if not self._has_work:
+                self._rests.set()
+        return super()._take()
+
+    @staticmethod
+    def rest(_: float) -> None:
+        assert Resting.newest._rests.wait(60)
+
+
+@pytest.fixture
+def completers(monkeypatch: pytest.MonkeyPatch) -> type[Resting]:
+    """Has the bench make autocompleters that can be waited for."""
+    monkeypatch.setattr(typing_job, "Autocompleter", Resting)
+    return Resting
+
+
 def test_one_key_takes_a_line_that_is_right(
-    make_engine: Callable[..., Engine], tokenizer: Tokenizer
+    make_engine: Callable[..., Engine], tokenizer: Tokenizer, completers: type[Resting]
 ) -> None:
     passage = Passage("a.txt", TEXT[:4], TEXT[4:40], "")
     config = AutocompleteConfig(method="plain", max_idle_cpu=1.0)
     with make_engine(knowing(TEXT, tokenizer)) as engine:
-        typed = type_passage(engine, config, passage, 0, wait=lambda s: _pause())
+        typed = type_passage(engine, config, passage, 0, wait=completers.rest)
     assert typed.n_characters == 36
     assert typed.n_keys < 8  # a key for each line, and its end
     assert typed.n_offers - 1 == typed.n_taken == typed.n_exact == typed.similarity.count(1)
@@ -60,17 +96,13 @@ def test_one_key_takes_a_line_that_is_right(
     assert 0 < typed.counts.n_shown <= typed.counts.n_computed
 
 
-def _pause() -> None:
-    time.sleep(0.3)
-
-
 def test_suggestions_that_are_wrong_save_nothing(
-    make_engine: Callable[..., Engine], tokenizer: Tokenizer
+    make_engine: Callable[..., Engine], tokenizer: Tokenizer, completers: type[Resting]
 ) -> None:
     passage = Passage("a.txt", TEXT[:4], "never seen", "")
     config = AutocompleteConfig(method="plain")
     with make_engine(knowing(TEXT, tokenizer)) as engine:
-        typed = type_passage(engine, config, passage, 0, wait=lambda s: _pause())
+        typed = type_passage(engine, config, passage, 0, wait=completers.rest)
     assert (typed.n_keys, typed.n_characters, typed.n_taken, typed.n_exact) == (10, 10, 0, 0)
     assert typed.counts.n_shown < typed.counts.n_computed
 
@@ -146,7 +178,7 @@ def test_peers_answer_the_same_requests(
 
 
 def test_requests_are_those_of_the_keys_that_change_the_prompt(
-    make_engine: Callable[..., Engine], tokenizer: Tokenizer
+    make_engine: Callable[..., Engine], tokenizer: Tokenizer, completers: type[Resting]
 ) -> None:
     passage = Passage("a.txt", "One two ", "three four", " five")
     config = AutocompleteConfig(n_before=64, n_after=8, max_new_tokens=8)

@@ -190,7 +190,7 @@ def test_switching_between_a_model_and_itself(cli: Cli, smollm2_bundle: Path, ma
 
 
 def test_ctrl_c_keeps_what_was_done(smollm2_bundle: Path, tmp_path: Path) -> None:
-    data, samples = write(tmp_path / "d.jsonl", *MATHS * 4), tmp_path / "s.jsonl"
+    data, samples = write(tmp_path / "d.jsonl", *MATHS * 100), tmp_path / "s.jsonl"
     process = subprocess.Popen(
         [*PROGRAM, "eval", str(smollm2_bundle), "--task", "gsm8k", "--data", str(data), "-n", "64",
          "--ignore-eos", "-o", str(samples), "--json"],
@@ -198,7 +198,7 @@ def test_ctrl_c_keeps_what_was_done(smollm2_bundle: Path, tmp_path: Path) -> Non
     )  # fmt: skip
     assert process.stderr is not None
     for line in process.stderr:
-        if line.startswith("[1/12]"):
+        if line.startswith("[1/300]"):
             process.send_signal(signal.SIGINT)
             break
     out, err = process.communicate(timeout=120)
@@ -207,7 +207,7 @@ def test_ctrl_c_keeps_what_was_done(smollm2_bundle: Path, tmp_path: Path) -> Non
     document = json.loads(out)
     assert not document["is_complete"]
     n_done = len(document["samples"])
-    assert 1 <= n_done < 12
+    assert 1 <= n_done < 300
     kinds = [json.loads(line)["kind"] for line in samples.read_text().splitlines()]
     assert kinds.count("sample") == n_done
 

@@ -29,7 +29,7 @@ from edgedec.runtime.requests.result import GenerationResult
 
 pytestmark = pytest.mark.robustness
 
-SMALL = Limits(seconds=30, memory_bytes=200 << 20)
+SMALL = Limits(seconds=120, memory_bytes=200 << 20)
 SHORT = Limits(seconds=0.7, memory_bytes=200 << 20)
 IS_FILTERED = "system-call filter" in check_programs_run(Limits(seconds=60))
 

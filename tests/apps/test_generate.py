@@ -15,6 +15,8 @@ import pytest
 
 from edgedec.apps.terminal import bytes_text, visible
 
+from ..passes_told import TELLING_PASSES, wait_for_passes
+
 Cli = Callable[..., Any]
 PROMPT = "Why is the sky blue?"
 PROGRAM = [sys.executable, "-c", "from edgedec.apps.cli import main; main()"]
@@ -134,17 +136,14 @@ def test_ctrl_c_keeps_what_was_generated(smollm2_bundle: Path) -> None:
 
 def test_ctrl_c_with_json_still_prints_one_document(smollm2_bundle: Path) -> None:
     process = subprocess.Popen(
-        [*PROGRAM, "run", str(smollm2_bundle), PROMPT, "-n", "4000", "--ignore-eos", "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        preexec_fn=hear_interrupts,
-    )
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(timeout=4)
+        [*TELLING_PASSES, "run", str(smollm2_bundle), PROMPT, "-n", "4000", "--ignore-eos",
+         "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=hear_interrupts,
+    )  # fmt: skip
+    wait_for_passes(process, 5)
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=60)
-    if process.returncode == 130 and out:  # a slow machine may still have been loading
-        assert json.loads(out)["finish_reason"] == "cancelled"
+    assert json.loads(out)["finish_reason"] == "cancelled"
     assert process.returncode == 130
 
 

@@ -34,7 +34,7 @@ def test_alternatives_begin_differently(make_engine: Maker, tokenizer: Tokenizer
     with make_engine(torn(tokenizer)) as engine, Autocompleter(engine, config) as completer:
         document = at(7, WAYS[0])
         assert offered(completer.update(document)) == "tea"
-        found = completer.alternatives(3).result(timeout=30)
+        found = completer.alternatives(3).result(timeout=60)
         assert {offer.text for offer in found} == {"tea", "coffee", "milk"}
         assert [o.probability for o in found] == sorted(o.probability for o in found)[::-1]
         assert {offer.version for offer in found} == {completer.version}
@@ -52,20 +52,20 @@ def test_alternatives_that_nobody_waits_for_end_within_a_pass(
         held = model.before_pass = HeldPasses()
         n_before = model.n_passes
         asked = completer.alternatives()
-        held.began.wait(30)
+        held.began.wait(60)
         wanted = completer.update(at(4))
         assert asked.cancelled()
         held.goes_on.set()
         n_alternatives = model.n_passes - n_before
         assert n_alternatives <= 2
-        wanted.result(timeout=30)
+        wanted.result(timeout=60)
 
 
 def test_alternatives_where_there_is_nothing(engine: Engine) -> None:
     with Autocompleter(engine) as completer:
-        assert completer.alternatives().result(timeout=30) == []
-        completer.update(Document("", 0)).result(timeout=30)
-        assert completer.alternatives().result(timeout=30) == []
+        assert completer.alternatives().result(timeout=60) == []
+        completer.update(Document("", 0)).result(timeout=60)
+        assert completer.alternatives().result(timeout=60) == []
     with pytest.raises(SessionError, match="closed"):
         completer.alternatives()
 
@@ -76,6 +76,6 @@ def test_alternatives_are_ended_in_the_midst_of_a_pass(engine: Engine) -> None:
         assert offered(completer.update(at(4))) == TEXT[4:19]
         first = LongPass(engine.model)
         asked = completer.alternatives(2)
-        assert first.has_begun.wait(30)
+        assert first.has_begun.wait(60)
         assert offered(completer.update(at(25))) == TEXT[25:44]
         assert asked.cancelled()

@@ -22,7 +22,7 @@ from .typing_parts import TEXT, HeldPasses, Maker, at, knowing, offered
 
 def test_offers_the_rest_of_the_line(engine: Engine) -> None:
     with Autocompleter(engine) as completer:
-        offer = completer.update(at(4)).result(timeout=30)
+        offer = completer.update(at(4)).result(timeout=60)
         assert offer is not None
         assert (offer.text, offer.is_complete) == ("quick brown fox", True)
         assert offer.probability > 0.9
@@ -37,7 +37,7 @@ def test_a_block_goes_to_where_the_model_is_unsure(engine: Engine) -> None:
 
 def test_nothing_is_offered_where_the_model_is_unsure(engine: Engine) -> None:
     with Autocompleter(engine) as completer:
-        assert completer.update(at(5, "Hello there")).result(timeout=30) is None
+        assert completer.update(at(5, "Hello there")).result(timeout=60) is None
     with Autocompleter(engine, AutocompleteConfig(min_probability=0.0)) as completer:
         assert offered(completer.update(at(5, "Hello there")))
 
@@ -98,9 +98,9 @@ def test_a_key_computes_its_own_token_only(engine: Engine, tokenizer: Tokenizer)
     config = AutocompleteConfig(max_idle_cpu=0.0, min_probability=1.0)
     text = "one two three four five six "
     with Autocompleter(engine, config) as completer:
-        completer.update(Document(text, len(text))).result(timeout=30)
+        completer.update(Document(text, len(text))).result(timeout=60)
         before = completer.counts.n_prompt - completer.counts.n_reused
-        completer.update(Document(text + "7", len(text) + 1)).result(timeout=30)
+        completer.update(Document(text + "7", len(text) + 1)).result(timeout=60)
         after = completer.counts.n_prompt - completer.counts.n_reused
     assert before == len(tokenizer.encode(text.rstrip()))
     assert after - before <= 2
@@ -118,7 +118,7 @@ def test_offers_grow_in_the_callers_ears(engine: Engine) -> None:
 
     with Autocompleter(engine, AutocompleteConfig(max_idle_cpu=0.0), hear) as completer:
         completer.update(at(4))
-        assert done.wait(30)
+        assert done.wait(60)
     texts = [offer.text for offer in heard]
     assert texts[-1] == "quick brown fox"
     assert all("quick brown fox".startswith(text) for text in texts)
@@ -141,7 +141,7 @@ def test_a_pause_computes_nothing_and_goes_on_where_it_was(
         assert isinstance(model, ToyModel)
 
         def hold() -> None:
-            passes.acquire(timeout=30)
+            passes.acquire(timeout=60)
 
         model.before_pass = hold
         with Autocompleter(engine, AutocompleteConfig(max_idle_cpu=0.0)) as completer:
@@ -169,7 +169,7 @@ def test_a_long_prompt_that_nobody_wants_any_more_is_read_no_further(
         config = AutocompleteConfig(max_idle_cpu=0.0, method="plain")
         with Autocompleter(engine, config) as completer:
             completer.update(Document(long, len(long)))
-            held.began.wait(30)
+            held.began.wait(60)
             wanted = completer.update(at(4))
             held.goes_on.set()
             assert offered(wanted) == "quick brown fox"
@@ -193,7 +193,7 @@ class LongPass:
         self._model.before_pass = lambda: None
         under_way.begin(self)
         self.has_begun.set()
-        is_ended = self._is_ended.wait(30)
+        is_ended = self._is_ended.wait(60)
         under_way.finish(self)
         assert is_ended, "nobody ended it"
         raise KeyboardInterrupt
@@ -218,7 +218,7 @@ def test_a_pass_that_nobody_wants_is_ended_in_the_midst_of_it(
     first = LongPass(engine.model)
     with Autocompleter(engine, AutocompleteConfig(max_idle_cpu=0.0, method="plain")) as completer:
         before = completer.update(at(4))
-        assert first.has_begun.wait(30)
+        assert first.has_begun.wait(60)
         after = act(completer) or before
         if offer is None:
             assert before.cancelled()
@@ -263,7 +263,7 @@ def test_a_long_prompt_is_read_on_whatever_is_typed_meanwhile(make_engine: Maker
             while passes[-1].duration_s < duration_s or passes[-1].is_ended.is_set():
                 time.sleep(0.001)
             completer.update(Document("", 0))
-            assert passes[-1].is_ended.wait(30)
+            assert passes[-1].is_ended.wait(60)
 
 
 class SlowPass:
@@ -298,13 +298,13 @@ def test_a_closed_engine_is_named(make_engine: Maker) -> None:
     engine.close()
     with pytest.raises(SessionError, match="closed"):
         for _ in range(1000):
-            completer.update(at(4)).exception(timeout=30)
+            completer.update(at(4)).exception(timeout=60)
     completer.close()
 
 
 def test_an_empty_document_offers_nothing(engine: Engine) -> None:
     with Autocompleter(engine) as completer:
-        assert completer.update(Document("", 0)).result(timeout=30) is None
+        assert completer.update(Document("", 0)).result(timeout=60) is None
 
 
 def test_bad_values_are_named() -> None:
@@ -325,7 +325,7 @@ def test_a_key_while_the_prompt_is_read_is_answered(
         held = model.before_pass = HeldPasses()
         with Autocompleter(engine, AutocompleteConfig(max_idle_cpu=0.0)) as completer:
             completer.update(at(3))
-            held.began.wait(30)
+            held.began.wait(60)
             wanted = completer.update(at(4))  # which the model will agree with
             held.goes_on.set()
             assert offered(wanted) == "quick brown fox"
@@ -334,12 +334,12 @@ def test_a_key_while_the_prompt_is_read_is_answered(
 def test_offers_say_who_wrote_them(engine: Engine) -> None:
     config = AutocompleteConfig(max_idle_cpu=0.0, method="lookup")
     with Autocompleter(engine, config) as completer:
-        offer = completer.update(at(49)).result(timeout=30)  # a line as the first one
+        offer = completer.update(at(49)).result(timeout=60)  # a line as the first one
         assert offer is not None
         assert "".join(text for text, _ in offer.parts) == offer.text == "quick brown fox"
         assert {origin for _, origin in offer.parts} == {"target", "lookup"}
         completer.dismiss()
-        completer.update(at(4)).result(timeout=30)
+        completer.update(at(4)).result(timeout=60)
         counts = completer.counts
         assert counts.origins.total() >= counts.origins["lookup"] == counts.n_accepted > 0
         assert counts.n_drafted >= counts.n_accepted

@@ -107,8 +107,8 @@ def test_what_was_typed_where_something_was_offered_is_in_the_store(
     with make_engine(knowing(TEXT, tokenizer), store=store, is_store_growing=False) as engine:
         with Autocompleter(engine, config, learned=learned) as completer:
             assert offered(completer.update(at(4))) == "quick brown fox"
-            completer.update(at(19)).exception(timeout=30)  # taken
-            completer.update(at(20)).exception(timeout=30)
+            completer.update(at(19)).exception(timeout=60)  # taken
+            completer.update(at(20)).exception(timeout=60)
             assert store.n_tokens == 0
         line = tokenizer.encode(TEXT[:20])
         assert store.n_tokens == len(line) + 1

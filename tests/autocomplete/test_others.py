@@ -90,7 +90,7 @@ def test_files_that_are_switched_between_are_not_read_again(
         def n_new(name: str) -> int:
             counts = completer.counts
             before = counts.n_prompt - counts.n_reused
-            completer.update(end(texts[name], name)).result(timeout=30)
+            completer.update(end(texts[name], name)).result(timeout=60)
             return counts.n_prompt - counts.n_reused - before
 
         first = [n_new(name) for name in texts]

@@ -35,7 +35,7 @@ def at(cursor: int, text: str = TEXT) -> Document:
 
 
 def offered(future: Future[Offer | None]) -> str:
-    offer = future.result(timeout=30)
+    offer = future.result(timeout=60)
     return "" if offer is None else offer.text
 
 
@@ -49,4 +49,4 @@ class HeldPasses:
 
     def __call__(self) -> None:
         self.began.set()
-        self.n_given_up += not self.goes_on.wait(30)
+        self.n_given_up += not self.goes_on.wait(60)

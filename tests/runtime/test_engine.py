@@ -347,14 +347,20 @@ def test_interrupted_pass_leaves_everything_usable(
 
 def test_stop_from_another_thread(make_engine: MakeEngine) -> None:
     engine = make_engine(context=4096)
-    model, entered = toy(engine), threading.Event()
-    model.before_pass = entered.set
+    model, entered, is_stopped = toy(engine), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        entered.set()
+        assert is_stopped.wait(60)
+
+    model.before_pass = hold
     stream = engine.stream("fox", GenerationConfig(max_new_tokens=4000))
     thread = threading.Thread(target=lambda: list(stream))
     thread.start()
-    entered.wait()
+    assert entered.wait(60)
     stream.stop()
-    thread.join(timeout=30)
+    is_stopped.set()
+    thread.join(timeout=60)
     assert not thread.is_alive()
     assert stream.result.finish_reason == "cancelled"
     assert stream.result.n_new_tokens < 4000

@@ -29,13 +29,20 @@ __all__ = ["backend", "make_engine", "tokenizer"]
 TEXT = "The quick brown fox\njumps over the lazy dog.\nThe quick brown fox\n"
 
 
-def until(is_so: Callable[[], object], patience_s: float = 15) -> None:
+def until(is_so: Callable[[], object], patience_s: float = 60) -> None:
     """Lets the interface go on until something is so."""
     end_s = time.monotonic() + patience_s
     while not is_so():
         has_focus = QApplication.focusWidget() is not None
         assert time.monotonic() < end_s, f"it did not come about; {has_focus=}"
         QTest.qWait(2)
+
+
+def show(widget: QWidget) -> None:
+    """Shows a widget that has the keyboard."""
+    widget.show()
+    widget.setFocus()
+    assert QTest.qWaitForWindowActive(widget, 60_000)
 
 
 def destroy(widget: QWidget) -> None:
@@ -77,8 +84,6 @@ def suggester(application: QApplication, engine: Engine) -> Iterator[Suggester]:
 @pytest.fixture
 def edit(suggester: Suggester) -> Iterator[AutocompleteEdit]:
     found = AutocompleteEdit(suggester)
-    found.show()
-    found.setFocus()
-    assert QTest.qWaitForWindowActive(found)
+    show(found)
     yield found
     destroy(found)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from .conftest import TEXT, destroy, until  # first: it skips where there is no PySide6
+from .conftest import TEXT, destroy, show, until  # first: it skips where there is no PySide6
 
 from PySide6.QtCore import QPoint, Qt  # isort: skip
 from PySide6.QtGui import QGuiApplication, QInputMethodEvent, QTextCursor
@@ -132,7 +132,7 @@ def test_only_on_request(edit: AutocompleteEdit) -> None:
 
 
 def test_it_waits_for_the_hand_to_rest(edit: AutocompleteEdit) -> None:
-    edit.delay_ms = 10_000
+    edit.delay_ms = 3_600_000
     QTest.keyClicks(edit, "The ")
     QTest.qWait(50)
     assert edit.offered == ""
@@ -155,9 +155,7 @@ def test_the_next_alternative(
     with make_engine(rule) as engine:
         suggester = Suggester(engine, config)
         edit = AutocompleteEdit(suggester)
-        edit.show()
-        edit.setFocus()
-        QTest.qWaitForWindowActive(edit)
+        show(edit)
         type_until_offered(edit, "I like ", "tea")
         QTest.keyClick(edit, Key.Key_BracketRight, ALT)
         until(lambda: edit.offered == "coffee")
@@ -179,9 +177,7 @@ def test_several_lines_are_seen_below_one_another(
 ) -> None:
     suggester = Suggester(engine, AutocompleteConfig(is_block=True))
     edit = AutocompleteEdit(suggester)
-    edit.show()
-    edit.setFocus()
-    QTest.qWaitForWindowActive(edit)
+    show(edit)
     type_until_offered(edit, "The ", TEXT[4:])
     assert edit.textCursor().block().layout().lineCount() >= 4
     assert edit.blockCount() == 1
@@ -224,9 +220,7 @@ def test_units_of_qt_and_characters_of_the_model_agree(
     with make_engine(spelling(text, tokenizer)) as engine:
         suggester = Suggester(engine, AutocompleteConfig(max_idle_cpu=0.0))
         edit = AutocompleteEdit(suggester)
-        edit.show()
-        edit.setFocus()
-        QTest.qWaitForWindowActive(edit)
+        show(edit)
         edit.insertPlainText(f"a{odd}{odd} one")
         until(lambda: edit.offered == f" {odd} two")
         edit.insertPlainText(f" {odd}")
@@ -303,13 +297,11 @@ def test_the_interface_goes_on_while_a_pass_is_computed_and_closes_then(
         model.before_pass = held = HeldPasses()
         suggester = Suggester(engine)
         edit = AutocompleteEdit(suggester)
-        edit.show()
-        edit.setFocus()
-        QTest.qWaitForWindowActive(edit)
+        show(edit)
         for key in "The quick brown":  # nobody lets the pass go on before they are typed
             QTest.keyClick(edit, key)
             QTest.qWait(20)
-        assert held.began.is_set()
+        until(held.began.is_set)
         assert edit.toPlainText() == "The quick brown"
         held.began.clear()
         held.goes_on.set()
@@ -333,9 +325,7 @@ def test_what_another_field_says_is_read(
         other, edit = AutocompleteEdit(suggester), AutocompleteEdit(suggester)
         other.setPlainText("brown bears\n")
         other.be_seen()
-        edit.show()
-        edit.setFocus()
-        assert QTest.qWaitForWindowActive(edit)
+        show(edit)
         QTest.keyClicks(edit, "The brown")
         until(lambda: edit.offered == " fox")
         suggester.close()

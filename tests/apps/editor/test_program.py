@@ -76,7 +76,7 @@ def drafts(tmp_path: Path) -> list[Path]:
 
 
 def wait_for_draft(tmp_path: Path) -> Path:
-    end_s = time.monotonic() + 30
+    end_s = time.monotonic() + 60
     while not (found := drafts(tmp_path)):
         assert time.monotonic() < end_s
         time.sleep(0.02)

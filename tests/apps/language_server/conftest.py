@@ -122,7 +122,7 @@ class Editor:
 
     def wait(self) -> int:
         code = self.process.wait(timeout=60)
-        self._thread.join(10)
+        self._thread.join(60)
         return code
 
     def _listen(self) -> None:

@@ -85,7 +85,7 @@ def test_ghost_text_in_monaco(
             found = results.get(timeout=120)
         finally:
             browser.terminate()
-            browser.wait(30)
+            browser.wait(60)
     assert found.get("error") is None
     assert found["shown"].startswith(" west")
     assert found["unchanged"]  # ghost text is no text

@@ -19,24 +19,35 @@ pytestmark = [
 ]
 
 MOST_MS = 20.0
-"""CPU time that is nearly none, in a second. It does not depend on what else the machine does."""
+"""CPU time that is nearly none, in a second."""
+
+N_TRIES = 10
+"""Threads that wait at full speed do so each time; new ones look for work once, and a machine that
+stands still makes whatever goes on last into the second that is measured."""
 
 ENGINE = """
 import sys, time, edgedec
 
-def rest(when):
-    used_s = time.process_time()
-    time.sleep(1)
-    print(when, 1000 * (time.process_time() - used_s))
+bundle, most_ms, n_tries = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
 
-bundle = sys.argv[1]
+def generate(method):
+    request = edgedec.GenerationConfig(max_new_tokens=16, ignore_eos=True, method=method)
+    assert engine.generate("Once upon a time", request).n_new_tokens == 16
+
+def rest(when, do):
+    for _ in range(n_tries):
+        do()
+        used_s = time.process_time()
+        time.sleep(1)
+        used_ms = 1000 * (time.process_time() - used_s)
+        if used_ms < most_ms:
+            break
+    print(when, used_ms)
+
 with edgedec.load(bundle, edgedec.EngineOptions(threads=2, context=128, draft=bundle)) as engine:
-    time.sleep(0.5)  # ONNX Runtime's new threads look for work at full speed for a while, once
-    rest("loaded")
+    rest("loaded", lambda: None)
     for method in ("plain", "draft", "auto"):
-        request = edgedec.GenerationConfig(max_new_tokens=16, ignore_eos=True, method=method)
-        assert engine.generate("Once upon a time", request).n_new_tokens == 16
-        rest(method)
+        rest(method, lambda: generate(method))
 """
 
 CHAT = "from edgedec.apps.cli import main; main()"
@@ -44,8 +55,9 @@ CHAT = "from edgedec.apps.cli import main; main()"
 
 def test_an_idle_engine(smollm2_bundle: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", ENGINE, smollm2_bundle], capture_output=True, text=True, check=False
-    )
+        [sys.executable, "-c", ENGINE, smollm2_bundle, str(MOST_MS), str(N_TRIES)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     used_ms = {when: float(ms) for when, ms in map(str.split, done.stdout.splitlines())}
     assert list(used_ms) == ["loaded", "plain", "draft", "auto"]
@@ -70,16 +82,21 @@ def chat(smollm2_bundle: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system has no /proc")
 def test_an_idle_conversation(chat: subprocess.Popen[bytes]) -> None:
+    for line in (b"Name a fruit.\n", b"Another one.\n"):
+        assert any(rests_after(chat, line) for _ in range(N_TRIES))
+
+
+def rests_after(chat: subprocess.Popen[bytes], line: bytes) -> bool:
+    """Returns whether a conversation that has answered is at rest."""
     assert chat.stdin is not None
     assert chat.stdout is not None
-    for line in (b"Name a fruit.\n", b"Another one.\n"):
-        chat.stdin.write(line)
-        chat.stdin.flush()
-        assert chat.stdout.readline().strip()
-        time.sleep(0.2)  # the program may still say what the answer took
-        used_ms = cpu_ms(chat.pid)
-        time.sleep(1)
-        assert cpu_ms(chat.pid) - used_ms <= MOST_MS
+    chat.stdin.write(line)
+    chat.stdin.flush()
+    assert chat.stdout.readline().strip()
+    time.sleep(0.2)  # the program may still say what the answer took
+    used_ms = cpu_ms(chat.pid)
+    time.sleep(1)
+    return cpu_ms(chat.pid) - used_ms <= MOST_MS
 
 
 def cpu_ms(pid: int) -> float:

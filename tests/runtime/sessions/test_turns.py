@@ -18,7 +18,7 @@ from edgedec.runtime.sessions.turns import BusyClock, Turns
 from ..conftest import ToySession
 
 VOCAB = 60
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 Drive = Callable[[Passes[list[int]]], list[int]]
 
 
@@ -41,7 +41,7 @@ def is_free(turns: Turns) -> bool:
             pass
 
     thread = started(take)
-    thread.join(1.0)
+    thread.join(TIMEOUT_S)
     return not thread.is_alive()
 
 

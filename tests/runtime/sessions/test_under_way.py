@@ -7,10 +7,10 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,9 @@ from edgedec.models.bundle_files import file_sha256
 from edgedec.models.errors import SessionError
 from edgedec.runtime.backends._ort import PassRunner, open_graph
 from edgedec.runtime.sessions import under_way
+
+from ...passes_told import TELLING_PASSES, wait_for_passes
+from .test_turns import TIMEOUT_S, wait_until
 
 pytestmark = pytest.mark.robustness
 
@@ -62,12 +65,30 @@ def patience() -> Iterator[threading.Timer]:
     timer.cancel()
 
 
+def once_begun(*calls: Callable[[], int]) -> Future[list[int]]:
+    """Has another thread make ``calls`` when a pass has begun; returns what they will give."""
+
+    def watch() -> list[int]:
+        wait_until(lambda: under_way._started)
+        return [call() for call in calls]
+
+    pool = ThreadPoolExecutor(1)
+    found = pool.submit(watch)
+    pool.shutdown(wait=False)
+    return found
+
+
+def end_an_old_one() -> int:
+    wait_until(lambda: under_way.end_passes(0.3))
+    return 1
+
+
 def test_a_pass_is_ended_and_the_next_is_not(endless: Any, patience: threading.Timer) -> None:
     runner, inputs = PassRunner(), {"x": np.array(1)}
-    ender = threading.Timer(0.2, under_way.end_passes)
-    ender.start()
+    ended = once_begun(under_way.end_passes)
     with pytest.raises(KeyboardInterrupt):
         runner.run(lambda options: endless.run(None, inputs, options))
+    assert ended.result(TIMEOUT_S) == [1]
     assert patience.is_alive()
     assert under_way.end_passes() == 0
     assert runner.run(lambda options: options.terminate) is False
@@ -76,29 +97,22 @@ def test_a_pass_is_ended_and_the_next_is_not(endless: Any, patience: threading.T
 
 
 def test_only_old_passes_are_ended(endless: Any, patience: threading.Timer) -> None:
-    ended = []
-    young = threading.Timer(0.1, lambda: ended.append(under_way.end_passes(30)))
-    old = threading.Timer(0.6, lambda: ended.append(under_way.end_passes(0.3)))
-    young.start()
-    old.start()
+    ended = once_begun(lambda: under_way.end_passes(3600), end_an_old_one)
     with pytest.raises(KeyboardInterrupt):
         PassRunner().run(lambda options: endless.run(None, {"x": np.array(1)}, options))
-    assert ended == [0, 1]
+    assert ended.result(TIMEOUT_S) == [0, 1]
     assert patience.is_alive()
 
 
 def test_passes_of_other_threads_go_on(endless: Any, patience: threading.Timer) -> None:
-    ended = []
     own = threading.get_ident()
-
-    def end() -> None:
-        ended.append(under_way.end_passes(thread=threading.get_ident()))
-        ended.append(under_way.end_passes(thread=own))
-
-    threading.Timer(0.2, end).start()
+    ended = once_begun(
+        lambda: under_way.end_passes(thread=threading.get_ident()),
+        lambda: under_way.end_passes(thread=own),
+    )
     with pytest.raises(KeyboardInterrupt):
         PassRunner().run(lambda options: endless.run(None, {"x": np.array(1)}, options))
-    assert ended == [0, 1]
+    assert ended.result(TIMEOUT_S) == [0, 1]
     assert patience.is_alive()
 
 
@@ -130,24 +144,27 @@ def endless_bundle(bundle: Path, folder: Path) -> Path:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize(("number", "n_signals"), [(signal.SIGINT, 2), (signal.SIGTERM, 1)])
+@pytest.mark.parametrize(("number", "n_more"), [(signal.SIGINT, 30), (signal.SIGTERM, 0)])
 def test_signals_end_an_endless_graph(
-    smollm2_bundle: Path, tmp_path: Path, number: signal.Signals, n_signals: int
+    smollm2_bundle: Path, tmp_path: Path, number: signal.Signals, n_more: int
 ) -> None:
     bundle = endless_bundle(smollm2_bundle, tmp_path)
-    program = [sys.executable, "-c", "from edgedec.apps.cli import main; main()"]
     process = subprocess.Popen(
-        [*program, "run", str(bundle), "hello", "-n", "4"],
+        [*TELLING_PASSES, "run", str(bundle), "hello", "-n", "4"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
     try:
+        wait_for_passes(process, 1)
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(2.5)  # it is endless
-        for _ in range(n_signals):
+            process.wait(1)  # it is endless
+        process.send_signal(number)
+        for _ in range(n_more):  # one more would do, but two that are pending at once are one
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(1)
+                break
             process.send_signal(number)
-            time.sleep(0.5)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=60)
     finally:
         process.kill()
     assert process.returncode == 128 + number
