@@ -160,14 +160,18 @@ class _Pass(TorchOps):
         keys, values = self._cache.keys[layer], self._cache.values[layer]
         keys[:, :, self._cache.n : end] = self._rotated(k, layer)
         values[:, :, self._cache.n : end] = split_heads(v, c.head_size).transpose(1, 2)
+        # Heads that share keys are rows of one product: nothing is copied for each of them.
         queries = self._rotated(q, layer).to(keys.dtype)
-        queries = queries.reshape(len(q), c.n_kv_heads, -1, *queries.shape[2:])
-        scores = self.scores((queries @ keys[:, :, None, :end].transpose(-1, -2)).float())
+        shape = len(q), c.n_kv_heads, -1, queries.shape[2]
+        rows = queries.reshape(len(q), c.n_kv_heads, -1, c.head_size)
+        scores = rows @ keys[:, :, :end].transpose(-1, -2)
+        scores = self.scores(scores.float()).reshape(*shape, end)
         sees, window = self._sees, c.layer(layer).window
         if window:
             sees = sees & (self._distance < window)
         shares = scores.masked_fill(~sees[:, None, None], -torch.inf).softmax(-1)
-        attended = shares.to(values.dtype) @ values[:, :, None, :end]
+        attended = shares.to(values.dtype).flatten(2, 3) @ values[:, :, :end]
+        attended = attended.reshape(*shape, c.head_size)
         return attended.flatten(1, 2).transpose(1, 2).flatten(-2)
 
     def _rotated(self, x: Tensor, layer: int) -> Tensor:
@@ -179,5 +183,7 @@ def _drawn(logits: Tensor, temperature: float, generator: torch.Generator) -> Te
     """Returns a token of each row [B], the likeliest where the temperature is 0."""
     if not temperature:
         return logits.argmax(-1)
-    shares = (logits / temperature).softmax(-1)
-    return torch.multinomial(shares, 1, generator=generator)[:, 0]
+    # One random number of each row; torch.multinomial draws one of each token.
+    sums = (logits / temperature).softmax(-1).cumsum(-1)
+    drawn = torch.rand(len(logits), 1, generator=generator) * sums[:, -1:]
+    return torch.searchsorted(sums, drawn, right=True)[:, 0].clamp(max=logits.shape[1] - 1)
