@@ -45,6 +45,12 @@ class TrainingOptions:
             metavar="FILE.jsonl", help="Prompts for --self, as `bench` reads them; repeatable."
         ),
     ] = None
+    temperature: Annotated[
+        float,
+        typer.Option(
+            metavar="T", min=0.0, help="Of what the model writes itself; 0 takes the likeliest."
+        ),
+    ] = 0.7
     epochs: Annotated[
         int, typer.Option(metavar="N", min=1, help="Times that each text is shown.")
     ] = 6

@@ -13,25 +13,27 @@ from edgedec.models.manifest import BundleManifest
 if TYPE_CHECKING:
     from edgedec.export.heads.batch_writer import BatchWriter
 
-_WRITTEN, _TEMPERATURE = 192, 0.7
+_WRITTEN = 192
 
 
 class OwnAnswers:
     """The target model of a bundle, as one that answers; it is read when first asked.
 
-    report: called with what is going on, and tokens done of how many. is_over: ends answers where
-    they are.
+    temperature: of its answers. report: called with what is going on, and tokens done of how many.
+    is_over: ends answers where they are.
     """
 
     def __init__(
         self,
         bundle: Path,
         manifest: BundleManifest,
+        temperature: float,
         report: Callable[[str, int, int], None],
         is_over: Callable[[], bool],
     ) -> None:
         self._bundle = bundle
         self._manifest = manifest
+        self._temperature = temperature
         self._report = report
         self._is_over = is_over
 
@@ -49,7 +51,7 @@ class OwnAnswers:
         stop_ids = frozenset(self._manifest.stop_token_ids)
         written = self._writer.write(
             asked,
-            WritingPlan(n_new, _TEMPERATURE, stop_ids, seed),
+            WritingPlan(n_new, self._temperature, stop_ids, seed),
             lambda n: self._report("write", n, n_new * len(asked)),
             self._is_over,
         )

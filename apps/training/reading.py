@@ -55,7 +55,7 @@ def features_of(
         for text in ReplayBuffer.of_bundle(path, bundle).texts(config.vocab_size)
     ]
     texts, prompts = options.corpus or [], options.prompts or []
-    key = (*known, *map(Path.absolute, (*texts, *prompts)), *replayed)
+    key = (*known, *map(Path.absolute, (*texts, *prompts)), *replayed, options.temperature)
     file = FeatureFile(folder, key, len(layers) * config.hidden_size)
     n_most = min(options.max_tokens, options.cache_mb * 10**6 // file.token_nbytes)
     n_own = min(options.n_self, n_most)
@@ -64,7 +64,7 @@ def features_of(
         encode, epsilon = engine.tokenizer.encode, config.rms_norm_eps
         reader = FeatureReader(engine, layers, epsilon, file, report, clock.is_reading_over)
         reader.read(chain(replayed, corpus.windows(encode)), n_most - n_own)
-        answers = OwnAnswers(bundle, manifest, report, clock.is_reading_over)
+        answers = OwnAnswers(bundle, manifest, options.temperature, report, clock.is_reading_over)
         reader.write(_prompts(texts, prompts, engine), n_own, answers)
     yield file, corpus.n_skipped
     if options.features is None and not clock.is_stopping():
