@@ -1,0 +1,99 @@
+"""The maker of chat prompts, on made-up texts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+SCRIPT = Path(__file__).parents[2] / "tools" / "chat_prompts.py"
+KITE = (
+    " The red kite ( Milvus milvus ) is a medium @-@ large bird of prey . It was seen by 1 @,@ 200 "
+    "people , who all wrote that down ."
+)
+WOODS = (
+    " Kites live where woods and meadows change , and where nobody hunts them . "
+    + 3 * "So it is . "
+)
+UNKNOWN = " Of <unk> nobody knows what it was , and so nothing is asked about it . " + 5 * "Ever . "
+ARTICLES = f"\n = Red Kite =\n\n{KITE}\n\n = = Habitat = =\n\n{WOODS}\n{UNKNOWN}\n"
+CODE = '''
+def clamp(x: float, low: float, high: float = 1.0) -> float:
+    """Return x, or the bound that is nearest to it.
+
+    Bounds are what is allowed."""
+    return min(max(x, low), high)
+
+
+def bare(x):
+    return x
+
+
+def __getattr__(name):
+    """Return what nobody should be asked to write, however long its docstring may be."""
+'''
+
+
+def make(folder: Path, *options: str) -> list[dict[str, str]]:
+    (folder / "code" / "tests").mkdir(parents=True, exist_ok=True)
+    (folder / "code" / "clamp.py").write_text(CODE)
+    (folder / "code" / "broken.py").write_text("def (:\n")
+    (folder / "code" / "tests" / "more.py").write_text(CODE.replace("clamp", "other"))
+    (folder / "wiki.txt").write_text(ARTICLES)
+    (folder / "sums.jsonl").write_text(
+        "".join(json.dumps({"question": f"What is {i} + 1?"}) + "\n" for i in range(50))
+    )
+    output = folder / "prompts.jsonl"
+    command = [sys.executable, str(SCRIPT), str(output), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    return [json.loads(line) for line in output.read_text().splitlines()]
+
+
+def sources(folder: Path) -> list[str]:
+    names = {"--articles": "wiki.txt", "--problems": "sums.jsonl", "--code": "code"}
+    return [part for option, name in names.items() for part in (option, str(folder / name))]
+
+
+def test_prompts_are_of_all_kinds_and_of_what_the_texts_say(tmp_path: Path) -> None:
+    found = make(tmp_path, *sources(tmp_path), "--count", "100")
+    by_kind = Counter(prompt["category"] for prompt in found)
+    assert by_kind["problem"] == 14
+    assert by_kind["code"] == 1
+    assert set(by_kind) == {"problem", "code", "title", "writing", "summary", "passage"}
+    texts = [prompt["prompt"] for prompt in found]
+    (code,) = (text for text in texts if text.startswith("def "))
+    assert code == (
+        "def clamp(x: float, low: float, high: float=1.0):\n"
+        '    """Return x, or the bound that is nearest to it.\n'
+        '    \n    Bounds are what is allowed.\n    """'
+    )
+    assert all("<unk>" not in text for text in texts)
+    whole = "\n".join(texts)
+    assert "The red kite (Milvus milvus) is a medium-large bird" in whole
+    assert "Red Kite" in whole
+    assert len(set(texts)) == len(texts)
+
+
+def test_the_same_seed_makes_the_same_prompts(tmp_path: Path) -> None:
+    made = [make(tmp_path, *sources(tmp_path), "--count", "40", "--seed", seed) for seed in "001"]
+    assert made[0] == made[1]
+    assert made[0] != made[2]
+
+
+def test_any_source_will_do_and_none_is_refused(tmp_path: Path) -> None:
+    make(tmp_path, *sources(tmp_path))
+    only = make(tmp_path, "--problems", str(tmp_path / "sums.jsonl"), "--count", "20")
+    assert len(only) == 20
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), str(tmp_path / "none.jsonl")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "no texts to make prompts of" in done.stderr
+    assert not (tmp_path / "none.jsonl").exists()
