@@ -102,7 +102,8 @@ EDK_INLINE PartFloats add_group(PartFloats sum, const GroupCodes& weights,
       const PartFloats high = to_floats(dot_quads<kBits, 4, 8>(second, none, weights, codes));
       return fma(fma(high, scales.scale[1], mul(low, scales.scale[0])), row_scale, sum);
     }
-    const PartFloats dot = to_floats(dot_quads<kBits, 0, 8>(first, second, weights, codes));
+    constexpr int kZero = kFormats[F].zero_point;
+    const PartFloats dot = to_floats(dot_quads<kBits, 0, 8, kZero>(first, second, weights, codes));
     return fma(dot, mul(scales.scale[0], row_scale), sum);
   }
 }

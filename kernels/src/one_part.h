@@ -31,8 +31,9 @@ struct GroupCodes {
 };
 
 /// Integer dot product of quads [First, Last) with one row's codes, plus `even` and `odd`: two
-/// chains hide latency, and integer sums do not care.
-template <int Bits, int First, int Last>
+/// chains hide latency, and integer sums do not care. Zero: the zero point of the weights, whose product
+/// with the sum of the codes both together take off.
+template <int Bits, int First, int Last, int Zero = 0>
 EDK_INLINE PartInts dot_quads(PartInts even, PartInts odd, const GroupCodes& weights,
                               const int8_t* codes) {
 #pragma GCC unroll 8

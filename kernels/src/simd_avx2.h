@@ -228,7 +228,7 @@ inline __m256i load_quad(const int8_t* quad) {
 }
 
 #if defined(__AVXVNNI__)
-template <int Bits, int First, int Last>
+template <int Bits, int First, int Last, int Zero = 0>
 EDK_INLINE PartInts dot_quads(PartInts even, PartInts odd, const GroupCodes& weights,
                               const int8_t* codes) {
 #pragma GCC unroll 8
@@ -253,9 +253,26 @@ inline __m256i dot_wide(__m256i weights, __m256i quad) {
   return _mm256_add_epi32(even, odd);
 }
 
-template <int Bits, int First, int Last>
+/// Products of a quad of codes less 128, summed. Magnitudes are the unsigned bytes, and signs go to the
+/// other side: pairs come to 2 * 128 * 127 = 32,512 at most.
+inline __m256i dot_signed(__m256i weights, __m256i quad) {
+  const __m256i values = _mm256_xor_si256(weights, _mm256_set1_epi8(-128));
+  const __m256i pairs =
+      _mm256_maddubs_epi16(_mm256_abs_epi8(values), _mm256_sign_epi8(quad, values));
+  return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+}
+
+template <int Bits, int First, int Last, int Zero = 0>
 EDK_INLINE PartInts dot_quads(PartInts even, PartInts odd, const GroupCodes& weights,
                               const int8_t* codes) {
+  if constexpr (Zero == 128) {  // what `even` and `odd` would take off is never put in
+    __m256i signed_sum = _mm256_setzero_si256();
+#pragma GCC unroll 8
+    for (int j = First; j < Last; ++j)
+      signed_sum =
+          _mm256_add_epi32(signed_sum, dot_signed(weights.quad[j].v, load_quad(codes + 4 * j)));
+    return {signed_sum};
+  }
   __m256i sum = _mm256_add_epi32(even.v, odd.v);
   if constexpr (Bits == 8) {
 #pragma GCC unroll 8
