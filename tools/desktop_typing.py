@@ -2,14 +2,19 @@
 
 python tools/desktop_typing.py code.edgedec --screenshot docs/images/desktop.png
 
-Without a screen, set QT_QPA_PLATFORM=offscreen; fonts are those of the machine.
+Without a screen, set QT_QPA_PLATFORM=offscreen; fonts are those of the machine. With --causes, on
+Linux, each gap that is too long is followed by what it went into, and by what all threads were at.
 """
 
 from __future__ import annotations
 
 import argparse
+import faulthandler
+import gc
+import os
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -23,6 +28,8 @@ from edgedec.apps.editor.settings import EditorSettings, SettingsFile
 from edgedec.apps.editor.window import EditorWindow
 
 _BEAT_MS, _REST_MS = 2, 1000
+_TOO_LONG_MS = 16
+_COUNTERS = "own work", "of it garbage", "waiting for a processor", "stolen from the machine"
 _SEEN = 12
 """Characters on offer that make a picture."""
 
@@ -30,10 +37,12 @@ PASSAGE = Path(__file__).parents[1] / "autocomplete" / "answer.py"
 
 
 class Pulse:
-    """A timer in the event loop; gaps_ms: between its beats."""
+    """A timer in the event loop; gaps_ms: between its beats. causes: of those too long."""
 
-    def __init__(self) -> None:
+    def __init__(self, has_causes: bool = False) -> None:
         self.gaps_ms: list[float] = []
+        self.causes: list[str] = []
+        self._watch = Watch() if has_causes else None
         self._last_s = time.perf_counter()
         self._timer = QTimer(interval=_BEAT_MS, timerType=Qt.TimerType.PreciseTimer)
         self._timer.timeout.connect(self._beat)
@@ -42,7 +51,53 @@ class Pulse:
     def _beat(self) -> None:
         now_s = time.perf_counter()
         self.gaps_ms.append(1000 * (now_s - self._last_s))
+        if self._watch is not None:
+            self.causes += self._watch.since(self.gaps_ms[-1])
+            now_s = time.perf_counter()  # what looking took is no part of a gap
         self._last_s = now_s
+
+
+class Watch:
+    """Tells what the time of the interface's thread goes into, by the system's own counters.
+
+    Python's lock is waited for in the rest that is neither its own work, nor a wait for a
+    processor, nor time that the machine itself did not have. `faulthandler` looks at threads
+    without that lock.
+    """
+
+    def __init__(self) -> None:
+        self._waits = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
+        self._stacks = os.memfd_create("stacks")
+        self._collected_s = self._collecting_s = 0.0
+        gc.callbacks.append(self._on_collection)
+        self._last = self._counters()
+
+    def since(self, gap_ms: float) -> list[str]:
+        """Returns what a gap that ends now went into, if it was too long; begins another."""
+        faulthandler.cancel_dump_traceback_later()
+        found = []
+        if gap_ms > _TOO_LONG_MS:
+            pairs = zip(_COUNTERS, self._last, self._counters(), strict=True)
+            parts = (f"{name} {1000 * (now - last):.1f}" for name, last, now in pairs)
+            stacks = os.pread(self._stacks, 1 << 20, 0).decode()
+            found.append(f"{gap_ms:.1f} ms: {', '.join(parts)}\n{stacks}")
+        os.ftruncate(self._stacks, 0)
+        os.lseek(self._stacks, 0, os.SEEK_SET)
+        self._last = self._counters()
+        faulthandler.dump_traceback_later(_TOO_LONG_MS / 1000, file=self._stacks)
+        return found
+
+    def _counters(self) -> tuple[float, ...]:
+        waited_s = int(self._waits.read_text().split()[1]) / 1e9
+        stolen_s = int(Path("/proc/stat").read_text().split()[8]) / os.sysconf("SC_CLK_TCK")
+        return time.thread_time(), self._collected_s, waited_s, stolen_s
+
+    def _on_collection(self, phase: str, _: dict[str, int]) -> None:
+        now_s = time.perf_counter()
+        if phase == "start":
+            self._collecting_s = now_s
+        else:
+            self._collected_s += now_s - self._collecting_s
 
 
 def run_for(ms: int) -> None:
@@ -78,6 +133,7 @@ def main() -> None:
     parser.add_argument("--interval-ms", type=int, default=120)
     parser.add_argument("--theme", default="dark")
     parser.add_argument("--screenshot", type=Path)
+    parser.add_argument("--causes", action="store_true")
     given = parser.parse_args()
     sys.setswitchinterval(SWITCH_S)
     application = QApplication([])
@@ -94,14 +150,17 @@ def main() -> None:
         assert edit is not None
         edit.moveCursor(edit.textCursor().MoveOperation.End)
         run_for(_REST_MS)
-        pulse, keys_ms = Pulse(), []
+        pulse, keys_ms = Pulse(given.causes), []
         for key in text[at : at + given.keys]:
             started_s = time.perf_counter()
             edit.insertPlainText(key) if key == "\n" else QTest.keyClick(edit, key)
             keys_ms.append(1000 * (time.perf_counter() - started_s))
             run_for(given.interval_ms)
         print(f"a key: {told(keys_ms)}")
-        print(f"between beats of {_BEAT_MS} ms: {told(pulse.gaps_ms)}")
+        n_long = sum(gap_ms > _TOO_LONG_MS for gap_ms in pulse.gaps_ms)
+        print(f"between beats of {_BEAT_MS} ms: {told(pulse.gaps_ms)}; {n_long} of more than 16 ms")
+        faulthandler.cancel_dump_traceback_later()
+        print(*pulse.causes, sep="\n")
         if given.screenshot:
             for key in text[at + given.keys :]:  # on to where something is on offer
                 run_for(_REST_MS)

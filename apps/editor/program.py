@@ -20,7 +20,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _COLLECT_MS = 5000
 _LOOK_MS = 100
 
-SWITCH_S = 0.001
+SWITCH_S = 0.0001
 """How long Python lets one thread go on while the interface's waits; 5 ms otherwise."""
 
 

@@ -9,9 +9,10 @@ Source: token healing (Lundberg, guidance, 2023).
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from edgedec.runtime.sampling.token_mask import Allowed
 from edgedec.runtime.text.tokenizer import Codec
@@ -29,34 +30,40 @@ class Spellings:
             if token < n_ids and isinstance(spelling, bytes) and spelling
         }
         self._tokens = _in_order(self.of)
-        self._sorted = [self.of[token] for token in self._tokens]
 
     def agreeing(self, text: bytes) -> Allowed:
         """Returns the tokens that begin with ``text``, or that it begins with. Shapes: [V] bool."""
         row = np.zeros(self.n_ids, np.bool_)
-        start = bisect_left(self._sorted, text)
-        stop = bisect_left(self._sorted, True, start, key=lambda s: s[: len(text)] > text)
+        start = self._first(lambda spelling: spelling >= text)
+        stop = self._first(lambda spelling: spelling[: len(text)] > text)
         row[self._tokens[start:stop]] = True
         for n in range(1, len(text)):
-            at = bisect_left(self._sorted, text[:n])
-            while at < len(self._sorted) and self._sorted[at] == text[:n]:
-                row[self._tokens[at]] = True
-                at += 1
+            row[self._tokens[self._spelt(text[:n])]] = True
         return row
 
+    def _spelt(self, text: bytes) -> slice:
+        """Returns the places of tokens that are spelt ``text``."""
+        start = self._first(lambda spelling: spelling >= text)
+        return slice(start, self._first(lambda spelling: spelling > text))
 
-def _in_order(spellings: Mapping[int, bytes]) -> list[int]:
-    """Returns the tokens in the order of their spellings.
+    def _first(self, is_so: Callable[[bytes], bool]) -> int:
+        """Returns the place of the first spelling that, as all behind it, ``is_so``."""
+        return bisect_left(self._tokens, True, key=lambda token: is_so(self.of[int(token)]))
 
-    Sorted in parts, between which other threads, such as a window's, go on.
+
+def _in_order(spellings: Mapping[int, bytes]) -> npt.NDArray[np.intp]:
+    """Returns the tokens in the order of their spellings. Shapes: [N].
+
+    Made in parts, between which other threads, such as a window's, go on. A list would take long to
+    index by, and to be looked through for garbage.
     """
     parts: dict[bytes, list[int]] = {}
     for token, spelling in spellings.items():
         parts.setdefault(spelling[:2], []).append(token)
-    ordered: list[int] = []
+    ordered = [np.zeros(0, np.intp)]
     for beginning in sorted(parts):
-        ordered += sorted(parts[beginning], key=spellings.__getitem__)
-    return ordered
+        ordered.append(np.array(sorted(parts[beginning], key=spellings.__getitem__), np.intp))
+    return np.concatenate(ordered)
 
 
 class PrefixMask:

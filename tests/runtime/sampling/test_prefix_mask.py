@@ -74,6 +74,12 @@ def test_logits_are_moved_for_the_prefix_alone(tokenizer: Tokenizer) -> None:
     assert not state.needs_logits
 
 
+def test_spellings_are_in_no_list(tokenizer: Tokenizer) -> None:
+    """Garbage is looked for in all of a list, by a window's thread for one, which waits so long."""
+    kept = vars(Spellings(tokenizer, tokenizer.vocab_size)).values()
+    assert not any(isinstance(one, list | tuple) for one in kept)
+
+
 def test_a_prefix_that_makes_no_sense() -> None:
     with pytest.raises(ConfigError, match="prefix and regex are given, expected one"):
         GenerationConfig(prefix="a", regex="a+")
