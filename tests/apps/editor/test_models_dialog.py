@@ -48,19 +48,19 @@ def names(dialog: ModelsDialog) -> list[str]:
 def test_a_model_is_exported_and_used(application: QApplication, library: Path) -> None:
     dialog, chosen = ModelsDialog(), []
     dialog.chosen.connect(chosen.append)
-    until(lambda: "some/model" in names(dialog), 60)
+    until(lambda: "some/model" in names(dialog), 300)
     select(dialog, "some/model")
     bundle = str(open_library().bundle("some/model"))
     dialog.export.click()
     assert dialog.cancel.isEnabled()
-    until(lambda: dialog.bar.maximum() == 1000 and dialog.bar.value() > 0, 60)
+    until(lambda: dialog.bar.maximum() == 1000 and dialog.bar.value() > 0, 300)
     dialog.cancel.click()
-    until(lambda: not dialog.cancel.isEnabled(), 60)
+    until(lambda: not dialog.cancel.isEnabled(), 300)
     assert "cancelled" in dialog.told.text()
     assert not Path(bundle).exists()
     select(dialog, "some/model")
     dialog.export.click()
-    until(lambda: bundle in names(dialog), 120)
+    until(lambda: bundle in names(dialog), 300)
     assert dialog.told.text() == "done"
     select(dialog, bundle)
     dialog.use.click()
@@ -76,7 +76,7 @@ def test_what_cannot_be_pulled_is_told(
     dialog = ModelsDialog()
     dialog.hub_name.setText("no model at all")
     dialog.pull.click()
-    until(lambda: not dialog.cancel.isEnabled(), 60)
+    until(lambda: not dialog.cancel.isEnabled(), 300)
     assert "expected a hub id" in dialog.told.text()
     dialog.begin("pull", "some/other")
     dialog.close_jobs()  # in the middle of it

@@ -86,7 +86,7 @@ def wait_for_draft(tmp_path: Path) -> Path:
 def test_no_display_is_one_line(begin: Begin) -> None:
     for platform, reason in (("", "neither DISPLAY nor WAYLAND_DISPLAY is set"), ("no", "=no")):
         editor = begin(MAIN, QT_QPA_PLATFORM=platform)
-        _, told = editor.communicate(timeout=60)
+        _, told = editor.communicate(timeout=180)
         assert editor.returncode == 1
         assert told.startswith("error: desktop needs a display: ")
         assert reason in told
@@ -123,7 +123,7 @@ def test_a_request_to_end_keeps_unsaved_text(begin: Begin, tmp_path: Path) -> No
     editor = begin(TYPING)
     draft = wait_for_draft(tmp_path)
     editor.send_signal(signal.SIGTERM)
-    _, told = editor.communicate(timeout=60)
+    _, told = editor.communicate(timeout=180)
     assert editor.returncode == 128 + signal.SIGTERM
     assert "Traceback" not in told
     assert Draft.parse(draft.read_bytes()) is not None
