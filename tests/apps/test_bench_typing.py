@@ -188,9 +188,19 @@ def test_requests_are_those_of_the_keys_that_change_the_prompt(
 
 
 @pytest.mark.e2e
+class Awaited(Autocompleter):
+    """Has nobody type on before something is on offer, or nothing will be."""
+
+    def update(self, document: Document) -> Future[Offer | None]:
+        found = super().update(document)
+        found.result(60)
+        return found
+
+
 def test_the_report_has_a_row_for_each_method(
-    cli: Cli, smollm2_bundle: Path, tmp_path: Path
+    cli: Cli, smollm2_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(typing_job, "Autocompleter", Awaited)
     path = tmp_path / "notes.txt"
     path.write_text("One, two, three, four, five, six, seven, eight.\n" * 30)
     asked = ("bench", smollm2_bundle, "--typing", path, "--typed-keys", 30)

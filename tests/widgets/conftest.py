@@ -29,7 +29,11 @@ __all__ = ["backend", "make_engine", "tokenizer"]
 TEXT = "The quick brown fox\njumps over the lazy dog.\nThe quick brown fox\n"
 
 
-def until(is_so: Callable[[], object], patience_s: float = 60) -> None:
+PATIENCE_MS = 60_000
+"""For what must come about, on a machine that may stand still."""
+
+
+def until(is_so: Callable[[], object], patience_s: float = PATIENCE_MS / 1000) -> None:
     """Lets the interface go on until something is so."""
     end_s = time.monotonic() + patience_s
     while not is_so():
@@ -42,7 +46,7 @@ def show(widget: QWidget) -> None:
     """Shows a widget that has the keyboard."""
     widget.show()
     widget.setFocus()
-    assert QTest.qWaitForWindowActive(widget, 60_000)
+    assert QTest.qWaitForWindowActive(widget, PATIENCE_MS)
 
 
 def destroy(widget: QWidget) -> None:

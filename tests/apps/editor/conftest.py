@@ -12,13 +12,14 @@ os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 pytest.importorskip("PySide6.QtWidgets", exc_type=ImportError)
 
 from PySide6.QtCore import QTimer
+from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QMessageBox
 
 from edgedec.apps.editor.recovery import Recovery
 from edgedec.apps.editor.settings import EditorSettings, SettingsFile
 from edgedec.apps.editor.window import EditorWindow
 
-from ...widgets.conftest import application, collect_here, destroy, show, until
+from ...widgets.conftest import PATIENCE_MS, application, collect_here, destroy, until
 
 __all__ = ["application", "collect_here", "until"]
 
@@ -34,7 +35,8 @@ def open_window(application: QApplication, tmp_path: Path) -> Iterator[Callable[
         window = EditorWindow(settings or EditorSettings(), kept_in, recovery)
         windows.append((window, recovery))
         window.new()
-        show(window)
+        window.show()
+        assert QTest.qWaitForWindowActive(window, PATIENCE_MS)
         return window
 
     yield make

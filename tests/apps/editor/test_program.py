@@ -21,7 +21,10 @@ from PySide6.QtTest import QTest  # isort: skip
 from edgedec.apps.editor.recovery import Draft, Recovery
 from edgedec.apps.editor.settings import EditorSettings
 from edgedec.apps.editor.window import EditorWindow
-from edgedec.autocomplete import Autocompleter
+from edgedec.autocomplete import AutocompleteConfig, Autocompleter
+
+PLAIN = AutocompleteConfig(method="plain")
+"""Without a first look at what passes of all sizes cost, which takes a slow machine a minute."""
 
 MAIN = "from edgedec.apps.cli import main; main()"
 
@@ -184,7 +187,7 @@ def test_a_draft_that_makes_no_sense_is_left_out(tmp_path: Path) -> None:
 def test_a_real_model_in_the_window(
     open_window: Callable[..., EditorWindow], smollm2_bundle: Path
 ) -> None:
-    window = open_window(EditorSettings(bundle=str(smollm2_bundle), context=512))
+    window = open_window(EditorSettings(bundle=str(smollm2_bundle), context=512, typing=PLAIN))
     until(lambda: window.suggester.completer is not None, 60)
     edit = window.current
     assert edit is not None
@@ -207,7 +210,7 @@ def test_a_bundle_that_is_replaced_is_loaded_again(
     open_window: Callable[..., EditorWindow], smollm2_bundle: Path, tmp_path: Path
 ) -> None:
     bundle = Path(shutil.copytree(smollm2_bundle, tmp_path / "own.edgedec", copy_function=os.link))
-    window = open_window(EditorSettings(bundle=str(bundle), context=512, spelling=""))
+    window = open_window(EditorSettings(bundle=str(bundle), context=512, spelling="", typing=PLAIN))
     first = wait_for_another(window, None)
     edit = window.current
     assert edit is not None
