@@ -136,7 +136,8 @@ def test_make_and_pytest_find_what_a_page_names(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_options_named_in_the_text_exist(page: Path) -> None:
-    sources = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "apps").rglob("*.py"))
+    programs = (*(ROOT / "apps").rglob("*.py"), *(ROOT / "tools").rglob("*.py"))
+    sources = "".join(path.read_text(encoding="utf-8") for path in programs)
     for option in set(re.findall(r"`(--[a-z-]+)", page.read_text(encoding="utf-8"))):
         name = option.removeprefix("--").replace("-", "_")
         assert option in sources or re.search(rf"\b{name}:", sources), option

@@ -106,27 +106,34 @@ def as_chain(sequence: TokenSequence, tokens: Sequence[int]) -> Any:
     return rows.logits[0].copy()
 
 
+def is_near(logits: Any, expected: Any) -> bool:
+    """Whether only rounding lies between two rows: of activations, too, which have 8 bits here.
+
+    Where one is rounded otherwise, logits differ by hundredths of their spread from then on.
+    """
+    return bool(np.abs(logits - expected).max() < MAX_GAP * expected.std())
+
+
 def test_rows_beside_a_path_are_hidden_and_then_dropped(
     bundle: Path, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of trees of four the third is kept; every few trees the rows are moved together."""
     monkeypatch.setattr(import_module(f"edgedec.runtime.backends.{target}"), "_MAX_HIDDEN_ROWS", 7)
-    gap = read_manifest(bundle).target.contract.can.row_gap
     with edgedec.load(bundle, EngineOptions(threads=1)) as engine:
         sequence, other = engine.new_sequence(), engine.new_sequence()
         as_chain(sequence, text := [7, 8, 9])
         for i in range(10):
             tree = TokenTree((20 + i, 30 + i, 40 + i, 50 + i), (-1, -1, 0, 2))
             logits = sequence.forward(tree, [2, 3]).logits.copy()
-            expected = as_chain(other, [*text, 20 + i, 40 + i])
-            np.testing.assert_allclose(logits[0], expected, rtol=0, atol=4 * gap)
+            assert is_near(logits[0], as_chain(other, [*text, 20 + i, 40 + i]))
+            assert not is_near(logits[0], as_chain(other, [*text, 20 + i, 30 + i, 40 + i]))
             sequence.commit((0, 2))
             text += [20 + i, 40 + i]
         state = sequence.snapshot()
         sequence.truncate(5)
         sequence.restore(replace(state))
         last = sequence.forward(TokenTree.chain([99]), [0]).logits[0]
-        np.testing.assert_allclose(last, as_chain(other, [*text, 99]), rtol=0, atol=4 * gap)
+        assert is_near(last, as_chain(other, [*text, 99]))
 
 
 def test_a_tree_may_be_the_first_pass(bundle: Path) -> None:
