@@ -12,17 +12,17 @@ import argparse
 import faulthandler
 import gc
 import os
-import sys
 import tempfile
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from PySide6.QtCore import QEventLoop, Qt, QTimer
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 
-from edgedec.apps.editor.program import SWITCH_S, collect_here
+from edgedec.apps.editor.program import collect_here
 from edgedec.apps.editor.recovery import Recovery
 from edgedec.apps.editor.settings import EditorSettings, SettingsFile
 from edgedec.apps.editor.window import EditorWindow
@@ -47,6 +47,17 @@ class Pulse:
         self._timer = QTimer(interval=_BEAT_MS, timerType=Qt.TimerType.PreciseTimer)
         self._timer.timeout.connect(self._beat)
         self._timer.start()
+
+    def told(self) -> str:
+        """Returns what was seen in words, and what went into gaps that were too long."""
+        n_long = sum(gap_ms > _TOO_LONG_MS for gap_ms in self.gaps_ms)
+        found = f"between beats of {_BEAT_MS} ms: {told(self.gaps_ms)}; {n_long} of more than 16 ms"
+        return "\n".join([found, *self.causes])
+
+    def end(self) -> None:
+        """Looks no more."""
+        self._timer.stop()
+        faulthandler.cancel_dump_traceback_later()
 
     def _beat(self) -> None:
         now_s = time.perf_counter()
@@ -114,14 +125,12 @@ def told(values: list[float]) -> str:
     return f"p50 {p50:.1f}, p99 {p99:.1f}, p99.9 {p999:.1f}, most {found[-1]:.1f} ms"
 
 
-def open_window(bundle: Path, theme: str, folder: Path, recovery: Recovery) -> EditorWindow:
-    """Returns a window that serves ``bundle`` and remembers nothing."""
-    settings = EditorSettings(bundle=str(bundle.absolute()), theme=theme, has_colours=True)
+def open_window(theme: str, folder: Path, recovery: Recovery) -> EditorWindow:
+    """Returns a window that has no model yet and remembers nothing."""
+    settings = EditorSettings(theme=theme, has_colours=True)
     window = EditorWindow(settings, SettingsFile(folder), recovery)
     window.new()
     window.show()
-    while window.suggester.completer is None:
-        run_for(20)
     return window
 
 
@@ -135,7 +144,6 @@ def main() -> None:
     parser.add_argument("--screenshot", type=Path)
     parser.add_argument("--causes", action="store_true")
     given = parser.parse_args()
-    sys.setswitchinterval(SWITCH_S)
     application = QApplication([])
     with tempfile.TemporaryDirectory() as folder:
         text = PASSAGE.read_text(encoding="utf-8")
@@ -144,7 +152,14 @@ def main() -> None:
         file.write_text(text[:at], encoding="utf-8")
         recovery = Recovery(Path(folder))
         collect_here(application)
-        window = open_window(given.bundle, given.theme, Path(folder), recovery)
+        window = open_window(given.theme, Path(folder), recovery)
+        run_for(_REST_MS)  # what a new window does first
+        pulse = Pulse(given.causes)
+        window.follow(replace(window.settings, bundle=str(given.bundle.absolute())))
+        while window.suggester.completer is None:
+            run_for(20)
+        print(f"while a model is loaded, {pulse.told()}")
+        pulse.end()
         window.open([file])
         edit = window.current
         assert edit is not None
@@ -157,10 +172,8 @@ def main() -> None:
             keys_ms.append(1000 * (time.perf_counter() - started_s))
             run_for(given.interval_ms)
         print(f"a key: {told(keys_ms)}")
-        n_long = sum(gap_ms > _TOO_LONG_MS for gap_ms in pulse.gaps_ms)
-        print(f"between beats of {_BEAT_MS} ms: {told(pulse.gaps_ms)}; {n_long} of more than 16 ms")
-        faulthandler.cancel_dump_traceback_later()
-        print(*pulse.causes, sep="\n")
+        print(f"while it is typed, {pulse.told()}")
+        pulse.end()
         if given.screenshot:
             for key in text[at + given.keys :]:  # on to where something is on offer
                 run_for(_REST_MS)

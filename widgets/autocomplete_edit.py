@@ -66,6 +66,7 @@ class AutocompleteEdit(QPlainTextEdit):
         self._others: list[list[Part]] = []  # alternatives, what was on offer first among them
         self._i_other = 0
         self._seen = self._state
+        self._missed: tuple[int, int, int] | None = None  # asked for while there was no model
         self._waiting = QTimer(self, singleShot=True)
         self._waiting.timeout.connect(self._ask)
         self.textChanged.connect(self._on_text)
@@ -98,10 +99,15 @@ class AutocompleteEdit(QPlainTextEdit):
         self._ask()
 
     def be_seen(self) -> None:
-        """Lets other text fields of the same suggester be offered what is known from this one."""
+        """Lets other text fields of the same suggester be offered what is known from this one.
+
+        To be called when a model came, too: what was typed before is asked for then.
+        """
         if reach := self._suggester.reach:
             cursor = self.textCursor().position()
             self._suggester.see(document_near(self.document(), cursor, reach, self.name))
+            if self._missed == self._state:
+                self._ask()
 
     def show_other(self, step: int) -> None:
         """Shows the next of the alternatives (1), or the one before (-1), once they are there."""
@@ -202,6 +208,7 @@ class AutocompleteEdit(QPlainTextEdit):
         self._waiting.stop()
         self._seen = self._state
         reach, cursor = self._suggester.reach, self.textCursor()
+        self._missed = None if reach else self._state
         is_place = self.hasFocus() and not (cursor.hasSelection() or self.isReadOnly())
         if not (reach and is_place) or self._is_composing:
             self._suggester.pause()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from typing import Protocol
 
 from PySide6.QtCore import QCoreApplication, QObject, Qt, Signal
 
@@ -19,8 +20,38 @@ OthersReceiver = Callable[[list[Offer]], None]
 """Called in the thread of the interface with the alternatives that were found."""
 
 
+class Completer(Protocol):
+    """What a suggester asks: an `Autocompleter`, which documents it all, or one elsewhere."""
+
+    @property
+    def version(self) -> int:
+        """The number of the latest update."""
+
+    @property
+    def reach(self) -> int:
+        """Characters on either side of the cursor that are looked at."""
+
+    def update(self, document: Document) -> object:
+        """The document changed, or the cursor moved."""
+
+    def alternatives(self) -> Future[list[Offer]]:
+        """Has other ways to go on looked for."""
+
+    def pause(self) -> None:
+        """Computes no more until the next update."""
+
+    def see(self, document: Document) -> None:
+        """Takes note of another open document."""
+
+    def forget(self, name: str) -> None:
+        """A document was closed."""
+
+    def close(self) -> None:
+        """Ends what is being computed; nothing is asked any more."""
+
+
 class Suggester(QObject):
-    """Has suggestions computed for the text fields of one application, in another thread.
+    """Has suggestions computed for the text fields of one application, elsewhere than there.
 
     Several fields may share one: the field that asked last is answered. It lives in the thread of
     the interface, and none of its calls waits for the model but `close`.
@@ -42,7 +73,7 @@ class Suggester(QObject):
     ) -> None:
         """Serves from ``engine``, which stays the caller's; None: from the first one `put`."""
         super().__init__(parent)
-        self.completer: Autocompleter | None = None
+        self.completer: Completer | None = None
         self.is_paused = False
         self._version = 0
         self._receiver: Receiver | None = None
@@ -59,7 +90,7 @@ class Suggester(QObject):
         if offer is not None:
             self._heard.emit(offer)
 
-    def put(self, completer: Autocompleter | None) -> Autocompleter | None:
+    def put(self, completer: Completer | None) -> Completer | None:
         """Serves from ``completer`` from now on; returns the one before, which is to be closed."""
         before, self.completer = self.completer, completer
         self._receiver = self._others_receiver = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,9 +19,6 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _COLLECT_MS = 5000
 _LOOK_MS = 100
 
-SWITCH_S = 0.0001
-"""How long Python lets one thread go on while the interface's waits; 5 ms otherwise."""
-
 
 def run_editor(
     settings: EditorSettings, kept_in: SettingsFile, paths: Sequence[Path], remark: str = ""
@@ -32,7 +28,6 @@ def run_editor(
     Raises:
         ConfigError: There is no place for unsaved text.
     """
-    sys.setswitchinterval(SWITCH_S)
     application = QApplication(["edgedec"])
     application.setApplicationName("edgedec")
     application.setQuitOnLastWindowClosed(True)

@@ -55,7 +55,7 @@ class EditorWindow(QMainWindow):
         self.model = ServedModel(self.suggester, self)
         self.tabs = QTabWidget(documentMode=True, movable=True, tabsClosable=True)
         self.find_bar = FindBar(lambda: self.current, self)
-        self.strip = Strip(self.suggester, self.theme, self)
+        self.strip = Strip(self.suggester, self.model, self.theme, self)
         self.models: ModelsDialog | None = None
         self.settings_dialog: SettingsDialog | None = None
         self._watcher = QFileSystemWatcher(self)

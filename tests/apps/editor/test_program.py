@@ -21,7 +21,7 @@ from PySide6.QtTest import QTest  # isort: skip
 from edgedec.apps.editor.recovery import Draft, Recovery
 from edgedec.apps.editor.settings import EditorSettings
 from edgedec.apps.editor.window import EditorWindow
-from edgedec.autocomplete import AutocompleteConfig, Autocompleter
+from edgedec.autocomplete import AutocompleteConfig
 
 PLAIN = AutocompleteConfig(method="plain")
 """Without a first look at what passes of all sizes cost, which takes a slow machine a minute."""
@@ -230,7 +230,7 @@ def test_a_bundle_that_is_replaced_is_loaded_again(
     edit.document().setModified(False)
 
 
-def wait_for_another(window: EditorWindow, known: Autocompleter | None) -> Autocompleter:
+def wait_for_another(window: EditorWindow, known: object) -> object:
     until(lambda: window.suggester.completer not in (None, known), 60)
     assert window.suggester.completer is not None
     return window.suggester.completer
