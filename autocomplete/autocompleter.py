@@ -28,6 +28,7 @@ from edgedec.runtime.sessions import under_way
 
 _PASS_MS = 40.0  # of a prompt that is being read; a key that ends a pass loses what is in it
 _LIKELY = 0.5  # of a line on offer, for the next one to be computed before it is taken
+_AHEAD_S = 0.6  # of processors' time, between two keys, for what is beyond a line on offer
 
 _NOWHERE = Document("", 0)
 """Where nothing is offered."""
@@ -78,7 +79,7 @@ class Autocompleter:
         self._n_asked = 0  # alternatives that were asked for and not looked for yet
         self._place = _NOWHERE
         self._version = 0
-        self._updated_s = self._ended_s = 0.0
+        self._updated_s = self._ended_s = self._ahead_s = 0.0
         self._shown: tuple[int, str, bool] | None = None
         self._failure: str | None = None
         self._is_paused = self._is_closed = False
@@ -247,13 +248,17 @@ class Autocompleter:
     def _has_work(self) -> bool:
         if self._is_paused:
             return False
-        is_news = self._wanted is not None or self._n_asked > 0
-        return is_news or (self._answer is not None and not self._answer.is_ended)
+        if self._wanted is not None or self._n_asked > 0:
+            return True
+        answer = self._answer
+        if answer is None or answer.is_ended:
+            return False
+        return self._ahead_s < _AHEAD_S or not answer.is_line_whole
 
     def _turn_to(self, document: Document) -> None:
         """Keeps the answer in the making if it still fits, begins another if not."""
         window = self._layout.window(document)
-        self._document, self._window = document, window
+        self._document, self._window, self._ahead_s = document, window, 0.0
         if self._journal is not None:
             self._journal.write(window)
         if self._answer is not None and self._answer.follow(window):
@@ -318,6 +323,7 @@ class Autocompleter:
         if answer is None or answer.is_ended:
             return
         is_idle, started_s = answer.is_line_whole, time.perf_counter()
+        spent_s = time.process_time()
         if is_idle and not self._looks_ahead(answer):
             answer.is_ended = True
         elif answer.advance():
@@ -325,6 +331,7 @@ class Autocompleter:
         if answer.is_ended:
             self._end_of(answer)
         elif is_idle:
+            self._ahead_s += time.process_time() - spent_s
             self._rest(time.perf_counter() - started_s)
 
     def _looks_ahead(self, answer: Answer) -> bool:

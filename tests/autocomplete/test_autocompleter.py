@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from edgedec.autocomplete import AutocompleteConfig, Autocompleter, Document, Offer
+from edgedec.autocomplete import AutocompleteConfig, Autocompleter, Document, Offer, autocompleter
 from edgedec.models.errors import ConfigError, SessionError
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.sessions import under_way
@@ -54,6 +54,19 @@ def test_typing_what_is_on_offer_computes_nothing(engine: Engine) -> None:
 def test_the_next_line_is_there_when_this_one_was_taken(engine: Engine) -> None:
     with Autocompleter(engine, AutocompleteConfig(max_idle_cpu=1.0)) as completer:
         assert offered(completer.update(at(4))) == "quick brown fox"
+        assert offered(completer.update(at(19))) == TEXT[19:44]
+        assert completer.counts.n_requests == 1
+
+
+def test_what_is_computed_ahead_has_an_end_until_the_next_key(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(autocompleter, "_AHEAD_S", 0.0)
+    with Autocompleter(engine, AutocompleteConfig(max_idle_cpu=1.0)) as completer:
+        assert offered(completer.update(at(4))) == "quick brown fox"
+        assert completer._answer is not None
+        assert not completer._answer.is_ended
+        assert not completer._has_work
         assert offered(completer.update(at(19))) == TEXT[19:44]
         assert completer.counts.n_requests == 1
 
