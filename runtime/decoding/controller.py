@@ -13,6 +13,7 @@ costs nothing, and a draft model that lost is tried again at growing distances.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from edgedec.runtime.decoding.acceptance import Backoff, Trust
 from edgedec.runtime.decoding.cost_book import CostBook
@@ -42,6 +43,8 @@ MAX_NODES = 15
 
 _LONGEST_REST = 2  # rounds a free drafter is not asked whose drafts were wrong
 _LEAST_VALUE = 0.02  # of a node that a free drafter proposes
+_LEAST_WORTH = 0.5  # of what a row costs is what a node has to be worth to be proposed
+_LOOK_ROUND = 8  # rounds, every so many of which what is not worth a row is proposed, too
 
 
 class Controller:
@@ -113,6 +116,7 @@ class ControlledPlanning(Planning):
         self._trust = controller.trust
         self._backoffs = {name: Backoff(1, _LONGEST_REST) for name in controller.trust}
         self._costs: CostTable | None = None
+        self._n_asked = 0
         self.log = DecisionLog()
         self._proposed = DraftTree()
         self._decision: Decision | None = None
@@ -127,7 +131,7 @@ class ControlledPlanning(Planning):
 
     def propose(self, context: DraftContext, room: Budget) -> Passes[DraftTree]:
         costs = yield from self._measured_costs()
-        tree = self._ask_free(context, room)
+        tree = self._ask_free(context, room, costs)
         chosen, rate = best_part(tree, costs, 0.0, room.n_nodes)
         plan = yield from self._choice.plan(context, room, costs, rate)
         if plan.levels:
@@ -170,16 +174,28 @@ class ControlledPlanning(Planning):
             self._costs = yield from self._controller.costs.of("target", self._target)
         return self._costs
 
-    def _ask_free(self, context: DraftContext, room: Budget) -> DraftTree:
-        budget = Budget(MAX_NODES, min(MAX_NODES, room.depth), min_value=_LEAST_VALUE)
+    def _ask_free(self, context: DraftContext, room: Budget, costs: CostTable) -> DraftTree:
+        """Returns what free drafters propose, most of the time only what may pay for its row.
+
+        How far they can be believed is learned from all they propose: where nothing is likely
+        any more, a look now and then shows that something is again.
+        """
+        self._n_asked += 1
+        is_look = self._n_asked % _LOOK_ROUND == 0
+        least = _LEAST_VALUE if is_look else max(_LEAST_VALUE, _LEAST_WORTH * costs.row_share)
+        budget = Budget(MAX_NODES, min(MAX_NODES, room.depth), min_value=least)
         found = []
         for drafting in self._team.free:
             if not self._backoffs[drafting.name].is_over():
                 continue
-            tree = drafting.propose(context, budget)
+            factor = self._trust[drafting.name].factor
+            own = budget if is_look else replace(budget, min_value=least / factor)
+            tree = drafting.propose(context, own)
             if len(tree):
-                found.append(tree.scaled(self._trust[drafting.name].factor, MAX_PROBABILITY))
-        return found[0] if len(found) == 1 else fuse(found, budget)
+                found.append(tree.scaled(factor, MAX_PROBABILITY))
+        if len(found) <= 1:
+            return found[0] if found else DraftTree()
+        return fuse(found, budget)
 
     def _learn(
         self, tree: DraftTree, outcome: RoundOutcome, path: list[int], timings: RoundTimings

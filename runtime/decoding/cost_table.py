@@ -60,6 +60,13 @@ class CostTable:
         return self.ms(ROWS[-1]) / ROWS[-1]
 
     @property
+    def row_share(self) -> float:
+        """The least that a further row adds to a pass over one, as a share of that pass."""
+        one, *more = self._sizes
+        one_ms = self.row_ms[one]
+        return min(((self.row_ms[m] - one_ms) / (m - one) for m in more), default=0.0) / one_ms
+
+    @property
     def is_settled(self) -> bool:
         """Whether enough runs measured."""
         return self.n_measurements >= _N_MEASUREMENTS

@@ -135,6 +135,8 @@ class SpeculativeDecoding(Decoding):
         if room.depth < 1:
             return DraftTree()
         tree = yield from self._planning.propose(context, room)
+        if not len(tree):
+            return tree
         if not state.sequence.model.capabilities.trees:
             tree = tree.likeliest_chain()
         tree = fit(tree, state, room)

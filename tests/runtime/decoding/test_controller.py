@@ -186,6 +186,35 @@ def test_rows_that_cost_as_much_as_steps_are_not_bought() -> None:
     assert rate == pytest.approx(1 / 10)
 
 
+class Listener(Oracle):
+    """Proposes nothing, and remembers what it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(0.0, 0.0)
+        self.asked: list[Budget] = []
+
+    def propose(self, context: DraftContext, budget: Budget) -> DraftTree:
+        self.asked.append(budget)
+        return DraftTree()
+
+
+@pytest.mark.parametrize(("costs", "least"), [(FLAT, 0.02), (STEEP, 0.5)])
+def test_drafts_that_cannot_pay_are_asked_for_now_and_then_only(
+    costs: dict[int, float], least: float
+) -> None:
+    listener = Listener()
+    run(Controller([listener], KnownCosts(costs)), costs, 16)
+    assert [budget.min_value for budget in listener.asked] == ([least] * 7 + [0.02]) * 2
+
+
+def test_a_drafter_that_is_not_believed_is_asked_for_what_it_is_surer_of() -> None:
+    listener = Listener()
+    controller = Controller([listener], KnownCosts(STEEP))
+    controller.trust["oracle"].estimated = 3.0  # none of which came: a quarter is believed
+    run(controller, STEEP, 1)
+    assert listener.asked[0].min_value == pytest.approx(4 * 0.5)
+
+
 def test_a_liar_is_found_out_within_a_few_rounds_and_costs_little() -> None:
     sizes, rate = run(make([Oracle(0.0, 0.9)], FLAT), FLAT, 60)
     assert max(sizes[25:]) <= 1
