@@ -1,5 +1,8 @@
 // Sixteen lanes in four NEON registers, channels 0-3 to 12-15; dot products by DOTPROD, or by I8MM's
 // mixed-sign form where the flags allow. Each function means what simd_scalar.h says.
+//
+// Products are worked on in four parts, a register each: the weights of one group and part fill eight,
+// and the codes and sums of rows fit in beside them.
 #pragma once
 
 #include <arm_neon.h>
@@ -8,6 +11,8 @@
 #include <cstring>
 
 #include "half.h"
+#include "inline.h"
+#include "layout.h"
 
 #if !defined(__ARM_FEATURE_DOTPROD)
 #error "built without the flags of this ISA"
@@ -16,7 +21,9 @@
 namespace edk {
 namespace {
 
-constexpr int kTileRows = 4;  // rows whose sums are held at once
+constexpr int kTileRows = 8;  // rows whose sums are held at once
+constexpr int kParts = 4;     // parts of a panel, worked on one after the other
+constexpr int kPartChannels = kPanel / kParts;
 
 struct Floats {
   float32x4_t part[4];
@@ -24,8 +31,12 @@ struct Floats {
 struct Ints {
   int32x4_t part[4];
 };
-struct Bytes {
-  uint8x16_t part[4];
+using PartFloats = float32x4_t;
+struct PartInts {
+  int32x4_t v;
+};
+struct Bytes {  // of a part: four consecutive k of each channel
+  uint8x16_t v;
 };
 
 template <class Fn>
@@ -178,17 +189,38 @@ inline int32_t reduce_add(Ints a) {
       vaddq_s32(vaddq_s32(a.part[0], a.part[1]), vaddq_s32(a.part[2], a.part[3])));
 }
 
-inline Bytes load_bytes(const uint8_t* p) {
-  return {{vld1q_u8(p), vld1q_u8(p + 16), vld1q_u8(p + 32), vld1q_u8(p + 48)}};
+inline PartFloats set1_part(float x) { return vdupq_n_f32(x); }
+inline PartInts set1_part(int32_t x) { return {vdupq_n_s32(x)}; }
+inline PartFloats load_part_half(const uint16_t* p) {
+  return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
 }
-inline Bytes low_nibbles(Bytes a) {
-  for (uint8x16_t& x : a.part) x = vandq_u8(x, vdupq_n_u8(15));
-  return a;
+/// The bytes of four channels, with others behind them.
+inline uint8x8_t load_four(const uint8_t* p) {
+  uint32_t four;
+  std::memcpy(&four, p, 4);
+  return vcreate_u8(four);
 }
-inline Bytes high_nibbles(Bytes a) {
-  for (uint8x16_t& x : a.part) x = vshrq_n_u8(x, 4);
-  return a;
+inline PartFloats load_part_u8(const uint8_t* p) {
+  return vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(load_four(p)))));
 }
+inline PartFloats load_part_i8(const uint8_t* p) {
+  const int8x8_t bytes = vreinterpret_s8_u8(load_four(p));
+  return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(bytes))));
+}
+inline PartFloats sub(PartFloats a, PartFloats b) { return vsubq_f32(a, b); }
+inline PartFloats mul(PartFloats a, PartFloats b) { return vmulq_f32(a, b); }
+inline PartFloats fma(PartFloats a, PartFloats b, PartFloats c) { return vfmaq_f32(c, a, b); }
+inline PartFloats to_floats(PartInts a) { return vcvtq_f32_s32(a.v); }
+inline PartInts add(PartInts a, PartInts b) { return {vaddq_s32(a.v, b.v)}; }
+inline int32_t reduce_add(PartInts a) { return vaddvq_s32(a.v); }
+template <int Step>
+EDK_INLINE Floats join(const PartFloats* parts) {
+  return {{parts[0], parts[Step], parts[2 * Step], parts[3 * Step]}};
+}
+
+inline Bytes load_bytes(const uint8_t* p) { return {vld1q_u8(p)}; }
+inline Bytes low_nibbles(Bytes a) { return {vandq_u8(a.v, vdupq_n_u8(15))}; }
+inline Bytes high_nibbles(Bytes a) { return {vshrq_n_u8(a.v, 4)}; }
 /// Moves bit `From` of every byte to bit `To`.
 template <int From, int To>
 inline uint8x16_t shift_bits(uint8x16_t a) {
@@ -198,10 +230,7 @@ inline uint8x16_t shift_bits(uint8x16_t a) {
 }
 template <int Bit>
 inline Bytes with_masked(Bytes low, Bytes high, uint8_t mask) {
-  for (int i = 0; i < 4; ++i)
-    low.part[i] =
-        vorrq_u8(low.part[i], vandq_u8(shift_bits<Bit, 4>(high.part[i]), vdupq_n_u8(mask)));
-  return low;
+  return {vorrq_u8(low.v, vandq_u8(shift_bits<Bit, 4>(high.v), vdupq_n_u8(mask)))};
 }
 template <int Bit>
 inline Bytes with_bit4(Bytes low, Bytes high) {
@@ -212,35 +241,57 @@ inline Bytes with_bits45(Bytes low, Bytes high) {
   return with_masked<Bit>(low, high, 0x30);
 }
 
-#if defined(__ARM_FEATURE_MATMUL_INT8)
-template <int Bits>
-inline int32x4_t dot_4(int32x4_t sum, uint8x16_t weights, int8x16_t quad) {
-  return vusdotq_s32(sum, weights, quad);
-}
-#else
-/// DOTPROD wants equal signs: codes below 128 are signed bytes already; an 8-bit code is
-/// (code - 128) + 64 + 64, each of which is.
-template <int Bits>
-inline int32x4_t dot_4(int32x4_t sum, uint8x16_t weights, int8x16_t quad) {
-  if constexpr (Bits < 8) return vdotq_s32(sum, vreinterpretq_s8_u8(weights), quad);
-  const int8x16_t sixty_four = vdupq_n_s8(64);
-  sum = vdotq_s32(sum, vreinterpretq_s8_u8(veorq_u8(weights, vdupq_n_u8(128))), quad);
-  return vdotq_s32(vdotq_s32(sum, sixty_four, quad), sixty_four, quad);
-}
-#endif
+/// The eight quads of one group as unsigned bytes, of the channels of a part.
+struct GroupCodes {
+  Bytes quad[kQuads];
+};
 
-template <int Bits>
-inline Ints dot_quad(Ints sum, Bytes unsigned_bytes, const int8_t* quad) {
-  int32_t four;
-  std::memcpy(&four, quad, 4);
-  const int8x16_t q = vreinterpretq_s8_s32(vdupq_n_s32(four));
-  for (int i = 0; i < 4; ++i) sum.part[i] = dot_4<Bits>(sum.part[i], unsigned_bytes.part[i], q);
-  return sum;
+inline int8x16_t signed_bytes(Bytes a) { return vreinterpretq_s8_u8(a.v); }
+/// Codes less 128.
+inline int8x16_t less_128(Bytes a) {
+  return vreinterpretq_s8_u8(veorq_u8(a.v, vdupq_n_u8(128)));
+}
+
+/// Adds the products of a quad with the one at `Lane` of four. Zero: as of `dot_quads`.
+template <int Bits, int Zero, int Lane>
+inline int32x4_t dot_quad(int32x4_t sum, Bytes weights, int8x16_t four) {
+  if constexpr (Zero == 128) return vdotq_laneq_s32(sum, less_128(weights), four, Lane);
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+  return vusdotq_laneq_s32(sum, weights.v, four, Lane);
+#else
+  // DOTPROD wants equal signs: codes below 128 are signed bytes already; an 8-bit code is
+  // (code - 128) + 64 + 64, each of which is.
+  if constexpr (Bits < 8) return vdotq_laneq_s32(sum, signed_bytes(weights), four, Lane);
+  const int8x16_t sixty_four = vdupq_n_s8(64);
+  sum = vdotq_laneq_s32(sum, less_128(weights), four, Lane);
+  return vdotq_laneq_s32(vdotq_laneq_s32(sum, sixty_four, four, Lane), sixty_four, four, Lane);
+#endif
+}
+
+template <int Bits, int Zero>
+EDK_INLINE int32x4_t dot_four(int32x4_t sum, const Bytes* quad, const int8_t* codes) {
+  const int8x16_t four = vld1q_s8(codes);
+  sum = dot_quad<Bits, Zero, 0>(sum, quad[0], four);
+  sum = dot_quad<Bits, Zero, 1>(sum, quad[1], four);
+  sum = dot_quad<Bits, Zero, 2>(sum, quad[2], four);
+  return dot_quad<Bits, Zero, 3>(sum, quad[3], four);
+}
+
+/// Integer dot product of quads [First, Last) with one row's codes, plus `even` and `odd`: in one
+/// chain, since sums are passed on early. Zero: the zero point of the weights, whose product with
+/// the sum of the codes those two take off.
+template <int Bits, int First, int Last, int Zero = 0>
+EDK_INLINE PartInts dot_quads(PartInts even, PartInts odd, const GroupCodes& weights,
+                              const int8_t* codes) {
+  static_assert((First == 0 || First == 4) && (Last == 4 || Last == 8));
+  int32x4_t sum = vaddq_s32(even.v, odd.v);
+  if constexpr (Zero == 128) sum = vdupq_n_s32(0);  // what they would take off is never put in
+  if constexpr (First == 0) sum = dot_four<Bits, Zero>(sum, weights.quad, codes);
+  if constexpr (Last == 8) sum = dot_four<Bits, Zero>(sum, weights.quad + 4, codes + 16);
+  return {sum};
 }
 
 inline void prefetch(const void* p) { __builtin_prefetch(p); }
 
 }  // namespace
 }  // namespace edk
-
-#include "one_part.h"
