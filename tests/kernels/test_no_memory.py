@@ -27,6 +27,8 @@ def starve():
     # Enough for the stacks of threads.
     n_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (n_bytes + 20_000_000, resource.RLIM_INFINITY))
+    if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
+        raise SystemExit(77)  # such as under emulation, which takes a limit and forgets it
 
 def feed():
     resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
@@ -88,5 +90,7 @@ def test_tasks_without_memory(program: str, message: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PREPARE + program], capture_output=True, text=True, check=False
     )
+    if done.returncode == 77:
+        pytest.skip("the address space cannot be limited here")
     assert done.returncode == 0, done.stderr[-2000:]
     assert message in done.stdout
