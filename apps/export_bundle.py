@@ -42,6 +42,7 @@ class Quantization(StrEnum):
 class KVCacheFormat(StrEnum):
     """How the KV cache holds keys and values."""
 
+    FLOAT32 = "float32"
     FLOAT16 = "float16"
     INT8 = "int8"
 
@@ -130,8 +131,9 @@ def export(
     kv_cache: Annotated[
         KVCacheFormat | None,
         typer.Option(
-            help="float16 (cpu's default), or int8: half the memory, and logits that differ as the "
-            "export reports."
+            help="float16 (cpu's default), int8 (cpu): half the memory, and logits that differ as "
+            "the export reports, or float32 (ort's default). With ort it is what the whole graph "
+            "computes in."
         ),
     ] = None,
     context: Annotated[

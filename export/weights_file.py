@@ -39,19 +39,25 @@ Chunks = Callable[[], Iterator[npt.NDArray[Any]]]
 class StoredTensor:
     """One weight as a graph reads it.
 
-    is_packed: the packed matrix of its name, as bytes; else float32: the matrix transposed, the
+    is_packed: the packed matrix of its name, as bytes; else numbers: the matrix transposed, the
     vector, or the rotation table. dims: of what is stored; those of a matrix of experts begin with
-    their number.
+    their number. dtype: of numbers, float32 or float16.
     """
 
     name: str
     is_packed: bool
     dims: tuple[int, ...]
+    dtype: str = "float32"
 
     @property
     def nbytes(self) -> int:
         """Bytes of it."""
-        return (1 if self.is_packed else 4) * int(np.prod(self.dims, dtype=np.int64))
+        width = 1 if self.is_packed else np.dtype(self.dtype).itemsize
+        return width * int(np.prod(self.dims, dtype=np.int64))
+
+    def stored(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Returns some of its ``values`` as they are stored."""
+        return values if self.is_packed else values.astype(self.dtype, copy=False)
 
 
 def offsets_of(tensors: Sequence[StoredTensor]) -> dict[str, int]:
@@ -85,7 +91,7 @@ def write_tensors(
             if arrays is None:
                 writes = _write_tensor(file, offset, tensor, source)
             else:
-                writes = _write_in_order(file, offset, arrays())
+                writes = _write_in_order(file, offset, map(tensor.stored, arrays()))
             for written in writes:
                 n_done += written
                 if on_progress:
@@ -109,18 +115,18 @@ def _write_tensor(
     if name in rope:
         of_layer, part = rope[name]
         table = rope_tables(source.config, tensor.dims[0], of_layer)[part]
-        yield _write_at(file, offset, table)
+        yield _write_at(file, offset, tensor.stored(table))
         return
     shape = weight_shapes(source.config)[name]
     if len(shape) == 1:
-        yield _write_at(file, offset, source.vector(name).astype(np.float32, copy=False))
+        yield _write_at(file, offset, tensor.stored(source.vector(name)))
         return
     n_matrices = tensor.dims[0] if len(tensor.dims) == (2 if tensor.is_packed else 3) else 1
     n, k = shape[0] // n_matrices, shape[1]
     nbytes = tensor.nbytes // n_matrices
     write = _write_packed if tensor.is_packed else _write_transposed
     for i in range(n_matrices):
-        yield from write(file, offset + i * nbytes, name, range(i * n, (i + 1) * n), k, source)
+        yield from write(file, offset + i * nbytes, tensor, range(i * n, (i + 1) * n), k, source)
 
 
 def _write_in_order(file: FileIO, offset: int, arrays: Iterator[npt.NDArray[Any]]) -> Iterator[int]:
@@ -138,10 +144,10 @@ def _rope_tables(config: ModelConfig) -> dict[str, tuple[Rope, int]]:
 
 
 def _write_packed(
-    file: FileIO, offset: int, name: str, rows: range, k: int, source: WeightSource
+    file: FileIO, offset: int, tensor: StoredTensor, rows: range, k: int, source: WeightSource
 ) -> Iterator[int]:
     for chunk in _chunks(rows, k):
-        plain = source.rows(name, chunk.start, chunk.stop)
+        plain = source.rows(tensor.name, chunk.start, chunk.stop)
         packed = pack(
             plain.format.index,
             plain.codes,
@@ -155,14 +161,15 @@ def _write_packed(
 
 
 def _write_transposed(
-    file: FileIO, offset: int, name: str, rows: range, k: int, source: WeightSource
+    file: FileIO, offset: int, tensor: StoredTensor, rows: range, k: int, source: WeightSource
 ) -> Iterator[int]:
     """Writes W.T [K, N]: rows of W are columns of the file, so each chunk goes to K places."""
     for chunk in _chunks(rows, k):
-        columns = np.ascontiguousarray(float_rows(source, name, chunk.start, chunk.stop).T)
+        numbers = tensor.stored(float_rows(source, tensor.name, chunk.start, chunk.stop))
+        columns, width = np.ascontiguousarray(numbers.T), numbers.itemsize
         first = chunk.start - rows.start
         for row in range(k):
-            _write_at(file, offset + 4 * (row * len(rows) + first), columns[row])
+            _write_at(file, offset + width * (row * len(rows) + first), columns[row])
         yield columns.nbytes
 
 

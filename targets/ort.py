@@ -12,6 +12,6 @@ DEVICE = DeviceTarget(
     summary="ONNX Runtime's own operators with 4- and 8-bit weights, on CPU, GPU or web",
     compiler="ort",
     weight_formats=tuple(FORMATS),
-    kv_formats=("float32",),
+    kv_formats=("float32", "float16"),
     providers=tuple(provider.ort_name for provider in PROVIDERS.values()),
 )

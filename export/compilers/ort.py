@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import onnx
+from onnx import TensorProto
 
 from edgedec.export.recipe_model import RecipeModel
 from edgedec.export.to_onnx.contrib import block_chunks, emit_contrib, share_tables
@@ -19,12 +21,14 @@ from edgedec.models.quant import FORMATS
 GRAPH_NAME = "model.onnx"
 WEIGHTS_NAMES = (WEIGHTS_FILE,)
 
-_FLOAT_BYTES = 4
+_ELEMENTS = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}
+"""What a graph computes in, by the format of its KV cache, for its attention takes no other."""
+
 _HEAD_STEP = 16
 
 
 def emit(model: RecipeModel) -> None:
-    """The graph of the family's recipe. Experts are multiplied all at once, as float32."""
+    """The graph of the family's recipe. Experts are multiplied all at once, as floats."""
     config = model.source.config
     if config.head_size % _HEAD_STEP:
         raise UnsupportedModelError(
@@ -32,7 +36,8 @@ def emit(model: RecipeModel) -> None:
             f"attention takes multiples of {_HEAD_STEP}: export with --target portable"
         )
     model.formats |= {name: FORMATS["f32"] for name in model.formats if ".experts." in name}
-    model.graph = emit_contrib(config, model.context, model.formats, model.hidden_layers)
+    element = _ELEMENTS[model.kv_format]
+    model.graph = emit_contrib(config, model.context, model.formats, model.hidden_layers, element)
 
 
 def pack(model: RecipeModel) -> None:
@@ -52,6 +57,7 @@ def contract(model: RecipeModel) -> GraphContract:
     config, device = model.source.config, model.device
     outputs = port_names(model.graph.graph.output)
     n_numbers = 2 * config.n_layers * config.n_kv_heads * config.head_size
+    row_nbytes = np.dtype(model.kv_format).itemsize * n_numbers
     return GraphContract(
         compiler="ort",
         backend="ort",
@@ -59,7 +65,7 @@ def contract(model: RecipeModel) -> GraphContract:
         providers=device.providers,
         inputs=port_names(model.graph.graph.input),
         outputs=outputs,
-        kv=KVLayout("rows", model.kv_format, row_nbytes=_FLOAT_BYTES * n_numbers),
+        kv=KVLayout("rows", model.kv_format, row_nbytes=row_nbytes),
         can=Capabilities(
             trees=True,
             row_stats=stats_port("argmax") in outputs,

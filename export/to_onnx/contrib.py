@@ -43,6 +43,9 @@ _JOINT = "+"
 _TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Matrices that read the same, and are one where they have the same format."""
 
+_LOWEST_BIAS = -60000.0
+"""Least attention bias in float16; scores may be added to it."""
+
 _INT8_ACTIVATIONS = 4
 """Accuracy level of products whose activations are rounded to 8 bits, in blocks as the weights."""
 
@@ -52,15 +55,17 @@ def emit_contrib(
     context: int,
     formats: Mapping[str, QuantFormat],
     hidden_layers: Sequence[int] = (),
+    element: int = TensorProto.FLOAT,
 ) -> onnx.ModelProto:
     """Returns the graph; its weights are references to bytes not yet written.
 
     Args:
         context: positions the rotation tables cover.
-        formats: of every matrix; float ones are multiplied as float32.
+        element: `onnx.TensorProto` data type it computes in, FLOAT or FLOAT16.
+        formats: of every matrix; float ones are multiplied as ``element``.
         hidden_layers: layers (0: embeddings) whose residual stream becomes an output.
     """
-    emitter = ContribEmitter(config, context, frozenset(hidden_layers), formats)
+    emitter = ContribEmitter(config, context, frozenset(hidden_layers), formats, element)
     logits = find_family(config.family).recipe(emitter, config)
     emitter.name_output(logits, LOGITS, (1, "R", config.n_logits))
     if config.n_logits >= N_TOP:
@@ -110,8 +115,10 @@ class ContribEmitter(PortableEmitter):
         context: int,
         hidden_layers: frozenset[int],
         formats: Mapping[str, QuantFormat],
+        element: int = TensorProto.FLOAT,
     ) -> None:
         super().__init__(config, context, hidden_layers)
+        self.element = element
         self._formats = formats
         self._adds: dict[str, onnx.NodeProto] = {}
         self._split: dict[str, str] = {}  # by weight, what a product with others has given of it
@@ -195,7 +202,7 @@ class ContribEmitter(PortableEmitter):
     def _joined_bias(self, biases: Sequence[str]) -> str:
         name = _JOINT.join(biases)
         n = sum(self._shapes[bias][0] for bias in biases)
-        self._initializers[name] = external_tensor(name, TensorProto.FLOAT, (n,))
+        self._initializers[name] = external_tensor(name, self.element, (n,))
         return name
 
     def rms_norm(self, x: str, weight: str) -> str:
@@ -237,7 +244,7 @@ class ContribEmitter(PortableEmitter):
         inputs = [*self._packed(q, k, v), *past, *self._lengths(), *rotation]
         attend = helper.make_node(
             "GroupQueryAttention",
-            [*inputs, self._bias(of_layer.window)],
+            [*inputs, self._short_bias(of_layer.window)],
             [attended, *present],
             name=attended,
             domain=DOMAIN,
@@ -249,6 +256,19 @@ class ContribEmitter(PortableEmitter):
         )
         self._nodes.append(attend)
         return attended
+
+    def _short_bias(self, window: int) -> str:
+        """Returns the attention bias in the type of the scores, finite in float16, too."""
+        bias = self._bias(window)
+        if self.element == TensorProto.FLOAT:
+            return bias
+        short = f"{bias}.short"
+        if short not in self._seen:
+            self._seen.add(short)
+            lowest = self._float("bias.lowest", _LOWEST_BIAS, TensorProto.FLOAT)
+            finite = self._node("Max", [bias, lowest], f"{bias}.finite")
+            self._node("Cast", [finite], short, to=self.element)
+        return short
 
     def _packed(self, q: str, k: str, v: str) -> list[str]:
         """Returns q, k and v as the operator takes them: in a row, if a product gave them so."""
@@ -304,11 +324,11 @@ class ContribEmitter(PortableEmitter):
         blocks = n, layout.n_blocks
         tensors = [
             external_tensor(f"{name}.codes", TensorProto.UINT8, (*blocks, layout.block_nbytes)),
-            external_tensor(f"{name}.scales", TensorProto.FLOAT, blocks),
+            external_tensor(f"{name}.scales", self.element, blocks),
         ]
         if layout.format.has_minimum:
             dims = (layout.n_groups, n)
-            tensors.append(external_tensor(f"{name}.offsets", TensorProto.FLOAT, dims))
+            tensors.append(external_tensor(f"{name}.offsets", self.element, dims))
         self._initializers |= {tensor.name: tensor for tensor in tensors}
         return layout
 

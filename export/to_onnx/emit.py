@@ -59,7 +59,13 @@ def emit_portable(
 
 
 class PortableEmitter(Ops[str]):
-    """`Ops` over names of graph values, each [1, T, features]."""
+    """`Ops` over names of graph values, each [1, T, features].
+
+    ``element`` is the `onnx.TensorProto` data type of all that is computed, keys and values too.
+    The bias, logits and hidden states that leave the graph are float32 whatever it is.
+    """
+
+    element: int = TensorProto.FLOAT
 
     def __init__(self, config: ModelConfig, context: int, hidden_layers: frozenset[int]) -> None:
         self._config = config
@@ -174,7 +180,8 @@ class PortableEmitter(Ops[str]):
             total = self._node("ReduceSum", [top, "experts.last"], f"{stem}.total")
             top = self._node("Div", [top, total], f"{stem}.normed")
         shape = self._node("Shape", [scores], f"{stem}.shape")
-        nothing = self._node("ConstantOfShape", [shape], f"{stem}.nothing")
+        zero = helper.make_tensor("value", self.element, [1], [0.0])
+        nothing = self._node("ConstantOfShape", [shape], f"{stem}.nothing", value=zero)
         spread = self._node("ScatterElements", [nothing, places, top], f"{stem}.spread", axis=-1)
         return self._node("Transpose", [spread], f"{stem}.weights", perm=[2, 1, 0])
 
@@ -207,6 +214,9 @@ class PortableEmitter(Ops[str]):
         node = self._nodes[-1]
         assert node.output[0] == value
         node.output[0] = name
+        if self.element != TensorProto.FLOAT:
+            node.output[0] = f"{name}.short"
+            self._node("Cast", [f"{name}.short"], name, to=TensorProto.FLOAT)
         self._outputs.append(_value(name, TensorProto.FLOAT, dims))
 
     def model(self) -> onnx.ModelProto:
@@ -231,8 +241,9 @@ class PortableEmitter(Ops[str]):
         tensor = helper.make_tensor(name, TensorProto.INT64, [len(values)], values)
         self._initializers[name] = tensor
 
-    def _float(self, name: str, value: float) -> str:
-        self._initializers[name] = helper.make_tensor(name, TensorProto.FLOAT, [], [value])
+    def _float(self, name: str, value: float, element: int | None = None) -> str:
+        tensor = helper.make_tensor(name, element or self.element, [], [value])
+        self._initializers[name] = tensor
         return name
 
     def _bias(self, window: int) -> str:
@@ -245,8 +256,9 @@ class PortableEmitter(Ops[str]):
         stem = f"window.{window}"
         if stem not in self._windows:
             self._windows.add(stem)
-            lowest, limit = self._float(f"{stem}.lowest", -1.0), self._float(stem, window)
-            hidden = self._float(f"{stem}.hidden", MASKED)
+            lowest = self._float(f"{stem}.lowest", -1.0, TensorProto.FLOAT)
+            limit = self._float(stem, window, TensorProto.FLOAT)
+            hidden = self._float(f"{stem}.hidden", MASKED, TensorProto.FLOAT)
             self._constant("axis.keys", [3])
             sees = self._node("Greater", [ATTENTION_BIAS, lowest], f"{stem}.sees")
             ones = self._node("Cast", [sees], f"{stem}.ones", to=TensorProto.FLOAT)
@@ -261,7 +273,7 @@ class PortableEmitter(Ops[str]):
             if ".experts." in name:
                 k, n = dims
                 dims = (self._config.n_experts, k, n // self._config.n_experts)
-            self._initializers[name] = external_tensor(name, TensorProto.FLOAT, dims)
+            self._initializers[name] = external_tensor(name, self.element, dims)
         return name
 
     def _rotate(self, x: str, n_heads: int, name: str, layer: int) -> str:
@@ -274,12 +286,12 @@ class PortableEmitter(Ops[str]):
         for name in names:
             if name not in self._initializers:
                 dims = (self._context, self._config.head_size // 2)
-                self._initializers[name] = external_tensor(name, TensorProto.FLOAT, dims)
+                self._initializers[name] = external_tensor(name, self.element, dims)
         return names
 
     def _kv_value(self, name: str, length: str) -> onnx.ValueInfoProto:
         dims = (1, self._config.n_kv_heads, length, self._config.head_size)
-        return _value(name, TensorProto.FLOAT, dims)
+        return _value(name, self.element, dims)
 
 
 def _value(name: str, element: int, dims: Sequence[int | str]) -> onnx.ValueInfoProto:

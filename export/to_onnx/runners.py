@@ -32,6 +32,13 @@ from edgedec.models.graph import (
 )
 from edgedec.models.reference import tree_mask
 
+_DTYPES: dict[str, type[np.generic]] = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(int64)": np.int64,
+    "tensor(uint8)": np.uint8,
+}
+
 
 class FusedRunner:
     """Runs a fused graph. layer_gates: which sub-layers run, at first all; None without gates."""
@@ -73,10 +80,10 @@ class PortableRunner:
 
     def __init__(self, graph: Path, config: ModelConfig, is_prepacked: bool = False) -> None:
         self._session = open_session(graph, is_prepacked)
-        empty = np.zeros((1, config.n_kv_heads, 0, config.head_size), np.float32)
-        self._kv_cache = {
-            past_port(i, part): empty for i in range(config.n_layers) for part in ("key", "value")
-        }
+        shape = 1, config.n_kv_heads, 0, config.head_size
+        types = {value.name: _DTYPES[value.type] for value in self._session.get_inputs()}
+        names = (past_port(i, part) for i in range(config.n_layers) for part in ("key", "value"))
+        self._kv_cache = {name: np.zeros(shape, types[name]) for name in names}
 
     def run(self, tokens: Sequence[int], parents: Sequence[int], n_past: int = 0) -> Logits:
         """Returns the logits [T, V] of a pass after the first ``n_past`` cached tokens."""
@@ -95,8 +102,7 @@ def _empty_kv_cache(value: ort.NodeArg, n_panels: int) -> npt.NDArray[Any]:
     """Returns the array that an input of keys or values asks for."""
     sizes = dict.fromkeys(("capacity", "ring"), n_panels * PANEL)  # rings that never wrap
     sizes |= {f"{name}/16": n_panels for name in sizes}
-    dtype = {"tensor(float16)": np.float16, "tensor(uint8)": np.uint8}[value.type]
-    return np.zeros([sizes.get(n, n) for n in value.shape], dtype)
+    return np.zeros([sizes.get(n, n) for n in value.shape], _DTYPES[value.type])
 
 
 def open_session(graph: Path, is_prepacked: bool = False) -> ort.InferenceSession:

@@ -45,7 +45,8 @@ def write_weights(
     path = folder / WEIGHTS_FILE
     external = [t for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL]
     stored = [
-        StoredTensor(t.name, t.data_type == TensorProto.UINT8, tuple(t.dims)) for t in external
+        StoredTensor(t.name, t.data_type == TensorProto.UINT8, tuple(t.dims), _dtype(t))
+        for t in external
     ]
     write_tensors(stored, source, path, on_progress, chunks)
     offsets = offsets_of(stored)
@@ -53,3 +54,7 @@ def write_weights(
         offset, length = str(offsets[tensor.name]), str(size.nbytes)
         place(tensor, {"location": WEIGHTS_FILE, "offset": offset, "length": length})
     return path
+
+
+def _dtype(tensor: onnx.TensorProto) -> str:
+    return "float16" if tensor.data_type == TensorProto.FLOAT16 else "float32"

@@ -126,8 +126,9 @@ class OrtKVCache(WholeCache):
         self._runner = PassRunner()
         config, contract = model.config, model.contract
         shape = (1, config.n_kv_heads, context + _MAX_HIDDEN_ROWS, config.head_size)
+        dtype = np.dtype(contract.kv.format).type
         self._arrays = {
-            name: DeviceArray(shape, np.float32, model.provider) for name in contract.past_ports
+            name: DeviceArray(shape, dtype, model.provider) for name in contract.past_ports
         }
         self._places: list[int] = []
         self._first = 0  # row of the first token of the pending pass

@@ -17,6 +17,7 @@ from edgedec import Engine, EngineOptions, GenerationConfig
 from edgedec.export.checkpoint import open_checkpoint
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
+from edgedec.models.graph import KVFormat
 from edgedec.models.manifest import read_manifest
 from edgedec.models.reference import ReferenceModel
 from edgedec.runtime.sessions.sequence import TokenSequence
@@ -24,28 +25,31 @@ from edgedec.runtime.sessions.token_tree import TokenTree
 
 GgufMaker = Callable[..., Path]
 
-BACKENDS = ("ort", "openvino", "openvino with static sizes")
+BACKENDS = ("ort", "ort in float16", "openvino", "openvino with static sizes")
 PROMPT = "he hello hello he hello he 12 12 he hello hello he"
 MAX_GAP = 0.1
 """Of the spread of the logits: by how much float32 may prefer another token."""
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
-def target(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A target's name; with static sizes the CPU runs the graphs that are meant for NPUs."""
+def case(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A target and more; with static sizes the CPU runs graphs that are meant for NPUs."""
     name, _, rest = str(request.param).partition(" ")
     with pytest.MonkeyPatch.context() as patch:
         if name == "openvino":
             pytest.importorskip("openvino")
             backend = import_module("edgedec.runtime.backends.openvino")
             patch.setattr(backend, "STATIC_DEVICES", ("CPU",) if rest else ())
-        yield name
+        yield str(request.param)
 
 
 @pytest.fixture(scope="module")
-def bundle(smooth_gguf: Path, target: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp(target) / "b"
-    export(ExportConfig(str(smooth_gguf), path, device_target=target, context=128))
+def bundle(smooth_gguf: Path, case: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path, target = tmp_path_factory.mktemp("bundle") / "b", case.split()[0]
+    kv_format: KVFormat | None = "float16" if "float16" in case else None
+    export(
+        ExportConfig(str(smooth_gguf), path, device_target=target, kv_format=kv_format, context=128)
+    )
     return path
 
 
@@ -115,10 +119,11 @@ def is_near(logits: Any, expected: Any) -> bool:
 
 
 def test_rows_beside_a_path_are_hidden_and_then_dropped(
-    bundle: Path, target: str, monkeypatch: pytest.MonkeyPatch
+    bundle: Path, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of trees of four the third is kept; every few trees the rows are moved together."""
-    monkeypatch.setattr(import_module(f"edgedec.runtime.backends.{target}"), "_MAX_HIDDEN_ROWS", 7)
+    backend = import_module(f"edgedec.runtime.backends.{case.split()[0]}")
+    monkeypatch.setattr(backend, "_MAX_HIDDEN_ROWS", 7)
     with edgedec.load(bundle, EngineOptions(threads=1)) as engine:
         sequence, other = engine.new_sequence(), engine.new_sequence()
         as_chain(sequence, text := [7, 8, 9])

@@ -22,6 +22,7 @@ from edgedec.export.to_onnx.runners import FusedRunner, PortableRunner
 from edgedec.export.verify import compare_logits
 from edgedec.kernels import has_library
 from edgedec.models.errors import UnsupportedModelError
+from edgedec.models.graph import KVFormat
 from edgedec.models.reference import ReferenceModel
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.token_tree import TokenTree
@@ -39,6 +40,8 @@ RING_ROOM = 20
 ROUTERS = (".mlp.gate.weight", ".router.layer.weight")
 MAX_ORT_KL = 5e-3
 """Nats that ONNX Runtime's 8-bit activations, of 32 to a scale, may cost."""
+MAX_FLOAT16_KL = 1e-5
+"""Nats that ONNX Runtime's operators in float16 may cost."""
 MAX_GAP = 0.35
 """Largest logit by which float32 may prefer another token: what 8-bit activations cost."""
 
@@ -173,9 +176,24 @@ class FamilyParity:
         logits = runner.run(TOKENS, range(-1, len(TOKENS) - 1))
         assert compare_logits(logits, toy.logits(TOKENS))["kl_nats"] < MAX_ORT_KL
 
-    def ort_runner(self, toy: Toy, path: Path, quantization: str) -> PortableRunner:
+    def test_ort_in_float16(self, toy_with_wide_heads: Toy, tmp_path: Path) -> None:
+        toy = toy_with_wide_heads
+        runner = self.ort_runner(toy, tmp_path / "b", "keep", "float16")
+        logits = runner.run(TOKENS, range(-1, len(TOKENS) - 1))
+        assert compare_logits(logits, toy.logits(TOKENS))["kl_nats"] < MAX_FLOAT16_KL
+        tree_equals_chains(runner, toy, atol=0.02 * float(logits.std()))
+
+    def ort_runner(
+        self, toy: Toy, path: Path, quantization: str, kv_format: KVFormat = "float32"
+    ) -> PortableRunner:
         """Returns a bundle of ONNX Runtime's operators, opened."""
-        wanted = ExportConfig(str(toy.folder), path, device_target="ort", quantization=quantization)
+        wanted = ExportConfig(
+            str(toy.folder),
+            path,
+            device_target="ort",
+            quantization=quantization,
+            kv_format=kv_format,
+        )
         entry = export(wanted).manifest.target
         return PortableRunner(path / entry.graph, entry.config, is_prepacked=True)
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto
 
 from edgedec.export.checkpoint import open_checkpoint
 from edgedec.export.config import ExportConfig
@@ -17,9 +18,13 @@ from edgedec.export.to_onnx import contrib
 from edgedec.export.to_onnx.graph import attributes, op_counts
 from edgedec.export.to_onnx.nbits import BlockLayout
 from edgedec.export.to_onnx.runners import PortableRunner
+from edgedec.export.weights_file import WEIGHTS_FILE
 from edgedec.models.errors import UnsupportedModelError
+from edgedec.models.graph import ATTENTION_BIAS, LOGITS, KVFormat
 from edgedec.models.quant import FORMATS, PlainTensor
 from edgedec.models.reference import ReferenceModel
+
+from ..conftest import even_weights
 
 GgufMaker = Callable[..., Path]
 TOKENS = [7, 200, 31, 31, 8, 150, 99, 4, 260, 61]
@@ -74,6 +79,27 @@ def test_logits_are_those_of_the_checkpoint(
     expected = ReferenceModel(open_checkpoint(str(path))).forward(TOKENS).logits
     logits = runner.run(TOKENS, range(-1, len(TOKENS) - 1))
     np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("type_name", ["Q4_1", "Q8_0", "F16"])
+def test_in_float16_all_numbers_are(make_gguf: GgufMaker, tmp_path: Path, type_name: str) -> None:
+    path = make_gguf("llama", type_name, weights=even_weights())
+    formats: tuple[KVFormat, ...] = ("float32", "float16")
+    for kv_format in formats:
+        wanted = ExportConfig(
+            str(path), tmp_path / kv_format, device_target="ort", kv_format=kv_format
+        )
+        entry = export(wanted).manifest.target
+        graph = onnx.load(tmp_path / kv_format / entry.graph, load_external_data=False).graph
+        element = TensorProto.DataType.Value(kv_format.replace("float32", "float").upper())
+        floats = {TensorProto.FLOAT, TensorProto.FLOAT16}
+        stored = {t.data_type for t in graph.initializer if t.data_location}
+        assert stored & floats == {element}
+        ports = {v.name: v.type.tensor_type.elem_type for v in [*graph.input, *graph.output]}
+        assert {ports[name] for name in entry.contract.past_ports} == {element}
+        assert ports[ATTENTION_BIAS] == ports[LOGITS] == TensorProto.FLOAT
+    short, long = (tmp_path / n / "target" / WEIGHTS_FILE for n in reversed(formats))
+    assert short.stat().st_size < long.stat().st_size
 
 
 def test_matrices_that_read_the_same_are_one(make_gguf: GgufMaker, tmp_path: Path) -> None:
