@@ -215,8 +215,8 @@ class PortableEmitter(Ops[str]):
         assert node.output[0] == value
         node.output[0] = name
         if self.element != TensorProto.FLOAT:
-            node.output[0] = f"{name}.short"
-            self._node("Cast", [f"{name}.short"], name, to=TensorProto.FLOAT)
+            node.name = node.output[0] = f"{name}.short"
+            self._node("Cast", [node.name], name, to=TensorProto.FLOAT)
         self._outputs.append(_value(name, TensorProto.FLOAT, dims))
 
     def model(self) -> onnx.ModelProto:

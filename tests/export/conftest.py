@@ -67,11 +67,11 @@ def tiny_weights(seed: int = 0, is_tied: bool = False, has_bias: bool = False) -
     return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-def even_weights() -> dict[str, Any]:
+def even_weights(has_bias: bool = False) -> dict[str, Any]:
     """Returns weights of matrices that leave the size of what they multiply as it is."""
     return {
         name: np.float32(values.shape[1] ** -0.5) * values if values.ndim == 2 else 1 + 0.1 * values
-        for name, values in tiny_weights().items()
+        for name, values in tiny_weights(has_bias=has_bias).items()
     }
 
 

@@ -23,6 +23,8 @@ from edgedec.models.graph import KV_PANEL, KVLayout
 from edgedec.models.model_entry import ModelEntry
 from edgedec.targets import device_target, device_target_names
 
+from .conftest import even_weights
+
 GgufMaker = Callable[..., Path]
 OF_OTHERS = ("coreml", "cuda", "qnn")
 """Targets whose graphs are not ONNX, or compiled; their own tests export for them."""
@@ -119,8 +121,8 @@ def test_the_graph_has_what_its_contract_states(
 ) -> None:
     pytest.importorskip(NEEDED.get(target, "onnx"))
     config = ExportConfig(
-        str(make_gguf("qwen2")), tmp_path / "b", device_target=target, hidden_layers=(0, 2),
-        context=32, kv_format=kv_format,
+        str(make_gguf("qwen2", weights=even_weights(has_bias=True))), tmp_path / "b",
+        device_target=target, hidden_layers=(0, 2), context=32, kv_format=kv_format,
     )  # fmt: skip
     entry = export(config).manifest.target
     contract, device = entry.contract, device_target(target)
