@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgedec.apps import options
+from edgedec.apps.event_loop import run_until_signal
 from edgedec.apps.terminal import note
 from edgedec.models.errors import ConfigError
 
@@ -97,7 +98,7 @@ def lsp(
     if logging.getLogger().level == logging.WARNING:  # pygls warns of what is usual
         logging.getLogger("pygls").setLevel(logging.ERROR)
     server = EdgedecServer(settings, __version__)
-    code = asyncio.run(_serve_pipes(server) if tcp is None else _serve_tcp(server, tcp))
+    code = run_until_signal(_serve_pipes(server) if tcp is None else _serve_tcp(server, tcp))
     raise typer.Exit(code)
 
 

@@ -9,7 +9,7 @@ import threading
 import time
 from types import FrameType
 
-_PATIENCE_S = 2.0
+PATIENCE_S = 2.0
 """How long a second Ctrl-C waits for the first one's clean-up."""
 
 _IMPORTING = "<frozen importlib"
@@ -21,7 +21,7 @@ _LONGEST_IMPORT_S, _RETRY_S = 1.0, 0.005
 _LONGEST_PASS_S = 10.0
 """Longer than any pass takes; one that goes on when Ctrl-C is so old is taken for endless."""
 
-_ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class SignalWatch:
@@ -44,7 +44,7 @@ class SignalWatch:
 
     def start(self) -> None:
         """Watches for the signals that are not ignored: those of ``nohup`` and ``&`` stay so."""
-        for number in _ENDINGS:
+        for number in ENDINGS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._on_signal)
         signal.signal(signal.SIGALRM, self._on_alarm)
@@ -52,7 +52,7 @@ class SignalWatch:
     def end(self) -> None:
         """Lets nothing disturb the end of the program."""
         signal.setitimer(signal.ITIMER_REAL, 0)
-        for number in _ENDINGS:
+        for number in ENDINGS:
             if signal.getsignal(number) == self._on_signal:
                 signal.signal(number, signal.SIG_IGN)
 
@@ -60,7 +60,7 @@ class SignalWatch:
         if not self.is_started:
             os._exit(128 + number)
         if self._number is not None:
-            if time.monotonic() - self._since_s > _PATIENCE_S:
+            if time.monotonic() - self._since_s > PATIENCE_S:
                 os._exit(128 + number)
             return
         if _is_importing(frame) and self._can_wait(number):
