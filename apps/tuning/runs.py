@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from edgedec.apps.tuning.catch_up import measure_catch_up
 from edgedec.apps.tuning.state import Measured, Round, TuneState
-from edgedec.apps.tuning.sweep import COST_SIZES, Costs
+from edgedec.apps.tuning.sweep import COST_SIZES, COST_SWEEPS, Costs
 from edgedec.apps.tuning.traces import Trace, generate_until, predictions
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
@@ -66,7 +66,7 @@ def record(job: Job, until_s: float) -> None:
         if not state.costs:
             job.report("measure passes", 0, 0)
             state.costs = {
-                name: run_passes(CostTable.measure(sequence, sizes=COST_SIZES)).row_ms
+                name: run_passes(CostTable.measure(sequence, COST_SIZES, COST_SWEEPS)).row_ms
                 for name, sequence in (("draft", draft), ("target", target))
             }
             state.catch_up = measure_catch_up(target)

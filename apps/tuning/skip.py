@@ -240,7 +240,7 @@ class _Trial:
         """Returns what passes cost here; sub-layers of a kind count alike."""
         sequence, n_layers = self._sequences[0][0], self._model.n_layers
         self._report("measure passes", 0, 0)
-        table = run_passes(CostTable.measure(sequence, _SIZES))
+        table = run_passes(CostTable.measure(sequence, _SIZES, _REPETITIONS))
         without = [tuple(range(kind, 2 * n_layers, 2)) for kind in (0, 1)]
         attention, mlp = ((1 - cost) / n_layers for cost in self._cost(without))
         rows = [table.ms(n) / table.ms(1) for n in range(1, max(_SIZES) + 1)]

@@ -16,6 +16,9 @@ from edgedec.runtime.switching.policy import Model, make_policy
 COST_SIZES = (1, 2, 4, 8, 16, 32, 64)
 """Pass sizes that are measured; a gap between them costs what lies between."""
 
+COST_SWEEPS = 5
+"""Times that each of them is measured."""
+
 WINDOWS = (1, 3, 5, 8, 16)
 DWELLS = (1, 3, 5, 10)
 HYSTERESES = (1.0, 0.7)

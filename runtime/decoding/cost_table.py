@@ -16,13 +16,13 @@ from edgedec.runtime.sessions.passes import Pass, Passes
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.token_tree import TokenTree
 
-ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
+ROWS = (1, 2, 3, 4, 6, 8, 16)
 """Pass sizes that are measured; between them costs are interpolated."""
 
 _SCALE_RATE = 0.05  # at which passes of one size change the costs of all
 _RATE = 0.3  # at which they change the cost of their own
 _N_MEASUREMENTS = 3  # runs that measure: the machine's state may have been odd through one
-_STEADY = 1.2  # times the shortest; where the median of a pass is longer, others were busy
+_STEADY = 1.2  # times the shortest; where no second pass was as short, others were busy
 _GOLDEN_RATIO = 0.6180339887498949  # whose multiples are spread evenly
 _MOST_CHANGE = 1.5  # of one observation; a pass that took longer was disturbed
 
@@ -135,37 +135,30 @@ class CostTable:
         cls,
         sequence: TokenSequence,
         sizes: Sequence[int] = ROWS,
-        repetitions: int = 4,
+        repetitions: int = 2,
         clock: Callable[[], float] = time.perf_counter,
     ) -> Passes[Self]:
         """Returns the costs of passes after what ``sequence`` holds; nothing is committed.
 
-        Sizes are measured in turn, several times over, each against passes over one row before
-        and after all of them: the medians of the ratios hold when the machine's speed wanders.
-        Sizes the context has no room for are left out. No two passes have the same tokens, nor any
-        token twice, much as in texts: of a mixture of experts, rows that are alike read the same
-        ones, and other rows others.
+        Sizes are measured in turn, several times over, and the least of each counts: what else a
+        machine does makes passes longer, and the first ones find memory cold. Sizes the context
+        has no room for are left out. No two passes have the same tokens, nor any token twice, much
+        as in texts: of a mixture of experts, rows that are alike read the same ones, and other
+        rows others.
         """
-        import statistics  # takes long, and most processes read what another measured
-
         room = sequence.context - sequence.n_tokens
         fitting = [m for m in sizes if m <= room] or [1]
-        sweeps: list[list[float]] = []
         tokens = _spread(sequence.vocab_size)
-        for _ in range(repetitions + 1):
+        sweeps: list[list[float]] = []
+        for _ in range(repetitions):
             sweeps.append((yield from _sweep(sequence, tokens, fitting, clock)))
-        del sweeps[0]  # memory was made
-        yardsticks = [(sweep[0] + sweep[-1]) / 2 for sweep in sweeps]
-        step_ms = statistics.median(yardsticks)
-        is_steady = step_ms < _STEADY * min(yardsticks)
-        row_ms = {fitting[0]: step_ms}
-        for at, m in enumerate(fitting[1:], start=1):
-            ratios = [sweep[at] / ms for sweep, ms in zip(sweeps, yardsticks, strict=True)]
-            row_ms[m] = step_ms * statistics.median(ratios)
-        highest = 0.0
-        for m in fitting:  # more rows never cost less: what says so is noise
-            highest = row_ms[m] = max(highest, row_ms[m])
-        return cls(row_ms, is_steady)
+        first, *times, last = zip(*sweeps, strict=True)
+        shortest, second, *_ = sorted([*first, *last])
+        least = [shortest, *map(min, times)]
+        for at in reversed(range(len(least) - 1)):  # fewer rows never cost more: that is noise
+            least[at] = min(least[at], least[at + 1])
+        is_steady = second < _STEADY * shortest
+        return cls(dict(zip(fitting, least, strict=True)), is_steady)
 
     def save(self, path: Path, fingerprint: str) -> None:
         """Writes the table if it is steady."""

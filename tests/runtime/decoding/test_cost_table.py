@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+from collections.abc import Callable
 
 import pytest
 
 from edgedec.runtime.decoding.cost_table import ROWS, CostTable
+from edgedec.runtime.sessions.passes import run_passes
 
 from ..conftest import ToySession
 
@@ -93,8 +96,30 @@ def test_no_token_is_measured_twice() -> None:
         while True:
             seen += wanted.tree.tokens
             wanted = passes.send(wanted.run())
-    assert len(seen) == 3 * (sum(ROWS) + 1)
+    assert len(seen) == 2 * (sum(ROWS) + 1)
     assert len(set(seen)) == len(seen)
+
+
+def test_the_least_of_each_size_counts_and_fewer_rows_never_cost_more() -> None:
+    """The first pass is cold, one of 4 rows is disturbed twice, one of 8 once."""
+    sweeps = [(90, 12, 13, 99, 17, 20, 30, 10), (11, 12, 70, 98, 17, 60, 30, 10)]
+    table = run_passes(CostTable.measure(ToySession(997), clock=_clock(sweeps)))
+    least = {1: 10.0, 2: 12.0, 3: 13.0, 4: 17.0, 6: 17.0, 8: 20.0, 16: 30.0}
+    assert table.row_ms == pytest.approx(least)
+    assert table.is_steady
+
+
+def test_steps_that_differ_are_no_steady_measurement() -> None:
+    sweeps = [(13, 14, 15, 16, 17, 20, 30, 13), (13, 14, 15, 16, 17, 20, 30, 10)]
+    assert not run_passes(CostTable.measure(ToySession(997), clock=_clock(sweeps))).is_steady
+
+
+def _clock(sweeps: list[tuple[float, ...]]) -> Callable[[], float]:
+    """Returns a clock, in seconds, that is read before and after each pass."""
+    now, reads = 0.0, []
+    for ms in itertools.chain.from_iterable(sweeps):
+        reads += [now, now := now + ms / 1000]
+    return iter(reads).__next__
 
 
 def test_the_mean_of_the_first_runs_counts(tmp_path) -> None:
