@@ -17,9 +17,17 @@ from edgedec.apps.benchmarks.report import build_facts, device_facts, table, wri
 from edgedec.apps.measuring.loop import Measurement, Plan, Sample, measure
 from edgedec.apps.progress import ProgressBars, count_amount
 from edgedec.apps.terminal import write_out
+from edgedec.models.config import ModelConfig
 from edgedec.models.errors import ConfigError, EdgedecError
-from edgedec.models.kv_maps import KVMapsEntry, own_maps
-from edgedec.models.manifest import read_manifest
+from edgedec.models.families import matrices
+from edgedec.models.kv_maps import (
+    AUXILIARY_KV_MAPS,
+    KVMapsEntry,
+    ModelKVMapsEntry,
+    model_maps,
+    own_maps,
+)
+from edgedec.models.manifest import BundleManifest, read_manifest
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.opening.load import load
@@ -92,7 +100,8 @@ def bench_ttft(bundle: Path, asked: TtftOptions, plan: Plan, printing: Printing)
     if printing.plot is not None:
         raise ConfigError("--plot goes without --ttft")
     manifest = read_manifest(bundle)
-    maps = own_maps(manifest.auxiliary)
+    found = manifest.auxiliary
+    maps = own_maps(found) or model_maps(found, AUXILIARY_KV_MAPS)
     if maps is None:
         raise ConfigError("--ttft compares with KV maps, which this bundle lacks: fit them with "
                           "`edgedec train kv`")  # fmt: skip
@@ -101,7 +110,7 @@ def bench_ttft(bundle: Path, asked: TtftOptions, plan: Plan, printing: Printing)
     loading = EngineOptions(
         threads=plan.n_threads,
         context=context,
-        draft=False,
+        draft=isinstance(maps, ModelKVMapsEntry),
         provider=plan.provider,
         device=plan.device,
     )
@@ -115,7 +124,7 @@ def bench_ttft(bundle: Path, asked: TtftOptions, plan: Plan, printing: Printing)
         measurement = measure(jobs, plan, on_progress=bars.report)
     if measurement.noisy() and not printing.allow_noise:
         raise EdgedecError(refusal(measurement))
-    share = _relative_flops(maps, manifest.target.config.n_layers)
+    share = _relative_flops(maps, manifest)
     rows = [
         _row(exact, other, measurement) for exact, other in zip(jobs[::2], jobs[1::2], strict=True)
     ]
@@ -132,12 +141,20 @@ def bench_ttft(bundle: Path, asked: TtftOptions, plan: Plan, printing: Printing)
     write_out(written(document, printing.output.value, lambda d: d["rows"], _markdown))
 
 
-def _relative_flops(maps: KVMapsEntry, n_layers: int) -> float:
+def _relative_flops(maps: KVMapsEntry | ModelKVMapsEntry, manifest: BundleManifest) -> float:
     """Returns the work before the first provisional token over that of exact prefill.
 
     That of the layers alone; the maps are a hundredth of it where keys are few.
     """
-    return maps.exit_layer / n_layers
+    config = manifest.target.config
+    if isinstance(maps, KVMapsEntry):
+        return maps.exit_layer / config.n_layers
+    assert manifest.draft_name is not None  # which the maps read
+    return _n_layer_weights(manifest.models[manifest.draft_name].config) / _n_layer_weights(config)
+
+
+def _n_layer_weights(config: ModelConfig) -> int:
+    return sum(n * k for name, (n, k) in matrices(config).items() if name.startswith("layers."))
 
 
 def _tokens(engine: Engine, path: Path, least: int) -> list[int]:
@@ -178,9 +195,10 @@ def _markdown(document: dict[str, Any]) -> str:
     header = ["prompt", "exact ms", "provisional ms", "of exact", "confirmed ms", "of exact",
               "whole request", "held", "same text"]  # fmt: skip
     maps = document["kv_maps"]
+    source = f"layer {maps['exit_layer']}" if "exit_layer" in maps else "the draft model"
     facts = (
-        f"- maps from layer {maps['exit_layer']}, fitted on {maps['n_tokens']:,} tokens of "
-        f"{maps['corpus']}: {maps['relative_flops']:.2f} of the layers before the first token\n"
+        f"- maps from {source}, fitted on {maps['n_tokens']:,} tokens of {maps['corpus']}: "
+        f"{maps['relative_flops']:.2f} of the layers' work before the first token\n"
         f"- {document['repetitions']} repetitions, interleaved, each of another part of the text; "
         "medians, ratios of the same prompt; whole request: of the exact one\n"
     )

@@ -97,6 +97,21 @@ def test_the_draft_model_reads_for_the_target_model(cli: Cli, trained: Path) -> 
         engine.stream(PROMPT, edgedec.GenerationConfig(prefill="predicted"))
 
 
+def test_first_tokens_of_a_prompt_that_the_draft_model_reads_are_measured(
+    cli: Cli, trained: Path, tmp_path: Path
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text(PROMPT * 3)
+    asked = ("--ttft", "100", "--text", text, "--answer-tokens", 12, "-r", 1, "--allow-noise")
+    document = cli("bench", trained, *asked, "-o", "json").json
+    assert document["kv_maps"]["kind"] == "auxiliary_kv_maps"
+    assert document["kv_maps"]["relative_flops"] == 1  # as large as the target model
+    (row,) = document["rows"]
+    assert (row["n_provisional"], row["n_prompts"], row["n_same_text"]) == (8, 1, 1)
+    table = cli("bench", trained, *asked).out
+    assert "- maps from the draft model, fitted on 3,000 tokens" in table
+
+
 @pytest.mark.robustness
 @pytest.mark.parametrize("kind", ["draft_kv_maps", "auxiliary_kv_maps"])
 def test_a_killed_fit_goes_on_where_it_ended(
