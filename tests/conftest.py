@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import settings
 
 from edgedec.export.catalogue import find_installed
 from edgedec.export.config import ExportConfig
@@ -28,6 +29,10 @@ os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="edgedec-tests-")
 # A shell has its background jobs ignore Ctrl-C, and programs under test would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# An example that takes longer than another says that the machine is busy.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 TINY = ModelConfig(
     family="llama",

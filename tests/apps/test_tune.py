@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgedec.apps.tuning import runs as tune_runs
@@ -139,7 +139,6 @@ def test_candidates_cover_the_doubts_of_the_trace() -> None:
         assert all(one.setting.policy == policy for one in best)
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20)), min_size=1, max_size=30),
     st.floats(0, 1),

@@ -98,7 +98,7 @@ def test_constant_groups(name: str, value: float) -> None:
 
 
 @pytest.mark.parametrize("name", ["q8_0", "q8_1"])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     values=hnp.arrays(
         np.float32, (2, 32), elements=st.floats(-1000, 1000, width=32, allow_subnormal=False)

@@ -10,7 +10,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgedec import kernels
@@ -137,7 +137,6 @@ def expected_nbytes(fmt, n, k):
     return panels * panel
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_reads_back_exactly(data):
     plain = data.draw(plains())
@@ -155,7 +154,6 @@ def test_reads_back_exactly(data):
         assert_same(out, plain.dequantize()[ids])
 
 
-@settings(deadline=None)
 @given(plains(), st.integers(0, 3))
 def test_panels_are_packed_alone(plain, cut):
     cut *= kernels.PANEL
@@ -170,7 +168,6 @@ def test_panels_are_packed_alone(plain, cut):
     assert np.array_equal(np.concatenate(parts), pack_plain(plain).data)
 
 
-@settings(deadline=None)
 @given(plains(finite=True), st.integers(1, 11), SEEDS)
 def test_every_isa_multiplies_alike(plain, rows, seed):
     n, k = plain.shape
@@ -222,14 +219,12 @@ def misfits(draw):
     return index, *fields.values()
 
 
-@settings(deadline=None)
 @given(misfits())
 def test_what_does_not_fit_is_refused(arguments):
     with pytest.raises(ValueError, match=r"expect|format \d+ has no|codes reach"):
         kernels.pack(*arguments)
 
 
-@settings(deadline=None)
 @given(plains(), st.data())
 def test_a_packed_matrix_of_another_size_is_refused(plain, data):
     matrix = pack_plain(plain)
@@ -247,7 +242,6 @@ def test_a_packed_matrix_of_another_size_is_refused(plain, data):
 INT64 = st.integers(-(2**63), 2**63 - 1) | st.integers(-2, 2**33) | st.integers(-2, 700)
 
 
-@settings(deadline=None)
 @given(st.integers(-(2**31), 2**31 - 1) | st.integers(-1, len(FORMATS)), INT64, INT64)
 def test_sizes_never_overflow(index, n, k):
     """The library's own arithmetic, for sizes that the door would refuse."""

@@ -66,7 +66,7 @@ class Utf16Text:
 
 @pytest.mark.parametrize("piece", [4, 16384])
 @given(text=TEXTS, edits=EDITS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_edits_are_those_of_the_oracle(
     piece: int, text: str, edits: list[tuple[int, int, int, int, bool, str]]
 ) -> None:

@@ -86,7 +86,7 @@ def test_tokens_equal_plain(
         assert result.stats.n_passes < plain.stats.n_passes
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 10**6),
     sampling=st.sampled_from(SAMPLINGS),

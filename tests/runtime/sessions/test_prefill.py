@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from graph_models import open_graph_model
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgedec import kernels
@@ -112,7 +112,6 @@ def test_chunks_equal_one_pass(
 
 
 @given(held=TEXTS, text=TEXTS, n_rows=st.integers(1, 30), chunk=st.integers(1, 12))
-@settings(deadline=None)
 def test_feeding_after_any_text(held: list[int], text: list[int], n_rows: int, chunk: int) -> None:
     """Whatever was held, the rows are those of the text, and no more is computed than must be."""
     n_rows = min(n_rows, len(text))

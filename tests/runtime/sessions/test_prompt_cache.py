@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgedec.runtime.sessions.prompt_cache import PromptCache
@@ -66,7 +66,6 @@ def held(cache: PromptCache, texts: set[Prefix], model: str = "target") -> set[P
 
 
 @given(STEPS)
-@settings(deadline=None)
 def test_longest_prefix_without_a_limit(steps: list[tuple[bool, Prefix]]) -> None:
     cache, known = PromptCache(1 << 20), set[Prefix]()
     for is_insert, tokens in steps:
@@ -80,7 +79,6 @@ def test_longest_prefix_without_a_limit(steps: list[tuple[bool, Prefix]]) -> Non
 
 
 @given(STEPS, st.integers(0, 20))
-@settings(deadline=None)
 def test_limited_memory(steps: list[tuple[bool, Prefix]], n_rows: int) -> None:
     """Rows stay under the limit, and those forgotten were used no later than those that stay.
 
@@ -114,7 +112,6 @@ def test_limited_memory(steps: list[tuple[bool, Prefix]], n_rows: int) -> None:
 
 
 @given(STEPS)
-@settings(deadline=None)
 def test_models_share_the_limit_and_nothing_else(steps: list[tuple[bool, Prefix]]) -> None:
     cache, texts = PromptCache(ROW * 15), {"target": set[Prefix](), "draft": set[Prefix]()}
     for is_target, tokens in steps:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgedec.models.errors import SessionError
@@ -255,7 +255,6 @@ def test_version_and_magic(path: Path) -> None:
 
 
 @given(st.binary(max_size=300))
-@settings(deadline=None)
 @pytest.mark.robustness
 def test_noise(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "noise.session"

@@ -244,7 +244,7 @@ REQUESTS = st.lists(
 
 
 @given(requests=REQUESTS, max_bytes=st.integers(0, 3000))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_any_requests_any_limit(requests: list[tuple[int, int, int, int]], max_bytes: int) -> None:
     """Rows are those of the tokens; the sequence's own prefix is never made shorter."""
     session = ToySession(VOCAB)

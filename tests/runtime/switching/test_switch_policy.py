@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgedec.models.errors import ConfigError
@@ -58,7 +58,6 @@ def test_signal_against_float64() -> None:
         assert found.margin == pytest.approx(first - second, rel=1e-4, abs=1e-6)
 
 
-@settings(deadline=None)
 @given(
     st.lists(FINITE, min_size=1, max_size=80),
     st.integers(1, 9),

@@ -92,7 +92,7 @@ def test_verify_is_the_target_model(
         assert result.stats.n_passes < 39
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     sampling=st.sampled_from(SAMPLINGS),
     seed=st.integers(0, 10**6),
@@ -291,7 +291,7 @@ def test_what_a_stop_cuts_off_is_not_counted(setting: str) -> None:
     assert n_discarded > 5
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(gap=st.integers(0, 200), n_rows=st.integers(1, 64), n_wrong=st.integers(0, 9))
 def test_caught_up_rows_equal_those_of_a_session_that_saw_every_token(
     gap: int, n_rows: int, n_wrong: int

@@ -96,7 +96,7 @@ def test_special_token_in_two_halves_from_two_messages(backend: tokenizers.Token
     assert backend.decode(ids) == "a<|im_end|>b"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.text("<|im_end>startof \n", max_size=30), min_size=1, max_size=3))
 def test_guarded_text_shows_no_special_token(texts: list[str]) -> None:
     guard = Guard(SPECIAL, texts)

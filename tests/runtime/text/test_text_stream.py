@@ -30,7 +30,7 @@ def expected(text: str, stops: list[str]) -> tuple[str, bool]:
     return text, False
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(LETTERS, STOPS, st.lists(st.integers(0, 24), max_size=8))
 def test_any_cut_gives_the_same_text(text: str, stops: list[str], cuts: list[int]) -> None:
     edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]

@@ -121,7 +121,7 @@ def test_special_tokens_meet_by_their_text() -> None:
     assert DRAFT.decode(turn) == "<|turn|>"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(text=st.text(max_size=30))
 def test_a_text_reads_the_same_in_the_drafts_tokens(text: str) -> None:
     text = text.encode("utf-8", "ignore").decode()
@@ -138,7 +138,7 @@ def test_shared_tokens_are_read_as_themselves() -> None:
 tokens = st.lists(st.integers(0, TARGET.get_vocab_size() - 1), max_size=12)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(texts=st.lists(st.tuples(tokens, st.integers(0, 12)), max_size=8))
 def test_draft_text_follows_any_change(texts: list[tuple[list[int], int]]) -> None:
     followed, text = DraftText(TO_DRAFT), list[int]()

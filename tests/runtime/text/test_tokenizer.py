@@ -40,7 +40,7 @@ def test_hostile_text_equals_the_library(
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(text=st.text(st.characters(), max_size=40))
 def test_any_text_survives(backend: tokenizers.Tokenizer, text: str) -> None:
     tokenizer = Tokenizer(backend)
