@@ -57,6 +57,13 @@ def test_verified_rows_replace_seeds_and_outlive_requests() -> None:
     assert drafter.successors(2) == [1]
 
 
+def test_places_of_a_row_without_a_token_are_left_out() -> None:
+    drafter = TokenRecycling()
+    for n_missing in (0, 1, 7):
+        drafter.store(1, [5] * (8 - n_missing) + [-1] * n_missing)
+        assert drafter.successors(1) == [5] * (8 - n_missing)
+
+
 def test_every_row_is_stored_that_of_rejected_drafts_too() -> None:
     drafter = TokenRecycling()
     tree = tree_of((10, ROOT), (11, ROOT), (12, 0))
