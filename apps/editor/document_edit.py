@@ -114,7 +114,7 @@ class DocumentEdit(AutocompleteEdit):
         self._title = draft.title
         if draft.path:
             self._become(Path(draft.path))
-        self._put(TextFile(draft.text, draft.has_bom, Stamp.of(self.path) if self.path else None))
+        self._put(TextFile(draft.text, draft.has_bom, draft.stamp))
         self.document().setModified(True)
         self._move_to(draft.cursor)
         self.keep()
@@ -141,7 +141,8 @@ class DocumentEdit(AutocompleteEdit):
             path = "" if self.path is None else str(self.path)
             text = text_of(self, self._usual, self._is_mixed)
             cursor = self.textCursor().position()
-            draft = Draft(self.title, path, text, self._file.has_bom, cursor)
+            file = self._file
+            draft = Draft(self.title, path, text, file.has_bom, cursor, file.stamp)
             self._recovery.keep(self._key, draft)
 
     def forget_draft(self) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 import platformdirs
 from PySide6.QtCore import QLockFile
 
+from edgedec.apps.editor.text_file import Stamp
 from edgedec.models.errors import ConfigError
 from edgedec.models.fields import Fields
 
@@ -29,13 +30,17 @@ _LOCK = "lock"
 
 @dataclass(frozen=True)
 class Draft:
-    """Unsaved text of a document. path: of its file; empty where it has none yet."""
+    """Unsaved text of a document. path: of its file; empty where it has none yet.
+
+    stamp: of the file as the text last knew it, so that later changes by others are seen.
+    """
 
     title: str
     path: str
     text: str
     has_bom: bool
     cursor: int
+    stamp: Stamp | None = None
 
     @classmethod
     def parse(cls, data: bytes) -> Draft | None:
@@ -48,6 +53,7 @@ class Draft:
                 read.text("text"),
                 read.flag("has_bom"),
                 read.integer("cursor", least=0),
+                read.optional("stamp", lambda key: _stamp(read.table(key))),
             )
         except (ValueError, RecursionError, ConfigError):
             return None
@@ -101,6 +107,14 @@ class Recovery:
 def new_key() -> str:
     """Returns a key for a document."""
     return secrets.token_hex(8)
+
+
+def _stamp(read: Fields) -> Stamp:
+    inode, mtime_ns, n_bytes = (
+        read.integer(key, least=least, most=2**64)
+        for key, least in (("inode", 0), ("mtime_ns", -(2**64)), ("n_bytes", 0))
+    )
+    return Stamp(inode, mtime_ns, n_bytes)
 
 
 def _locked(folder: Path) -> QLockFile | None:

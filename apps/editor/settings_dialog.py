@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from PySide6.QtCore import Signal
@@ -32,14 +33,16 @@ NO_SPELLING = "not looked at"
 
 
 class SettingsDialog(QDialog):
-    """Shows settings to be changed. changed: with all of them, after each change."""
+    """Shows settings to be changed.
+
+    changed: with what makes new settings of those that hold, after each change.
+    """
 
     changed = Signal(object)
 
     def __init__(self, settings: EditorSettings, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setWindowTitle("Settings")
-        self.settings = settings
         self.form = QFormLayout(self)
         typing = settings.typing
         self._choice("Offer", "trigger", list(_TRIGGERS.values()), _TRIGGERS[settings.trigger])
@@ -106,9 +109,10 @@ class SettingsDialog(QDialog):
             value = "" if value == NO_SPELLING else value
         elif name == "trigger":
             value = next(one for one, text in _TRIGGERS.items() if text == value)
-        if hasattr(self.settings, name):
-            self.settings = replace(self.settings, **{name: value})
-        else:
-            typing = replace(self.settings.typing, **{name: value})
-            self.settings = replace(self.settings, typing=typing)
-        self.changed.emit(self.settings)
+        self.changed.emit(partial(_with, name, value))
+
+
+def _with(name: str, value: Any, settings: EditorSettings) -> EditorSettings:
+    if hasattr(settings, name):
+        return replace(settings, **{name: value})
+    return replace(settings, typing=replace(settings.typing, **{name: value}))

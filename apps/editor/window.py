@@ -13,7 +13,6 @@ from PySide6.QtWidgets import (
     QApplication,
     QFileDialog,
     QMainWindow,
-    QMenu,
     QTabWidget,
     QVBoxLayout,
     QWidget,
@@ -22,6 +21,7 @@ from PySide6.QtWidgets import (
 from edgedec.apps.editor import questions
 from edgedec.apps.editor.document_edit import DocumentEdit, Mode
 from edgedec.apps.editor.find_bar import FindBar
+from edgedec.apps.editor.menus import add_menu
 from edgedec.apps.editor.models_dialog import ModelsDialog
 from edgedec.apps.editor.questions import Answer
 from edgedec.apps.editor.recovery import Recovery
@@ -36,9 +36,6 @@ from edgedec.apps.editor.tray import Tray, make_icon
 from edgedec.models.errors import EdgedecError
 from edgedec.runtime.decoding.strategy import TARGET
 from edgedec.widgets import Suggester
-
-_Item = tuple[str, QKeySequence.StandardKey | str, Callable[[], object]]
-"""A text in a menu, its keys, and what is done."""
 
 _REMARK_MS = 15_000
 
@@ -189,8 +186,10 @@ class EditorWindow(QMainWindow):
 
     def show_settings(self) -> None:
         """Opens the settings."""
+        if self.settings_dialog is not None:
+            self.settings_dialog.deleteLater()
         self.settings_dialog = SettingsDialog(self.settings, self)
-        self.settings_dialog.changed.connect(self.change)
+        self.settings_dialog.changed.connect(lambda change: self.change(change(self.settings)))
         self.settings_dialog.show()
 
     def closeEvent(self, event: QCloseEvent) -> None:  # noqa: N802
@@ -235,8 +234,9 @@ class EditorWindow(QMainWindow):
         self.setStatusBar(self.strip)
 
     def _make_menus(self) -> None:
-        key = QKeySequence.StandardKey
-        self._menu(
+        bar, key = self.menuBar(), QKeySequence.StandardKey
+        add_menu(
+            bar,
             "&File",
             ("&New", key.New, lambda: self.new()),
             ("&Open…", key.Open, self._ask_for_files),
@@ -245,19 +245,22 @@ class EditorWindow(QMainWindow):
             ("&Close", key.Close, self._on_current(self.close_document)),
             ("&Quit", key.Quit, self.close),
         )
-        self._menu(
+        add_menu(
+            bar,
             "&Edit",
             ("&Undo", "", self._on_current(DocumentEdit.undo)),
             ("&Redo", "", self._on_current(DocumentEdit.redo)),
             ("&Find and replace", key.Find, self.find_bar.begin),
             ("Find &next", key.FindNext, self.find_bar.find_next),
         )
-        self._menu(
+        add_menu(
+            bar,
             "&View",
             ("&Prose or code", "Ctrl+M", self._turn_mode),
             ("&Light or dark", "Ctrl+Shift+D", self._turn_theme),
         )
-        suggestions = self._menu(
+        suggestions = add_menu(
+            bar,
             "&Suggestions",
             ("&Models…", "", self.show_models),
             ("&Settings…", key.Preferences, self.show_settings),
@@ -266,15 +269,6 @@ class EditorWindow(QMainWindow):
         self.pausing.setShortcut("Ctrl+Shift+P")
         self.pausing.toggled.connect(self.pause)
         suggestions.addAction(self.pausing)
-
-    def _menu(self, title: str, *items: _Item) -> QMenu:
-        menu = self.menuBar().addMenu(title)
-        for text, keys, action in items:
-            item = QAction(text, self)
-            item.setShortcut(keys)
-            item.triggered.connect(_without_argument(action))
-            menu.addAction(item)
-        return menu
 
     def _on_current(self, action: Callable[[DocumentEdit], object]) -> Callable[[], None]:
         """Returns ``action`` on the document that is seen then, if there is one."""
@@ -389,12 +383,3 @@ class EditorWindow(QMainWindow):
         self.show()
         self.raise_()
         self.activateWindow()
-
-
-def _without_argument(action: Callable[[], object]) -> Callable[[bool], None]:
-    """Returns ``action`` as a signal with an argument calls it."""
-
-    def act(is_checked: bool) -> None:
-        action()
-
-    return act

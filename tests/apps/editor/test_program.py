@@ -20,6 +20,7 @@ from PySide6.QtTest import QTest  # isort: skip
 
 from edgedec.apps.editor.recovery import Draft, Recovery
 from edgedec.apps.editor.settings import EditorSettings
+from edgedec.apps.editor.text_file import Stamp
 from edgedec.apps.editor.window import EditorWindow
 from edgedec.autocomplete import AutocompleteConfig
 
@@ -158,6 +159,26 @@ def test_what_was_left_behind_is_asked_about(
         assert window.current.textCursor().position() == 2
     window.close()
     until(lambda: bool(list((tmp_path / "state").glob("*/key.json"))) is is_left)
+
+
+@pytest.mark.parametrize("by_another", [False, True])
+def test_what_others_wrote_since_is_not_overwritten_unasked(
+    tmp_path: Path, open_window: Callable[..., EditorWindow], by_another: bool
+) -> None:
+    (path := tmp_path / "a.txt").write_text("before")
+    before = Recovery(tmp_path / "state")
+    before.keep("key", Draft("a.txt", str(path), "mine", False, 0, Stamp.of(path)))
+    before.close(is_kept=True)
+    if by_another:
+        path.write_text("of another program")
+    window = open_window()
+    answer("Open")
+    window.open_left_behind()
+    assert window.current is not None
+    assert window.current.toPlainText() == "mine"
+    assert window.current.is_changed_on_disk is by_another
+    window.current.document().setModified(False)
+    window.close()
 
 
 def test_what_another_editor_has_open_is_not_taken(tmp_path: Path) -> None:

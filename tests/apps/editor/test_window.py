@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from .conftest import answer, until  # first: it skips where there is no PySide6
 
-from PySide6.QtCore import QMimeData, QPointF, Qt, QUrl  # isort: skip
+from PySide6.QtCore import QEvent, QMimeData, QPointF, Qt, QUrl  # isort: skip
 from PySide6.QtGui import QDropEvent
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QCheckBox, QComboBox, QSpinBox
+from PySide6.QtWidgets import QApplication, QCheckBox, QComboBox, QDialog, QSpinBox
 
 from edgedec.apps.editor.document_edit import DocumentEdit, Mode
 from edgedec.apps.editor.settings import EditorSettings, SettingsFile
@@ -236,6 +237,20 @@ def test_settings_have_effect_at_once_and_are_remembered(
     assert kept == window.settings
     assert (kept.font_size, kept.theme, kept.typing.is_block) == (21, "dark", True)
     dialog.close()
+
+
+def test_what_changes_beside_an_open_dialog_stays_changed(window: EditorWindow) -> None:
+    window.show_settings()
+    window.change(replace(window.settings, theme="dark", bundle="other.edgedec"))
+    dialog = window.settings_dialog
+    assert dialog is not None
+    dialog.findChild(QSpinBox, "font_size").setValue(23)
+    settings = window.settings
+    assert (settings.theme, settings.bundle, settings.font_size) == ("dark", "other.edgedec", 23)
+    window.show_settings()
+    QTest.qWait(1)
+    QApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
+    assert len(window.findChildren(QDialog)) == 1
 
 
 def test_settings_that_make_no_sense_are_told(tmp_path: Path) -> None:
