@@ -17,12 +17,15 @@ Amount = Callable[[int, int], str]
 
 _REDRAW_S = 0.05
 
+_LINE_S = 60.0
+"""Between two lines about the same work, where there is no terminal."""
+
 
 class ProgressBars:
     """One bar per phase, gone once closed.
 
-    Where there is no terminal to draw on there is nothing to see; with ``has_lines``, one plain
-    line per phase.
+    Where there is no terminal to draw on there is a plain line each minute; with ``has_lines``, one
+    when a phase begins, too.
     """
 
     def __init__(self, amount: Amount, has_lines: bool = False) -> None:
@@ -30,7 +33,7 @@ class ProgressBars:
         self._has_lines = has_lines
         self._tasks: dict[str, TaskID] = {}
         self._phases: set[str] = set()
-        self._drawn_s = 0.0
+        self._drawn_s = time.monotonic()
         self._progress = None if is_plain() else _make_bars()
 
     def __enter__(self) -> Self:
@@ -51,12 +54,11 @@ class ProgressBars:
         if self._progress is not None:
             self._progress.stop()
 
-    def report(self, phase: str, done: int, total: int) -> None:
-        """Shows how much of ``phase`` is done, of how much (0: unknown)."""
+    def report(self, phase: str, done: int, total: int, detail: str = "") -> None:
+        """Shows how much of ``phase`` is done, of how much (0: unknown), and what it came to."""
+        amount = ", ".join(filter(None, [self._amount(done, total) if total else "", detail]))
         if self._progress is None:
-            if self._has_lines and phase not in self._phases:
-                note(f"{phase} ...")
-            self._phases.add(phase)
+            self._report_line(phase, amount)
             return
         is_new = phase not in self._tasks
         if is_new:
@@ -67,16 +69,31 @@ class ProgressBars:
         if is_new or done >= total or now_s - self._drawn_s > _REDRAW_S:
             self._drawn_s = now_s
             self._progress.update(
-                self._tasks[phase],
-                completed=done,
-                total=total or None,
-                amount=self._amount(done, total) if total else "",
+                self._tasks[phase], completed=done, total=total or None, amount=amount
             )
+
+    def _report_line(self, phase: str, amount: str) -> None:
+        now_s, is_new = time.monotonic(), phase not in self._phases
+        self._phases.add(phase)
+        if is_new and self._has_lines:
+            note(f"{phase} ...")
+        elif now_s - self._drawn_s > _LINE_S:
+            note(f"{phase}: {amount}" if amount else f"{phase} ...")
+        else:
+            return
+        self._drawn_s = now_s
 
 
 def _make_bars() -> Progress:
     # Imported where there is a terminal, for it delays the first token.
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     from edgedec.apps.consoles import err
 
@@ -86,6 +103,8 @@ def _make_bars() -> Progress:
         BarColumn(bar_width=30),
         TextColumn("{task.fields[amount]}"),
         TimeElapsedColumn(),
+        TextColumn("<"),
+        TimeRemainingColumn(),
         console=err,
         transient=True,
     )

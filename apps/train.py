@@ -13,12 +13,13 @@ import typer
 from edgedec.apps import options
 from edgedec.apps.option_groups import takes_groups
 from edgedec.apps.progress import ProgressBars, count_amount
-from edgedec.apps.terminal import print_json, stops_on_interrupt, write_out
+from edgedec.apps.terminal import note, print_json, stops_on_interrupt, write_out
 from edgedec.apps.training.options import TrainingOptions
 from edgedec.models.errors import ConfigError
 
 if TYPE_CHECKING:
     from edgedec.apps.training.head import HeadJob
+    from edgedec.export.heads.training import OnProgress
 
 _HELP = """Fit what makes a bundle's models quicker, and put it into the bundle.
 
@@ -119,7 +120,7 @@ def kv(
     if (exit_layer is not None) + draft + auxiliary > 1:
         raise ConfigError("--exit, --draft and --auxiliary are three kinds of maps: choose one")
     stopping = Event()
-    with ProgressBars(count_amount) as bars, stops_on_interrupt(stopping.set):
+    with ProgressBars(count_amount, has_lines=True) as bars, stops_on_interrupt(stopping.set):
         if draft or auxiliary:
             kind = DRAFT_KV_MAPS if draft else AUXILIARY_KV_MAPS
             entry, text = train_model_maps(job, kind, bars.report, stopping.is_set)
@@ -185,7 +186,7 @@ def head(
 
     A new bundle has all of the old one, and the head. Texts like those that the model shall write
     serve best. Ctrl-C keeps the best head so far (exit code 130); the same command goes on where
-    one that was killed ended. Needs torch: pip install 'edgedec[train]'.
+    one that was killed ended. Needs torch: pip install 'edgedec\\[train]'.
 
     Examples:
 
@@ -326,7 +327,7 @@ def joint(
     predicted rows, the smaller model's own, and the error of keys and values. A new bundle has all
     of the old one, and what was trained: what loses least on texts that are only measured with.
     Ctrl-C keeps the best so far (exit code 130); the same command goes on where one that was killed
-    ended. Needs torch: pip install 'edgedec[train]', and memory for both models as floats.
+    ended. Needs torch: pip install 'edgedec\\[train]', and memory for both models as floats.
 
     Examples:
 
@@ -351,13 +352,19 @@ def _train_head(job: HeadJob, is_json: bool) -> None:
 
 
 def _run(
-    train_it: Callable[[Callable[[str, int, int], None], Callable[[], bool]], Report],
+    train_it: Callable[[OnProgress, Callable[[], bool]], Report],
     is_json: bool,
 ) -> None:
     """Trains with progress on the terminal, until Ctrl-C, and prints the report."""
     stopping = Event()
-    with ProgressBars(count_amount) as bars, stops_on_interrupt(stopping.set):
-        report = train_it(bars.report, stopping.is_set)
+    with ProgressBars(count_amount, has_lines=True) as bars, stops_on_interrupt(stopping.set):
+        try:
+            report = train_it(bars.report, stopping.is_set)
+        except ConfigError as error:
+            if not stopping.is_set():
+                raise
+            note(f"stopped before there was anything to keep: {error}")
+            raise typer.Exit(130) from None
     if is_json:
         print_json(report.to_dict())
     else:

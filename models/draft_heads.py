@@ -133,9 +133,7 @@ def read_head(name: str, fields: Fields) -> HeadEntry:
     head = read_model_entry(name, fields.table("head"))
     if head.kind != DRAFT_MODEL or not head.config.trimmed_head_size:
         fields.refuse_with("head", f"is a {head.kind} model, expected a draft with a trimmed head")
-    held_out, is_trained = fields.numbers("held_out"), kind != EXIT
-    if is_trained != bool(held_out) or not all(0 <= share <= 1 for share in held_out):
-        fields.fail("held_out", list(held_out), "shares of 0 to 1")
+    is_trained = kind != EXIT
     return HeadEntry(
         kind=kind,
         model=fields.text("model"),
@@ -143,7 +141,7 @@ def read_head(name: str, fields: Fields) -> HeadEntry:
         hidden_layers=fields.integers("hidden_layers", 0, 10_000),
         corpus=fields.text("corpus"),
         n_tokens=fields.integer("n_tokens", least=int(is_trained), most=_MAX_COUNT),
-        held_out=held_out,
+        held_out=read_shares(fields, is_trained),
     )
 
 
@@ -311,3 +309,11 @@ def _light(ops: HeadOps[T], config: ModelConfig, kind: str, heads: Sequence[int]
         up = ops.linear(z, f"{prefix}.up_proj.weight")
         x = ops.add(x, ops.linear(ops.gate(gate, up), f"{prefix}.down_proj.weight"))
     return ops.linear(ops.select_rows(x), "lm_head.weight")
+
+
+def read_shares(fields: Fields, is_trained: bool) -> tuple[float, ...]:
+    """Returns ``held_out``, which heads that were trained have, each from 0 to 1."""
+    held_out = fields.numbers("held_out")
+    if is_trained != bool(held_out) or not all(0 <= share <= 1 for share in held_out):
+        fields.fail("held_out", list(held_out), "shares of 0 to 1")
+    return held_out

@@ -30,7 +30,7 @@ class Corpus:
         """
         for turn in range(_ROUNDS):
             for path in corpus_files(self.paths):
-                text = _text_of(path)
+                text = text_of(path)
                 if text is None:
                     self.n_skipped += turn == 0
                     continue
@@ -71,7 +71,8 @@ def corpus_key(paths: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-def _text_of(path: Path) -> str | None:
+def text_of(path: Path) -> str | None:
+    """Returns the beginning of a file, or None where it is no UTF-8 text or cannot be read."""
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_FILE_BYTES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgedec.apps.training.head_check import share_drafted
 from edgedec.apps.training.options import Clock, TrainingOptions, needs_train_extra
@@ -14,6 +14,9 @@ from edgedec.export.bundle import check_destination
 from edgedec.export.heads.feature_file import held_out_of
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import BundleManifest, read_manifest
+
+if TYPE_CHECKING:
+    from edgedec.export.heads.training import OnProgress
 
 _TOKENIZER = "tokenizer.json"
 
@@ -94,7 +97,7 @@ class DraftReport:
 
 
 def train_bundle_draft(
-    job: DraftJob, report: Callable[[str, int, int], None], is_stopping: Callable[[], bool]
+    job: DraftJob, report: OnProgress, is_stopping: Callable[[], bool]
 ) -> DraftReport:
     """Writes the bundle that ``job`` asks for.
 

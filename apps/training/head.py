@@ -26,6 +26,7 @@ from edgedec.models.model_entry import ModelEntry
 
 if TYPE_CHECKING:
     from edgedec.export.heads.train_head import HeadPlan
+    from edgedec.export.heads.training import OnProgress
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,10 @@ class HeadJob:
             raise ConfigError(
                 f"a head's file is quantised as {' or '.join(FILE_SCHEMES)}, got {self.scheme}: "
                 "choose one with --quantization"
+            )
+        if self.head_file is not None and not self.head_file.absolute().parent.is_dir():
+            raise ConfigError(
+                f"cannot write {self.head_file}: there is no such folder; make it first"
             )
         self.options.check(self.replay)
 
@@ -125,7 +130,7 @@ class HeadReport:
 
 
 def train_bundle_head(
-    job: HeadJob, report: Callable[[str, int, int], None], is_stopping: Callable[[], bool]
+    job: HeadJob, report: OnProgress, is_stopping: Callable[[], bool]
 ) -> HeadReport:
     """Writes the bundle that ``job`` asks for.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgedec.apps.training.corpus import Corpus
 from edgedec.apps.training.options import Clock, needs_train_extra
-from edgedec.export.bundle import check_destination
+from edgedec.export.bundle import check_destination, writing_to
 from edgedec.models.kv_maps import MapsEntry
 from edgedec.models.manifest import read_manifest
 from edgedec.runtime.cores.machine import physical_cores
@@ -18,6 +18,7 @@ from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
 
 if TYPE_CHECKING:
+    from edgedec.export.heads.training import OnProgress
     from edgedec.export.joint.train_maps import Score
 
 WINDOW = 256
@@ -91,7 +92,7 @@ class JointReport:
 
 
 def train_bundle_maps(
-    job: JointJob, report: Callable[[str, int, int], None], is_stopping: Callable[[], bool]
+    job: JointJob, report: OnProgress, is_stopping: Callable[[], bool]
 ) -> JointReport:
     """Writes the bundle that ``job`` asks for.
 
@@ -104,6 +105,8 @@ def train_bundle_maps(
         from edgedec.export.heads.training import TrainingPlan
         from edgedec.export.joint.train_maps import maps_of, put_maps, train_maps
     check_destination(job.output, job.force)
+    with writing_to(job.output):
+        job.output.absolute().parent.mkdir(parents=True, exist_ok=True)
     manifest = read_manifest(job.bundle)
     maps_of(manifest)  # complains before anything is read
     is_over = Clock(job.minutes, is_stopping).is_over

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgedec.apps.training.corpus import corpus_files
+from edgedec.apps.training.corpus import corpus_files, text_of
 from edgedec.apps.training.kv_progress import N_SINKS, FitFile, ReadSoFar, gather
 from edgedec.export.kv_maps import LayerMaps, normed
 from edgedec.models.config import ModelConfig
@@ -21,8 +21,6 @@ from edgedec.runtime.sessions.token_tree import TokenTree
 
 WINDOW = 1024
 """Tokens that are read at once, as one text."""
-
-_MAX_FILE_BYTES = 1 << 20
 
 OnProgress = Callable[[str, int, int], None]
 
@@ -53,9 +51,7 @@ def corpus_windows(
     for path in corpus_files(paths):
         if n_left <= 0:
             return
-        try:
-            text = path.read_bytes()[:_MAX_FILE_BYTES].decode("utf-8")
-        except (OSError, UnicodeDecodeError):
+        if (text := text_of(path)) is None:
             continue
         tokens = encode(text[: 8 * WINDOW])[: min(WINDOW, context, n_left)]
         if len(tokens) > 2 * N_SINKS:

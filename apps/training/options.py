@@ -102,7 +102,13 @@ class Clock:
     """Says when a training is over: its minutes are, counted from now on, or somebody stops it."""
 
     def __init__(self, minutes: float | None, is_stopping: Callable[[], bool]) -> None:
-        """minutes: None where there is no end."""
+        """minutes: None where there is no end.
+
+        Raises:
+            ConfigError: ``minutes`` is no number.
+        """
+        if minutes is not None and math.isnan(minutes):
+            raise ConfigError("--minutes is nan, expected a number: leave it away for no end")
         self.is_stopping = is_stopping
         self._started_s = time.monotonic()
         self._most_s = math.inf if minutes is None else 60 * minutes

@@ -37,7 +37,8 @@ def features_of(
 ) -> Iterator[tuple[FeatureFile, int]]:
     """Yields the features that ``output`` learns from, and how many files were skipped.
 
-    They are removed in the end, unless they are to be kept, or the training was stopped or failed.
+    They are removed in the end, unless they are to be kept, or the training was stopped or failed
+    though there was something to learn from.
 
     replay: texts that `run --adapt` kept. layers: whose hidden states are read.
 
@@ -66,9 +67,13 @@ def features_of(
         reader.read(chain(replayed, corpus.windows(encode)), n_most - n_own)
         answers = OwnAnswers(bundle, manifest, options.temperature, report, clock.is_reading_over)
         reader.write(_prompts(texts, prompts, engine), n_own, answers)
-    yield file, corpus.n_skipped
-    if options.features is None and not clock.is_stopping():
-        shutil.rmtree(folder, ignore_errors=True)
+    is_over = False
+    try:
+        yield file, corpus.n_skipped
+        is_over = not clock.is_stopping()
+    finally:
+        if options.features is None and (is_over or not file.n_tokens):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _prompts(texts: Sequence[Path], prompts: list[Path], engine: Engine) -> Iterator[list[int]]:

@@ -46,6 +46,21 @@ def held_out_of(texts: Sequence[TextFeatures]) -> list[TextFeatures]:
     return [text for i, text in enumerate(texts) if i % HELD_OUT == 1]
 
 
+def parted(texts: Sequence[TextFeatures]) -> tuple[list[TextFeatures], list[TextFeatures]]:
+    """Returns the texts to train on, and those held out.
+
+    Raises:
+        ConfigError: There are too few texts.
+    """
+    held_out = held_out_of(texts)
+    if not held_out:
+        raise ConfigError(
+            f"the corpus has {len(texts)} texts that are long enough, expected at least 2: name "
+            "more of them"
+        )
+    return [text for i, text in enumerate(texts) if i % HELD_OUT != 1], held_out
+
+
 class FeatureFile:
     """Texts with their features, in a folder; those of other reading are not used, and removed."""
 

@@ -32,6 +32,7 @@ from edgedec.models.draft_heads import (
     feature_width,
     head_config,
     head_shapes,
+    read_shares,
 )
 from edgedec.models.errors import CheckpointError, ConfigError
 from edgedec.models.fields import Fields
@@ -185,7 +186,7 @@ def read_head_file(path: Path) -> HeadFile:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from None
-    except SafetensorError as error:
+    except (SafetensorError, AttributeError) as error:  # a type that NumPy does not have
         raise CheckpointError(
             f"{path.name} is no file of a draft head, or damaged ({error}): fetch it again, or "
             "write one with `edgedec train head --head-file`"
@@ -220,5 +221,5 @@ def _facts(path: Path, metadata: Mapping[str, str]) -> HeadFacts:
         scheme=scheme,
         corpus=fields.text("corpus"),
         n_tokens=fields.integer("n_tokens", least=1, most=2**62),
-        held_out=fields.numbers("held_out"),
+        held_out=read_shares(fields, is_trained=True),
     )

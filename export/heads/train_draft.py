@@ -22,7 +22,7 @@ from edgedec.export.heads.losses import LOSSES
 from edgedec.export.heads.progress_file import ProgressFile
 from edgedec.export.heads.torch_decoder import TorchDecoder
 from edgedec.export.heads.train_head import check_scheme
-from edgedec.export.heads.training import Lessons, Report, Trained, Trainer, TrainingPlan
+from edgedec.export.heads.training import Lessons, OnProgress, Trained, Trainer, TrainingPlan
 from edgedec.export.heads.variant import put_variant
 from edgedec.export.quantize import SCHEMES
 from edgedec.export.to_onnx.emit import emit_portable
@@ -107,7 +107,7 @@ def train_draft(
     origin: Origin,
     features: FeatureFile,
     plan: DraftPlan,
-    report: Report,
+    report: OnProgress,
     is_over: Callable[[], bool] = lambda: False,
 ) -> TrainedDraft:
     """Returns a draft model for the target model of ``manifest``, trained on its ``features``.

@@ -17,7 +17,7 @@ from edgedec.export.heads.files import head_model, write_head_files
 from edgedec.export.heads.head_file import HeadFacts, model_digest, write_head_file
 from edgedec.export.heads.progress_file import ProgressFile
 from edgedec.export.heads.torch_head import TorchHead
-from edgedec.export.heads.training import Lessons, Report, Trained, Trainer, TrainingPlan
+from edgedec.export.heads.training import Lessons, OnProgress, Trained, Trainer, TrainingPlan
 from edgedec.export.heads.variant import put_variant
 from edgedec.export.quantize import SCHEMES
 from edgedec.models.config import ModelConfig
@@ -91,7 +91,7 @@ def train_head(
     features: FeatureFile,
     n_layers: int,
     plan: HeadPlan,
-    report: Report,
+    report: OnProgress,
     is_over: Callable[[], bool] = lambda: False,
 ) -> TrainedHead:
     """Returns a head of the target model of ``bundle``, trained on ``features`` of ``n_layers``.

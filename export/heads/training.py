@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from edgedec.export.heads.feature_file import HELD_OUT, TextFeatures, held_out_of
+from edgedec.export.heads.feature_file import TextFeatures, parted
 from edgedec.export.heads.losses import Loss, cross_entropy
 from edgedec.export.heads.progress_file import ProgressFile
 from edgedec.export.heads.torch_head import TorchWeights
@@ -24,8 +24,15 @@ from edgedec.models.errors import ConfigError
 _SAVE_S = 60.0
 """Seconds of training that a kill may lose."""
 
-Report = Callable[[str, int, int], None]
+_LARGEST_RATE = 1e30  # which a float32 can hold
+
 Float32 = npt.NDArray[np.float32]
+
+
+class OnProgress(Protocol):
+    """Is told what is going on, steps done of how many, and what they came to so far."""
+
+    def __call__(self, phase: str, done: int, total: int, detail: str = "") -> None: ...
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,13 @@ class TrainingPlan:
     warmup: float = 0.05
     batch: int = 4
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.learning_rate <= _LARGEST_RATE:
+            raise ConfigError(
+                f"--learning-rate is {self.learning_rate}, expected more than 0 and at most "
+                f"{_LARGEST_RATE:g}: leave it away for the usual one"
+            )
 
 
 @dataclass(frozen=True)
@@ -91,12 +105,7 @@ class Lessons:
         Raises:
             ConfigError: There are too few texts.
         """
-        trained = [text for i, text in enumerate(texts) if i % HELD_OUT != 1]
-        held_out = held_out_of(texts)
-        if not held_out:
-            raise ConfigError(
-                f"the corpus has {len(texts)} texts, expected at least 2: name more of them"
-            )
+        trained, held_out = parted(texts)
         mass: dict[int, float] = {}
         for text in trained:
             ids, where = np.unique(text.top_ids, return_inverse=True)
@@ -155,10 +164,8 @@ class Trainer:
         self._before: float | None = None
         self._is_start_worth_keeping = is_start_worth_keeping
 
-    def run(self, report: Report, is_over: Callable[[], bool]) -> Trained:
+    def run(self, report: OnProgress, is_over: Callable[[], bool]) -> Trained:
         """Trains to the end, or until ``is_over``; returns the best weights.
-
-        report: called with what is going on, and steps done of how many.
 
         Raises:
             ConfigError: The loss was no number before anything was worth keeping.
@@ -174,7 +181,7 @@ class Trainer:
                 is_finite = False
                 break
             self._step += 1
-            report(f"train, loss {loss:.2f}", self._step, self._n_total)
+            report("train", self._step, self._n_total, self._standing(loss))
             if self._step % self._n_batches == 0:
                 self._measure()
             if time.monotonic() - saved_s > _SAVE_S or self._step % self._n_batches == 0:
@@ -182,14 +189,22 @@ class Trainer:
                 saved_s = time.monotonic()
         if is_finite:
             self._save()
-        if self._best is None and is_finite:
-            self._measure()
+            if self._best is None or self._step % self._n_batches:
+                self._measure()  # what the last epoch came to
         if self._best is None:
             raise ConfigError(
                 "the loss of the first epoch is no number: train with a smaller --learning-rate"
             )
         weights, measured = self._best
         return Trained(weights, measured, is_finite, self._before)
+
+    def _standing(self, loss: float) -> str:
+        """Returns how the training stands, in words."""
+        best = f", {self._told(self._best[1])}" if self._best else ""
+        return f"loss {loss:.2f}{best}"
+
+    def _told(self, measured: Measured) -> str:
+        return f"held out {measured.by_depth[0]:.1%}"
 
     def _train_step(self) -> float:
         epoch, at = divmod(self._step, self._n_batches)
@@ -210,9 +225,9 @@ class Trainer:
         return value
 
     def _schedule(self) -> float:
-        done = (self._step + 1) / self._n_total
-        warm = min(1.0, done / self._plan.warmup)
-        return warm * 0.5 * (1 + math.cos(math.pi * done))
+        n_total = self._n_total
+        warm = min(1.0, (self._step + 1) / n_total / self._plan.warmup)
+        return warm * 0.5 * (1 + math.cos(math.pi * self._step / n_total))
 
     def _loss(self, batch: Batch) -> Tensor:
         """Returns the distance from what the model says, over all steps."""

@@ -15,10 +15,17 @@ import numpy.typing as npt
 import torch
 
 from edgedec.export.heads.bundle_weights import BundleWeights
-from edgedec.export.heads.feature_file import HELD_OUT, TextFeatures, held_out_of
+from edgedec.export.heads.feature_file import TextFeatures, parted
 from edgedec.export.heads.progress_file import ProgressFile
 from edgedec.export.heads.torch_head import TorchWeights
-from edgedec.export.heads.training import Batch, Lessons, Measured, Report, Trainer, TrainingPlan
+from edgedec.export.heads.training import (
+    Batch,
+    Lessons,
+    Measured,
+    OnProgress,
+    Trainer,
+    TrainingPlan,
+)
 from edgedec.export.heads.variant import put_variant
 from edgedec.export.joint.stored_maps import read_maps
 from edgedec.export.joint.torch_maps import Losses, MappedModel
@@ -91,7 +98,7 @@ def train_maps(
     texts: Sequence[list[int]],
     plan: TrainingPlan,
     file: Path,
-    report: Report,
+    report: OnProgress,
     is_over: Callable[[], bool],
 ) -> TrainedMaps:
     """Returns the maps of ``bundle``, and the smaller model that they read, trained on ``texts``.
@@ -117,7 +124,8 @@ def train_maps(
     model = MappedModel(target.config, weights, n_most, maps, scales, reader)
     known = plan, entry, [list(text) for text in texts]
     trainer = _Trainer(model, lessons, plan, ProgressFile(file, known))
-    before = trainer.score()
+    report("measure", 0, 0)
+    before = trainer.start()
     trained = trainer.run(report, is_over)
     trainer.take(trained.weights)
     own = {name.removeprefix("reader/"): w for name, w in trained.weights.items() if name[0] == "r"}
@@ -134,7 +142,7 @@ def train_maps(
         own,
         lessons.n_tokens,
         before,
-        trainer.score(),
+        trainer.score_of(trained.measured),
         trained.is_finite,
     )
 
@@ -147,6 +155,17 @@ class _Trainer(Trainer):
     ) -> None:
         super().__init__(model, lessons, plan, file, is_start_worth_keeping=True)
         self._model = model
+        self._start: Score | None = None
+        self._scores = dict[float, Score]()
+
+    def start(self) -> Score:
+        """Returns what is lost before the training."""
+        self._start = self.score()
+        return self._start
+
+    def score_of(self, measured: Measured) -> Score:
+        """Returns what is lost with the weights it has, which were ``measured`` now or long ago."""
+        return self._scores.get(measured.by_depth[0]) or self.score()
 
     @torch.no_grad()
     def score(self) -> Score:
@@ -164,6 +183,9 @@ class _Trainer(Trainer):
             for name, parameter in self._model.trained().items():
                 parameter.copy_(torch.from_numpy(weights[name]))
 
+    def _told(self, measured: Measured) -> str:
+        return f"held out {-math.log(measured.by_depth[0]):.2f}"
+
     def _losses(self, batch: Batch) -> Losses:
         found: Losses = self._model(batch.tokens, batch.is_real)
         return found
@@ -173,7 +195,10 @@ class _Trainer(Trainer):
 
     def _measured(self) -> Measured:
         # One number that is larger where less is lost, in the place of a share of drafts.
-        return Measured((math.exp(-self.score().total),), 1.0, {})
+        score = self._start if self._start and self._step == 0 else self.score()
+        share = math.exp(-score.total)
+        self._scores[share] = score
+        return Measured((share,), 1.0, {})
 
 
 def _lessons(texts: Sequence[list[int]], vocab_size: int) -> Lessons:
@@ -188,12 +213,7 @@ def _lessons(texts: Sequence[list[int]], vocab_size: int) -> Lessons:
         )
         for text in texts
     ]
-    held_out = held_out_of(read)
-    if not held_out:
-        raise ConfigError(
-            f"the corpus has {len(texts)} texts, expected at least 2: name more of them"
-        )
-    trained = [text for i, text in enumerate(read) if i % HELD_OUT != 1]
+    trained, held_out = parted(read)
     ids = np.arange(vocab_size)
     return Lessons(trained, held_out, ids, ids[:0])
 

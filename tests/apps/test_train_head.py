@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from edgedec.apps.training.corpus import Corpus
+from edgedec.apps.training.kv import corpus_windows
 from edgedec.models.errors import ConfigError
 
 from .conftest import Cli
@@ -47,6 +50,8 @@ def test_a_character_cut_in_two_is_no_reason_to_skip(tmp_path: Path) -> None:
     corpus = Corpus((tmp_path / "long.txt",), 10_000)
     assert len(list(corpus.windows(letters))) > 0
     assert corpus.n_skipped == 0
+    (window,) = corpus_windows(corpus.paths, letters, 10_000)
+    assert window[:2] == letters("aé")
 
 
 def test_a_corpus_that_is_not_there(tmp_path: Path) -> None:
@@ -73,6 +78,14 @@ def test_what_cannot_be_trained(cli: Cli, smollm2_bundle: Path, tmp_path: Path) 
     assert "has no draft head, expected one of the kind hydra" in (
         cli(*asked, "--kind", "hydra", "--continue").error
     )
+    light = (*asked, "--kind", "hydra")
+    assert "expected more than 0 and at most 1e+30" in cli(*light, "--learning-rate", "inf").error
+    assert "--minutes is nan, expected a number" in cli(*light, "--minutes", "nan").error
+    into = tmp_path / "nowhere" / "head.safetensors"
+    assert "there is no such folder" in cli(*light, "--head-file", into).error
+    unread = (*asked[:4], tmp_path, *asked[5:], "--kind", "hydra")
+    assert "the corpus has 0 texts" in cli(*unread).error
+    assert list(tmp_path.iterdir()) == []
     draft = (*asked[:1], "draft", *asked[2:])
     assert "--layers N, or as another model, --from BUNDLE" in cli(*draft).error
     assert "--layers is 31, expected 1 to 30" in cli(*draft, "--layers", "31").error
@@ -82,3 +95,27 @@ def test_what_cannot_be_trained(cli: Cli, smollm2_bundle: Path, tmp_path: Path) 
     (tmp_path / "new" / "mine").touch()
     assert "exists already" in cli(*asked).error
     assert sorted(tmp_path.iterdir()) == [tmp_path / "new"]
+
+
+@pytest.mark.e2e
+def test_stopped_before_there_was_anything_to_learn(
+    cli: Cli, smollm2_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch", reason="needs the extra train")
+    read = Corpus.windows
+
+    def stopped(
+        self: Corpus, encode: Callable[[str], list[int]]
+    ) -> Iterator[tuple[str, list[int]]]:
+        signal.raise_signal(signal.SIGINT)
+        yield from read(self, encode)
+
+    monkeypatch.setattr(Corpus, "windows", stopped)
+    output = tmp_path / "head.edgedec"
+    done = cli(
+        "train", "head", smollm2_bundle, "--kind", "medusa", "--corpus", Path(__file__).parent,
+        "-o", output,
+    )  # fmt: skip
+    assert done.exit_code == 130
+    assert "stopped before there was anything to keep" in done.err
+    assert not output.exists()

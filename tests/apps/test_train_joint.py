@@ -82,7 +82,7 @@ def spoil(bundle: Path, kind: str, out: Path, rng: np.random.Generator) -> None:
 def test_training_lowers_what_is_lost_on_other_texts(
     cli: Cli, bundles: dict[str, Path], tmp_path: Path, kind: str
 ) -> None:
-    bundle, out = bundles[kind], tmp_path / "out.edgedec"
+    bundle, out = bundles[kind], tmp_path / "new" / "out.edgedec"
     done = cli("train", "joint", bundle, "-o", out, "--corpus", CORPUS, *ASKED, "--json")
     assert done.exit_code == 0, done.err
     before, after = done.json["before"], done.json["after"]
@@ -98,7 +98,7 @@ def test_training_lowers_what_is_lost_on_other_texts(
     changed = {path for path in new.files if new.files[path] != old.files.get(path)}
     expected = {*new.auxiliary[kind].files, *(["draft/weights.bin"] if is_read else [])}
     assert changed == expected - {new.auxiliary[kind].graph}  # the maps are as many as before
-    assert [path.name for path in tmp_path.iterdir()] == ["out.edgedec"]
+    assert list(out.parent.iterdir()) == [out]
     assert cli("inspect", out, "--verify").exit_code == 0
     asked = ("run", out, PROMPT, "--raw", "-n", 12, "--method", "plain", "--json")
     exact, found = (cli(*asked, "--prefill", mode).json for mode in ("exact", "progressive"))
@@ -122,6 +122,16 @@ def trained(
     return joint.train_maps(bundle, manifest, texts, plan, file, report, lambda: False)
 
 
+def noting(steps: list[int]) -> Any:
+    """Returns what is told of a training, which notes its steps."""
+
+    def report(phase: str, done: int, total: int, detail: str = "") -> None:
+        if phase == "train":
+            steps.append(done)
+
+    return report
+
+
 @pytest.mark.robustness
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_killed_training_goes_on_where_it_ended(
@@ -129,14 +139,14 @@ def test_a_killed_training_goes_on_where_it_ended(
 ) -> None:
     whole = trained(bundles[kind], tmp_path / "whole.npz")
 
-    def killed(_: str, step: int, __: int) -> None:
+    def killed(_: str, step: int, *__: object) -> None:
         if step == 7:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         trained(bundles[kind], tmp_path / "a.npz", killed)
     steps: list[int] = []
-    again = trained(bundles[kind], tmp_path / "a.npz", lambda _, step, __: steps.append(step))
+    again = trained(bundles[kind], tmp_path / "a.npz", noting(steps))
     assert steps[0] == 5  # the first epoch was kept
     assert (again.before, again.after) == (whole.before, whole.after)
     for one, two in zip(whole.maps, again.maps, strict=True):
@@ -144,6 +154,20 @@ def test_a_killed_training_goes_on_where_it_ended(
         assert np.array_equal(one.bias, two.bias)
     assert whole.reader.keys() == again.reader.keys()
     assert all(np.array_equal(whole.reader[name], again.reader[name]) for name in whole.reader)
+
+
+def test_time_that_ends_within_an_epoch_is_not_lost(
+    bundles: dict[str, Path], tmp_path: Path
+) -> None:
+    manifest, texts = parts(bundles[KV_MAPS])
+    plan = TrainingPlan(1, learning_rate=3e-3, batch=1, seed=3)
+    steps: list[int] = []
+    found = joint.train_maps(
+        bundles[KV_MAPS], manifest, texts, plan, tmp_path / "a.npz",
+        noting(steps), lambda: len(steps) == 6,
+    )  # fmt: skip
+    assert steps == [1, 2, 3, 4, 5, 6]
+    assert found.after.total < found.before.total
 
 
 @pytest.mark.robustness
@@ -194,7 +218,7 @@ def test_what_cannot_be_trained(
     asked = ("-o", tmp_path / "out.edgedec", "--corpus", CORPUS)
     assert "has no KV maps to begin with" in cli("train", "joint", smollm2_bundle, *asked).error
     few = cli("train", "joint", bundles[KV_MAPS], *asked, "--max-tokens", 20).error
-    assert "the corpus has 0 texts, expected at least 2" in few
+    assert "the corpus has 0 texts that are long enough, expected at least 2" in few
     manifest = read_manifest(bundles[AUXILIARY_KV_MAPS])
     draft = manifest.models["draft"]
     formats = dict(draft.tensor_formats, **{"layers.0.mlp.up_proj.weight": "q4_k"})

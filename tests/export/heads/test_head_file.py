@@ -132,6 +132,7 @@ SCALES = "layers.0.mlp.up_proj.weight.scales"
         ({"hidden_layers": [1, 2, 3]}, {}, "hidden layer 3 does not exist|expected"),
         ({"n_heads": 10**6}, {}, "n_heads is 1000000"),
         ({"more": 1}, {}, "more"),
+        ({"held_out": [7.5]}, {}, "held_out is a list of 1, expected shares"),
         ({}, {CODES: None}, f"{CODES} is nothing"),
         ({}, {CODES: np.zeros((3, 3), np.uint8)}, f"{CODES} is uint8"),
         ({}, {CODES: np.zeros((48, 16), np.int32)}, f"{CODES} is int32"),

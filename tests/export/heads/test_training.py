@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from edgedec.export.heads.feature_file import (  # noqa: E402
     FeatureFile,
     TextFeatures,
 )
-from edgedec.export.heads.training import Lessons  # noqa: E402
+from edgedec.export.heads.training import Lessons, TrainingPlan  # noqa: E402
 
 from .head_parts import (  # noqa: E402
     LAYERS,
@@ -39,7 +40,7 @@ from .head_parts import (  # noqa: E402
 def test_training_learns(
     bundle: Path, texts: list[TextFeatures], head: heads.TrainedHead, tmp_path: Path
 ) -> None:
-    losses: list[float] = []
+    told: list[str] = []
     file = feature_file(tmp_path, texts)
     heads.train_head(
         bundle,
@@ -47,14 +48,25 @@ def test_training_learns(
         file,
         len(LAYERS),
         plan_of(),
-        lambda what, done, total: losses.append(float(what.rpartition(" ")[2])),
+        lambda phase, done, total, detail="": told.append(detail),
     )
+    losses = [float(detail.split()[1].rstrip(",")) for detail in told]
+    assert ", held out " in told[-1]
     assert head.trained.measured.by_depth[0] > 0.5
     assert losses[-1] < 0.7 * losses[0]
     measured = head.trained.measured
     assert len(measured.by_depth) == 3
     assert set(measured.by_kind) == {".b"}
     assert 0 < measured.covered <= 1
+
+
+def test_a_single_step_teaches_something(
+    bundle: Path, texts: list[TextFeatures], tmp_path: Path
+) -> None:
+    plan = plan_of(n_epochs=1, batch=len(texts))
+    untouched = trained(bundle, tmp_path / "0", texts, plan, 0)
+    after = trained(bundle, tmp_path / "1", texts, plan)
+    assert any((after.weights[name] != w).any() for name, w in untouched.weights.items())
 
 
 def test_quantising_costs_little(
@@ -213,6 +225,12 @@ def test_a_head_that_learns_nothing_better_stays(
     kept = trained(whole, tmp_path / "1", texts, wild)
     for name, values in untouched.weights.items():
         np.testing.assert_array_equal(kept.weights[name], values, err_msg=name)
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, 1e300, math.inf, math.nan])
+def test_learning_rates_have_bounds(rate: float) -> None:
+    with pytest.raises(ConfigError, match="expected more than 0 and at most"):
+        TrainingPlan(learning_rate=rate)
 
 
 def test_too_few_texts(bundle: Path, texts: list[TextFeatures], tmp_path: Path) -> None:
