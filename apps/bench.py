@@ -210,7 +210,7 @@ def bench_passes(
 ) -> None:
     """Measures passes and prints what was found."""
     tests = passes.tests()
-    draw = find_plotter("benchmarks.plot") if printing.plot is not None else None
+    draw = find_plotter("benchmarks.plot", printing.plot)
     manifest = read_manifest(bundle)
     outcome = run_bench(bundle, manifest, tests, plan, rivals)
     if outcome.measurement.noisy() and not printing.allow_noise:

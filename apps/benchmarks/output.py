@@ -32,18 +32,28 @@ class Printing:
     allow_noise: bool = False
 
 
-def find_plotter(module: str) -> Any:
-    """Returns the function of a module below `edgedec.apps` that draws.
+def find_plotter(module: str, path: Path | None) -> Any:
+    """Returns the function of a module below `edgedec.apps` that draws; None for no ``path``.
 
     Raises:
-        ConfigError: matplotlib is missing, which had better be known before anything runs.
+        ConfigError: matplotlib is missing, or the picture cannot be, which had better be known
+            before anything runs.
     """
+    if path is None:
+        return None
+    if not path.absolute().parent.is_dir():
+        raise ConfigError(f"cannot draw {path}: there is no folder {path.parent}")
     try:
-        return importlib.import_module(f"edgedec.apps.{module}").draw
+        from edgedec.apps.benchmarks.plot import PICTURES
+
+        draw = importlib.import_module(f"edgedec.apps.{module}").draw
     except ImportError as error:
         raise ConfigError(
             f"--plot needs matplotlib ({error}): pip install matplotlib, or edgedec[plots]"
         ) from None
+    if path.suffix[1:].lower() not in PICTURES:
+        raise ConfigError(f"cannot draw {path}: expected one of .{', .'.join(PICTURES)}")
+    return draw
 
 
 def parse_counts(given: str | None, default: str, option: str) -> tuple[int, ...]:

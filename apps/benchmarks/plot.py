@@ -9,6 +9,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
@@ -17,6 +18,9 @@ from edgedec.apps.benchmarks.work import Work, bound
 
 _COLOURS = ("#1f5fbf", "#d1495b", "#e09f3e", "#3c8d5a", "#7a5195")
 _LIMIT_COLOUR = "#555555"
+PICTURES = sorted(FigureCanvasBase.get_supported_filetypes())
+"""Endings of the files that can be drawn."""
+
 _LABEL_OFFSETS = [(6, 6), (6, -13), (6, 17), (6, -24), (-36, 6), (-36, -13), (6, 28), (6, -35)]
 """Where a label may be, from its point; the first is the best. Units: points."""
 

@@ -122,7 +122,7 @@ def bench_prompts(
 ) -> None:
     """Measures prompts and prints what was found, after Ctrl-C what was found until then."""
     assert options.prompts
-    draw = find_plotter("benchmarks.prompts_plot") if printing.plot is not None else None
+    draw = find_plotter("benchmarks.prompts_plot", printing.plot)
     if options.temperature and rivals.modes:
         raise ConfigError(
             f"--temperature is {options.temperature:g}, and peers decode greedily: leave "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,8 +55,8 @@ def read_prompts(
     """
     prompts: list[BenchPrompt] = []
     n_taken: dict[str, int] = {}
-    for path in paths:
-        for prompt in _read_file(path, category_key):
+    for path, label in zip(paths, labels_of(paths), strict=True):
+        for prompt in _read_file(path, label, category_key):
             n = n_taken.get(prompt.category, 0)
             if per_category is None or n < per_category:
                 n_taken[prompt.category] = n + 1
@@ -68,7 +69,13 @@ def read_prompts(
     return [BenchPrompt(p.place, p.category, p.place, p.text) for p in prompts]
 
 
-def _read_file(path: Path, category_key: str | None) -> Iterator[BenchPrompt]:
+def labels_of(paths: Sequence[Path]) -> list[str]:
+    """Returns what to call each file: its name, or its path where another has that name, too."""
+    n_of = Counter(path.name for path in paths)
+    return [path.name if n_of[path.name] == 1 else str(path) for path in paths]
+
+
+def _read_file(path: Path, label: str, category_key: str | None) -> Iterator[BenchPrompt]:
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except OSError as error:
@@ -77,14 +84,13 @@ def _read_file(path: Path, category_key: str | None) -> Iterator[BenchPrompt]:
         raise ConfigError(f"{path} is no UTF-8 text: {error}") from None
     for i, line in enumerate(lines):
         if line.strip():
-            yield _read_line(line, path, i + 1, category_key)
+            yield _read_line(line, path, f"{label}:{i + 1}", category_key)
 
 
-def _read_line(line: str, path: Path, number: int, category_key: str | None) -> BenchPrompt:
-    place = f"{path.name}:{number}"
+def _read_line(line: str, path: Path, place: str, category_key: str | None) -> BenchPrompt:
     try:
         fields: Any = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{place}: no JSON ({error}), expected {_FORMS}") from None
     text = _text(fields) if isinstance(fields, dict) else None
     if text is None:

@@ -10,7 +10,6 @@ import json
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -140,11 +139,13 @@ def device_facts() -> dict[str, Any]:
 
 def build_facts() -> dict[str, Any]:
     """Returns which versions run."""
+    import onnxruntime  # its package has another name for each kind of device
+
     library = hashlib.sha256(kernels.library_path().read_bytes()).hexdigest()
     return {
         "edgedec": __version__,
         "kernels_sha256": library[:16],
-        "onnxruntime": metadata.version("onnxruntime"),
+        "onnxruntime": onnxruntime.__version__,
         "python": platform.python_version(),
     }
 

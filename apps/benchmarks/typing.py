@@ -57,7 +57,7 @@ def bench_typing(
     bundle: Path, asked: TypingOptions, plan: Plan, rivals: Rivals, printing: Printing
 ) -> None:
     """Types passages of files, in turn under each method, and prints what that came to."""
-    draw = find_plotter("benchmarks.typing_plot") if printing.plot is not None else None
+    draw = find_plotter("benchmarks.typing_plot", printing.plot)
     manifest = read_manifest(bundle)
     passages = read_passages(asked.typing or [], asked.typed_keys or N_KEYS)
     default = AutocompleteConfig()

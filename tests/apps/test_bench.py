@@ -195,6 +195,10 @@ def test_plot(cli: Callable[..., Any], smollm2_bundle: Path, tmp_path: Path) -> 
     assert cli("bench", smollm2_bundle, *TINY, "--plot", picture).exit_code == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert picture.stat().st_size > 10_000
+    nowhere = tmp_path / "nowhere" / "speed.png"
+    assert "there is no folder" in cli("bench", smollm2_bundle, "--plot", nowhere).error
+    unknown = tmp_path / "speed.xyz"
+    assert "expected one of ." in cli("bench", smollm2_bundle, "--plot", unknown).error
 
 
 @pytest.mark.parametrize(

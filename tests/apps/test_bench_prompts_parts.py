@@ -58,12 +58,18 @@ def test_a_few_of_each_category_and_files_with_the_same_names(tmp_path: Path) ->
     names = [prompt.name for prompt in read_prompts([one, two])]
     assert names[0] == "one.jsonl:1"
     assert len(set(names)) == 12
+    (tmp_path / "other").mkdir()
+    namesake = write(tmp_path / "other" / "one.jsonl", *lines)
+    names = [prompt.name for prompt in read_prompts([one, namesake])]
+    assert names[0] == f"{one}:1"
+    assert len(set(names)) == 12
 
 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
         ("{", "bad.jsonl:2: no JSON"),
+        ("[" * 100_000, "bad.jsonl:2: no JSON"),
         ("[1]", "bad.jsonl:2: no prompt"),
         ('{"prompt": "  "}', "bad.jsonl:2: no prompt"),
         ('{"turns": []}', "bad.jsonl:2: no prompt"),
