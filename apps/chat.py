@@ -63,7 +63,7 @@ def chat(
       printf 'Hello\\nWho are you?\\n' | edgedec chat smollm2.edgedec --json
     """
     switching.apply(request.make_request(GenerationConfig()))  # complains before anything is loaded
-    replay = None if adapt is None else ReplayBuffer.of_bundle(adapt, bundle)
+    replay = None if adapt is None else ReplayBuffer.made(adapt, bundle)
     with ProgressBars(count_amount) as bars:
         engine = loading.load(bundle, bars.report, prompt_cache, store, overlap)
     with engine:

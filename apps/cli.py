@@ -82,6 +82,9 @@ def _explained(error: BaseException) -> EdgedecError:
         return error
     if isinstance(error, MemoryError):
         return EdgedecError(f"out of memory ({error}): use a smaller --context")
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        # Whatever looks for a path finds out; none of them could do more about it.
+        return EdgedecError(f"a name is too long for a file: {str(error.filename)[:40]}...")
     return EdgedecError(f"unexpected {type(error).__name__}: {error} (--debug shows more)")
 
 

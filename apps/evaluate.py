@@ -98,7 +98,7 @@ def evaluate(
 
       edgedec eval --compare small.jsonl --compare large.jsonl --plot quality.png
     """
-    draw = find_plotter("evaluation.plot") if results.plot is not None else None
+    draw = find_plotter("evaluation.plot", results.plot)
     others = read_others(results.compare or [])
     if bundle is None:
         document, ended_by = compare_only(others, what)

@@ -93,8 +93,8 @@ def export(
         typer.Option(
             help="cpu: edgedec's kernels; ort: for any provider of ONNX Runtime; cuda: for GPUs of "
             "NVIDIA (extra tvm, --arch); coreml: for macOS (extra coreml); qnn: for a Qualcomm NPU "
-            "(extra qnn, --soc); portable: plain ONNX with "
-            "float32 weights."
+            "(extra qnn, --soc); openvino: for OpenVINO's CPU, "
+            "GPU and NPU plugins (extra openvino); portable: plain ONNX with float32 weights."
         ),
     ] = "cpu",
     compiler: Annotated[
@@ -175,9 +175,11 @@ def export(
         ),
     ] = None,
     draft_quantization: Annotated[
-        Quantization,
-        typer.Option(help="As --quant, for matrices of the draft model that have more bits."),
-    ] = Quantization.INT4,
+        Quantization | None,
+        typer.Option(
+            help="As --quant, for matrices of the draft model that have more bits; int4 by default."
+        ),
+    ] = None,
     draft_vocabulary: Annotated[
         str | None,
         typer.Option(
@@ -238,6 +240,8 @@ def export(
     head_size = _parse_vocabulary(draft_vocabulary)
     if draft is None and draft_target is not None:
         raise ConfigError("--draft-target needs --draft MODEL")
+    if draft is None and draft_quantization is not None:
+        raise ConfigError("--draft-quantization needs --draft MODEL")
     if draft is None and not exits and (draft_vocabulary or draft_corpus):
         raise ConfigError("--draft-vocabulary and --draft-corpus need --draft MODEL or --exit E")
     with needs_export_extra():
@@ -260,7 +264,11 @@ def export(
         draft=None
         if draft is None
         else DraftModelConfig(
-            draft, draft_quantization.value, head_size, draft_corpus, draft_target
+            draft,
+            (draft_quantization or Quantization.INT4).value,
+            head_size,
+            draft_corpus,
+            draft_target,
         ),
         kv_format=None if kv_cache is None else kv_cache.value,
         calibrate=calibrate,

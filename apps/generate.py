@@ -97,7 +97,7 @@ def run(
     ask(GenerationConfig())  # complains before anything is loaded
     if session is not None and not session.parent.is_dir():
         raise ConfigError(f"cannot save {session}: there is no folder {session.parent}")
-    replay = None if adapt is None else ReplayBuffer.of_bundle(adapt, bundle)
+    replay = None if adapt is None else ReplayBuffer.made(adapt, bundle)
     with ProgressBars(count_amount) as bars:
         engine = loading.load(bundle, bars.report, store=store, overlap=overlap)
         with engine:

@@ -123,7 +123,11 @@ async def _serve_tcp(server: EdgedecServer, port: int) -> int:
         else:
             connected.set_result((reader, writer))
 
-    listening = await asyncio.start_server(connect, "127.0.0.1", port)
+    try:
+        listening = await asyncio.start_server(connect, "127.0.0.1", port)
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise ConfigError(f"cannot listen on port {port}: {reason}") from None
     note(f"listening on 127.0.0.1:{listening.sockets[0].getsockname()[1]}")
     reader, writer = await connected
     listening.close()

@@ -54,6 +54,18 @@ class ReplayBuffer:
         tokenizer = read_manifest(bundle).files.get(TOKENIZER_NAME)
         return cls(path, "" if tokenizer is None else tokenizer.sha256)  # loading says what lacks
 
+    @classmethod
+    def made(cls, path: Path, bundle: Path) -> ReplayBuffer:
+        """Returns the buffer at ``path`` as `of_bundle`; its file is made where there is none.
+
+        Raises:
+            BundleError: The bundle is broken.
+            ConfigError: The file is something else, or cannot be written.
+        """
+        buffer = cls.of_bundle(path, bundle)
+        with buffer._opened(is_new_allowed=True):
+            return buffer
+
     def add(self, tokens: Sequence[int], origins: Sequence[str]) -> bool:
         """Keeps the end of a text if nothing drafted some of it; says whether it did.
 

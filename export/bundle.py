@@ -44,7 +44,7 @@ def bundle_folder(destination: Path, is_overwrite_allowed: bool = False) -> Iter
     if destination.is_symlink():
         destination = destination.resolve()
     check_destination(destination, is_overwrite_allowed)
-    with _writing_to(destination), _parents_of(destination):
+    with writing_to(destination), _parents_of(destination):
         remove_leftovers(destination)
         folder, lock = _make_partial(destination)
         try:
@@ -97,7 +97,12 @@ def remove_leftovers(destination: Path) -> None:
 
 
 def write_manifest(folder: Path, manifest: BundleManifest) -> None:
-    """Writes ``manifest.json``, the last file of a bundle."""
+    """Writes ``manifest.json``, the last file of a bundle.
+
+    Raises:
+        BundleError: It states what nobody would read.
+    """
+    BundleManifest.from_dict(manifest.to_dict())
     text = json.dumps(manifest.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
     (folder / MANIFEST_NAME).write_text(text + "\n", encoding="utf-8")
 
@@ -115,7 +120,7 @@ def hash_files(folder: Path, on_bytes: Callable[[int], None] | None = None) -> d
 
 
 @contextmanager
-def _writing_to(destination: Path) -> Iterator[None]:
+def writing_to(destination: Path) -> Iterator[None]:
     """Turns errors of the file system into one line."""
     try:
         yield

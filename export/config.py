@@ -217,7 +217,7 @@ def _check_arch(config: ExportConfig) -> None:
     if config.arch is None:
         return
     check_arch(config.arch)
-    if config.device_target != "cuda":
+    if "cuda" not in (config.compiler_of(TARGET_MODEL), config.compiler_of(DRAFT_MODEL)):
         raise ConfigError(
             f"--arch {config.arch} is of a GPU, the device target is {config.device_target}: "
             "export with --target cuda"

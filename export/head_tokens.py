@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -98,7 +99,9 @@ def _texts(files: list[Path]) -> Iterator[str]:
             with path.open("rb") as file:
                 content = file.read(MAX_CORPUS_BYTES)
             if b"\0" not in content:
-                yield content.decode("utf-8")
+                # A character may be cut in two at the end of what is read.
+                is_whole = len(content) < MAX_CORPUS_BYTES
+                yield getincrementaldecoder("utf-8")().decode(content, is_whole)
         except (OSError, UnicodeDecodeError):
             continue
 

@@ -82,7 +82,7 @@ def check_error(found: dict[str, Any], place: str, hint: str) -> None:
 
 
 def compare_logits(logits: Logits, expected: Logits) -> dict[str, Any]:
-    """Returns error measures of ``logits`` [T, V]; see `verify_graph`."""
+    """Returns error measures of ``logits`` [T, V]."""
     error = np.abs(logits - expected)
     log_p, log_q = log_softmax(expected), log_softmax(logits)
     kl_nats = np.sum(np.exp(log_p) * (log_p - log_q), axis=-1)

@@ -1,4 +1,4 @@
-"""Makes prompts for a chat model out of texts, for `edgedec train --self N --prompts FILE.jsonl`.
+"""Makes prompts for a chat model out of texts, for `edgedec train head --self N --prompts FILE`.
 
     python tools/chat_prompts.py prompts.jsonl --articles wiki.txt --problems gsm8k.jsonl
         --code $(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))') --count 2400

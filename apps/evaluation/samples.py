@@ -20,6 +20,9 @@ from typing import IO, Any, Self
 from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.runtime.config import GenerationConfig
 
+_BEGINNING = b'{"kind": "'
+"""Of every line of a file of samples."""
+
 
 class Models(StrEnum):
     """The models that take part: the target model, with which draft model, or the draft's alone.
@@ -129,12 +132,14 @@ def read_samples(path: Path) -> Samples:
     except OSError as error:
         raise ConfigError(f"cannot read samples from {path}: {error.strerror}") from None
     found = Samples(n_bytes=data.rfind(b"\n") + 1)
+    if not _BEGINNING.startswith(data[found.n_bytes :][: len(_BEGINNING)]):
+        raise ConfigError(f"{path} is no file of samples of `edgedec eval`: name another file")
     for i, line in enumerate(data[: found.n_bytes].split(b"\n")):
         if not line.strip():
             continue
         try:
             _read_line(found, json.loads(line))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(
                 f"{path.name}:{i + 1}: no sample of `edgedec eval` ({error}): remove the line, or "
                 "name another file"

@@ -107,7 +107,7 @@ def _read_line(line: str, place: str, keys: Sequence[str]) -> Problem:
     expected = f"expected an object with the texts {', '.join(keys)}"
     try:
         fields: Any = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{place}: no JSON ({error}), {expected}") from None
     if not isinstance(fields, dict):
         raise ConfigError(f"{place}: got {type(fields).__name__}, {expected}")

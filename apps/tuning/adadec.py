@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from edgedec.apps.benchmarks.prompts_data import labels_of
 from edgedec.apps.tuning.runs import Progress
 from edgedec.apps.tuning.state import TuneState
 from edgedec.apps.tuning.traces import predictions
@@ -58,12 +59,12 @@ def read_references(paths: Sequence[Path]) -> list[Reference]:
         ConfigError: A file cannot be read, or a line is none of these.
     """
     found: list[Reference] = []
-    for path in paths:
+    for path, label in zip(paths, labels_of(paths), strict=True):
         try:
             lines = path.read_text(encoding="utf-8").split("\n")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"cannot read references from {path}: {error}") from None
-        found += [_read(line, f"{path.name}:{i + 1}") for i, line in enumerate(lines) if line]
+        found += [_read(line, f"{label}:{i + 1}") for i, line in enumerate(lines) if line.strip()]
     return found
 
 
@@ -114,7 +115,7 @@ def learn(
 def _read(line: str, place: str) -> Reference:
     try:
         fields: Any = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{place}: no JSON ({error}), expected {_FORM}") from None
     prompt, answer = (_first(fields, keys) for keys in (_PROMPT_KEYS, _ANSWER_KEYS))
     if prompt is None or answer is None:

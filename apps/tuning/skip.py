@@ -8,6 +8,7 @@ import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -126,7 +127,8 @@ class SkipState:
 
     def save(self) -> None:
         """Writes everything; an older file is replaced when all of the new one is written."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(OSError):  # the next line says what is wrong
+            self.path.parent.mkdir(parents=True, exist_ok=True)
         replace_text(self.path, json.dumps({"texts": self.texts, "known": self.known}))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,8 @@ class TuneState:
             },
             "references": self.references,
         }
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(OSError):  # the next line says what is wrong
+            self.path.parent.mkdir(parents=True, exist_ok=True)
         replace_text(self.path, json.dumps(document))
 
     def complete_rounds(self, names: set[str]) -> list[Round]:

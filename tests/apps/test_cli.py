@@ -25,6 +25,12 @@ def test_help_names_every_verb_and_shows_examples(cli: Cli) -> None:
         assert f"edgedec {verb}" in page.out.split("Examples", 1)[1]
 
 
+@pytest.mark.parametrize("verb", ["head", "joint"])
+def test_help_keeps_the_brackets_of_an_extra(cli: Cli, verb: str) -> None:
+    page = " ".join(cli("train", verb, "--help").out.split())
+    assert "pip install 'edgedec[train]'" in page
+
+
 def test_version(cli: Cli) -> None:
     done = cli("--version")
     assert (done.exit_code, done.out) == (0, f"edgedec {__version__}\n")
@@ -62,8 +68,11 @@ def test_failures_exit_with_1_and_one_line(cli: Cli, tmp_path: Path) -> None:
     done = cli("run", tmp_path / "nothing", "hello")
     assert done.exit_code == 1
     assert "expected a bundle directory" in done.error
+    assert "a name is too long for a file: aaaa" in cli("run", "a" * 300, "hello").error
     done = cli("export", "x", "-o", tmp_path / "b", "--target", "toaster")
     assert "unknown device target 'toaster'; known: coreml, cpu, " in done.error
+    done = cli("export", "x", "-o", tmp_path / "b", "--draft-quantization", "int8")
+    assert "--draft-quantization needs --draft MODEL" in done.error
 
 
 def test_debug_shows_the_traceback(cli: Cli, tmp_path: Path) -> None:

@@ -218,7 +218,8 @@ def test_a_torn_line_is_dropped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["{", "[]", "7", '{"kind": "other"}', '{"kind": "setting"}', '{"kind": "sample"}',
+    "line", ["[" * 100_000, "{", "[]", "7",
+             '{"kind": "other"}', '{"kind": "setting"}', '{"kind": "sample"}',
              '{"kind": "sample", "name": "a", "fingerprint": "b", "metrics": {}, "more": 1}',
              '{"kind": "sample", "name": 1, "fingerprint": "b", "metrics": {}}']
 )  # fmt: skip
@@ -228,6 +229,18 @@ def test_a_broken_line_is_named(tmp_path: Path, line: str) -> None:
     with pytest.raises(ConfigError, match=r"s\.jsonl:2: no sample"):
         SampleFile(path)
     assert path.read_text() == f"\n{line}\n"
+
+
+@pytest.mark.parametrize("text", ["my notes", "my notes\nsome more", "{"])
+def test_files_of_others_are_left_alone(tmp_path: Path, text: str) -> None:
+    (path := tmp_path / "notes.txt").write_text(text)
+    if text == "{":  # as much of a line of ours as a kill may leave
+        SampleFile(path).close()
+        assert path.read_text() == ""
+        return
+    with pytest.raises(ConfigError, match=r"no (file of )?samples? of `edgedec eval`"):
+        SampleFile(path)
+    assert path.read_text() == text
 
 
 def test_files_that_cannot_be(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from edgedec.apps import replay_buffer
 from edgedec.apps.replay_buffer import LONGEST, ReplayBuffer
 from edgedec.models.errors import ConfigError
 
+from .conftest import Cli
+
 VOCAB = 4000
 PLAIN, DRAFTED = "target", "eagle"
 
@@ -80,3 +82,15 @@ def test_other_files_are_refused_and_untouched(buffer: ReplayBuffer) -> None:
     assert buffer.path.read_bytes() == content
     with pytest.raises(ConfigError, match=r"cannot open .*: Is a directory"):
         ReplayBuffer(buffer.path.parent, "a").texts(VOCAB)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("verb", ["run", "chat"])
+def test_a_file_that_cannot_be_kept_in_is_refused_before_anything_is_said(
+    cli: Cli, smollm2_bundle: Path, tmp_path: Path, verb: str
+) -> None:
+    (other := tmp_path / "notes.txt").write_text("my notes\n")
+    asked = (verb, smollm2_bundle, *(("Hi", "-n", 2) if verb == "run" else ()), "--adapt")
+    assert "notes.txt as a replay buffer: file is not" in cli(*asked, other).error
+    assert "nowhere/a: No such file" in cli(*asked, tmp_path / "nowhere" / "a").error
+    assert other.read_text() == "my notes\n"

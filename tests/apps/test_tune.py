@@ -222,6 +222,8 @@ def test_replacing_a_file_leaves_no_half_written_one(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o640
     with pytest.raises(ConfigError, match="cannot write"):
         replace_text(tmp_path / "missing" / "file", "new")
+    with pytest.raises(ConfigError, match="cannot write"):
+        TuneState(path / "below" / "state.json").save()
     path.unlink()
     path.mkdir()
     with pytest.raises(ConfigError, match="cannot write"):
@@ -348,7 +350,7 @@ def test_adadec_learns_and_runs(cli: Cli, smollm2_bundle: Path, tmp_path: Path) 
         ("What is a prime?", "A prime is a number above one that only one and itself divide."),
     ]
     lines = [json.dumps({"question": question, "answer": answer}) for question, answer in facts]
-    answers.write_text("\n".join(lines) + "\n")
+    answers.write_text("\n".join(lines) + "\n  \n")
     ask = ("run", bundle, "Tell me about rivers.", "-n", 24, "--threads", 2, "--switch", "adadec")
     assert "never tuned: run `edgedec tune`" in cli(*ask).error
     command = ("tune", bundle, "--policy", "adadec", "--calibration", answers, "--threads", 2)

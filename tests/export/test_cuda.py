@@ -16,7 +16,7 @@ import pytest
 import edgedec
 from edgedec import Engine, EngineOptions, GenerationConfig
 from edgedec.export.checkpoint import open_checkpoint
-from edgedec.export.config import ExportConfig
+from edgedec.export.config import DraftModelConfig, ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.kernels import cuda_driver
 from edgedec.models.bundle_files import file_sha256
@@ -258,6 +258,12 @@ def test_kernels_of_strangers_are_refused(made: Made, gpu: Any, tmp_path: Path) 
 def test_an_architecture_is_known_or_refused(options: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         ExportConfig("model.gguf", Path("b"), **options)
+
+
+def test_an_architecture_may_be_the_draft_models() -> None:
+    draft = DraftModelConfig("small.gguf", device_target="cuda")
+    config = ExportConfig("model.gguf", Path("b"), arch="sm_87", draft=draft)
+    assert config.arch == "sm_87"
 
 
 def test_export_says_what_it_needs(

@@ -13,6 +13,7 @@ import pytest
 
 import edgedec
 from edgedec import EngineOptions
+from edgedec.export import head_tokens
 from edgedec.export.checkpoint import open_checkpoint
 from edgedec.export.config import DRAFT_HEAD_SIZE, DraftModelConfig, ExportConfig
 from edgedec.export.head_tokens import choose_head_ids, count_tokens
@@ -236,6 +237,17 @@ def test_counting(corpus: Path, tiny: Any, make_gguf: GgufMaker) -> None:
     tokenizer = Tokenizer.from_str(open_checkpoint(str(make_gguf("llama"))).tokenizer_json())
     counts = count_tokens(tokenizer, corpus / "b.py", 300)
     assert counts[tiny.tiny_vocabulary()[0].index("Ġw")] == counts.sum() == 150
+
+
+def test_a_character_cut_in_two_is_no_reason_to_skip(
+    make_gguf: GgufMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tokenizers import Tokenizer
+
+    monkeypatch.setattr(head_tokens, "MAX_CORPUS_BYTES", 100)
+    (path := tmp_path / "long.txt").write_text("a" + "é" * 100)
+    tokenizer = Tokenizer.from_str(open_checkpoint(str(make_gguf("llama"))).tokenizer_json())
+    assert count_tokens(tokenizer, path, 300).any()
 
 
 def test_which_vocabularies_are_trimmed() -> None:

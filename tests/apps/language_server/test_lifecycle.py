@@ -196,6 +196,18 @@ def test_a_port_instead_of_pipes(bundle: Path) -> None:
     server.stderr.close()
 
 
+def test_a_port_that_is_taken(bundle: Path) -> None:
+    program = "from edgedec.apps.cli import main; main()"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = subprocess.run(
+            [sys.executable, "-c", program, "lsp", str(bundle), "--tcp", port],
+            capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert f"cannot listen on port {port}: Address already in use" in done.stderr
+
+
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     program = "import sys; sys.modules['pygls.server'] = None\n"
     program += "from edgedec.apps.cli import main; main()"

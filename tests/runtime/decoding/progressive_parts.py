@@ -23,6 +23,7 @@ from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
 from edgedec.runtime.requests.request import Request
 from edgedec.runtime.requests.stream import Stream
 from edgedec.runtime.sessions.model import KVPredictor
+from edgedec.runtime.sessions.prefill import Progress
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.turns import Turns
 from edgedec.runtime.text.text_stream import TextStream
@@ -76,12 +77,14 @@ class Parts:
         config: GenerationConfig,
         strategy: DecodingStrategy | None = None,
         prompt: list[int] | None = None,
+        on_progress: Progress | None = None,
     ) -> Stream:
         stops = frozenset(config.stop_token_ids)
         state = DecodeState.start(sequence, prompt or PROMPT, config, stops, None)
         request = Request(
             strategy or Plain(), time.perf_counter(), 0.0, OnePool(sequence), Turns(),
             new_text=lambda: TextStream(Numerals(), config.stop), predictor=lambda: self.predictor,
+            on_progress=on_progress,
         )  # fmt: skip
         return Stream(request, state, TextStream(Numerals(), config.stop))
 

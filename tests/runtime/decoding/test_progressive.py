@@ -80,6 +80,22 @@ def test_the_text_is_that_of_an_exact_prefill(
     assert seen[-1] == kept  # what did not hold was withdrawn
 
 
+@pytest.mark.parametrize(
+    ("mode", "shares"),
+    [
+        # In fifths of a token: the first of five layers counts one, the other four the rest.
+        ("progressive", [132, 260, 301, 301 + 4 * 132, 301 + 4 * 260]),
+        ("predicted", [5 * 132, 5 * 260, 5 * (301 - progressive.N_ROUGH)]),
+    ],
+)
+def test_progress_is_of_all_layers(parts: Parts, mode: str, shares: list[int]) -> None:
+    told: list[tuple[str, int, int]] = []
+    config = GenerationConfig(max_new_tokens=12, prefill=mode)
+    stream = parts.stream(parts.sequence(), config, on_progress=lambda *done: told.append(done))
+    list(stream.pieces)
+    assert told == [("prefill", share // 5, len(PROMPT)) for share in shares]
+
+
 def test_some_provisional_tokens_hold_and_some_do_not(predicted: Parts) -> None:
     """Otherwise the tests here would see one way only."""
     counts = [

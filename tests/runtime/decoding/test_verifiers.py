@@ -234,6 +234,13 @@ def test_shared_gumbel_follows_equal_siblings_all_at_once() -> None:
     assert verdict == Verdict((second, good), 2, True, frozenset(range(4)))
 
 
+@pytest.mark.parametrize("name", ["deterministic", "rejection", "shared-gumbel"])
+def test_siblings_after_an_impossible_one_are_tried(name: str) -> None:
+    tables = tables_of(lambda: one_hot(1))
+    tree = fixed_tree([(3,), (1,)])
+    assert VERIFIERS[name].verify(tree, TableTarget(tables, tree), Script([])).path == (1,)
+
+
 def test_verdict_tells_correction_from_bonus_and_what_was_evaluated() -> None:
     tables = tables_of(lambda: one_hot(1))
     tree = fixed_tree([(1, 0), (3, 1), (1, 2)])  # nodes 1, 1-0, 3, 3-1, 1-2

@@ -97,6 +97,29 @@ def test_siblings_without_replacement() -> None:
     assert chi_square(pairs[off], expected[off]) < 4
 
 
+class WatchedNoise(Noise):
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.counters: list[int] = []
+
+    def gumbel(self, position: int, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        self.counters.append(position)
+        return super().gumbel(position, ids)
+
+
+@pytest.mark.parametrize("kind", [WOR, IID])
+def test_no_draw_of_a_text_has_the_noise_of_another(kind: SiblingKind) -> None:
+    """Else what a later round draws would depend on what became of an earlier one's drafts."""
+    noise, drafting = WatchedNoise(0), make_drafter().begin(DraftPrompt(PROMPT))
+    for n_more in range(4):
+        text = PROMPT + [0] * n_more
+        context = DraftContext(text, len(PROMPT), TEMPERATURE, noise, kind=kind)
+        run_passes(drafting.propose(context, Budget(n_nodes=6, depth=3, n_step_nodes=2)))
+    assert len(noise.counters) > 12
+    assert len(set(noise.counters)) == len(noise.counters)
+    assert min(noise.counters) > 1 << 32, "positions of texts have noise of their own"
+
+
 def test_independent_chains() -> None:
     drafter, tokens = make_drafter(), np.zeros((VOCAB, VOCAB), np.int64)
     followers = np.zeros(VOCAB, np.int64)

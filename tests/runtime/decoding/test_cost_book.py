@@ -1,0 +1,53 @@
+"""Costs that are measured by the first runs on a machine, and kept for the next."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from edgedec.runtime.decoding import cost_book, cost_table
+from edgedec.runtime.decoding.cost_book import CostBook
+from edgedec.runtime.decoding.cost_table import ROWS, CostTable
+from edgedec.runtime.sessions.passes import run_passes
+
+from ..conftest import ToySession
+
+
+@pytest.fixture
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The user's folder of caches; no measurement is so disturbed that it is not kept."""
+    monkeypatch.setattr(cost_table, "_STEADY", math.inf)
+    monkeypatch.setattr(cost_book.platformdirs, "user_cache_dir", lambda name: tmp_path / name)
+    return tmp_path
+
+
+def rows_measured(book: CostBook, role: str) -> int:
+    """Returns how many rows were computed until ``book`` knew what passes cost."""
+    session = ToySession(997)
+    run_passes(book.of(role, session))
+    return session.n_rows
+
+
+def test_until_it_is_settled_each_run_measures(cache: Path) -> None:
+    file = cache / "edgedec" / "costs" / "abc-target.json"
+    known = None
+    while known is None or not known.is_settled:
+        before = known
+        assert rows_measured(CostBook("abc"), "target") >= sum(ROWS)
+        known = CostTable.load(file, "abc")
+        assert known != before
+    assert rows_measured(CostBook("abc"), "target") == 0
+
+
+def test_each_model_is_measured_once_by_a_book(cache: Path) -> None:
+    book = CostBook("abc")
+    assert rows_measured(book, "target")
+    assert rows_measured(book, "target") == 0
+    assert rows_measured(book, "draft")
+
+
+def test_without_an_identity_nothing_is_kept(cache: Path) -> None:
+    assert rows_measured(CostBook(), "target")
+    assert list(cache.iterdir()) == []
