@@ -103,13 +103,17 @@ def fetch(name: HubName, shows_bars: bool = False) -> Fetched:
 
 
 def _fetched_before(name: HubName) -> Fetched | None:
-    """Returns what an earlier fetch left on this machine, None if that is nothing whole."""
-    from huggingface_hub import snapshot_download
+    """Returns what the latest fetch left on this machine, None if that is nothing whole."""
+    from huggingface_hub import scan_cache_dir
 
     try:
-        folder = Path(snapshot_download(name.hub_id, local_files_only=True))
+        repos = [repo for repo in scan_cache_dir().repos if repo.repo_id == name.hub_id]
+        # What was fetched is known by its revision alone, for that is how it was asked for.
+        found = [revision for repo in repos for revision in repo.revisions]
+        latest = max(found, key=lambda revision: revision.last_modified)
+        folder = latest.snapshot_path
         here = [p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()]
-        return _fetched(name, folder, choose_files(name, here), folder.name, None)
+        return _fetched(name, folder, choose_files(name, here), latest.commit_hash, None)
     except Exception:  # whatever it is, the reason that it was not fetched now tells more
         return None
 

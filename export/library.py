@@ -35,6 +35,8 @@ class Library:
     def pull(self, text: str, shows_bars: bool = False) -> Pulled:
         """Returns the hub model ``org/name[:FILE]``, fetched, checked and noted.
 
+        The bundle of an earlier revision is removed: the next use makes that of the new one.
+
         Raises:
             ConfigError: ``text`` names nothing on the hub.
             CheckpointError: as of `fetch`.
@@ -43,7 +45,9 @@ class Library:
         if name is None:
             raise ConfigError(f"got {text!r}, expected a hub id such as org/name or org/name:FILE")
         pulled = _record(fetch(name, shows_bars))
-        path = self._record_path(pulled.name)
+        before, path = self.find(pulled.name), self._record_path(pulled.name)
+        if before is not None and before.revision != pulled.revision:
+            shutil.rmtree(self.bundle(pulled.name), ignore_errors=True)
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
         partial.write_text(json.dumps(asdict(pulled), indent=2), encoding="utf-8")

@@ -23,6 +23,8 @@ from edgedec.models.errors import CheckpointError
 pytest.importorskip("huggingface_hub", reason="needs the export extra")
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
+NOBODY = "http://127.0.0.1:9"
+"""Where nobody listens."""
 
 
 @dataclass
@@ -35,6 +37,7 @@ class Hub:
     status: int = 200
     cut_at: int | None = None
     damaged: str = ""
+    revision: str = REVISION
     ranges: list[str] = field(default_factory=list)
 
     def info(self) -> dict[str, Any]:
@@ -48,7 +51,7 @@ class Hub:
         card = {"license": self.licence} if self.licence else {}
         return {
             "id": "org/tiny",
-            "sha": REVISION,
+            "sha": self.revision,
             "siblings": siblings,
             "cardData": card,
             "tags": [],
@@ -85,13 +88,17 @@ class Handler(BaseHTTPRequestHandler):
         elif path.startswith("/api/"):
             self.send(200, json.dumps(self.hub.info()).encode(), {}, is_body_wanted)
         else:
-            name = path.split(f"/{REVISION}/")[1]
+            name = path.split(f"/{self.hub.revision}/")[1]
             self.send_file(name, is_body_wanted)
 
     def send_file(self, name: str, is_body_wanted: bool) -> None:
         content = self.hub.files[name]
         etag = hashlib.sha256(content).hexdigest() if is_large(name) else git_hash(content)
-        headers = {"ETag": f'"{etag}"', "X-Repo-Commit": REVISION, "Accept-Ranges": "bytes"}
+        headers = {
+            "ETag": f'"{etag}"',
+            "X-Repo-Commit": self.hub.revision,
+            "Accept-Ranges": "bytes",
+        }
         if is_large(name):
             headers |= {"X-Linked-Etag": f'"{etag}"', "X-Linked-Size": str(len(content))}
         if name == self.hub.damaged:
@@ -194,6 +201,33 @@ def test_a_gguf_file_is_pulled_run_and_removed(
     assert "there is nothing here of" in line(edgedec("models", "remove", "org/tiny:tiny.gguf"))
 
 
+def test_a_newer_revision_takes_the_place_of_the_bundle(
+    hub: Hub, edgedec: Any, make_gguf: Any
+) -> None:
+    run = ("run", "org/tiny:tiny.gguf", "--raw", "hello", "-n", "4")
+    texts: list[str] = []
+    for revision, family in ((REVISION, "llama"), (REVISION[::-1], "qwen2")):
+        hub.revision = revision
+        hub.files = {"tiny.gguf": make_gguf(family, "Q8_0").read_bytes()}
+        assert edgedec("models", "pull", "org/tiny:tiny.gguf").returncode == 0
+        first = edgedec(*run)
+        assert "exporting org/tiny:tiny.gguf once" in first.stderr
+        texts.append(first.stdout)
+    assert texts[0] != texts[1]
+    assert edgedec("models", "pull", "org/tiny:tiny.gguf").returncode == 0
+    assert "exporting" not in edgedec(*run).stderr
+
+
+def test_without_a_network_what_was_fetched_is_exported(
+    hub: Hub, edgedec: Any, make_gguf: Any
+) -> None:
+    hub.files = {"tiny.gguf": make_gguf("llama", "Q8_0").read_bytes()}
+    assert edgedec("export", "org/tiny:tiny.gguf", "-o", "one.edgedec").returncode == 0
+    for name, hindrance in (("two", {"HF_HUB_OFFLINE": "1"}), ("three", {"HF_ENDPOINT": NOBODY})):
+        done = edgedec("export", "org/tiny:tiny.gguf", "-o", f"{name}.edgedec", **hindrance)
+        assert done.returncode == 0, done.stderr
+
+
 def test_a_download_that_was_cut_off_goes_on(hub: Hub, edgedec: Any) -> None:
     hub.files = {"tiny.gguf": bytes(range(256)) * (24 << 12)}  # more than the package's 10 MiB
     hub.cut_at = 15 << 20
@@ -226,7 +260,7 @@ def test_what_the_hub_refuses_is_one_line(hub: Hub, edgedec: Any) -> None:
     )
     assert "there is no org/other at http" in line(edgedec("models", "pull", "org/other"))
     assert "expected a hub id such as org/name" in line(edgedec("models", "pull", "tiny"))
-    said = line(edgedec("models", "pull", "org/tiny", HF_ENDPOINT="http://127.0.0.1:9"))
+    said = line(edgedec("models", "pull", "org/tiny", HF_ENDPOINT=NOBODY))
     assert "cannot reach http://127.0.0.1:9 to download org/tiny: check the network" in said
     said = line(edgedec("models", "pull", "org/tiny", HF_HUB_OFFLINE="1"))
     assert "cannot reach" in said
