@@ -69,7 +69,7 @@ class TtftJob:
         self, engine: Engine, mode: str, n: int, tokens: Sequence[int], n_new: int
     ) -> None:
         self.mode, self.n = mode, n
-        self.results: list[GenerationResult] = []
+        self._n_runs = 0
         self._engine = engine
         self._tokens = tokens
         self._config = GenerationConfig(
@@ -82,15 +82,15 @@ class TtftJob:
         return f"ttft{self.n} {self.mode}"
 
     def run(self) -> Sample:
-        """Returns the time of a request, which is noted in `results`."""
+        """Returns the time of a request, and its `GenerationResult`."""
         places = len(self._tokens) - self.n + 1
-        start = len(self.results) * self.n % places
+        start = self._n_runs * self.n % places
+        self._n_runs += 1
+        prompt = list(self._tokens[start : start + self.n])
         self._engine.forget_prompts()
         cpu_s, started_s = time.process_time(), time.perf_counter()
-        self.results.append(
-            self._engine.generate(list(self._tokens[start : start + self.n]), self._config)
-        )
-        return Sample(time.perf_counter() - started_s, time.process_time() - cpu_s)
+        result = self._engine.generate(prompt, self._config)
+        return Sample(time.perf_counter() - started_s, time.process_time() - cpu_s, result=result)
 
 
 def bench_ttft(bundle: Path, asked: TtftOptions, plan: Plan, printing: Printing) -> None:
@@ -169,8 +169,8 @@ def _tokens(engine: Engine, path: Path, least: int) -> list[int]:
 
 
 def _row(exact: TtftJob, other: TtftJob, measurement: Measurement) -> Row:
-    """Returns medians of a length, the warm-up left out."""
-    pairs = list(zip(exact.results, other.results, strict=True))[1:]
+    """Returns medians of a length over the repetitions that count."""
+    pairs = list(zip(*(_results(job, measurement) for job in (exact, other)), strict=True))
     shown = [o.stats.n_provisional for _, o in pairs]
     held = [o.stats.n_confirmed for _, o in pairs]
     total = [measurement.series[job.name].summary.median for job in (other, exact)]
@@ -189,6 +189,10 @@ def _row(exact: TtftJob, other: TtftJob, measurement: Measurement) -> Row:
         "n_prompts": len(pairs),
         "is_noisy": any(job.name in measurement.noisy() for job in (exact, other)),
     }
+
+
+def _results(job: TtftJob, measurement: Measurement) -> list[GenerationResult]:
+    return [sample.result for sample in measurement.series[job.name].samples]
 
 
 def _markdown(document: dict[str, Any]) -> str:

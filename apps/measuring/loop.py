@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from edgedec.apps.measuring.disturbance import Watch, Window
 from edgedec.apps.measuring.summary import Summary, summarize
@@ -27,12 +27,14 @@ class Sample:
     own_cpu_s: CPU time of the measured process during the whole run, set-up included.
     n_involuntary: times its threads were taken off a CPU to make room for others.
     joules: energy the machine used per unit of work, if it tells.
+    result: what the run came to, where more of it is asked than the value.
     """
 
     value: float
     own_cpu_s: float
     n_involuntary: int = 0
     joules: float | None = None
+    result: Any = None
 
 
 class Job(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 
 import edgedec
 from edgedec.apps.evaluation.pruned import PrunedModel
+from edgedec.apps.measuring import loop
+from edgedec.apps.measuring.disturbance import Window
 from edgedec.apps.training.kv_progress import FitFile
 from edgedec.models.manifest import read_manifest
 from edgedec.runtime.cores.affinity import Affinity
@@ -155,6 +158,17 @@ def test_first_tokens_are_measured_in_turn(
     assert "--rows goes without --ttft" in cli("bench", trained, *asked, "-m", "4").error
     long = ("--ttft", "8000", "--text", prompt_file, "--answer-tokens", 4)
     assert "tokens, expected at least 8000" in cli("bench", trained, *long).error
+
+
+def test_first_tokens_of_a_disturbed_repetition_do_not_count(
+    cli: Cli, trained: Path, prompt_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others_s = chain([1.0] * 4, repeat(0.0))  # two runs each of the warm-up and the first time
+    window = lambda watch, n, own_s: Window(1.0, own_s, next(others_s), 0.0, 0.0)  # noqa: E731
+    monkeypatch.setattr(loop.Watch, "stop", window)
+    asked = ("--ttft", "100", "--text", prompt_file, "--answer-tokens", 2, "-r", 1, "-o", "json")
+    (row,) = cli("bench", trained, *asked).json["rows"]
+    assert row["n_prompts"] == 1
 
 
 def test_predictions_are_evaluated_beside_what_costs_as_much(
