@@ -25,6 +25,7 @@ from edgedec.apps.evaluation.programs import check_programs_run
 from edgedec.apps.evaluation.report import check_comparable, make_document, render
 from edgedec.apps.evaluation.samples import SampleFile, Samples, read_samples
 from edgedec.apps.evaluation.walk import walk
+from edgedec.apps.model_names import named_bundle
 from edgedec.apps.option_groups import takes_groups
 from edgedec.apps.progress import ProgressBars, count_amount
 from edgedec.apps.switch_options import APPROXIMATE, READS_ROUGHLY
@@ -60,7 +61,7 @@ class ResultOptions:
 def evaluate(
     bundle: Annotated[
         Path | None,
-        typer.Argument(metavar="BUNDLE", help="Directory made by `edgedec export`."),
+        typer.Argument(metavar="BUNDLE", help=options.BUNDLE_HELP, callback=named_bundle),
     ] = None,
     *,
     what: TaskOptions,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import platformdirs
 
+from edgedec.apps.user_paths import user_path
 from edgedec.models.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -58,9 +59,9 @@ def find_bundle(text: str, roots: Sequence[Path] = ()) -> Path:
     """Returns the bundle that a setting means: a path, also below a root, or the name of a model.
 
     Raises:
-        ConfigError: It names a model whose bundle was not made yet.
+        ConfigError: It names a model whose bundle was not made yet, or a user who is not here.
     """
-    path = Path(text).expanduser()
+    path = user_path(text)
     for candidate in (path, *(root / path for root in roots)):
         if candidate.exists():
             return candidate

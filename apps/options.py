@@ -18,14 +18,8 @@ from edgedec.runtime.sessions.prefill import Progress
 from edgedec.targets.openvino_devices import OPENVINO_DEVICES
 from edgedec.targets.providers import PROVIDERS
 
-Bundle = Annotated[
-    Path,
-    typer.Argument(
-        metavar="BUNDLE",
-        help="Directory made by `edgedec export`, or a name that `edgedec models list` shows.",
-        callback=named_bundle,
-    ),
-]
+BUNDLE_HELP = "Directory made by `edgedec export`, or a name that `edgedec models list` shows."
+Bundle = Annotated[Path, typer.Argument(metavar="BUNDLE", help=BUNDLE_HELP, callback=named_bundle)]
 Json = Annotated[
     bool, typer.Option("--json", help="Print exactly one JSON document on standard output.")
 ]

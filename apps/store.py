@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from edgedec.apps import options
+from edgedec.apps.model_names import named_bundle
 from edgedec.apps.progress import ProgressBars, count_amount
 from edgedec.apps.terminal import bytes_text, print_json, stops_on_interrupt, write_out
 from edgedec.models.errors import ConfigError
@@ -41,7 +42,12 @@ def seed(
         list[Path], typer.Argument(metavar="FOLDER...", help="Folders of text or code.")
     ],
     bundle: Annotated[
-        Path, typer.Option(metavar="BUNDLE", help="The bundle that will draft from the store.")
+        Path,
+        typer.Option(
+            metavar="BUNDLE",
+            help="The bundle that will draft from the store, or its name.",
+            callback=named_bundle,
+        ),
     ],
     max_mb: Annotated[
         int | None,

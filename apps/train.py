@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import typer
 
 from edgedec.apps import options
+from edgedec.apps.model_names import named_bundle
 from edgedec.apps.option_groups import takes_groups
 from edgedec.apps.progress import ProgressBars, count_amount
 from edgedec.apps.terminal import note, print_json, stops_on_interrupt, write_out
@@ -261,6 +262,7 @@ def draft(
             "--from",
             metavar="BUNDLE",
             help="The model to begin with, of the same tokenizer; the target model by default.",
+            callback=named_bundle,
         ),
     ] = None,
     loss: Annotated[

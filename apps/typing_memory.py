@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 
+from edgedec.apps.user_paths import user_path
 from edgedec.autocomplete import LearnedOffers
 from edgedec.models.errors import ConfigError, SessionError
 from edgedec.models.manifest import read_manifest
@@ -47,7 +48,7 @@ class TypingMemory:
         """
         if not self.learn:
             return usual
-        folder = Path(self.learn).expanduser()
+        folder = user_path(self.learn)
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
@@ -61,7 +62,7 @@ class TypingMemory:
         Raises:
             ConfigError: The file makes no sense.
         """
-        return LearnedOffers(Path(self.learn).expanduser() / "offers.json") if self.learn else None
+        return LearnedOffers(user_path(self.learn) / "offers.json") if self.learn else None
 
     def recall(self, engine: Engine, bundle: Path) -> None:
         """Makes an engine know what was read before, the latest document last.
@@ -114,7 +115,7 @@ class TypingMemory:
 
     @property
     def _folder(self) -> Path:
-        return Path(self.session).expanduser()
+        return user_path(self.session)
 
 
 def _digest(name: str) -> str:

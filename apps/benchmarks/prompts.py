@@ -34,7 +34,7 @@ from edgedec.apps.benchmarks.prompts_report import Outcome, make_document, refus
 from edgedec.apps.benchmarks.prompts_rows import Round
 from edgedec.apps.measuring.disturbance import Watch
 from edgedec.apps.measuring.loop import Plan
-from edgedec.apps.options import DraftDevice, DraftProvider, Overlap
+from edgedec.apps.options import Draft, DraftDevice, DraftProvider, Overlap
 from edgedec.apps.peers.rivals import Rivals
 from edgedec.apps.progress import ProgressBars, count_amount
 from edgedec.apps.terminal import note, write_out
@@ -92,10 +92,7 @@ class PromptOptions:
         bool,
         typer.Option("--cold", help="Let methods forget what they learned before every prompt."),
     ] = False
-    draft: Annotated[
-        Path | None,
-        typer.Option(metavar="BUNDLE", help="Draft model from another bundle than its own."),
-    ] = None
+    draft: Draft = None
     draft_provider: DraftProvider = None
     draft_device: DraftDevice = None
     temperature: Annotated[

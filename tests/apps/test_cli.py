@@ -6,12 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import platformdirs
 import pytest
 
 from edgedec import __version__
 from edgedec.apps import inspect_bundle
+from edgedec.apps.model_names import find_bundle
+from edgedec.models.errors import ConfigError
 
 Cli = Callable[..., Any]
+NAME = "smollm2-135m-instruct"
 VERBS = ("export", "run", "chat", "suggest", "store", "inspect", "doctor")
 
 
@@ -99,3 +103,33 @@ def test_log_level(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     done = cli("doctor")
     assert done.exit_code == 1
     assert "EDGEDEC_LOG is 'loud'" in done.error
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["eval", NAME, "--task", "perplexity", "--data", "{}/none.txt"], "{}/none.txt"),
+        (["store", "seed", "{}/a.ngrams", "{}", "--bundle", NAME], ""),
+        (["bench", NAME, "--prompts", "{}/none.jsonl", "--draft", NAME], "{}/none.jsonl"),
+        (
+            ["train", "draft", NAME, "--from", NAME, "--layers=99", "--corpus", "{}", "-o", "{}/b"],
+            "--layers is 99",
+        ),
+    ],
+)  # fmt: skip
+def test_a_name_serves_wherever_a_bundle_is_taken(
+    cli: Cli, smollm2_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str], said: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(platformdirs, "user_cache_dir", lambda name: str(tmp_path / "cache"))
+    (tmp_path / "cache" / "bundles").mkdir(parents=True)
+    (tmp_path / "cache" / "bundles" / f"{NAME}.edgedec").symlink_to(smollm2_bundle)
+    done = cli(*(part.format(tmp_path) for part in arguments))
+    assert done.exit_code == bool(said), done.err
+    assert said.format(tmp_path) in done.err
+
+
+def test_nobodys_folder_is_named() -> None:
+    with pytest.raises(ConfigError, match="~nobodyx/b begins with ~nobodyx, which is nobody's"):
+        find_bundle("~nobodyx/b")
