@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import typer
 
 from edgedec.apps import options
+from edgedec.apps.manifest_change import check_writable
 from edgedec.apps.model_names import named_bundle
 from edgedec.apps.option_groups import takes_groups
 from edgedec.apps.progress import ProgressBars, count_amount
@@ -120,6 +121,7 @@ def kv(
     job = KVJob(bundle, tuple(corpus), max_tokens, threads)
     if (exit_layer is not None) + draft + auxiliary > 1:
         raise ConfigError("--exit, --draft and --auxiliary are three kinds of maps: choose one")
+    check_writable(bundle)
     stopping = Event()
     with ProgressBars(count_amount, has_lines=True) as bars, stops_on_interrupt(stopping.set):
         if draft or auxiliary:

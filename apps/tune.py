@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from edgedec.apps import options
 from edgedec.apps.benchmarks.prompts_data import BenchPrompt, read_prompts
 from edgedec.apps.benchmarks.report import device_facts
 from edgedec.apps.consoles import out
+from edgedec.apps.manifest_change import change_manifest, check_writable
 from edgedec.apps.option_groups import takes_groups
 from edgedec.apps.progress import ProgressBars, count_amount
 from edgedec.apps.terminal import note, print_json
@@ -29,7 +29,6 @@ from edgedec.apps.tuning.report import (
     render,
     rows_of,
     with_tuned,
-    write_manifest,
 )
 from edgedec.apps.tuning.runs import REFERENCES, Job, costs_of, record, run_for_real
 from edgedec.apps.tuning.skip import SkipState, tune_skip
@@ -138,8 +137,8 @@ def tune(
     """
     if not what.calibration:
         raise ConfigError("nothing to tune on: name a file of prompts with --calibration")
-    if not what.dry_run and not os.access(bundle, os.W_OK):
-        raise ConfigError(f"{bundle} cannot be written: mend that, or use --dry-run")
+    if not what.dry_run:
+        check_writable(bundle)
     if what.skip and what.policy is not None:
         raise ConfigError("--skip finds sub-layers and --policy thresholds: choose one")
     if what.skip:
@@ -167,7 +166,7 @@ def _tune_pair(
     _tell(finding, is_json)
     if not what.dry_run:
         choices = finding.choices(_circumstances(loading) | {"keep": what.keep})
-        _write(bundle, with_tuned(manifest, choices, pair.fingerprint))
+        _write(bundle, manifest, choices, pair.fingerprint)
     if finding.is_interrupted:
         raise typer.Exit(130)
 
@@ -190,7 +189,7 @@ def _tune_one(bundle: Path, what: TuneOptions, loading: options.LoadOptions, is_
             out.print(f"  {name.replace('_', ' ')}: {value}", markup=False, soft_wrap=True)
     if not what.dry_run:
         choice = Choice(learned.setting, {**_circumstances(loading), **learned.evidence})
-        _write(bundle, with_tuned(manifest, [choice], None))
+        _write(bundle, manifest, [choice], None)
     if learned.is_interrupted:
         raise typer.Exit(130)
 
@@ -219,14 +218,16 @@ def _tune_skip(
     if found.best.speedup <= 1:
         note("no set is expected to pay here: auto will leave it alone")
     if not what.dry_run:
-        write_manifest(bundle, found.written_into(manifest))
+        change_manifest(bundle, manifest, found.written_into)
         note(f"wrote the sets into {bundle}; method skip uses the best, auto where it pays")
     if found.is_interrupted:
         raise typer.Exit(130)
 
 
-def _write(bundle: Path, manifest: BundleManifest) -> None:
-    write_manifest(bundle, manifest)
+def _write(
+    bundle: Path, known: BundleManifest, choices: Sequence[Choice], draft: str | None
+) -> None:
+    change_manifest(bundle, known, lambda manifest: with_tuned(manifest, choices, draft))
     note(f"wrote the choice into {bundle}; --threshold auto means it from now on")
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from edgedec.models.errors import ConfigError
 from edgedec.models.fields import Fields
+from edgedec.models.whole_files import replace_text
 
 N_CLASSES = 20
 """Classes of sureness, alike in width, from 0 to 1."""
@@ -96,16 +94,8 @@ class LearnedOffers:
         }
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, name = tempfile.mkstemp(dir=self._path.parent)  # which its owner may read
+            replace_text(self._path, json.dumps(table), is_private=True)
         except OSError as error:
-            raise ConfigError(f"cannot write {self._path}: {error.strerror}") from None
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(table, file)
-            Path(name).replace(self._path)
-        except OSError as error:
-            with suppress(OSError):
-                Path(name).unlink()
             raise ConfigError(f"cannot write {self._path}: {error.strerror}") from None
 
     def _read(self, path: Path) -> None:

@@ -12,6 +12,7 @@ from edgedec.export.catalogue import CATALOGUE, find_installed
 from edgedec.export.hub import Fetched, HubName, fetch
 from edgedec.models.errors import CheckpointError, ConfigError
 from edgedec.models.fields import Fields
+from edgedec.models.whole_files import replace_text
 
 
 @dataclass(frozen=True)
@@ -49,9 +50,7 @@ class Library:
         if before is not None and before.revision != pulled.revision:
             shutil.rmtree(self.bundle(pulled.name), ignore_errors=True)
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(asdict(pulled), indent=2), encoding="utf-8")
-        partial.replace(path)
+        replace_text(path, json.dumps(asdict(pulled), indent=2))
         return pulled
 
     def pulled(self) -> list[Pulled]:

@@ -24,6 +24,7 @@ from PySide6.QtCore import QLockFile
 from edgedec.apps.editor.text_file import Stamp
 from edgedec.models.errors import ConfigError
 from edgedec.models.fields import Fields
+from edgedec.models.whole_files import replace_text
 
 _LOCK = "lock"
 
@@ -133,12 +134,8 @@ def _drafts(folder: Path) -> Iterator[Draft]:
 
 
 def _write(path: Path, draft: Draft) -> None:
-    partial = path.with_suffix(".partial")
     try:
-        partial.touch(mode=0o600)
-        with partial.open("w", encoding="utf-8") as file:
-            json.dump(asdict(draft), file)
-        partial.replace(path)
+        replace_text(path, json.dumps(asdict(draft)), is_private=True)
     except OSError as error:
         logging.getLogger(__name__).warning("cannot keep unsaved text: %s", error)
 

@@ -14,6 +14,7 @@ from edgedec.apps.typing_options import TYPING_NAMES, typing_config
 from edgedec.autocomplete import AutocompleteConfig
 from edgedec.models.errors import ConfigError
 from edgedec.models.fields import Fields
+from edgedec.models.whole_files import replace_text
 from edgedec.widgets import Trigger
 
 THEMES = ("light", "dark")
@@ -109,11 +110,9 @@ class SettingsFile:
         Raises:
             ConfigError: It cannot be written.
         """
-        partial = self.path.with_suffix(".partial")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            partial.write_text(json.dumps(settings.to_dict(), indent=2), encoding="utf-8")
-            partial.replace(self.path)
+            replace_text(self.path, json.dumps(settings.to_dict(), indent=2))
         except OSError as error:
             raise ConfigError(f"cannot keep settings in {self.path}: {error.strerror}") from None
 

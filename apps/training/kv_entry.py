@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from edgedec.apps.manifest_change import change_manifest
 from edgedec.apps.training.kv import Fitted
 from edgedec.apps.training.model_kv import ModelFitted
-from edgedec.apps.tuning.report import write_manifest
 from edgedec.export.kv_maps import write_kv_maps
 from edgedec.models.bundle_files import FileEntry, file_sha256
+from edgedec.models.errors import EdgedecError
 from edgedec.models.kv_maps import (
     AUXILIARY_KV_MAPS,
     DRAFT_KV_MAPS,
@@ -90,14 +92,25 @@ def _name(
     Those are maps that write the same keys and values.
     """
     kinds = (DRAFT_KV_MAPS,) if entry.kind == DRAFT_KV_MAPS else (KV_MAPS, AUXILIARY_KV_MAPS)
-    others = {kind: e for kind, e in manifest.auxiliary.items() if kind not in kinds}
-    old = {path for e in manifest.auxiliary.values() if e.kind in kinds for path in e.files}
-    kept = {path: e for path, e in manifest.files.items() if path not in old}
-    auxiliary = {**others, entry.kind: entry}
-    write_manifest(
-        bundle, dataclasses.replace(manifest, files={**kept, **files}, auxiliary=auxiliary)
-    )
-    for path in old:
+    old: set[str] = set()
+
+    def put(now: BundleManifest) -> BundleManifest:
+        others = {kind: e for kind, e in now.auxiliary.items() if kind not in kinds}
+        old.update(path for e in now.auxiliary.values() if e.kind in kinds for path in e.files)
+        kept = {path: e for path, e in now.files.items() if path not in old}
+        auxiliary = {**others, entry.kind: entry}
+        return dataclasses.replace(now, files={**kept, **files}, auxiliary=auxiliary)
+
+    try:
+        change_manifest(bundle, manifest, put)
+    except EdgedecError:
+        _remove(bundle, files)  # which nothing names
+        raise
+    _remove(bundle, old)
+
+
+def _remove(bundle: Path, paths: Iterable[str]) -> None:
+    for path in paths:
         (bundle / path).unlink(missing_ok=True)
 
 

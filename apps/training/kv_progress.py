@@ -14,6 +14,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from edgedec.export.kv_maps import Float32, RidgeSums, Scales
+from edgedec.models.whole_files import replacing
 
 HELD_OUT = 8
 """Every so many windows one is not fitted to, but measured with."""
@@ -133,13 +134,8 @@ class FitFile:
             arrays |= sums.arrays(name)
         if state.scales is not None:
             arrays |= {"mean": state.scales.mean, "deviation": state.scales.deviation}
-        partial = self.path.with_suffix(".partial")
-        try:
-            with partial.open("wb") as file:
-                np.savez(file, **arrays)
-            partial.replace(self.path)
-        finally:
-            partial.unlink(missing_ok=True)
+        with replacing(self.path) as file:
+            np.savez(file, **arrays)
         self._saved_s = time.monotonic()
         self._save_s = max(_SAVE_S, _LEAST_READING * (self._saved_s - started_s))
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from edgedec.apps.tuning.runs import PLAIN, REFERENCES
-from edgedec.apps.tuning.state import Measured, Round, replace_text
+from edgedec.apps.tuning.state import Measured, Round
 from edgedec.apps.tuning.sweep import Expected
-from edgedec.models.manifest import MANIFEST_NAME, TUNED_KEY, BundleManifest
+from edgedec.models.manifest import TUNED_KEY, BundleManifest
 from edgedec.runtime.config.switching import ADADEC, SwitchConfig
 
 PROXY = (
@@ -127,13 +125,6 @@ def with_tuned(
         evidence[choice.setting.policy] = choice.evidence
     tuned = {"draft": draft or old.get("draft"), "policies": policies, "evidence": evidence}
     return dataclasses.replace(manifest, defaults={**manifest.defaults, TUNED_KEY: tuned})
-
-
-def write_manifest(folder: Path, manifest: BundleManifest) -> None:
-    """Replaces the manifest of the bundle at ``folder`` at once, validated."""
-    BundleManifest.from_dict(manifest.to_dict())
-    text = json.dumps(manifest.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
-    replace_text(folder / MANIFEST_NAME, text + "\n")
 
 
 def _row(name: str, expected: Expected | None, rounds: Sequence[Round]) -> Row:

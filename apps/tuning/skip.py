@@ -8,7 +8,6 @@ import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from rich.table import Table
 
 from edgedec.apps.tuning.runs import PLAIN, Progress
 from edgedec.apps.tuning.skip_search import SkipKey, StepCosts, search, speedup
-from edgedec.apps.tuning.state import replace_text
+from edgedec.apps.tuning.state import keep
 from edgedec.apps.tuning.traces import generate_until
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import SKIP_KEY, BundleManifest
@@ -127,9 +126,7 @@ class SkipState:
 
     def save(self) -> None:
         """Writes everything; an older file is replaced when all of the new one is written."""
-        with suppress(OSError):  # the next line says what is wrong
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(self.path, json.dumps({"texts": self.texts, "known": self.known}))
+        keep(self.path, {"texts": self.texts, "known": self.known})
 
 
 def named(off: Sequence[int]) -> str:

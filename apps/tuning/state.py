@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import platformdirs
 from edgedec.apps.tuning.catch_up import CatchUpCost
 from edgedec.apps.tuning.traces import Trace
 from edgedec.models.errors import ConfigError
+from edgedec.models.whole_files import replace_text
 
 
 @dataclass(frozen=True)
@@ -74,9 +73,7 @@ class TuneState:
             },
             "references": self.references,
         }
-        with suppress(OSError):  # the next line says what is wrong
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(self.path, json.dumps(document))
+        keep(self.path, document)
 
     def complete_rounds(self, names: set[str]) -> list[Round]:
         """Returns the rounds in which all of ``names`` took part."""
@@ -100,23 +97,14 @@ class TuneState:
         }
 
 
-def replace_text(path: Path, text: str) -> None:
-    """Writes ``text`` to a new file that takes the place of ``path`` at once.
+def keep(path: Path, document: dict[str, Any]) -> None:
+    """Writes what is known; an older file is replaced when all of the new one is written.
 
     Raises:
-        ConfigError: The folder cannot be written.
+        ConfigError: It cannot be written.
     """
-    new: Path | None = None
     try:
-        with tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
-        ) as file:
-            new = Path(file.name)
-            file.write(text)
-        new.chmod(path.stat().st_mode & 0o777 if path.exists() else 0o644)
-        new.replace(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_text(path, json.dumps(document))
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None
-    finally:
-        if new is not None:
-            new.unlink(missing_ok=True)

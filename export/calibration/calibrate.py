@@ -21,6 +21,7 @@ from edgedec.export.quantize import Quantized
 from edgedec.models.families import find_family, matrices
 from edgedec.models.quant import PlainTensor, QuantFormat, ScaleKind
 from edgedec.models.weights import float_rows
+from edgedec.models.whole_files import replacing
 
 Floats = npt.NDArray[np.float32]
 OnProgress = Callable[[int, int], None]
@@ -63,11 +64,8 @@ class Finished:
 
     def _save(self, name: str, **arrays: Any) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._path(name)
-        partial = path.with_suffix(".partial")
-        with partial.open("wb") as file:
+        with replacing(self._path(name)) as file:
             np.savez(file, **arrays)
-        partial.replace(path)
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{self._key}.{name}.npz"

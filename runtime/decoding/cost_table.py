@@ -5,13 +5,13 @@ from __future__ import annotations
 import bisect
 import itertools
 import json
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from edgedec.models.whole_files import replace_text
 from edgedec.runtime.sessions.passes import Pass, Passes
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.token_tree import TokenTree
@@ -171,11 +171,7 @@ class CostTable:
         }
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(
-                "w", dir=path.parent, delete=False, encoding="utf-8"
-            ) as file:
-                json.dump(document, file)
-            Path(file.name).replace(path)
+            replace_text(path, json.dumps(document))
         except OSError:
             return
 

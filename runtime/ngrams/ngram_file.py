@@ -14,8 +14,6 @@ import fcntl
 import os
 import stat
 import struct
-import tempfile
-import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.models.errors import BundleError, ConfigError
+from edgedec.models.whole_files import replacing
 
 Tokens = npt.NDArray[np.uint32]
 
@@ -161,24 +160,16 @@ class NgramFile:
 
     def _replace(self, tokens: Tokens) -> None:
         """Writes a new file beside the old one and puts it in its place."""
-        folder, prefix = self._path.parent, f".{self._path.name}."
+        folder = self._path.parent
         if not folder.is_dir():
             raise ConfigError(f"cannot make {self._path}: there is no folder {folder}")
         content, checksum = _in_blocks(tokens)
         facts = self._max_bytes, self._tokenizer
         header = _MAGIC, _VERSION, _facts_crc(*facts), len(tokens), checksum, *facts
         try:
-            _remove_stale(folder, prefix)
-            descriptor, name = tempfile.mkstemp(".tmp", prefix, folder)
-            try:
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(_HEADER.pack(*header))
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
-                Path(name).replace(self._path)
-            finally:
-                Path(name).unlink(missing_ok=True)
+            with replacing(self._path, is_private=True, is_durable=True) as file:
+                file.write(_HEADER.pack(*header))
+                file.write(content)
         except OSError as error:
             raise _failure(self._path, error) from None
 
@@ -303,15 +294,3 @@ def _failure(path: Path, error: OSError) -> ConfigError:
         f"cannot use the n-gram store {path}: {error.strerror or error}; name another file, or "
         "make this one readable and writable"
     )
-
-
-def _remove_stale(folder: Path, prefix: str) -> None:
-    """Deletes what writers that were killed left behind."""
-    for left in folder.iterdir():
-        if left.name.startswith(prefix) and left.name.endswith(".tmp"):
-            try:
-                is_stale = time.time() - left.lstat().st_mtime > _STALE_S
-                if is_stale:
-                    left.unlink()
-            except FileNotFoundError:
-                continue

@@ -7,14 +7,12 @@ padded with zeros to whole pages. The header states the SHA-256 of everything be
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import stat
 import struct
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
@@ -25,6 +23,7 @@ import numpy.typing as npt
 from edgedec.models.errors import SessionError
 from edgedec.models.fields import shown
 from edgedec.models.model_entry import MODEL_KINDS
+from edgedec.models.whole_files import replacing
 from edgedec.runtime.sessions.state import (
     TOKEN_AXIS,
     KVRows,
@@ -94,7 +93,7 @@ def write_states(path: Path, models: Mapping[str, SavedModel]) -> None:
             "the text"
         )
     try:
-        with _sealed(path) as file:
+        with replacing(path, is_private=True, is_durable=True) as file:
             file.write(
                 _PREAMBLE.pack(MAGIC, VERSION, len(encoded), hashlib.sha256(encoded).digest())
             )
@@ -328,26 +327,3 @@ def _padding(n_bytes: int) -> int:
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MAX_SIZE
-
-
-@contextlib.contextmanager
-def _sealed(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes its name when it is complete and on the disk; only its owner may read."""
-    descriptor, part = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        Path(part).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(part).unlink()
-        raise
-    # The file has its name: were this to fail, only a power cut could still take that away.
-    with contextlib.suppress(OSError):
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -14,13 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgedec.apps.manifest_change import change_manifest
 from edgedec.apps.tuning import runs as tune_runs
 from edgedec.apps.tuning.catch_up import CatchUpCost, measure_catch_up
-from edgedec.apps.tuning.report import Choice, choose, rows_of, with_tuned, write_manifest
+from edgedec.apps.tuning.report import Choice, choose, rows_of, with_tuned
 from edgedec.apps.tuning.runs import PLAIN, REFERENCES
-from edgedec.apps.tuning.state import Measured, TuneState, replace_text
+from edgedec.apps.tuning.state import Measured, TuneState
 from edgedec.apps.tuning.sweep import Costs, Expected, around, candidates, expect, frontier
 from edgedec.apps.tuning.traces import Trace, predictions
+from edgedec.models.bundle_files import FileEntry, file_sha256
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import TUNED_KEY, read_manifest
 from edgedec.runtime.config import GenerationConfig
@@ -213,22 +216,10 @@ def test_state_goes_on_where_it_ended(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [path.name for path in state.path.parent.iterdir()] == ["abc.json"]
 
 
-def test_replacing_a_file_leaves_no_half_written_one(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_text("old")
-    path.chmod(0o640)
-    replace_text(path, "new")
-    assert path.read_text() == "new"
-    assert path.stat().st_mode & 0o777 == 0o640
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="cannot write"):
-        replace_text(tmp_path / "missing" / "file", "new")
-    with pytest.raises(ConfigError, match="cannot write"):
-        TuneState(path / "below" / "state.json").save()
-    path.unlink()
-    path.mkdir()
-    with pytest.raises(ConfigError, match="cannot write"):
-        replace_text(path, "new")
-    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+        TuneState(tmp_path / "file" / "below" / "state.json").save()
 
 
 def own_copy(bundle: Path, folder: Path) -> Path:
@@ -318,11 +309,12 @@ def choice(policy: str, threshold: float) -> Choice:
     return Choice(SwitchConfig(policy=policy, threshold=threshold), {"n": threshold})
 
 
-def test_manifest_is_replaced_whole(tmp_path: Path, smollm2_bundle: Path) -> None:
+def test_what_others_wrote_into_a_manifest_stays(tmp_path: Path, smollm2_bundle: Path) -> None:
     bundle = own_copy(smollm2_bundle, tmp_path / "own.edgedec")
+    before = read_manifest(bundle)
 
     def tuned(choices: list[Choice], draft: str | None) -> tuple[str | None, dict[str, float]]:
-        write_manifest(bundle, with_tuned(read_manifest(bundle), choices, draft))
+        change_manifest(bundle, before, lambda now: with_tuned(now, choices, draft))
         found = read_manifest(bundle).defaults[TUNED_KEY]
         assert found["evidence"].keys() == found["policies"].keys()
         thresholds = {name: fields["threshold"] for name, fields in found["policies"].items()}
@@ -370,3 +362,19 @@ def test_adadec_learns_and_runs(cli: Cli, smollm2_bundle: Path, tmp_path: Path) 
     assert told["n_pauses"] > 0
     answers.write_text('{"prompt": "Hi", "answer": "Hello"}\n{"prompt": "Hi"}\n')
     assert "answers.jsonl:2: no prompt with an answer" in cli(*command).error
+
+
+def test_the_manifest_of_another_export_stays(tmp_path: Path, smollm2_bundle: Path) -> None:
+    bundle = own_copy(smollm2_bundle, tmp_path / "own.edgedec")
+    known = read_manifest(bundle)
+    graph = bundle / known.target.graph
+    content = graph.read_bytes()
+    graph.unlink()
+    graph.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    files = {**known.files, known.target.graph: FileEntry(len(content), file_sha256(graph))}
+    text = json.dumps(dataclasses.replace(known, files=files).to_dict())
+    (bundle / "manifest.json").unlink()
+    (bundle / "manifest.json").write_text(text)
+    with pytest.raises(ConfigError, match="was exported anew meanwhile"):
+        change_manifest(bundle, known, lambda now: now)
+    assert (bundle / "manifest.json").read_text() == text

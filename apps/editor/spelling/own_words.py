@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 from edgedec.models.errors import ConfigError
+from edgedec.models.whole_files import replace_text
 
 _MOST_BYTES = 1 << 20
 
@@ -49,14 +47,7 @@ class OwnWords:
         self.read()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, partial = tempfile.mkstemp(dir=self.path.parent, prefix=".words.")
-            try:
-                with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                    file.writelines(f"{one}\n" for one in sorted(self._words))
-                Path(partial).replace(self.path)
-            except OSError:
-                with suppress(OSError):
-                    Path(partial).unlink()
-                raise
+            words = "".join(f"{one}\n" for one in sorted(self._words))
+            replace_text(self.path, words, is_private=True)
         except OSError as error:
             raise ConfigError(f"cannot add to {self.path}: {error.strerror}") from None

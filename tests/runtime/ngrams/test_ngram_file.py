@@ -281,14 +281,3 @@ def test_a_killed_writer_leaves_the_store_readable(path: Path, when: str) -> Non
     assert store.query([1, 2], 1).following == [[3]]
     store.add([5, 6, 7])
     assert open_store(path, LEAST_BYTES).query([5, 6], 1).following == [[7]]
-
-
-def test_what_killed_writers_left_is_removed_in_time(path: Path) -> None:
-    store = open_store(path, LEAST_BYTES)
-    stale, fresh = path.parent / f".{path.name}.a.tmp", path.parent / f".{path.name}.b.tmp"
-    for left in (stale, fresh):
-        left.write_bytes(b"half")
-    os.utime(stale, (0, 0))
-    store.add(list(range(2000)))
-    assert not stale.exists()
-    assert fresh.exists()

@@ -1,0 +1,75 @@
+"""Files that are there whole or not at all, whatever happens to who writes them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+_SUFFIX = ".part"
+_STALE_S = 3600.0
+"""Age at which an unfinished file belongs to nobody any more."""
+
+
+@contextmanager
+def replacing(
+    path: Path, *, is_private: bool = False, is_durable: bool = False
+) -> Iterator[IO[bytes]]:
+    """Yields a file that takes the place of ``path`` at a clean exit; else nothing changes.
+
+    What killed writers left behind is removed.
+
+    is_private: its owner alone may read it; else whoever may read the file that it replaces.
+    is_durable: it is on the disk before it takes its name, so that a power cut does not take both.
+
+    Raises:
+        OSError: The folder is missing or cannot be written, or the disk is full.
+    """
+    prefix = f".{path.name}."
+    _remove_stale(path.parent, prefix)
+    part = path.with_name(f"{prefix}{secrets.token_hex(4)}{_SUFFIX}")
+    flags = os.O_CREAT | os.O_EXCL | os.O_RDWR
+    descriptor = os.open(part, flags, 0o600 if is_private else 0o666)
+    try:
+        with os.fdopen(descriptor, "w+b") as file:
+            yield file
+            file.flush()
+            if is_durable:
+                os.fsync(file.fileno())
+        if not is_private and path.exists():
+            part.chmod(path.stat().st_mode & 0o777)
+        part.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            part.unlink()
+        raise
+    if is_durable:
+        _sync(path.parent)
+
+
+def replace_text(path: Path, text: str, *, is_private: bool = False) -> None:
+    """Writes ``text`` to a new file that takes the place of ``path``, as `replacing`."""
+    with replacing(path, is_private=is_private) as file:
+        file.write(text.encode())
+
+
+def _remove_stale(folder: Path, prefix: str) -> None:
+    for left in folder.iterdir():
+        if left.name.startswith(prefix) and left.name.endswith(_SUFFIX):
+            with suppress(FileNotFoundError):  # another writer was faster
+                if time.time() - left.lstat().st_mtime > _STALE_S:
+                    left.unlink()
+
+
+def _sync(folder: Path) -> None:
+    # The file has its name: were this to fail, only a power cut could still take that away.
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
