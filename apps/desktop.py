@@ -51,11 +51,14 @@ def desktop(
         from edgedec.apps.typing_memory import share_of
     check.end()
     bundle, files = _told_apart(paths or [])
-    kept_in, remark = SettingsFile(), ""
+    settings, kept_in, remark = EditorSettings(), SettingsFile(), ""
     try:
         settings = kept_in.read()
+        if bundle:
+            settings = replace(settings, bundle=bundle)
+            kept_in.write(settings)
     except ConfigError as error:
-        settings, remark = EditorSettings(), str(error)
+        remark = str(error)
     settings = replace(
         settings,
         bundle=bundle or settings.bundle,

@@ -14,9 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from edgedec.models.errors import ConfigError
-from edgedec.models.manifest import read_manifest
+from edgedec.models.manifest import TOKENIZER_NAME, read_manifest
 from edgedec.runtime.decoding.strategy import TARGET
-from edgedec.runtime.text.tokenizer import TOKENIZER_NAME
 
 MOST_TOKENS = 1_000_000
 """Of all texts; the oldest go first. 4 bytes each."""

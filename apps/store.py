@@ -15,11 +15,11 @@ from edgedec.apps.model_names import named_bundle
 from edgedec.apps.progress import ProgressBars, count_amount
 from edgedec.apps.terminal import bytes_text, print_json, stops_on_interrupt, write_out
 from edgedec.models.errors import ConfigError
-from edgedec.models.manifest import read_manifest
+from edgedec.models.manifest import TOKENIZER_NAME, read_manifest
 from edgedec.runtime.methods.store_source import tokenizer_sha256
 from edgedec.runtime.ngrams.ngram_file import StoreFacts, describe
 from edgedec.runtime.ngrams.ngram_store import NgramStore, SeedReport
-from edgedec.runtime.text.tokenizer import TOKENIZER_NAME, Tokenizer
+from edgedec.runtime.text.tokenizer import Tokenizer
 
 _HELP = """Fill n-gram stores, which drafts are taken from, and show them.
 

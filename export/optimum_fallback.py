@@ -151,7 +151,7 @@ def _read_config(model_folder: Path, family: str, session: ort.InferenceSession)
 
 def _contract(session: ort.InferenceSession, config: ModelConfig) -> GraphContract:
     """Returns what the graph takes and gives. Its mask knows no branches: it runs chains only."""
-    n_numbers = 2 * config.n_layers * config.n_kv_heads * config.head_size
+    n_numbers = config.n_kv_numbers
     return GraphContract(
         compiler="optimum",
         backend="portable",

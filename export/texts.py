@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 from edgedec.export.model_export import ModelExport
-
-TOKENIZER_NAME = "tokenizer.json"
+from edgedec.models.manifest import TOKENIZER_NAME
 
 
 def read_target(model: ModelExport) -> None:

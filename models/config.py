@@ -166,6 +166,11 @@ class ModelConfig:
         return self.trimmed_head_size or self.vocab_size
 
     @property
+    def n_kv_numbers(self) -> int:
+        """Numbers that keys and values of one token are, in all layers."""
+        return 2 * self.n_layers * self.n_kv_heads * self.head_size
+
+    @property
     def product_scale(self) -> float:
         """What products of q and k are multiplied by."""
         return self.attention_scale or self.head_size**-0.5

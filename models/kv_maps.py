@@ -20,6 +20,9 @@ states [1, T, hidden_size] float32 in, or the other model's keys and values, and
 KV_MAPS, DRAFT_KV_MAPS, AUXILIARY_KV_MAPS = "kv_maps", "draft_kv_maps", "auxiliary_kv_maps"
 """Kinds of the entries below, and their names among a bundle's auxiliary parts."""
 
+N_SINKS = 4
+"""First tokens of a text, which attention treats as no others: their rows are never predicted."""
+
 _MAX_COUNT = 2**31 - 1
 _AGAIN = "fit them again with `edgedec train kv`"
 

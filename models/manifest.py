@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 2
 MANIFEST_NAME = "manifest.json"
+TOKENIZER_NAME = "tokenizer.json"
+"""Files that every bundle holds."""
 
 TUNED_KEY, SKIP_KEY = "switch", "skip"
 """Where `BundleManifest.defaults` holds what `edgedec tune` found, and `edgedec tune --skip`."""

@@ -12,9 +12,6 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-SUPER_GROUP = 256
-"""Weights that share one ``scale``/``minimum`` pair in the two-level formats."""
-
 
 class ScaleKind(Enum):
     """How codes become weights. All arithmetic is float32, in the order written.

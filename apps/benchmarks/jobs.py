@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cache
 from typing import Literal
 
 import numpy as np
 
 from edgedec import kernels
-from edgedec.apps.machine import memory_bytes
+from edgedec.apps.machine import last_caches, memory_bytes
 from edgedec.apps.measuring.energy import EnergyMeter
 from edgedec.apps.measuring.loop import Sample
 from edgedec.apps.peers.client import PeerError, Worker
@@ -26,7 +26,6 @@ _METHODS: dict[Kind, str] = {"pp": "prefill", "tg": "decode", "verify": "verify"
 _VERIFY_S = 0.2  # passes of one verify measurement fill this
 _LIMIT_S = 0.1
 _MIN_BUFFER_BYTES = 256 << 20
-_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 @dataclass(frozen=True)
@@ -120,24 +119,16 @@ def limit_jobs(n_threads: int) -> list[LimitJob]:
     ]
 
 
+@cache
 def read_buffer_bytes() -> int:
-    """Returns a size far beyond the last cache: eight times it, if there is memory for that."""
+    """Returns a size far beyond the last cache: eight times it, if there is memory for that.
+
+    It is decided once, for free memory changes and reports tell what was used.
+    """
     total, available = memory_bytes()
     roomy = (available or total) // 8
-    return max(1 << 24, min(max(_MIN_BUFFER_BYTES, 8 * last_cache_bytes()), roomy)) // 4096 * 4096
-
-
-def last_cache_bytes() -> int:
-    """Returns the size of the largest CPU cache, 0 where the system does not tell."""
-    sizes = [0]
-    for path in _CACHES.glob("index*/size"):
-        try:
-            text = path.read_text(encoding="ascii").strip()
-            unit = {"K": 1 << 10, "M": 1 << 20}.get(text[-1:], 1)
-            sizes.append(int(text.rstrip("KM")) * unit)
-        except (OSError, ValueError):
-            continue
-    return max(sizes)
+    last = max((found.size_bytes for found in last_caches()), default=0)
+    return max(1 << 24, min(max(_MIN_BUFFER_BYTES, 8 * last), roomy)) // 4096 * 4096
 
 
 def make_tests(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ def draw(document: dict[str, Any], path: Path) -> None:
     matplotlib.use("Agg")
     figure = Figure(figsize=(8.0, 4.2), layout="constrained")
     axes = figure.subplots()
-    for (method, passages), colour in zip(document["latency"].items(), _COLOURS, strict=False):
+    latency, colours = document["latency"], cycle(_COLOURS)
+    for (method, passages), colour in zip(latency.items(), colours, strict=False):
         points = np.array([point for passage in passages for point in passage]).reshape(-1, 2)
         ends = np.cumsum([0.0] + [passage[-1][0] if passage else 0.0 for passage in passages])
         starts = np.repeat(ends[:-1], [len(passage) for passage in passages])

@@ -54,11 +54,14 @@ class EditorSettings:
         read, usual = Fields(given, origin, ConfigError), cls()
         read.only({one.name for one in fields(cls)})
         typing = read.table("typing", {})
+        context = read.optional("context", lambda key: read.integer(key, least=1))
+        if "context" not in read.values:  # null says something: all that the bundle serves
+            context = usual.context
         typing.only(TYPING_NAMES)
         return cls(
             bundle=read.text("bundle", usual.bundle),
             threads=read.optional("threads", lambda key: read.integer(key, least=1)),
-            context=read.optional("context", lambda key: read.integer(key, least=1)),
+            context=context,
             trigger=Trigger(_choice(read, "trigger", tuple(Trigger), usual.trigger)),
             delay_ms=read.integer("delay_ms", usual.delay_ms, least=0, most=10_000),
             has_colours=read.flag("has_colours", usual.has_colours),

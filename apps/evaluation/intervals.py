@@ -30,9 +30,7 @@ class Interval:
         return {"value": self.value, "low": self.low, "high": self.high}
 
 
-def bootstrap(
-    columns: Float64, of: Callable[[Any], Any], seed: int = 0, n_resamples: int = N_RESAMPLES
-) -> Interval | None:
+def bootstrap(columns: Float64, of: Callable[[Any], Any], seed: int = 0) -> Interval | None:
     """Returns a statistic of samples with its percentile interval, None if it has no value.
 
     Samples are drawn with replacement, whole columns at a time, so that numbers of the same sample
@@ -52,8 +50,8 @@ def bootstrap(
     found: list[Float64] = []
     with np.errstate(divide="ignore", invalid="ignore"):
         value = float(of(columns.mean(axis=1)))
-        for start in range(0, n_resamples, _BLOCK):
-            n_drawn = min(_BLOCK, n_resamples - start)
+        for start in range(0, N_RESAMPLES, _BLOCK):
+            n_drawn = min(_BLOCK, N_RESAMPLES - start)
             drawn = rng.integers(0, n_samples, (n_drawn, n_samples))
             found.append(np.asarray(of(columns[:, drawn].mean(axis=2)), np.float64))
     finite = np.concatenate(found)

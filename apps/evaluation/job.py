@@ -27,7 +27,7 @@ from edgedec.apps.evaluation.tasks import Task, file_sha256, read_problems, read
 from edgedec.apps.evaluation.walk import Answers, Engines, Predictions, Work
 from edgedec.models.errors import ConfigError
 from edgedec.models.kv_maps import own_maps
-from edgedec.models.manifest import MANIFEST_NAME, BundleManifest, read_manifest
+from edgedec.models.manifest import MANIFEST_NAME, TOKENIZER_NAME, BundleManifest, read_manifest
 from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.switching import ADADEC, SwitchConfig
@@ -42,7 +42,7 @@ from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
 from edgedec.runtime.sessions.model import Model
 from edgedec.runtime.switching.pair import checked
-from edgedec.runtime.text.tokenizer import TOKENIZER_NAME, Tokenizer
+from edgedec.runtime.text.tokenizer import Tokenizer
 
 _DRAFT_ROOM = 32
 """Positions beyond prompt and output, so that the last drafts fit."""

@@ -113,9 +113,8 @@ class TegraMeter:
 
     name = "tegrastats, whole board"
 
-    def __init__(self, command: list[str], clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, command: list[str]) -> None:
         self._command = command
-        self._clock = clock
         self._started_s = 0.0
         self._process: subprocess.Popen[str] | None = None
 
@@ -123,13 +122,13 @@ class TegraMeter:
         """Starts tegrastats."""
         self.close()
         self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
-        self._started_s = self._clock()
+        self._started_s = time.perf_counter()
 
     def stop(self) -> float | None:
         """Ends tegrastats and returns its mean power times the time; None if it told none."""
         if self._process is None:
             return None
-        elapsed_s = self._clock() - self._started_s
+        elapsed_s = time.perf_counter() - self._started_s
         self._process.terminate()
         text, _ = self._process.communicate()
         self._process = None

@@ -13,12 +13,10 @@ from edgedec.apps.training.reading import features_of
 from edgedec.export.bundle import check_destination
 from edgedec.export.heads.feature_file import held_out_of
 from edgedec.models.errors import ConfigError
-from edgedec.models.manifest import BundleManifest, read_manifest
+from edgedec.models.manifest import TOKENIZER_NAME, BundleManifest, read_manifest
 
 if TYPE_CHECKING:
     from edgedec.export.heads.training import OnProgress
-
-_TOKENIZER = "tokenizer.json"
 
 
 @dataclass(frozen=True)
@@ -150,7 +148,7 @@ def train_bundle_draft(
 def _same_tokens(path: Path, target: BundleManifest) -> BundleManifest:
     """Returns the manifest of a bundle, whose tokens are those of ``target``."""
     found = read_manifest(path)
-    if found.files[_TOKENIZER].sha256 != target.files[_TOKENIZER].sha256:
+    if found.files[TOKENIZER_NAME].sha256 != target.files[TOKENIZER_NAME].sha256:
         raise ConfigError(
             f"{path} has another tokenizer than {target.name}: begin with a model of the same "
             "family, or with some layers of the target model, --layers N"

@@ -14,13 +14,11 @@ from zipfile import BadZipFile
 import numpy as np
 
 from edgedec.export.kv_maps import Float32, RidgeSums, Scales
+from edgedec.models.kv_maps import N_SINKS
 from edgedec.models.whole_files import replacing
 
 HELD_OUT = 8
 """Every so many windows one is not fitted to, but measured with."""
-
-N_SINKS = 4
-"""First tokens of a text, which attention treats as no others; their rows are never predicted."""
 
 _SAVE_S = 60.0
 """Seconds of reading that a killed fit may lose."""

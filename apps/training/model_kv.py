@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgedec.apps.training.kv_progress import N_SINKS, FitFile, ReadSoFar, gather
+from edgedec.apps.training.kv_progress import FitFile, ReadSoFar, gather
 from edgedec.export.kv_maps import Float32, LayerMaps, RidgeSums, Scales
 from edgedec.models.config import ModelConfig
+from edgedec.models.kv_maps import N_SINKS
 from edgedec.runtime.sessions.passes import run_passes
 from edgedec.runtime.sessions.plain_kv import plain_kv
 from edgedec.runtime.sessions.prefill import feed

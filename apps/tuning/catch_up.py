@@ -37,7 +37,6 @@ class CatchUpCost:
 
 def measure_catch_up(
     sequence: TokenSequence,
-    anchor: int = 0,
     repetitions: int = _REPETITIONS,
     clock: Callable[[], float] = time.perf_counter,
 ) -> CatchUpCost | None:
@@ -49,7 +48,7 @@ def measure_catch_up(
     n_text = _N_BEFORE + N_TOKENS
     if sequence.context < n_text:
         return None
-    text, model = [anchor] * n_text, PairedModel(sequence, 0)
+    text, model = [0] * n_text, PairedModel(sequence, 0)
 
     def timed(ends: Sequence[int]) -> float:
         run_passes(model.rows_after(text[:_N_BEFORE], with_logits=False))

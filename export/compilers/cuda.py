@@ -82,7 +82,7 @@ PHASES = (("emit", emit), ("compile", compile_kernels), ("pack", pack))
 def contract(model: RecipeModel) -> GraphContract:
     """Returns what the program of ``model`` takes, gives and can do."""
     config = model.source.config
-    n_numbers = 2 * config.n_layers * config.n_kv_heads * config.head_size
+    n_numbers = config.n_kv_numbers
     return GraphContract(
         compiler="cuda",
         backend="cuda",

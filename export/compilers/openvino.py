@@ -65,7 +65,7 @@ def contract(model: RecipeModel) -> GraphContract:
     """Returns what the graph of ``model`` takes, gives and can do."""
     config, device = model.source.config, model.device
     inputs, outputs = model.graph
-    n_numbers = 2 * config.n_layers * config.n_kv_heads * config.head_size
+    n_numbers = config.n_kv_numbers
     return GraphContract(
         compiler="openvino",
         backend="openvino",

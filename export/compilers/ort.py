@@ -56,7 +56,7 @@ def contract(model: RecipeModel) -> GraphContract:
     """Returns what the graph of ``model`` takes, gives and can do."""
     config, device = model.source.config, model.device
     outputs = port_names(model.graph.graph.output)
-    n_numbers = 2 * config.n_layers * config.n_kv_heads * config.head_size
+    n_numbers = config.n_kv_numbers
     row_nbytes = np.dtype(model.kv_format).itemsize * n_numbers
     return GraphContract(
         compiler="ort",

@@ -38,7 +38,7 @@ PHASES = (("emit", emit), ("pack", pack))
 def contract(model: RecipeModel) -> GraphContract:
     """Returns what the graph of ``model`` takes, gives and can do."""
     config, device = model.source.config, model.device
-    n_numbers = 2 * config.n_layers * config.n_kv_heads * config.head_size
+    n_numbers = config.n_kv_numbers
     return GraphContract(
         compiler="portable",
         backend="portable",

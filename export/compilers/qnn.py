@@ -76,7 +76,7 @@ def contract(model: RecipeModel) -> GraphContract:
     config = model.source.config
     assert model.config.soc is not None
     graph = onnx.load(model.folder / GRAPH_NAME).graph
-    n_numbers = 2 * config.n_layers * config.n_kv_heads * config.head_size
+    n_numbers = config.n_kv_numbers
     return GraphContract(
         compiler="qnn",
         backend="qnn",

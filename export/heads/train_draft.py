@@ -34,13 +34,11 @@ from edgedec.models.families import weight_shapes
 from edgedec.models.graph import Capabilities
 from edgedec.models.head_ids import write_head_ids
 from edgedec.models.kv_maps import AUXILIARY_KV_MAPS, DRAFT_KV_MAPS
-from edgedec.models.manifest import BundleManifest, fingerprint_of
+from edgedec.models.manifest import TOKENIZER_NAME, BundleManifest, fingerprint_of
 from edgedec.models.model_entry import DRAFT_MODEL, ModelEntry
 from edgedec.models.quant import FORMATS, QuantFormat
 
 Float32 = npt.NDArray[np.float32]
-
-TOKENIZER_NAME = "tokenizer.json"
 
 
 @dataclass(frozen=True)

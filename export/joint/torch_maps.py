@@ -21,9 +21,7 @@ from edgedec.export.kv_maps import Float32, LayerMaps, Scales
 from edgedec.export.torch_ops import split_heads
 from edgedec.models.config import ModelConfig
 from edgedec.models.families import find_family
-
-N_SINKS = 4
-"""First tokens of a text: their rows are never predicted."""
+from edgedec.models.kv_maps import N_SINKS
 
 _Z_LOSS = 1e-4
 """What the square of a row's normaliser counts in a cross-entropy."""

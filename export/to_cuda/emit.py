@@ -142,7 +142,7 @@ def emit_program(
     kernels[keep.name] = keep
     given = (Argument(INPUTS, offset) for offset in KeepInputs().offsets.values())
     arguments = (Argument(KEYS, 0), Argument(VALUES, 0), *given)
-    n_kv = 2 * config.n_layers * config.n_kv_heads * config.head_size * capacity
+    n_kv = config.n_kv_numbers * capacity
     return Emitted(
         tuple(passes), KernelLaunch(keep.name, arguments), tuple(kernels.values()), n_work,
         n_inputs, n_kv,

@@ -9,9 +9,10 @@ Source: KV Prediction (arXiv 2410.08391), with maps in closed form.
 from __future__ import annotations
 
 from edgedec.models.config import ModelConfig
+from edgedec.models.kv_maps import N_SINKS
 from edgedec.runtime.config.generation import PREDICTED
 from edgedec.runtime.decoding.prefilling import Prefilling, Provisional
-from edgedec.runtime.decoding.progressive import N_ROUGH, N_SINKS, PROVISIONAL_TOKENS
+from edgedec.runtime.decoding.progressive import N_ROUGH, PROVISIONAL_TOKENS
 from edgedec.runtime.decoding.strategy import DecodeState
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sessions.model import KVPredictor

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from edgedec.models.kv_maps import N_SINKS
 from edgedec.runtime.config.generation import AUTO, PREDICTED
 from edgedec.runtime.decoding.prefilling import Prefilling, Provisional
 from edgedec.runtime.decoding.strategy import DecodeState
@@ -32,9 +33,6 @@ from edgedec.runtime.text.common_prefix import common_prefix
 
 PROVISIONAL_TOKENS = 8
 """Most tokens written before the prompt is read to the end."""
-
-N_SINKS = 4
-"""First tokens of a text, which attention treats as no others: their rows are never predicted."""
 
 N_ROUGH = 16
 """Last tokens of the prompt, whose rows are computed over the predicted ones before them."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 from edgedec.models.config import ModelConfig
+from edgedec.models.kv_maps import N_SINKS
 from edgedec.runtime.drafting.draft_passes import DraftPasses
 from edgedec.runtime.sessions.model import KVPredictor
 from edgedec.runtime.sessions.passes import Pass, Passes
@@ -22,9 +23,6 @@ from edgedec.runtime.sessions.rows import Rows
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.token_tree import TokenTree
 from edgedec.runtime.text.common_prefix import common_prefix
-
-N_SINKS = 4
-"""First tokens of a text, which attention treats as no others: they are computed."""
 
 N_COMPUTED = 32
 """Last tokens before the first draft, whose rows are computed over the predicted ones."""

@@ -12,7 +12,7 @@ from typing import Literal
 
 from edgedec.models.errors import BundleError
 from edgedec.models.head_ids import read_head_ids
-from edgedec.models.manifest import BundleManifest, fingerprint_of, read_manifest
+from edgedec.models.manifest import TOKENIZER_NAME, BundleManifest, fingerprint_of, read_manifest
 from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.cores.affinity import Affinity
@@ -22,7 +22,6 @@ from edgedec.runtime.sessions.memory import DRAFT, KnownModel, SessionMemory
 from edgedec.runtime.sessions.pool import SequencePool
 from edgedec.runtime.switching.pair import Pair
 from edgedec.runtime.text.token_map import TokenMap, spellings
-from edgedec.runtime.text.tokenizer import TOKENIZER_NAME
 
 
 @dataclass(frozen=True)

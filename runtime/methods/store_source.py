@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgedec.models.errors import BundleError
-from edgedec.models.manifest import BundleManifest
-from edgedec.runtime.text.tokenizer import TOKENIZER_NAME
+from edgedec.models.manifest import TOKENIZER_NAME, BundleManifest
 
 if TYPE_CHECKING:
     from edgedec.runtime.ngrams.ngram_store import NgramStore

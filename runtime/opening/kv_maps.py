@@ -93,7 +93,7 @@ def _opener_of(
     config, entry_of = manifest.models[read].config, manifest.models[written]
     check = partial(entry.check_fits, source, model, entry_of.contract.kv.format)
     _check(folder, entry_of, check)
-    width = 2 * config.n_layers * config.n_kv_heads * config.head_size
+    width = config.n_kv_numbers
     return _opener(folder, entry, 0, width, entry_of, threads, affinity)
 
 

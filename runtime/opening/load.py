@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgedec.models.errors import BundleError, ConfigError
-from edgedec.models.manifest import SKIP_KEY, BundleManifest, fingerprint_of, read_manifest
+from edgedec.models.manifest import (
+    SKIP_KEY,
+    TOKENIZER_NAME,
+    BundleManifest,
+    fingerprint_of,
+    read_manifest,
+)
 from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.backends import release_model
 from edgedec.runtime.config.checks import check_progress, check_type, checked_path
@@ -30,7 +36,6 @@ from edgedec.runtime.opening.options import EngineOptions
 from edgedec.runtime.opening.split_cores import at_home, split_cores
 from edgedec.runtime.sessions.memory import DRAFT, TARGET, KnownModel, SessionMemory
 from edgedec.runtime.sessions.prefill import Progress
-from edgedec.runtime.text.tokenizer import TOKENIZER_NAME
 
 if TYPE_CHECKING:
     from edgedec.runtime.decoding.auxiliary import Auxiliary

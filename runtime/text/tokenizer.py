@@ -19,9 +19,6 @@ from tokenizers.decoders import ByteLevel, DecodeStream
 from edgedec.models.errors import BundleError, SessionError
 from edgedec.runtime.text.tokenizer_guard import check_growth, panics_as
 
-TOKENIZER_NAME = "tokenizer.json"
-"""File of a bundle that holds its tokenizer."""
-
 
 class Codec(Protocol):
     """What the engine asks of a tokenizer."""

@@ -19,7 +19,7 @@ from .conftest import answer, until  # it skips where there is no PySide6
 from PySide6.QtTest import QTest  # isort: skip
 
 from edgedec.apps.editor.recovery import Draft, Recovery
-from edgedec.apps.editor.settings import EditorSettings
+from edgedec.apps.editor.settings import EditorSettings, SettingsFile
 from edgedec.apps.editor.text_file import Stamp
 from edgedec.apps.editor.window import EditorWindow
 from edgedec.autocomplete import AutocompleteConfig
@@ -121,6 +121,12 @@ def test_text_survives_a_kill(begin: Begin, tmp_path: Path) -> None:
     assert (left.path, left.text) == (str(file), "unsaved \u00e9saved\r\n")
     assert file.read_bytes() == b"saved\r\n"
     recovery.close()
+
+
+def test_a_bundle_is_used_from_now_on(begin: Begin, tmp_path: Path) -> None:
+    begin(TYPING, "any.edgedec")
+    wait_for_draft(tmp_path)
+    assert SettingsFile(tmp_path / "config" / "edgedec").read().bundle == "any.edgedec"
 
 
 def test_a_request_to_end_keeps_unsaved_text(begin: Begin, tmp_path: Path) -> None:

@@ -266,6 +266,10 @@ def test_settings_that_make_no_sense_are_told(tmp_path: Path) -> None:
         file.path.write_text(given)
         with pytest.raises(ConfigError, match=reason):
             file.read()
+    file.path.write_text("{}")
+    assert file.read() == EditorSettings()
+    file.path.write_text('{"context": null}')
+    assert file.read().context is None
 
 
 def test_a_bundle_that_is_not_there_is_told(

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from edgedec import kernels
+from edgedec.models.kv_maps import N_SINKS
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding.auxiliary import Auxiliary
 from edgedec.runtime.decoding.plain import Plain
-from edgedec.runtime.decoding.progressive import N_ROUGH, N_SINKS, PROVISIONAL_TOKENS
+from edgedec.runtime.decoding.progressive import N_ROUGH, PROVISIONAL_TOKENS
 from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
 from edgedec.runtime.requests.request import Request
 from edgedec.runtime.requests.stream import Stream
