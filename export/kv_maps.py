@@ -120,13 +120,6 @@ class RidgeSums:
         return float(errors.sum() / (self._squares - self.n_rows * means**2).sum())
 
 
-def normed(hidden: Float32, epsilon: float) -> Float32:
-    """Returns rows of the residual stream divided by their root mean square."""
-    scale = np.sqrt(np.square(hidden, dtype=np.float32).mean(axis=1, keepdims=True) + epsilon)
-    result: Float32 = hidden / scale
-    return result
-
-
 @dataclass(frozen=True)
 class LayerMaps:
     """Maps of one layer: weights [2 * n_kv_heads * head_size, D] for keys, then values; biases.

@@ -35,6 +35,7 @@ from edgedec.models.blocks import (
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import ConfigError
 from edgedec.models.fields import Fields
+from edgedec.models.hidden_states import normed
 from edgedec.models.model_entry import DRAFT_MODEL, ModelEntry, read_model_entry
 
 EAGLE, HYDRA, MEDUSA, EXIT, ADAPTER = "eagle", "hydra", "medusa", "exit", "adapter"
@@ -239,13 +240,6 @@ def own_features(outputs: Float32, n_layers: int) -> Float32:
     """Returns the features of tokens that only the head has read, by its ``outputs`` [T, D]."""
     unknown = np.zeros((len(outputs), n_layers * outputs.shape[1]), np.float32)
     return np.concatenate([unknown, outputs], axis=1)
-
-
-def normed(hidden: Float32, epsilon: float) -> Float32:
-    """Returns rows [T, D] divided by their root mean square."""
-    scale = np.sqrt(np.square(hidden, dtype=np.float32).mean(axis=1, keepdims=True) + epsilon)
-    result: Float32 = hidden / scale
-    return result
 
 
 class HeadOps(Ops[T], Protocol[T]):

@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 
 from edgedec.export.heads.feature_file import FeatureFile, TextFeatures
-from edgedec.models.draft_heads import normed
+from edgedec.models.hidden_states import normed
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.prefill import PREFILL_CHUNK

@@ -10,8 +10,9 @@ import numpy as np
 
 from edgedec.apps.training.corpus import corpus_files, text_of
 from edgedec.apps.training.kv_progress import FitFile, ReadSoFar, gather
-from edgedec.export.kv_maps import LayerMaps, normed
+from edgedec.export.kv_maps import LayerMaps
 from edgedec.models.config import ModelConfig
+from edgedec.models.hidden_states import normed
 from edgedec.models.kv_maps import N_SINKS
 from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.plain_kv import plain_kv

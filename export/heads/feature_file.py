@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from edgedec.models.errors import ConfigError
 from edgedec.models.graph import N_TOP
+from edgedec.models.whole_files import replace_text
 
 HELD_OUT = 8
 """Every so many texts one is not trained on, but measured with."""
@@ -132,10 +133,8 @@ class FeatureFile:
         return [], []
 
     def _save_list(self) -> None:
-        partial = self.folder / f"{_LIST}.partial"
         listed = {"key": self._key, "lengths": self.lengths, "kinds": self.kinds}
-        partial.write_text(json.dumps(listed), encoding="utf-8")
-        partial.replace(self.folder / _LIST)
+        replace_text(self.folder / _LIST, json.dumps(listed))
 
     def _path(self, name: str) -> Path:
         return self.folder / f"{name}.bin"

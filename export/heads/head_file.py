@@ -38,6 +38,7 @@ from edgedec.models.errors import CheckpointError, ConfigError
 from edgedec.models.fields import Fields
 from edgedec.models.head_ids import check_head_ids
 from edgedec.models.quant import FORMATS, PlainTensor
+from edgedec.models.whole_files import replacing
 
 Float32 = npt.NDArray[np.float32]
 
@@ -162,12 +163,10 @@ def write_head_file(
         tensors[name + _CODES] = codes[:, ::2] | codes[:, 1::2] << 4 if fmt.bits == 4 else codes
         tensors[name + _SCALES] = plain.scale
     whole = save(tensors, {_FACTS: json.dumps(dataclasses.asdict(facts))})
-    partial = path.with_name(f".{path.name}.partial")
     try:
-        partial.write_bytes(whole)
-        partial.replace(path)
+        with replacing(path) as file:
+            file.write(whole)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise ConfigError(f"cannot write {path}: {error.strerror}") from None
     return len(whole)
 

@@ -11,6 +11,8 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 
+from edgedec.models.whole_files import replacing
+
 _KEY = "key"
 
 
@@ -38,10 +40,5 @@ class ProgressFile:
         Raises:
             OSError: The disk is full.
         """
-        partial = self.path.with_suffix(".partial")
-        try:
-            with partial.open("wb") as file:
-                np.savez(file, allow_pickle=False, **{_KEY: np.array(self._key)}, **arrays)
-            partial.replace(self.path)
-        finally:
-            partial.unlink(missing_ok=True)
+        with replacing(self.path) as file:
+            np.savez(file, allow_pickle=False, **{_KEY: np.array(self._key)}, **arrays)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from edgedec.models.draft_heads import normed
+from edgedec.models.hidden_states import normed
 from edgedec.runtime.drafters.eagle.features import TextFeatures
 from edgedec.runtime.drafting.head_role import HeadRole
 from edgedec.runtime.sessions.passes import Pass, Passes

@@ -14,7 +14,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from edgedec.models.draft_heads import OUTPUT, light_gates, normed
+from edgedec.models.draft_heads import OUTPUT, light_gates
+from edgedec.models.hidden_states import normed
 from edgedec.runtime.drafters.draft.tree_drafting import TreeDrafter
 from edgedec.runtime.drafters.eagle.feature_drafting import FeatureDrafting, FeaturePasses
 from edgedec.runtime.drafters.eagle.features import TextFeatures

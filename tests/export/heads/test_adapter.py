@@ -11,7 +11,8 @@ import pytest
 
 import edgedec
 from edgedec.apps.training.head_check import share_found
-from edgedec.models.draft_heads import ADAPTER, normed
+from edgedec.models.draft_heads import ADAPTER
+from edgedec.models.hidden_states import normed
 from edgedec.models.manifest import fingerprint_of, read_manifest
 from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.config import GenerationConfig, SamplingConfig

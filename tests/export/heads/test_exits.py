@@ -14,9 +14,9 @@ import pytest
 import edgedec
 from edgedec.export.config import ExitConfig, ExportConfig
 from edgedec.export.pipeline import export
-from edgedec.models.draft_heads import normed
 from edgedec.models.errors import BundleError, ConfigError
 from edgedec.models.head_ids import read_head_ids
+from edgedec.models.hidden_states import normed
 from edgedec.models.manifest import read_manifest
 from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.config import GenerationConfig, SamplingConfig

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgedec.models.draft_heads import light_gates, normed
+from edgedec.models.draft_heads import light_gates
+from edgedec.models.hidden_states import normed
 from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.drafters.hydra.light_drafter import LightDrafter
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
