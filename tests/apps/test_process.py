@@ -44,7 +44,8 @@ def test_signals_at_the_start_are_silent(
     smollm2_bundle: Path, number: signal.Signals, delay_ms: int
 ) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", REPORT_START, "run", str(smollm2_bundle), "hello", "-n", "400"],
+        [sys.executable, "-c", REPORT_START, "run", str(smollm2_bundle), "hello", "-n", "400",
+         "--ignore-eos"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=hear_signals,
     )  # fmt: skip
     assert process.stdout is not None
