@@ -12,7 +12,8 @@ costs nothing, and a draft model that lost is tried again at growing distances.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from edgedec.runtime.decoding.acceptance import Backoff, Trust
@@ -81,7 +82,12 @@ class Controller:
             self._model_rates[role] = first
         return self._model_rates[role]
 
-    def begin(self, prompt: DraftPrompt, target: TokenSequence) -> ControlledPlanning:
+    def begin(
+        self,
+        prompt: DraftPrompt,
+        target: TokenSequence,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> ControlledPlanning:
         """Returns the part of a new output's request."""
         team = self.drafters.begin(prompt)
         begun = {drafting.name: drafting for drafting in team.models}
@@ -91,7 +97,7 @@ class Controller:
             for role, name in zip(self._roles, names, strict=True)
             if name in begun
         ]
-        choice = ModelChoice(models, self.costs, self.model_rates)
+        choice = ModelChoice(models, self.costs, self.model_rates, clock)
         return ControlledPlanning(self, team, choice, target)
 
     def close(self) -> None:

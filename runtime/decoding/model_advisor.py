@@ -16,6 +16,8 @@ _LATER_GAIN = 0.8  # of a drafted level is what a level after it brings on avera
 _FIRST_LEVELS = 3  # drafted in an output until most of them hold
 _MARGIN = 1.03  # a draft model must promise this much more than doing without it
 _USUAL_FEED = 2  # tokens of the text a draft model has yet to see in most rounds
+_STEP_RATE = 0.1  # at which a proposal changes what a step is expected to take
+_MOST_STEP_CHANGE = 1.5  # of one proposal
 _HORIZON = 128  # tokens over which catching up with the text has to pay
 _FIRST_GAIN = 1.3  # taken for granted when an output starts
 _STAKE = 1.0  # plain steps' time that catching up may cost on trust alone
@@ -40,8 +42,8 @@ class ModelRates:
     """What was learned of the draft model in all requests.
 
     levels: of drafts after a text that it computed; predicted_levels: after one that was predicted
-    for it. step_scale: milliseconds of a pass over those of its cost table. passes_per_level:
-    passes that a level of a tree takes; fewer than one where guesses were right.
+    for it. step_scale: milliseconds of a step over those of a pass in its cost table.
+    passes_per_level: passes that a level of a tree takes; fewer than one where guesses were right.
     """
 
     def __init__(self, acceptance: float = _PRIOR) -> None:
@@ -49,6 +51,17 @@ class ModelRates:
         self.levels, self.predicted_levels = (DepthRates(acceptance, MAX_LEVELS) for _ in range(2))
         self.step_scale = 1.0
         self.passes_per_level = 1.0
+        self._n_proposals = 0
+
+    def learn_step(self, change: float) -> None:
+        """Takes in how a step of the latest proposal compares with what was expected.
+
+        The cost table knows passes alone; what is done between them shows in the first proposals,
+        and for the head of a small model it is as much again.
+        """
+        self._n_proposals += 1
+        rate = max(_STEP_RATE, 1 / (1 + self._n_proposals))
+        self.step_scale *= min(max(change, 1 / _MOST_STEP_CHANGE), _MOST_STEP_CHANGE) ** rate
 
 
 class ModelAdvisor:
@@ -116,9 +129,8 @@ class ModelAdvisor:
         is_usual = 0 < cost.n_fed <= _USUAL_FEED
         n_steps = cost.n_levels + is_usual
         if n_steps:
-            measured = (cost.level_ms + is_usual * cost.feed_ms) / n_steps
-            change = min(max(measured / self.step_ms, 0.67), 1.5)
-            self._rates.step_scale *= change**0.1
+            measured = (cost.level_ms + is_usual * cost.feed_ms + cost.other_ms) / n_steps
+            self._rates.learn_step(measured / self.step_ms)
         if cost.depth:  # passes that made the tree wide, not deep, are in the rates' favour
             passes_per_level = min((cost.n_levels + 1) / cost.depth, 1.0)
             self._rates.passes_per_level += 0.1 * (passes_per_level - self._rates.passes_per_level)
@@ -137,14 +149,15 @@ class ModelAdvisor:
 
     @property
     def step_ms(self) -> float:
-        """Expected milliseconds of a pass of the draft model."""
+        """Expected milliseconds of a pass of the draft model, and of what is made of it."""
         return self._rates.step_scale * self._costs.ms(1)
 
     @property
     def drafted_ms(self) -> float:
         """What the latest proposal cost, catching up with much text aside."""
         cost = self._model.cost
-        return cost.level_ms + (cost.feed_ms if cost.n_fed <= _USUAL_FEED else 0.0)
+        feed_ms = cost.feed_ms if cost.n_fed <= _USUAL_FEED else 0.0
+        return cost.level_ms + feed_ms + cost.other_ms
 
     def _best(self, room: Budget, target: CostTable, rates: DepthRates) -> ModelPlan:
         """Returns the depth that promises most tokens per millisecond."""

@@ -32,11 +32,13 @@ class ModelChoice:
         models: Sequence[tuple[str, GuardedModelDrafting]],
         costs: CostBook,
         rates_of: RatesOf,
+        clock: Callable[[], float],
     ) -> None:
-        """models: each with the role that its costs are kept under."""
+        """models: each with the role that its costs are kept under. clock: in seconds."""
         self._candidates = [_Candidate(role, drafting) for role, drafting in models]
         self._costs = costs
         self._rates_of = rates_of
+        self._clock = clock
         self._chosen = self._candidates[0] if models else None
 
     @property
@@ -80,7 +82,10 @@ class ModelChoice:
         assert self._chosen is not None
         assert self._chosen.advisor is not None
         budget = self._chosen.advisor.budget(plan, room, target, n_nodes)
-        return (yield from self._chosen.drafting.propose(context, budget)), budget
+        drafting, started_s = self._chosen.drafting, self._clock()
+        tree = yield from drafting.propose(context, budget)
+        drafting.drafting.cost.takes_in_all(1000 * (self._clock() - started_s))
+        return tree, budget
 
     def learn(self, plan: ModelPlan, n_accepted: int, plain_ms: float, verify_ms: float) -> None:
         """Takes in a round that followed ``plan``, of which ``n_accepted`` levels held.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -95,8 +96,16 @@ class Planner(Protocol):
     def hidden_layers(self) -> Sequence[int]:
         """Layers whose hidden states the drafters need."""
 
-    def begin(self, prompt: DraftPrompt, target: TokenSequence) -> Planning:
-        """Returns the part of a new output's request. target: the text in the target's KV cache."""
+    def begin(
+        self,
+        prompt: DraftPrompt,
+        target: TokenSequence,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> Planning:
+        """Returns the part of a new output's request.
+
+        target: the text in the target's KV cache. clock: seconds of this request alone.
+        """
 
     def close(self) -> None:
         """Releases the drafters."""
@@ -183,7 +192,12 @@ class FixedPlanner:
     def failures(self) -> dict[str, str]:
         return self._drafters.failures
 
-    def begin(self, prompt: DraftPrompt, target: TokenSequence) -> FixedPlanning:
+    def begin(
+        self,
+        prompt: DraftPrompt,
+        target: TokenSequence,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> FixedPlanning:
         """Returns the part of a new output's request."""
         return FixedPlanning(self._drafters.begin(prompt), self._budget, self.name)
 

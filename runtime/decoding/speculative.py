@@ -46,7 +46,7 @@ class Speculative(DecodingStrategy):
     def begin(self, state: DecodeState, hidden: HiddenStates) -> SpeculativeDecoding:
         """Returns the rounds of one request."""
         planning = self._planner.begin(
-            DraftPrompt(state.tokens, hidden, state.sequence), state.sequence
+            DraftPrompt(state.tokens, hidden, state.sequence), state.sequence, state.clock.now_s
         )
         return SpeculativeDecoding(self, state, planning)
 

@@ -13,6 +13,7 @@ class DraftCost:
 
     n_fed, feed_ms: tokens of the text that had to be computed first, and the time it took.
     n_levels, n_level_rows, level_ms: passes over drafted tokens, their rows, and their time.
+    other_ms: what it took besides these passes.
     depth: levels of the tree that came of it; fewer passes make it where guesses were right.
     """
 
@@ -22,6 +23,11 @@ class DraftCost:
     n_level_rows: int = 0
     level_ms: float = 0.0
     depth: int = 0
+    other_ms: float = 0.0
+
+    def takes_in_all(self, ms: float) -> None:
+        """Takes in what the whole proposal took."""
+        self.other_ms = max(0.0, ms - self.feed_ms - self.level_ms)
 
     @property
     def n_passes(self) -> int:

@@ -243,6 +243,24 @@ def test_a_draft_model_that_is_always_wrong_rests_longer_and_longer() -> None:
     assert sizes[-40:].count(0) >= 38
 
 
+class Dawdler(Oracle):
+    """Takes time between its passes."""
+
+    now_s = 0.0
+
+    def propose(self, context: DraftContext, budget: Budget) -> DraftTree:
+        self.now_s += 0.040
+        return super().propose(context, budget)
+
+
+def test_what_a_draft_model_does_between_its_passes_counts() -> None:
+    model = Dawdler(0.8, 0.8, depth=5, name="draft")
+    begin = make([], FLAT, model).begin
+    planning = begin(DraftPrompt(TEXT[:10]), ToySession(1), lambda: model.now_s)
+    play(planning, FLAT, 100)
+    assert 1 <= model.n_asked <= 12
+
+
 def test_the_model_drafts_that_promises_most() -> None:
     draft, head = Oracle(0.9, 0.9, 5, "draft"), Oracle(0.2, 0.9, 5, "head")
     controller = make([], FLAT, head, draft)
