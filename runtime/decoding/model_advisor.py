@@ -19,7 +19,7 @@ _USUAL_FEED = 2  # tokens of the text a draft model has yet to see in most round
 _STEP_RATE = 0.1  # at which a proposal changes what a step is expected to take
 _MOST_STEP_CHANGE = 1.5  # of one proposal
 _HORIZON = 128  # tokens over which catching up with the text has to pay
-_FIRST_GAIN = 1.3  # taken for granted when an output starts
+_FIRST_GAIN = 1.3  # taken for granted until the first outputs say otherwise
 _STAKE = 1.0  # plain steps' time that catching up may cost on trust alone
 _PART_WORTH = 0.3  # of the usual gain is what a draft model brings that reads only the text's end
 _READ_MARGIN = 1.15  # so much more must drafts promise once a predicted text is computed
@@ -44,6 +44,7 @@ class ModelRates:
     levels: of drafts after a text that it computed; predicted_levels: after one that was predicted
     for it. step_scale: milliseconds of a step over those of a pass in its cost table.
     passes_per_level: passes that a level of a tree takes; fewer than one where guesses were right.
+    gain: of rounds with it, in tokens per millisecond over plain decoding's.
     """
 
     def __init__(self, acceptance: float = _PRIOR) -> None:
@@ -51,6 +52,7 @@ class ModelRates:
         self.levels, self.predicted_levels = (DepthRates(acceptance, MAX_LEVELS) for _ in range(2))
         self.step_scale = 1.0
         self.passes_per_level = 1.0
+        self.gain = _FIRST_GAIN
         self._n_proposals = 0
 
     def learn_step(self, change: float) -> None:
@@ -80,7 +82,12 @@ class ModelAdvisor:
         self._levels = rates.levels
         self._free_gain = 1.0  # over plain decoding, of rounds without it
         self._gain = _FIRST_GAIN  # of rounds with it
+        if rates.gain < 1.0:  # it lost in outputs before: this one's text is for a try to tell
+            self._gain = 1.0
+            self._backoff.lost()
         self._most_levels = _FIRST_LEVELS
+        self._is_probing = False
+        self._is_on_trial = False  # the latest probe won
 
     def plan(
         self, context: DraftContext, room: Budget, target: CostTable, free_rate: float
@@ -91,6 +98,7 @@ class ModelAdvisor:
 
         free_rate: tokens per millisecond that doing without it promises for this round.
         """
+        self._is_probing = False
         best = self._best(room, target, self._rates.levels)
         self._levels = self._rates.levels
         if n_predicted := self._model.n_predicted(context.tokens):
@@ -102,8 +110,9 @@ class ModelAdvisor:
             best, self._levels = rough, self._rates.predicted_levels
         if not self._backoff.is_over():
             return ModelPlan()
-        if self._backoff.is_probe and room.depth >= 2:
-            # Its rates are those of the time it lost; only another try gives new ones.
+        if (self._backoff.is_probe or self._is_on_trial) and room.depth >= 2:
+            # Its rates are those of the time it lost; only other tries give new ones.
+            self._is_probing = True
             return ModelPlan(2, 1 / target.ms(1), is_probe=True)
         if best.rate <= _MARGIN * free_rate:
             return ModelPlan()
@@ -138,6 +147,8 @@ class ModelAdvisor:
         if n_accepted > self._most_levels / 2:
             self._most_levels = min(2 * self._most_levels, MAX_LEVELS)
         self._gain += 0.2 * (gain - self._gain)
+        self._rates.gain += 0.1 * (gain - self._rates.gain)
+        self._is_on_trial = self._is_probing and gain > 1.0
         if self._gain > 1.0:
             self._backoff.reset()
         else:

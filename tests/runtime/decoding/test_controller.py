@@ -2,141 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 
 from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.decoding.acceptance import Backoff
 from edgedec.runtime.decoding.controller import Controller, best_part, reordered
-from edgedec.runtime.decoding.cost_book import CostBook
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.planner import Planning, RoundTimings
-from edgedec.runtime.drafting.draft_cost import DraftCost
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 from edgedec.runtime.drafting.drafter import (
     Budget,
     DraftContext,
     DraftPrompt,
-    ModelDrafting,
     RoundOutcome,
 )
 from edgedec.runtime.sampling.noise import Noise
-from edgedec.runtime.sessions.passes import Passes, run_passes
+from edgedec.runtime.sessions.passes import run_passes
 from edgedec.runtime.sessions.row_stats import RowStats
-from edgedec.runtime.sessions.sequence import TokenSequence
 
 from ..conftest import ToySession
+from .oracles import TEXT, KnownCosts, Oracle, OracleModel
 
 FLAT = {1: 10.0, 2: 10.5, 4: 11.0, 8: 14.0, 16: 23.0}
 STEEP = {1: 10.0, 2: 20.0, 4: 40.0, 8: 80.0, 16: 160.0}
-TEXT = [int(x) for x in np.random.default_rng(0).integers(0, 1000, 600)]
-
-
-class Oracle:
-    """Proposes the coming text, right with a given chance, and claims another."""
-
-    hidden_layers = ()
-    reads_end_only = False
-    n_unread = 1  # tokens to compute before the first proposal
-    n_predicted = 0  # tokens it has not read
-    right_when_read = 0.0  # once it has
-
-    def __init__(self, right: float, claimed: float, depth: int = 4, name: str = "oracle") -> None:
-        self.name = name
-        self.right = right
-        self.claimed = claimed
-        self.depth = depth
-        self.n_asked = 0
-        self.cost = DraftCost()
-        self._rng = np.random.default_rng(1)
-
-    def begin(self, prompt: DraftPrompt) -> Oracle:
-        return self
-
-    def end(self, tokens: Sequence[int]) -> None: ...
-
-    def close(self) -> None: ...
-
-    def observe(self, context: DraftContext, outcome: RoundOutcome) -> None: ...
-
-    def propose(self, context: DraftContext, budget: Budget) -> DraftTree:
-        self.n_asked += 1
-        tree, parent, at = DraftTree(), ROOT, len(context.tokens)
-        n_levels = min(self.depth, budget.depth)
-        self.cost = DraftCost(1, 2.0, n_levels - 1, n_levels - 1, 2.0 * (n_levels - 1), n_levels)
-        are_right = self._rng.random(self.depth) < self.right  # whatever the budget
-        for i in range(n_levels):
-            token = TEXT[at + i] if are_right[i] else 1000
-            parent = tree.add(token, parent, self.claimed, self.name)
-        return tree
-
-
-class OracleModel:
-    """A model that drafts as an `Oracle` does."""
-
-    hidden_layers = ()
-
-    def __init__(self, oracle: Oracle) -> None:
-        self.name = oracle.name
-        self._oracle = oracle
-
-    def begin(self, prompt: DraftPrompt) -> OracleDrafting:
-        return OracleDrafting(self._oracle)
-
-    def close(self) -> None: ...
-
-
-class OracleDrafting(ModelDrafting):
-    """An `Oracle` in one request."""
-
-    sequence = ToySession(1)
-
-    def __init__(self, oracle: Oracle) -> None:
-        self._oracle = oracle
-
-    @property
-    def cost(self) -> DraftCost:
-        return self._oracle.cost
-
-    @property
-    def reads_end_only(self) -> bool:
-        return self._oracle.reads_end_only
-
-    def n_missing(self, tokens: Sequence[int]) -> int:
-        return 1 if self._oracle.n_asked else self._oracle.n_unread
-
-    def n_predicted(self, tokens: Sequence[int]) -> int:
-        return self._oracle.n_predicted
-
-    def read_exactly(self) -> None:
-        self._oracle.n_predicted = 0
-        self._oracle.right = self._oracle.right_when_read
-
-    def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:
-        return self._oracle.propose(context, budget)
-        yield
-
-    def observe(self, context: DraftContext, outcome: RoundOutcome) -> None: ...
-
-    def end(self, tokens: Sequence[int]) -> None: ...
-
-
-class KnownCosts(CostBook):
-    """Costs that nobody measures."""
-
-    def __init__(self, target: dict[int, float]) -> None:
-        super().__init__()
-        self._known = {
-            "target": CostTable(dict(target)),
-            "draft": CostTable({1: 2.0, 16: 4.0}),
-            "head": CostTable({1: 1.0, 16: 2.0}),
-        }
-
-    def of(self, role: str, sequence: TokenSequence) -> Passes[CostTable]:
-        return self._known[role]
-        yield
 
 
 def run(controller: Controller, costs: dict[int, float], n_rounds: int) -> tuple[list[int], float]:
@@ -259,6 +148,20 @@ def test_what_a_draft_model_does_between_its_passes_counts() -> None:
     planning = begin(DraftPrompt(TEXT[:10]), ToySession(1), lambda: model.now_s)
     play(planning, FLAT, 100)
     assert 1 <= model.n_asked <= 12
+
+
+def test_a_draft_model_that_lost_in_outputs_before_begins_the_next_one_resting() -> None:
+    model = Oracle(0.0, 0.8, depth=5, name="draft")
+    controller = make([], FLAT, model)
+    run(controller, FLAT, 300)
+    run(controller, FLAT, 300)
+    model.n_asked = 0
+    for _ in range(10):
+        run(controller, FLAT, 30)
+    assert 10 <= model.n_asked <= 30
+    model.n_asked, model.right = 0, 0.9
+    run(controller, FLAT, 60)
+    assert model.n_asked >= 30
 
 
 def test_the_model_drafts_that_promises_most() -> None:

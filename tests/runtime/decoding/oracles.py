@@ -1,0 +1,130 @@
+"""Made-up drafters whose worth is known, and costs that nobody measures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from edgedec.runtime.decoding.cost_book import CostBook
+from edgedec.runtime.decoding.cost_table import CostTable
+from edgedec.runtime.drafting.draft_cost import DraftCost
+from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
+from edgedec.runtime.drafting.drafter import (
+    Budget,
+    DraftContext,
+    DraftPrompt,
+    ModelDrafting,
+    RoundOutcome,
+)
+from edgedec.runtime.sessions.passes import Passes
+from edgedec.runtime.sessions.sequence import TokenSequence
+
+from ..conftest import ToySession
+
+TEXT = [int(x) for x in np.random.default_rng(0).integers(0, 1000, 600)]
+
+
+class Oracle:
+    """Proposes the coming text, right with a given chance, and claims another."""
+
+    hidden_layers = ()
+    reads_end_only = False
+    n_unread = 1  # tokens to compute before the first proposal
+    n_predicted = 0  # tokens it has not read
+    right_when_read = 0.0  # once it has
+
+    def __init__(self, right: float, claimed: float, depth: int = 4, name: str = "oracle") -> None:
+        self.name = name
+        self.right = right
+        self.claimed = claimed
+        self.depth = depth
+        self.n_asked = 0
+        self.cost = DraftCost()
+        self._rng = np.random.default_rng(1)
+
+    def begin(self, prompt: DraftPrompt) -> Oracle:
+        return self
+
+    def end(self, tokens: Sequence[int]) -> None: ...
+
+    def close(self) -> None: ...
+
+    def observe(self, context: DraftContext, outcome: RoundOutcome) -> None: ...
+
+    def propose(self, context: DraftContext, budget: Budget) -> DraftTree:
+        self.n_asked += 1
+        tree, parent, at = DraftTree(), ROOT, len(context.tokens)
+        n_levels = min(self.depth, budget.depth)
+        self.cost = DraftCost(1, 2.0, n_levels - 1, n_levels - 1, 2.0 * (n_levels - 1), n_levels)
+        are_right = self._rng.random(self.depth) < self.right  # whatever the budget
+        for i in range(n_levels):
+            token = TEXT[at + i] if are_right[i] else 1000
+            parent = tree.add(token, parent, self.claimed, self.name)
+        return tree
+
+
+class OracleModel:
+    """A model that drafts as an `Oracle` does."""
+
+    hidden_layers = ()
+
+    def __init__(self, oracle: Oracle) -> None:
+        self.name = oracle.name
+        self._oracle = oracle
+
+    def begin(self, prompt: DraftPrompt) -> OracleDrafting:
+        return OracleDrafting(self._oracle)
+
+    def close(self) -> None: ...
+
+
+class OracleDrafting(ModelDrafting):
+    """An `Oracle` in one request."""
+
+    sequence = ToySession(1)
+
+    def __init__(self, oracle: Oracle) -> None:
+        self._oracle = oracle
+
+    @property
+    def cost(self) -> DraftCost:
+        return self._oracle.cost
+
+    @property
+    def reads_end_only(self) -> bool:
+        return self._oracle.reads_end_only
+
+    def n_missing(self, tokens: Sequence[int]) -> int:
+        return 1 if self._oracle.n_asked else self._oracle.n_unread
+
+    def n_predicted(self, tokens: Sequence[int]) -> int:
+        return self._oracle.n_predicted
+
+    def read_exactly(self) -> None:
+        self._oracle.n_predicted = 0
+        self._oracle.right = self._oracle.right_when_read
+
+    def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:
+        return self._oracle.propose(context, budget)
+        yield
+
+    def observe(self, context: DraftContext, outcome: RoundOutcome) -> None: ...
+
+    def end(self, tokens: Sequence[int]) -> None: ...
+
+
+class KnownCosts(CostBook):
+    """Costs that nobody measures."""
+
+    def __init__(self, target: dict[int, float]) -> None:
+        super().__init__()
+        self._known = {
+            "target": CostTable(dict(target)),
+            "draft": CostTable({1: 2.0, 16: 4.0}),
+            "head": CostTable({1: 1.0, 16: 2.0}),
+        }
+
+    def of(self, role: str, sequence: TokenSequence) -> Passes[CostTable]:
+        return self._known[role]
+        yield
