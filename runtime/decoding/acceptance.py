@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+_GOOD_FAITH = 10.0  # tokens of rounds with a draft model, promised and brought
+
 
 @dataclass
 class Trust:
-    """How a drafter's own estimates compare with what is accepted of late.
+    """How estimates of a drafter compare with what came true of late.
 
-    Sums of estimated and of observed acceptances, both decaying; a few accepted tokens of good
-    faith keep the ratio sane while little is known.
+    Sums of estimated and of accepted tokens, both decaying; a few accepted tokens of good faith
+    keep the ratio sane while little is known.
     """
 
     decay: float = 0.95
@@ -20,14 +22,14 @@ class Trust:
 
     @property
     def factor(self) -> float:
-        """What to multiply the drafter's estimates with; at most 1.2."""
+        """What to multiply estimates with; at most 1.2."""
         ratio = (self.accepted + self.good_faith) / (self.estimated + self.good_faith)
         return min(ratio, 1.2)
 
-    def observe(self, estimate: float, is_accepted: bool) -> None:
-        """Takes in one token that was compared with the target model's choice."""
+    def observe(self, estimate: float, n_accepted: float) -> None:
+        """Takes in how many tokens were expected, and how many of them came true."""
         self.estimated = self.decay * self.estimated + estimate
-        self.accepted = self.decay * self.accepted + is_accepted
+        self.accepted = self.decay * self.accepted + n_accepted
 
     def forget(self) -> None:
         """A round went by without news."""
@@ -36,11 +38,16 @@ class Trust:
 
 
 class DepthRates:
-    """Probability that a draft model's level d is accepted, given that level d - 1 was."""
+    """Probability that a draft model's level d is accepted, given that level d - 1 was.
+
+    trust: in the tokens that plans by these rates promise. How deep and how wide is drafted shows
+    in the proposal only, so they are rough.
+    """
 
     def __init__(self, prior: float, max_depth: int, weight: float = 3.0) -> None:
         self._accepted = [prior * weight] * max_depth
         self._tested = [weight] * max_depth
+        self.trust = Trust(good_faith=_GOOD_FAITH)
 
     def rate(self, depth: int) -> float:
         """Returns the rate at ``depth``, from 1."""
@@ -78,6 +85,10 @@ class Backoff:
         """Whether to try this round; each call lets a round pass."""
         self._n_left -= 1
         return self._n_left < 0
+
+    def wait(self) -> None:
+        """What this round was to try waits for the next one."""
+        self._n_left += 1
 
     def lost(self) -> None:
         """The latest try brought nothing."""

@@ -125,6 +125,7 @@ class ControlledPlanning(Planning):
         self._n_asked = 0
         self.log = DecisionLog()
         self._proposed = DraftTree()
+        self._drafted = DraftTree()  # by the model, whatever of it was proposed
         self._decision: Decision | None = None
 
     @property
@@ -146,6 +147,7 @@ class ControlledPlanning(Planning):
             )
             both = len(tree) and len(drafted)
             tree = fuse([drafted, tree], budget) if both else drafted
+            self._drafted = drafted
             chosen, rate = best_part(tree, costs, self._choice.drafted_ms, room.n_nodes)
         self._plan, self._proposed = plan, reordered(tree, chosen)
         plain = 1.0 / costs.ms(1)
@@ -162,6 +164,7 @@ class ControlledPlanning(Planning):
         if timings is None or self._decision is None:
             return
         self._learn(tree, outcome, path, timings)
+        self._drafted = DraftTree()
         n_accepted = len(outcome.path)
         self.log.add(self._decision, n_accepted, timings.draft_ms + timings.verify_ms)
 
@@ -226,8 +229,9 @@ class ControlledPlanning(Planning):
                 self._backoffs[name].reset()
             else:
                 self._backoffs[name].lost()
-        plain_ms = len(outcome.emitted) * self._costs.ms(1)
-        self._choice.learn(self._plan, len(path), plain_ms, timings.verify_ms)
+        n_held, n_emitted = len(self._drafted.matching(outcome.emitted)), len(outcome.emitted)
+        plain_ms = self._costs.ms(1)
+        self._choice.learn(self._plan, n_held, n_emitted, plain_ms, timings.verify_ms)
 
 
 def best_part(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edgedec.runtime.decoding.acceptance import Backoff, DepthRates
 from edgedec.runtime.decoding.cost_table import CostTable
@@ -18,6 +18,7 @@ _MARGIN = 1.03  # a draft model must promise this much more than doing without i
 _USUAL_FEED = 2  # tokens of the text a draft model has yet to see in most rounds
 _STEP_RATE = 0.1  # at which a proposal changes what a step is expected to take
 _MOST_STEP_CHANGE = 1.5  # of one proposal
+_MOST_FREE_GAIN = 1.25  # over plain decoding, in a round that a model that lost is tried again in
 _HORIZON = 128  # tokens over which catching up with the text has to pay
 _FIRST_GAIN = 1.3  # taken for granted until the first outputs say otherwise
 _STAKE = 1.0  # plain steps' time that catching up may cost on trust alone
@@ -30,12 +31,14 @@ _FIRST_REST, _LONGEST_REST = 8, 128  # rounds a draft model that lost is left al
 class ModelPlan:
     """What the draft model promises.
 
-    levels: how deep to draft; 0: do without it. rate: tokens per millisecond.
+    levels: how deep to draft; 0: do without it. rate: tokens per millisecond. free_rate: what doing
+    without it promises.
     """
 
     levels: int = 0
     rate: float = 0.0
     is_probe: bool = False
+    free_rate: float = 0.0
 
 
 class ModelRates:
@@ -44,7 +47,7 @@ class ModelRates:
     levels: of drafts after a text that it computed; predicted_levels: after one that was predicted
     for it. step_scale: milliseconds of a step over those of a pass in its cost table.
     passes_per_level: passes that a level of a tree takes; fewer than one where guesses were right.
-    gain: of rounds with it, in tokens per millisecond over plain decoding's.
+    gain: of rounds with it, in tokens per millisecond over what doing without it promised.
     """
 
     def __init__(self, acceptance: float = _PRIOR) -> None:
@@ -86,23 +89,27 @@ class ModelAdvisor:
             self._gain = 1.0
             self._backoff.lost()
         self._most_levels = _FIRST_LEVELS
-        self._is_probing = False
         self._is_on_trial = False  # the latest probe won
 
     def plan(
-        self, context: DraftContext, room: Budget, target: CostTable, free_rate: float
+        self,
+        context: DraftContext,
+        room: Budget,
+        target: CostTable,
+        free_rate: float,
+        other_rate: float = 0.0,
     ) -> ModelPlan:
         """Returns the depth that promises most tokens per millisecond, if the model pays.
 
         Of a text that was predicted for the model it may have that computed first.
 
-        free_rate: tokens per millisecond that doing without it promises for this round.
+        free_rate: tokens per millisecond that the free drafters promise for this round.
+        other_rate: that another model promises.
         """
-        self._is_probing = False
-        best = self._best(room, target, self._rates.levels)
+        best = self._best(room, target, free_rate, self._rates.levels)
         self._levels = self._rates.levels
         if n_predicted := self._model.n_predicted(context.tokens):
-            rough = self._best(room, target, self._rates.predicted_levels)
+            rough = self._best(room, target, free_rate, self._rates.predicted_levels)
             if self._pays_to_read(n_predicted, room, max(rough.rate, free_rate), best):
                 self._model.read_exactly()
                 self._backoff.reset()
@@ -110,11 +117,14 @@ class ModelAdvisor:
             best, self._levels = rough, self._rates.predicted_levels
         if not self._backoff.is_over():
             return ModelPlan()
+        best = replace(best, rate=self._levels.trust.factor * best.rate)
         if (self._backoff.is_probe or self._is_on_trial) and room.depth >= 2:
             # Its rates are those of the time it lost; only other tries give new ones.
-            self._is_probing = True
-            return ModelPlan(2, 1 / target.ms(1), is_probe=True)
-        if best.rate <= _MARGIN * free_rate:
+            if free_rate > _MOST_FREE_GAIN / target.ms(1):
+                self._backoff.wait()
+                return ModelPlan()
+            return replace(best, levels=2, rate=1 / target.ms(1), is_probe=True)
+        if best.rate <= _MARGIN * max(free_rate, other_rate):
             return ModelPlan()
         return best if self._pays_to_catch_up(context, room, target, best.rate) else ModelPlan()
 
@@ -129,11 +139,8 @@ class ModelAdvisor:
             n_step_nodes=_STEP_NODES,
         )
 
-    def learn(self, n_accepted: int, gain: float) -> None:
-        """Takes in a round it drafted for, of which ``n_accepted`` levels held.
-
-        gain: tokens per millisecond over plain decoding's.
-        """
+    def learn(self, plan: ModelPlan, n_held: int, n_emitted: int, verify_ms: float) -> None:
+        """Takes in a round that it drafted for by ``plan``, and of whose drafts ``n_held`` held."""
         cost = self._model.cost
         is_usual = 0 < cost.n_fed <= _USUAL_FEED
         n_steps = cost.n_levels + is_usual
@@ -143,12 +150,17 @@ class ModelAdvisor:
         if cost.depth:  # passes that made the tree wide, not deep, are in the rates' favour
             passes_per_level = min((cost.n_levels + 1) / cost.depth, 1.0)
             self._rates.passes_per_level += 0.1 * (passes_per_level - self._rates.passes_per_level)
-        self._levels.observe(min(cost.depth, MAX_LEVELS), n_accepted)
-        if n_accepted > self._most_levels / 2:
+        self._levels.observe(min(cost.depth, MAX_LEVELS), n_held)
+        if n_held > self._most_levels / 2:
             self._most_levels = min(2 * self._most_levels, MAX_LEVELS)
+        ms = verify_ms + self.drafted_ms
+        if not plan.is_probe:
+            trust = self._levels.trust
+            trust.observe(ms * plan.rate / trust.factor, n_emitted)
+        gain = n_emitted / (ms * plan.free_rate)
         self._gain += 0.2 * (gain - self._gain)
         self._rates.gain += 0.1 * (gain - self._rates.gain)
-        self._is_on_trial = self._is_probing and gain > 1.0
+        self._is_on_trial = plan.is_probe and gain > 1.0
         if self._gain > 1.0:
             self._backoff.reset()
         else:
@@ -157,6 +169,7 @@ class ModelAdvisor:
     def learn_without(self, gain: float) -> None:
         """Takes in a round without it. gain: tokens per millisecond over plain decoding's."""
         self._free_gain += 0.1 * (gain - self._free_gain)
+        self._levels.trust.forget()
 
     @property
     def step_ms(self) -> float:
@@ -170,7 +183,9 @@ class ModelAdvisor:
         feed_ms = cost.feed_ms if cost.n_fed <= _USUAL_FEED else 0.0
         return cost.level_ms + feed_ms + cost.other_ms
 
-    def _best(self, room: Budget, target: CostTable, rates: DepthRates) -> ModelPlan:
+    def _best(
+        self, room: Budget, target: CostTable, free_rate: float, rates: DepthRates
+    ) -> ModelPlan:
         """Returns the depth that promises most tokens per millisecond."""
         best = ModelPlan()
         for levels in range(1, min(self._most_levels, room.depth) + 1):
@@ -178,7 +193,7 @@ class ModelAdvisor:
             ms = levels * self._rates.passes_per_level * self.step_ms + target.ms(n_rows)
             rate = (1 + rates.expected_tokens(levels)) / ms
             if rate > best.rate:
-                best = ModelPlan(levels, rate)
+                best = ModelPlan(levels, rate, free_rate=free_rate)
         return best
 
     def _pays_to_read(self, n_predicted: int, room: Budget, rate: float, exact: ModelPlan) -> bool:

@@ -70,7 +70,7 @@ class ModelChoice:
             if candidate.drafting.is_off:
                 continue
             advisor = yield from self._advisor_of(candidate, target)
-            plan = advisor.plan(context, room, target, max(free_rate, best.rate))
+            plan = advisor.plan(context, room, target, free_rate, best.rate)
             if plan.levels:
                 best, self._chosen = plan, candidate
         return best
@@ -87,19 +87,21 @@ class ModelChoice:
         drafting.drafting.cost.takes_in_all(1000 * (self._clock() - started_s))
         return tree, budget
 
-    def learn(self, plan: ModelPlan, n_accepted: int, plain_ms: float, verify_ms: float) -> None:
-        """Takes in a round that followed ``plan``, of which ``n_accepted`` levels held.
+    def learn(
+        self, plan: ModelPlan, n_held: int, n_emitted: int, plain_ms: float, verify_ms: float
+    ) -> None:
+        """Takes in a round that followed ``plan``, and of whose drafts ``n_held`` held.
 
-        plain_ms: what plain decoding would have taken.
+        plain_ms: what plain decoding takes for a token.
         """
         for candidate in self._candidates:
             if (advisor := candidate.advisor) is None:
                 continue
             if plan.levels and candidate is self._chosen:
-                advisor.learn(n_accepted, plain_ms / (verify_ms + advisor.drafted_ms))
+                advisor.learn(plan, n_held, n_emitted, verify_ms)
             else:
                 spent_ms = self.drafted_ms if plan.levels else 0.0
-                advisor.learn_without(plain_ms / (verify_ms + spent_ms))
+                advisor.learn_without(n_emitted * plain_ms / (verify_ms + spent_ms))
 
     def _advisor_of(self, candidate: _Candidate, target: CostTable) -> Passes[ModelAdvisor]:
         if candidate.advisor is None:

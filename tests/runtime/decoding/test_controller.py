@@ -290,4 +290,4 @@ def test_rests_grow_while_tries_are_lost_and_end_with_a_win() -> None:
 def test_an_output_begins_with_shallow_drafts_until_most_of_them_hold() -> None:
     good, bad = Oracle(1.0, 0.9, depth=8, name="draft"), Oracle(0.0, 0.9, depth=8, name="draft")
     assert run(make([], FLAT, good), FLAT, 4)[0] == [3, 6, 8, 8]
-    assert run(make([], FLAT, bad), FLAT, 3)[0] == [3, 3, 3]
+    assert run(make([], FLAT, bad), FLAT, 3)[0] == [3, 3, 0]
