@@ -141,15 +141,15 @@ class ControlledPlanning(Planning):
         tree = self._ask_free(context, room, costs)
         chosen, rate = best_part(tree, costs, 0.0, room.n_nodes)
         plan = yield from self._choice.plan(context, room, costs, rate)
+        drafted = DraftTree()
         if plan.levels:
             drafted, budget = yield from self._choice.propose(
                 context, room, costs, plan, 2 * MAX_NODES
             )
             both = len(tree) and len(drafted)
             tree = fuse([drafted, tree], budget) if both else drafted
-            self._drafted = drafted
             chosen, rate = best_part(tree, costs, self._choice.drafted_ms, room.n_nodes)
-        self._plan, self._proposed = plan, reordered(tree, chosen)
+        self._plan, self._drafted, self._proposed = plan, drafted, reordered(tree, chosen)
         plain = 1.0 / costs.ms(1)
         self._decision = Decision(len(chosen), plan.levels, rate / plain, self._choice.name)
         return self._proposed.subtree(range(len(chosen)))
@@ -164,7 +164,6 @@ class ControlledPlanning(Planning):
         if timings is None or self._decision is None:
             return
         self._learn(tree, outcome, path, timings)
-        self._drafted = DraftTree()
         n_accepted = len(outcome.path)
         self.log.add(self._decision, n_accepted, timings.draft_ms + timings.verify_ms)
 

@@ -20,7 +20,7 @@ _STEP_RATE = 0.1  # at which a proposal changes what a step is expected to take
 _MOST_STEP_CHANGE = 1.5  # of one proposal
 _MOST_FREE_GAIN = 1.25  # over plain decoding, in a round that a model that lost is tried again in
 _HORIZON = 128  # tokens over which catching up with the text has to pay
-_FIRST_GAIN = 1.3  # taken for granted until the first outputs say otherwise
+_FIRST_GAIN = 1.3  # taken for granted when an output starts
 _STAKE = 1.0  # plain steps' time that catching up may cost on trust alone
 _PART_WORTH = 0.3  # of the usual gain is what a draft model brings that reads only the text's end
 _READ_MARGIN = 1.15  # so much more must drafts promise once a predicted text is computed
@@ -31,13 +31,15 @@ _FIRST_REST, _LONGEST_REST = 8, 128  # rounds a draft model that lost is left al
 class ModelPlan:
     """What the draft model promises.
 
-    levels: how deep to draft; 0: do without it. rate: tokens per millisecond. free_rate: what doing
-    without it promises.
+    levels: how deep to draft; 0: do without it.
+    rate: tokens per millisecond, as far as promises can be believed. promised_rate: as promised.
+    free_rate: what doing without it promises.
     """
 
     levels: int = 0
     rate: float = 0.0
     is_probe: bool = False
+    promised_rate: float = 0.0
     free_rate: float = 0.0
 
 
@@ -47,7 +49,6 @@ class ModelRates:
     levels: of drafts after a text that it computed; predicted_levels: after one that was predicted
     for it. step_scale: milliseconds of a step over those of a pass in its cost table.
     passes_per_level: passes that a level of a tree takes; fewer than one where guesses were right.
-    gain: of rounds with it, in tokens per millisecond over what doing without it promised.
     """
 
     def __init__(self, acceptance: float = _PRIOR) -> None:
@@ -55,8 +56,12 @@ class ModelRates:
         self.levels, self.predicted_levels = (DepthRates(acceptance, MAX_LEVELS) for _ in range(2))
         self.step_scale = 1.0
         self.passes_per_level = 1.0
-        self.gain = _FIRST_GAIN
         self._n_proposals = 0
+
+    @property
+    def was_asked(self) -> bool:
+        """Whether what is known of it was learned, and not taken for granted."""
+        return self._n_proposals > 0
 
     def learn_step(self, change: float) -> None:
         """Takes in how a step of the latest proposal compares with what was expected.
@@ -84,10 +89,7 @@ class ModelAdvisor:
         self._rough_regret_ms = 0.0  # lost so far by what it has not read, but was predicted
         self._levels = rates.levels
         self._free_gain = 1.0  # over plain decoding, of rounds without it
-        self._gain = _FIRST_GAIN  # of rounds with it
-        if rates.gain < 1.0:  # it lost in outputs before: this one's text is for a try to tell
-            self._gain = 1.0
-            self._backoff.lost()
+        self._gain = _FIRST_GAIN  # of rounds with it, over what doing without it promised
         self._most_levels = _FIRST_LEVELS
         self._is_on_trial = False  # the latest probe won
 
@@ -113,18 +115,21 @@ class ModelAdvisor:
             if self._pays_to_read(n_predicted, room, max(rough.rate, free_rate), best):
                 self._model.read_exactly()
                 self._backoff.reset()
-                return best
+                return self._believed(best)
             best, self._levels = rough, self._rates.predicted_levels
         if not self._backoff.is_over():
             return ModelPlan()
-        best = replace(best, rate=self._levels.trust.factor * best.rate)
-        if (self._backoff.is_probe or self._is_on_trial) and room.depth >= 2:
+        best = self._believed(best)
+        is_probe = self._backoff.is_probe or self._is_on_trial
+        if is_probe and room.depth >= 2 and self._reads_at_once(context, target):
             # Its rates are those of the time it lost; only other tries give new ones.
             if free_rate > _MOST_FREE_GAIN / target.ms(1):
                 self._backoff.wait()
                 return ModelPlan()
             return replace(best, levels=2, rate=1 / target.ms(1), is_probe=True)
         if best.rate <= _MARGIN * max(free_rate, other_rate):
+            if self._rates.was_asked and best.rate <= _MARGIN / target.ms(1):
+                self._backoff.lost()  # else nothing would ever say that it has become better
             return ModelPlan()
         return best if self._pays_to_catch_up(context, room, target, best.rate) else ModelPlan()
 
@@ -155,11 +160,9 @@ class ModelAdvisor:
             self._most_levels = min(2 * self._most_levels, MAX_LEVELS)
         ms = verify_ms + self.drafted_ms
         if not plan.is_probe:
-            trust = self._levels.trust
-            trust.observe(ms * plan.rate / trust.factor, n_emitted)
+            self._levels.trust.observe(ms * plan.promised_rate, n_emitted)
         gain = n_emitted / (ms * plan.free_rate)
         self._gain += 0.2 * (gain - self._gain)
-        self._rates.gain += 0.1 * (gain - self._rates.gain)
         self._is_on_trial = plan.is_probe and gain > 1.0
         if self._gain > 1.0:
             self._backoff.reset()
@@ -193,8 +196,12 @@ class ModelAdvisor:
             ms = levels * self._rates.passes_per_level * self.step_ms + target.ms(n_rows)
             rate = (1 + rates.expected_tokens(levels)) / ms
             if rate > best.rate:
-                best = ModelPlan(levels, rate, free_rate=free_rate)
+                best = ModelPlan(levels, rate, promised_rate=rate, free_rate=free_rate)
         return best
+
+    def _believed(self, plan: ModelPlan) -> ModelPlan:
+        """Returns ``plan`` with what comes of it if promises come true as they did of late."""
+        return replace(plan, rate=self._levels.trust.factor * plan.promised_rate)
 
     def _pays_to_read(self, n_predicted: int, room: Budget, rate: float, exact: ModelPlan) -> bool:
         """Whether computing what was predicted is worth it; as `_pays_to_catch_up`, from rounds.
@@ -208,6 +215,11 @@ class ModelAdvisor:
         self._rough_regret_ms = max(self._rough_regret_ms + n_tokens * saved_ms, 0.0)
         n_left = min(room.depth, _HORIZON)
         return self._rough_regret_ms > cost_ms and n_left * saved_ms > cost_ms / 2
+
+    def _reads_at_once(self, context: DraftContext, target: CostTable) -> bool:
+        """Whether what it has missed of the text costs too little to be weighed."""
+        n_missing = self._model.n_missing(context.tokens) - _USUAL_FEED
+        return n_missing * self._costs.row_ms_of_many <= _STAKE * target.ms(1)
 
     def _pays_to_catch_up(
         self, context: DraftContext, room: Budget, target: CostTable, rate: float

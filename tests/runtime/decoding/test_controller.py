@@ -9,6 +9,7 @@ from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.decoding.acceptance import Backoff
 from edgedec.runtime.decoding.controller import Controller, best_part, reordered
 from edgedec.runtime.decoding.cost_table import CostTable
+from edgedec.runtime.decoding.model_advisor import ModelAdvisor, ModelPlan, ModelRates
 from edgedec.runtime.decoding.planner import Planning, RoundTimings
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 from edgedec.runtime.drafting.drafter import (
@@ -162,6 +163,65 @@ def test_a_draft_model_that_lost_in_outputs_before_begins_the_next_one_resting()
     model.n_asked, model.right = 0, 0.9
     run(controller, FLAT, 60)
     assert model.n_asked >= 30
+
+
+def test_what_free_drafters_had_right_is_not_the_draft_models() -> None:
+    model = Oracle(0.0, 0.5, depth=5, name="draft")
+    controller = make([Oracle(1.0, 0.3)], FLAT, model)
+    run(controller, FLAT, 20)
+    n_asked, rate = model.n_asked, controller.model_rates("draft", None).levels.rate(1)
+    assert n_asked > 0
+    assert rate <= 0.7 * 3.0 * 0.9**n_asked / (3.0 * 0.9**n_asked + 1)
+
+
+def test_a_draft_model_that_lost_is_not_tried_while_free_drafts_do_well() -> None:
+    free, model = Oracle(0.0, 0.01), Oracle(0.0, 0.8, depth=5, name="draft")
+    controller = make([free], FLAT, model)
+    planning = controller.begin(DraftPrompt(TEXT[:10]), ToySession(1))
+    play(planning, FLAT, 10)
+    model.n_asked, free.right, free.claimed = 0, 1.0, 0.9
+    play(planning, FLAT, 60)
+    assert model.n_asked == 0
+    free.right, free.claimed = 0.0, 0.0
+    play(planning, FLAT, 5)
+    assert model.n_asked == 1, "the try had waited"
+
+
+def test_what_plans_promise_is_believed_as_far_as_it_came_true() -> None:
+    context = DraftContext(TEXT[:10], 10, SamplingConfig(), Noise(0))
+    room, target, rates = Budget(n_nodes=100, depth=100), CostTable(dict(FLAT)), ModelRates()
+    drafting = OracleModel(Oracle(0.8, 0.8)).begin(DraftPrompt(TEXT[:10]))
+    advisor = ModelAdvisor(drafting, CostTable({1: 2.0, 16: 4.0}), rates)
+    first = advisor.plan(context, room, target, 0.001)
+    for _ in range(20):  # all drafted levels hold, and yet it takes twice as long as planned
+        advisor.learn(first, first.levels, 1 + first.levels, 2 * (1 + first.levels) / first.rate)
+    later = advisor.plan(context, room, target, 0.001)
+    assert later.rate == pytest.approx(rates.levels.trust.factor * later.promised_rate)
+    believed = rates.levels.trust.factor
+    assert believed < 0.75
+    for _ in range(200):  # what is long past says little about what it would bring now
+        advisor.learn_without(1.0)
+    assert rates.levels.trust.factor > believed + 0.1
+
+
+def test_a_draft_model_has_to_beat_free_drafts_not_only_plain_decoding() -> None:
+    drafting = OracleModel(Oracle(0.8, 0.8)).begin(DraftPrompt(TEXT[:10]))
+    context = DraftContext(TEXT[:10], 10, SamplingConfig(), Noise(0))
+    room, target = Budget(n_nodes=100, depth=100), CostTable(dict(FLAT))
+    advisor = ModelAdvisor(drafting, CostTable({1: 2.0, 16: 4.0}), ModelRates())
+    for free_rate, may_draft in ((0.1, True), (0.3, False)):
+        for _ in range(20):  # twice as fast as plain decoding
+            advisor.learn(ModelPlan(1, 0.2, promised_rate=0.2, free_rate=free_rate), 1, 2, 10.0)
+        assert bool(advisor.plan(context, room, target, 0.1).levels) == may_draft
+
+
+def test_no_try_begins_with_reading_much() -> None:
+    model = Oracle(0.0, 0.8, depth=5, name="draft")
+    controller = make([], FLAT, model)
+    run(controller, FLAT, 100)
+    model.n_unread, model.n_asked = 2000, 0
+    run(controller, FLAT, 100)
+    assert model.n_asked == 0
 
 
 def test_the_model_drafts_that_promises_most() -> None:
