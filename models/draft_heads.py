@@ -77,7 +77,8 @@ class HeadEntry:
     whose hidden states are its features; of an exit those it can follow, one or the other. corpus:
     what it was trained on. n_tokens: of it. held_out: share of the model's own choices, in text it
     was not trained on, that the head finds: for the next token, for the one after if that was
-    found, and so on. Exits without an adapter were trained on nothing.
+    found, and so on. Exits without an adapter were trained on nothing. joined: the target model
+    once more, in a graph that has light heads inside; None of other kinds.
     """
 
     kind: str
@@ -87,11 +88,18 @@ class HeadEntry:
     corpus: str
     n_tokens: int
     held_out: tuple[float, ...]
+    joined: ModelEntry | None = None
+
+    @property
+    def models(self) -> dict[str, ModelEntry]:
+        """Its graphs, by what errors call them."""
+        joined = {} if self.joined is None else {"head.joined": self.joined}
+        return {"head": self.head, **joined}
 
     @property
     def files(self) -> tuple[str, ...]:
         """Its files, as keys of `BundleManifest.files`; some may be the target model's, too."""
-        return self.head.files
+        return tuple(dict.fromkeys(path for m in self.models.values() for path in m.files))
 
     def check_fits(self, model: str, config: ModelConfig, hidden: tuple[int, ...]) -> None:
         """Raises a ConfigError, which names what differs, where the head is of another model."""
@@ -118,6 +126,8 @@ class HeadEntry:
                 f"returns those of {list(hidden)}: {again}"
             )
         n_heads = self.head.config.n_layers
+        if self.joined is not None and self.joined.config != config:
+            raise ConfigError(f"the graph with draft heads inside is another model's: {again}")
         width = feature_width(config, len(self.hidden_layers), self.kind, n_heads)
         if self.head.contract.can.features != width:
             raise ConfigError(
@@ -128,7 +138,8 @@ class HeadEntry:
 
 def read_head(name: str, fields: Fields) -> HeadEntry:
     """Returns the head that a manifest states, types and ranges checked. name: in errors."""
-    fields.exactly({f.name for f in dataclasses.fields(HeadEntry)})
+    known = {f.name for f in dataclasses.fields(HeadEntry)}
+    fields.exactly(known if "joined" in fields.values else known - {"joined"})
     if (kind := fields.text("kind")) not in HEAD_KINDS:
         fields.fail("kind", kind, f"one of {', '.join(HEAD_KINDS)}")
     head = read_model_entry(name, fields.table("head"))
@@ -143,6 +154,7 @@ def read_head(name: str, fields: Fields) -> HeadEntry:
         corpus=fields.text("corpus"),
         n_tokens=fields.integer("n_tokens", least=int(is_trained), most=_MAX_COUNT),
         held_out=read_shares(fields, is_trained),
+        joined=fields.optional("joined", lambda key: read_model_entry(key, fields.table(key))),
     )
 
 

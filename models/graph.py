@@ -22,10 +22,13 @@ Inputs:
         present.I.value return; of backends that have both in the same memory, more than P. See
         `KVLayout`.
     beam_idx [1] int32: 0; which row of the batch states go on from.
+    mtp_rows [F] int64: which of the R rows with logits light heads go on from; see
+        `Capabilities.mtp`.
 Outputs:
     logits [1, R, V] float32; hidden.I [1, T, hidden_size] float32, the residual stream after I
     layers (where gates are closed, after those that ran); stats.NAME, one of `ROW_STATS`, each
-    [R, ...].
+    [R, ...]; mtp.ids [F, D, 8] int64, mtp.log_probs [F, D, 8] float32, likeliest first: what light
+    heads say of the second token behind each of these rows, and of those after it.
 
 Graphs of float16 alone take and give float16 for float32, and int32 for int64.
 """
@@ -50,6 +53,8 @@ LAYER_GATES = "layer_gates"
 ENTRY = "entry"
 FEATURES = "features"
 BEAM_IDX = "beam_idx"
+MTP_ROWS = "mtp_rows"
+MTP_IDS, MTP_LOG_PROBS = "mtp.ids", "mtp.log_probs"
 K_CACHE, V_CACHE = "k_cache", "v_cache"
 K_RING, V_RING = "k_ring", "v_ring"
 LOGITS = "logits"
@@ -201,7 +206,9 @@ class Capabilities:
     one leaves comes out as hidden.L of L layers. batch: rows of several sequences may share a pass.
     hidden: layers whose hidden states a whole pass can return, rising. features: numbers that a row
     of a draft head reads beside its token; 0 for models. row_gap: how much a logit of a row has
-    been seen to differ with the other rows of the pass; 0 where it cannot.
+    been seen to differ with the other rows of the pass; 0 where it cannot. mtp: tokens beyond the
+    next one that light heads in the graph name (multi-token prediction), each behind the likeliest
+    ones before it; 0 without them.
     """
 
     trees: bool = False
@@ -212,6 +219,7 @@ class Capabilities:
     hidden: tuple[int, ...] = ()
     features: int = 0
     row_gap: float = 0.0
+    mtp: int = 0
 
     def __post_init__(self) -> None:
         if self.row_gap < 0:
@@ -256,6 +264,10 @@ class GraphContract:
             self._check(name, self.inputs, "inputs", "can.entry")
         for name in (FEATURES,) if self.can.features else ():
             self._check(name, self.inputs, "inputs", "can.features")
+        for name in (MTP_ROWS,) if self.can.mtp else ():
+            self._check(name, self.inputs, "inputs", "can.mtp")
+        for name in (MTP_IDS, MTP_LOG_PROBS) if self.can.mtp else ():
+            self._check(name, self.outputs, "outputs", "can.mtp")
         for layer in self.can.hidden:
             self._check(hidden_port(layer), self.outputs, "outputs", "can.hidden")
         for name in ROW_STATS if self.can.row_stats else ():

@@ -90,6 +90,8 @@ class BundleManifest:
             del fields["head"]
         else:
             fields["head"]["head"]["config"] = self.head.head.config.canonical()
+            if self.head.joined is not None:
+                fields["head"]["joined"]["config"] = self.head.joined.config.canonical()
         return fields
 
     @classmethod
@@ -245,8 +247,8 @@ def check_locations(folder: Path, manifest: BundleManifest) -> None:
         found = locations(folder / entry.graph)
         _check_listed(f"auxiliary.{name}", entry.graph, (entry.weights,), found)
     if manifest.head is not None:
-        head = manifest.head.head
-        _check_listed("head", head.graph, head.weights, locations(folder / head.graph))
+        for name, model in manifest.head.models.items():
+            _check_listed(name, model.graph, model.weights, locations(folder / model.graph))
 
 
 def _check_listed(name: str, graph: str, weights: tuple[str, ...], read: set[str]) -> None:

@@ -114,6 +114,7 @@ def _read_contract(fields: Fields, n_layers: int) -> GraphContract:
                 hidden=can.integers("hidden", 0, n_layers),
                 features=can.integer("features", 0, least=0, most=_MAX_COUNT),
                 row_gap=can.number("row_gap", 0.0),
+                mtp=can.integer("mtp", 0, least=0, most=64),
             ),
         )
     except ConfigError as error:

@@ -9,11 +9,13 @@ Sources, each of which may be left out:
                        about titles, and summaries of and questions about paragraphs
     --problems FILE    JSON objects with `question`, one a line, as GSM8K has them: the questions
     --code FOLDER      Python files: functions to write, by their signature and docstring
+    --foreign FILE     sentences of another language, one a line: what is to be translated from
+                       --language (German)
 
-Writes one JSON object a line: `category` (code, problem, title, writing, summary or passage) and
-`prompt`. Prompts of one kind are as near in length as they come, so that answering 48 at a time
-pads little. What a model answers belongs to nobody's text; the prompts keep the licences of their
-sources. The same input, count and seed give the same output.
+Writes one JSON object a line: `category` (code, problem, title, writing, summary, passage or
+translation) and `prompt`. Prompts of one kind are as near in length as they come, so that answering
+48 at a time pads little. What a model answers belongs to nobody's text; the prompts keep the
+licences of their sources. The same input, count and seed give the same output.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _LEFT_OUT = {"test", "tests", "idlelib", "lib2to3", "site-packages", "__pycache__"}
-_LEAST_LETTERS = 60
+_LEAST_LETTERS, _LEAST_PASSAGE = 60, 90
+_UNKNOWN = "<unk>"
 _FRAME = 100  # letters of a prompt around a paragraph, at most
 _HEADING = re.compile(r"^ ?= ([^=].*[^=]) = *$")
 _SIGNS = (
@@ -96,6 +99,13 @@ def problem_prompts(path: Path) -> Iterator[tuple[str, str]]:
         yield "problem", json.loads(line)["question"]
 
 
+def foreign_prompts(path: Path, language: str) -> Iterator[tuple[str, str]]:
+    """Yields sentences to translate."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.strip():
+            yield "translation", f"Translate {language} to English: {line.strip()}"
+
+
 def article_prompts(path: Path, letters: int, rng: random.Random) -> Iterator[tuple[str, str]]:
     """Yields questions about titles, and wishes about paragraphs, cut to ``letters``."""
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -108,10 +118,11 @@ def article_prompts(path: Path, letters: int, rng: random.Random) -> Iterator[tu
     for line in lines:
         if found := _HEADING.match(line):
             title = _plain(found[1])
-        elif not line.startswith(" =") and len(line) > 2 * _LEAST_LETTERS:
+        elif not line.startswith(" ="):
             text = _sentences(_plain(line), letters)
-            yield "summary", rng.choice(_SUM_UP).format(text)
-            yield "passage", rng.choice(_ASK).format(text, title)
+            if len(text) > _LEAST_PASSAGE:
+                yield "summary", rng.choice(_SUM_UP).format(text)
+                yield "passage", rng.choice(_ASK).format(text, title)
 
 
 def _plain(line: str) -> str:
@@ -122,9 +133,9 @@ def _plain(line: str) -> str:
 
 
 def _sentences(text: str, letters: int) -> str:
-    """Returns as many whole sentences as ``letters`` have room for."""
-    cut = text[:letters]
-    return cut if len(cut) == len(text) or ". " not in cut else cut[: cut.rindex(". ") + 1]
+    """Returns as many whole sentences as ``letters`` have room for, none with an unknown word."""
+    cut = " ".join(s for s in re.split(r"(?<=[.!?]) ", text) if _UNKNOWN not in s)[:letters]
+    return cut if len(cut) < letters or ". " not in cut else cut[: cut.rindex(". ") + 1]
 
 
 def chosen(
@@ -137,7 +148,7 @@ def chosen(
     by_kind: dict[str, list[str]] = {kind: [] for kind in SHARES}
     for kind, prompt in dict.fromkeys(found):
         is_fit = _LEAST_LETTERS * (kind == "code") < len(prompt) <= letters
-        if is_fit and "<unk>" not in prompt:
+        if is_fit and _UNKNOWN not in prompt:
             by_kind[kind].append(prompt)
     whole = sum(share for kind, share in SHARES.items() if by_kind[kind])
     made = []
@@ -158,12 +169,13 @@ def _side_by_side(prompts: list[dict[str, str]], rng: random.Random) -> list[dic
 
 _AT_ONCE = 48
 SHARES = {
-    "code": 0.4,
-    "problem": 0.14,
-    "title": 0.14,
-    "writing": 0.14,
-    "summary": 0.09,
-    "passage": 0.09,
+    "code": 0.3,
+    "problem": 0.12,
+    "title": 0.13,
+    "writing": 0.12,
+    "summary": 0.11,
+    "passage": 0.12,
+    "translation": 0.1,
 }
 """How many of the prompts are of each kind."""
 
@@ -175,6 +187,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--articles", type=Path, help="text with headings, as WikiText")
     parser.add_argument("--problems", type=Path, help="JSONL with `question`, as GSM8K")
     parser.add_argument("--code", type=Path, help="folder of Python files")
+    parser.add_argument("--foreign", type=Path, help="text of another language, a sentence a line")
+    parser.add_argument("--language", default="German", help="of --foreign")
     parser.add_argument("--letters", type=int, default=700, help="most letters of a prompt")
     parser.add_argument("--count", type=int, default=2400)
     parser.add_argument("--seed", type=int, default=0)
@@ -184,13 +198,16 @@ def main(arguments: list[str] | None = None) -> None:
         (given.articles, lambda path: article_prompts(path, given.letters - _FRAME, rng)),
         (given.problems, problem_prompts),
         (given.code, code_prompts),
+        (given.foreign, lambda path: foreign_prompts(path, given.language)),
     ]
     try:
         found = [prompt for path, read in readers if path for prompt in read(path)]
     except (OSError, ValueError, KeyError) as error:
         sys.exit(f"error: {error}")
     if not found:
-        sys.exit("error: no texts to make prompts of, expected --articles, --problems or --code")
+        sys.exit(
+            "error: no texts to make prompts of, expected --articles, --problems, --code, --foreign"
+        )
     made = chosen(found, given.letters, given.count, rng)
     text = "".join(json.dumps(prompt, ensure_ascii=False) + "\n" for prompt in made)
     given.output.write_text(text, encoding="utf-8")

@@ -7,9 +7,10 @@ import numpy as np
 from edgedec.export.heads.bundle_weights import BundleWeights
 from edgedec.export.heads.files import head_model, write_head_files
 from edgedec.export.heads.head_file import model_digest
+from edgedec.export.heads.mtp_graph import joined_model
 from edgedec.export.recipe_model import RecipeModel
 from edgedec.models.blocks import head_weight
-from edgedec.models.draft_heads import HeadEntry
+from edgedec.models.draft_heads import LIGHT_HEADS, HeadEntry
 
 
 def attach_head(model: RecipeModel) -> None:
@@ -27,7 +28,6 @@ def attach_head(model: RecipeModel) -> None:
     lm_head = parent.matrix(head_weight(target.config), file.head_ids.astype(np.int64))
     weights = file.weights(target.config) | {"lm_head.weight": lm_head}
     head = head_model(config, target, facts.kind, n_layers, facts.scheme)
-    write_head_files(parent, head, facts.kind, weights, file.head_ids, model.bundle_folder)
     model.head = HeadEntry(
         kind=facts.kind,
         model="",
@@ -36,4 +36,6 @@ def attach_head(model: RecipeModel) -> None:
         corpus=facts.corpus,
         n_tokens=facts.n_tokens,
         held_out=facts.held_out,
+        joined=joined_model(target, head) if facts.kind in LIGHT_HEADS else None,
     )
+    write_head_files(parent, model.head, weights, file.head_ids, model.bundle_folder)

@@ -20,7 +20,7 @@ Float32 = npt.NDArray[np.float32]
 
 
 class BundleWeights:
-    """The weights of a fused graph by our names."""
+    """The weights of a fused graph by our names. entry: what is stated of its model."""
 
     def __init__(
         self, folder: Path, entry: ModelEntry, shapes: Mapping[str, tuple[int, ...]] | None = None
@@ -35,7 +35,7 @@ class BundleWeights:
                 f"a draft head needs a fused graph, this bundle's is {entry.contract.backend}: "
                 "export the model again with --target cpu"
             )
-        self._entry = entry
+        self.entry = entry
         self.shapes = weight_shapes(entry.config) if shapes is None else dict(shapes)
         graph = onnx.load(folder / entry.graph, load_external_data=False).graph
         self._tensors = {tensor.name: tensor for tensor in graph.initializer}
@@ -62,7 +62,7 @@ class BundleWeights:
     def packed(self, name: str) -> PackedMatrix:
         """Returns the matrix ``name`` as it lies in the file."""
         n, k = self.shapes[name]
-        fmt = FORMATS[self._entry.tensor_formats[name]].index
+        fmt = FORMATS[self.entry.tensor_formats[name]].index
         return PackedMatrix(self._bytes(name), fmt, n, k)
 
     def place(self, name: str) -> dict[str, str]:

@@ -26,7 +26,6 @@ def add_exit(model: RecipeModel) -> None:
         "lm_head.weight": parent.matrix(head_weight(target.config), ids),
     }
     head = head_model(config, target, EXIT, 1, _SCHEME)
-    write_head_files(parent, head, EXIT, weights, ids, model.bundle_folder)
     model.head = HeadEntry(
         kind=EXIT,
         model="",
@@ -36,3 +35,4 @@ def add_exit(model: RecipeModel) -> None:
         n_tokens=0,
         held_out=(),
     )
+    write_head_files(parent, model.head, weights, ids, model.bundle_folder)

@@ -17,9 +17,10 @@ from edgedec.export.heads.graph import (
     own_matrices,
     write_head,
 )
+from edgedec.export.heads.mtp_graph import write_joined_graph
 from edgedec.export.quantize import SCHEMES
 from edgedec.models.config import ModelConfig
-from edgedec.models.draft_heads import feature_width, head_shapes
+from edgedec.models.draft_heads import HeadEntry, feature_width, head_shapes
 from edgedec.models.head_ids import write_head_ids
 from edgedec.models.model_entry import DRAFT_MODEL, ModelEntry
 from edgedec.models.quant import FORMATS, QuantFormat
@@ -64,23 +65,25 @@ def head_formats(
 
 def write_head_files(
     parent: BundleWeights,
-    model: ModelEntry,
-    kind: str,
+    head: HeadEntry,
     weights: Mapping[str, HeadWeight],
     ids: npt.NDArray[np.integer],
     folder: Path,
 ) -> None:
-    """Writes the files of ``model``, a head, below ``folder``, that of the bundle.
+    """Writes the files of ``head`` below ``folder``, that of the bundle.
 
     parent: the target model's weights, some of which the head shares. weights: all others, by name.
+    ids: tokens that it can name.
 
     Raises:
         OSError: The disk is full.
     """
-    width = model.contract.can.features
+    model, width = head.head, head.head.contract.can.features
     formats = {name: FORMATS[fmt] for name, fmt in model.tensor_formats.items()}
     kv_format = model.contract.kv.format
-    graph = emit_head(model.config, model.context, width, formats, kv_format, kind)
+    graph = emit_head(model.config, model.context, width, formats, kv_format, head.kind)
     write_head(graph, model.config, weights, formats, parent, folder / model.graph)
     assert model.head_ids is not None
     write_head_ids(folder / model.head_ids, ids.astype(np.int32))
+    if head.joined is not None:
+        write_joined_graph(folder, parent.entry, head, head.joined)

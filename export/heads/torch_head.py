@@ -61,15 +61,35 @@ class TorchWeights(nn.Module):
         """Returns cosines and sines of the rotations of ``layer``."""
         return self._ropes[rope_of(self.config.layer(layer))]
 
-    def weight(self, name: str) -> nn.Parameter:
+    def weight(self, name: str) -> Tensor:
         """Returns the weight ``name``."""
-        found: nn.Parameter = self._weights[_key(name)]
+        found: Tensor = self._weights[_key(name)]
         return found
 
     def trained(self) -> dict[str, nn.Parameter]:
         """Returns the weights that are trained, by name."""
-        names = (key.replace("/", ".") for key in self._weights)
-        return {name: self.weight(name) for name in names if name not in OF_MODEL}
+        named = {key.replace("/", "."): weight for key, weight in self._weights.items()}
+        return {name: weight for name, weight in named.items() if name not in OF_MODEL}
+
+    def learned(self) -> dict[str, Tensor]:
+        """Returns what `trained` came to, as `forward` computes with it."""
+        return {name: self.weight(name).detach() for name in self.trained()}
+
+
+def four_bit(matrix: Tensor) -> Tensor:
+    """Returns ``matrix`` [N, K] as the format ``q4_0`` holds it, for gradients as it is.
+
+    `edgedec.export.quantize` finds these codes and scales again, for nothing is lost by them.
+
+    Source: the straight-through estimator (Bengio et al., 2013).
+    """
+    n, k = matrix.shape
+    groups = functional.pad(matrix.detach(), (0, -k % 32)).reshape(n, -1, 32)
+    extreme = groups.gather(-1, groups.abs().argmax(-1, keepdim=True))
+    scale = (extreme / -8).half().float()
+    codes = (groups / scale).nan_to_num(0.0).round().clamp(-8, 7)
+    rounded = (codes * scale).reshape(n, -1)[:, :k]
+    return matrix + (rounded - matrix).detach()
 
 
 class TorchHead(TorchWeights):
@@ -81,9 +101,18 @@ class TorchHead(TorchWeights):
         weights: Mapping[str, npt.NDArray[np.float32]],
         context: int,
         kind: str = EAGLE,
+        is_four_bit: bool = False,
     ) -> None:
+        """is_four_bit: it computes with what 4 bits will leave of the matrices it trains."""
         super().__init__(config, weights, context)
         self.kind = kind
+        self._is_four_bit = is_four_bit
+
+    def weight(self, name: str) -> Tensor:
+        """Returns the weight ``name``, rounded where it will be."""
+        found = super().weight(name)
+        is_rounded = self._is_four_bit and found.ndim == 2 and name not in OF_MODEL
+        return four_bit(found) if is_rounded else found
 
     def forward(self, tokens: Tensor, hidden: Tensor, n_steps: int) -> list[Tensor]:
         """Returns the logits after each token, a tensor for each step.

@@ -15,11 +15,12 @@ from edgedec.export.heads.bundle_weights import BundleWeights
 from edgedec.export.heads.feature_file import FeatureFile
 from edgedec.export.heads.files import head_model, write_head_files
 from edgedec.export.heads.head_file import HeadFacts, model_digest, write_head_file
+from edgedec.export.heads.mtp_graph import joined_model
 from edgedec.export.heads.progress_file import ProgressFile
 from edgedec.export.heads.torch_head import TorchHead
 from edgedec.export.heads.training import Lessons, OnProgress, Trained, Trainer, TrainingPlan
 from edgedec.export.heads.variant import put_variant
-from edgedec.export.quantize import SCHEMES
+from edgedec.export.quantize import SCHEMES, quantize_rows
 from edgedec.models.config import ModelConfig
 from edgedec.models.draft_heads import (
     ADAPTER,
@@ -36,8 +37,12 @@ from edgedec.models.errors import ConfigError
 from edgedec.models.head_ids import read_head_ids
 from edgedec.models.manifest import BundleManifest
 from edgedec.models.model_entry import ModelEntry
+from edgedec.models.quant import FORMATS
 
 Float32 = npt.NDArray[np.float32]
+
+FOUR_BITS = "q4_0"
+"""Format whose rounding is part of the training."""
 
 _SPREAD = 0.02
 """Standard deviation of weights that begin at random."""
@@ -111,10 +116,13 @@ def train_head(
         weights = continued_weights(parent, BundleWeights.of_head(bundle, before), lessons)
     config = plan.config(target.config, len(lessons.head_ids))
     old = [manifest.files[path].sha256 for path in before.files] if before else []
-    # However it is quantised, the training is the same.
-    known = plan.training, plan.n_logits, features.lengths, old
+    is_four_bit = SCHEMES[plan.scheme] == FOUR_BITS
+    if is_four_bit:  # what the model gave is rounded once, all else as it is trained
+        lm_head = quantize_rows(weights["lm_head.weight"], FORMATS[FOUR_BITS])
+        weights["lm_head.weight"] = lm_head.dequantize()
+    known = plan.training, plan.n_logits, features.lengths, old, is_four_bit
     file = ProgressFile(features.folder / f"{plan.kind}.npz", known)
-    head = TorchHead(config, weights, max(features.lengths), plan.kind)
+    head = TorchHead(config, weights, max(features.lengths), plan.kind, is_four_bit)
     trainer = Trainer(head, lessons, plan.training, file, is_start_worth_keeping=before is not None)
     trained = trainer.run(report, is_over)
     weights.pop("embed_tokens.weight", None)  # the bundle has it
@@ -196,7 +204,7 @@ def put_head(
     parent = BundleWeights(bundle, manifest.target)
 
     def write(folder: Path) -> None:
-        write_head_files(parent, entry.head, entry.kind, head.weights, head.head_ids, folder)
+        write_head_files(parent, entry, head.weights, head.head_ids, folder)
 
     old = manifest.head.files if manifest.head is not None else ()
     new = dataclasses.replace(manifest, head=entry)
@@ -225,6 +233,7 @@ def head_entry(
         corpus=corpus,
         n_tokens=head.n_tokens,
         held_out=tuple(round(share, 4) for share in measured.by_depth),
+        joined=joined_model(target, model) if head.kind in LIGHT_HEADS else None,
     )
 
 

@@ -252,7 +252,7 @@ class Trainer:
         """
         measured = self._measured()
         if self._best is None or measured.by_depth[0] > self._best[1].by_depth[0]:
-            weights = {name: _array(p).copy() for name, p in self._head.trained().items()}
+            weights = {name: _array(p).copy() for name, p in self._head.learned().items()}
             self._best = weights, measured
         return measured.by_depth[0]
 

@@ -9,17 +9,34 @@ import numpy.typing as npt
 import onnxruntime
 from onnxruntime import OrtValue
 
-from edgedec.models.graph import ENTRY, LOGITS, N_TOP, hidden_port, stats_port
+from edgedec.models.graph import (
+    ENTRY,
+    LOGITS,
+    MTP_IDS,
+    MTP_LOG_PROBS,
+    MTP_ROWS,
+    N_TOP,
+    Capabilities,
+    hidden_port,
+    stats_port,
+)
 from edgedec.runtime.backends._pass_arrays import PassArrays, PassShape
 from edgedec.runtime.sessions.row_stats import RowStats
-from edgedec.runtime.sessions.rows import Float32, Rows
+from edgedec.runtime.sessions.rows import Float32, MtpRows, Rows
+
+_OPTIONAL = (ENTRY, MTP_ROWS)
 
 
-def empty_rows(shape: PassShape, logits: Float32, hidden_size: int, has_stats: bool) -> Rows:
+def empty_rows(shape: PassShape, logits: Float32, hidden_size: int, can: Capabilities) -> Rows:
     """Returns rows of ``shape``, those of logits in ``logits``."""
     n_copied = shape.n_rows if shape.has_logits else 0
     hidden = {i: np.empty((shape.n_new, hidden_size), np.float32) for i, _ in shape.hidden}
-    return Rows(logits[:n_copied], hidden, _empty_stats(shape.n_rows) if has_stats else None)
+    return Rows(
+        logits[:n_copied],
+        hidden,
+        _empty_stats(shape.n_rows) if can.row_stats else None,
+        mtp=_empty_mtp(shape.n_rows, can.mtp) if shape.has_mtp else None,
+    )
 
 
 class Binding:
@@ -39,7 +56,7 @@ class Binding:
         self.io = session.io_binding()
         ports = {port.name for port in session.get_inputs()}
         for name, array in self.arrays.by_port().items():
-            if name == ENTRY and name not in ports:
+            if name in _OPTIONAL and name not in ports:
                 continue
             self.io.bind_ortvalue_input(name, OrtValue.ortvalue_from_numpy(array))
         for name, value in shared_values.items():
@@ -58,7 +75,14 @@ def output_arrays(shape: PassShape, rows: Rows) -> dict[str, npt.NDArray[Any]]:
         outputs[LOGITS] = rows.logits[np.newaxis]
     if rows.row_stats is not None:
         outputs |= {stats_port(name): array for name, array in vars(rows.row_stats).items()}
+    if rows.mtp is not None:
+        outputs |= {MTP_IDS: rows.mtp.ids, MTP_LOG_PROBS: rows.mtp.log_probs}
     return outputs
+
+
+def _empty_mtp(n_rows: int, n_heads: int) -> MtpRows:
+    shape = n_rows, n_heads, N_TOP
+    return MtpRows(np.empty(shape, np.int64), np.empty(shape, np.float32))
 
 
 def _empty_stats(n_rows: int) -> RowStats:

@@ -15,6 +15,9 @@ from edgedec.models.graph import (
     K_RING,
     LAYER_GATES,
     LOGITS,
+    MTP_IDS,
+    MTP_LOG_PROBS,
+    N_TOP,
     V_CACHE,
     V_RING,
     GraphContract,
@@ -149,6 +152,7 @@ def _check_sizes(
         LOGITS: (None, None, config.n_logits),
         **{hidden_port(i): (None, None, config.hidden_size) for i in contract.can.hidden},
         **dict.fromkeys(contract.past_ports, (None, n_heads, None, d)),
+        **dict.fromkeys((MTP_IDS, MTP_LOG_PROBS), (None, contract.can.mtp, N_TOP)),
     }
     for port in (*session.get_inputs(), *session.get_outputs()):
         check_shape(graph, port.name, port.shape, stated.get(port.name))

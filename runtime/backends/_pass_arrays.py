@@ -13,6 +13,7 @@ from edgedec.models.graph import (
     FEATURES,
     INPUT_IDS,
     LOGIT_ROWS,
+    MTP_ROWS,
     PARENTS,
     PAST_LENGTH,
     POSITION_IDS,
@@ -24,7 +25,8 @@ class PassShape(NamedTuple):
     """What decides the sizes of a pass's arrays.
 
     hidden: layers whose hidden states are wanted, each with the layer of the port they come from.
-    is_entered: the rows begin with given hidden states.
+    is_entered: the rows begin with given hidden states. has_mtp: light heads go on from all rows
+    with logits.
     """
 
     n_tokens: int
@@ -33,6 +35,7 @@ class PassShape(NamedTuple):
     has_logits: bool
     hidden: tuple[tuple[int, int], ...]
     is_entered: bool
+    has_mtp: bool = False
 
     @classmethod
     def of(cls, wanted: Pass, has_logits: bool, n_layers: int) -> PassShape:
@@ -47,6 +50,7 @@ class PassShape(NamedTuple):
             has_logits,
             hidden,
             wanted.entry is not None,
+            wanted.with_mtp,
         )
 
     @property
@@ -81,6 +85,7 @@ class PassArrays:
         self._parents = _Numbers(1, shape.n_tokens)
         self._past_length = _Numbers(1)
         self._logit_rows = _Numbers(shape.n_rows)
+        self._mtp_rows = np.arange(shape.n_rows if shape.has_mtp else 0)
 
     def by_port(self) -> dict[str, npt.NDArray[Any]]:
         """Returns the array of each input."""
@@ -92,6 +97,7 @@ class PassArrays:
             PARENTS: self._parents.array,
             PAST_LENGTH: self._past_length.array,
             LOGIT_ROWS: self._logit_rows.array,
+            MTP_ROWS: self._mtp_rows,
         }
 
     def fill(self, wanted: Pass, n_past: int) -> None:

@@ -83,7 +83,7 @@ class FusedKVCache(InPlaceKVCache):
         with affinity.held():
             self._runner.run(partial(session.run_with_iobinding, binding.io))
         rows = binding.rows
-        return Rows(rows.logits, rows.hidden, rows.row_stats)
+        return Rows(rows.logits, rows.hidden, rows.row_stats, mtp=rows.mtp)
 
     @property
     def panels(self) -> dict[str, OrtValue]:
@@ -106,7 +106,7 @@ class FusedKVCache(InPlaceKVCache):
         if n_copied > len(self._logits):
             self._logits = np.empty((n_copied, self._config.n_logits), np.float32)
         width, can = self._config.hidden_size, self._model.capabilities
-        rows = empty_rows(shape, self._logits, width, can.row_stats)
+        rows = empty_rows(shape, self._logits, width, can)
         binding = Binding(session, shape, rows, self._shared_values, width, can.features)
         self._bindings[session, shape] = binding
         return binding

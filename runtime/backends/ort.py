@@ -187,7 +187,7 @@ class OrtKVCache(WholeCache):
         model = self._model
         n_copied = shape.n_rows if shape.has_logits else 0
         logits = np.empty((n_copied, model.vocab_size), np.float32)
-        return empty_rows(shape, logits, model.config.hidden_size, model.capabilities.row_stats)
+        return empty_rows(shape, logits, model.config.hidden_size, model.capabilities)
 
     def keep(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
         """Notes where the rows of ``path`` are."""

@@ -159,7 +159,7 @@ class ControlledPlanning(Planning):
     ) -> None:
         tree, self._proposed = self._proposed, DraftTree()
         path = tree.matching(outcome.emitted)
-        whole = RoundOutcome(tree, tuple(path), outcome.emitted, outcome.stats, outcome.hidden)
+        whole = replace(outcome, tree=tree, path=tuple(path))
         self._team.observe(context, whole)
         if timings is None or self._decision is None:
             return

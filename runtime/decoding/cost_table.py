@@ -210,7 +210,8 @@ def _sweep(
     times = []
     for m in (*sizes, sizes[0]):
         tree = TokenTree.chain(tuple(itertools.islice(tokens, m)))
-        wanted = Pass(sequence, tree, range(m), with_logits=False)
+        with_mtp = sequence.model.capabilities.mtp > 0
+        wanted = Pass(sequence, tree, range(m), with_logits=False, with_mtp=with_mtp)
         start = clock()
         yield wanted
         times.append(1000 * (clock() - start))

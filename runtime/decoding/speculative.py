@@ -33,15 +33,23 @@ class Speculative(DecodingStrategy):
     """
 
     def __init__(
-        self, planner: Planner, verifier: Verifier = DEFAULT_VERIFIER, no_overlap: str = ""
+        self,
+        planner: Planner,
+        verifier: Verifier = DEFAULT_VERIFIER,
+        no_overlap: str = "",
+        with_mtp: bool = False,
     ) -> None:
-        """no_overlap: why the model that drafts does not go on while the target verifies."""
+        """no_overlap: why the model that drafts does not go on while the target verifies.
+
+        with_mtp: passes shall give what light heads in the target's graph say.
+        """
         self._planner = planner
         self._verifier = verifier
         self._no_overlap = no_overlap
         self.name = planner.name
         self.is_lossless = verifier.is_lossless
         self.hidden_layers = planner.hidden_layers
+        self.with_mtp = with_mtp
 
     def begin(self, state: DecodeState, hidden: HiddenStates) -> SpeculativeDecoding:
         """Returns the rounds of one request."""
@@ -152,6 +160,7 @@ class SpeculativeDecoding(Decoding):
             range(len(tree) + 1),
             self._method.hidden_layers,
             with_logits=state.needs_logits,
+            with_mtp=self._method.with_mtp,
         )
         beside = (
             nullcontext()
@@ -182,7 +191,7 @@ class SpeculativeDecoding(Decoding):
         # Of the prompt's rows the drafters were told when the output began.
         own = {} if timings is None else rows.hidden
         hidden = {layer: states.copy() for layer, states in own.items()}
-        outcome = RoundOutcome(tree, verdict.path, tokens, rows.stats, hidden)
+        outcome = RoundOutcome(tree, verdict.path, tokens, rows.stats, hidden, rows.mtp)
         self._planning.observe(context, outcome, timings)
         if (model := self._planning.model) is not None and timings is not None:
             model.count_round(len(tokens), timings.draft_ms + timings.verify_ms)

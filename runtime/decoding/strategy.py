@@ -240,6 +240,9 @@ class DecodingStrategy(ABC):
     hidden_layers: Sequence[int] = ()
     """Layers whose hidden states of the prompt `begin` is given."""
 
+    with_mtp: bool = False
+    """The row behind the prompt comes with what light heads in the graph say."""
+
     @abstractmethod
     def begin(self, state: DecodeState, hidden: HiddenStates) -> Decoding:
         """Returns the part of a request whose prompt has been prefilled.

@@ -50,6 +50,10 @@ class Need(Enum):
         "light draft heads: train them with edgedec train head --kind medusa",
         "edgedec train head --kind medusa",
     )
+    MTP = (
+        "light heads in the model's own graph: train them with edgedec train head --kind hydra",
+        "edgedec train head --kind hydra",
+    )
     EXIT = (
         "an early exit: export the model again with --exit, or train one with edgedec train exit",
         "--exit",
@@ -72,6 +76,7 @@ class DrafterParts:
     is_store_growing: whether texts are added to the store when they end.
     skip_set: sub-layers that the target model may leave out while it drafts, if any are known.
     open_heads: opens the draft head or that of early exits, likewise, by the need that it meets.
+    mtp: kind of the light heads in the target model's graph, if it has some.
     """
 
     store: NgramStore | None = None
@@ -79,6 +84,7 @@ class DrafterParts:
     open_draft: Callable[[], DraftRole] | None = None
     skip_set: SkipSet | None = None
     open_heads: Mapping[Need, Callable[[], HeadRole]] = field(default_factory=dict)
+    mtp: str | None = None
 
     def has(self, need: Need | None) -> bool:
         """Whether what a method needs is there."""
@@ -88,6 +94,7 @@ class DrafterParts:
             Need.STORE: self.store,
             Need.DRAFT_MODEL: self.open_draft,
             Need.SKIP_SET: self.skip_set,
+            Need.MTP: self.mtp,
             **self.open_heads,
         }
         return parts.get(need) is not None

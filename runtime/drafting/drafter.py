@@ -20,7 +20,7 @@ from edgedec.runtime.sampling.token_mask import TokenMask
 from edgedec.runtime.sessions.passes import Pass, Passes
 from edgedec.runtime.sessions.prefill import HiddenStates
 from edgedec.runtime.sessions.row_stats import RowStats
-from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sessions.rows import MtpRows, Rows
 from edgedec.runtime.sessions.sequence import TokenSequence
 
 
@@ -89,6 +89,7 @@ class RoundOutcome:
     emitted: tokens of the path and the correction or bonus token.
     stats: of the verified rows: row 0 after the anchor, row i + 1 after node i.
     hidden: layer -> hidden states of the same rows, for the layers the drafter needs; to be kept.
+    mtp: of the same rows, where the method has light heads in the model's graph; not to be kept.
 
     Shapes: hidden [1 + len(tree), hidden_size] float32.
     """
@@ -98,6 +99,7 @@ class RoundOutcome:
     emitted: tuple[int, ...]
     stats: RowStats
     hidden: HiddenStates = field(default_factory=dict)
+    mtp: MtpRows | None = None
 
 
 class Drafting(Protocol):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from edgedec.models.draft_heads import LIGHT_HEADS
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.decoding.controller import Controller
 from edgedec.runtime.decoding.cost_book import CostBook
 from edgedec.runtime.decoding.plain import Plain
-from edgedec.runtime.decoding.planner import FixedPlanner
+from edgedec.runtime.decoding.planner import FixedPlanner, Planner
 from edgedec.runtime.decoding.speculative import Speculative
 from edgedec.runtime.decoding.strategy import DecodingStrategy
 from edgedec.runtime.decoding.verifiers import (
@@ -26,7 +27,7 @@ from edgedec.runtime.drafters import (
 )
 from edgedec.runtime.drafting.draft_tree import SiblingKind
 from edgedec.runtime.drafting.drafter import Budget, Drafter, ModelDrafter
-from edgedec.runtime.methods.methods import AUTO, DRAFT, PLAIN, MethodParts
+from edgedec.runtime.methods.methods import AUTO, DRAFT, MTP, PLAIN, MethodParts
 
 if TYPE_CHECKING:
     from edgedec.runtime.drafting.draft_role import DraftRole
@@ -58,6 +59,7 @@ class DraftingMethods:
             None if parts.draft is None else open_draft,
             parts.skip_set,
             {} if head is None else {head.need: open_head},
+            None if head is None else head.mtp,
         )
 
     def strategy(self, name: str, verifier: str | None) -> DecodingStrategy:
@@ -94,10 +96,12 @@ class DraftingMethods:
         self._check_hidden_layers([*drafters, *with_model.values()])
         if name == AUTO:
             by_role = {self._role_of(n): drafter for n, drafter in with_model.items()}
-            return Speculative(Controller(drafters, self._costs, by_role), verifier, why_not)
+            planner: Planner = Controller(drafters, self._costs, by_role)
+            return Speculative(planner, verifier, why_not, MTP in free)
         model = next(iter(with_model.values()), None)
         budget = _FIXED if model is None else _FIXED_MODEL
-        return Speculative(FixedPlanner(drafters, budget, name, model), verifier, why_not)
+        planner = FixedPlanner(drafters, budget, name, model)
+        return Speculative(planner, verifier, why_not, MTP in free)
 
     def _role_of(self, name: str) -> str:
         """Returns what the costs of the model of drafter ``name`` are kept under."""
@@ -111,6 +115,8 @@ class DraftingMethods:
         known = {n: find_drafter(n) for n in drafter_names()}
         if name == AUTO:
             chosen = [n for n, found in known.items() if self._drafter_parts.has(found.need)]
+            if MTP in chosen:  # which are the same heads, and take no passes of their own
+                chosen = [n for n in chosen if n not in LIGHT_HEADS]
         else:
             chosen = list(dict.fromkeys(name.split("+")))
         for n in chosen:

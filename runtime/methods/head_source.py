@@ -62,6 +62,11 @@ class HeadSource:
         """What drafters need that has it."""
         return NEEDS[self.entry.kind]
 
+    @property
+    def mtp(self) -> str | None:
+        """Its kind, where it is in the target model's own graph, too."""
+        return None if self.entry.joined is None else self.entry.kind
+
     def open(self) -> HeadRole:
         """Returns the head, opened; raises a BundleError where it is broken."""
         head = self.entry.head

@@ -73,7 +73,9 @@ def load(
     threads = options.threads or len(placed.processors) or physical_cores()
     report("load", 0, 2)
     manifest = read_manifest(folder)
-    entry = on_device(manifest.target, options.provider, options.device)
+    head = manifest.head
+    target = manifest.target if head is None or head.joined is None else head.joined
+    entry = on_device(target, options.provider, options.device)
     context = _chosen_context(options.context, entry)
     if TOKENIZER_NAME not in manifest.files:
         raise BundleError(f"the manifest of {folder} lists no {TOKENIZER_NAME}: export it again")

@@ -261,9 +261,8 @@ class Stream(Iterator[str]):
             if self._prefilled is None or self._found:
                 return
         if self._decoding is None:
-            self._state.rows = self._prefilled.rows
-            strategy = self._request.strategy
-            self._decoding = strategy.begin(self._state, self._prefilled.hidden)
+            found, self._state.rows = self._prefilled, self._prefilled.rows
+            self._decoding = self._request.strategy.begin(self._state, found.hidden)
         result = yield from self._decoding.step(self._noise)
         self._found.extend(zip(result.tokens, result.origins, strict=True))
 
@@ -289,6 +288,7 @@ class Stream(Iterator[str]):
             lambda: (stream := held()) is None or stream._is_stopping,
             request.on_progress,
             state.config.prefill_pass_ms,
+            request.strategy.with_mtp,
         )
         return begin_prefill(state, wanted, request.predictor())
 

@@ -25,6 +25,11 @@ def check_capabilities(wanted: Pass) -> bool:
             f"this bundle's graph returns hidden states of the layers {list(can.hidden)}, "
             f"not of {missing[0]}: export the model again with --hidden-layers"
         )
+    if wanted.with_mtp and not can.mtp:
+        raise SessionError(
+            "this bundle's graph has no light heads inside: train some with `edgedec train head "
+            "--kind hydra`"
+        )
     expected = (len(wanted.tree) - wanted.n_known, can.features)
     if wanted.features is not None and wanted.features.shape != expected:
         raise SessionError(

@@ -37,6 +37,7 @@ class Pass:
     n_skipped: partial tokens between the committed ones and those of a pass that begins later:
         it looks at their predicted rows, and cannot be committed.
     features: what a draft head reads beside each of the n new tokens [n, F]; zeros when None.
+    with_mtp: whether `Rows.mtp` is wanted, which takes time of its own.
     """
 
     sequence: TokenSequence
@@ -50,6 +51,7 @@ class Pass:
     entry: Float32 | None = None
     n_skipped: int = 0
     features: Float32 | None = None
+    with_mtp: bool = False
 
     def run(self) -> Rows:
         """Returns the rows; raises a SessionError where the sequence or its model cannot."""

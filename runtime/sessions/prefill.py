@@ -61,7 +61,7 @@ class PrefillRequest:
 
     with_logits: whether the row's logits are wanted; its statistics always are. hidden_layers:
     layers whose hidden states are wanted. is_cancelled: asked before every chunk. pass_ms: what a
-    chunk should take at most.
+    chunk should take at most. with_mtp: whether `Rows.mtp` is wanted of the row.
     """
 
     counts: PrefillCounts
@@ -70,6 +70,7 @@ class PrefillRequest:
     is_cancelled: Callable[[], bool] = lambda: False
     on_progress: Progress | None = None
     pass_ms: float = PASS_MS
+    with_mtp: bool = False
 
 
 class ExactPrefiller:
@@ -84,7 +85,13 @@ class ExactPrefiller:
         while not request.is_cancelled():
             n_before = sequence.n_tokens
             rows = yield from _next_chunk(
-                sequence, prompt, 1, request.with_logits, request.hidden_layers, request.pass_ms
+                sequence,
+                prompt,
+                1,
+                request.with_logits,
+                request.hidden_layers,
+                request.pass_ms,
+                request.with_mtp,
             )
             for layer, found in hidden.items():
                 found.append(rows.hidden[layer].copy())
@@ -148,6 +155,7 @@ def _next_chunk(
     with_logits: bool,
     hidden_layers: Sequence[int] = (),
     pass_ms: float = PASS_MS,
+    with_mtp: bool = False,
 ) -> Passes[Rows]:
     """Commits the next tokens of ``text``; the last ``n_rows`` come in one pass, the last."""
     start, size = sequence.n_tokens, _chunk_size(sequence, pass_ms)
@@ -156,7 +164,12 @@ def _next_chunk(
     chunk = text[start:stop]
     asked = range(len(chunk) - n_rows, len(chunk)) if is_last else ()
     rows = yield Pass(
-        sequence, TokenTree.chain(chunk), asked, hidden_layers, 0, with_logits and is_last
+        sequence,
+        TokenTree.chain(chunk),
+        asked,
+        hidden_layers,
+        with_logits=with_logits and is_last,
+        with_mtp=with_mtp and is_last,
     )
     if len(chunk) >= _LEAST_CHUNK:  # one pass that something else disturbed counts for little
         row_ms = rows.ms / len(chunk)

@@ -13,11 +13,25 @@ from edgedec.runtime.sessions.row_stats import RowStats
 Float32 = npt.NDArray[np.float32]
 
 
+@dataclass(frozen=True, eq=False)
+class MtpRows:
+    """What light heads in a graph say of what follows the likeliest token behind a row.
+
+    Shapes, for R rows and D heads, likeliest first:
+        ids: [R, D, 8] int64, of head d behind the likeliest tokens of those before it.
+        log_probs: [R, D, 8] float32. Units: nats.
+    """
+
+    ids: npt.NDArray[np.int64]
+    log_probs: Float32
+
+
 @dataclass
 class Rows:
     """What a pass returns. The arrays may be reused by the sequence's next pass.
 
     row_stats: of the asked rows, where the graph computes them.
+    mtp: of the asked rows, where that was wanted.
     ms: milliseconds that the pass took, or the passes if it took several.
 
     Shapes:
@@ -30,9 +44,10 @@ class Rows:
     hidden: dict[int, Float32] = field(default_factory=dict)
     row_stats: RowStats | None = None
     ms: float = 0.0
+    mtp: MtpRows | None = None
 
     def only(self, index: int) -> Rows:
-        """Returns the row ``index`` alone, its statistics with it, and no hidden states."""
+        """Returns the row ``index`` alone and its statistics, nothing else beside it."""
         part = slice(index, index + 1)
         of_row = None if self.row_stats is None else self.row_stats.part(part)
         return Rows(self.logits[part], {}, of_row, self.ms)

@@ -45,6 +45,7 @@ def make(folder: Path, *options: str) -> list[dict[str, str]]:
     (folder / "sums.jsonl").write_text(
         "".join(json.dumps({"question": f"What is {i} + 1?"}) + "\n" for i in range(50))
     )
+    (folder / "german.txt").write_text("Die Gabelweihe kreist.\n\nSo ist das.\n")
     output = folder / "prompts.jsonl"
     command = [sys.executable, str(SCRIPT), str(output), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -54,16 +55,23 @@ def make(folder: Path, *options: str) -> list[dict[str, str]]:
 
 
 def sources(folder: Path) -> list[str]:
-    names = {"--articles": "wiki.txt", "--problems": "sums.jsonl", "--code": "code"}
+    names = {
+        "--articles": "wiki.txt",
+        "--problems": "sums.jsonl",
+        "--code": "code",
+        "--foreign": "german.txt",
+    }
     return [part for option, name in names.items() for part in (option, str(folder / name))]
 
 
 def test_prompts_are_of_all_kinds_and_of_what_the_texts_say(tmp_path: Path) -> None:
     found = make(tmp_path, *sources(tmp_path), "--count", "100")
     by_kind = Counter(prompt["category"] for prompt in found)
-    assert by_kind["problem"] == 14
+    assert by_kind["problem"] == 12
     assert by_kind["code"] == 1
-    assert set(by_kind) == {"problem", "code", "title", "writing", "summary", "passage"}
+    assert by_kind["translation"] == 2
+    others = {"title", "writing", "summary", "passage"}
+    assert set(by_kind) == {"problem", "code", "translation", *others}
     texts = [prompt["prompt"] for prompt in found]
     (code,) = (text for text in texts if text.startswith("def "))
     assert code == (
@@ -75,6 +83,7 @@ def test_prompts_are_of_all_kinds_and_of_what_the_texts_say(tmp_path: Path) -> N
     whole = "\n".join(texts)
     assert "The red kite (Milvus milvus) is a medium-large bird" in whole
     assert "Red Kite" in whole
+    assert "Translate German to English: So ist das." in texts
     assert len(set(texts)) == len(texts)
 
 

@@ -119,7 +119,8 @@ def test_only_hydra_looks_at_tokens(light: heads.TrainedHead, lit: Path) -> None
     contract = read_manifest(lit).head.head.contract  # type: ignore[union-attr]
     size = light.config.hidden_size
     assert contract.can.features == {HYDRA: N_HEADS * size, MEDUSA: size}[light.kind]
-    shared = set(read_manifest(lit).target.weights) & set(read_manifest(lit).head.files)  # type: ignore[union-attr]
+    own = read_manifest(lit).head.head.files  # type: ignore[union-attr]
+    shared = set(read_manifest(lit).target.weights) & set(own)
     assert bool(shared) == (light.kind == HYDRA)  # the embedding
 
 

@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edgedec.models.draft_heads import HYDRA
 from edgedec.models.errors import ConfigError
+from edgedec.models.graph import N_TOP
 from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.cores.core_split import CoreSplit
 from edgedec.runtime.drafters import (
@@ -41,6 +43,7 @@ from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sessions.passes import run_passes
 from edgedec.runtime.sessions.pool import SequencePool
 from edgedec.runtime.sessions.prefill import feed
+from edgedec.runtime.sessions.rows import MtpRows
 from edgedec.runtime.text.token_map import TokenMap
 
 from ..conftest import ToyModel, ToySession
@@ -92,6 +95,7 @@ class Maker:
                 Need.HYDRA: lambda: light,
                 Need.MEDUSA: lambda: light,
             },
+            HYDRA,
         )
         if isinstance(method, FreeMethod):
             return method.make(parts)
@@ -143,6 +147,8 @@ class Talk:
             DraftPrompt(list(text), hidden_of(drafter, text), self._target)
         )
         self._drafter = drafter
+        if self._name == "mtp":  # which the pass that gives the first token tells what follows
+            self.observe()
 
     def propose(self, budget: Budget) -> DraftTree:
         context = self._context()
@@ -166,7 +172,9 @@ class Talk:
         ]
         context, outcome = self._context(), outcome_of(self._tree, truth, rows)
         read = [self.text[-1], *(node.token for node in self._tree.nodes)]
-        outcome = replace(outcome, hidden=hidden_of(self._drafter, read))
+        outcome = replace(outcome, hidden=hidden_of(self._drafter, read), mtp=self._mtp(len(read)))
+        if self._name == "mtp":  # whatever came was the likeliest of its row
+            outcome.stats.argmax[:] = outcome.emitted[-1]
         self._drafting.observe(context, outcome)
         assert context.tokens == self.text
         self.text += outcome.emitted
@@ -177,6 +185,12 @@ class Talk:
         more = self._rng.integers(0, V, max(0, n_more)).tolist()
         text = [*self.text, *more][: max(self._n_prompt, len(self.text) + n_more)]
         self._drafting.end(text)
+
+    def _mtp(self, n_rows: int) -> MtpRows:
+        """Returns what heads might say of rows."""
+        rows = [[self._rng.permutation(V)[:N_TOP] for _ in range(N_LIGHTS)] for _ in range(n_rows)]
+        shares = np.sort(self._rng.dirichlet(np.ones(V), (n_rows, N_LIGHTS)))[..., ::-1]
+        return MtpRows(np.array(rows), np.log(shares[..., :N_TOP]).astype(np.float32))
 
     def _feed_target(self) -> None:
         """Leaves the target as it is before a round: with all of the text but the anchor."""
