@@ -158,6 +158,8 @@ class ControlledPlanning(Planning):
         self, context: DraftContext, outcome: RoundOutcome, timings: RoundTimings | None
     ) -> None:
         tree, self._proposed = self._proposed, DraftTree()
+        if self._decision is not None and len(outcome.tree) != self._decision.n_nodes:
+            tree = led_by(outcome.tree, tree)  # not all was fit to be verified
         path = tree.matching(outcome.emitted)
         whole = replace(outcome, tree=tree, path=tuple(path))
         self._team.observe(context, whole)
@@ -210,8 +212,7 @@ class ControlledPlanning(Planning):
     ) -> None:
         assert self._decision is not None
         assert self._costs is not None
-        n_verified = self._decision.n_nodes
-        self._costs.observe(n_verified + 1, timings.verify_ms)
+        self._costs.observe(len(outcome.tree) + 1, timings.verify_ms)
         accepted = set(path)
         tested = set()
         for i in (ROOT, *path):
@@ -249,6 +250,17 @@ def best_part(
         if rate > best_rate:
             best_n, best_rate = n, rate
     return order[:best_n], best_rate
+
+
+def led_by(first: DraftTree, tree: DraftTree) -> DraftTree:
+    """Returns the nodes of ``first``, as they are there, and behind them what else ``tree`` has."""
+    result = DraftTree()
+    for part in (first, tree):
+        index_of = {ROOT: ROOT}
+        for i, node in enumerate(part.nodes):
+            parent = index_of[node.parent]
+            index_of[i] = result.add(node.token, parent, node.probability, node.origin)
+    return result
 
 
 def reordered(tree: DraftTree, first: Sequence[int]) -> DraftTree:

@@ -7,7 +7,7 @@ import pytest
 
 from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.decoding.acceptance import Backoff
-from edgedec.runtime.decoding.controller import Controller, best_part, reordered
+from edgedec.runtime.decoding.controller import Controller, best_part, led_by, reordered
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.model_advisor import ModelAdvisor, ModelPlan, ModelRates
 from edgedec.runtime.decoding.planner import Planning, RoundTimings
@@ -321,6 +321,46 @@ def test_best_part_takes_the_likeliest_nodes_with_their_parents() -> None:
     moved = reordered(tree, [c, a])
     assert [node.token for node in moved.nodes] == [1, 3, 2, 4]
     assert moved.nodes[1].parent == 0
+
+
+def test_rows_are_those_of_what_was_verified() -> None:
+    """Of a proposal some nodes may not be fit for the pass, such as stop tokens."""
+    tree = DraftTree()
+    for token in (7, 8):
+        tree.add(token, ROOT, 0.5, "a")
+    tree.add(9, 1, 0.5, "a")
+    fit = tree.subtree([1, 2])
+    whole = led_by(fit, tree)
+    assert whole.nodes[:2] == fit.nodes
+    assert [(n.token, n.parent) for n in whole.nodes] == [(8, ROOT), (9, 0), (7, ROOT)]
+    assert led_by(DraftTree(), tree).nodes == tree.nodes
+
+
+def test_drafters_learn_of_the_rows_that_were_computed() -> None:
+    """A node is dropped before the pass; what comes true lies behind it."""
+    told: list[RoundOutcome] = []
+
+    class Forked(Listener):
+        def propose(self, context: DraftContext, budget: Budget) -> DraftTree:
+            tree = DraftTree()
+            tree.add(1, ROOT, 0.5, self.name)
+            tree.add(TEXT[10], ROOT, 0.4, self.name)
+            return tree
+
+        def observe(self, context: DraftContext, outcome: RoundOutcome) -> None:
+            told.append(outcome)
+
+    planning = Controller([Forked()], KnownCosts(FLAT)).begin(DraftPrompt(TEXT[:10]), ToySession(1))
+    context = DraftContext(TEXT[:10], 10, SamplingConfig(), Noise(0))
+    tree = run_passes(planning.propose(context, Budget(n_nodes=100, depth=100)))
+    right = tree.matching(TEXT[10:])
+    verified = tree.subtree(right)
+    stats = RowStats.of(np.zeros((2, 8), np.float32))
+    outcome = RoundOutcome(verified, (0,), (TEXT[10], TEXT[11]), stats)
+    planning.observe(context, outcome, RoundTimings(0.0, 10.0))
+    (found,) = told
+    assert found.path[0] == 0
+    assert found.tree.nodes[0].token == TEXT[10]
 
 
 def test_a_pass_teaches_what_its_drafts_and_the_token_before_them_cost() -> None:
