@@ -22,6 +22,7 @@ from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.decisions import Decision, DecisionLog
 from edgedec.runtime.decoding.model_advisor import ModelPlan, ModelRates
 from edgedec.runtime.decoding.model_choice import ModelChoice
+from edgedec.runtime.decoding.mtp_rest import MtpRest
 from edgedec.runtime.decoding.planner import Drafters, DraftingTeam, Planning, RoundTimings
 from edgedec.runtime.drafting.best_first import MAX_PROBABILITY
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
@@ -39,6 +40,9 @@ from edgedec.runtime.drafting.fusion import fuse
 from edgedec.runtime.sessions.passes import Passes
 from edgedec.runtime.sessions.sequence import TokenSequence
 
+MTP = "mtp"
+"""Name of the drafter whose drafts come with passes."""
+
 MAX_NODES = 15
 """One row of sixteen is the anchor; beyond sixteen the cost of a row rises."""
 
@@ -54,6 +58,7 @@ class Controller:
     Args:
         costs: Asked for cost tables when a round has to be planned; measuring may happen then.
         models: By the roles that their costs are kept under.
+        mtp_share: of a pass over one row that light heads in the model's graph take.
     """
 
     name = "auto"
@@ -63,7 +68,9 @@ class Controller:
         free: Sequence[Drafter],
         costs: CostBook,
         models: Mapping[str, ModelDrafter] | None = None,
+        mtp_share: float = 0.0,
     ) -> None:
+        self.mtp_share = mtp_share
         self.drafters = Drafters(free, tuple((models or {}).values()))
         self.costs = costs
         self._roles = tuple(models or ())
@@ -123,6 +130,7 @@ class ControlledPlanning(Planning):
         self._backoffs = {name: Backoff(1, _LONGEST_REST) for name in controller.trust}
         self._costs: CostTable | None = None
         self._n_asked = 0
+        self._mtp = MtpRest(controller.mtp_share)
         self.log = DecisionLog()
         self._proposed = DraftTree()
         self._drafted = DraftTree()  # by the model, whatever of it was proposed
@@ -135,6 +143,10 @@ class ControlledPlanning(Planning):
     @property
     def models(self) -> Sequence[ModelDrafting]:
         return [model.drafting for model in self._team.models]
+
+    @property
+    def wants_mtp(self) -> bool:
+        return self._mtp.is_asking
 
     def propose(self, context: DraftContext, room: Budget) -> Passes[DraftTree]:
         costs = yield from self._measured_costs()
@@ -230,6 +242,7 @@ class ControlledPlanning(Planning):
             else:
                 self._backoffs[name].lost()
         n_held, n_emitted = len(self._drafted.matching(outcome.emitted)), len(outcome.emitted)
+        self._mtp.observe(sum(outcome.tree.nodes[i].origin == MTP for i in outcome.path), n_emitted)
         plain_ms = self._costs.ms(1)
         self._choice.learn(self._plan, n_held, n_emitted, plain_ms, timings.verify_ms)
 

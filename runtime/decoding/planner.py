@@ -55,6 +55,11 @@ class Planning(ABC):
     def models(self) -> Sequence[ModelDrafting]:
         """All models that may draft."""
 
+    @property
+    def wants_mtp(self) -> bool:
+        """Whether the next pass shall give what light heads in the model's graph say."""
+        return True
+
     @abstractmethod
     def propose(self, context: DraftContext, room: Budget) -> Passes[DraftTree]:
         """Returns the tree to verify, at most ``room``; an empty one asks for a plain step."""

@@ -160,7 +160,7 @@ class SpeculativeDecoding(Decoding):
             range(len(tree) + 1),
             self._method.hidden_layers,
             with_logits=state.needs_logits,
-            with_mtp=self._method.with_mtp,
+            with_mtp=self._method.with_mtp and self._planning.wants_mtp,
         )
         beside = (
             nullcontext()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from edgedec.models.draft_heads import LIGHT_HEADS
 from edgedec.models.errors import ConfigError
-from edgedec.runtime.decoding.controller import Controller
+from edgedec.runtime.decoding.controller import MTP, Controller
 from edgedec.runtime.decoding.cost_book import CostBook
 from edgedec.runtime.decoding.plain import Plain
 from edgedec.runtime.decoding.planner import FixedPlanner, Planner
@@ -27,7 +27,7 @@ from edgedec.runtime.drafters import (
 )
 from edgedec.runtime.drafting.draft_tree import SiblingKind
 from edgedec.runtime.drafting.drafter import Budget, Drafter, ModelDrafter
-from edgedec.runtime.methods.methods import AUTO, DRAFT, MTP, PLAIN, MethodParts
+from edgedec.runtime.methods.methods import AUTO, DRAFT, PLAIN, MethodParts
 
 if TYPE_CHECKING:
     from edgedec.runtime.drafting.draft_role import DraftRole
@@ -94,9 +94,11 @@ class DraftingMethods:
         drafters = [self._free_drafter(n) for n in free]
         with_model = {n: self._model_drafter(n, not why_not) for n in models}
         self._check_hidden_layers([*drafters, *with_model.values()])
+        head = self._parts.head
         if name == AUTO:
             by_role = {self._role_of(n): drafter for n, drafter in with_model.items()}
-            planner: Planner = Controller(drafters, self._costs, by_role)
+            share = 0.0 if head is None or MTP not in free else head.mtp_share
+            planner: Planner = Controller(drafters, self._costs, by_role, share)
             return Speculative(planner, verifier, why_not, MTP in free)
         model = next(iter(with_model.values()), None)
         budget = _FIXED if model is None else _FIXED_MODEL

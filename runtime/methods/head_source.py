@@ -67,6 +67,11 @@ class HeadSource:
         """Its kind, where it is in the target model's own graph, too."""
         return None if self.entry.joined is None else self.entry.kind
 
+    @property
+    def mtp_share(self) -> float:
+        """Share of a pass over one row that the light heads in the model's own graph take."""
+        return self.entry.head.config.n_layers * sum(self.costs.values())
+
     def open(self) -> HeadRole:
         """Returns the head, opened; raises a BundleError where it is broken."""
         head = self.entry.head

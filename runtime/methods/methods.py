@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # imported by whom they are asked of, for they delay a first 
     from edgedec.runtime.switching.adadec import AdaDec
     from edgedec.runtime.switching.switching import Switching
 
-PLAIN, AUTO, DRAFT, MTP = "plain", "auto", "draft", "mtp"
+PLAIN, AUTO, DRAFT = "plain", "auto", "draft"
 
 
 @dataclass(frozen=True, eq=False)
