@@ -159,6 +159,10 @@ def export(
             help="A draft head that `train head --head-file` wrote for this very model.",
         ),
     ] = None,
+    no_head: Annotated[
+        bool,
+        typer.Option("--no-head", help="Leave out the draft head that edgedec brings, if it does."),
+    ] = False,
     dump_passes: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Write the graph after each pass there."),
@@ -276,6 +280,7 @@ def export(
         lora=tuple(map(_parse_lora, lora or ())),
         exit=ExitConfig(exits, head_size, draft_corpus) if exits else None,
         head=head,
+        has_brought_head=not no_head,
         triple=triple,
         soc=soc,
         arch=arch,

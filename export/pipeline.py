@@ -112,7 +112,7 @@ def _open_target(config: ExportConfig) -> _Making:
         make_optimum = partial(OptimumModel, kind=TARGET_MODEL, config=config, published=recipeless)
         return _Making(make_optimum, FIRST_PHASES[:1], OPTIMUM_PHASES)
     exits = config.exit
-    head = read_head_file(config.head) if config.head else None
+    head = read_head_file(config.chosen_head) if config.chosen_head else None
     layers = (*config.hidden_layers, *(exits.layers if exits else ()))
     make = partial(
         RecipeModel,
@@ -136,7 +136,7 @@ def _last_phases(config: ExportConfig) -> Phases:
     """Returns the phases that a bundle of more than models needs."""
     return (
         *(EXIT_PHASES if config.exit else ()),
-        *(HEAD_PHASES if config.head else ()),
+        *(HEAD_PHASES if config.chosen_head else ()),
         *((("kernels", add_kernels),) if config.kernels_triple else ()),
     )
 

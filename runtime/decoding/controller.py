@@ -48,7 +48,6 @@ MAX_NODES = 15
 
 _LONGEST_REST = 2  # rounds a free drafter is not asked whose drafts were wrong
 _LEAST_VALUE = 0.02  # of a node that a free drafter proposes
-_LEAST_WORTH = 0.5  # of what a row costs is what a node has to be worth to be proposed
 _LOOK_ROUND = 8  # rounds, every so many of which what is not worth a row is proposed, too
 
 
@@ -204,7 +203,7 @@ class ControlledPlanning(Planning):
         """
         self._n_asked += 1
         is_look = self._n_asked % _LOOK_ROUND == 0
-        least = _LEAST_VALUE if is_look else max(_LEAST_VALUE, _LEAST_WORTH * costs.row_share)
+        least = _LEAST_VALUE if is_look else max(_LEAST_VALUE, costs.row_share)
         budget = Budget(MAX_NODES, min(MAX_NODES, room.depth), min_value=least)
         found = []
         for drafting in self._team.free:

@@ -61,10 +61,11 @@ class CostTable:
 
     @property
     def row_share(self) -> float:
-        """The least that a further row adds to a pass over one, as a share of that pass."""
-        one, *more = self._sizes
-        one_ms = self.row_ms[one]
-        return min(((self.row_ms[m] - one_ms) / (m - one) for m in more), default=0.0) / one_ms
+        """What each of two further rows adds to a pass over one, as a share of that pass.
+
+        A draft whose chance is less than that never pays, but perhaps as the only one.
+        """
+        return (self._measured(3) - self._measured(1)) / 2 / self._measured(1)
 
     @property
     def is_settled(self) -> bool:

@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgedec.export import catalogue
+from edgedec.export.catalogue import CatalogueEntry
 from edgedec.export.config import ExitConfig, ExportConfig
 from edgedec.export.heads.head_file import HeadFacts, read_head_file, write_head_file
 from edgedec.export.pipeline import export
-from edgedec.models.draft_heads import HYDRA, OF_MODEL
+from edgedec.models.draft_heads import EXIT, HYDRA, OF_MODEL
 from edgedec.models.errors import CheckpointError, ConfigError
 from edgedec.models.manifest import read_manifest
 
@@ -75,7 +77,52 @@ def test_light_heads_have_files_too(
     expected, found = read_manifest(path).head, read_manifest(tmp_path / "b.edgedec").head
     assert expected is not None
     assert found is not None
-    assert dataclasses.replace(found, model=expected.model) == expected  # fewer states returned
+    # Fewer states are returned, but all heads are in the model's graph.
+    assert found.joined is not None
+    assert found.joined.contract.can.mtp == found.head.config.n_layers
+    assert dataclasses.replace(found, model=expected.model, joined=expected.joined) == expected
+
+
+def bring(monkeypatch: pytest.MonkeyPatch, source: Path, file: Path) -> None:
+    """Makes ``source`` a model of the catalogue, for which edgedec brings the head ``file``."""
+    entry = CatalogueEntry("tiny", "1.0", "none", str(file))
+    monkeypatch.setitem(catalogue.CATALOGUE, "tiny", entry)
+    monkeypatch.setattr(catalogue, "find_installed", lambda name: source)
+
+
+def test_a_model_of_the_catalogue_gets_the_head_that_is_brought(
+    source: Path, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bring(monkeypatch, source, file)
+    config = ExportConfig("Tiny", tmp_path / "b.edgedec", context=CONTEXT)
+    export(config)
+    found = read_manifest(tmp_path / "b.edgedec").head
+    assert found is not None
+    assert found.kind == read_head_file(file).facts.kind
+    check_text(tmp_path / "b.edgedec", "auto", 0.0)
+    for i, fields in enumerate(
+        (
+            {"has_brought_head": False},
+            {"exit": ExitConfig((1,), 100)},
+            {"device_target": "portable"},
+            {"source": str(source)},
+        )
+    ):
+        path = tmp_path / f"{i}.edgedec"
+        export(dataclasses.replace(config, destination=path, **fields))
+        other = read_manifest(path).head
+        assert other is None or other.kind == EXIT, fields
+
+
+def test_a_head_that_is_brought_for_another_release_is_left_out(
+    make_checkpoint: Callable[[int], Path],
+    file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bring(monkeypatch, make_checkpoint(7), file)
+    export(ExportConfig("tiny", tmp_path / "b.edgedec", context=CONTEXT))
+    assert read_manifest(tmp_path / "b.edgedec").head is None
 
 
 def test_what_the_model_has_is_not_in_it(file: Path, head: heads.TrainedHead) -> None:

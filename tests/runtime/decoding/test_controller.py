@@ -88,7 +88,7 @@ class Listener(Oracle):
         return DraftTree()
 
 
-@pytest.mark.parametrize(("costs", "least"), [(FLAT, 0.02), (STEEP, 0.5)])
+@pytest.mark.parametrize(("costs", "least"), [(FLAT, 0.0375), (STEEP, 1.0)])
 def test_drafts_that_cannot_pay_are_asked_for_now_and_then_only(
     costs: dict[int, float], least: float
 ) -> None:
@@ -102,7 +102,7 @@ def test_a_drafter_that_is_not_believed_is_asked_for_what_it_is_surer_of() -> No
     controller = Controller([listener], KnownCosts(STEEP))
     controller.trust["oracle"].estimated = 3.0  # none of which came: a quarter is believed
     run(controller, STEEP, 1)
-    assert listener.asked[0].min_value == pytest.approx(4 * 0.5)
+    assert listener.asked[0].min_value == pytest.approx(4 * 1.0)
 
 
 def test_a_liar_is_found_out_within_a_few_rounds_and_costs_little() -> None:

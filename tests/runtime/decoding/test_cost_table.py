@@ -26,8 +26,8 @@ def test_costs_between_measured_sizes_lie_between() -> None:
     assert table.ms(8) >= table.ms(1)
 
 
-def test_the_cheapest_row_is_a_share_of_a_pass_over_one() -> None:
-    assert CostTable(dict(FLAT)).row_share == pytest.approx((11.0 - 10.0) / 3 / 10.0)
+def test_the_first_further_rows_are_shares_of_a_pass_over_one() -> None:
+    assert CostTable(dict(FLAT)).row_share == pytest.approx((10.75 - 10.0) / 2 / 10.0)
     assert CostTable({1: 10.0}).row_share == 0.0
 
 
