@@ -163,7 +163,7 @@ class ControlledPlanning(Planning):
         self._plan, self._drafted, self._proposed = plan, drafted, reordered(tree, chosen)
         plain = 1.0 / costs.ms(1)
         self._decision = Decision(len(chosen), plan.levels, rate / plain, self._choice.name)
-        return self._proposed.subtree(range(len(chosen)))
+        return self._proposed.beginning(len(chosen))
 
     def observe(
         self, context: DraftContext, outcome: RoundOutcome, timings: RoundTimings | None
@@ -210,7 +210,7 @@ class ControlledPlanning(Planning):
             if not self._backoffs[drafting.name].is_over():
                 continue
             factor = self._trust[drafting.name].factor
-            own = budget if is_look else replace(budget, min_value=least / factor)
+            own = budget if is_look else Budget(MAX_NODES, budget.depth, least / factor)
             tree = drafting.propose(context, own)
             if len(tree):
                 found.append(tree.scaled(factor, MAX_PROBABILITY))

@@ -86,24 +86,25 @@ class BestFirst(Generic[State]):
         """
         self._forget()
         self._grown_after = n_tokens
-        tree, drafts, rates = self._tree, self._drafts, self._rates
+        tree, drafts, believed = self._tree, self._drafts, self._rates.probability
+        n_nodes, most_depth, least = budget.n_nodes, budget.depth, budget.min_value
         slots: list[tuple[float, int, int, float, Option[State]]] = []
         n_slots, parent, depth, value = 0, ROOT, 0, 1.0
-        while len(tree) < budget.n_nodes:
-            if depth < budget.depth:
+        while len(drafts) < n_nodes:
+            if depth < most_depth:
                 for option in options:
-                    probability = rates.probability(option.share, option.kind)
-                    if value * probability >= budget.min_value:
+                    probability = believed(option.share, option.kind)
+                    if value * probability >= least:
                         n_slots += 1
                         slot = (-value * probability, n_slots, parent, probability, option)
                         heapq.heappush(slots, slot)
             if not slots:
                 break
             negative, _, above, probability, chosen = heapq.heappop(slots)
-            parent, value = tree.add(chosen.token, above, probability, self._name), -negative
+            parent, value = tree.append(chosen.token, above, probability, self._name), -negative
             drafts.append((chosen.share, chosen.kind))
             depth = tree.nodes[parent].depth
-            options = follow(chosen.state, depth) if depth < budget.depth else ()
+            options = follow(chosen.state, depth) if depth < most_depth else ()
         return tree
 
     def learn(self, n_tokens: int, emitted: Iterable[int]) -> None:

@@ -75,10 +75,15 @@ class DraftTree:
                 if probability > old.probability:
                     self.nodes[found] = DraftNode(token, parent, old.depth, probability, origin)
                 return found
-        depth = 1 if parent == ROOT else self.nodes[parent].depth + 1
-        self.nodes.append(DraftNode(token, parent, depth, probability, origin))
-        self._children.setdefault(parent, []).append(len(self.nodes) - 1)
-        return len(self.nodes) - 1
+        return self.append(token, parent, probability, origin)
+
+    def append(self, token: int, parent: int, probability: float, origin: str) -> int:
+        """Returns the index of ``token`` after ``parent``, which has no such node yet."""
+        nodes = self.nodes
+        index, depth = len(nodes), 1 if parent == ROOT else nodes[parent].depth + 1
+        nodes.append(DraftNode(token, parent, depth, probability, origin))
+        self._children.setdefault(parent, []).append(index)
+        return index
 
     def add_chain(self, tokens: Iterable[int], probability: float, origin: str) -> int:
         """Adds ``tokens`` one after the other from the root; returns the last one's index."""
@@ -133,6 +138,12 @@ class DraftTree:
         children = {parent: list(below) for parent, below in self._children.items()}
         return DraftTree(nodes, self.kind, self.draft_rows, children)
 
+    def beginning(self, n_nodes: int) -> DraftTree:
+        """Returns the tree of the first ``n_nodes`` alone, see `subtree`."""
+        if n_nodes == len(self.nodes):
+            return self
+        return self.subtree(range(n_nodes))
+
     def subtree(self, kept: Iterable[int]) -> DraftTree:
         """Returns the tree of the ``kept`` nodes alone; parents of kept nodes must be kept.
 
@@ -144,7 +155,7 @@ class DraftTree:
         new_index = {ROOT: ROOT}
         for i in sorted(set(kept)):
             node = self.nodes[i]
-            new_index[i] = tree.add(
+            new_index[i] = tree.append(
                 node.token, new_index[node.parent], node.probability, node.origin
             )
         return tree

@@ -21,11 +21,13 @@ UNLIKELY = 0.02
 class _Place:
     """Where several trees agree on all tokens so far.
 
-    estimates: for each tree that proposes this place, its probability and its drafter's name.
+    probability, origin: of the highest estimate. trees: those that propose this place, a bit each.
     """
 
     token: int
-    estimates: dict[int, tuple[float, str]] = field(default_factory=dict)
+    probability: float = -1.0
+    origin: str = ""
+    trees: int = 0
     children: dict[int, _Place] = field(default_factory=dict)
 
 
@@ -41,25 +43,26 @@ def fuse(
     the same text, so they are no independent witnesses. A token is given only what is left by
     likelier ones beside it that its drafters did not propose. If the drafter ``model_name`` is
     among them, branches of the others whose first token it finds ``unlikely`` are dropped.
-    Siblings come in the order of their probability.
+    Siblings come in the order of their probability, nodes in that of their values.
 
     The result is deterministic whatever the trees were.
     """
     root = _merged(trees)
-    _prune(root, unlikely, model_name)
+    _prune(root, trees, unlikely, model_name)
     tree, slots, n_slots = DraftTree(), list[tuple[float, int, int, float, str, _Place]](), 0
     parent, depth, value, place = ROOT, 0, 1.0, root
-    while len(tree) < budget.n_nodes:
-        if depth < budget.depth:
+    n_nodes, most_depth, least = budget.n_nodes, budget.depth, budget.min_value
+    while len(tree.nodes) < n_nodes:
+        if depth < most_depth and place.children:
             for probability, origin, child in _combined(place):
-                if value * probability >= budget.min_value:
+                if value * probability >= least:
                     n_slots += 1
                     slot = (-value * probability, n_slots, parent, probability, origin, child)
                     heapq.heappush(slots, slot)
         if not slots:
             break
         negative, _, above, probability, origin, place = heapq.heappop(slots)
-        parent, value = tree.add(place.token, above, probability, origin), -negative
+        parent, value = tree.append(place.token, above, probability, origin), -negative
         depth = tree.nodes[parent].depth
     return tree
 
@@ -68,25 +71,26 @@ def _merged(trees: Sequence[DraftTree]) -> _Place:
     root = _Place(ROOT)
     for i_tree, tree in enumerate(trees):
         places = [root]  # of ROOT, then of each node
-        for node in tree.nodes:
-            siblings = places[node.parent + 1].children
-            place = siblings.get(node.token)
+        for token, parent, _, probability, origin in tree.nodes:
+            siblings = places[parent + 1].children
+            place = siblings.get(token)
             if place is None:
-                place = siblings[node.token] = _Place(node.token)
-            if place.estimates.get(i_tree, (-1.0, ""))[0] < node.probability:
-                place.estimates[i_tree] = (node.probability, node.origin)
+                place = siblings[token] = _Place(token)
+            place.trees |= 1 << i_tree
+            if (probability, origin) > (place.probability, place.origin):
+                place.probability, place.origin = probability, origin
             places.append(place)
     return root
 
 
-def _prune(root: _Place, unlikely: float, model_name: str) -> None:
+def _prune(root: _Place, trees: Sequence[DraftTree], unlikely: float, model_name: str) -> None:
     """Drops first tokens that the draft model, if it proposes any, finds unlikely."""
-    likely = {
-        token: probability
-        for token, place in root.children.items()
-        for probability, origin in place.estimates.values()
-        if origin == model_name
-    }
+    likely: dict[int, float] = {}
+    for tree in trees:
+        for i in tree.children(ROOT):
+            token, _, _, probability, origin = tree.nodes[i]
+            if origin == model_name:
+                likely[token] = max(probability, likely.get(token, 0.0))
     left = max(0.0, 1 - sum(likely.values()))  # the most any other token can have
     if likely and left < unlikely:
         root.children = {token: root.children[token] for token in likely}
@@ -94,14 +98,15 @@ def _prune(root: _Place, unlikely: float, model_name: str) -> None:
 
 def _combined(place: _Place) -> list[tuple[float, str, _Place]]:
     """Returns the children of ``place``, likeliest first: probability, drafter, child."""
-    found = [(*max(child.estimates.values()), child) for child in place.children.values()]
-    found.sort(key=lambda f: -f[0])
+    found = list(place.children.values())
+    if len(found) == 1:
+        (child,) = found
+        return [(min(MAX_PROBABILITY, child.probability), child.origin, child)]
+    found.sort(key=lambda child: -child.probability)
     kept: list[tuple[float, str, _Place]] = []
-    for probability, origin, child in found:
-        taken = sum(
-            p for p, _, other in kept if not other.estimates.keys() & child.estimates.keys()
-        )
-        left = min(MAX_PROBABILITY, probability * (1 - taken))
+    for child in found:
+        taken = sum(p for p, _, other in kept if not other.trees & child.trees)
+        left = min(MAX_PROBABILITY, child.probability * (1 - taken))
         if left > 0:
-            kept.append((left, origin, child))
+            kept.append((left, child.origin, child))
     return sorted(kept, key=lambda k: -k[0])
