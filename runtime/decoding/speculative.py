@@ -237,9 +237,11 @@ def fit(tree: DraftTree, state: DecodeState, room: Budget) -> DraftTree:
         if len(kept) > room.n_nodes:
             break
         if possible[i] and node.parent in kept and node.token not in state.stop_token_ids:
-            path = [tree.nodes[above].token for above in tree.path(node.parent)]
-            allowed = state.allowed_after(path)
-            if allowed is None or allowed[node.token]:
-                kept.add(i)
+            if state.mask is not None:
+                path = [tree.nodes[above].token for above in tree.path(node.parent)]
+                allowed = state.allowed_after(path)
+                if allowed is not None and not allowed[node.token]:
+                    continue
+            kept.add(i)
     kept.remove(ROOT)
     return tree if len(kept) == len(tree) else tree.subtree(kept)

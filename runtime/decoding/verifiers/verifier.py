@@ -119,8 +119,10 @@ def walk(tree: DraftTree, choose: Choose) -> Verdict:
     """
     nodes, evaluated = [ROOT], set[int]()
     while True:
-        node = next((node for node in nodes if tree.children(node)), nodes[0])
-        children = [child for node in nodes for child in tree.children(node)]
+        node, children = nodes[0], tree.children(nodes[0])
+        if len(nodes) > 1:
+            node = next((node for node in nodes if tree.children(node)), node)
+            children = [child for node in nodes for child in tree.children(node)]
         tokens = [tree.nodes[child].token for child in children]
         choice = choose(node, tokens)
         evaluated.update(children[: choice.n_tried])
