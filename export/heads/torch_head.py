@@ -73,7 +73,7 @@ class TorchWeights(nn.Module):
 
     def learned(self) -> dict[str, Tensor]:
         """Returns what `trained` came to, as `forward` computes with it."""
-        return {name: self.weight(name).detach() for name in self.trained()}
+        return {name: weight.detach() for name, weight in self.trained().items()}
 
 
 def four_bit(matrix: Tensor) -> Tensor:
@@ -113,6 +113,10 @@ class TorchHead(TorchWeights):
         found = super().weight(name)
         is_rounded = self._is_four_bit and found.ndim == 2 and name not in OF_MODEL
         return four_bit(found) if is_rounded else found
+
+    def learned(self) -> dict[str, Tensor]:
+        """Returns what `trained` came to, rounded where it will be."""
+        return {name: self.weight(name).detach() for name in self.trained()}
 
     def forward(self, tokens: Tensor, hidden: Tensor, n_steps: int) -> list[Tensor]:
         """Returns the logits after each token, a tensor for each step.

@@ -127,7 +127,7 @@ inline Ints dot_quad(Ints sum, Bytes unsigned_bytes, const int8_t* quad) {
   return sum;
 }
 
-inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_NTA); }
 
 }  // namespace
 }  // namespace edk
