@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,18 @@ from .conftest import Cli
 
 pytestmark = pytest.mark.e2e
 
-ROOT = Path(__file__).parents[2]
-CORPUS = ROOT / "export"
 PROMPT = "def hello(world):\n    return world + 12\n" * 5
 CONTEXT = 512
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Texts that nobody edits: how good maps are depends on them."""
+    folder, rng = tmp_path_factory.mktemp("corpus"), random.Random(0)
+    words = [*"def hello world return for in range if not x y 12 ( ) : = +".split(), "\n", ""]
+    for i in range(24):
+        (folder / f"{i}.py").write_text(" ".join(rng.choices(words, k=400)))
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -40,22 +49,22 @@ def pair(make_gguf: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:  # n
 
 
 @pytest.fixture(scope="module")
-def trained(pair: Path) -> Path:
+def trained(pair: Path, corpus: Path) -> Path:
     """The same with maps in both directions."""
     from edgedec.apps.cli import main
 
     for kind in ("--draft", "--auxiliary"):
         with pytest.raises(SystemExit) as stopped:
-            main(["train", "kv", str(pair), "--corpus", str(CORPUS), kind, "--max-tokens", "3000"])
+            main(["train", "kv", str(pair), "--corpus", str(corpus), kind, "--max-tokens", "3000"])
         assert not stopped.value.code
     return pair
 
 
-def test_both_kinds_of_maps_are_in_the_bundle(cli: Cli, trained: Path) -> None:
+def test_both_kinds_of_maps_are_in_the_bundle(cli: Cli, trained: Path, corpus: Path) -> None:
     auxiliary = read_manifest(trained).auxiliary
     assert sorted(auxiliary) == ["auxiliary_kv_maps", "draft_kv_maps"]
     for entry in auxiliary.values():
-        assert (entry.n_tokens, entry.corpus) == (3000, str(CORPUS))
+        assert (entry.n_tokens, entry.corpus) == (3000, str(corpus))
         assert entry.unexplained <= entry.held_out < 0.05  # a model's own rows, but for the ridge
     files = {path for entry in auxiliary.values() for path in entry.files}
     assert {f"auxiliary/{p.name}" for p in (trained / "auxiliary").iterdir()} == files
@@ -115,12 +124,12 @@ def test_first_tokens_of_a_prompt_that_the_draft_model_reads_are_measured(
 @pytest.mark.robustness
 @pytest.mark.parametrize("kind", ["draft_kv_maps", "auxiliary_kv_maps"])
 def test_a_killed_fit_goes_on_where_it_ended(
-    trained: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+    trained: Path, corpus: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kv_progress, "_SAVE_S", 0.0)
     monkeypatch.setattr(kv_progress, "_LEAST_READING", 0)
     bundle = Path(shutil.copytree(trained, tmp_path / "b.edgedec"))
-    job = KVJob(bundle, (CORPUS,), 3000, None)
+    job = KVJob(bundle, (corpus,), 3000, None)
     whole = read_manifest(bundle).auxiliary[kind]
 
     def killed(_: str, n_tokens: int, n_wanted: int) -> None:
@@ -180,9 +189,9 @@ def test_maps_of_an_unknown_kind_are_refused(trained: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kind", ["--draft", "--auxiliary"])
-def test_what_cannot_be_fitted(cli: Cli, pair: Path, kind: str) -> None:
+def test_what_cannot_be_fitted(cli: Cli, pair: Path, corpus: Path, kind: str) -> None:
     before = (pair / "manifest.json").read_text()
-    asked = ("train", "kv", pair, "--corpus", CORPUS, kind)
+    asked = ("train", "kv", pair, "--corpus", corpus, kind)
     assert "too few to fit maps from" in cli(*asked, "--max-tokens", 60).error
     both = cli(*asked, "--exit", 1).error
     assert "--exit, --draft and --auxiliary are three kinds of maps: choose one" in both
@@ -190,6 +199,8 @@ def test_what_cannot_be_fitted(cli: Cli, pair: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["--draft", "--auxiliary"])
-def test_a_bundle_without_a_draft_model(cli: Cli, smollm2_bundle: Path, kind: str) -> None:
-    asked = ("train", "kv", smollm2_bundle, "--corpus", CORPUS, kind)
+def test_a_bundle_without_a_draft_model(
+    cli: Cli, smollm2_bundle: Path, corpus: Path, kind: str
+) -> None:
+    asked = ("train", "kv", smollm2_bundle, "--corpus", corpus, kind)
     assert "this bundle has no draft model: export it with --draft" in cli(*asked).error
