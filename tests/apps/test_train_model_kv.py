@@ -26,13 +26,14 @@ pytestmark = pytest.mark.e2e
 
 PROMPT = "def hello(world):\n    return world + 12\n" * 5
 CONTEXT = 512
+WORDS = "def hello world return for in range if not x y 12 ( ) : = +"
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Texts that nobody edits: how good maps are depends on them."""
     folder, rng = tmp_path_factory.mktemp("corpus"), random.Random(0)
-    words = [*"def hello world return for in range if not x y 12 ( ) : = +".split(), "\n", ""]
+    words = [*WORDS.split(), "\n", ""]
     for i in range(24):
         (folder / f"{i}.py").write_text(" ".join(rng.choices(words, k=400)))
     return folder
