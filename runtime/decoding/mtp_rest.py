@@ -5,7 +5,7 @@ from __future__ import annotations
 from edgedec.runtime.decoding.acceptance import Backoff
 
 _RATE = 0.1  # at which a round changes what is known
-_FIRST_GAIN = 0.25  # drafts of theirs that come true in a round, taken for granted at first
+_FIRST_GAIN = 0.25  # tokens of a round that they bring, taken for granted at first
 _FIRST_REST, _LONGEST_REST = 16, 128  # rounds
 
 
@@ -19,12 +19,15 @@ class MtpRest:
         self._backoff = Backoff(_FIRST_REST, _LONGEST_REST)
         self.is_asking = share > 0
 
-    def observe(self, n_held: int, n_emitted: int) -> None:
-        """Takes in a round of ``n_emitted`` tokens, ``n_held`` of which the heads had drafted."""
+    def observe(self, gain: float, n_emitted: int) -> None:
+        """Takes in a round of ``n_emitted`` tokens.
+
+        gain: tokens that the heads had drafted, less what the rows of all their drafts cost.
+        """
         if not self.is_asking:
             self.is_asking = self._share > 0 and self._backoff.is_over()
             return
-        self._gain += _RATE * (n_held - self._gain)
+        self._gain += _RATE * (gain - self._gain)
         if self._gain > _FIRST_GAIN:
             self._backoff.reset()
         # What a share of the time would have given without them.
