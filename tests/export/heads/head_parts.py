@@ -192,6 +192,29 @@ def check_reload(bundle: Path, method: str, folder: Path, monkeypatch: pytest.Mo
     assert head == anew[-len(head) :]
 
 
+def check_cancel(bundle: Path, method: str, n_passes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks that an interrupt in each of the first passes leaves a text that goes on as plain."""
+    request = GenerationConfig(max_new_tokens=12, ignore_eos=True, method=method)
+    run, n_left = TokenSequence.run, [0]
+
+    def interrupted(sequence: TokenSequence, wanted: Pass) -> Rows:
+        n_left[0] -= 1
+        if n_left[0] == 0:
+            raise KeyboardInterrupt
+        return run(sequence, wanted)
+
+    with edgedec.load(bundle) as engine:
+        plain = engine.generate("hello", dataclasses.replace(request, method="plain"))
+        for n in range(1, n_passes + 1):
+            n_left[0] = n
+            with monkeypatch.context() as patch:
+                patch.setattr(TokenSequence, "run", interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    engine.generate("hello", request)
+            assert engine.generate("hello", request).token_ids == plain.token_ids
+            check_rows(engine, [*engine.encode("hello"), *plain.token_ids][:-1])
+
+
 def check_rows(engine: Engine, text: list[int]) -> None:
     """Checks that what requests left of ``text`` is what computing it anew leaves, bit for bit."""
     with engine.borrowed(text) as sequence:

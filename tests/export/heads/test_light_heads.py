@@ -29,6 +29,7 @@ from edgedec.export.heads.feature_file import TextFeatures, held_out_of  # noqa:
 
 from .head_parts import (  # noqa: E402
     CONTEXT,
+    check_cancel,
     check_reload,
     check_rows,
     check_text,
@@ -156,26 +157,8 @@ def test_a_session_file_leaves_nothing_to_read_again(
 def test_a_cancel_in_a_round_loses_nothing(
     lit: Path, light: heads.TrainedHead, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Interrupted in any of its passes, drafting or checking; then the same text is asked for."""
-    request = GenerationConfig(max_new_tokens=12, ignore_eos=True, method=light.kind)
-    run, n_left = TokenSequence.run, [0]
-
-    def interrupted(sequence: TokenSequence, wanted: Pass) -> Any:
-        n_left[0] -= 1
-        if n_left[0] == 0:
-            raise KeyboardInterrupt
-        return run(sequence, wanted)
-
-    with edgedec.load(lit) as engine:
-        plain = engine.generate("hello", dataclasses.replace(request, method="plain"))
-        for n_passes in range(1, 14):
-            n_left[0] = n_passes
-            with monkeypatch.context() as patch:
-                patch.setattr(TokenSequence, "run", interrupted)
-                with pytest.raises(KeyboardInterrupt):
-                    engine.generate("hello", request)
-            assert engine.generate("hello", request).token_ids == plain.token_ids
-            check_rows(engine, [*engine.encode("hello"), *plain.token_ids][:-1])
+    """Interrupted in any of its passes, drafting or checking."""
+    check_cancel(lit, light.kind, 13, monkeypatch)
 
 
 def test_heads_are_continued(

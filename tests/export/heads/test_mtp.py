@@ -30,7 +30,7 @@ torch = pytest.importorskip("torch", reason="needs the extra train")
 
 from edgedec.export.heads.feature_file import TextFeatures  # noqa: E402
 
-from .head_parts import CONTEXT, check_rows, check_text, plan_of, put, trained  # noqa: E402
+from .head_parts import CONTEXT, check_cancel, check_rows, check_text, plan_of, put, trained  # noqa: E402
 
 N_HEADS = 3
 TREE = TokenTree((5, 6, 7, 8, 9), (-1, 0, 0, 1, 1))
@@ -145,24 +145,7 @@ def test_the_kv_cache_is_that_of_a_fresh_prefill(joined: Path) -> None:
 
 
 def test_a_cancel_in_a_round_loses_nothing(joined: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    request = GenerationConfig(max_new_tokens=12, ignore_eos=True, method="mtp")
-    run, n_left = TokenSequence.run, [0]
-
-    def interrupted(sequence: TokenSequence, wanted: Pass) -> Any:
-        n_left[0] -= 1
-        if n_left[0] == 0:
-            raise KeyboardInterrupt
-        return run(sequence, wanted)
-
-    with edgedec.load(joined) as engine:
-        plain = engine.generate("hello", dataclasses.replace(request, method="plain"))
-        for n_passes in range(1, 5):
-            n_left[0] = n_passes
-            with monkeypatch.context() as patch:
-                patch.setattr(TokenSequence, "run", interrupted)
-                with pytest.raises(KeyboardInterrupt):
-                    engine.generate("hello", request)
-            assert engine.generate("hello", request).token_ids == plain.token_ids
+    check_cancel(joined, "mtp", 4, monkeypatch)
 
 
 def test_sessions_of_the_model_without_heads_serve(
