@@ -111,9 +111,8 @@ class _Grafting:
         self, model: onnx.ModelProto, own: onnx.ModelProto, head: ModelEntry, kind: str
     ) -> None:
         self._graph = model.graph
-        (self._rows,) = (
-            node.output[0] for node in GraphEditor(model).readers(LOGIT_ROWS)
-        )  # of the residual stream
+        (selection,) = GraphEditor(model).readers(LOGIT_ROWS)
+        self._rows = selection.output[0]  # of the residual stream
         self._weights = {tensor.name: tensor for tensor in own.graph.initializer}
         self._known = {tensor.name for tensor in model.graph.initializer}
         self._head = head

@@ -241,9 +241,11 @@ class ControlledPlanning(Planning):
             else:
                 self._backoffs[name].lost()
         n_held, n_emitted = len(self._drafted.matching(outcome.emitted)), len(outcome.emitted)
-        drafted = [i for i, node in enumerate(outcome.tree.nodes) if node.origin == MTP]
-        n_right = len(set(drafted).intersection(outcome.path))
-        self._mtp.observe(n_right - self._costs.row_share * len(drafted), n_emitted)
+        if self._controller.mtp_share:
+            nodes = outcome.tree.nodes
+            n_right = sum(nodes[i].origin == MTP for i in outcome.path)
+            n_drafted = sum(node.origin == MTP for node in nodes)
+            self._mtp.observe(n_right - self._costs.row_share * n_drafted, n_emitted)
         plain_ms = self._costs.ms(1)
         self._choice.learn(self._plan, n_held, n_emitted, plain_ms, timings.verify_ms)
 
