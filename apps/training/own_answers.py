@@ -28,12 +28,14 @@ class OwnAnswers:
         bundle: Path,
         manifest: BundleManifest,
         temperature: float,
+        n_threads: int,
         report: Callable[[str, int, int], None],
         is_over: Callable[[], bool],
     ) -> None:
         self._bundle = bundle
         self._manifest = manifest
         self._temperature = temperature
+        self._n_threads = n_threads
         self._report = report
         self._is_over = is_over
 
@@ -63,4 +65,4 @@ class OwnAnswers:
         from edgedec.export.heads.bundle_weights import BundleWeights
 
         target = self._manifest.target
-        return BatchWriter(BundleWeights(self._bundle, target), target.config)
+        return BatchWriter(BundleWeights(self._bundle, target), target.config, self._n_threads)

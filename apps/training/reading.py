@@ -65,7 +65,14 @@ def features_of(
         encode, epsilon = engine.tokenizer.encode, config.rms_norm_eps
         reader = FeatureReader(engine, layers, epsilon, file, report, clock.is_reading_over)
         reader.read(chain(replayed, corpus.windows(encode)), n_most - n_own)
-        answers = OwnAnswers(bundle, manifest, options.temperature, report, clock.is_reading_over)
+        answers = OwnAnswers(
+            bundle,
+            manifest,
+            options.temperature,
+            options.n_threads,
+            report,
+            clock.is_reading_over,
+        )
         reader.write(_prompts(texts, prompts, engine), n_own, answers)
     is_over = False
     try:

@@ -1,21 +1,22 @@
 """Has a bundle's model go on with many texts at once.
 
-Writing one text is bound by reading the weights; here each is read once for all texts. What comes
-out is what the model might say, close enough to learn from: it is computed by torch, and read by
-the bundle's own kernels afterwards.
+Writing one text is bound by reading the weights; here each is read once for all texts. Products
+with matrices are those of the bundle's own kernels, all else is torch's: what comes out is what the
+model might say, close enough to learn from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from edgedec.export.heads.bundle_weights import BundleWeights
-from edgedec.export.torch_ops import TorchOps, has_fast_bfloat16, rotated, split_heads
+from edgedec.export.torch_ops import TorchOps, rotated, split_heads
+from edgedec.kernels import embed, linear
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import ConfigError
 from edgedec.models.families import find_family
@@ -39,10 +40,10 @@ class WritingPlan:
 
 
 class BatchWriter:
-    """A model in torch."""
+    """A bundle's model, for many texts at once."""
 
-    def __init__(self, weights: BundleWeights, config: ModelConfig) -> None:
-        """Reads all weights: 2 bytes each where the processor multiplies bfloat16, else 4.
+    def __init__(self, weights: BundleWeights, config: ModelConfig, n_threads: int = 1) -> None:
+        """Maps the matrices of ``weights``, as they are.
 
         Raises:
             ConfigError: The model is a mixture of experts.
@@ -50,21 +51,15 @@ class BatchWriter:
         if config.n_experts:
             raise ConfigError("mixtures of experts cannot write for draft heads")
         self.config = config
-        self._dtype = torch.bfloat16 if has_fast_bfloat16(torch.device("cpu")) else torch.float32
-        self._weights = {
-            name: torch.from_numpy(weights.matrix(name)).to(self._dtype)
-            if len(shape) == 2
-            else torch.from_numpy(weights.vector(name))
-            for name, shape in weights.shapes.items()
-        }
-
-    def weight(self, name: str) -> Tensor:
-        """Returns the weight ``name``."""
-        return self._weights[name]
+        self.n_threads = n_threads
+        shapes = weights.shapes.items()
+        self.matrices = {name: weights.packed(name) for name, s in shapes if len(s) == 2}
+        vectors = {name: weights.vector(name) for name, s in shapes if len(s) == 1}
+        self.vectors = {name: torch.from_numpy(values) for name, values in vectors.items()}
 
     def new_cache(self, lengths: Sequence[int], n_slots: int) -> BatchCache:
         """Returns an empty KV cache for texts of these ``lengths``, which end side by side."""
-        return BatchCache(self.config, lengths, n_slots, self._dtype)
+        return BatchCache(self.config, lengths, n_slots)
 
     @torch.no_grad()
     def logits(self, tokens: Tensor, cache: BatchCache) -> Tensor:
@@ -85,6 +80,16 @@ class BatchWriter:
 
         report: called with the tokens written so far. is_over: ends all texts where they are.
         """
+        with _one_torch_thread():
+            return self._written(prompts, plan, report, is_over)
+
+    def _written(
+        self,
+        prompts: Sequence[Sequence[int]],
+        plan: WritingPlan,
+        report: Callable[[int], None],
+        is_over: Callable[[], bool],
+    ) -> list[list[int]]:
         lengths = list(map(len, prompts))
         cache = self.new_cache(lengths, max(lengths) + plan.n_new)
         padded = [[_PAD] * (max(lengths) - len(prompt)) + list(prompt) for prompt in prompts]
@@ -108,12 +113,10 @@ class BatchWriter:
 class BatchCache:
     """Keys and values of texts that end in the same slot; shorter ones begin later."""
 
-    def __init__(
-        self, config: ModelConfig, lengths: Sequence[int], n_slots: int, dtype: torch.dtype
-    ) -> None:
+    def __init__(self, config: ModelConfig, lengths: Sequence[int], n_slots: int) -> None:
         shape = len(lengths), config.n_kv_heads, n_slots, config.head_size
-        self.keys = [torch.zeros(shape, dtype=dtype) for _ in range(config.n_layers)]
-        self.values = [torch.zeros(shape, dtype=dtype) for _ in range(config.n_layers)]
+        self.keys = [torch.zeros(shape) for _ in range(config.n_layers)]
+        self.values = [torch.zeros(shape) for _ in range(config.n_layers)]
         self.starts = max(lengths) - torch.tensor(lengths)
         self.tables = {
             rope: [torch.from_numpy(table) for table in rope_tables(config, n_slots, rope)]
@@ -143,12 +146,21 @@ class _Pass(TorchOps):
         self._sees = (is_after_start & (self._distance >= 0)) | (self._distance == 0)
 
     def weight(self, name: str) -> Tensor:
-        """Returns the weight ``name``."""
-        return self._model.weight(name)
+        """Returns the norm weight or bias ``name``."""
+        return self._model.vectors[name]
 
     def embed(self, weight: str) -> Tensor:
-        """Returns the embedding of each token, in float32 as all of the residual stream."""
-        return functional.embedding(self._tokens, self.weight(weight)).float()
+        """Returns the embedding of each token."""
+        rows = embed(self._tokens.flatten().numpy(), self._model.matrices[weight])
+        return torch.from_numpy(rows).reshape(*self._tokens.shape, -1)
+
+    def linear(self, x: Tensor, weight: str, bias: str | None = None) -> Tensor:
+        """Returns `x @ W.T + b`, the products computed by the kernels."""
+        model = self._model
+        rows = x.flatten(0, 1).contiguous().numpy()
+        products = linear(rows, [model.matrices[weight]], n_threads=model.n_threads)
+        made = torch.from_numpy(products).reshape(*x.shape[:-1], -1)
+        return made if bias is None else made + self.weight(bias)
 
     def select_rows(self, x: Tensor) -> Tensor:
         """Returns the last row of each text."""
@@ -161,22 +173,33 @@ class _Pass(TorchOps):
         keys[:, :, self._cache.n : end] = self._rotated(k, layer)
         values[:, :, self._cache.n : end] = split_heads(v, c.head_size).transpose(1, 2)
         # Heads that share keys are rows of one product: nothing is copied for each of them.
-        queries = self._rotated(q, layer).to(keys.dtype)
+        queries = self._rotated(q, layer)
         shape = len(q), c.n_kv_heads, -1, queries.shape[2]
         rows = queries.reshape(len(q), c.n_kv_heads, -1, c.head_size)
         scores = rows @ keys[:, :, :end].transpose(-1, -2)
-        scores = self.scores(scores.float()).reshape(*shape, end)
+        scores = self.scores(scores).reshape(*shape, end)
         sees, window = self._sees, c.layer(layer).window
         if window:
             sees = sees & (self._distance < window)
         shares = scores.masked_fill(~sees[:, None, None], -torch.inf).softmax(-1)
-        attended = shares.to(values.dtype).flatten(2, 3) @ values[:, :, :end]
+        attended = shares.flatten(2, 3) @ values[:, :, :end]
         attended = attended.reshape(*shape, c.head_size)
         return attended.flatten(1, 2).transpose(1, 2).flatten(-2)
 
     def _rotated(self, x: Tensor, layer: int) -> Tensor:
         heads = split_heads(x, self.config.head_size).transpose(1, 2)
         return rotated(heads, *self._angles[rope_of(self.config.layer(layer))])
+
+
+@contextmanager
+def _one_torch_thread() -> Iterator[None]:
+    """Has torch compute with one thread: its others would wait for work on the kernels' cores."""
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(n_threads)
 
 
 def _drawn(logits: Tensor, temperature: float, generator: torch.Generator) -> Tensor:

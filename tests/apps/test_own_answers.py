@@ -26,6 +26,7 @@ def test_a_temperature_of_0_takes_the_likeliest_whatever_the_seed(smollm2_bundle
             smollm2_bundle,
             manifest,
             temperature,
+            2,
             lambda what, done, total: None,
             lambda: next(n_steps) == 6,
         )

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgedec.kernels import PackedMatrix, pack
 from edgedec.models.config import LayerConfig
 from edgedec.models.errors import ConfigError
+from edgedec.models.quant import FORMATS
 from edgedec.models.reference import ReferenceModel
 
 torch = pytest.importorskip("torch", reason="needs the extra train")
 
-from edgedec.export.heads import batch_writer  # noqa: E402
 from edgedec.export.heads.batch_writer import BatchWriter, WritingPlan  # noqa: E402
 
 PROMPTS = [[3, 80, 7, 7, 41, 12], [5], [66, 2, 9]]
@@ -41,16 +42,16 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 class Held:
-    """Weights of a `MemorySource`, as `BundleWeights` gives them."""
+    """Weights of a `MemorySource`, as `BundleWeights` gives them: matrices as float32, packed."""
 
     def __init__(self, source: Any) -> None:
         self.shapes = {name: weight.shape for name, weight in source.weights.items()}
-        self.matrix = self.vector = lambda name: source.weights[name]
+        self.vector = lambda name: source.weights[name]
+        self._weights = source.weights
 
-
-@pytest.fixture(autouse=True)
-def in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_writer, "has_fast_bfloat16", lambda device: False)
+    def packed(self, name: str) -> PackedMatrix:
+        fmt = FORMATS["f32"].index
+        return PackedMatrix(pack(fmt, self._weights[name]), fmt, *self.shapes[name])
 
 
 def greedy(source: Any, prompt: list[int], n_new: int) -> list[int]:
