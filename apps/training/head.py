@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,7 +188,7 @@ def train_bundle_head(
 
 def _plan(job: HeadJob, manifest: BundleManifest) -> HeadPlan:
     """Returns how the head is trained; of light heads there are as many as those continued."""
-    from edgedec.export.heads.train_head import HeadPlan
+    from edgedec.export.heads.train_head import LIGHT_BATCH, HeadPlan
     from edgedec.export.heads.training import TrainingPlan
 
     options, n_steps = job.options, job.n_steps
@@ -196,6 +197,8 @@ def _plan(job: HeadJob, manifest: BundleManifest) -> HeadPlan:
     training = TrainingPlan(
         options.epochs, n_steps, learning_rate=options.learning_rate, seed=options.seed
     )
+    if job.kind in LIGHT_HEADS:
+        training = dataclasses.replace(training, batch=LIGHT_BATCH)
     return HeadPlan(training, options.vocabulary, job.scheme, job.is_continued, job.kind)
 
 

@@ -55,7 +55,10 @@ def _share(
     threads: int,
     likeliest: Callable[[TokenSequence, TextFeatures], Places],
 ) -> float:
-    """Returns the share of tokens that are those of the ``likeliest`` rows of a trimmed head."""
+    """Returns the share of tokens that are those of the ``likeliest`` rows of a trimmed head.
+
+    likeliest: of the last tokens of a text, or of all.
+    """
     assert entry.head_ids is not None
     ids = read_head_ids(bundle / entry.head_ids, entry.config.vocab_size)
     model = open_model(bundle, entry, threads)
@@ -63,7 +66,8 @@ def _share(
         sequence = TokenSequence(model, entry.context)
         found = [likeliest(sequence, text) for text in texts]
         n_right = sum(
-            int((ids[f] == t.top_ids[:, 0]).sum()) for f, t in zip(found, texts, strict=True)
+            int((ids[f] == t.top_ids[-len(f) :, 0]).sum())
+            for f, t in zip(found, texts, strict=True)
         )
         return n_right / sum(map(len, found))
     finally:
@@ -83,7 +87,7 @@ def _drafted(sequence: TokenSequence, text: TextFeatures) -> Places:
 
 
 def _found(sequence: TokenSequence, text: TextFeatures, head: HeadEntry) -> Places:
-    """Returns the rows of the head's likeliest tokens after each token of ``text``."""
+    """Returns the rows of the head's likeliest tokens after the last tokens of ``text``."""
     sequence.truncate(0)
     tokens, found = text.tokens.tolist(), []
     features = _features(text, head)
@@ -104,7 +108,7 @@ def _found(sequence: TokenSequence, text: TextFeatures, head: HeadEntry) -> Plac
         if not is_light:  # which keep nothing
             sequence.commit(range(len(chunk)))
         found.append(rows.stats.argmax.copy())
-    return np.concatenate(found)
+    return np.concatenate(found)[is_light:]  # no state stands before the first token
 
 
 def _features(text: TextFeatures, head: HeadEntry) -> Float32:

@@ -41,6 +41,13 @@ class TextFeatures:
     top_ids: npt.NDArray[np.int32]
     top_probs: npt.NDArray[np.float16]
 
+    def piece(self, start: int, stop: int) -> TextFeatures:
+        """Returns the tokens from ``start`` to before ``stop``."""
+        of = slice(start, stop)
+        return TextFeatures(
+            self.kind, self.tokens[of], self.hidden[of], self.top_ids[of], self.top_probs[of]
+        )
+
 
 def held_out_of(texts: Sequence[TextFeatures]) -> list[TextFeatures]:
     """Returns those of ``texts`` that nothing is trained on."""

@@ -122,8 +122,9 @@ class TorchHead(TorchWeights):
         """Returns the logits after each token, a tensor for each step.
 
         Shapes: tokens [B, T], places in the embedding; hidden [B, T, L * D] of the same tokens, of
-            which light heads read the last layer's; results [B, T, N]. An adapter has one step: of
-            drafted tokens it reads the same.
+            which light heads read the last layer's; results [B, n, N] of the last n tokens: step s
+            says nothing of the first s tokens, nor light heads of the one after those, which no
+            state stands before. An adapter has one step: of drafted tokens it reads the same.
         """
         if self.kind == ADAPTER:
             return [head_recipe(TorchHeadOps(self, tokens, hidden, []), self.config, ADAPTER)]
@@ -134,19 +135,20 @@ class TorchHead(TorchWeights):
         past: list[tuple[Tensor, Tensor]] = []
         features = functional.pad(_shifted(hidden, 1), (0, size))
         logits = []
-        for _ in range(n_steps):
+        for step in range(n_steps):
             ops = TorchHeadOps(self, tokens, features, past)
-            logits.append(head_recipe(ops, self.config))
+            logits.append(head_recipe(ops, self.config)[:, step:])
             features = functional.pad(_shifted(ops.output, 1), (hidden.shape[-1], 0))
         return logits
 
     def _light(self, tokens: Tensor, state: Tensor, step: int) -> Tensor:
         """Returns the logits of light head ``step``."""
-        parts = [_shifted(state, step + 1)]
+        n_rows = tokens.shape[1] - step - 1
+        parts = [state[:, :n_rows]]
         if self.kind == HYDRA and step:
             token = TorchHeadOps(self, tokens, state, []).normed_tokens()
-            parts += [_shifted(token, step - i) for i in range(step)]
-        ops = TorchHeadOps(self, tokens, torch.cat(parts, -1), [])
+            parts += [token[:, i : i + n_rows] for i in range(1, step + 1)]
+        ops = TorchHeadOps(self, tokens[:, step + 1 :], torch.cat(parts, -1), [])
         return head_recipe(ops, self.config, self.kind, (step,))
 
 

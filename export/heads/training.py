@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -41,7 +42,7 @@ class TrainingPlan:
 
     n_epochs: times that each text is shown. n_steps: of training-time test, each on the outputs of
     the one before. step_share: what a step's loss counts of the one before. seed: of the order of
-    texts and of the weights that begin at random. batch: texts of a step.
+    texts and of the weights that begin at random. batch: texts of a step, or pieces of texts.
     """
 
     n_epochs: int = 6
@@ -122,6 +123,19 @@ class Lessons:
         """Tokens to train on."""
         return sum(len(text.tokens) for text in self.trained)
 
+    def in_pieces(self, n_tokens: int) -> Lessons:
+        """Returns the same with texts to train on that are cut into pieces of ``n_tokens``.
+
+        The last token of one is the first of the next, for of its first token a piece has nothing
+        that light heads could learn from.
+        """
+        pieces = [
+            text.piece(start, start + n_tokens)
+            for text in self.trained
+            for start in range(0, len(text.tokens) - 1, n_tokens - 1)
+        ]
+        return dataclasses.replace(self, trained=pieces)
+
 
 @dataclass
 class Batch:
@@ -157,7 +171,7 @@ class Trainer:
         self._n_total = plan.n_epochs * self._n_batches
         params = list(head.trained().values())
         self._optimizer = torch.optim.AdamW(
-            params, plan.learning_rate, betas=(0.9, 0.95), weight_decay=0.01
+            params, plan.learning_rate, betas=(0.9, 0.95), weight_decay=0.01, fused=True
         )
         self._step = 0
         self._best: tuple[dict[str, Float32], Measured] | None = None
@@ -234,13 +248,14 @@ class Trainer:
         plan, total, weight = self._plan, torch.zeros((), device=self._device), 0.0
         with _half_precision(self._device):
             logits = self._head(batch.tokens, batch.hidden, plan.n_steps)
-        probs = batch.probs * (batch.targets >= 0)
+        known = batch.targets, batch.probs * (batch.targets >= 0), batch.is_real
         for step, of_step in enumerate(logits):
             share = plan.step_share**step
             log_probs = functional.log_softmax(of_step.float(), -1)
-            found = log_probs.gather(-1, batch.targets.clamp(min=0))
-            parts = (part[:, step:] for part in (found, probs, batch.is_real))
-            total = total + share * self._loss_of(*parts)
+            n_said = of_step.shape[1]
+            targets, p, is_real = (part[:, -n_said:] for part in known)
+            found = log_probs.gather(-1, targets.clamp(min=0))
+            total = total + share * self._loss_of(found, p, is_real)
             weight += share
         return total / weight
 
@@ -306,10 +321,7 @@ class Trainer:
             keys = ("step", "exp_avg", "exp_avg_sq")
             if f"exp_avg/{name}" in found:
                 self._optimizer.state[p] = {
-                    key: torch.tensor(
-                        found[f"{key}/{name}"], device="cpu" if key == "step" else self._device
-                    )
-                    for key in keys
+                    key: torch.tensor(found[f"{key}/{name}"], device=self._device) for key in keys
                 }
         self._step = int(found["step"])
         self._before = float(found["before"]) if "before" in found else None
@@ -329,23 +341,24 @@ def measure(
     """Returns how often ``head`` finds the model's own choice in the texts held out."""
     n_right, n_asked = np.zeros(n_steps), np.zeros(n_steps)
     kinds: dict[str, list[int]] = {}
-    n_covered = 0
+    n_covered = n_tokens = 0
     for text in lessons.held_out:
         batch = batch_of([text])
         with _half_precision(batch.hidden.device):
             logits = head(batch.tokens, batch.hidden, n_steps)
         wanted = batch.targets[0, :, 0]
-        right = [of_step[0].argmax(-1) == wanted for of_step in logits]
+        right = [of_step[0].argmax(-1) == wanted[-of_step.shape[1] :] for of_step in logits]
         n_covered += int((wanted >= 0).sum())
+        n_tokens += len(wanted)
         counts = kinds.setdefault(text.kind, [0, 0])
         counts[0] += int(right[0].sum())
-        counts[1] += len(wanted)
+        counts[1] += len(right[0])
         for step, of_step in enumerate(right):
-            n_right[step] += int(of_step[step:].sum())
-            n_asked[step] += max(0, len(wanted) - step)
+            n_right[step] += int(of_step.sum())
+            n_asked[step] += len(of_step)
     return Measured(
         tuple((n_right / np.maximum(n_asked, 1)).tolist()),
-        n_covered / max(1, int(n_asked[0])),
+        n_covered / max(1, n_tokens),
         {kind: right / n for kind, (right, n) in sorted(kinds.items())},
     )
 

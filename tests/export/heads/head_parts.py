@@ -100,7 +100,7 @@ def put(bundle: Path, head: heads.TrainedHead, destination: Path, scheme: str) -
 def torch_logits(
     bundle: Path, head: heads.TrainedHead, text: TextFeatures, n_steps: int
 ) -> list[np.ndarray]:
-    """Returns the logits of each step, [T, N], computed in float32."""
+    """Returns the logits of each step, [T, N], computed in float32, zeros where it says nothing."""
     manifest = read_manifest(bundle)
     parent = heads.BundleWeights(bundle, manifest.target)
     embedding = {"embed_tokens.weight": parent.matrix("embed_tokens.weight")}
@@ -108,7 +108,8 @@ def torch_logits(
     with torch.no_grad():
         tokens = torch.from_numpy(text.tokens.astype(np.int64))[None]
         hidden = torch.from_numpy(text.hidden.astype(np.float32))[None]
-        return [logits[0].numpy() for logits in model(tokens, hidden, n_steps)]
+        found = [logits[0].numpy() for logits in model(tokens, hidden, n_steps)]
+    return [np.pad(rows, [(len(text.tokens) - len(rows), 0), (0, 0)]) for rows in found]
 
 
 def graph_logits(bundle: Path, text: TextFeatures, shift: int = 1) -> list[np.ndarray]:

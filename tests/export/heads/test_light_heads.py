@@ -49,7 +49,7 @@ def light(
     texts: list[TextFeatures],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> heads.TrainedHead:
-    plan = plan_of(request.param, n_epochs=20, learning_rate=1e-2)
+    plan = plan_of(request.param, n_epochs=20, learning_rate=1e-2, batch=24)
     return trained(bundle, tmp_path_factory.mktemp("features"), texts, plan)
 
 
