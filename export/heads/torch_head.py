@@ -84,12 +84,13 @@ def four_bit(matrix: Tensor) -> Tensor:
     Source: the straight-through estimator (Bengio et al., 2013).
     """
     n, k = matrix.shape
-    groups = functional.pad(matrix.detach(), (0, -k % 32)).reshape(n, -1, 32)
-    extreme = groups.gather(-1, groups.abs().argmax(-1, keepdim=True))
-    scale = (extreme / -8).half().float()
-    codes = (groups / scale).nan_to_num(0.0).round().clamp(-8, 7)
-    rounded = (codes * scale).reshape(n, -1)[:, :k]
-    return matrix + (rounded - matrix).detach()
+    with torch.no_grad():
+        groups = functional.pad(matrix, (0, -k % 32)).reshape(n, -1, 32)
+        most, least = groups.amax(-1, keepdim=True), groups.amin(-1, keepdim=True)
+        scale = (torch.where(most >= -least, most, least) / -8).half().float()
+        codes = (groups / scale).nan_to_num_(0.0).round_().clamp_(-8, 7)
+        change = codes.mul_(scale).reshape(n, -1)[:, :k] - matrix
+    return matrix + change
 
 
 class TorchHead(TorchWeights):
