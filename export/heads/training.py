@@ -25,6 +25,9 @@ from edgedec.models.errors import ConfigError
 _SAVE_S = 60.0
 """Seconds of training that a kill may lose."""
 
+_ALIKE = 16
+"""Batches whose texts are sorted by length."""
+
 _LARGEST_RATE = 1e30  # which a float32 can hold
 
 Float32 = npt.NDArray[np.float32]
@@ -50,7 +53,7 @@ class TrainingPlan:
     step_share: float = 0.8
     learning_rate: float = 1e-3
     warmup: float = 0.05
-    batch: int = 4
+    batch: int = 2
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -174,6 +177,7 @@ class Trainer:
             params, plan.learning_rate, betas=(0.9, 0.95), weight_decay=0.01, fused=True
         )
         self._step = 0
+        self._batches: list[list[int]] = []  # of this epoch
         self._best: tuple[dict[str, Float32], Measured] | None = None
         self._before: float | None = None
         self._is_start_worth_keeping = is_start_worth_keeping
@@ -222,11 +226,11 @@ class Trainer:
 
     def _train_step(self) -> float:
         epoch, at = divmod(self._step, self._n_batches)
-        order = np.random.default_rng((self._plan.seed, epoch)).permutation(
-            len(self._lessons.trained)
-        )
-        chosen = order[at * self._plan.batch : (at + 1) * self._plan.batch]
-        batch = self._batch([self._lessons.trained[i] for i in chosen])
+        if not at or not self._batches:
+            lengths = [len(text.tokens) for text in self._lessons.trained]
+            rng = np.random.default_rng((self._plan.seed, epoch))
+            self._batches = shuffled_batches(lengths, self._plan.batch, rng)
+        batch = self._batch([self._lessons.trained[i] for i in self._batches[at]])
         for group in self._optimizer.param_groups:
             group["lr"] = self._plan.learning_rate * self._schedule()
         loss = self._loss(batch)
@@ -330,6 +334,21 @@ class Trainer:
             by_kind = dict(zip(found["kinds"].tolist(), found["by_kind"].tolist(), strict=True))
             depths = tuple(found["by_depth"].tolist())
             self._best = weights, Measured(depths, float(found["covered"]), by_kind)
+
+
+def shuffled_batches(
+    lengths: Sequence[int], batch: int, rng: np.random.Generator
+) -> list[list[int]]:
+    """Returns all texts of these ``lengths``, ``batch`` together, in any order.
+
+    Texts of a batch are as alike in length as a few batches at random allow: little is padded.
+    """
+    order = rng.permutation(len(lengths)).tolist()
+    at_once = _ALIKE * batch
+    groups = (order[i : i + at_once] for i in range(0, len(order), at_once))
+    ranked = [i for group in groups for i in sorted(group, key=lengths.__getitem__)]
+    starts = rng.permutation(range(0, len(ranked), batch)).tolist()
+    return [ranked[start : start + batch] for start in starts]
 
 
 def measure(

@@ -24,7 +24,7 @@ from edgedec.export.heads.feature_file import (  # noqa: E402
     FeatureFile,
     TextFeatures,
 )
-from edgedec.export.heads.training import Lessons, TrainingPlan  # noqa: E402
+from edgedec.export.heads.training import Lessons, TrainingPlan, shuffled_batches  # noqa: E402
 
 from .head_parts import (  # noqa: E402
     LAYERS,
@@ -231,6 +231,17 @@ def test_a_head_that_learns_nothing_better_stays(
 def test_learning_rates_have_bounds(rate: float) -> None:
     with pytest.raises(ConfigError, match="expected more than 0 and at most"):
         TrainingPlan(learning_rate=rate)
+
+
+@pytest.mark.parametrize("n", [1, 7, 100, 129])
+def test_batches_hold_every_text_once_those_of_like_length_together(n: int) -> None:
+    lengths = np.random.default_rng(n).integers(16, 512, n).tolist()
+    batches = shuffled_batches(lengths, 4, np.random.default_rng(1))
+    assert sorted(i for batch in batches for i in batch) == list(range(n))
+    assert len(batches) == -(-n // 4)
+    padded = sum(len(batch) * max(lengths[i] for i in batch) for batch in batches)
+    assert n < 100 or padded < 1.1 * sum(lengths)
+    assert n < 100 or batches != shuffled_batches(lengths, 4, np.random.default_rng(2))
 
 
 def test_too_few_texts(bundle: Path, texts: list[TextFeatures], tmp_path: Path) -> None:
