@@ -233,6 +233,23 @@ def test_learning_rates_have_bounds(rate: float) -> None:
         TrainingPlan(learning_rate=rate)
 
 
+@pytest.mark.parametrize("n_tokens", [2, 5, 500])
+def test_pieces_have_every_token_behind_another_once(
+    texts: list[TextFeatures], n_tokens: int
+) -> None:
+    whole = Lessons.of(texts, 40, ())
+    cut = whole.in_pieces(n_tokens)
+    assert cut.held_out == whole.held_out
+    assert {len(piece.tokens) for piece in cut.trained} <= set(range(2, n_tokens + 1))
+    for part in ("tokens", "hidden", "top_ids", "top_probs"):
+        pieces = [getattr(piece, part) for piece in cut.trained]
+        texts_of = [getattr(text, part) for text in whole.trained]
+        for rows in (slice(1, None), slice(0, -1)):
+            expected = np.concatenate([values[rows] for values in texts_of])
+            found = np.concatenate([values[rows] for values in pieces])
+            np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize("n", [1, 7, 100, 129])
 def test_batches_hold_every_text_once_those_of_like_length_together(n: int) -> None:
     lengths = np.random.default_rng(n).integers(16, 512, n).tolist()
