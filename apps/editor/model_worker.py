@@ -125,7 +125,9 @@ class Worker:
         """Ends what is being computed and keeps what is to be kept; what is loaded is let go."""
         with self._changing:
             self._is_ended = True
-            self._newest = None
+            newest, self._newest = self._newest, None
+            if newest is not None and not self._is_needed(newest.engine):  # released before
+                self._let_go(newest)
         for number in list(self._served):
             self._release(number)
 
@@ -176,15 +178,19 @@ class Worker:
             if served is None:
                 return
             served.completer.close()
-            if self._newest is not None and served.engine is self._newest.engine:
-                return
-            self._keep(served)
-            served.engine.close()
+            if not self._is_needed(served.engine):
+                self._let_go(served)
 
-    def _keep(self, served: _Served) -> None:
-        """Writes down what an engine has read, if that is wanted."""
+    def _is_needed(self, engine: Engine) -> bool:
+        """Returns whether an engine serves, or is what the next autocompleter would stand on."""
+        served = [*self._served.values(), *([self._newest] if self._newest else [])]
+        return any(engine is one.engine for one in served)
+
+    def _let_go(self, served: _Served) -> None:
+        """Writes down what an engine has read, if that is wanted, and closes it."""
         memory, prompts = served.source.memory, served.completer.prompts
         self._try(lambda: memory.keep(served.engine, find_bundle(served.source.bundle), prompts))
+        served.engine.close()
 
     def _try(self, action: Callable[[], None]) -> None:
         """Does something that may fail with no more than a remark."""

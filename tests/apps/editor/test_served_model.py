@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,10 @@ from .conftest import until  # it skips where there is no PySide6
 
 from PySide6.QtTest import QTest  # isort: skip
 
+from edgedec.apps.editor.model_worker import Worker
 from edgedec.apps.editor.settings import EditorSettings
 from edgedec.apps.editor.window import EditorWindow
+from edgedec.autocomplete import Document
 
 from .test_program import MAIN, PLAIN, Begin, begin, wait_for_another
 
@@ -149,3 +152,22 @@ def test_what_was_read_is_kept_when_the_window_closes(
     kept = tmp_path / "kept" / "edgedec"
     assert len(list((kept / "sessions").glob("*.session"))) == 1
     assert (kept / "learned" / "offers.json").is_file()
+
+
+def test_it_is_kept_also_where_the_window_let_go_before_it_closed(
+    smollm2_bundle: Path, tmp_path: Path
+) -> None:
+    """What a window sends last is `release`, then the end: the one may be done before the other."""
+    told: list[tuple[str, dict[str, Any]]] = []
+    worker = Worker(lambda name, **what: told.append((name, what)))
+    source = {"bundle": str(smollm2_bundle), "threads": 2, "context": 512}
+    memory = {"learn": "", "session": str(tmp_path / "sessions")}
+    worker.follow({**source, "memory": memory}, asdict(PLAIN), False)
+    until(lambda: "serving" in dict(told))
+    worker.update(1, asdict(Document(TEXT, len(TEXT))))
+    until(lambda: "offer" in dict(told))
+    worker.release(1)
+    until(lambda: not worker._served)
+    worker.end()
+    assert len(list((tmp_path / "sessions").glob("*.session"))) == 1
+    assert "failed" not in dict(told)
