@@ -23,9 +23,9 @@ probabilities [B, T, N], 0 where it is not known, and which rows are text [B, T]
 
 
 def cross_entropy(log_q: Tensor, p: Tensor, is_real: Tensor) -> Tensor:
-    """Returns the mean of -log q under p, of the known tokens alone."""
+    """Returns the mean of -log q under p, of the known tokens alone; 0 where there are none."""
     real = p * is_real.unsqueeze(-1)
-    return -(real * log_q).sum() / real.sum()
+    return -(real * log_q).sum() / real.sum().clamp(min=_LEAST)
 
 
 def forward_kl(log_q: Tensor, p: Tensor, is_real: Tensor) -> Tensor:

@@ -144,7 +144,7 @@ class TorchHead(TorchWeights):
 
     def _light(self, tokens: Tensor, state: Tensor, step: int) -> Tensor:
         """Returns the logits of light head ``step``."""
-        n_rows = tokens.shape[1] - step - 1
+        n_rows = max(0, tokens.shape[1] - step - 1)
         parts = [state[:, :n_rows]]
         if self.kind == HYDRA and step:
             token = TorchHeadOps(self, tokens, state, []).normed_tokens()

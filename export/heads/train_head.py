@@ -48,8 +48,8 @@ LIGHT_BATCH = 40
 """Pieces of a step that light heads learn from."""
 
 _PIECE = 8
-"""Tokens of such a piece. Light heads look at no others: a step over pieces of many texts teaches
-more than one over as many tokens of few, and many small steps more than few large ones."""
+"""Least tokens of such a piece. Light heads look at no others: a step over pieces of many texts
+teaches more than one over as many tokens of few, and many small steps more than few large ones."""
 
 _SPREAD = 0.02
 """Standard deviation of weights that begin at random."""
@@ -130,7 +130,8 @@ def train_head(
     known = plan.training, plan.n_logits, features.lengths, old, is_four_bit
     file = ProgressFile(features.folder / f"{plan.kind}.npz", known)
     head = TorchHead(config, weights, max(features.lengths), plan.kind, is_four_bit)
-    shown = lessons.in_pieces(_PIECE) if plan.kind in LIGHT_HEADS else lessons
+    n_piece = max(_PIECE, 2 * plan.training.n_steps)
+    shown = lessons.in_pieces(n_piece) if plan.kind in LIGHT_HEADS else lessons
     trainer = Trainer(head, shown, plan.training, file, is_start_worth_keeping=before is not None)
     trained = trainer.run(report, is_over)
     weights.pop("embed_tokens.weight", None)  # the bundle has it

@@ -256,8 +256,8 @@ class Trainer:
         for step, of_step in enumerate(logits):
             share = plan.step_share**step
             log_probs = functional.log_softmax(of_step.float(), -1)
-            n_said = of_step.shape[1]
-            targets, p, is_real = (part[:, -n_said:] for part in known)
+            first = batch.tokens.shape[1] - of_step.shape[1]
+            targets, p, is_real = (part[:, first:] for part in known)
             found = log_probs.gather(-1, targets.clamp(min=0))
             total = total + share * self._loss_of(found, p, is_real)
             weight += share
@@ -366,7 +366,9 @@ def measure(
         with _half_precision(batch.hidden.device):
             logits = head(batch.tokens, batch.hidden, n_steps)
         wanted = batch.targets[0, :, 0]
-        right = [of_step[0].argmax(-1) == wanted[-of_step.shape[1] :] for of_step in logits]
+        right = [
+            of_step[0].argmax(-1) == wanted[len(wanted) - of_step.shape[1] :] for of_step in logits
+        ]
         n_covered += int((wanted >= 0).sum())
         n_tokens += len(wanted)
         counts = kinds.setdefault(text.kind, [0, 0])

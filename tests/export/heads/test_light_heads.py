@@ -105,6 +105,25 @@ def test_the_graph_computes_what_torch_does(
         assert swapped > 1000 * same, head
 
 
+@pytest.mark.parametrize("n_tokens", [2, 3, 6])
+def test_pieces_too_short_for_the_last_heads_teach_the_others(
+    bundle: Path, texts: list[TextFeatures], tmp_path: Path, n_tokens: int
+) -> None:
+    """Batches of nothing else, and of tokens none of which the heads can name."""
+    short = [text.piece(0, n_tokens) for text in texts]
+    short[0] = dataclasses.replace(short[0], top_ids=np.full_like(short[0].top_ids, 299))
+    plan = plan_of(HYDRA, n_epochs=2, batch=1)
+    head = trained(bundle, tmp_path, short, dataclasses.replace(plan, n_logits=4))
+    assert head.trained.is_finite
+    assert len(head.trained.measured.by_depth) == N_HEADS
+
+
+def test_many_light_heads_learn(bundle: Path, texts: list[TextFeatures], tmp_path: Path) -> None:
+    head = trained(bundle, tmp_path, texts, plan_of(HYDRA, n_steps=10, n_epochs=1, batch=8))
+    assert head.trained.is_finite
+    assert head.config.n_layers == 10
+
+
 def test_they_learn_and_the_bundle_holds_what_they_learned(
     lit: Path, light: heads.TrainedHead, texts: list[TextFeatures]
 ) -> None:
