@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from edgedec.export.heads.batches import shuffled_batches
 from edgedec.export.heads.feature_file import TextFeatures, parted
 from edgedec.export.heads.losses import Loss, cross_entropy
 from edgedec.export.heads.progress_file import ProgressFile
@@ -24,9 +25,6 @@ from edgedec.models.errors import ConfigError
 
 _SAVE_S = 60.0
 """Seconds of training that a kill may lose."""
-
-_ALIKE = 16
-"""Batches whose texts are sorted by length."""
 
 _LARGEST_RATE = 1e30  # which a float32 can hold
 
@@ -334,21 +332,6 @@ class Trainer:
             by_kind = dict(zip(found["kinds"].tolist(), found["by_kind"].tolist(), strict=True))
             depths = tuple(found["by_depth"].tolist())
             self._best = weights, Measured(depths, float(found["covered"]), by_kind)
-
-
-def shuffled_batches(
-    lengths: Sequence[int], batch: int, rng: np.random.Generator
-) -> list[list[int]]:
-    """Returns all texts of these ``lengths``, ``batch`` together, in any order.
-
-    Texts of a batch are as alike in length as a few batches at random allow: little is padded.
-    """
-    order = rng.permutation(len(lengths)).tolist()
-    at_once = _ALIKE * batch
-    groups = (order[i : i + at_once] for i in range(0, len(order), at_once))
-    ranked = [i for group in groups for i in sorted(group, key=lengths.__getitem__)]
-    starts = rng.permutation(range(0, len(ranked), batch)).tolist()
-    return [ranked[start : start + batch] for start in starts]
 
 
 def measure(

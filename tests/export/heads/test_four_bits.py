@@ -48,7 +48,9 @@ def test_gradients_pass_as_if_nothing_were_rounded() -> None:
 def test_a_bundle_finds_what_the_training_measured(
     bundle: Path, texts: list[TextFeatures], tmp_path: Path
 ) -> None:
-    plan = dataclasses.replace(plan_of(HYDRA, n_epochs=20, learning_rate=1e-2), scheme="int4")
+    plan = dataclasses.replace(
+        plan_of(HYDRA, n_epochs=20, learning_rate=1e-2, batch=24), scheme="int4"
+    )
     head = trained(bundle, tmp_path / "features", texts, plan)
     put(bundle, head, tmp_path / "tiny.edgedec", "int4")
     manifest = read_manifest(tmp_path / "tiny.edgedec")

@@ -20,11 +20,12 @@ from edgedec.models.manifest import read_manifest
 torch = pytest.importorskip("torch", reason="needs the extra train")
 
 from edgedec.export.heads import train_head as heads  # noqa: E402
+from edgedec.export.heads.batches import shuffled_batches  # noqa: E402
 from edgedec.export.heads.feature_file import (  # noqa: E402
     FeatureFile,
     TextFeatures,
 )
-from edgedec.export.heads.training import Lessons, TrainingPlan, shuffled_batches  # noqa: E402
+from edgedec.export.heads.training import Lessons, TrainingPlan  # noqa: E402
 
 from .head_parts import (  # noqa: E402
     LAYERS,
