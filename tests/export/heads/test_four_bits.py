@@ -49,7 +49,7 @@ def test_a_bundle_finds_what_the_training_measured(
     bundle: Path, texts: list[TextFeatures], tmp_path: Path
 ) -> None:
     plan = dataclasses.replace(
-        plan_of(HYDRA, n_epochs=20, learning_rate=1e-2, batch=24), scheme="int4"
+        plan_of(HYDRA, n_epochs=40, learning_rate=3e-3, batch=24), scheme="int4"
     )
     head = trained(bundle, tmp_path / "features", texts, plan)
     put(bundle, head, tmp_path / "tiny.edgedec", "int4")
