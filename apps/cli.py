@@ -12,6 +12,7 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 from edgedec.apps.signals import SignalWatch, end_endless_passes
@@ -53,6 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if isinstance(error, OutputError):
             silence_stdout()
         code = 1
+    with suppress(KeyboardInterrupt, SystemExit):  # of a signal that had waited for an import
+        signals.end()
     signals.end()
     sys.exit(signals.exit_code or code)
 

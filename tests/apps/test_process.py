@@ -60,6 +60,28 @@ def test_signals_at_the_start_are_silent(
     assert b"rror" not in err
 
 
+LATE = """
+import signal
+from edgedec.apps.signals import SignalWatch
+end = SignalWatch.end
+
+def late(self):
+    SignalWatch.end, self.is_started = end, True
+    self._on_signal(signal.SIGINT, None)
+
+SignalWatch.end = late
+from edgedec.apps.cli import main; main()
+"""
+
+
+def test_a_signal_that_waited_until_the_end_is_silent() -> None:
+    """One that came inside of an import, when a second one had ended the passes already."""
+    done = subprocess.run(
+        [sys.executable, "-c", LATE, "--version"], capture_output=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (130, b"")
+
+
 def test_a_signal_inside_of_an_import_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Raised where Python keeps its import locks, it left one locked: the next import hung."""
     asked: list[float] = []
