@@ -12,7 +12,6 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import NoReturn
 
 from edgedec.apps.signals import SignalWatch, end_endless_passes
@@ -34,29 +33,31 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         open_streams()
         end_endless_passes()  # opens files, which must not get a standard stream's number
     try:
-        code = _run(given, signals)
-    except SystemExit as stopped:
-        code = stopped.code if isinstance(stopped.code, int) else int(stopped.code is not None)
-    except KeyboardInterrupt:
-        code = 130
-    except BrokenPipeError:
-        silence_stdout()
-        code = 1
-    except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        if signals.exit_code is None:  # or else that is what became of the interruption
-            if "--debug" in given:
-                import traceback
-
-                traceback.print_exc()
-            print_error(_explained(error))
-        if isinstance(error, OutputError):
+        try:
+            code = _run(given, signals)
+        except SystemExit as stopped:
+            code = stopped.code if isinstance(stopped.code, int) else int(stopped.code is not None)
+        except KeyboardInterrupt:
+            code = 130
+        except BrokenPipeError:
             silence_stdout()
-        code = 1
-    with suppress(KeyboardInterrupt, SystemExit):  # of a signal that had waited for an import
+            code = 1
+        except BaseException as error:
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
+            if signals.exit_code is None:  # or else that is what became of the interruption
+                if "--debug" in given:
+                    import traceback
+
+                    traceback.print_exc()
+                print_error(_explained(error))
+            if isinstance(error, OutputError):
+                silence_stdout()
+            code = 1
         signals.end()
-    signals.end()
+    except (KeyboardInterrupt, SystemExit):  # of a signal that had waited for an import
+        code = 1
+        signals.end()
     sys.exit(signals.exit_code or code)
 
 
