@@ -26,39 +26,46 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     signals = SignalWatch()
     if arguments is None:  # the process is ours
         signals.start()
-    from edgedec.apps.terminal import OutputError, open_streams, print_error, silence_stdout
+    from edgedec.apps.terminal import open_streams
 
     given = list(sys.argv[1:] if arguments is None else arguments)
     if arguments is None:
         open_streams()
         end_endless_passes()  # opens files, which must not get a standard stream's number
     try:
-        try:
-            code = _run(given, signals)
-        except SystemExit as stopped:
-            code = stopped.code if isinstance(stopped.code, int) else int(stopped.code is not None)
-        except KeyboardInterrupt:
-            code = 130
-        except BrokenPipeError:
-            silence_stdout()
-            code = 1
-        except BaseException as error:
-            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-                raise
-            if signals.exit_code is None:  # or else that is what became of the interruption
-                if "--debug" in given:
-                    import traceback
-
-                    traceback.print_exc()
-                print_error(_explained(error))
-            if isinstance(error, OutputError):
-                silence_stdout()
-            code = 1
+        code = _exit_code(given, signals)
         signals.end()
     except (KeyboardInterrupt, SystemExit):  # of a signal that had waited for an import
         code = 1
         signals.end()
     sys.exit(signals.exit_code or code)
+
+
+def _exit_code(given: list[str], signals: SignalWatch) -> int:
+    """Returns what the program ends with, after saying what went wrong."""
+    from edgedec.apps.terminal import OutputError, print_error, silence_stdout
+
+    try:
+        return _run(given, signals)
+    except SystemExit as stopped:
+        return stopped.code if isinstance(stopped.code, int) else int(stopped.code is not None)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        silence_stdout()
+        return 1
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        if signals.exit_code is None:  # or else that is what became of the interruption
+            if "--debug" in given:
+                import traceback
+
+                traceback.print_exc()
+            print_error(_explained(error))
+        if isinstance(error, OutputError):
+            silence_stdout()
+        return 1
 
 
 def _run(given: list[str], signals: SignalWatch) -> int:
