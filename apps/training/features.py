@@ -7,19 +7,15 @@ from itertools import islice
 
 import numpy as np
 
-from edgedec.export.heads.feature_file import FeatureFile, TextFeatures
+from edgedec.export.heads.feature_file import SELF, FeatureFile, TextFeatures
 from edgedec.models.hidden_states import normed
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.prefill import PREFILL_CHUNK
-from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.token_tree import TokenTree
 
 WINDOW = 512
 """Tokens that are read at once, as one text."""
-
-SELF = "self"
-"""Kind of texts that the model wrote itself."""
 
 _SHORTEST = 16
 _PROMPT = 64
@@ -30,8 +26,8 @@ PROMPTS_AT_ONCE = 48
 Window = tuple[str, list[int]]
 """What kind of text it is from, and its tokens."""
 
-Answers = Callable[[Sequence[list[int]], int], Iterable[list[int]]]
-"""From prompts and a seed to texts that begin with them."""
+Answers = Callable[[Sequence[list[int]], int], Iterable[TextFeatures]]
+"""From prompts and a seed to texts that begin with them, read while they were written."""
 
 
 class FeatureReader:
@@ -65,10 +61,10 @@ class FeatureReader:
             OSError: The disk is full.
         """
         n_texts, n_read = self._known(is_own=False)
-        self._add(islice(_long(windows), n_texts, None), n_read, n_tokens)
+        self._add(map(self._read, islice(_long(windows), n_texts, None)), n_read, n_tokens)
 
     def write(self, prompts: Iterable[list[int]], n_tokens: int, answers: Answers) -> None:
-        """Has the model answer ``prompts``, and reads ``n_tokens`` of them and its answers.
+        """Has the model answer ``prompts``; keeps ``n_tokens`` of them and its answers.
 
         Raises:
             OSError: The disk is full.
@@ -78,7 +74,7 @@ class FeatureReader:
         each = iter(prompts)
         batches = iter(lambda: list(islice(each, PROMPTS_AT_ONCE)), [])
         left = enumerate(islice(batches, first, None), first)
-        own = ((SELF, text) for seed, asked in left for text in answers(asked, seed))
+        own = (text for seed, asked in left for text in answers(asked, seed))
         self._add(islice(own, n_known, None), n_read, n_tokens)
 
     def _known(self, is_own: bool) -> tuple[int, int]:
@@ -89,14 +85,30 @@ class FeatureReader:
         ]
         return len(found), sum(found)
 
-    def _add(self, windows: Iterator[Window], n_read: int, n_tokens: int) -> None:
+    def _add(self, texts: Iterator[TextFeatures], n_read: int, n_tokens: int) -> None:
         while n_read < n_tokens and not self._is_over():
             self._report("read", n_read, n_tokens)
-            if (window := next(windows, None)) is None:
+            if (text := next(texts, None)) is None:
                 return
-            text = _read(self._sequence, *window, self._layers, self._epsilon)
             self._file.add(text)
             n_read += len(text.tokens)
+
+    def _read(self, window: Window) -> TextFeatures:
+        (kind, tokens), sequence, layers = window, self._sequence, self._layers
+        sequence.truncate(0)
+        hidden, ids, probs = [], [], []
+        for start in range(0, len(tokens), PREFILL_CHUNK):
+            chunk = TokenTree.chain(tokens[start : start + PREFILL_CHUNK])
+            rows = sequence.run(Pass(sequence, chunk, range(len(chunk)), layers, with_logits=False))
+            sequence.commit(range(len(chunk)))
+            normal = [normed(rows.hidden[layer], self._epsilon) for layer in layers]
+            normal = normal or [np.zeros((len(chunk), 0), np.float32)]
+            stats = rows.stats
+            hidden.append(np.concatenate(normal, axis=1).astype(np.float16))
+            ids.append(stats.top_ids.astype(np.int32))
+            probs.append(np.exp(stats.top_logits - stats.log_sum_exp[:, None]).astype(np.float16))
+        parts = (np.concatenate(part) for part in (hidden, ids, probs))
+        return TextFeatures(kind, np.array(tokens, np.int32), *parts)
 
 
 def beginnings(windows: Iterable[Window]) -> Iterator[list[int]]:
@@ -106,24 +118,3 @@ def beginnings(windows: Iterable[Window]) -> Iterator[list[int]]:
 
 def _long(windows: Iterable[Window]) -> Iterator[Window]:
     return (window for window in windows if len(window[1]) >= _SHORTEST)
-
-
-def _read(
-    sequence: TokenSequence, kind: str, tokens: list[int], layers: Sequence[int], epsilon: float
-) -> TextFeatures:
-    sequence.truncate(0)
-    hidden, ids, probs = [], [], []
-    for start in range(0, len(tokens), PREFILL_CHUNK):
-        chunk = TokenTree.chain(tokens[start : start + PREFILL_CHUNK])
-        rows = sequence.run(
-            Pass(sequence, chunk, range(len(chunk)), tuple(layers), with_logits=False)
-        )
-        sequence.commit(range(len(chunk)))
-        normal = [normed(rows.hidden[layer], epsilon) for layer in layers]
-        normal = normal or [np.zeros((len(chunk), 0), np.float32)]
-        stats = rows.stats
-        hidden.append(np.concatenate(normal, axis=1).astype(np.float16))
-        ids.append(stats.top_ids.astype(np.int32))
-        probs.append(np.exp(stats.top_logits - stats.log_sum_exp[:, None]).astype(np.float16))
-    parts = (np.concatenate(part) for part in (hidden, ids, probs))
-    return TextFeatures(kind, np.array(tokens, np.int32), *parts)

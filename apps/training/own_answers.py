@@ -12,6 +12,7 @@ from edgedec.models.manifest import BundleManifest
 
 if TYPE_CHECKING:
     from edgedec.export.heads.batch_writer import BatchWriter
+    from edgedec.export.heads.feature_file import TextFeatures
 
 _WRITTEN = 192
 
@@ -19,14 +20,15 @@ _WRITTEN = 192
 class OwnAnswers:
     """The target model of a bundle, as one that answers; it is read when first asked.
 
-    temperature: of its answers. report: called with what is going on, and tokens done of how many.
-    is_over: ends answers where they are.
+    layers: whose hidden states are kept. temperature: of its answers. report: called with what is
+    going on, and tokens done of how many. is_over: ends answers where they are.
     """
 
     def __init__(
         self,
         bundle: Path,
         manifest: BundleManifest,
+        layers: tuple[int, ...],
         temperature: float,
         n_threads: int,
         report: Callable[[str, int, int], None],
@@ -34,13 +36,14 @@ class OwnAnswers:
     ) -> None:
         self._bundle = bundle
         self._manifest = manifest
+        self._layers = layers
         self._temperature = temperature
         self._n_threads = n_threads
         self._report = report
         self._is_over = is_over
 
-    def __call__(self, prompts: Sequence[list[int]], seed: int) -> list[list[int]]:
-        """Returns the ends of ``prompts``, each with its answer behind.
+    def __call__(self, prompts: Sequence[list[int]], seed: int) -> list[TextFeatures]:
+        """Returns the ends of ``prompts``, each with its answer behind, and what the model showed.
 
         Raises:
             ConfigError: The model cannot be computed by torch.
@@ -51,13 +54,12 @@ class OwnAnswers:
         n_new = min(_WRITTEN, room // 2)
         asked = [prompt[n_new - room :] for prompt in prompts]
         stop_ids = frozenset(self._manifest.stop_token_ids)
-        written = self._writer.write(
+        return self._writer.write(
             asked,
-            WritingPlan(n_new, self._temperature, stop_ids, seed),
+            WritingPlan(n_new, self._temperature, stop_ids, seed, self._layers),
             lambda n: self._report("write", n, n_new * len(asked)),
             self._is_over,
         )
-        return [prompt + answer for prompt, answer in zip(asked, written, strict=True)]
 
     @cached_property
     def _writer(self) -> BatchWriter:

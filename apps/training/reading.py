@@ -68,6 +68,7 @@ def features_of(
         answers = OwnAnswers(
             bundle,
             manifest,
+            layers,
             options.temperature,
             options.n_threads,
             report,

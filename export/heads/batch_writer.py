@@ -1,4 +1,4 @@
-"""Has a bundle's model go on with many texts at once.
+"""Has a bundle's model go on with many texts at once, and keeps what it showed.
 
 Writing one text is bound by reading the weights; here each is read once for all texts. Products
 with matrices are those of the bundle's own kernels, all else is torch's: what comes out is what the
@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 from edgedec.export.heads.bundle_weights import BundleWeights
+from edgedec.export.heads.feature_file import TextFeatures
+from edgedec.export.heads.written_rows import WrittenRows
 from edgedec.export.torch_ops import TorchOps, rotated, split_heads
 from edgedec.kernels import embed, linear
 from edgedec.models.config import ModelConfig
@@ -25,18 +27,25 @@ from edgedec.models.rope import rope_of, rope_tables
 _PAD = 0
 """Token before the first one of a shorter text: nothing sees it."""
 
+_ROWS = 384
+"""Rows of prompts in a pass, about: their logits take 230 MB where 150,000 tokens are known."""
+
 _IS_OVER = 0.95
 """Share of texts that have ended when the others are cut off: the last ones cost as much as all."""
 
 
 @dataclass(frozen=True)
 class WritingPlan:
-    """How texts go on. n_new: most tokens of each. stop_ids: tokens that end one."""
+    """How texts go on.
+
+    n_new: most tokens of each. stop_ids: tokens that end one. layers: whose hidden states are kept.
+    """
 
     n_new: int
     temperature: float
     stop_ids: frozenset[int]
     seed: int
+    layers: tuple[int, ...] = ()
 
 
 class BatchWriter:
@@ -62,12 +71,16 @@ class BatchWriter:
         return BatchCache(self.config, lengths, n_slots)
 
     @torch.no_grad()
-    def logits(self, tokens: Tensor, cache: BatchCache) -> Tensor:
-        """Appends ``tokens`` [B, T] to all texts; returns the logits after the last, [B, V]."""
-        ops = _Pass(self, tokens, cache)
-        logits = find_family(self.config.family).recipe(ops, self.config)
+    def logits(self, tokens: Tensor, cache: BatchCache, rows: WrittenRows) -> Tensor:
+        """Appends ``tokens`` [B, T] to all texts; returns the logits after the last, [B, V].
+
+        rows: is told what the pass shows.
+        """
+        ops = _Pass(self, tokens, cache, rows)
+        logits = find_family(self.config.family).recipe(ops, self.config).float()
         cache.n += tokens.shape[1]
-        return logits[:, -1].float()
+        rows.note_logits(logits, self.n_threads)
+        return logits[:, -1]
 
     def write(
         self,
@@ -75,8 +88,10 @@ class BatchWriter:
         plan: WritingPlan,
         report: Callable[[int], None] = lambda n: None,
         is_over: Callable[[], bool] = lambda: False,
-    ) -> list[list[int]]:
-        """Returns what follows each of ``prompts``, its end included where it came.
+    ) -> list[TextFeatures]:
+        """Returns each of ``prompts`` and what follows it, its end included where it came.
+
+        A text's last token is left out where nothing was computed behind it.
 
         report: called with the tokens written so far. is_over: ends all texts where they are.
         """
@@ -89,25 +104,36 @@ class BatchWriter:
         plan: WritingPlan,
         report: Callable[[int], None],
         is_over: Callable[[], bool],
-    ) -> list[list[int]]:
-        lengths = list(map(len, prompts))
-        cache = self.new_cache(lengths, max(lengths) + plan.n_new)
-        padded = [[_PAD] * (max(lengths) - len(prompt)) + list(prompt) for prompt in prompts]
+    ) -> list[TextFeatures]:
+        cache = self.new_cache(list(map(len, prompts)), max(map(len, prompts)) + plan.n_new)
+        rows = WrittenRows(plan.layers, self.config.rms_norm_eps)
+        logits = self._asked(prompts, cache, rows)
         generator = torch.Generator().manual_seed(plan.seed)
-        written: list[list[int]] = [[] for _ in prompts]
+        texts = list(map(list, prompts))
         is_open = [True] * len(prompts)
-        tokens = torch.tensor(padded)
-        for _ in range(plan.n_new):
-            drawn = _drawn(self.logits(tokens, cache), plan.temperature, generator)
-            for i, token in enumerate(drawn.tolist()):
+        for n in range(plan.n_new):
+            drawn = _drawn(logits, plan.temperature, generator)
+            for text, i, token in zip(texts, range(len(texts)), drawn.tolist(), strict=True):
                 if is_open[i]:
-                    written[i].append(token)
+                    text.append(token)
                     is_open[i] = token not in plan.stop_ids
-            report(sum(map(len, written)))
-            if sum(is_open) <= (1 - _IS_OVER) * len(prompts) or is_over():
+            report(sum(map(len, texts)) - sum(map(len, prompts)))
+            is_last = n == plan.n_new - 1 or sum(is_open) <= (1 - _IS_OVER) * len(prompts)
+            if is_last or is_over():
                 break
-            tokens = drawn[:, None]
-        return written
+            logits = self.logits(drawn[:, None], cache, rows)
+        return rows.texts(texts, cache.starts.tolist())
+
+    def _asked(
+        self, prompts: Sequence[Sequence[int]], cache: BatchCache, rows: WrittenRows
+    ) -> Tensor:
+        """Returns the logits [B, V] after ``prompts``, which end side by side."""
+        longest = max(map(len, prompts))
+        padded = [[_PAD] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
+        tokens, n = torch.tensor(padded), max(1, _ROWS // len(prompts))
+        for start in range(0, longest, n):
+            logits = self.logits(tokens[:, start : start + n], cache, rows)
+        return logits
 
 
 class BatchCache:
@@ -128,11 +154,14 @@ class BatchCache:
 class _Pass(TorchOps):
     """One pass over all texts."""
 
-    def __init__(self, model: BatchWriter, tokens: Tensor, cache: BatchCache) -> None:
+    def __init__(
+        self, model: BatchWriter, tokens: Tensor, cache: BatchCache, rows: WrittenRows
+    ) -> None:
         super().__init__(model.config)
         self._model = model
         self._tokens = tokens
         self._cache = cache
+        self._rows = rows
         slots = torch.arange(cache.n + tokens.shape[1])
         self._own = slots[cache.n :]
         positions = (self._own - cache.starts[:, None]).clamp(min=0)
@@ -162,9 +191,9 @@ class _Pass(TorchOps):
         made = torch.from_numpy(products).reshape(*x.shape[:-1], -1)
         return made if bias is None else made + self.weight(bias)
 
-    def select_rows(self, x: Tensor) -> Tensor:
-        """Returns the last row of each text."""
-        return x[:, -1:]
+    def hidden(self, x: Tensor, layer: int) -> None:
+        """Notes ``x`` where the hidden states of ``layer`` are wanted."""
+        self._rows.note_hidden(x, layer)
 
     def attention(self, q: Tensor, k: Tensor, v: Tensor, layer: int) -> Tensor:
         """Returns the attended heads, after appending keys and values."""

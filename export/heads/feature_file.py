@@ -23,6 +23,9 @@ from edgedec.models.whole_files import replace_text
 HELD_OUT = 8
 """Every so many texts one is not trained on, but measured with."""
 
+SELF = "self"
+"""Kind of texts that the model wrote itself."""
+
 _LIST = "texts.json"
 
 

@@ -3,37 +3,76 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from edgedec.models.manifest import read_manifest
+from edgedec.runtime.opening.load import load
 
 pytest.importorskip("torch", reason="needs the extra train")
 
+from edgedec.apps.training.features import FeatureReader
 from edgedec.apps.training.own_answers import OwnAnswers
+from edgedec.export.heads.feature_file import FeatureFile, TextFeatures
 
 PROMPTS = [[1, 4093, 198], [1, 9690, 198, 2683]]
+LAYERS = (30,)
 
 
-@pytest.mark.e2e
-def test_a_temperature_of_0_takes_the_likeliest_whatever_the_seed(smollm2_bundle: Path) -> None:
+@pytest.fixture
+def answer(smollm2_bundle: Path) -> Callable[[float, int], list[TextFeatures]]:
+    """What SmolLM2 says to the prompts, five tokens of each, at a temperature and with a seed."""
     manifest = read_manifest(smollm2_bundle)
 
-    def texts(temperature: float, seed: int) -> list[list[int]]:
-        n_steps = itertools.count(1)
+    def answer(temperature: float, seed: int) -> list[TextFeatures]:
+        n_asked = itertools.count(1)
         answers = OwnAnswers(
             smollm2_bundle,
             manifest,
+            LAYERS,
             temperature,
             2,
             lambda what, done, total: None,
-            lambda: next(n_steps) == 6,
+            lambda: next(n_asked) == 6,
         )
         return answers(PROMPTS, seed)
 
+    return answer
+
+
+@pytest.mark.e2e
+def test_a_temperature_of_0_takes_the_likeliest_whatever_the_seed(
+    answer: Callable[[float, int], list[TextFeatures]],
+) -> None:
+    def texts(temperature: float, seed: int) -> list[list[int]]:
+        return [text.tokens.tolist() for text in answer(temperature, seed)]
+
     likeliest = texts(0.0, 0)
-    assert [len(text) for text in likeliest] == [9, 10]
+    assert [len(text) for text in likeliest] == [8, 9]
     assert [text[: len(PROMPTS[i])] for i, text in enumerate(likeliest)] == PROMPTS
     assert texts(0.0, 1) == likeliest
     assert texts(1.5, 1) not in (likeliest, texts(1.5, 2))
+
+
+@pytest.mark.e2e
+def test_what_was_seen_while_writing_is_what_reading_sees(
+    answer: Callable[[float, int], list[TextFeatures]], smollm2_bundle: Path, tmp_path: Path
+) -> None:
+    written = answer(0.0, 0)
+    file = FeatureFile(tmp_path, (), len(LAYERS) * 576)
+    with load(smollm2_bundle) as engine:
+        reader = FeatureReader(
+            engine, LAYERS, 1e-5, file, lambda what, done, total: None, lambda: False
+        )
+        # Windows of less than 16 tokens are not read.
+        reader.read([("", [*text.tokens.tolist(), *[1] * 16]) for text in written], 100)
+    for text, whole in zip(written, file.texts(), strict=True):
+        read = whole.piece(0, len(text.tokens))
+        error = np.linalg.norm(text.hidden.astype(float) - read.hidden, axis=1)
+        # Rows rounded to eight bits for products differ where what they were made of does.
+        assert (error < 0.1 * np.linalg.norm(read.hidden.astype(float), axis=1)).all()
+        assert (text.top_ids[:, 0] == read.top_ids[:, 0]).all()
+        np.testing.assert_allclose(text.top_probs[:, 0], read.top_probs[:, 0], atol=0.05)

@@ -13,12 +13,16 @@ import pytest
 from edgedec.kernels import PackedMatrix, pack
 from edgedec.models.config import LayerConfig
 from edgedec.models.errors import ConfigError
+from edgedec.models.hidden_states import normed
 from edgedec.models.quant import FORMATS
 from edgedec.models.reference import ReferenceModel
 
 torch = pytest.importorskip("torch", reason="needs the extra train")
 
+from edgedec.export.heads import batch_writer  # noqa: E402
 from edgedec.export.heads.batch_writer import BatchWriter, WritingPlan  # noqa: E402
+from edgedec.export.heads.feature_file import TextFeatures  # noqa: E402
+from edgedec.export.heads.written_rows import WrittenRows  # noqa: E402
 
 PROMPTS = [[3, 80, 7, 7, 41, 12], [5], [66, 2, 9]]
 MODELS: dict[str, dict[str, Any]] = {
@@ -64,6 +68,10 @@ def greedy(source: Any, prompt: list[int], n_new: int) -> list[int]:
     return written
 
 
+def answers(texts: list[TextFeatures]) -> list[list[int]]:
+    return [text.tokens[len(p) :].tolist() for text, p in zip(texts, PROMPTS, strict=True)]
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_are_those_of_each_text_alone(make_source: Callable[..., Any], name: str) -> None:
     source = make_source(**MODELS[name])
@@ -71,8 +79,9 @@ def test_logits_are_those_of_each_text_alone(make_source: Callable[..., Any], na
     cache = writer.new_cache([len(prompt) for prompt in PROMPTS], 16)
     longest = max(map(len, PROMPTS))
     padded = [[0] * (longest - len(prompt)) + prompt for prompt in PROMPTS]
-    found = [writer.logits(torch.tensor(padded), cache)]
-    found.append(writer.logits(torch.full((len(PROMPTS), 2), 9), cache))
+    rows = WrittenRows((), source.config.rms_norm_eps)
+    found = [writer.logits(torch.tensor(padded), cache, rows)]
+    found.append(writer.logits(torch.full((len(PROMPTS), 2), 9), cache, rows))
     for row, prompt in enumerate(PROMPTS):
         model = ReferenceModel(source, np.float64)
         for step, tokens in enumerate((prompt, [9, 9])):
@@ -89,14 +98,34 @@ def test_texts_end_where_their_end_comes(make_source: Callable[..., Any]) -> Non
     plan = WritingPlan(12, 0.0, frozenset({stop}), seed=0)
     n_written: list[int] = []
     writer = BatchWriter(Held(source), source.config)
-    assert writer.write(PROMPTS, plan, n_written.append) == ended
+    # Nothing was computed behind the last token of a text that went on to the end.
+    known = [text[:11] for text in ended]
+    assert answers(writer.write(PROMPTS, plan, n_written.append)) == known
     assert n_written[-1] == sum(map(len, ended))
+
+
+@pytest.mark.parametrize("rows", [384, 6])
+def test_what_a_text_showed_is_what_reading_it_shows(
+    make_source: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    monkeypatch.setattr(batch_writer, "_ROWS", rows)
+    source, layers = make_source(), (0, 2)
+    plan = WritingPlan(6, 0.0, frozenset(), 0, layers)
+    texts = BatchWriter(Held(source), source.config).write(PROMPTS, plan)
+    for text in texts:
+        read = ReferenceModel(source, np.float64).forward(text.tokens.tolist())
+        hidden = [normed(read.hidden[layer], source.config.rms_norm_eps) for layer in layers]
+        np.testing.assert_allclose(text.hidden, np.concatenate(hidden, 1), atol=2e-3, rtol=1e-3)
+        probs = np.exp(read.logits - np.logaddexp.reduce(read.logits, 1)[:, None])
+        of_top = np.take_along_axis(probs, text.top_ids.astype(int), 1)
+        np.testing.assert_allclose(text.top_probs, of_top, rtol=2e-3, atol=1e-7)
+        assert (text.top_ids[:, 0] == probs.argmax(1)).all()
 
 
 def test_a_seed_decides_what_is_drawn(make_source: Callable[..., Any]) -> None:
     writer = BatchWriter(Held(source := make_source()), source.config)
     first, again, other = (
-        writer.write(PROMPTS, WritingPlan(8, 1.0, frozenset(), seed)) for seed in (1, 1, 2)
+        answers(writer.write(PROMPTS, WritingPlan(8, 1.0, frozenset(), seed))) for seed in (1, 1, 2)
     )
     assert first == again != other
 
@@ -105,8 +134,8 @@ def test_what_is_drawn_follows_the_probabilities(make_source: Callable[..., Any]
     source, n = make_source(), 4000
     logits = ReferenceModel(source).forward([5], logit_rows=[0]).logits[0].astype(np.float64)
     writer = BatchWriter(Held(source), source.config)
-    drawn = writer.write([[5]] * n, WritingPlan(1, 0.5, frozenset(), seed=0))
-    counts = np.bincount([text[0] for text in drawn], minlength=len(logits))
+    drawn = writer.write([[5]] * n, WritingPlan(2, 0.5, frozenset(), seed=0))
+    counts = np.bincount([text.tokens[1] for text in drawn], minlength=len(logits))
     shares = np.exp((logits - logits.max()) / 0.5)
     shares /= shares.sum()
     spread = np.sqrt(n * shares * (1 - shares))
@@ -116,8 +145,10 @@ def test_what_is_drawn_follows_the_probabilities(make_source: Callable[..., Any]
 def test_writing_can_be_ended(make_source: Callable[..., Any]) -> None:
     writer = BatchWriter(Held(source := make_source()), source.config)
     plan = WritingPlan(8, 0.0, frozenset(), seed=0)
-    written = writer.write(PROMPTS, plan, is_over=lambda: True)
-    assert [len(text) for text in written] == [1, 1, 1]
+    n_written: list[int] = []
+    written = writer.write(PROMPTS, plan, n_written.append, is_over=lambda: True)
+    assert answers(written) == [[], [], []]
+    assert n_written == [3]
 
 
 def test_mixtures_of_experts_are_refused(make_source: Callable[..., Any], tmp_path: Path) -> None:
