@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from itertools import islice
 
 import numpy as np
@@ -20,14 +21,18 @@ WINDOW = 512
 _SHORTEST = 16
 _PROMPT = 64
 
-PROMPTS_AT_ONCE = 48
+PROMPTS_AT_ONCE = 24
 """Prompts that are answered together."""
 
 Window = tuple[str, list[int]]
 """What kind of text it is from, and its tokens."""
 
-Answers = Callable[[Sequence[list[int]], int], Iterable[TextFeatures]]
-"""From prompts and a seed to texts that begin with them, read while they were written."""
+Texts = Generator[TextFeatures, None, None]
+
+Answers = Callable[[Iterable[list[list[int]]], int, Callable[[int], None]], Texts]
+"""From groups of prompts, and the first one's number, to texts that begin with them.
+
+What is given third is called with the tokens that there are so far, prompts included."""
 
 
 class FeatureReader:
@@ -61,7 +66,12 @@ class FeatureReader:
             OSError: The disk is full.
         """
         n_texts, n_read = self._known(is_own=False)
-        self._add(map(self._read, islice(_long(windows), n_texts, None)), n_read, n_tokens)
+        for window in islice(_long(windows), n_texts, None):
+            if n_read >= n_tokens or self._is_over():
+                return
+            self._report("read", n_read, n_tokens)
+            self._file.add(self._read(window))
+            n_read += len(window[1])
 
     def write(self, prompts: Iterable[list[int]], n_tokens: int, answers: Answers) -> None:
         """Has the model answer ``prompts``; keeps ``n_tokens`` of them and its answers.
@@ -72,10 +82,17 @@ class FeatureReader:
         n_texts, n_read = self._known(is_own=True)
         first, n_known = divmod(n_texts, PROMPTS_AT_ONCE)
         each = iter(prompts)
-        batches = iter(lambda: list(islice(each, PROMPTS_AT_ONCE)), [])
-        left = enumerate(islice(batches, first, None), first)
-        own = (text for seed, asked in left for text in answers(asked, seed))
-        self._add(islice(own, n_known, None), n_read, n_tokens)
+        groups = iter(lambda: list(islice(each, PROMPTS_AT_ONCE)), [])
+        n_before = n_read
+
+        def report(n_more: int) -> None:
+            self._report("write", min(n_before + n_more, n_tokens), n_tokens)
+
+        with closing(answers(islice(groups, first, None), first, report)) as own:
+            texts = islice(own, n_known, None)
+            while n_read < n_tokens and (text := next(texts, None)) and not self._is_over():
+                self._file.add(text)
+                n_read += len(text.tokens)
 
     def _known(self, is_own: bool) -> tuple[int, int]:
         """Returns texts and tokens that the file has, of those the model wrote or of others."""
@@ -84,14 +101,6 @@ class FeatureReader:
             n for n, kind in zip(file.lengths, file.kinds, strict=True) if (kind == SELF) == is_own
         ]
         return len(found), sum(found)
-
-    def _add(self, texts: Iterator[TextFeatures], n_read: int, n_tokens: int) -> None:
-        while n_read < n_tokens and not self._is_over():
-            self._report("read", n_read, n_tokens)
-            if (text := next(texts, None)) is None:
-                return
-            self._file.add(text)
-            n_read += len(text.tokens)
 
     def _read(self, window: Window) -> TextFeatures:
         (kind, tokens), sequence, layers = window, self._sequence, self._layers

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
+from threading import Event, Lock
 from typing import TYPE_CHECKING
 
-from edgedec.apps.training.features import WINDOW
+from edgedec.apps.training.features import WINDOW, Texts
 from edgedec.models.manifest import BundleManifest
 
 if TYPE_CHECKING:
@@ -20,8 +23,9 @@ _WRITTEN = 192
 class OwnAnswers:
     """The target model of a bundle, as one that answers; it is read when first asked.
 
-    layers: whose hidden states are kept. temperature: of its answers. report: called with what is
-    going on, and tokens done of how many. is_over: ends answers where they are.
+    layers: whose hidden states are kept. temperature: of its answers. n_threads: groups of prompts
+    that are answered at once, each by a thread: most of the time goes into many small steps, which
+    threads would share badly. is_over: ends answers where they are.
     """
 
     def __init__(
@@ -31,7 +35,6 @@ class OwnAnswers:
         layers: tuple[int, ...],
         temperature: float,
         n_threads: int,
-        report: Callable[[str, int, int], None],
         is_over: Callable[[], bool],
     ) -> None:
         self._bundle = bundle
@@ -39,26 +42,56 @@ class OwnAnswers:
         self._layers = layers
         self._temperature = temperature
         self._n_threads = n_threads
-        self._report = report
         self._is_over = is_over
+        self._is_closed = Event()
 
-    def __call__(self, prompts: Sequence[list[int]], seed: int) -> list[TextFeatures]:
-        """Returns the ends of ``prompts``, each with its answer behind, and what the model showed.
+    def __call__(
+        self,
+        groups: Iterable[Sequence[list[int]]],
+        first: int = 0,
+        report: Callable[[int], None] = lambda n: None,
+    ) -> Texts:
+        """Yields the ends of prompts, each with its answer behind, and what the model showed.
+
+        Groups are answered one beside the other and come one after the other; what a group's
+        answers are depends on its number alone. first: number of the first group. report: called
+        with the tokens that there are so far, prompts included.
 
         Raises:
             ConfigError: The model cannot be computed by torch.
         """
+        from edgedec.export.heads.batch_writer import one_torch_thread
+
+        writer, count = self._writer, _Count(report)
+        waiting: deque[Future[list[TextFeatures]]] = deque()
+        with one_torch_thread(), ThreadPoolExecutor(self._n_threads) as pool:
+            try:
+                for seed, prompts in enumerate(groups, first):
+                    waiting.append(pool.submit(self._answers, writer, prompts, seed, count.add))
+                    if len(waiting) > self._n_threads:
+                        yield from waiting.popleft().result()
+                while waiting:
+                    yield from waiting.popleft().result()
+            finally:
+                self._is_closed.set()
+
+    def _answers(
+        self,
+        writer: BatchWriter,
+        prompts: Sequence[list[int]],
+        seed: int,
+        report: Callable[[int], None],
+    ) -> list[TextFeatures]:
         from edgedec.export.heads.batch_writer import WritingPlan
 
         room = min(WINDOW, self._manifest.target.context)
         n_new = min(_WRITTEN, room // 2)
-        asked = [prompt[n_new - room :] for prompt in prompts]
         stop_ids = frozenset(self._manifest.stop_token_ids)
-        return self._writer.write(
-            asked,
+        return writer.write(
+            [prompt[n_new - room :] for prompt in prompts],
             WritingPlan(n_new, self._temperature, stop_ids, seed, self._layers),
-            lambda n: self._report("write", n, n_new * len(asked)),
-            self._is_over,
+            report,
+            lambda: self._is_closed.is_set() or self._is_over(),
         )
 
     @cached_property
@@ -67,4 +100,18 @@ class OwnAnswers:
         from edgedec.export.heads.bundle_weights import BundleWeights
 
         target = self._manifest.target
-        return BatchWriter(BundleWeights(self._bundle, target), target.config, self._n_threads)
+        return BatchWriter(BundleWeights(self._bundle, target), target.config)
+
+
+class _Count:
+    """How many tokens there are, of all threads; ``report`` is called with it."""
+
+    def __init__(self, report: Callable[[int], None]) -> None:
+        self._report = report
+        self._n = 0
+        self._counting = Lock()
+
+    def add(self, n_more: int) -> None:
+        with self._counting:
+            self._n += n_more
+            self._report(self._n)

@@ -71,7 +71,6 @@ def features_of(
             layers,
             options.temperature,
             options.n_threads,
-            report,
             clock.is_reading_over,
         )
         reader.write(_prompts(texts, prompts, engine), n_own, answers)

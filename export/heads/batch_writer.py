@@ -2,7 +2,8 @@
 
 Writing one text is bound by reading the weights; here each is read once for all texts. Products
 with matrices are those of the bundle's own kernels, all else is torch's: what comes out is what the
-model might say, close enough to learn from.
+model might say, close enough to learn from. All of it is one thread's work: several write several
+batches (`one_torch_thread`).
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from edgedec.models.rope import rope_of, rope_tables
 _PAD = 0
 """Token before the first one of a shorter text: nothing sees it."""
 
-_ROWS = 384
-"""Rows of prompts in a pass, about: their logits take 230 MB where 150,000 tokens are known."""
+_ROWS = 192
+"""Rows of prompts in a pass, about: their logits take 115 MB where 150,000 tokens are known."""
 
 _IS_OVER = 0.95
 """Share of texts that have ended when the others are cut off: the last ones cost as much as all."""
@@ -51,7 +52,7 @@ class WritingPlan:
 class BatchWriter:
     """A bundle's model, for many texts at once."""
 
-    def __init__(self, weights: BundleWeights, config: ModelConfig, n_threads: int = 1) -> None:
+    def __init__(self, weights: BundleWeights, config: ModelConfig) -> None:
         """Maps the matrices of ``weights``, as they are.
 
         Raises:
@@ -60,7 +61,6 @@ class BatchWriter:
         if config.n_experts:
             raise ConfigError("mixtures of experts cannot write for draft heads")
         self.config = config
-        self.n_threads = n_threads
         shapes = weights.shapes.items()
         self.matrices = {name: weights.packed(name) for name, s in shapes if len(s) == 2}
         vectors = {name: weights.vector(name) for name, s in shapes if len(s) == 1}
@@ -79,7 +79,7 @@ class BatchWriter:
         ops = _Pass(self, tokens, cache, rows)
         logits = find_family(self.config.family).recipe(ops, self.config).float()
         cache.n += tokens.shape[1]
-        rows.note_logits(logits, self.n_threads)
+        rows.note_logits(logits)
         return logits[:, -1]
 
     def write(
@@ -93,18 +93,10 @@ class BatchWriter:
 
         A text's last token is left out where nothing was computed behind it.
 
-        report: called with the tokens written so far. is_over: ends all texts where they are.
+        report: called with how many tokens came, the prompts' first. is_over: ends all texts where
+            they are.
         """
-        with _one_torch_thread():
-            return self._written(prompts, plan, report, is_over)
-
-    def _written(
-        self,
-        prompts: Sequence[Sequence[int]],
-        plan: WritingPlan,
-        report: Callable[[int], None],
-        is_over: Callable[[], bool],
-    ) -> list[TextFeatures]:
+        report(sum(map(len, prompts)))
         cache = self.new_cache(list(map(len, prompts)), max(map(len, prompts)) + plan.n_new)
         rows = WrittenRows(plan.layers, self.config.rms_norm_eps)
         logits = self._asked(prompts, cache, rows)
@@ -112,12 +104,12 @@ class BatchWriter:
         texts = list(map(list, prompts))
         is_open = [True] * len(prompts)
         for n in range(plan.n_new):
-            drawn = _drawn(logits, plan.temperature, generator)
+            drawn, n_open = _drawn(logits, plan.temperature, generator), sum(is_open)
             for text, i, token in zip(texts, range(len(texts)), drawn.tolist(), strict=True):
                 if is_open[i]:
                     text.append(token)
                     is_open[i] = token not in plan.stop_ids
-            report(sum(map(len, texts)) - sum(map(len, prompts)))
+            report(n_open)
             is_last = n == plan.n_new - 1 or sum(is_open) <= (1 - _IS_OVER) * len(prompts)
             if is_last or is_over():
                 break
@@ -180,14 +172,14 @@ class _Pass(TorchOps):
 
     def embed(self, weight: str) -> Tensor:
         """Returns the embedding of each token."""
-        rows = embed(self._tokens.flatten().numpy(), self._model.matrices[weight])
+        rows = embed(self._tokens.flatten().contiguous().numpy(), self._model.matrices[weight])
         return torch.from_numpy(rows).reshape(*self._tokens.shape, -1)
 
     def linear(self, x: Tensor, weight: str, bias: str | None = None) -> Tensor:
         """Returns `x @ W.T + b`, the products computed by the kernels."""
         model = self._model
         rows = x.flatten(0, 1).contiguous().numpy()
-        products = linear(rows, [model.matrices[weight]], n_threads=model.n_threads)
+        products = linear(rows, [model.matrices[weight]])
         made = torch.from_numpy(products).reshape(*x.shape[:-1], -1)
         return made if bias is None else made + self.weight(bias)
 
@@ -221,8 +213,8 @@ class _Pass(TorchOps):
 
 
 @contextmanager
-def _one_torch_thread() -> Iterator[None]:
-    """Has torch compute with one thread: its others would wait for work on the kernels' cores."""
+def one_torch_thread() -> Iterator[None]:
+    """Has torch compute with one thread, in threads that begin meanwhile, too."""
     n_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -32,10 +32,10 @@ class WrittenRows:
             rows = normed(x.float().flatten(0, 1).numpy(), self._epsilon)
             self._hidden[layer].append(rows.astype(np.float16).reshape(x.shape))
 
-    def note_logits(self, logits: Tensor, n_threads: int) -> None:
+    def note_logits(self, logits: Tensor) -> None:
         """Keeps the likeliest tokens of ``logits`` [B, T, V] float32, with their probabilities."""
         rows = logits.flatten(0, 1).numpy()
-        _, log_sum_exp, _, ids, top = row_stats(rows, n_threads=n_threads)
+        _, log_sum_exp, _, ids, top = row_stats(rows)
         shape = *logits.shape[:2], ids.shape[1]
         self._top_ids.append(ids.astype(np.int32).reshape(shape))
         self._top_probs.append(np.exp(top - log_sum_exp[:, None]).astype(np.float16).reshape(shape))

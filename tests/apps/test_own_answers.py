@@ -14,6 +14,7 @@ from edgedec.runtime.opening.load import load
 
 pytest.importorskip("torch", reason="needs the extra train")
 
+from edgedec.apps.training import own_answers
 from edgedec.apps.training.features import FeatureReader
 from edgedec.apps.training.own_answers import OwnAnswers
 from edgedec.export.heads.feature_file import FeatureFile, TextFeatures
@@ -35,10 +36,9 @@ def answer(smollm2_bundle: Path) -> Callable[[float, int], list[TextFeatures]]:
             LAYERS,
             temperature,
             2,
-            lambda what, done, total: None,
             lambda: next(n_asked) == 6,
         )
-        return answers(PROMPTS, seed)
+        return list(answers([PROMPTS], seed))
 
     return answer
 
@@ -76,3 +76,37 @@ def test_what_was_seen_while_writing_is_what_reading_sees(
         assert (error < 0.1 * np.linalg.norm(read.hidden.astype(float), axis=1)).all()
         assert (text.top_ids[:, 0] == read.top_ids[:, 0]).all()
         np.testing.assert_allclose(text.top_probs[:, 0], read.top_probs[:, 0], atol=0.05)
+
+
+@pytest.mark.e2e
+def test_groups_come_in_their_turn_and_are_the_same_however_many_are_answered_at_once(
+    smollm2_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_answers, "_WRITTEN", 4)
+    manifest, groups = read_manifest(smollm2_bundle), [PROMPTS[:1], PROMPTS[1:], PROMPTS, PROMPTS]
+
+    def texts(n_threads: int) -> list[list[int]]:
+        answers = OwnAnswers(smollm2_bundle, manifest, (), 1.0, n_threads, lambda: False)
+        told: list[int] = []
+        found = [text.tokens.tolist() for text in answers(groups, 7, told.append)]
+        assert told == sorted(told)
+        assert told[-1] == sum(map(len, found)) + len(found)
+        return found
+
+    one = texts(1)
+    assert [text[:3] for text in one] == [prompt[:3] for group in groups for prompt in group]
+    assert one[2:4] != one[4:]
+    assert texts(3) == one
+
+
+@pytest.mark.e2e
+def test_what_is_no_longer_wanted_is_not_written(
+    smollm2_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_answers, "_WRITTEN", n_new := 8)
+    answers = OwnAnswers(smollm2_bundle, read_manifest(smollm2_bundle), (), 0.0, 2, lambda: False)
+    told: list[int] = []
+    texts = answers(itertools.repeat(PROMPTS), 0, told.append)
+    next(texts)
+    texts.close()
+    assert told[-1] <= 3 * sum(len(prompt) + n_new for prompt in PROMPTS)
