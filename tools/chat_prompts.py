@@ -9,12 +9,14 @@ Sources, each of which may be left out:
                        about titles, and summaries of and questions about paragraphs
     --problems FILE    JSON objects with `question`, one a line, as GSM8K has them: the questions
     --code FOLDER      Python files: functions to write, by their signature and docstring
+    --tasks FILE       JSON objects with `text`, `code` and `test_list`, one a line, as MBPP has
+                       them: functions to write, by their signature, what they do, and examples
     --foreign FILE     sentences of another language, one a line: what is to be translated from
                        --language (German)
 
-Writes one JSON object a line: `category` (code, problem, title, writing, summary, passage or
-translation) and `prompt`. Prompts of one kind are as near in length as they come, so that answering
-48 at a time pads little. What a model answers belongs to nobody's text; the prompts keep the
+Writes one JSON object a line: `category` (code, task, problem, title, writing, summary, passage or
+translation) and `prompt`. Prompts of like length come together, so that answering 24 at a time pads
+little. What a model answers belongs to nobody's text; the prompts keep the
 licences of their sources. The same input, count and seed give the same output.
 """
 
@@ -64,6 +66,15 @@ _WRITE = (
     "Write a product description inspired by {}, and a counter-argument to it.",
     "Discuss the pros and cons of {}. Use examples to support your argument.",
 )
+_WISH = re.compile(r"^Write a (python )?function (to|that|which) ", re.IGNORECASE)
+_EXAMPLE = re.compile(r"assert ((\w+)\(.*\)) == (.*)$")
+_EXAMPLES = (
+    ('    """ {}\n', "    >>> {}\n    {}\n", '    """\n'),
+    ("    '''\n    {}\n", "    {} ➞ {}\n", "    '''\n"),
+    ('    """\n    {}\n    For example:\n', "    {} == {}\n", '    """\n'),
+    ('    """{}\n\n    Examples:\n', "    * {} => {}\n", '    """\n'),
+)
+"""How docstrings are written: what a function does, each example, and the end."""
 _SUM_UP = ("Summarize: {}", "Sum up the following text in two sentences. {}")
 _ASK = (
     "{}\n\nWhat is said here about {}?",
@@ -77,7 +88,7 @@ def code_prompts(folder: Path) -> Iterator[tuple[str, str]]:
     """Yields functions to write: signature and docstring, as a file would begin them."""
     for path in sorted(folder.rglob("*.py")):
         if _LEFT_OUT.isdisjoint(path.relative_to(folder).parts[:-1]):
-            for function in _functions(path):
+            for function in _functions(path.read_bytes()):
                 doc = ast.get_docstring(function)
                 if doc and not function.name.startswith("__"):
                     text = "\n    ".join(doc.splitlines())
@@ -85,12 +96,28 @@ def code_prompts(folder: Path) -> Iterator[tuple[str, str]]:
                     yield "code", f'{head}\n    """{text}\n    """'
 
 
-def _functions(path: Path) -> list[ast.FunctionDef]:
+def _functions(source: bytes) -> list[ast.FunctionDef]:
     try:
-        tree = ast.parse(path.read_bytes())
+        tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return []
     return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+
+
+def task_prompts(path: Path, rng: random.Random) -> Iterator[tuple[str, str]]:
+    """Yields functions to write, with one to three examples of what they return."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        task = json.loads(line)
+        functions = {function.name: function for function in _functions(task["code"].encode())}
+        examples = [found for test in task["test_list"] if (found := _EXAMPLE.match(test))]
+        function = functions.get(examples[0][2]) if examples else None
+        if function is not None:
+            before, example, after = rng.choice(_EXAMPLES)
+            shown = examples[: rng.randrange(1, 4)]
+            told = "".join(example.format(found[1], found[3]) for found in shown)
+            text = _WISH.sub("", task["text"].strip())
+            head = f"def {function.name}({ast.unparse(function.args)}):\n"
+            yield "task", head + before.format(text[:1].upper() + text[1:]) + told + after
 
 
 def problem_prompts(path: Path) -> Iterator[tuple[str, str]]:
@@ -167,9 +194,10 @@ def _side_by_side(prompts: list[dict[str, str]], rng: random.Random) -> list[dic
     return [prompt for group in groups for prompt in group]
 
 
-_AT_ONCE = 48
+_AT_ONCE = 24
 SHARES = {
     "code": 0.3,
+    "task": 0.3,
     "problem": 0.12,
     "title": 0.13,
     "writing": 0.12,
@@ -187,6 +215,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--articles", type=Path, help="text with headings, as WikiText")
     parser.add_argument("--problems", type=Path, help="JSONL with `question`, as GSM8K")
     parser.add_argument("--code", type=Path, help="folder of Python files")
+    parser.add_argument("--tasks", type=Path, help="JSONL with `text` and examples, as MBPP")
     parser.add_argument("--foreign", type=Path, help="text of another language, a sentence a line")
     parser.add_argument("--language", default="German", help="of --foreign")
     parser.add_argument("--letters", type=int, default=700, help="most letters of a prompt")
@@ -198,6 +227,7 @@ def main(arguments: list[str] | None = None) -> None:
         (given.articles, lambda path: article_prompts(path, given.letters - _FRAME, rng)),
         (given.problems, problem_prompts),
         (given.code, code_prompts),
+        (given.tasks, lambda path: task_prompts(path, rng)),
         (given.foreign, lambda path: foreign_prompts(path, given.language)),
     ]
     try:
@@ -206,7 +236,8 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(f"error: {error}")
     if not found:
         sys.exit(
-            "error: no texts to make prompts of, expected --articles, --problems, --code, --foreign"
+            "error: no texts to make prompts of, expected --articles, --problems, --code, "
+            "--tasks or --foreign"
         )
     made = chosen(found, given.letters, given.count, rng)
     text = "".join(json.dumps(prompt, ensure_ascii=False) + "\n" for prompt in made)

@@ -87,6 +87,25 @@ def test_prompts_are_of_all_kinds_and_of_what_the_texts_say(tmp_path: Path) -> N
     assert len(set(texts)) == len(texts)
 
 
+def test_tasks_are_functions_to_write_with_examples(tmp_path: Path) -> None:
+    task = {
+        "text": "Write a python function to double a number.",
+        "code": "def double(n):\r\n  return 2 * n\r\n",
+        "test_list": ["assert double(1) == 2", "assert double(-3) == -6", "double(4)"],
+    }
+    others = [{"code": "def (:"}, {"code": "def single(n): ..."}, {"test_list": ["double(4)"]}]
+    tasks = [task] * 2 + [task | other for other in others]
+    (tmp_path / "tasks.jsonl").write_text("\n".join(map(json.dumps, tasks)))
+    option = "--tasks", str(tmp_path / "tasks.jsonl")
+    made = [make(tmp_path, *option, "--seed", str(seed)) for seed in range(20)]
+    texts = {prompt["prompt"] for found in made for prompt in found}
+    assert {prompt["category"] for found in made for prompt in found} == {"task"}
+    assert all(text.startswith("def double(n):\n") for text in texts)
+    assert all("Double a number.\n" in text for text in texts)
+    assert 'def double(n):\n    """ Double a number.\n    >>> double(1)\n    2\n    """\n' in texts
+    assert any("double(-3) => -6" in text for text in texts)
+
+
 def test_the_same_seed_makes_the_same_prompts(tmp_path: Path) -> None:
     made = [make(tmp_path, *sources(tmp_path), "--count", "40", "--seed", seed) for seed in "001"]
     assert made[0] == made[1]
