@@ -1,0 +1,322 @@
+"""When a draft model is asked, and how deep: the advice against sums worked out by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from edgedec.runtime.config import SamplingConfig
+from edgedec.runtime.decoding.cost_table import CostTable
+from edgedec.runtime.decoding.model_advisor import ModelAdvisor, ModelPlan, ModelRates
+from edgedec.runtime.drafting.draft_cost import DraftCost
+from edgedec.runtime.drafting.draft_tree import DraftTree
+from edgedec.runtime.drafting.drafter import Budget, DraftContext, ModelDrafting, RoundOutcome
+from edgedec.runtime.sampling.noise import Noise
+from edgedec.runtime.sessions.passes import Passes
+
+from ..conftest import ToySession
+
+TARGET = CostTable({1: 10.0, 2: 10.5, 4: 11.0, 8: 14.0, 16: 23.0})
+OWN_MS = {1: 2.0, 16: 4.0}  # 0.25 ms for a row of many
+ROOM = Budget(100, 100)
+CONTEXT = DraftContext([1, 2, 3], 2, SamplingConfig(), Noise(0))
+NOTHING = ModelPlan()
+
+
+class Model(ModelDrafting):
+    """A draft model of which only what the advice asks for is known."""
+
+    sequence = ToySession(1)
+    cost = DraftCost()
+    reads_end_only = False
+
+    def __init__(self, missing: int = 0, predicted: int = 0) -> None:
+        self.missing, self.predicted = missing, predicted
+        self.n_read = 0
+
+    def n_missing(self, tokens: Sequence[int]) -> int:
+        return self.missing
+
+    def n_predicted(self, tokens: Sequence[int]) -> int:
+        return self.predicted
+
+    def read_exactly(self) -> None:
+        self.n_read += 1
+
+    def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:
+        raise NotImplementedError
+
+    def observe(self, context: DraftContext, outcome: RoundOutcome) -> None: ...
+
+    def end(self, tokens: Sequence[int]) -> None: ...
+
+
+def advisor_of(
+    model: Model | None = None, acceptance: float = 0.9, own_ms: dict[int, float] = OWN_MS
+) -> ModelAdvisor:
+    return ModelAdvisor(model or Model(), CostTable(dict(own_ms)), ModelRates(acceptance))
+
+
+def plans(
+    advisor: ModelAdvisor, n: int, free_rate: float = 0.1, room: Budget = ROOM
+) -> list[ModelPlan]:
+    return [advisor.plan(CONTEXT, room, TARGET, free_rate) for _ in range(n)]
+
+
+def lose(advisor: ModelAdvisor) -> None:
+    """Takes in rounds that brought nothing until the advisor gives up."""
+    for _ in range(2):  # the first uses up what was taken for granted: 0.8 * 1.3 > 1 > 0.64 * 1.3
+        advisor.learn(ModelPlan(1, 0.2, promised_rate=0.2, free_rate=0.1), 0, 0, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "depth", "levels", "rate"),
+    [
+        # Passes over 1 + 1.3 rows a level: 2, 4 and 5 of them.
+        (0.5, 100, 1, 1.5 / (2 + 10.5)),
+        (0.9, 100, 3, (1 + 0.9 + 0.81 + 0.729) / (6 + 11.75)),
+        (0.9, 2, 2, (1 + 0.9 + 0.81) / (4 + 11.0)),
+        (0.9, 1, 1, (1 + 0.9) / (2 + 10.5)),
+    ],
+)
+def test_the_depth_that_promises_most_is_planned(
+    acceptance: float, depth: int, levels: int, rate: float
+) -> None:
+    plan = advisor_of(acceptance=acceptance).plan(CONTEXT, Budget(100, depth), TARGET, 0.1)
+    assert plan.levels == levels
+    assert plan.rate == plan.promised_rate == pytest.approx(rate)
+    assert plan.free_rate == 0.1
+    assert not plan.is_probe
+
+
+def test_a_pass_has_no_more_rows_than_there_is_room_for() -> None:
+    plan = advisor_of().plan(CONTEXT, Budget(2, 100), TARGET, 0.1)
+    assert plan.rate == pytest.approx((1 + 0.9 + 0.81 + 0.729) / (6 + 10.75))
+
+
+def test_a_plan_must_promise_three_in_a_hundred_more_than_doing_without_or_than_another() -> None:
+    promised = (1 + 0.9 + 0.81 + 0.729) / 17.75
+    for share, levels in ((1.029, 0), (1.031, 3)):
+        advisor = advisor_of()
+        assert advisor.plan(CONTEXT, ROOM, TARGET, promised / share).levels == levels
+        other = promised / share
+        assert advisor.plan(CONTEXT, ROOM, TARGET, 0.1, other).levels == levels
+
+
+def test_promises_are_believed_as_far_as_they_came_true() -> None:
+    rates = ModelRates(0.9)
+    advisor = ModelAdvisor(Model(), CostTable(dict(OWN_MS)), rates)
+    (first,) = plans(advisor, 1)
+    advisor.learn(first, 3, 2, 3 / first.promised_rate)  # three were promised, two came
+    (later,) = plans(advisor, 1)
+    assert later.rate == pytest.approx(later.promised_rate * 12 / 13)
+    advisor.learn(ModelPlan(2, 0.1, True, 0.1, 0.1), 2, 9, 30.0)  # a probe promises nothing
+    assert rates.levels.trust.factor == pytest.approx(12 / 13)
+
+
+def test_what_the_model_may_draft() -> None:
+    advisor = advisor_of()
+    plan = ModelPlan(3, 0.2, promised_rate=0.2, free_rate=0.1)
+    row_ms = (14.0 - 11.0) / 4
+    expected = Budget(20, 3, 0.5 * row_ms * 0.2, min_step_value=2.0 * 0.2 / 0.8, n_step_nodes=2)
+    assert advisor.budget(plan, ROOM, TARGET, 20) == expected
+    assert advisor.budget(plan, Budget(7, 2), TARGET, 20) == expected.__class__(
+        7, 2, expected.min_value, expected.min_step_value, 2
+    )
+    probe = ModelPlan(2, 0.2, is_probe=True)
+    assert advisor.budget(probe, ROOM, TARGET, 20).depth == 2
+
+
+def test_more_levels_are_drafted_once_most_of_them_held() -> None:
+    advisor = advisor_of()
+    plan = ModelPlan(3, 0.2, promised_rate=0.2, free_rate=0.1)
+    depths = []
+    for n_held in (1, 2, 3, 4, 8):
+        advisor.learn(plan, n_held, n_held + 1, 10.0)
+        depths.append(advisor.budget(plan, ROOM, TARGET, 20).depth)
+    assert depths == [3, 6, 6, 8, 8]
+
+
+def test_a_step_is_expected_to_take_what_proposals_took() -> None:
+    rates = ModelRates()
+    assert not rates.was_asked
+    scale, changes = 1.0, [1.2, 100.0, 1e-9, *[1.1] * 20]
+    for n, change in enumerate(changes, start=1):
+        rates.learn_step(change)
+        scale *= min(max(change, 1 / 1.5), 1.5) ** max(0.1, 1 / (1 + n))
+        assert rates.step_scale == pytest.approx(scale)
+    assert rates.was_asked
+
+
+@pytest.mark.parametrize(
+    ("cost", "step_ms", "drafted_ms"),
+    [
+        # Of few tokens that were fed their pass counts as a step, of many only what came after.
+        (DraftCost(2, 2.0, 2, 2, 4.0, 2, 1.2), (2.0 + 4.0 + 1.2) / 3, 7.2),
+        (DraftCost(3, 9.0, 2, 2, 4.0, 2, 0.8), (4.0 + 0.8) / 2, 4.8),
+        (DraftCost(0, 0.0, 2, 2, 4.0, 2, 0.8), (4.0 + 0.8) / 2, 4.8),
+        (DraftCost(1, 2.4, 0, 0, 0.0, 1, 0.0), 2.4, 2.4),
+    ],
+)
+def test_what_a_proposal_took_is_learned(
+    cost: DraftCost, step_ms: float, drafted_ms: float
+) -> None:
+    model = Model()
+    advisor = advisor_of(model)
+    model.cost = cost
+    advisor.learn(ModelPlan(2, 0.2, promised_rate=0.2, free_rate=0.1), 1, 2, 10.0)
+    assert advisor.step_ms == pytest.approx(2.0 * (step_ms / 2.0) ** 0.5)
+    assert advisor.drafted_ms == pytest.approx(drafted_ms)
+
+
+def test_of_a_proposal_without_a_pass_nothing_is_learned() -> None:
+    rates, model = ModelRates(), Model()
+    advisor = ModelAdvisor(model, CostTable(dict(OWN_MS)), rates)
+    advisor.learn(ModelPlan(1, 0.2, promised_rate=0.2, free_rate=0.1), 0, 1, 10.0)
+    assert not rates.was_asked
+    assert rates.passes_per_level == 1.0
+
+
+def test_levels_that_came_of_fewer_passes_are_cheaper() -> None:
+    rates, model = ModelRates(0.9), Model()
+    advisor = ModelAdvisor(model, CostTable(dict(OWN_MS)), rates)
+    plan = ModelPlan(3, 0.2, promised_rate=0.2, free_rate=0.1)
+    model.cost = DraftCost(1, 2.0, 1, 1, 2.0, depth=4)  # two passes made four levels
+    advisor.learn(plan, 1, 2, 10.0)
+    assert rates.passes_per_level == pytest.approx(1 + 0.1 * (0.5 - 1))
+    before = rates.passes_per_level
+    model.cost = DraftCost(1, 2.0, 3, 6, 6.0, depth=2)  # four passes made it wide
+    advisor.learn(plan, 1, 2, 10.0)
+    assert rates.passes_per_level == pytest.approx(before + 0.1 * (1 - before))
+    (found,) = plans(advisor, 1, room=Budget(100, 1))
+    ms = rates.passes_per_level * advisor.step_ms + 10.5
+    assert found.promised_rate == pytest.approx((1 + rates.levels.expected_tokens(1)) / ms)
+
+
+def test_a_model_that_lost_rests_and_is_tried_again() -> None:
+    advisor = advisor_of()
+    lose(advisor)
+    assert plans(advisor, 8) == [NOTHING] * 8
+    (probe,) = plans(advisor, 1)
+    assert probe.is_probe
+    assert (probe.levels, probe.rate) == (2, pytest.approx(1 / 10))
+    advisor.learn(probe, 0, 0, 10.0)  # lost again: it rests for twice as long
+    assert plans(advisor, 16) == [NOTHING] * 16
+    assert plans(advisor, 1)[0].is_probe
+
+
+def test_a_probe_that_won_is_followed_by_another_until_one_loses() -> None:
+    advisor = advisor_of()
+    lose(advisor)
+    probe = plans(advisor, 9)[-1]
+    advisor.learn(probe, 2, 3, 10.0)  # three times what was promised without it
+    (again,) = plans(advisor, 1)
+    assert again.is_probe
+    advisor.learn(again, 1, 1, 10.0)  # exactly what was promised is no gain
+    assert not any(plan.is_probe for plan in plans(advisor, 3))
+
+
+@pytest.mark.parametrize(("free_rate", "is_tried"), [(0.1249, True), (0.1251, False)])
+def test_a_probe_waits_for_a_round_that_others_do_not_draft_well(
+    free_rate: float, is_tried: bool
+) -> None:
+    advisor = advisor_of()
+    lose(advisor)
+    plans(advisor, 8)
+    assert plans(advisor, 1, free_rate)[0].is_probe == is_tried
+    if not is_tried:
+        assert plans(advisor, 1, 0.1)[0].is_probe
+
+
+@pytest.mark.parametrize(
+    ("depth", "missing", "is_probe"), [(1, 0, False), (2, 42, True), (2, 43, False)]
+)
+def test_a_probe_needs_room_and_little_to_read(depth: int, missing: int, is_probe: bool) -> None:
+    """Up to one step of the target model, 10 ms: 40 rows beyond the usual two."""
+    model = Model()
+    advisor = advisor_of(model)
+    lose(advisor)
+    plans(advisor, 8)
+    model.missing = missing
+    assert plans(advisor, 1, room=Budget(100, depth))[0].is_probe == is_probe
+
+
+def test_a_known_model_whose_plans_do_not_pay_is_asked_for_now_and_then() -> None:
+    model = Model()
+    advisor = advisor_of(model, acceptance=0.02)
+    assert plans(advisor, 12) == [NOTHING] * 12  # nobody knows yet: no rest, so no probe either
+    model.cost = DraftCost(1, 2.0, 0, 0, 0.0, 1)
+    advisor.learn(ModelPlan(1, 0.2, promised_rate=0.2, free_rate=0.1), 0, 2, 10.0)
+    found = plans(advisor, 10)
+    assert [plan.is_probe for plan in found] == [False] * 9 + [True]
+
+
+@pytest.mark.parametrize(
+    ("missing", "reads_end_only", "depth", "n_rounds"),
+    [
+        (2, False, 100, 0),
+        (50, False, 100, 0),  # 12 ms, of which 10 are for nothing; a round saves 4.84
+        (102, False, 100, 3),  # 25 ms
+        (102, True, 100, 10),  # a round saves 1.45
+        (102, False, 2, None),  # two tokens never bring half of 25 ms
+        (602, False, 10, None),  # ten bring 48, less than half of 150
+        (602, False, 16, 28),
+        (100_000, False, 10**9, None),  # nothing is expected of more than 128 tokens
+    ],
+)
+def test_a_text_is_read_once_doing_without_has_cost_as_much(
+    missing: int, reads_end_only: bool, depth: int, n_rounds: int | None
+) -> None:
+    model = Model(missing)
+    model.reads_end_only = reads_end_only
+    advisor = advisor_of(model)
+    levels = [plan.levels for plan in plans(advisor, 40, room=Budget(100, depth))]
+    waited = 40 if n_rounds is None else n_rounds
+    assert levels == [0] * waited + [3] * (40 - waited)
+
+
+def test_where_free_drafts_do_well_reading_saves_less() -> None:
+    advisor = advisor_of(Model(102))
+    for _ in range(100):
+        advisor.learn_without(1.5)
+    # 10 / 1.5 ms a token without it, 5.16 with it: ten rounds for the 15 ms that are not for free.
+    levels = [plan.levels for plan in plans(advisor, 12)]
+    assert levels == [0] * 9 + [3] * 3
+
+
+@pytest.mark.parametrize(
+    ("free_rate", "depth", "n_rounds"),
+    [
+        (0.1, 100, 3),  # a token takes 10 ms without it, 5.94 with it
+        (0.15, 100, 14),  # 6.67
+        (0.18, 100, None),  # 5.56
+        (0.1, 3, 3),
+        (0.1, 1, None),  # one token never brings half of what reading takes
+    ],
+)
+def test_what_was_predicted_is_computed_once_doing_without_has_cost_as_much(
+    free_rate: float, depth: int, n_rounds: int | None
+) -> None:
+    """40 rows take 10 ms. Drafts after what was predicted never hold."""
+    rates, model = ModelRates(0.9), Model(predicted=40)
+    for _ in range(60):
+        rates.predicted_levels.observe(3, 0)
+    advisor = ModelAdvisor(model, CostTable(dict(OWN_MS)), rates)
+    levels = [plan.levels for plan in plans(advisor, 16, free_rate, Budget(100, depth))]
+    waited = 16 if n_rounds is None else n_rounds - 1
+    assert levels == [0] * waited + [3] * (16 - waited)
+    assert model.n_read == 16 - waited
+
+
+def test_what_became_of_drafts_is_learned_of_the_text_they_follow() -> None:
+    rates, model = ModelRates(0.5), Model(predicted=1000)
+    advisor = ModelAdvisor(model, CostTable(dict(OWN_MS)), rates)
+    model.cost = DraftCost(1, 2.0, 1, 1, 2.0, depth=2)
+    plans(advisor, 1)
+    advisor.learn(ModelPlan(2, 0.2, promised_rate=0.2, free_rate=0.1), 2, 3, 10.0)
+    assert rates.levels.rate(1) == 0.5 < rates.predicted_levels.rate(1)
+    model.predicted = 0
+    plans(advisor, 1)
+    advisor.learn(ModelPlan(2, 0.2, promised_rate=0.2, free_rate=0.1), 2, 3, 10.0)
+    assert rates.levels.rate(1) == pytest.approx((0.9 * 1.5 + 1) / (0.9 * 3 + 1))
