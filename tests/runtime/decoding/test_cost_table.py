@@ -26,6 +26,11 @@ def test_costs_between_measured_sizes_lie_between() -> None:
     assert table.ms(8) >= table.ms(1)
 
 
+def test_sizes_below_the_least_cost_as_much_as_that() -> None:
+    table = CostTable({2: 10.0, 6: 14.0, 8: 20.0})
+    assert [table.ms(m) for m in (1, 2, 3, 6, 7)] == pytest.approx([10.0, 10.0, 11.0, 14.0, 17.0])
+
+
 def test_the_first_further_rows_are_shares_of_a_pass_over_one() -> None:
     assert CostTable(dict(FLAT)).row_share == pytest.approx((10.75 - 10.0) / 2 / 10.0)
     assert CostTable({1: 10.0}).row_share == 0.0
@@ -98,6 +103,8 @@ def test_no_token_is_measured_twice() -> None:
             wanted = passes.send(wanted.run())
     assert len(seen) == 2 * (sum(ROWS) + 1)
     assert len(set(seen)) == len(seen)
+    assert 0 <= min(seen) < 10
+    assert 987 <= max(seen) < 997
 
 
 def test_the_least_of_each_size_counts_and_fewer_rows_never_cost_more() -> None:

@@ -25,6 +25,21 @@ def test_seed_and_position_change_every_value(seed: int, position: int) -> None:
     assert same.mean() < 1e-3
 
 
+def test_numbers_of_a_seed_are_the_same_in_every_release() -> None:
+    """Texts that were drawn can be drawn again."""
+    values = Noise(42).gumbel(7, np.array([0, 1, 151_935]))
+    known = ["0x1.a4f757d3386c0p+0", "0x1.3cd5788a55215p-3", "-0x1.2998a6e380c76p-4"]
+    np.testing.assert_allclose(values, [float.fromhex(value) for value in known], rtol=1e-14)
+    assert Noise(42).uniform(7, 3) == float.fromhex("0x1.b40c5649ca086p-2")
+
+
+def test_keys_are_those_of_splitmix64() -> None:
+    """The first outputs for the seed 0, as its authors' code gives them."""
+    golden = 0x9E3779B97F4A7C15
+    found = [noise._mix((i * golden) & (2**64 - 1)) for i in (1, 2, 3)]
+    assert found == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+
+
 def chi_square(bins: npt.NDArray[np.int64], n_bins: int) -> float:
     counts = np.bincount(bins, minlength=n_bins)
     expected = len(bins) / n_bins

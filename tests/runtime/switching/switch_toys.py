@@ -91,6 +91,14 @@ def check_account(result: GenerationResult) -> None:
     assert [entry["position"] for entry in told["log"]] == changes
     assert told["n_switches"] == len(changes)
     assert told["first"] == tags[0]
+    assert told["policy_ms"] > 0
+    assert 0 <= told["n_copied"] <= len(tags)
+    for passes in told["passes"].values():
+        assert (passes["step_ms"] > 0) == (passes["n_steps"] > 0)
+        assert (passes["catch_up_ms"] > 0) == (passes["n_catch_ups"] > 0)
+        assert passes["n_caught_up"] >= passes["n_catch_ups"]
+    assert result.stats.draft_ms >= 0
+    assert result.stats.verify_ms >= 0
     for entry in told["log"]:
         assert (entry["from"], entry["to"]) == tuple(tags[entry["position"] - 1 :][:2])
         assert entry["gap"] >= 0

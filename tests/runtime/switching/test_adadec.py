@@ -13,7 +13,7 @@ from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.config.switching import SwitchConfig
 from edgedec.runtime.requests.result import GenerationResult
 from edgedec.runtime.switching.adadec import AdaDec
-from edgedec.runtime.switching.pause_threshold import learn_threshold
+from edgedec.runtime.switching.pause_threshold import _fit, learn_threshold
 from edgedec.runtime.switching.policy import Signal
 from edgedec.runtime.switching.stop_rule import StopRule
 
@@ -72,7 +72,10 @@ def test_text_equals_the_definition(threshold: float, n_candidates: int, n_ahead
     result = run(adadec(threshold, n_candidates, n_ahead))
     assert list(result.token_ids) == by_definition(threshold, 50, n_candidates, n_ahead)
     told = result.switch
-    assert 0 < told["n_changed"] <= told["n_pauses"]
+    texts = [[*PROMPT, *result.token_ids[:i]] for i in range(50)]
+    likeliest = [int(log_probs(text).argmax()) for text in texts]
+    n_changed = sum(a != b for a, b in zip(likeliest, result.token_ids, strict=True))
+    assert 0 < told["n_changed"] == n_changed <= told["n_pauses"]
     assert told["n_ahead_passes"] <= n_ahead * told["n_pauses"]
     assert "look-ahead" in result.origins
     assert set(result.origins) <= {"target", "look-ahead"}
@@ -133,6 +136,17 @@ def test_threshold_of_a_known_law(slope: float, offset: float) -> None:
     share = is_right.mean()
     best = (math.log(share / (1 - share)) - offset) / slope
     assert learn_threshold(entropies, is_right) == pytest.approx(best, abs=0.35)
+
+
+@pytest.mark.parametrize("n", [5, 400])
+def test_the_fit_is_where_the_penalised_likelihood_is_level(n: int) -> None:
+    """The slope is held back by 0.001 of itself, the offset by a millionth."""
+    entropies = np.linspace(0, 4, n)
+    is_right = entropies < 1.5  # one entropy separates them
+    slope, offset = _fit(entropies, is_right)
+    miss = is_right - 1 / (1 + np.exp(-(slope * entropies + offset)))
+    assert (miss * entropies).sum() == pytest.approx(1e-3 * slope, rel=1e-4)
+    assert miss.sum() == pytest.approx(1e-6 * offset, abs=1e-7)
 
 
 def test_threshold_of_separable_and_of_useless_texts() -> None:
