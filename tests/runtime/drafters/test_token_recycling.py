@@ -104,6 +104,24 @@ def test_proposes_candidates_of_candidates() -> None:
     assert probability_of(tree, 2) > probability_of(tree, 3)
 
 
+def test_ranks_depths_and_seeds_are_told_apart() -> None:
+    drafter = TokenRecycling()
+    begin(drafter, [1, 2, 1, 3])
+    drafter.store(9, [4, 5, 6])
+    kinds = {
+        (token, depth): [option.kind for option in drafter.options(token, depth)]
+        for token in (1, 9)
+        for depth in (0, 1, 2, 3, 4, 5, 8, 9)
+    }
+    first = kinds[9, 0]
+    assert len(set(first)) == 3
+    assert set(first).isdisjoint(kinds[1, 0])
+    columns = len({tuple(kinds[9, depth]) for depth in (0, 1, 2, 3, 4, 5, 8, 9)})
+    assert first == [rank * columns for rank in range(3)]
+    assert kinds[1, 0] == [8 * columns, 9 * columns]
+    assert [option.token for option in drafter.options(1, 0)] == [3, 2]
+
+
 def test_belief_in_a_rank_follows_what_is_accepted() -> None:
     def belief(accepted: int) -> list[float]:
         drafting = begin(TokenRecycling(), [1])

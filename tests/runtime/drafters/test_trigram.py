@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edgedec.runtime.drafters.trigram import Trigrams
 from edgedec.runtime.drafting.draft_tree import DraftTree
-from edgedec.runtime.drafting.drafter import Budget
+from edgedec.runtime.drafting.drafter import Budget, RoundOutcome
+from edgedec.runtime.sessions.row_stats import RowStats
 
 from .rounds import (
     BUDGET,
@@ -50,6 +52,38 @@ def test_candidates_of_verified_rows_count_their_probability() -> None:
     assert drafter.counts(1, 2) == pytest.approx({3: 0.75, 4: 0.25})
     assert drafter.counts(2, 3) == pytest.approx({5: 0.5})  # 6 is too unlikely
     assert drafter.counts(3, 8) == pytest.approx({7: 1.0})
+
+
+def test_probabilities_are_those_of_the_whole_row() -> None:
+    logits = np.log(np.array([[0.5, 0.2, 0.1, 0.1, 0.1]], np.float32)) + 3
+    stats, drafter = RowStats.of(logits), Trigrams()
+    assert stats.log_sum_exp == pytest.approx(3.0)
+    begin(drafter, [1]).observe(context_of([1, 2]), RoundOutcome(DraftTree(), (), (0,), stats))
+    assert drafter.counts(1, 2) == pytest.approx({0: 0.5, 1: 0.2, 2: 0.1, 3: 0.1})
+
+
+def test_little_that_was_counted_is_believed_little() -> None:
+    """Counts that add up to a half are half believed."""
+    drafter = Trigrams()
+    drafter.add((1, 2), [(7, 0.4), (8, 0.1)])
+    found = drafter.options((1, 2), 0)
+    assert [(option.token, option.share) for option in found] == [
+        (7, pytest.approx(0.4)),
+        (8, pytest.approx(0.1)),
+    ]
+    assert [option.state for option in found] == [(2, 7), (2, 8)]
+    kinds = [drafter.options((1, 2), depth)[0].kind for depth in range(6)]
+    assert [kind - kinds[0] for kind in kinds] == [0, 1, 1, 2, 2, 2]
+    drafter.add((1, 2), [(7, 1.0)])
+    assert drafter.options((1, 2), 0)[0].kind - kinds[0] == 3
+
+
+def test_the_largest_counts_are_kept() -> None:
+    drafter = Trigrams()
+    drafter.add((1, 2), [(token, 1.0 + token % 5) for token in range(10)])
+    assert sorted(drafter.counts(1, 2).values()) == [2.0, 2.0, 3.0, 3.0, 4.0, 4.0, 5.0, 5.0]
+    drafter.add((1, 2), [(20, 30.0)])
+    assert drafter.counts(1, 2)[20] == 15.0  # all are halved
 
 
 def test_emitted_tokens_count_once() -> None:

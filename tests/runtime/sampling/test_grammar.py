@@ -283,7 +283,15 @@ def test_what_cannot_be_followed_is_refused_before_anything_runs(
     with pytest.raises(ConfigError, match=r"^[^\n]*$") as caught:
         engine.generate("hello", GenerationConfig(**fields))
     assert message in str(caught.value)
+    assert "<state>" not in str(caught.value)
+    assert not str(caught.value).endswith("...")
     assert model.n_passes == 0
+
+
+def test_a_long_reason_is_cut(make_engine: Callable[..., Engine]) -> None:
+    name = "lowercase" * 60
+    with pytest.raises(ConfigError, match=r"^grammar is refused: .{297}\.\.\.$"):
+        make_engine().generate("hello", GenerationConfig(grammar=f"start: {name}"))
 
 
 def test_a_missing_library_is_named(
