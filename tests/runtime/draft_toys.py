@@ -270,6 +270,7 @@ def check_sums(result: GenerationResult) -> None:
     assert result.n_new_tokens == 1 + stats.n_carried + n_of_passes - stats.n_discarded
     assert stats.n_pass_tokens == result.n_new_tokens - 1 - stats.n_carried
     assert stats.n_carried <= stats.n_confirmed <= stats.n_provisional
+    assert min(stats.draft_ms, stats.verify_ms) >= 0
     parts = [*stats.by_drafter().values(), *stats.by_depth()]
     for part in (*parts, *(count for counts in stats.drafted.values() for count in counts)):
         assert 0 <= part.n_accepted <= part.n_evaluated <= part.n_proposed

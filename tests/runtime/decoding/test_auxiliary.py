@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -56,11 +56,13 @@ class Reading:
         config: GenerationConfig,
         prompt: list[int] = PROMPT,
         strategy: DecodingStrategy | None = None,
+        on_progress: Callable[[str, int, int], None] | None = None,
     ) -> Stream:
         state = DecodeState.start(sequence, prompt, config, frozenset(config.stop_token_ids))
         request = Request(
             strategy or Plain(), time.perf_counter(), 0.0, OnePool(sequence), Turns(),
             new_text=lambda: TextStream(Numerals(), ()), predictor=lambda: self.auxiliary,
+            on_progress=on_progress,
         )  # fmt: skip
         return Stream(request, state, TextStream(Numerals(), ()))
 
@@ -123,6 +125,29 @@ def test_ended_at_any_moment_nothing_predicted_is_left(
     exact = reading.run("exact")
     assert stream.result.token_ids == exact.token_ids[: stream.result.n_new_tokens]
     assert sequence.n_exact == sequence.n_tokens
+    fresh = read(reading.pair.sequence(1), list(sequence.tokens)) if sequence.n_tokens else sequence
+    for name, rows in sequence.snapshot().kv_rows.items():
+        np.testing.assert_array_equal(rows, fresh.snapshot().kv_rows[name])
+
+
+@pytest.mark.parametrize("n_reports", [1, 2])
+@pytest.mark.parametrize("mode", ["progressive", "predicted"])
+def test_cancelled_in_the_middle_of_a_step_nothing_predicted_is_left(
+    reading: Reading, mode: str, n_reports: int
+) -> None:
+    sequence, reports = reading.pair.sequence(1), list[int]()
+
+    def on_progress(what: str, n_done: int, n_all: int) -> None:
+        reports.append(n_done)
+        if len(reports) == n_reports:
+            stream.cancel()
+
+    config = GenerationConfig(max_new_tokens=16, prefill=mode)
+    stream = reading.stream(sequence, config, on_progress=on_progress)
+    list(stream.pieces)
+    assert len(reports) >= n_reports
+    assert stream.result.finish_reason == "cancelled"
+    assert sequence.n_exact == sequence.n_tokens <= len(PROMPT)
     fresh = read(reading.pair.sequence(1), list(sequence.tokens)) if sequence.n_tokens else sequence
     for name, rows in sequence.snapshot().kv_rows.items():
         np.testing.assert_array_equal(rows, fresh.snapshot().kv_rows[name])

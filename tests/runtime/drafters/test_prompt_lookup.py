@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,6 +44,21 @@ def test_branches_where_occurrences_disagree() -> None:
     text = [1, 2, 30, 1, 2, 30, 1, 2, 30, 1, 2, 40, 1, 2]
     tree = begin(drafter, text).propose(context_of(text), BUDGET)
     assert [tree.nodes[i].token for i in tree.children(-1)] == [30, 40]  # the frequent first
+
+
+def test_three_branches_that_came_most_often_or_last() -> None:
+    """The latest counts twice, and one more than were seen are counted in all."""
+    seen = [30, 40, 40, 40, 50, 50, 60]
+    text = [token for after in seen for token in (1, 2, after)] + [1, 2]
+    tree = begin(PromptLookup(), text).propose(context_of(text), Budget(8, 1))
+    assert [tree.nodes[i].token for i in tree.children(-1)] == [40, 50, 60]
+    assert probability_of(tree, 40) == pytest.approx(1.5 * probability_of(tree, 60))
+    assert probability_of(tree, 50) == pytest.approx(probability_of(tree, 60))
+    text = [token for after in (30, 40, 40, 50) for token in (1, 2, after)] + [1, 2]
+    again = begin(PromptLookup(), text).propose(context_of(text), Budget(8, 1))
+    share_of_four, share_of_seven = 2 / 5, 3 / 8
+    of_four = probability_of(again, 40) / share_of_four
+    assert of_four == pytest.approx(probability_of(tree, 40) / share_of_seven)
 
 
 def test_branches_deep_in_the_tree() -> None:
