@@ -412,3 +412,19 @@ def test_an_output_begins_with_shallow_drafts_until_most_of_them_hold() -> None:
     good, bad = Oracle(1.0, 0.9, depth=8, name="draft"), Oracle(0.0, 0.9, depth=8, name="draft")
     assert run(make([], FLAT, good), FLAT, 4)[0] == [3, 6, 8, 8]
     assert run(make([], FLAT, bad), FLAT, 3)[0] == [3, 3, 0]
+
+
+@pytest.mark.parametrize(("right", "name", "is_asking"), [
+    (0.0, "mtp", False), (1.0, "mtp", True), (1.0, "other", False),
+])  # fmt: skip
+def test_heads_in_the_model_are_left_out_where_their_own_drafts_do_not_come_true(
+    right: float, name: str, is_asking: bool
+) -> None:
+    free = [Oracle(right, 0.9, 4, name)]
+    controller = Controller(free, KnownCosts(FLAT), mtp_share=0.1)
+    planning = controller.begin(DraftPrompt(TEXT[:10]), ToySession(1))
+    assert planning.wants_mtp
+    play(planning, FLAT, 14)
+    assert planning.wants_mtp == is_asking
+    without = Controller(free, KnownCosts(FLAT)).begin(DraftPrompt(TEXT[:10]), ToySession(1))
+    assert not without.wants_mtp
