@@ -18,6 +18,7 @@ from edgedec.runtime.sessions.passes import run_passes
 from edgedec.runtime.sessions.token_tree import TokenTree
 from edgedec.runtime.switching.judge import surprise
 from edgedec.runtime.switching.paired_model import PairedModel
+from edgedec.runtime.switching.policy import Model, Signal, make_policy
 from edgedec.runtime.switching.switching import Switching
 
 from ..conftest import ToySession
@@ -159,6 +160,29 @@ def test_replay_gives_the_same_text(setting: str, mode: str, sampling: SamplingC
     replay, _, _ = switched("ead:threshold=0", config, new_policy=lambda: ReplayPolicy.of(log))
     assert replay.token_ids == result.token_ids
     assert replay.origins == result.origins
+
+
+@pytest.mark.parametrize("mode", ["trust", "repair", "verify"])
+def test_the_policy_hears_of_every_row_that_the_target_model_says_a_token_by(mode: str) -> None:
+    setting = f"ead:threshold=2.0,window=3,dwell=2,mode={mode}"
+    policy, heard = make_policy(SwitchConfig.parse(setting)), list[tuple[Model, float]]()
+    observe = policy.observe
+
+    def noted(model: Model, signal: Signal) -> Model:
+        heard.append((model, signal.entropy))
+        return observe(model, signal)
+
+    policy.observe = noted  # type: ignore[method-assign]
+    result, _, _ = switched(setting, GREEDY, copies=False, new_policy=lambda: policy)
+    expected = []
+    for i, tag in enumerate(result.origins, len(PROMPT)):
+        row = rule(VOCAB, 0.0)([*PROMPT, *result.token_ids][:i]).astype(np.float64)
+        log_probs = row - row.max() - np.log(np.exp(row - row.max()).sum())
+        if tag == "target":
+            expected.append(-(np.exp(log_probs) * log_probs).sum() / np.log(2))
+    of_target = [entropy for model, entropy in heard if model is Model.TARGET]
+    assert of_target == pytest.approx(expected, rel=1e-4)
+    assert len(expected) > 5
 
 
 def judged(result: GenerationResult) -> list[tuple[str, float, bool]]:
