@@ -7,13 +7,17 @@ from collections.abc import Sequence
 import pytest
 
 from edgedec.runtime.config import SamplingConfig
+from edgedec.runtime.decoding.cost_book import CostBook
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.model_advisor import ModelAdvisor, ModelPlan, ModelRates
+from edgedec.runtime.decoding.model_choice import ModelChoice
 from edgedec.runtime.drafting.draft_cost import DraftCost
 from edgedec.runtime.drafting.draft_tree import DraftTree
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, ModelDrafting, RoundOutcome
+from edgedec.runtime.drafting.guarded import Guard, GuardedModelDrafting
 from edgedec.runtime.sampling.noise import Noise
-from edgedec.runtime.sessions.passes import Passes
+from edgedec.runtime.sessions.passes import Passes, run_passes
+from edgedec.runtime.sessions.sequence import TokenSequence
 
 from ..conftest import ToySession
 
@@ -320,3 +324,42 @@ def test_what_became_of_drafts_is_learned_of_the_text_they_follow() -> None:
     plans(advisor, 1)
     advisor.learn(ModelPlan(2, 0.2, promised_rate=0.2, free_rate=0.1), 2, 3, 10.0)
     assert rates.levels.rate(1) == pytest.approx((0.9 * 1.5 + 1) / (0.9 * 3 + 1))
+
+
+class Known(CostBook):
+    """Costs of the draft model, which nobody measures."""
+
+    def of(self, role: str, sequence: TokenSequence) -> Passes[CostTable]:
+        return CostTable(dict(OWN_MS))
+        yield
+
+
+@pytest.mark.parametrize(
+    ("n_emitted", "spent_ms", "reads_after"),
+    [(1, 0.0, 4), (2, 0.0, None), (2, 10.0, 4), (2, 5.0, 6)],
+)
+def test_every_model_hears_what_rounds_without_it_brought(
+    n_emitted: int, spent_ms: float, reads_after: int | None
+) -> None:
+    """Of 100 rounds of 10 ms with no model, or with another; it is far behind the text.
+
+    A token takes 10, 5, 10 and 7.5 ms without it, and 5.16 with it, as 25 ms of reading allow for.
+    """
+    far, other = Model(102), Model()
+    models = [("far", far), *([("other", other)] if spent_ms else [])]
+    choice = ModelChoice(
+        [(role, GuardedModelDrafting(Guard(role), model)) for role, model in models],
+        Known(),
+        lambda role, promise: ModelRates(0.9),
+        lambda: 0.0,
+    )
+    other.cost = DraftCost(level_ms=spent_ms)
+    plan = run_passes(choice.plan(CONTEXT, ROOM, TARGET, 0.1))
+    assert plan.levels == (3 if spent_ms else 0)
+    for _ in range(100):
+        choice.learn(plan, 0, n_emitted, 10.0, 10.0)
+    far_advisor = choice._candidates[0].advisor
+    assert far_advisor is not None
+    levels = [plan.levels for plan in plans(far_advisor, 12)]
+    waited = 12 if reads_after is None else reads_after - 2  # the first was asked for above
+    assert levels == [0] * waited + [3] * (12 - waited)
