@@ -15,7 +15,8 @@ _STEP_NODES = 2  # expanded in one pass of the draft model
 _LATER_GAIN = 0.8  # of a drafted level is what a level after it brings on average
 _FIRST_LEVELS = 3  # drafted in an output until most of them hold
 _MARGIN = 1.03  # a draft model must promise this much more than doing without it
-_USUAL_FEED = 2  # tokens of the text a draft model has yet to see in most rounds
+_USUAL_FEED = 2  # tokens of the text a draft model has yet to see where it drafts every round
+_FEW = 16  # such tokens at most that are a part of the round; reading more is an investment
 _STEP_RATE = 0.1  # at which a proposal changes what a step is expected to take
 _MOST_STEP_CHANGE = 1.5  # of one proposal
 _MOST_FREE_GAIN = 1.25  # over plain decoding, in a round that a model that lost is tried again in
@@ -108,10 +109,11 @@ class ModelAdvisor:
         free_rate: tokens per millisecond that the free drafters promise for this round.
         other_rate: that another model promises.
         """
-        best = self._best(room, target, free_rate, self._rates.levels)
+        n_missing = self._model.n_missing(context.tokens)
+        best = self._best(room, target, free_rate, self._rates.levels, n_missing)
         self._levels = self._rates.levels
         if n_predicted := self._model.n_predicted(context.tokens):
-            rough = self._best(room, target, free_rate, self._rates.predicted_levels)
+            rough = self._best(room, target, free_rate, self._rates.predicted_levels, n_missing)
             if self._pays_to_read(n_predicted, room, max(rough.rate, free_rate), best):
                 self._model.read_exactly()
                 self._backoff.reset()
@@ -121,7 +123,7 @@ class ModelAdvisor:
             return ModelPlan()
         best = self._believed(best)
         is_probe = self._backoff.is_probe or self._is_on_trial
-        if is_probe and room.depth >= 2 and self._reads_at_once(context, target):
+        if is_probe and room.depth >= 2 and self._reads_at_once(n_missing, target):
             # Its rates are those of the time it lost; only other tries give new ones.
             if free_rate > _MOST_FREE_GAIN / target.ms(1):
                 self._backoff.wait()
@@ -131,7 +133,7 @@ class ModelAdvisor:
             if self._rates.was_asked and best.rate <= _MARGIN / target.ms(1):
                 self._backoff.lost()  # else nothing would ever say that it has become better
             return ModelPlan()
-        return best if self._pays_to_catch_up(context, room, target, best.rate) else ModelPlan()
+        return best if self._pays_to_catch_up(n_missing, room, target, best.rate) else ModelPlan()
 
     def budget(self, plan: ModelPlan, room: Budget, target: CostTable, n_nodes: int) -> Budget:
         """Returns how much the model may draft: what earns less than it costs is left out."""
@@ -155,6 +157,8 @@ class ModelAdvisor:
         if cost.depth:  # passes that made the tree wide, not deep, are in the rates' favour
             passes_per_level = min((cost.n_levels + 1) / cost.depth, 1.0)
             self._rates.passes_per_level += 0.1 * (passes_per_level - self._rates.passes_per_level)
+        if cost.n_fed > _FEW:
+            self._regret_ms = 0.0  # paid
         self._levels.observe(min(cost.depth, MAX_LEVELS), n_held)
         if n_held > self._most_levels / 2:
             self._most_levels = min(2 * self._most_levels, MAX_LEVELS)
@@ -183,17 +187,27 @@ class ModelAdvisor:
     def drafted_ms(self) -> float:
         """What the latest proposal cost, catching up with much text aside."""
         cost = self._model.cost
-        feed_ms = cost.feed_ms if cost.n_fed <= _USUAL_FEED else 0.0
+        feed_ms = cost.feed_ms if cost.n_fed <= _FEW else 0.0
         return cost.level_ms + feed_ms + cost.other_ms
 
     def _best(
-        self, room: Budget, target: CostTable, free_rate: float, rates: DepthRates
+        self,
+        room: Budget,
+        target: CostTable,
+        free_rate: float,
+        rates: DepthRates,
+        n_missing: int,
     ) -> ModelPlan:
-        """Returns the depth that promises most tokens per millisecond."""
+        """Returns the depth that promises most tokens per millisecond.
+
+        n_missing: tokens that the first level's pass reads as well, if they are few.
+        """
         best = ModelPlan()
+        n_fed = n_missing if 1 <= n_missing <= _FEW else 1
+        feed_ms = self._costs.ms(n_fed) - self._costs.ms(1)
         for levels in range(1, min(self._most_levels, room.depth) + 1):
             n_rows = min(1 + round(_NODES_PER_LEVEL * levels), room.n_nodes + 1)
-            ms = levels * self._rates.passes_per_level * self.step_ms + target.ms(n_rows)
+            ms = levels * self._rates.passes_per_level * self.step_ms + feed_ms + target.ms(n_rows)
             rate = (1 + rates.expected_tokens(levels)) / ms
             if rate > best.rate:
                 best = ModelPlan(levels, rate, promised_rate=rate, free_rate=free_rate)
@@ -216,13 +230,12 @@ class ModelAdvisor:
         n_left = min(room.depth, _HORIZON)
         return self._rough_regret_ms > cost_ms and n_left * saved_ms > cost_ms / 2
 
-    def _reads_at_once(self, context: DraftContext, target: CostTable) -> bool:
+    def _reads_at_once(self, n_missing: int, target: CostTable) -> bool:
         """Whether what it has missed of the text costs too little to be weighed."""
-        n_missing = self._model.n_missing(context.tokens) - _USUAL_FEED
-        return n_missing * self._costs.row_ms_of_many <= _STAKE * target.ms(1)
+        return (n_missing - _USUAL_FEED) * self._costs.row_ms_of_many <= _STAKE * target.ms(1)
 
     def _pays_to_catch_up(
-        self, context: DraftContext, room: Budget, target: CostTable, rate: float
+        self, n_missing: int, room: Budget, target: CostTable, rate: float
     ) -> bool:
         """Whether reading what the draft model has missed is worth it.
 
@@ -231,10 +244,9 @@ class ModelAdvisor:
         ends soon, or that free drafters turn out to follow well, never pays for the reading (ski
         rental).
         """
-        n_missing = self._model.n_missing(context.tokens) - _USUAL_FEED
-        if n_missing <= 0:
+        if n_missing <= _FEW:
             return True
-        cost_ms = n_missing * self._costs.row_ms_of_many
+        cost_ms = (n_missing - _USUAL_FEED) * self._costs.row_ms_of_many
         saved_ms = max(target.ms(1) / max(self._free_gain, 1.0) - 1 / rate, 0.0)  # per token
         if self._model.reads_end_only:
             saved_ms *= _PART_WORTH

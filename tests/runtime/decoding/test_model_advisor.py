@@ -156,9 +156,11 @@ def test_a_step_is_expected_to_take_what_proposals_took() -> None:
 @pytest.mark.parametrize(
     ("cost", "step_ms", "drafted_ms"),
     [
-        # Of few tokens that were fed their pass counts as a step, of many only what came after.
+        # Of two tokens that were fed their pass counts as a step, of few as a part of the round.
         (DraftCost(2, 2.0, 2, 2, 4.0, 2, 1.2), (2.0 + 4.0 + 1.2) / 3, 7.2),
-        (DraftCost(3, 9.0, 2, 2, 4.0, 2, 0.8), (4.0 + 0.8) / 2, 4.8),
+        (DraftCost(3, 9.0, 2, 2, 4.0, 2, 0.8), (4.0 + 0.8) / 2, 13.8),
+        (DraftCost(16, 9.0, 2, 2, 4.0, 2, 0.8), (4.0 + 0.8) / 2, 13.8),
+        (DraftCost(17, 9.0, 2, 2, 4.0, 2, 0.8), (4.0 + 0.8) / 2, 4.8),
         (DraftCost(0, 0.0, 2, 2, 4.0, 2, 0.8), (4.0 + 0.8) / 2, 4.8),
         (DraftCost(1, 2.4, 0, 0, 0.0, 1, 0.0), 2.4, 2.4),
     ],
@@ -278,6 +280,28 @@ def test_a_text_is_read_once_doing_without_has_cost_as_much(
     levels = [plan.levels for plan in plans(advisor, 40, room=Budget(100, depth))]
     waited = 40 if n_rounds is None else n_rounds
     assert levels == [0] * waited + [3] * (40 - waited)
+
+
+@pytest.mark.parametrize(("missing", "feed_ms"), [(0, 0.0), (1, 0.0), (2, 2 / 15), (16, 2.0)])
+def test_few_tokens_to_read_are_a_part_of_what_a_round_promises(
+    missing: int, feed_ms: float
+) -> None:
+    """A model that drafts now and then reads each time what others drafted in between."""
+    plan = advisor_of(Model(missing)).plan(CONTEXT, ROOM, TARGET, 0.1)
+    assert plan.rate == pytest.approx((1 + 0.9 + 0.81 + 0.729) / (6 + feed_ms + 11.75))
+
+
+def test_what_is_read_again_has_to_be_lost_again() -> None:
+    """25 ms were read; a round without saves 4.84, and 10 are for nothing."""
+    model = Model(102)
+    advisor = advisor_of(model)
+    *_, plan = plans(advisor, 4)
+    assert plan.levels == 3
+    for n_fed, n_rounds in ((16, 0), (17, 3)):
+        model.cost = DraftCost(n_fed, 25.0, 2, 2, 4.0, 2)
+        advisor.learn(plan, 3, 4, 4 / plan.promised_rate - 4.0)
+        is_asked = [plan.levels > 0 for plan in plans(advisor, 4)]
+        assert is_asked == [False] * n_rounds + [True] * (4 - n_rounds)
 
 
 def test_where_free_drafts_do_well_reading_saves_less() -> None:
