@@ -23,6 +23,8 @@ _MOST_FREE_GAIN = 1.25  # over plain decoding, in a round that a model that lost
 _HORIZON = 128  # tokens over which catching up with the text has to pay
 _FIRST_GAIN = 1.3  # taken for granted when an output starts
 _STAKE = 1.0  # plain steps' time that catching up may cost on trust alone
+_SURE_GAIN = 2.0  # of its cost reading has to promise to be done before as much was lost without
+_MOST_LOSS = 0.05  # of plain decoding's time that reading may cost beyond what was saved before
 _PART_WORTH = 0.3  # of the usual gain is what a draft model brings that reads only the text's end
 _READ_MARGIN = 1.15  # so much more must drafts promise once a predicted text is computed
 _FIRST_REST, _LONGEST_REST = 8, 128  # rounds a draft model that lost is left alone
@@ -50,6 +52,7 @@ class ModelRates:
     levels: of drafts after a text that it computed; predicted_levels: after one that was predicted
     for it. step_scale: milliseconds of a step over those of a pass in its cost table.
     passes_per_level: passes that a level of a tree takes; fewer than one where guesses were right.
+    free_gain: over plain decoding, of rounds without it.
     """
 
     def __init__(self, acceptance: float = _PRIOR) -> None:
@@ -57,6 +60,7 @@ class ModelRates:
         self.levels, self.predicted_levels = (DepthRates(acceptance, MAX_LEVELS) for _ in range(2))
         self.step_scale = 1.0
         self.passes_per_level = 1.0
+        self.free_gain = 1.0
         self._n_proposals = 0
 
     @property
@@ -78,18 +82,19 @@ class ModelRates:
 class ModelAdvisor:
     """Weighs the draft model against doing without it, in one request.
 
-    costs: of passes of the draft model.
+    costs: of passes of the draft model. saved_ms: by this request so far, against plain decoding.
     """
 
     def __init__(self, model: ModelDrafting, costs: CostTable, rates: ModelRates) -> None:
         self._model = model
         self._costs = costs
         self._rates = rates
+        self.saved_ms = 0.0
         self._backoff = Backoff(_FIRST_REST, _LONGEST_REST)
         self._regret_ms = 0.0  # lost so far by doing without the draft model
         self._rough_regret_ms = 0.0  # lost so far by what it has not read, but was predicted
         self._levels = rates.levels
-        self._free_gain = 1.0  # over plain decoding, of rounds without it
+        self._free_gain = rates.free_gain
         self._gain = _FIRST_GAIN  # of rounds with it, over what doing without it promised
         self._most_levels = _FIRST_LEVELS
         self._is_on_trial = False  # the latest probe won
@@ -176,6 +181,7 @@ class ModelAdvisor:
     def learn_without(self, gain: float) -> None:
         """Takes in a round without it. gain: tokens per millisecond over plain decoding's."""
         self._free_gain += 0.1 * (gain - self._free_gain)
+        self._rates.free_gain += 0.01 * (gain - self._rates.free_gain)
         self._levels.trust.forget()
 
     @property
@@ -242,7 +248,8 @@ class ModelAdvisor:
         What it would save over what may be left of the output has to exceed half of that cost.
         And the cost, but for a small stake, has to be lost already by not having it: a text that
         ends soon, or that free drafters turn out to follow well, never pays for the reading (ski
-        rental).
+        rental); but for a model that other texts have shown to save much. Nor may the whole become
+        slower than plain decoding, should nothing come of it.
         """
         if n_missing <= _FEW:
             return True
@@ -253,4 +260,7 @@ class ModelAdvisor:
         self._regret_ms += saved_ms
         n_left = min(room.depth, _HORIZON)
         is_lost = self._regret_ms > cost_ms - _STAKE * target.ms(1)
-        return is_lost and n_left * saved_ms > cost_ms / 2
+        is_sure = self._rates.was_asked and n_left * saved_ms > _SURE_GAIN * cost_ms
+        is_affordable = cost_ms < self.saved_ms + _MOST_LOSS * n_left * target.ms(1)
+        pays = n_left * saved_ms > cost_ms / 2
+        return (is_sure or is_lost) and is_affordable and pays

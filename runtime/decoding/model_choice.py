@@ -39,6 +39,7 @@ class ModelChoice:
         self._costs = costs
         self._rates_of = rates_of
         self._clock = clock
+        self._proposed_ms = 0.0  # what the latest proposal took
         self._chosen = self._candidates[0] if models else None
 
     @property
@@ -84,7 +85,8 @@ class ModelChoice:
         budget = self._chosen.advisor.budget(plan, room, target, n_nodes)
         drafting, started_s = self._chosen.drafting, self._clock()
         tree = yield from drafting.propose(context, budget)
-        drafting.drafting.cost.takes_in_all(1000 * (self._clock() - started_s))
+        self._proposed_ms = 1000 * (self._clock() - started_s)
+        drafting.drafting.cost.takes_in_all(self._proposed_ms)
         return tree, budget
 
     def learn(
@@ -94,9 +96,11 @@ class ModelChoice:
 
         plain_ms: what plain decoding takes for a token.
         """
+        all_ms = verify_ms + (self._proposed_ms if plan.levels else 0.0)
         for candidate in self._candidates:
             if (advisor := candidate.advisor) is None:
                 continue
+            advisor.saved_ms += n_emitted * plain_ms - all_ms
             if plan.levels and candidate is self._chosen:
                 advisor.learn(plan, n_held, n_emitted, verify_ms)
             else:

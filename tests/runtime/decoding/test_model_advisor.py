@@ -2,70 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
-from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.decoding.cost_book import CostBook
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.model_advisor import ModelAdvisor, ModelPlan, ModelRates
 from edgedec.runtime.decoding.model_choice import ModelChoice
 from edgedec.runtime.drafting.draft_cost import DraftCost
-from edgedec.runtime.drafting.draft_tree import DraftTree
-from edgedec.runtime.drafting.drafter import Budget, DraftContext, ModelDrafting, RoundOutcome
+from edgedec.runtime.drafting.drafter import Budget
 from edgedec.runtime.drafting.guarded import Guard, GuardedModelDrafting
-from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sessions.passes import Passes, run_passes
 from edgedec.runtime.sessions.sequence import TokenSequence
 
-from ..conftest import ToySession
+from .advisor_toys import CONTEXT, OWN_MS, ROOM, TARGET, Model, advisor_of, plans
 
-TARGET = CostTable({1: 10.0, 2: 10.5, 4: 11.0, 8: 14.0, 16: 23.0})
-OWN_MS = {1: 2.0, 16: 4.0}  # 0.25 ms for a row of many
-ROOM = Budget(100, 100)
-CONTEXT = DraftContext([1, 2, 3], 2, SamplingConfig(), Noise(0))
 NOTHING = ModelPlan()
-
-
-class Model(ModelDrafting):
-    """A draft model of which only what the advice asks for is known."""
-
-    sequence = ToySession(1)
-    cost = DraftCost()
-    reads_end_only = False
-
-    def __init__(self, missing: int = 0, predicted: int = 0) -> None:
-        self.missing, self.predicted = missing, predicted
-        self.n_read = 0
-
-    def n_missing(self, tokens: Sequence[int]) -> int:
-        return self.missing
-
-    def n_predicted(self, tokens: Sequence[int]) -> int:
-        return self.predicted
-
-    def read_exactly(self) -> None:
-        self.n_read += 1
-
-    def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:
-        raise NotImplementedError
-
-    def observe(self, context: DraftContext, outcome: RoundOutcome) -> None: ...
-
-    def end(self, tokens: Sequence[int]) -> None: ...
-
-
-def advisor_of(
-    model: Model | None = None, acceptance: float = 0.9, own_ms: dict[int, float] = OWN_MS
-) -> ModelAdvisor:
-    return ModelAdvisor(model or Model(), CostTable(dict(own_ms)), ModelRates(acceptance))
-
-
-def plans(
-    advisor: ModelAdvisor, n: int, free_rate: float = 0.1, room: Budget = ROOM
-) -> list[ModelPlan]:
-    return [advisor.plan(CONTEXT, room, TARGET, free_rate) for _ in range(n)]
 
 
 def lose(advisor: ModelAdvisor) -> None:
@@ -258,85 +209,6 @@ def test_a_known_model_whose_plans_do_not_pay_is_asked_for_now_and_then() -> Non
     assert [plan.is_probe for plan in found] == [False] * 9 + [True]
 
 
-@pytest.mark.parametrize(
-    ("missing", "reads_end_only", "depth", "n_rounds"),
-    [
-        (2, False, 100, 0),
-        (50, False, 100, 0),  # 12 ms, of which 10 are for nothing; a round saves 4.84
-        (102, False, 100, 3),  # 25 ms
-        (102, True, 100, 10),  # a round saves 1.45
-        (102, False, 2, None),  # two tokens never bring half of 25 ms
-        (602, False, 10, None),  # ten bring 48, less than half of 150
-        (602, False, 16, 28),
-        (100_000, False, 10**9, None),  # nothing is expected of more than 128 tokens
-    ],
-)
-def test_a_text_is_read_once_doing_without_has_cost_as_much(
-    missing: int, reads_end_only: bool, depth: int, n_rounds: int | None
-) -> None:
-    model = Model(missing)
-    model.reads_end_only = reads_end_only
-    advisor = advisor_of(model)
-    levels = [plan.levels for plan in plans(advisor, 40, room=Budget(100, depth))]
-    waited = 40 if n_rounds is None else n_rounds
-    assert levels == [0] * waited + [3] * (40 - waited)
-
-
-@pytest.mark.parametrize(("missing", "feed_ms"), [(0, 0.0), (1, 0.0), (2, 2 / 15), (16, 2.0)])
-def test_few_tokens_to_read_are_a_part_of_what_a_round_promises(
-    missing: int, feed_ms: float
-) -> None:
-    """A model that drafts now and then reads each time what others drafted in between."""
-    plan = advisor_of(Model(missing)).plan(CONTEXT, ROOM, TARGET, 0.1)
-    assert plan.rate == pytest.approx((1 + 0.9 + 0.81 + 0.729) / (6 + feed_ms + 11.75))
-
-
-def test_what_is_read_again_has_to_be_lost_again() -> None:
-    """25 ms were read; a round without saves 4.84, and 10 are for nothing."""
-    model = Model(102)
-    advisor = advisor_of(model)
-    *_, plan = plans(advisor, 4)
-    assert plan.levels == 3
-    for n_fed, n_rounds in ((16, 0), (17, 3)):
-        model.cost = DraftCost(n_fed, 25.0, 2, 2, 4.0, 2)
-        advisor.learn(plan, 3, 4, 4 / plan.promised_rate - 4.0)
-        is_asked = [plan.levels > 0 for plan in plans(advisor, 4)]
-        assert is_asked == [False] * n_rounds + [True] * (4 - n_rounds)
-
-
-def test_where_free_drafts_do_well_reading_saves_less() -> None:
-    advisor = advisor_of(Model(102))
-    for _ in range(100):
-        advisor.learn_without(1.5)
-    # 10 / 1.5 ms a token without it, 5.16 with it: ten rounds for the 15 ms that are not for free.
-    levels = [plan.levels for plan in plans(advisor, 12)]
-    assert levels == [0] * 9 + [3] * 3
-
-
-@pytest.mark.parametrize(
-    ("free_rate", "depth", "n_rounds"),
-    [
-        (0.1, 100, 3),  # a token takes 10 ms without it, 5.94 with it
-        (0.15, 100, 14),  # 6.67
-        (0.18, 100, None),  # 5.56
-        (0.1, 3, 3),
-        (0.1, 1, None),  # one token never brings half of what reading takes
-    ],
-)
-def test_what_was_predicted_is_computed_once_doing_without_has_cost_as_much(
-    free_rate: float, depth: int, n_rounds: int | None
-) -> None:
-    """40 rows take 10 ms. Drafts after what was predicted never hold."""
-    rates, model = ModelRates(0.9), Model(predicted=40)
-    for _ in range(60):
-        rates.predicted_levels.observe(3, 0)
-    advisor = ModelAdvisor(model, CostTable(dict(OWN_MS)), rates)
-    levels = [plan.levels for plan in plans(advisor, 16, free_rate, Budget(100, depth))]
-    waited = 16 if n_rounds is None else n_rounds - 1
-    assert levels == [0] * waited + [3] * (16 - waited)
-    assert model.n_read == 16 - waited
-
-
 def test_what_became_of_drafts_is_learned_of_the_text_they_follow() -> None:
     rates, model = ModelRates(0.5), Model(predicted=1000)
     advisor = ModelAdvisor(model, CostTable(dict(OWN_MS)), rates)
@@ -384,6 +256,7 @@ def test_every_model_hears_what_rounds_without_it_brought(
         choice.learn(plan, 0, n_emitted, 10.0, 10.0)
     far_advisor = choice._candidates[0].advisor
     assert far_advisor is not None
+    assert far_advisor.saved_ms == pytest.approx(100 * (10.0 * n_emitted - 10.0))
     levels = [plan.levels for plan in plans(far_advisor, 12)]
     waited = 12 if reads_after is None else reads_after - 2  # the first was asked for above
     assert levels == [0] * waited + [3] * (12 - waited)
