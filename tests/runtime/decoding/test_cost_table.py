@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from edgedec.runtime.decoding.cost_table import ROWS, CostTable
 from edgedec.runtime.sessions.passes import run_passes
+from edgedec.runtime.sessions.prefill import feed
 
 from ..conftest import ToySession
 
@@ -40,6 +42,79 @@ def test_a_disturbed_pass_moves_the_table_little() -> None:
     table = CostTable(dict(FLAT))
     table.observe(1, 10_000.0)
     assert table.ms(4) < 11.0 * 1.05
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "share", "row_ms"),
+    [
+        # change ** 0.3 for the size itself; fewer rows never cost more, more never less.
+        (1, 1.2, {1: 10.0 * 1.2**0.3, 2: 12.0, 4: 13.0, 8: 20.0}),
+        (1, 1.5, {1: 10.0 * 1.5**0.3, 2: 12.0, 4: 13.0, 8: 20.0}),
+        (4, 1.4, {1: 10.0, 2: 12.0, 4: 13.0 * 1.4**0.3, 8: 20.0}),
+        (4, 0.7, {1: 10.0, 2: 13.0 * 0.7**0.3, 4: 13.0 * 0.7**0.3, 8: 20.0}),
+        (2, 0.1, {1: 10.0, 2: 12.0 / 1.5**0.3, 4: 13.0, 8: 20.0}),
+        (3, 1.5, {1: 10.0, 2: 12.0 * 1.5**0.15, 4: 13.0 * 1.5**0.15, 8: 20.0}),
+        (9, 1.5, {1: 10.0, 2: 12.0, 4: 13.0, 8: 20.0 * 1.5**0.3}),
+    ],
+)
+def test_what_one_pass_teaches(n_rows: int, share: float, row_ms: dict[int, float]) -> None:
+    table = CostTable({1: 10.0, 2: 12.0, 4: 13.0, 8: 20.0})
+    before = table.ms(n_rows)
+    table.observe(n_rows, share * before)
+    assert table.row_ms == pytest.approx(row_ms)
+    assert table.scale == pytest.approx(max(share, 1 / 1.5) ** 0.05)
+    assert table.scaled(2.0).row_ms == pytest.approx(
+        {m: 2 * table.scale * ms for m, ms in row_ms.items()}
+    )
+
+
+def test_no_size_costs_less_than_the_first() -> None:
+    table = CostTable({1: 10.0, 2: 10.1, 4: 10.2})
+    table.observe(4, 1.0)
+    assert table.row_ms == pytest.approx({1: 10.0, 2: 10.0, 4: 10.0})
+    table.observe(1, 12.0)
+    assert table.row_ms[1] == table.row_ms[2] == table.row_ms[4] > 10.0
+
+
+def test_of_one_size_all_cost_the_same() -> None:
+    assert CostTable({4: 10.0}).ms(9) == 10.0
+
+
+@pytest.mark.parametrize("is_steady", [(True, True), (True, False), (False, True)])
+def test_the_mean_of_two_measurements_is_steady_if_both_were(is_steady: tuple[bool, bool]) -> None:
+    one, other = (CostTable({1: 10.0}, steady) for steady in is_steady)
+    assert one.merged(other).is_steady == all(is_steady)
+
+
+@pytest.mark.parametrize(("room", "sizes"), [(256, ROWS), (6, (1, 2, 3, 4, 6)), (5, (1, 2, 3, 4))])
+def test_sizes_that_the_context_has_no_room_for_are_left_out(
+    room: int, sizes: tuple[int, ...]
+) -> None:
+    session = ToySession(997, context=room + 3)
+    run_passes(feed(session, [1, 2, 3]))
+    assert tuple(run_passes(CostTable.measure(session)).row_ms) == sizes
+    assert session.tokens == [1, 2, 3]
+
+
+@pytest.mark.robustness
+@pytest.mark.parametrize(
+    ("row_ms", "is_sane"),
+    [
+        ({1: 999_999.0, 4096: 0.001}, True),
+        ({1: 1e6}, False),
+        ({1: 0.0}, False),
+        ({0: 1.0}, False),
+        ({1: 1.0, 4097: 2.0}, False),
+    ],
+)
+def test_costs_that_cannot_be_are_measured_anew(
+    row_ms: dict[int, float], is_sane: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "costs.json"
+    CostTable(row_ms).save(path, "f")
+    found = CostTable.load(path, "f")
+    assert (found is not None) == is_sane
+    assert found is None or found.row_ms == row_ms
 
 
 @pytest.mark.robustness
