@@ -42,10 +42,6 @@ class DecisionLog:
 
     tallies: dict[str, _Tally] = field(default_factory=dict)
 
-    def clear(self) -> None:
-        """A new output starts."""
-        self.tallies.clear()
-
     def add(self, decision: Decision, n_accepted: int, ms: float) -> None:
         """Takes in a round that accepted ``n_accepted`` drafted tokens in ``ms``."""
         tally = self.tallies.setdefault(decision.kind, _Tally())

@@ -36,6 +36,18 @@ def test_heads_that_become_right_are_asked_again() -> None:
     assert all(asked(rest, [1] * 300)[-100:])
 
 
+def test_they_rest_once_the_mean_of_late_is_below_their_share() -> None:
+    """0.25 * 0.9**15 = 0.051, 0.25 * 0.9**16 = 0.046."""
+    assert asked(MtpRest(0.05), [0] * 17) == [True] * 16 + [False]
+
+
+def test_the_next_rest_is_short_again_if_they_were_worth_more_than_at_first() -> None:
+    rest = MtpRest(0.05)
+    assert asked(rest, [0] * (16 + 17 + 16 + 33)).count(True) == 32
+    found = asked(rest, [1] + [0] * 60)
+    assert found == [True] * 19 + [False] * 17 + [True] * 16 + [False] * 9
+
+
 @pytest.mark.parametrize("share", [0.0, 0.3])
 def test_what_they_take_decides(share: float) -> None:
     """A draft that holds every fourth round is worth a twentieth of a pass, but not a third."""
