@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from edgedec.runtime.config import SamplingConfig
+from edgedec.runtime.config.speculation import SpeculationConfig
 from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree, SiblingKind
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt
@@ -55,3 +58,29 @@ def test_a_single_drawn_tree_stays_as_it_was_drawn() -> None:
     drawn.add(5, ROOT, 0.5, "a")
     drafters = [ToyDrafter([], growing(drawn)), ToyDrafter([], growing(DraftTree()))]
     assert propose(FixedPlanner(drafters, Budget(4, 4)), Budget(4, 4)) is drawn
+
+
+@pytest.mark.parametrize(
+    ("asked", "n_nodes", "depth"),
+    [
+        (SpeculationConfig(), 4, 6),
+        (SpeculationConfig(draft_len=2), 2, 6),
+        (SpeculationConfig(draft_len=9), 9, 9),
+        (SpeculationConfig(draft_len=9, depth=3), 9, 3),
+        (SpeculationConfig(draft_len=60, depth=60), 40, 30),
+    ],
+)
+def test_what_a_request_asks_for_bounds_what_is_drafted(
+    asked: SpeculationConfig, n_nodes: int, depth: int
+) -> None:
+    seen: list[Budget] = []
+
+    def grow(rng: np.random.Generator, truth: Sequence[int], budget: Budget) -> DraftTree:
+        seen.append(budget)
+        return DraftTree()
+
+    planner = FixedPlanner([ToyDrafter([], grow)], Budget(4, 6), "lookup")
+    planning = planner.begin(DraftPrompt(CONTEXT.tokens), ToySession(9))
+    run_passes(planning.propose(replace(CONTEXT, speculation=asked), Budget(40, 30)))
+    assert seen == [Budget(n_nodes, depth)]
+    assert planning.explain() == ["lookup: at most 4 drafted tokens every round, 6 deep"]
