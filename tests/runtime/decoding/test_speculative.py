@@ -13,12 +13,18 @@ from hypothesis import strategies as st
 
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
-from edgedec.runtime.decoding.planner import FixedPlanner
+from edgedec.runtime.decoding.planner import (
+    FixedPlanner,
+    FixedPlanning,
+    Planning,
+    RoundTimings,
+)
 from edgedec.runtime.decoding.speculative import Speculative
 from edgedec.runtime.decoding.verifiers import VERIFIERS
 from edgedec.runtime.drafting.draft_tree import DraftTree, SiblingKind
-from edgedec.runtime.drafting.drafter import Budget, DraftContext
+from edgedec.runtime.drafting.drafter import Budget, DraftContext, RoundOutcome
 from edgedec.runtime.sampling.sampling import History
+from edgedec.runtime.sessions.turns import BusyClock
 
 from ..conftest import ToySession
 from ..draft_toys import (
@@ -303,6 +309,48 @@ def test_pieces_tell_where_tokens_came_from() -> None:
     assert tuple(piece.origin for piece in pieces) == stream.result.origins
     assert stream.result.origins == ("target", "toy", "toy", "toy", "toy", "target")
     assert stream.result.to_dict()["origins"] == list(stream.result.origins)
+
+
+class Ticking(BusyClock):
+    """Reads 0, 1, 3, 6, 10 ... ms: each reading is a millisecond later after the last one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_read = 0
+
+    def now_s(self) -> float:
+        self.n_read += 1
+        return self.n_read * (self.n_read - 1) / 2000
+
+
+def test_what_rounds_take_is_told_the_planner_and_summed() -> None:
+    """A round reads the clock three times: at first, before its pass, and once it has its rows."""
+    seen: list[RoundTimings | None] = []
+
+    class Listening(FixedPlanner):
+        def begin(self, *args: Any) -> Planning:
+            planning, observe = super().begin(*args), FixedPlanning.observe
+
+            def listen(
+                context: DraftContext, outcome: RoundOutcome, timings: RoundTimings | None
+            ) -> None:
+                seen.append(timings)
+                observe(planning, context, outcome, timings)
+
+            planning.observe = listen  # type: ignore[method-assign]
+            return planning
+
+    strategy = Speculative(Listening([ToyDrafter([], nothing)], Budget(6, 4)))
+    stream = open_stream(ToySession(VOCAB), PROMPT, GenerationConfig(max_new_tokens=4), strategy)
+    stream._state.clock = Ticking()
+    list(stream)
+    first, *rounds = seen
+    assert first is None, "the prompt's pass gave that token"
+    assert [(t.draft_ms, t.verify_ms) for t in rounds if t is not None] == [
+        pytest.approx((n, n + 1)) for n in (1, 4, 7)
+    ]
+    stats = stream.result.stats
+    assert (stats.draft_ms, stats.verify_ms) == pytest.approx((1 + 4 + 7, 2 + 5 + 8))
 
 
 def test_closing_reaches_the_drafters() -> None:
