@@ -1,0 +1,50 @@
+"""Notes which tests reach which line, and how long each takes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+NAME = "lines.json"
+
+
+class Reach:
+    """Part of a test session that is watched by coverage."""
+
+    def __init__(self, config: pytest.Config, files: list[Path], keep: Path) -> None:
+        import coverage
+
+        self._path = keep / NAME
+        self._coverage = coverage.Coverage(
+            data_file=str(keep / ".coverage"), include=[str(file) for file in files]
+        )
+        self._coverage.erase()
+        self._coverage.start()
+        self._seconds: dict[str, float] = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        self._coverage.switch_context(item.nodeid)
+        started_s = time.perf_counter()
+        result = yield
+        self._seconds[item.nodeid] = time.perf_counter() - started_s
+        self._coverage.switch_context("between tests")
+        return result
+
+    def pytest_sessionfinish(self) -> None:
+        self._coverage.stop()
+        self._coverage.save()
+        data = self._coverage.get_data()
+        lines = {
+            file: {
+                line: [test for test in tests if test in self._seconds]
+                for line, tests in data.contexts_by_lineno(file).items()
+            }
+            for file in data.measured_files()
+        }
+        document = {"lines": lines, "seconds": self._seconds}
+        self._path.write_text(json.dumps(document), encoding="utf-8")

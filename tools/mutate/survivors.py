@@ -1,0 +1,213 @@
+"""Runs the tests that reach a changed place, each time in a fork of the session."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import gc
+import json
+import os
+import signal
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _pytest.runner import runtestprotocol
+from places import Place, mutant, places
+from reach import NAME
+
+PASSED, FAILED, NOT_CHANGED, BROKEN = range(4)
+OUTCOMES = {PASSED: "survived", FAILED: "killed", NOT_CHANGED: "not changed", BROKEN: "broken"}
+_PATIENCE_S = 20.0  # beyond four times what the tests took
+
+
+class Survivors:
+    """A test session in which nothing is run but what decides about changed places."""
+
+    def __init__(self, config: pytest.Config, files: list[Path], keep: Path) -> None:
+        document = json.loads((keep / NAME).read_text(encoding="utf-8"))
+        self._lines: dict[str, dict[str, list[str]]] = document["lines"]
+        self._seconds: dict[str, float] = document["seconds"]
+        self._files = files
+        self._keep = keep
+        self._shard, self._n_shards = map(int, config.getoption("shard").split("/"))
+        self._slowest: float = config.getoption("slowest")
+        self._most_seconds: float = config.getoption("seconds")
+        self._items: dict[str, pytest.Item] = {}
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        self._items = {item.nodeid: item for item in session.items}
+        for test in self._unfit():
+            del self._items[test]
+        jobs = list(self._jobs())
+        path = self._keep / f"survivors-{self._shard}.jsonl"
+        with path.open("a", encoding="utf-8") as results:
+            for n, (file, number, place) in enumerate(jobs):
+                record = self._judge(file, number, place)
+                results.write(json.dumps(record) + "\n")
+                results.flush()
+                if n % 100 == 0:
+                    print(f"{n} of {len(jobs)} places", file=sys.__stderr__, flush=True)
+        return True
+
+    def _unfit(self) -> set[str]:
+        """Returns tests that are slow, unknown, or fail in a fork of this session as it is."""
+        path = self._keep / "unfit.json"
+        if path.exists():
+            return set(json.loads(path.read_text(encoding="utf-8"))) & self._items.keys()
+        found = {t for t in self._items if not self._seconds.get(t, 1e9) < self._slowest}
+        by_file: dict[str, list[str]] = {}
+        for test in self._items.keys() - found:
+            by_file.setdefault(test.split("::")[0], []).append(test)
+        left = list(by_file.values())
+        while left:
+            tests = left.pop()
+            if self._run(tests, lambda: True) == OUTCOMES[PASSED]:
+                continue
+            if len(tests) == 1:
+                found.add(tests[0])
+            else:
+                left += [tests[: len(tests) // 2], tests[len(tests) // 2 :]]
+        path.write_text(json.dumps(sorted(found)), encoding="utf-8")
+        return found
+
+    def _jobs(self) -> Iterator[tuple[Path, int, Place]]:
+        """Yields the places of this shard that nobody has judged yet."""
+        judged = {
+            (record["file"], record["number"])
+            for path in self._keep.glob("survivors-*.jsonl")
+            for record in map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        }
+        jobs = [
+            (file, number, place)
+            for file in self._files
+            for number, place in enumerate(places(file.read_text(encoding="utf-8")))
+        ]
+        for n, (file, number, place) in enumerate(jobs):
+            if n % self._n_shards == self._shard and (str(file), number) not in judged:
+                yield file, number, place
+
+    def _judge(self, file: Path, number: int, place: Place) -> dict[str, Any]:
+        """Returns what became of one place."""
+        tests = self._tests_of(file, place)
+        outcome = "not reached"
+        if tests:
+            outcome = self._run(tests, lambda: apply(file, number, place))
+        return {
+            "file": str(file),
+            "number": number,
+            **place._asdict(),
+            "n_tests": len(tests),
+            "outcome": outcome,
+        }
+
+    def _tests_of(self, file: Path, place: Place) -> list[str]:
+        """Returns the tests that reach a place, or use a constant, the quickest first."""
+        lines = [place.line]
+        if place.within.startswith("="):
+            text = file.read_text(encoding="utf-8").splitlines()
+            lines = [n for n, line in enumerate(text, 1) if place.within[1:] in line]
+        reached = self._lines.get(str(file), {})
+        tests = {test for n in lines for test in reached.get(str(n), [])} & self._items.keys()
+        found, seconds = [], 0.0
+        for test in sorted(tests, key=lambda test: (self._seconds[test], test)):
+            seconds += self._seconds[test]
+            if seconds > self._most_seconds:
+                break
+            found.append(test)
+        return found
+
+    def _run(self, tests: list[str], change: Callable[[], bool]) -> str:
+        """Returns what tests said after a change, which no other run sees."""
+        most_s = _PATIENCE_S + 4 * sum(self._seconds[test] for test in tests)
+        if (process := os.fork()) == 0:
+            code = BROKEN
+            try:
+                os.setpgid(0, 0)
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, 1)
+                os.dup2(nowhere, 2)
+                code = self._first_failure(tests) if change() else NOT_CHANGED
+            finally:
+                os._exit(code)
+        return wait(process, most_s)
+
+    def _first_failure(self, tests: list[str]) -> int:
+        items = [self._items[test] for test in tests]
+        for item, after in zip(items, [*items[1:], None], strict=True):
+            item._initrequest()  # type: ignore[attr-defined]
+            if any(report.failed for report in runtestprotocol(item, False, after)):
+                return FAILED
+        return PASSED
+
+
+def wait(process: int, most_s: float) -> str:
+    """Returns how a fork ended; one that takes longer is killed with all it started."""
+    end_s = time.monotonic() + most_s
+    while time.monotonic() < end_s:
+        ended, status = os.waitpid(process, os.WNOHANG)
+        if ended:
+            return OUTCOMES.get(os.waitstatus_to_exitcode(status), OUTCOMES[BROKEN])
+        time.sleep(0.005)
+    with contextlib.suppress(OSError):
+        os.killpg(process, signal.SIGKILL)
+    os.waitpid(process, 0)
+    return "no end"
+
+
+def apply(file: Path, number: int, place: Place) -> bool:
+    """Changes a place in this process, wherever what it belongs to is known; says whether it did.
+
+    Functions get other code, so that whoever holds one has it changed; constants are changed under
+    their name in every module that has them.
+    """
+    tree = mutant(file.read_text(encoding="utf-8"), number)
+    if place.within.startswith("="):
+        return _apply_constant(file, tree, place.within[1:])
+    changed = compile(tree, str(file), "exec", dont_inherit=True)
+    made = {code.co_firstlineno: code for code in _codes(changed, place.within)}
+    is_done = False
+    for thing in gc.get_objects():
+        if not isinstance(thing, types.FunctionType):
+            continue
+        own = thing.__code__
+        if own.co_qualname != place.within or Path(own.co_filename).resolve() != file:
+            continue
+        code = made.get(own.co_firstlineno)
+        if code is not None and code.co_freevars == own.co_freevars:
+            thing.__code__ = code
+            is_done = True
+    return is_done
+
+
+def _codes(code: types.CodeType, name: str) -> Iterator[types.CodeType]:
+    for part in code.co_consts:
+        if isinstance(part, types.CodeType):
+            if part.co_qualname == name:
+                yield part
+            else:
+                yield from _codes(part, name)
+
+
+def _apply_constant(file: Path, tree: ast.Module, name: str) -> bool:
+    for node in tree.body:
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        if isinstance(target, ast.Name) and target.id == name:
+            value = ast.Expression(node.value)  # type: ignore[attr-defined]
+            break
+    else:
+        return False
+    modules = [m for m in list(sys.modules.values()) if isinstance(m, types.ModuleType)]
+    own = [m for m in modules if Path(getattr(m, "__file__", None) or ".").resolve() == file]
+    if not own:
+        return False
+    before = getattr(own[0], name)
+    after = eval(compile(value, str(file), "eval"), dict(vars(own[0])))
+    for module in own if name.startswith("_") else modules:
+        if vars(module).get(name) is before:
+            setattr(module, name, after)
+    return True
