@@ -96,3 +96,30 @@ def test_what_comes_true_is_believed_and_what_does_not_is_not() -> None:
             drafting.observe(context, outcome_of(tree, [0, 9] if is_right else [9]))
         found = drafter.rates.probability(0.5, 0)
         assert found > 0.9 if is_right else found < 0.2
+
+
+@pytest.mark.parametrize(
+    ("came", "right", "wrong"),
+    [
+        # Two classes for a depth, the likeliest token and the others; from the fourth on one pair.
+        ([0], {0}, {1, 2, 3}),
+        ([1], {1}, {0}),
+        ([0, 10, 20, 30, 40], {0, 2, 4, 6}, {1, 3, 5, 7}),
+        ([0, 10, 20, 30, 42], {0, 2, 4, 7}, {1, 3, 5, 6}),
+    ],
+)
+def test_what_becomes_of_drafts_is_told_apart_by_depth_and_rank(
+    came: list[int], right: set[int], wrong: set[int]
+) -> None:
+    drafter = Mtp(True)
+    drafting = drafter.begin(DraftPrompt(TEXT))
+    rows = said(1)
+    five = MtpRows(np.arange(0, 50, 10)[None, :, None] + np.arange(8), rows.log_probs[:, [0] * 5])
+    drafting.observe(context_of(TEXT), replace(outcome_of(DraftTree(), [7]), mtp=five))
+    context = context_of([*TEXT, 7])
+    tree = drafting.propose(context, Budget(40, 8))
+    assert max(node.depth for node in tree.nodes) == 5
+    drafting.observe(context, outcome_of(tree, [*came, 9]))
+    found = [drafter.rates.probability(0.01, kind) / 0.01 for kind in range(8)]
+    assert {kind for kind in range(8) if found[kind] > 1.0001} == right
+    assert {kind for kind in range(8) if found[kind] < 0.9999} == wrong

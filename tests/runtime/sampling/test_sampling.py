@@ -121,6 +121,12 @@ def test_boundary_ties_keep_lowest_ids() -> None:
     assert flat.ids.tolist() == [0, 1, 2, 3, 4]
 
 
+def test_scores_may_be_as_large_as_numbers_are() -> None:
+    for offset in (0.0, 1e4, -1e4):
+        survivors = Survivors(np.arange(2), np.array([offset, offset - np.log(3)]))
+        assert survivors.probs() == pytest.approx([0.75, 0.25])
+
+
 def test_one_survivor_is_always_drawn() -> None:
     row = np.full(50, -np.inf, np.float32)
     row[33] = -5.0
