@@ -162,6 +162,59 @@ def test_ids_without_a_token_are_never_allowed(tokenizer: Tokenizer) -> None:
     assert row.sum() > 200
 
 
+class Doubled:
+    """A tokenizer whose tokens are each there twice, the second time behind all others."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.encode = tokenizer.encode
+        self._spellings = tokenizer.spellings()
+        self.n_tokens = tokenizer.vocab_size
+
+    def spellings(self) -> dict[int, bytes | str]:
+        seconds = {self.n_tokens + token: text for token, text in self._spellings.items()}
+        return {**self._spellings, **seconds}
+
+
+def test_tokens_that_are_spelt_alike_are_allowed_alike(tokenizer: Tokenizer) -> None:
+    doubled: Any = Doubled(tokenizer)
+    n = doubled.n_tokens
+    mask = Grammars(doubled, 2 * n).mask(LANGUAGES["regex"], STOPS)
+    alone = mask_of(tokenizer, LANGUAGES["regex"])
+    for token in tokenizer.encode("d"):
+        row = mask.row_after(())
+        np.testing.assert_array_equal(row[:n], alone.row_after(()))
+        np.testing.assert_array_equal(row[:n], row[n:])
+        assert row.any()
+        mask.accept(n + token)
+        alone.accept(token)
+    np.testing.assert_array_equal(mask.row_after(())[:n], alone.row_after(()))
+
+
+def test_the_latest_eight_grammars_stay_compiled(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[str] = []
+    compile_it = Grammars._compile
+
+    def watched(self: Grammars, kind: str, text: str) -> Any:
+        compiled.append(text)
+        return compile_it(self, kind, text)
+
+    monkeypatch.setattr(Grammars, "_compile", watched)
+    grammars = Grammars(tokenizer, tokenizer.vocab_size)
+    for text in "abcdefghaib":  # a is used again before the ninth comes
+        assert grammars.mask(GenerationConfig(regex=text), STOPS) is not None
+    assert "".join(compiled) == "abcdefghib"
+
+
+def test_after_a_stop_token_a_mask_begins_again(tokenizer: Tokenizer) -> None:
+    mask = mask_of(tokenizer, GenerationConfig(regex="a*"))
+    mask.accept(END)
+    assert mask.is_finished
+    mask.begin([1])
+    assert not mask.is_finished
+
+
 def fits(text: str) -> bool:
     """Whether ``text`` fits `SCHEMA`, checked by hand."""
     found = json.loads(text)
