@@ -9,7 +9,8 @@ from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.model_advisor import ModelAdvisor, ModelPlan, ModelRates
 from edgedec.runtime.decoding.model_choice import ModelChoice
 from edgedec.runtime.drafting.draft_cost import DraftCost
-from edgedec.runtime.drafting.drafter import Budget
+from edgedec.runtime.drafting.draft_tree import DraftTree
+from edgedec.runtime.drafting.drafter import Budget, DraftContext
 from edgedec.runtime.drafting.guarded import Guard, GuardedModelDrafting
 from edgedec.runtime.sessions.passes import Passes, run_passes
 from edgedec.runtime.sessions.sequence import TokenSequence
@@ -222,12 +223,54 @@ def test_what_became_of_drafts_is_learned_of_the_text_they_follow() -> None:
     assert rates.levels.rate(1) == pytest.approx((0.9 * 1.5 + 1) / (0.9 * 3 + 1))
 
 
+def test_a_known_model_that_promises_more_than_plain_decoding_does_not_rest() -> None:
+    """It only has to wait for rounds that free drafters do not fill."""
+    rates = ModelRates(0.9)
+    rates.learn_step(1.0)
+    advisor = ModelAdvisor(Model(), CostTable(dict(OWN_MS)), rates)
+    promised = (1 + 0.9 + 0.81 + 0.729) / 17.75
+    assert promised > 1.03 / 10
+    assert plans(advisor, 20, free_rate=promised) == [NOTHING] * 20
+    assert not plans(advisor, 1)[0].is_probe
+
+
 class Known(CostBook):
     """Costs of the draft model, which nobody measures."""
 
     def of(self, role: str, sequence: TokenSequence) -> Passes[CostTable]:
         return CostTable(dict(OWN_MS))
         yield
+
+
+class Drafting(Model):
+    """A model that takes 4 ms to propose nothing."""
+
+    def __init__(self, clock: list[float]) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:
+        self._clock[0] += 0.004
+        return DraftTree()
+        yield
+
+
+def test_what_a_request_saved_counts_all_that_proposals_took() -> None:
+    clock = [0.0]
+    model = Drafting(clock)
+    choice = ModelChoice(
+        [("draft", GuardedModelDrafting(Guard("draft"), model))],
+        Known(),
+        lambda role, promise: ModelRates(0.9),
+        lambda: clock[0],
+    )
+    plan = run_passes(choice.plan(CONTEXT, ROOM, TARGET, 0.1))
+    run_passes(choice.propose(CONTEXT, ROOM, TARGET, plan, 20))
+    choice.learn(plan, 1, 2, 10.0, 11.0)
+    choice.learn(NOTHING, 0, 1, 10.0, 12.0)
+    advisor = choice._candidates[0].advisor
+    assert advisor is not None
+    assert advisor.saved_ms == pytest.approx((20 - 11 - 4) + (10 - 12))
 
 
 @pytest.mark.parametrize(

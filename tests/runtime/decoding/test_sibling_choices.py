@@ -184,3 +184,17 @@ def test_the_longest_typical_way_is_taken(second: float, path: tuple[int, ...]) 
     assert verdict.path == path
     assert verdict.evaluated == {0, 1}
     assert verdict.is_bonus == (len(path) == 2)
+
+
+def test_of_two_typical_ways_as_long_the_likelier_is_taken() -> None:
+    tables = {
+        (): np.array([0.4, 0.6]),
+        (0,): np.array([0.5, 0.5]),
+        (1,): np.array([0.9, 0.1]),
+    }
+    tree = DraftTree()
+    for first, second in ((0, 0), (1, 0)):
+        tree.add(second, tree.add(first, ROOT, 0.5, "toy"), 0.5, "toy")
+    tables |= {(first, 0): np.array([0.5, 0.5]) for first in (0, 1)}
+    verdict = Typical().verify(tree, TableTarget(tables, tree), NoiseChance(Noise(0)))
+    assert verdict.path == (2, 3)
