@@ -22,6 +22,7 @@ from survivors import Survivors
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the options."""
     group = parser.getgroup("mutate")
     group.addoption("--mutate", choices=("reach", "run"), required=True)
     group.addoption("--of", action="append", required=True, help="folder or file to change")
@@ -32,6 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Registers the part of a session that was asked for."""
     keep = Path(config.getoption("keep"))
     keep.mkdir(parents=True, exist_ok=True)
     parts = [Path(part).resolve() for part in config.getoption("of")]

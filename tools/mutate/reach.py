@@ -28,6 +28,7 @@ class Reach:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Notes what a test reaches, and how long it takes."""
         self._coverage.switch_context(item.nodeid)
         started_s = time.perf_counter()
         result = yield
@@ -36,6 +37,7 @@ class Reach:
         return result
 
     def pytest_sessionfinish(self) -> None:
+        """Writes what was noted."""
         self._coverage.stop()
         self._coverage.save()
         data = self._coverage.get_data()

@@ -40,6 +40,7 @@ class Survivors:
         self._items: dict[str, pytest.Item] = {}
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Judges all places of this shard, in place of running the tests."""
         self._items = {item.nodeid: item for item in session.items}
         for test in self._unfit():
             del self._items[test]
