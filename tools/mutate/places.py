@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from typing import NamedTuple
 
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -57,6 +58,16 @@ def mutant(source: str, number: int) -> ast.Module:
     return ast.fix_missing_locations(changed)
 
 
+def constants(statement: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
+    """Yields the name and the value of a module's constant that ``statement`` defines, if any."""
+    if not isinstance(statement, ast.Assign | ast.AnnAssign):
+        return
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+    value = statement.value
+    if isinstance(target, ast.Name) and isinstance(value, ast.Constant | ast.BinOp | ast.UnaryOp):
+        yield target.id, value
+
+
 class _Changer(ast.NodeTransformer):
     """Walks over functions and module constants; changes the place with one number, if any."""
 
@@ -69,12 +80,10 @@ class _Changer(ast.NodeTransformer):
         for part in node.body:
             if isinstance(part, ast.FunctionDef | ast.ClassDef):
                 self.visit(part)
-            elif isinstance(part, ast.Assign | ast.AnnAssign) and part.value is not None:
-                target = part.targets[0] if isinstance(part, ast.Assign) else part.target
-                is_constant = isinstance(part.value, ast.Constant | ast.BinOp | ast.UnaryOp)
-                if is_constant and isinstance(target, ast.Name):
-                    self._within.append("=" + target.id)
-                    part.value = self.visit(part.value)
+            elif isinstance(part, ast.Assign | ast.AnnAssign):
+                for name, value in constants(part):
+                    self._within.append("=" + name)
+                    part.value = self.visit(value)
                     self._within.pop()
         return node
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from _pytest.runner import runtestprotocol
-from places import Place, mutant, places
+from places import Place, constants, mutant, places
 from reach import NAME
 
 PASSED, FAILED, NOT_CHANGED, BROKEN = range(4)
@@ -140,7 +140,6 @@ class Survivors:
     def _first_failure(self, tests: list[str]) -> int:
         items = [self._items[test] for test in tests]
         for item, after in zip(items, [*items[1:], None], strict=True):
-            item._initrequest()  # type: ignore[attr-defined]
             if any(report.failed for report in runtestprotocol(item, False, after)):
                 return FAILED
         return PASSED
@@ -195,19 +194,13 @@ def _codes(code: types.CodeType, name: str) -> Iterator[types.CodeType]:
 
 
 def _apply_constant(file: Path, tree: ast.Module, name: str) -> bool:
-    for node in tree.body:
-        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
-        if isinstance(target, ast.Name) and target.id == name:
-            value = ast.Expression(node.value)  # type: ignore[attr-defined]
-            break
-    else:
-        return False
+    value = next(v for node in tree.body for n, v in constants(node) if n == name)
     modules = [m for m in list(sys.modules.values()) if isinstance(m, types.ModuleType)]
     own = [m for m in modules if Path(getattr(m, "__file__", None) or ".").resolve() == file]
     if not own:
         return False
     before = getattr(own[0], name)
-    after = eval(compile(value, str(file), "eval"), dict(vars(own[0])))
+    after = eval(compile(ast.Expression(value), str(file), "eval"), dict(vars(own[0])))
     for module in own if name.startswith("_") else modules:
         if vars(module).get(name) is before:
             setattr(module, name, after)

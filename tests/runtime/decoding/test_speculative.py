@@ -16,13 +16,12 @@ from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding.planner import (
     FixedPlanner,
     FixedPlanning,
-    Planning,
     RoundTimings,
 )
 from edgedec.runtime.decoding.speculative import Speculative
 from edgedec.runtime.decoding.verifiers import VERIFIERS
 from edgedec.runtime.drafting.draft_tree import DraftTree, SiblingKind
-from edgedec.runtime.drafting.drafter import Budget, DraftContext, RoundOutcome
+from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt, RoundOutcome
 from edgedec.runtime.sampling.sampling import History
 from edgedec.runtime.sessions.turns import BusyClock
 
@@ -327,20 +326,18 @@ def test_what_rounds_take_is_told_the_planner_and_summed() -> None:
     """A round reads the clock three times: at first, before its pass, and once it has its rows."""
     seen: list[RoundTimings | None] = []
 
-    class Listening(FixedPlanner):
-        def begin(self, *args: Any) -> Planning:
-            planning, observe = super().begin(*args), FixedPlanning.observe
+    class Listening(FixedPlanning):
+        def observe(
+            self, context: DraftContext, outcome: RoundOutcome, timings: RoundTimings | None
+        ) -> None:
+            seen.append(timings)
+            super().observe(context, outcome, timings)
 
-            def listen(
-                context: DraftContext, outcome: RoundOutcome, timings: RoundTimings | None
-            ) -> None:
-                seen.append(timings)
-                observe(planning, context, outcome, timings)
+    class Planner(FixedPlanner):
+        def begin(self, prompt: DraftPrompt, *args: Any) -> FixedPlanning:
+            return Listening(self._drafters.begin(prompt), self._budget, self.name)
 
-            planning.observe = listen  # type: ignore[method-assign]
-            return planning
-
-    strategy = Speculative(Listening([ToyDrafter([], nothing)], Budget(6, 4)))
+    strategy = Speculative(Planner([ToyDrafter([], nothing)], Budget(6, 4)))
     stream = open_stream(ToySession(VOCAB), PROMPT, GenerationConfig(max_new_tokens=4), strategy)
     stream._state.clock = Ticking()
     list(stream)
