@@ -168,7 +168,7 @@ void prepare_single_task(void* user, int64_t r) {
   row.k = args.k;
   row.norm_weight = args.norm_weight;
   row.epsilon = args.epsilon;
-  prepare_row(row, single_row(plan, r), RowsShare{0, 1, 0, plan.rows.groups}, 0);
+  prepare_tile(row, single_row(plan, r), 0, 1);
 }
 
 /// Copies the only row of a group to be row r of another.
@@ -213,10 +213,8 @@ void prepare_gated_task(void* user, int64_t c) {
   LinearArgs rows;
   rows.k = plan.args->gate.n;
   rows.x = plan.hidden + own.first * rows.k;
-  for (int64_t i = 0; i < own.n; ++i) {
-    const int64_t tile = i / kTileRows, m = min_of(own.n - tile * kTileRows, kTileRows);
-    prepare_row(rows, own.gated, RowsShare{tile, m, 0, own.gated.groups}, i % kTileRows);
-  }
+  for (int64_t i = 0; i < own.n; i += kTileRows)
+    prepare_tile(rows, own.gated, i / kTileRows, min_of(own.n - i, kTileRows));
 }
 
 /// Panel `p` of an expert's part of `matrix` [n, k].

@@ -6,6 +6,8 @@
 #include <thread>
 #include <vector>
 
+#include "layout.h"
+
 namespace edk {
 namespace {
 
@@ -14,7 +16,6 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kChunkBytes = int64_t{1} << 20;  // between two looks at the clock
 constexpr int64_t kRounds = 1 << 13;               // likewise
 constexpr int kWords = 16;
-constexpr int kAheadBytes = 7168;  // as far ahead as the kernels prefetch
 
 /// Returns what depends on every byte of `data` [n_bytes, a multiple of 128], so that all are read.
 uint64_t fold(const uint8_t* data, int64_t n_bytes) {

@@ -1,240 +1,30 @@
 // Matrix products of a few to many rows with packed weights. Included after one simd_*.h.
 //
-// One task is one panel: its weights are read once from memory, and each group is unpacked once per
-// tile of up to kTileRows rows. Where registers hold fewer than a panel's channels, a group is worked
-// on in kParts parts, one after the other, so that a part's unpacked weights stay in registers.
+// One task is one panel, or some of a gated pair: its weights are read once from memory, and multiplied
+// with the rows tile by tile.
 #pragma once
 
-#include <utility>
-
 #include "elementary.h"
-#include "inline.h"
-#include "rows.h"
+#include "tiles.h"
 
 namespace edk {
 namespace {
 
-// Ahead of the group in work. 5 to 16 kB measure alike; with 2.5 kB eight rows take 15 % longer.
-constexpr int64_t kPrefetchBytes = 7168;
 constexpr int64_t kSerialGroups = 256;  // fewer groups of rows are prepared faster than threads woken
 constexpr int64_t kShares = 4;          // of the preparation of a few rows
-
-/// A packed matrix, the rows it meets and which of their zero points is its own.
-struct Operand {
-  const Matrix* matrix;
-  const Rows* rows;
-  int zero;
-};
-
-template <int Quad, int Bits>
-inline Bytes with_high_bits(Bytes low, const Bytes* high) {
-  if constexpr (Bits == 5) return with_bit4<Quad>(low, high[0]);
-  if constexpr (Bits == 6) return with_bits45<2 * (Quad % 4)>(low, high[Quad / 4]);
-  return low;
-}
-
-template <int Bits, int Pair>
-EDK_INLINE void unpack_pair(const uint8_t* codes, const Bytes* high, GroupCodes* out) {
-  const Bytes both = load_bytes(codes + Pair * kVector);
-  out->quad[2 * Pair] = with_high_bits<2 * Pair, Bits>(low_nibbles(both), high);
-  out->quad[2 * Pair + 1] = with_high_bits<2 * Pair + 1, Bits>(high_nibbles(both), high);
-}
-
-/// Codes of one part of a group's channels.
-template <int Bits>
-EDK_INLINE GroupCodes unpack(const uint8_t* codes) {
-  GroupCodes out;
-  if constexpr (Bits == 8) {
-    for (int j = 0; j < kQuads; ++j) out.quad[j] = load_bytes(codes + j * kVector);
-  } else {
-    Bytes high[2];
-    for (int v = 0; v < Bits - 4; ++v) high[v] = load_bytes(codes + (4 + v) * kVector);
-    unpack_pair<Bits, 0>(codes, high, &out);
-    unpack_pair<Bits, 1>(codes, high, &out);
-    unpack_pair<Bits, 2>(codes, high, &out);
-    unpack_pair<Bits, 3>(codes, high, &out);
-  }
-  return out;
-}
-
-/// Scales of one group and part: `scale[1]` is that of k 16-31 and used by TWO alone.
-struct GroupScales {
-  PartFloats scale[2];
-  PartFloats minimum;
-};
-
-template <ScaleKind Kind>
-EDK_INLINE GroupScales group_scales(const PartFloats outer[2], const uint8_t* own, int part) {
-  const int64_t first = part * kPartChannels;
-  const auto* half = reinterpret_cast<const uint16_t*>(own) + first;
-  GroupScales out;
-  if constexpr (Kind == ScaleKind::kTwoMin) {
-    out.scale[0] = mul(outer[0], load_part_u8(own + first));
-    out.minimum = sub(set1_part(0.0f), mul(outer[1], load_part_u8(own + kPanel + first)));
-  } else if constexpr (Kind == ScaleKind::kTwo) {
-    out.scale[0] = mul(outer[0], load_part_i8(own + first));
-    out.scale[1] = mul(outer[0], load_part_i8(own + kPanel + first));
-  } else {
-    out.scale[0] = load_part_half(half);
-    if constexpr (Kind == ScaleKind::kOneMin) out.minimum = load_part_half(half + kPanel);
-  }
-  return out;
-}
-
-/// Adds the products of one group of weights with row r of a tile.
-template <int F>
-EDK_INLINE PartFloats add_group(PartFloats sum, const GroupCodes& weights,
-                                const GroupScales& scales, const GroupRows& rows, int zero, int r) {
-  constexpr ScaleKind kKind = kFormats[F].kind;
-  constexpr int kBits = kFormats[F].bits;
-  const int8_t* codes = rows.codes(r);
-  const PartFloats row_scale = set1_part(rows.scale()[r]);
-  const PartInts none = set1_part(0);
-  if constexpr (kKind == ScaleKind::kOneMin || kKind == ScaleKind::kTwoMin) {
-    const PartFloats dot = to_floats(dot_quads<kBits, 0, 8>(none, none, weights, codes));
-    sum = fma(dot, mul(scales.scale[0], row_scale), sum);
-    return fma(scales.minimum, set1_part(rows.sum()[r]), sum);
-  } else {
-    const int32_t* offset = rows.offsets(zero) + 2 * r;
-    const PartInts first = set1_part(offset[0]), second = set1_part(offset[1]);
-    if constexpr (kKind == ScaleKind::kTwo) {
-      const PartFloats low = to_floats(dot_quads<kBits, 0, 4>(first, none, weights, codes));
-      const PartFloats high = to_floats(dot_quads<kBits, 4, 8>(second, none, weights, codes));
-      return fma(fma(high, scales.scale[1], mul(low, scales.scale[0])), row_scale, sum);
-    }
-    constexpr int kZero = kFormats[F].zero_point;
-    const PartFloats dot = to_floats(dot_quads<kBits, 0, 8, kZero>(first, second, weights, codes));
-    return fma(dot, mul(scales.scale[0], row_scale), sum);
-  }
-}
-
-/// Adds one group to the sums of M rows: the coarse plane of all, then the fine plane of those that
-/// have one. One look tells whether any does.
-template <int F, int M>
-EDK_INLINE void add_groups(PartFloats* sum, const Operand& op, const GroupCodes& weights,
-                           const GroupScales& scales, const GroupRows& coarse) {
-#pragma GCC unroll 8
-  for (int r = 0; r < M; ++r) sum[r] = add_group<F>(sum[r], weights, scales, coarse, op.zero, r);
-  const uint32_t with_fine = *coarse.fine();
-  if (__builtin_expect(!with_fine, 1)) return;
-  const GroupRows fine = op.rows->fine(coarse);
-#pragma GCC unroll 8
-  for (int r = 0; r < M; ++r)
-    if (with_fine >> r & 1) sum[r] = add_group<F>(sum[r], weights, scales, fine, op.zero, r);
-}
-
-/// Scales that all groups of a block share, of one part.
-template <int F>
-EDK_INLINE void load_outer(const uint8_t* panel, int part, PartFloats* outer) {
-  const auto* half = reinterpret_cast<const uint16_t*>(panel) + part * kPartChannels;
-  if constexpr (group_scales_offset(F) != 0) outer[0] = load_part_half(half);
-  if constexpr (kFormats[F].kind == ScaleKind::kTwoMin) outer[1] = load_part_half(half + kPanel);
-}
-
-/// Products of one panel with the M rows of tile `tile`.
-template <int F, int M>
-void quantised_tile(const Operand& op, const uint8_t* panel, int64_t tile, Floats* out) {
-  constexpr int64_t kPartBytes = kVector / kParts;
-  PartFloats sum[kParts * M];
-#pragma GCC unroll 16
-  for (int i = 0; i < kParts * M; ++i) sum[i] = set1_part(0.0f);
-  for (int64_t block = 0; block < op.rows->groups; block += kGroupsPerBlock) {
-    const int64_t left = op.rows->groups - block;
-    const int64_t groups = left < kGroupsPerBlock ? left : kGroupsPerBlock;
-    PartFloats outer[kParts][2];
-    for (int part = 0; part < kParts; ++part) load_outer<F>(panel, part, outer[part]);
-    const uint8_t* own = panel + group_scales_offset(F);
-    const uint8_t* codes = panel + header_bytes(F, groups);
-    for (int64_t g = 0; g < groups; ++g) {
-      for (int64_t line = 0; line < group_bytes(F) + group_scales_bytes(F); line += kCacheLine)
-        prefetch(codes + kPrefetchBytes + line);
-      GroupRows rows = op.rows->at(tile, block + g, M);
-      for (int part = 0; part < kParts; ++part) {
-        // Else the compiler spreads all codes over registers before the first part, and runs out.
-        if constexpr (kParts > 1) asm volatile("" : "+r"(rows.base));
-        const GroupCodes weights = unpack<kFormats[F].bits>(codes + part * kPartBytes);
-        const GroupScales scales = group_scales<kFormats[F].kind>(outer[part], own, part);
-        add_groups<F, M>(sum + part * M, op, weights, scales, rows);
-      }
-      own += group_scales_bytes(F);
-      codes += group_bytes(F);
-    }
-    panel = codes;
-  }
-#pragma GCC unroll 8
-  for (int r = 0; r < M; ++r) out[r] = join<M>(sum + r);
-}
-
-template <int F>
-inline Floats load_weights(const uint8_t* panel, int64_t k) {
-  if constexpr (F == kF32) return load(reinterpret_cast<const float*>(panel) + k * kPanel);
-  const auto* half = reinterpret_cast<const uint16_t*>(panel) + k * kPanel;
-  if constexpr (F == kF16) return load_half(half);
-  return load_bfloat(half);
-}
-
-/// As `quantised_tile`, in float32: even and odd k are two chains, added at the end.
-template <int F, int M>
-void float_tile(const Operand& op, const uint8_t* panel, int64_t tile, Floats* out) {
-  const int64_t k = op.rows->k;
-  const float* x = op.rows->normed + tile * kTileRows * k;
-  Floats even[M], odd[M];
-  for (int r = 0; r < M; ++r) even[r] = odd[r] = set1(0.0f);
-  for (int64_t i = 0; i < k; i += 2) {
-    const Floats weights = load_weights<F>(panel, i);
-    for (int r = 0; r < M; ++r) even[r] = fma(set1(x[r * k + i]), weights, even[r]);
-    if (i + 1 == k) break;
-    const Floats next = load_weights<F>(panel, i + 1);
-    for (int r = 0; r < M; ++r) odd[r] = fma(set1(x[r * k + i + 1]), next, odd[r]);
-  }
-  for (int r = 0; r < M; ++r) out[r] = add(even[r], odd[r]);
-}
-
-template <int F, int M>
-inline void tile_of_format(const Operand& op, const uint8_t* panel, int64_t tile, Floats* out) {
-  if constexpr (is_float(F))
-    float_tile<F, M>(op, panel, tile, out);
-  else
-    quantised_tile<F, M>(op, panel, tile, out);
-}
-
-using Tile = void (*)(const Operand&, const uint8_t*, int64_t, Floats*);
-
-template <int F, int... Index>
-inline Tile tile_from(int64_t m, std::integer_sequence<int, Index...>) {
-  static constexpr Tile table[] = {tile_of_format<F, Index + 1>...};
-  return table[m - 1];
-}
-
-template <int F>
-inline Tile tile_of_rows(int64_t m) {
-  return tile_from<F>(m, std::make_integer_sequence<int, kTileRows>());
-}
-
-inline Tile find_tile(int format, int64_t m) {
-  switch (format) {
-    case kF32: return tile_of_rows<kF32>(m);
-    case kF16: return tile_of_rows<kF16>(m);
-    case kBf16: return tile_of_rows<kBf16>(m);
-    case kQ4_0: return tile_of_rows<kQ4_0>(m);
-    case kQ4_1: return tile_of_rows<kQ4_1>(m);
-    case kQ5_0: return tile_of_rows<kQ5_0>(m);
-    case kQ5_1: return tile_of_rows<kQ5_1>(m);
-    case kQ8_0: return tile_of_rows<kQ8_0>(m);
-    case kQ8_1: return tile_of_rows<kQ8_1>(m);
-    case kQ4K: return tile_of_rows<kQ4K>(m);
-    case kQ5K: return tile_of_rows<kQ5K>(m);
-    default: return tile_of_rows<kQ6K>(m);
-  }
-}
+constexpr int64_t kGatedPanels = 8;     // most panels of each matrix of a gated pair in one task
+constexpr int64_t kGatedTasks = 16;     // a pair is cut into so many at least, for many threads
 
 /// Everything the tasks of one call share.
 struct LinearPlan {
   const LinearArgs* args;
   Rows rows;
   Operand operands[kMaxMatrices];
+  MeasuredRow* measured;  // [rows], where there are few tiles
+  float* scales;          // [rows, groups up to whole cache lines], likewise
   int64_t n_out;
-  int64_t spans;  // shares of a tile's preparation
+  int64_t tiles;
+  int64_t gated_panels;   // of each matrix of a gated pair, in one task
 };
 
 /// Writes 16 or fewer channels of row `r`, starting at column `column`.
@@ -244,47 +34,53 @@ inline void store_row(const LinearPlan& plan, Floats y, int64_t r, int64_t colum
   store_n(plan.args->out + at, y, n);
 }
 
-inline Floats add_bias(Floats y, const Matrix& matrix, int64_t column, int64_t n) {
-  return matrix.bias ? add(y, load_n(matrix.bias + column, n)) : y;
+inline int64_t rows_of_tile(const LinearPlan& plan, int64_t tile) {
+  return min_of(plan.args->rows - tile * kTileRows, kTileRows);
+}
+
+/// Panel `p` of matrix `i` for the rows of one tile; returns how many.
+inline int64_t run_tile(const LinearPlan& plan, int i, int64_t p, int64_t tile, Floats* sums) {
+  const Matrix& matrix = plan.args->matrices[i];
+  const uint8_t* panel = matrix.packed + p * panel_bytes(matrix.format, plan.args->k);
+  const int64_t m = rows_of_tile(plan, tile);
+  find_tile(matrix.format, m)(plan.operands[i], panel, tile, sums);
+  for (int64_t r = 0; matrix.bias && r < m; ++r)
+    sums[r] = add(sums[r], load_n(matrix.bias + p * kPanel, matrix.n - p * kPanel));
+  return m;
 }
 
 /// Panel `p` of matrix `i` for all rows; `offset` is the matrix's first output column.
 inline void run_panel(const LinearPlan& plan, int i, int64_t p, int64_t offset) {
-  const Matrix& matrix = plan.args->matrices[i];
-  const uint8_t* panel = matrix.packed + p * panel_bytes(matrix.format, plan.args->k);
-  const int64_t column = p * kPanel, n = matrix.n - column;
-  for (int64_t r = 0; r < plan.args->rows; r += kTileRows) {
-    const int64_t m = plan.args->rows - r < kTileRows ? plan.args->rows - r : kTileRows;
+  const int64_t column = p * kPanel, n = plan.args->matrices[i].n - column;
+  for (int64_t tile = 0; tile < plan.tiles; ++tile) {
     Floats sums[kTileRows];
-    find_tile(matrix.format, m)(plan.operands[i], panel, r / kTileRows, sums);
-    for (int64_t t = 0; t < m; ++t)
-      store_row(plan, add_bias(sums[t], matrix, column, n), r + t, offset + column, n);
+    const int64_t m = run_tile(plan, i, p, tile, sums);
+    for (int64_t r = 0; r < m; ++r)
+      store_row(plan, sums[r], tile * kTileRows + r, offset + column, n);
   }
 }
 
-/// Panel `p` of both matrices of a gated pair.
-inline void run_gated_panel(const LinearPlan& plan, int64_t p) {
-  const Matrix& gate = plan.args->matrices[0];
-  const Matrix& up = plan.args->matrices[1];
-  const int64_t column = p * kPanel, n = gate.n - column;
-  for (int64_t r = 0; r < plan.args->rows; r += kTileRows) {
-    const int64_t m = plan.args->rows - r < kTileRows ? plan.args->rows - r : kTileRows;
-    Floats gates[kTileRows], ups[kTileRows];
-    const int64_t tile = r / kTileRows;
-    find_tile(gate.format, m)(plan.operands[0],
-                              gate.packed + p * panel_bytes(gate.format, plan.args->k), tile, gates);
-    find_tile(up.format, m)(plan.operands[1],
-                            up.packed + p * panel_bytes(up.format, plan.args->k), tile, ups);
-    for (int64_t t = 0; t < m; ++t)
-      store_row(plan,
-                mul(silu(add_bias(gates[t], gate, column, n)), add_bias(ups[t], up, column, n)),
-                r + t, column, n);
+/// Panels [first, end) of both matrices of a gated pair. Some of the one are read before those of the
+/// other: each change of matrix interrupts what the processor fetches ahead by itself.
+inline void run_gated_panels(const LinearPlan& plan, int64_t first, int64_t end) {
+  for (int64_t tile = 0; tile < plan.tiles; ++tile) {
+    Floats gates[kGatedPanels][kTileRows], ups[kTileRows];
+    for (int64_t p = first; p < end; ++p) run_tile(plan, 0, p, tile, gates[p - first]);
+    for (int64_t p = first; p < end; ++p) {
+      const int64_t column = p * kPanel, m = run_tile(plan, 1, p, tile, ups);
+      for (int64_t r = 0; r < m; ++r)
+        store_row(plan, mul(silu(gates[p - first][r]), ups[r]), tile * kTileRows + r, column,
+                  plan.n_out - column);
+    }
   }
 }
 
 void linear_task(void* user, int64_t task) {
   const LinearPlan& plan = *static_cast<const LinearPlan*>(user);
-  if (plan.args->gate) return run_gated_panel(plan, task);
+  if (plan.args->gate) {
+    const int64_t first = task * plan.gated_panels, panels = ceil_div(plan.n_out, kPanel);
+    return run_gated_panels(plan, first, min_of(first + plan.gated_panels, panels));
+  }
   int64_t offset = 0;
   for (int i = 0; i < plan.args->n_matrices; ++i) {
     const int64_t panels = ceil_div(plan.args->matrices[i].n, kPanel);
@@ -294,16 +90,27 @@ void linear_task(void* user, int64_t task) {
   }
 }
 
-/// Prepares one span of the groups of one tile. Many tiles have one span each; the rows of few are
-/// looked through by every share, and each writes its own groups.
-void prepare_task(void* user, int64_t task) {
+void prepare_tile_task(void* user, int64_t tile) {
   const LinearPlan& plan = *static_cast<const LinearPlan*>(user);
-  const int64_t length = ceil_div(plan.rows.groups, plan.spans);
-  const int64_t begin = task % plan.spans * length, end = begin + length;
-  const int64_t tile = task / plan.spans, left = plan.args->rows - tile * kTileRows;
-  const RowsShare share{tile, left < kTileRows ? left : kTileRows, begin,
-                        end < plan.rows.groups ? end : plan.rows.groups};
-  for (int64_t r = 0; r < share.m; ++r) prepare_row(*plan.args, plan.rows, share, r);
+  prepare_tile(*plan.args, plan.rows, tile, rows_of_tile(plan, tile));
+}
+
+/// From one row's scales to the next's: whole cache lines.
+int64_t scales_stride(const Rows& rows) { return ceil_div(rows.groups, kPanel) * kPanel; }
+
+void measure_task(void* user, int64_t r) {
+  const LinearPlan& plan = *static_cast<const LinearPlan*>(user);
+  float* scales = plan.scales + r * scales_stride(plan.rows);
+  plan.measured[r] = measure_row(*plan.args, plan.rows, r, scales);
+}
+
+/// Prepares one of kShares shares of the groups of one tile.
+void prepare_share_task(void* user, int64_t task) {
+  const LinearPlan& plan = *static_cast<const LinearPlan*>(user);
+  const int64_t length = ceil_div(plan.rows.groups, kShares);
+  const int64_t tile = task / kShares, begin = task % kShares * length, end = begin + length;
+  prepare_share(plan.measured + tile * kTileRows, plan.rows,
+                RowsShare{tile, rows_of_tile(plan, tile), begin, min_of(end, plan.rows.groups)});
 }
 
 /// Cuts the operator's scratch into consecutive 64-byte aligned arrays; with a null base it sizes.
@@ -333,6 +140,13 @@ int zero_of(int format, Rows* rows) {
   return rows->n_zero++;
 }
 
+/// How many of `panels` of a gated pair make a task: of more than one tile each is read again from the
+/// nearest cache, which holds one panel; and all threads must get some.
+int64_t gated_panels(int64_t panels, int64_t tiles) {
+  const int64_t most = min_of(panels / kGatedTasks, kGatedPanels);
+  return tiles > 1 || most < 1 ? 1 : most;
+}
+
 /// Works out how the rows lie in memory, and how many tasks there are.
 int64_t plan_linear(const LinearArgs& args, LinearPlan* plan) {
   plan->args = &args;
@@ -345,6 +159,9 @@ int64_t plan_linear(const LinearArgs& args, LinearPlan* plan) {
     plan->n_out += args.gate && i ? 0 : matrix.n;
     tasks += args.gate && i ? 0 : ceil_div(matrix.n, kPanel);
   }
+  plan->tiles = ceil_div(args.rows, kTileRows);
+  plan->gated_panels = gated_panels(tasks, plan->tiles);
+  if (args.gate) tasks = ceil_div(tasks, plan->gated_panels);
   const int64_t bytes =
       GroupRows::bytes(args.rows < kTileRows ? args.rows : kTileRows, plan->rows.n_zero);
   plan->rows.group_bytes = ceil_div(bytes, kCacheLine) * kCacheLine;
@@ -361,21 +178,27 @@ int64_t carve(LinearPlan* plan, uint8_t* base) {
   Carver carver(base);
   if (has_float) rows.normed = carver.take<float>(args.rows * args.k);
   if (has_quantised) {
-    rows.plane_bytes = ceil_div(args.rows, kTileRows) * rows.groups * rows.group_bytes;
+    rows.plane_bytes = plan->tiles * rows.groups * rows.group_bytes;
     rows.coarse = carver.take<uint8_t>(2 * rows.plane_bytes);
+  }
+  if (plan->tiles < kShares) {
+    plan->measured = carver.take<MeasuredRow>(args.rows);
+    plan->scales = carver.take<float>(args.rows * scales_stride(rows));
   }
   return carver.used();
 }
 
+/// Many tiles are prepared one by one. Of few, every row is measured first, and then each of several
+/// threads quantises groups of its own.
 void prepare(LinearPlan* plan, const Parallel& parallel) {
-  const int64_t tiles = ceil_div(plan->args->rows, kTileRows);
-  plan->spans = 1;
   if (plan->args->rows * plan->rows.groups < kSerialGroups) {
-    for (int64_t tile = 0; tile < tiles; ++tile) prepare_task(plan, tile);
-    return;
+    for (int64_t tile = 0; tile < plan->tiles; ++tile) prepare_tile_task(plan, tile);
+  } else if (plan->tiles >= kShares) {
+    parallel.run(plan->tiles, prepare_tile_task, plan);
+  } else {
+    parallel.run(plan->args->rows, measure_task, plan);
+    parallel.run(plan->tiles * kShares, prepare_share_task, plan);
   }
-  if (tiles < kShares) plan->spans = ceil_div(kShares, tiles);
-  parallel.run(tiles * plan->spans, prepare_task, plan);
 }
 
 void linear(const LinearArgs& args, const Parallel& parallel) {

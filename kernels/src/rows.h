@@ -16,6 +16,7 @@ namespace edk {
 namespace {
 
 constexpr float kFineThreshold = 2.0f;  // times the row's mean scale
+constexpr int64_t kGroupsAhead = 8;
 constexpr float kSmallestScale = 1.17549435e-38f;  // below it, 1 / scale may be infinite
 constexpr float kFineSteps = 254.0f;    // steps of the fine plane in one step of the coarse one
 
@@ -115,6 +116,7 @@ inline bool quantise_group(const GroupValues& values, float scale, float fine_ab
 /// One row's values, group by group; norming is cheap enough to do again in a second pass.
 class RowReader {
  public:
+  RowReader() = default;
   RowReader(const LinearArgs& args, int64_t r)
       : x_(args.x + r * args.k),
         weight_(args.norm_weight),
@@ -128,11 +130,33 @@ class RowReader {
   int64_t size(int64_t g) const { return k_ - g * kGroup < kGroup ? k_ - g * kGroup : kGroup; }
 
  private:
-  const float* x_;
-  const float* weight_;
-  int64_t k_;
-  float inverse_;
+  const float* x_ = nullptr;
+  const float* weight_ = nullptr;
+  int64_t k_ = 0;
+  float inverse_ = 1.0f;
 };
+
+/// One row, and what of all its groups each of them depends on. Threads may write neighbours in an
+/// array of these.
+struct alignas(kCacheLine) MeasuredRow {
+  RowReader reader;
+  const float* scales;  // [groups]
+  float fine_above;     // groups of larger scales have a fine plane
+};
+
+/// Measures row r; writes `scales` [groups], if its groups will be quantised.
+inline MeasuredRow measure_row(const LinearArgs& args, const Rows& rows, int64_t r, float* scales) {
+  MeasuredRow row{RowReader(args, r), scales, 0.0f};
+  if (!rows.coarse) return row;
+  double total = 0;
+  for (int64_t g = 0; g < rows.groups; ++g) {
+    const GroupValues values = row.reader.group(g);
+    scales[g] = reduce_max(max(abs(values.half[0]), abs(values.half[1]))) / 127.0f;
+    total += static_cast<double>(scales[g]);
+  }
+  row.fine_above = kFineThreshold * static_cast<float>(total / static_cast<double>(rows.groups));
+  return row;
+}
 
 /// Groups [begin, end) of the rows of one tile: what one thread prepares.
 struct RowsShare {
@@ -142,39 +166,45 @@ struct RowsShare {
   int64_t end;
 };
 
-/// Quantises row r. Its mean scale needs all its groups, whichever of them are written.
-inline void quantise_row(const RowReader& reader, const Rows& rows, const RowsShare& share,
-                         int64_t r) {
-  const size_t bytes = static_cast<size_t>(rows.groups) * sizeof(float);
-  auto* scales = static_cast<float*>(scratch(ScratchUse::kTask, bytes));
-  double total = 0;
-  for (int64_t g = 0; g < rows.groups; ++g) {
-    const GroupValues values = reader.group(g);
-    scales[g] = reduce_max(max(abs(values.half[0]), abs(values.half[1]))) / 127.0f;
-    total += static_cast<double>(scales[g]);
-  }
-  const float mean = static_cast<float>(total / static_cast<double>(rows.groups));
-  for (int64_t g = share.begin; g < share.end; ++g) {
+/// Other cores have read these lines for the operator before; else each store waits until they gave
+/// them up, which took two thirds of the time.
+inline void fetch_to_write(const uint8_t* lines, int64_t n_bytes) {
+  for (int64_t at = 0; at < n_bytes; at += kCacheLine) __builtin_prefetch(lines + at, 1);
+}
+
+/// Prepares a share of the `measured` rows [m] of its tile: group by group, as a group's lines are
+/// then written one after the other.
+inline void prepare_share(const MeasuredRow* measured, const Rows& rows, const RowsShare& share) {
+  for (int64_t g = share.begin; rows.coarse && g < share.end; ++g) {
     const GroupRows out = rows.at(share.tile, g, share.m);
-    if (r == 0) *out.fine() = 0;
-    const bool is_fine =
-        quantise_group(reader.group(g), scales[g], kFineThreshold * mean, rows, out, r);
-    *out.fine() |= static_cast<uint32_t>(is_fine) << r;
+    fetch_to_write(out.base + kGroupsAhead * rows.group_bytes, rows.group_bytes);
+    uint32_t with_fine = 0;
+    for (int64_t r = 0; r < share.m; ++r) {
+      const MeasuredRow& row = measured[r];
+      const bool is_fine =
+          quantise_group(row.reader.group(g), row.scales[g], row.fine_above, rows, out, r);
+      with_fine |= static_cast<uint32_t>(is_fine) << r;
+    }
+    *out.fine() = with_fine;
+  }
+  for (int64_t r = 0; rows.normed && r < share.m; ++r) {
+    float* normed = rows.normed + (share.tile * kTileRows + r) * rows.k;
+    for (int64_t g = share.begin; g < share.end; ++g) {
+      const GroupValues values = measured[r].reader.group(g);
+      for (int64_t h = 0; 16 * h < measured[r].reader.size(g); ++h)
+        store_n(normed + g * kGroup + 16 * h, values.half[h], measured[r].reader.size(g) - 16 * h);
+    }
   }
 }
 
-/// Prepares row r of the share's tile.
-inline void prepare_row(const LinearArgs& args, const Rows& rows, const RowsShare& share,
-                        int64_t r) {
-  const int64_t row = share.tile * kTileRows + r;
-  const RowReader reader(args, row);
-  if (rows.coarse) quantise_row(reader, rows, share, r);
-  for (int64_t g = share.begin; rows.normed && g < share.end; ++g) {
-    const GroupValues values = reader.group(g);
-    for (int64_t h = 0; 16 * h < reader.size(g); ++h)
-      store_n(rows.normed + row * args.k + g * kGroup + 16 * h, values.half[h],
-              reader.size(g) - 16 * h);
-  }
+/// Prepares the m rows of one tile.
+inline void prepare_tile(const LinearArgs& args, const Rows& rows, int64_t tile, int64_t m) {
+  const size_t bytes = static_cast<size_t>(m * rows.groups) * sizeof(float);
+  auto* scales = static_cast<float*>(scratch(ScratchUse::kTask, bytes));
+  MeasuredRow measured[kTileRows];
+  for (int64_t r = 0; r < m; ++r)
+    measured[r] = measure_row(args, rows, tile * kTileRows + r, scales + r * rows.groups);
+  prepare_share(measured, rows, RowsShare{tile, m, 0, rows.groups});
 }
 
 }  // namespace

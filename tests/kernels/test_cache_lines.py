@@ -140,7 +140,7 @@ def test_linear(isa, name, rows, make_matrix, rng):
         kernels.linear(x, matrices, norm_weight=norm, epsilon=1e-5, out=out, isa=isa)
 
     n_parallel = assert_no_line_is_shared(run, [out])
-    assert n_parallel == 2 if rows >= 16 else n_parallel >= 1
+    assert n_parallel >= (2 if rows >= 16 else 1)
 
 
 @pytest.mark.parametrize("rows", ROWS)

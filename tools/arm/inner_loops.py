@@ -23,7 +23,7 @@ ROWS = (1, 8)
 
 PROGRAM = """
 #include "simd_neon.h"
-#include "linear.h"
+#include "tiles.h"
 constexpr int parts = edk::kParts;
 extern "C" void tile(const edk::Operand* op, const uint8_t* panel, edk::Floats* out) {{
   edk::quantised_tile<edk::{format}, {rows}>(*op, panel, 0, out);

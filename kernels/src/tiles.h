@@ -1,0 +1,230 @@
+// Products of one panel of packed weights with the rows of one tile. Included after one simd_*.h.
+//
+// Each group is unpacked once for up to kTileRows rows. Where registers hold fewer than a panel's
+// channels, a group is worked on in kParts parts, one after the other, so that a part's unpacked weights
+// stay in registers.
+#pragma once
+
+#include <utility>
+
+#include "inline.h"
+#include "rows.h"
+
+namespace edk {
+namespace {
+
+/// A packed matrix, the rows it meets and which of their zero points is its own.
+struct Operand {
+  const Matrix* matrix;
+  const Rows* rows;
+  int zero;
+};
+
+template <int Quad, int Bits>
+inline Bytes with_high_bits(Bytes low, const Bytes* high) {
+  if constexpr (Bits == 5) return with_bit4<Quad>(low, high[0]);
+  if constexpr (Bits == 6) return with_bits45<2 * (Quad % 4)>(low, high[Quad / 4]);
+  return low;
+}
+
+template <int Bits, int Pair>
+EDK_INLINE void unpack_pair(const uint8_t* codes, const Bytes* high, GroupCodes* out) {
+  const Bytes both = load_bytes(codes + Pair * kVector);
+  out->quad[2 * Pair] = with_high_bits<2 * Pair, Bits>(low_nibbles(both), high);
+  out->quad[2 * Pair + 1] = with_high_bits<2 * Pair + 1, Bits>(high_nibbles(both), high);
+}
+
+/// Codes of one part of a group's channels.
+template <int Bits>
+EDK_INLINE GroupCodes unpack(const uint8_t* codes) {
+  GroupCodes out;
+  if constexpr (Bits == 8) {
+    for (int j = 0; j < kQuads; ++j) out.quad[j] = load_bytes(codes + j * kVector);
+  } else {
+    Bytes high[2];
+    for (int v = 0; v < Bits - 4; ++v) high[v] = load_bytes(codes + (4 + v) * kVector);
+    unpack_pair<Bits, 0>(codes, high, &out);
+    unpack_pair<Bits, 1>(codes, high, &out);
+    unpack_pair<Bits, 2>(codes, high, &out);
+    unpack_pair<Bits, 3>(codes, high, &out);
+  }
+  return out;
+}
+
+/// Scales of one group and part: `scale[1]` is that of k 16-31 and used by TWO alone.
+struct GroupScales {
+  PartFloats scale[2];
+  PartFloats minimum;
+};
+
+template <ScaleKind Kind>
+EDK_INLINE GroupScales group_scales(const PartFloats outer[2], const uint8_t* own, int part) {
+  const int64_t first = part * kPartChannels;
+  const auto* half = reinterpret_cast<const uint16_t*>(own) + first;
+  GroupScales out;
+  if constexpr (Kind == ScaleKind::kTwoMin) {
+    out.scale[0] = mul(outer[0], load_part_u8(own + first));
+    out.minimum = sub(set1_part(0.0f), mul(outer[1], load_part_u8(own + kPanel + first)));
+  } else if constexpr (Kind == ScaleKind::kTwo) {
+    out.scale[0] = mul(outer[0], load_part_i8(own + first));
+    out.scale[1] = mul(outer[0], load_part_i8(own + kPanel + first));
+  } else {
+    out.scale[0] = load_part_half(half);
+    if constexpr (Kind == ScaleKind::kOneMin) out.minimum = load_part_half(half + kPanel);
+  }
+  return out;
+}
+
+/// Adds the products of one group of weights with row r of a tile.
+template <int F>
+EDK_INLINE PartFloats add_group(PartFloats sum, const GroupCodes& weights,
+                                const GroupScales& scales, const GroupRows& rows, int zero, int r) {
+  constexpr ScaleKind kKind = kFormats[F].kind;
+  constexpr int kBits = kFormats[F].bits;
+  const int8_t* codes = rows.codes(r);
+  const PartFloats row_scale = set1_part(rows.scale()[r]);
+  const PartInts none = set1_part(0);
+  if constexpr (kKind == ScaleKind::kOneMin || kKind == ScaleKind::kTwoMin) {
+    const PartFloats dot = to_floats(dot_quads<kBits, 0, 8>(none, none, weights, codes));
+    sum = fma(dot, mul(scales.scale[0], row_scale), sum);
+    return fma(scales.minimum, set1_part(rows.sum()[r]), sum);
+  } else {
+    const int32_t* offset = rows.offsets(zero) + 2 * r;
+    const PartInts first = set1_part(offset[0]), second = set1_part(offset[1]);
+    if constexpr (kKind == ScaleKind::kTwo) {
+      const PartFloats low = to_floats(dot_quads<kBits, 0, 4>(first, none, weights, codes));
+      const PartFloats high = to_floats(dot_quads<kBits, 4, 8>(second, none, weights, codes));
+      return fma(fma(high, scales.scale[1], mul(low, scales.scale[0])), row_scale, sum);
+    }
+    constexpr int kZero = kFormats[F].zero_point;
+    const PartFloats dot = to_floats(dot_quads<kBits, 0, 8, kZero>(first, second, weights, codes));
+    return fma(dot, mul(scales.scale[0], row_scale), sum);
+  }
+}
+
+/// Adds one group to the sums of M rows: the coarse plane of all, then the fine plane of those that
+/// have one. One look tells whether any does.
+template <int F, int M>
+EDK_INLINE void add_groups(PartFloats* sum, const Operand& op, const GroupCodes& weights,
+                           const GroupScales& scales, const GroupRows& coarse) {
+#pragma GCC unroll 8
+  for (int r = 0; r < M; ++r) sum[r] = add_group<F>(sum[r], weights, scales, coarse, op.zero, r);
+  const uint32_t with_fine = *coarse.fine();
+  if (__builtin_expect(!with_fine, 1)) return;
+  const GroupRows fine = op.rows->fine(coarse);
+#pragma GCC unroll 8
+  for (int r = 0; r < M; ++r)
+    if (with_fine >> r & 1) sum[r] = add_group<F>(sum[r], weights, scales, fine, op.zero, r);
+}
+
+/// Scales that all groups of a block share, of one part.
+template <int F>
+EDK_INLINE void load_outer(const uint8_t* panel, int part, PartFloats* outer) {
+  const auto* half = reinterpret_cast<const uint16_t*>(panel) + part * kPartChannels;
+  if constexpr (group_scales_offset(F) != 0) outer[0] = load_part_half(half);
+  if constexpr (kFormats[F].kind == ScaleKind::kTwoMin) outer[1] = load_part_half(half + kPanel);
+}
+
+/// Products of one panel with the M rows of tile `tile`.
+template <int F, int M>
+void quantised_tile(const Operand& op, const uint8_t* panel, int64_t tile, Floats* out) {
+  constexpr int64_t kPartBytes = kVector / kParts;
+  // Each group fetches its share of a later block, the header included: lines that nobody asks for in
+  // time hold up all that follow.
+  constexpr int64_t kShare = ceil_div(block_bytes(F, kGroupsPerBlock), kGroupsPerBlock);
+  PartFloats sum[kParts * M];
+#pragma GCC unroll 16
+  for (int i = 0; i < kParts * M; ++i) sum[i] = set1_part(0.0f);
+  for (int64_t block = 0; block < op.rows->groups; block += kGroupsPerBlock) {
+    const int64_t left = op.rows->groups - block;
+    const int64_t groups = left < kGroupsPerBlock ? left : kGroupsPerBlock;
+    PartFloats outer[kParts][2];
+    for (int part = 0; part < kParts; ++part) load_outer<F>(panel, part, outer[part]);
+    const uint8_t* own = panel + group_scales_offset(F);
+    const uint8_t* codes = panel + header_bytes(F, groups);
+    const uint8_t* ahead = panel + kAheadBytes;
+    for (int64_t g = 0; g < groups; ++g) {
+      for (int64_t line = 0; line < kShare; line += kCacheLine) prefetch(ahead + line);
+      ahead += kShare;
+      GroupRows rows = op.rows->at(tile, block + g, M);
+      for (int part = 0; part < kParts; ++part) {
+        // Else the compiler spreads all codes over registers before the first part, and runs out.
+        if constexpr (kParts > 1) asm volatile("" : "+r"(rows.base));
+        const GroupCodes weights = unpack<kFormats[F].bits>(codes + part * kPartBytes);
+        const GroupScales scales = group_scales<kFormats[F].kind>(outer[part], own, part);
+        add_groups<F, M>(sum + part * M, op, weights, scales, rows);
+      }
+      own += group_scales_bytes(F);
+      codes += group_bytes(F);
+    }
+    panel = codes;
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < M; ++r) out[r] = join<M>(sum + r);
+}
+
+template <int F>
+inline Floats load_weights(const uint8_t* panel, int64_t k) {
+  if constexpr (F == kF32) return load(reinterpret_cast<const float*>(panel) + k * kPanel);
+  const auto* half = reinterpret_cast<const uint16_t*>(panel) + k * kPanel;
+  if constexpr (F == kF16) return load_half(half);
+  return load_bfloat(half);
+}
+
+/// As `quantised_tile`, in float32: even and odd k are two chains, added at the end.
+template <int F, int M>
+void float_tile(const Operand& op, const uint8_t* panel, int64_t tile, Floats* out) {
+  const int64_t k = op.rows->k;
+  const float* x = op.rows->normed + tile * kTileRows * k;
+  Floats even[M], odd[M];
+  for (int r = 0; r < M; ++r) even[r] = odd[r] = set1(0.0f);
+  for (int64_t i = 0; i < k; i += 2) {
+    const Floats weights = load_weights<F>(panel, i);
+    for (int r = 0; r < M; ++r) even[r] = fma(set1(x[r * k + i]), weights, even[r]);
+    if (i + 1 == k) break;
+    const Floats next = load_weights<F>(panel, i + 1);
+    for (int r = 0; r < M; ++r) odd[r] = fma(set1(x[r * k + i + 1]), next, odd[r]);
+  }
+  for (int r = 0; r < M; ++r) out[r] = add(even[r], odd[r]);
+}
+
+template <int F, int M>
+inline void tile_of_format(const Operand& op, const uint8_t* panel, int64_t tile, Floats* out) {
+  if constexpr (is_float(F))
+    float_tile<F, M>(op, panel, tile, out);
+  else
+    quantised_tile<F, M>(op, panel, tile, out);
+}
+
+using Tile = void (*)(const Operand&, const uint8_t*, int64_t, Floats*);
+
+template <int F, int... Index>
+inline Tile tile_from(int64_t m, std::integer_sequence<int, Index...>) {
+  static constexpr Tile table[] = {tile_of_format<F, Index + 1>...};
+  return table[m - 1];
+}
+
+template <int F>
+inline Tile tile_of_rows(int64_t m) {
+  return tile_from<F>(m, std::make_integer_sequence<int, kTileRows>());
+}
+
+inline Tile find_tile(int format, int64_t m) {
+  switch (format) {
+    case kF32: return tile_of_rows<kF32>(m);
+    case kF16: return tile_of_rows<kF16>(m);
+    case kBf16: return tile_of_rows<kBf16>(m);
+    case kQ4_0: return tile_of_rows<kQ4_0>(m);
+    case kQ4_1: return tile_of_rows<kQ4_1>(m);
+    case kQ5_0: return tile_of_rows<kQ5_0>(m);
+    case kQ5_1: return tile_of_rows<kQ5_1>(m);
+    case kQ8_0: return tile_of_rows<kQ8_0>(m);
+    case kQ8_1: return tile_of_rows<kQ8_1>(m);
+    case kQ4K: return tile_of_rows<kQ4K>(m);
+    case kQ5K: return tile_of_rows<kQ5K>(m);
+    default: return tile_of_rows<kQ6K>(m);
+  }
+}
+
+}  // namespace
+}  // namespace edk
