@@ -65,6 +65,8 @@ def test_the_target_model_computes_one_row_a_turn(twins: Pair) -> None:
     n_prompt = len(PROMPT)
     assert sum(counted) - n_prompt == len(counted) - sum(np.cumsum(counted) <= n_prompt)
     assert result.switch["n_predicted"] > 8
+    n_read = n_prompt + len(result.origins) - 1 - result.origins[::-1].index("target")
+    assert sum(counted) + result.switch["n_predicted"] == n_read
     assert result.switch["n_switches"] > 2
     assert not result.lossless
     trusted, _ = began(twins, "trust", twins.sequence(1))
