@@ -62,13 +62,18 @@ def tuned(manifest: BundleManifest) -> Mapping[str, Any] | None:
 
 
 def identity(manifest: BundleManifest, threads: int, providers: tuple[str, ...]) -> str:
-    """Returns a name of models, machine, threads and ``providers``, which costs depend on."""
+    """Returns a name of models, machine, kernels, threads and ``providers``: costs depend on them.
+
+    Kernels are told apart by when they were built.
+    """
     from edgedec import kernels  # not needed before there is a bundle
 
     weights = sorted((path, entry.sha256) for path, entry in manifest.files.items())
-    isa = kernels.active_isa() if kernels.has_library() else ""
+    built: tuple[object, ...] = ()
+    if kernels.has_library():
+        built = kernels.active_isa(), kernels.library_path().stat().st_mtime_ns
     machine = platform.machine(), platform.node(), processors()
-    return identity_of(weights, threads, isa, *machine, providers[:1])
+    return identity_of(weights, threads, *built, *machine, providers[:1])
 
 
 def defaults(folder: Path, manifest: BundleManifest) -> GenerationConfig:

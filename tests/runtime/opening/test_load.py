@@ -19,8 +19,11 @@ from edgedec import (
     EngineOptions,
     GenerationConfig,
     SamplingConfig,
+    kernels,
 )
+from edgedec.models.manifest import read_manifest
 from edgedec.runtime import backends
+from edgedec.runtime.opening.bundle_parts import identity
 
 USER = [{"role": "user", "content": "What is 2+2?"}]
 GREEDY = GenerationConfig(max_new_tokens=24)
@@ -228,6 +231,20 @@ def test_bundle_without_template_still_completes_text(smollm2_bundle: Path, tmp_
 def test_bad_options(smollm2_bundle: Path, call: Callable[[Path], Engine], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         call(smollm2_bundle)
+
+
+def test_costs_are_not_those_of_other_kernels(
+    smollm2_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest, cpu = read_manifest(smollm2_bundle), ("CPUExecutionProvider",)
+    library = tmp_path / "kernels.so"
+    library.touch()
+    monkeypatch.setattr(kernels, "library_path", lambda: library)
+    before = identity(manifest, 2, cpu)
+    assert identity(manifest, 2, cpu) == before
+    assert identity(manifest, 1, cpu) != before
+    os.utime(library, ns=(1, 1))  # built at another time
+    assert identity(manifest, 2, cpu) != before
 
 
 def test_not_a_bundle(tmp_path: Path) -> None:
