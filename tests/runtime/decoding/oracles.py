@@ -6,8 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from edgedec.runtime.config import SamplingConfig
+from edgedec.runtime.decoding.controller import Controller
 from edgedec.runtime.decoding.cost_book import CostBook
 from edgedec.runtime.decoding.cost_table import CostTable
+from edgedec.runtime.decoding.planner import Planning, RoundTimings
 from edgedec.runtime.drafting.draft_cost import DraftCost
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 from edgedec.runtime.drafting.drafter import (
@@ -17,7 +20,9 @@ from edgedec.runtime.drafting.drafter import (
     ModelDrafting,
     RoundOutcome,
 )
-from edgedec.runtime.sessions.passes import Passes
+from edgedec.runtime.sampling.noise import Noise
+from edgedec.runtime.sessions.passes import Passes, run_passes
+from edgedec.runtime.sessions.row_stats import RowStats
 from edgedec.runtime.sessions.sequence import TokenSequence
 
 from ..conftest import ToySession
@@ -128,3 +133,36 @@ class KnownCosts(CostBook):
     def of(self, role: str, sequence: TokenSequence) -> Passes[CostTable]:
         return self._known[role]
         yield
+
+
+FLAT = {1: 10.0, 2: 10.5, 4: 11.0, 8: 14.0, 16: 23.0}
+STEEP = {1: 10.0, 2: 20.0, 4: 40.0, 8: 80.0, 16: 160.0}
+
+
+def run(controller: Controller, costs: dict[int, float], n_rounds: int) -> tuple[list[int], float]:
+    """Plays rounds over TEXT; returns drafted nodes per round and tokens per millisecond."""
+    return play(controller.begin(DraftPrompt(TEXT[:10]), ToySession(1)), costs, n_rounds)
+
+
+def play(planning: Planning, costs: dict[int, float], n_rounds: int) -> tuple[list[int], float]:
+    """Plays the rounds of one output."""
+    tokens = TEXT[:10]
+    sizes, ms = [], 0.0
+    truth = CostTable(dict(costs))
+    for _ in range(n_rounds):
+        context = DraftContext(tokens, 10, SamplingConfig(), Noise(0))
+        tree = run_passes(planning.propose(context, Budget(n_nodes=100, depth=100)))
+        path = tree.matching(TEXT[len(tokens) :])
+        emitted = tuple(TEXT[len(tokens) : len(tokens) + len(path) + 1])
+        stats = RowStats.of(np.zeros((len(tree) + 1, 8), np.float32))
+        outcome = RoundOutcome(tree, tuple(path), emitted, stats)
+        took = truth.ms(len(tree) + 1)
+        planning.observe(context, outcome, RoundTimings(0.0, took))
+        tokens = [*tokens, *emitted]
+        sizes.append(len(tree))
+        ms += took
+    return sizes, (len(tokens) - 10) / ms
+
+
+def make(free: list[Oracle], costs: dict[int, float], *models: Oracle) -> Controller:
+    return Controller(free, KnownCosts(costs), {model.name: OracleModel(model) for model in models})
