@@ -46,6 +46,7 @@ struct ExpertsPlan {
   int zero_gate;   // which zero point of `rows`
   int zero_up;
   int zero_down;   // which of `gated`
+  int64_t gated_panels;  // of gate and of up, in one task
   float* hidden;   // [shares, gate.n], what `gated` is prepared from
   float* results;  // [shares, down.n]
 };
@@ -222,24 +223,38 @@ inline const uint8_t* expert_panel(const Matrix& matrix, int64_t k, int64_t expe
   return matrix.packed + (expert * ceil_div(matrix.n, kPanel) + p) * panel_bytes(matrix.format, k);
 }
 
-/// One panel of gate and up of one expert.
-void gate_task(void* user, int64_t task) {
-  const ExpertsPlan& plan = *static_cast<const ExpertsPlan*>(user);
+/// Panels [first, end) of gate and up of one expert, some of the one before those of the other, as in
+/// linear.h.
+inline void run_gated_panels(const ExpertsPlan& plan, const ExpertRows& own, int64_t first,
+                             int64_t end) {
   const Matrix &gate = plan.args->gate, &up = plan.args->up;
-  const int64_t panels = ceil_div(gate.n, kPanel), p = task % panels, column = p * kPanel;
-  const ExpertRows& own = plan.routes.chosen[task / panels];
-  const uint8_t* gate_panel = expert_panel(gate, plan.args->k, own.expert, p);
-  const uint8_t* up_panel = expert_panel(up, plan.args->k, own.expert, p);
   const Operand gate_rows{&gate, &own.in, plan.zero_gate}, up_rows{&up, &own.in, plan.zero_up};
   for (int64_t i = 0; i < own.n; i += kTileRows) {
-    const int64_t m = min_of(own.n - i, kTileRows);
-    Floats gates[kTileRows], ups[kTileRows];
-    find_tile(gate.format, m)(gate_rows, gate_panel, i / kTileRows, gates);
-    find_tile(up.format, m)(up_rows, up_panel, i / kTileRows, ups);
-    for (int64_t r = 0; r < m; ++r)
-      store_n(plan.hidden + (own.first + i + r) * gate.n + column, mul(silu(gates[r]), ups[r]),
-              gate.n - column);
+    const int64_t m = min_of(own.n - i, kTileRows), k = plan.args->k;
+    Floats gates[kGatedPanels][kTileRows], ups[kTileRows];
+    for (int64_t p = first; p < end; ++p)
+      find_tile(gate.format, m)(gate_rows, expert_panel(gate, k, own.expert, p), i / kTileRows,
+                                gates[p - first]);
+    for (int64_t p = first; p < end; ++p) {
+      find_tile(up.format, m)(up_rows, expert_panel(up, k, own.expert, p), i / kTileRows, ups);
+      for (int64_t r = 0; r < m; ++r)
+        store_n(plan.hidden + (own.first + i + r) * gate.n + p * kPanel,
+                mul(silu(gates[p - first][r]), ups[r]), gate.n - p * kPanel);
+    }
   }
+}
+
+/// Some panels of gate and up of one expert.
+void gate_task(void* user, int64_t task) {
+  const ExpertsPlan& plan = *static_cast<const ExpertsPlan*>(user);
+  const int64_t panels = ceil_div(plan.args->gate.n, kPanel);
+  const int64_t tasks = ceil_div(panels, plan.gated_panels);
+  const ExpertRows& own = plan.routes.chosen[task / tasks];
+  const int64_t first = task % tasks * plan.gated_panels;
+  const int64_t end = min_of(first + plan.gated_panels, panels);
+  const int64_t at_once = own.n > kTileRows ? 1 : plan.gated_panels;
+  for (int64_t p = first; p < end; p += at_once)
+    run_gated_panels(plan, own, p, min_of(p + at_once, end));
 }
 
 /// One panel of the second half of one expert.
@@ -311,7 +326,9 @@ void experts(const ExpertsArgs& args, const Parallel& parallel) {
   if (n_chosen < plan.shares)
     run_tasks(parallel, plan.shares * plan.rows.groups < kSerialGroups, n_chosen, gather_task,
               &plan);
-  parallel.run(n_chosen * ceil_div(args.gate.n, kPanel), gate_task, &plan);
+  const int64_t panels = ceil_div(args.gate.n, kPanel);
+  plan.gated_panels = gated_panels(n_chosen * panels, 1);
+  parallel.run(n_chosen * ceil_div(panels, plan.gated_panels), gate_task, &plan);
   run_tasks(parallel, plan.shares * plan.gated.groups < kSerialGroups, n_chosen,
             prepare_gated_task, &plan);
   parallel.run(n_chosen * ceil_div(args.down.n, kPanel), down_task, &plan);
