@@ -16,7 +16,7 @@ namespace edk {
 namespace {
 
 constexpr float kFineThreshold = 2.0f;  // times the row's mean scale
-constexpr int64_t kGroupsAhead = 8;
+constexpr int64_t kGroupsAhead = 8;    // whose lines are asked for before they are written
 constexpr float kSmallestScale = 1.17549435e-38f;  // below it, 1 / scale may be infinite
 constexpr float kFineSteps = 254.0f;    // steps of the fine plane in one step of the coarse one
 
@@ -166,18 +166,22 @@ struct RowsShare {
   int64_t end;
 };
 
-/// Other cores have read these lines for the operator before; else each store waits until they gave
-/// them up, which took two thirds of the time.
-inline void fetch_to_write(const uint8_t* lines, int64_t n_bytes) {
-  for (int64_t at = 0; at < n_bytes; at += kCacheLine) __builtin_prefetch(lines + at, 1);
+/// Asks for the lines of groups [begin, end) of a tile, to write them. Other cores have read them for the
+/// operator before; else each store waits until they gave them up, which took two thirds of the time.
+inline void fetch_to_write(const Rows& rows, int64_t tile, int64_t begin, int64_t end) {
+  const uint8_t* lines = rows.at(tile, begin, 0).base;
+  for (int64_t at = 0; at < (end - begin) * rows.group_bytes; at += kCacheLine)
+    __builtin_prefetch(lines + at, 1);
 }
 
-/// Prepares a share of the `measured` rows [m] of its tile: group by group, as a group's lines are
-/// then written one after the other.
-inline void prepare_share(const MeasuredRow* measured, const Rows& rows, const RowsShare& share) {
-  for (int64_t g = share.begin; rows.coarse && g < share.end; ++g) {
+/// Quantises a share of the `measured` rows [m] of its tile: group by group, as a group's lines are then
+/// written one after the other.
+inline void quantise_share(const MeasuredRow* measured, const Rows& rows, const RowsShare& share) {
+  fetch_to_write(rows, share.tile, share.begin, min_of(share.begin + kGroupsAhead, share.end));
+  for (int64_t g = share.begin; g < share.end; ++g) {
     const GroupRows out = rows.at(share.tile, g, share.m);
-    fetch_to_write(out.base + kGroupsAhead * rows.group_bytes, rows.group_bytes);
+    const int64_t later = g + kGroupsAhead;  // in this share: others write the next one
+    if (later < share.end) fetch_to_write(rows, share.tile, later, later + 1);
     uint32_t with_fine = 0;
     for (int64_t r = 0; r < share.m; ++r) {
       const MeasuredRow& row = measured[r];
@@ -187,14 +191,24 @@ inline void prepare_share(const MeasuredRow* measured, const Rows& rows, const R
     }
     *out.fine() = with_fine;
   }
-  for (int64_t r = 0; rows.normed && r < share.m; ++r) {
+}
+
+/// Writes a share of the `measured` rows [m] of its tile in plain order.
+inline void norm_share(const MeasuredRow* measured, const Rows& rows, const RowsShare& share) {
+  for (int64_t r = 0; r < share.m; ++r) {
+    const RowReader& reader = measured[r].reader;
     float* normed = rows.normed + (share.tile * kTileRows + r) * rows.k;
     for (int64_t g = share.begin; g < share.end; ++g) {
-      const GroupValues values = measured[r].reader.group(g);
-      for (int64_t h = 0; 16 * h < measured[r].reader.size(g); ++h)
-        store_n(normed + g * kGroup + 16 * h, values.half[h], measured[r].reader.size(g) - 16 * h);
+      const GroupValues values = reader.group(g);
+      for (int64_t h = 0; 16 * h < reader.size(g); ++h)
+        store_n(normed + g * kGroup + 16 * h, values.half[h], reader.size(g) - 16 * h);
     }
   }
+}
+
+inline void prepare_share(const MeasuredRow* measured, const Rows& rows, const RowsShare& share) {
+  if (rows.coarse) quantise_share(measured, rows, share);
+  if (rows.normed) norm_share(measured, rows, share);
 }
 
 /// Prepares the m rows of one tile.
