@@ -218,30 +218,25 @@ void prepare_gated_task(void* user, int64_t c) {
     prepare_tile(rows, own.gated, i / kTileRows, min_of(own.n - i, kTileRows));
 }
 
-/// Panel `p` of an expert's part of `matrix` [n, k].
-inline const uint8_t* expert_panel(const Matrix& matrix, int64_t k, int64_t expert, int64_t p) {
-  return matrix.packed + (expert * ceil_div(matrix.n, kPanel) + p) * panel_bytes(matrix.format, k);
+/// The panels of an expert's part of `matrix` [n, k].
+inline const uint8_t* expert_panels(const Matrix& matrix, int64_t k, int64_t expert) {
+  return matrix.packed + expert * ceil_div(matrix.n, kPanel) * panel_bytes(matrix.format, k);
 }
 
-/// Panels [first, end) of gate and up of one expert, some of the one before those of the other, as in
-/// linear.h.
+/// Panels [first, end) of gate and up of one expert.
 inline void run_gated_panels(const ExpertsPlan& plan, const ExpertRows& own, int64_t first,
                              int64_t end) {
   const Matrix &gate = plan.args->gate, &up = plan.args->up;
-  const Operand gate_rows{&gate, &own.in, plan.zero_gate}, up_rows{&up, &own.in, plan.zero_up};
-  for (int64_t i = 0; i < own.n; i += kTileRows) {
-    const int64_t m = min_of(own.n - i, kTileRows), k = plan.args->k;
-    Floats gates[kGatedPanels][kTileRows], ups[kTileRows];
-    for (int64_t p = first; p < end; ++p)
-      find_tile(gate.format, m)(gate_rows, expert_panel(gate, k, own.expert, p), i / kTileRows,
-                                gates[p - first]);
-    for (int64_t p = first; p < end; ++p) {
-      find_tile(up.format, m)(up_rows, expert_panel(up, k, own.expert, p), i / kTileRows, ups);
-      for (int64_t r = 0; r < m; ++r)
-        store_n(plan.hidden + (own.first + i + r) * gate.n + p * kPanel,
-                mul(silu(gates[p - first][r]), ups[r]), gate.n - p * kPanel);
-    }
-  }
+  const GatedPair pair{{&gate, &own.in, plan.zero_gate},
+                       {&up, &own.in, plan.zero_up},
+                       expert_panels(gate, plan.args->k, own.expert),
+                       expert_panels(up, plan.args->k, own.expert)};
+  for (int64_t i = 0; i < own.n; i += kTileRows)
+    run_gated(pair, first, end, i / kTileRows, min_of(own.n - i, kTileRows),
+              [&](int64_t p, int64_t r, Floats y) {
+                store_n(plan.hidden + (own.first + i + r) * gate.n + p * kPanel, y,
+                        gate.n - p * kPanel);
+              });
 }
 
 /// Some panels of gate and up of one expert.
@@ -263,12 +258,12 @@ void down_task(void* user, int64_t task) {
   const Matrix& down = plan.args->down;
   const int64_t panels = ceil_div(down.n, kPanel), p = task % panels, column = p * kPanel;
   const ExpertRows& own = plan.routes.chosen[task / panels];
-  const uint8_t* panel = expert_panel(down, plan.args->gate.n, own.expert, p);
+  const uint8_t* packed = expert_panels(down, plan.args->gate.n, own.expert);
   const Operand rows{&down, &own.gated, plan.zero_down};
   for (int64_t i = 0; i < own.n; i += kTileRows) {
     const int64_t m = min_of(own.n - i, kTileRows);
     Floats sums[kTileRows];
-    find_tile(down.format, m)(rows, panel, i / kTileRows, sums);
+    multiply_panel(rows, packed, p, i / kTileRows, m, sums);
     for (int64_t r = 0; r < m; ++r)
       store_n(plan.results + (own.first + i + r) * down.n + column, sums[r], down.n - column);
   }

@@ -4,7 +4,7 @@
 // with the rows tile by tile.
 #pragma once
 
-#include "elementary.h"
+#include "gated.h"
 #include "tiles.h"
 
 namespace edk {
@@ -12,8 +12,6 @@ namespace {
 
 constexpr int64_t kSerialGroups = 256;  // fewer groups of rows are prepared faster than threads woken
 constexpr int64_t kShares = 4;          // of the preparation of a few rows
-constexpr int64_t kGatedPanels = 8;     // most panels of each matrix of a gated pair in one task
-constexpr int64_t kGatedTasks = 16;     // a pair is cut into so many at least, for many threads
 
 /// Everything the tasks of one call share.
 struct LinearPlan {
@@ -34,45 +32,36 @@ inline void store_row(const LinearPlan& plan, Floats y, int64_t r, int64_t colum
   store_n(plan.args->out + at, y, n);
 }
 
+inline Floats add_bias(Floats y, const Matrix& matrix, int64_t column, int64_t n) {
+  return matrix.bias ? add(y, load_n(matrix.bias + column, n)) : y;
+}
+
 inline int64_t rows_of_tile(const LinearPlan& plan, int64_t tile) {
   return min_of(plan.args->rows - tile * kTileRows, kTileRows);
 }
 
-/// Panel `p` of matrix `i` for the rows of one tile; returns how many.
-inline int64_t run_tile(const LinearPlan& plan, int i, int64_t p, int64_t tile, Floats* sums) {
-  const Matrix& matrix = plan.args->matrices[i];
-  const uint8_t* panel = matrix.packed + p * panel_bytes(matrix.format, plan.args->k);
-  const int64_t m = rows_of_tile(plan, tile);
-  find_tile(matrix.format, m)(plan.operands[i], panel, tile, sums);
-  for (int64_t r = 0; matrix.bias && r < m; ++r)
-    sums[r] = add(sums[r], load_n(matrix.bias + p * kPanel, matrix.n - p * kPanel));
-  return m;
-}
-
 /// Panel `p` of matrix `i` for all rows; `offset` is the matrix's first output column.
 inline void run_panel(const LinearPlan& plan, int i, int64_t p, int64_t offset) {
-  const int64_t column = p * kPanel, n = plan.args->matrices[i].n - column;
+  const Matrix& matrix = plan.args->matrices[i];
+  const int64_t column = p * kPanel, n = matrix.n - column;
   for (int64_t tile = 0; tile < plan.tiles; ++tile) {
+    const int64_t m = rows_of_tile(plan, tile);
     Floats sums[kTileRows];
-    const int64_t m = run_tile(plan, i, p, tile, sums);
+    multiply_panel(plan.operands[i], matrix.packed, p, tile, m, sums);
     for (int64_t r = 0; r < m; ++r)
-      store_row(plan, sums[r], tile * kTileRows + r, offset + column, n);
+      store_row(plan, add_bias(sums[r], matrix, column, n), tile * kTileRows + r, offset + column,
+                n);
   }
 }
 
-/// Panels [first, end) of both matrices of a gated pair. Some of the one are read before those of the
-/// other: each change of matrix interrupts what the processor fetches ahead by itself.
+/// Panels [first, end) of a gated pair for all rows; such a pair has neither bias nor residual.
 inline void run_gated_panels(const LinearPlan& plan, int64_t first, int64_t end) {
-  for (int64_t tile = 0; tile < plan.tiles; ++tile) {
-    Floats gates[kGatedPanels][kTileRows], ups[kTileRows];
-    for (int64_t p = first; p < end; ++p) run_tile(plan, 0, p, tile, gates[p - first]);
-    for (int64_t p = first; p < end; ++p) {
-      const int64_t column = p * kPanel, m = run_tile(plan, 1, p, tile, ups);
-      for (int64_t r = 0; r < m; ++r)
-        store_row(plan, mul(silu(gates[p - first][r]), ups[r]), tile * kTileRows + r, column,
-                  plan.n_out - column);
-    }
-  }
+  const GatedPair pair{plan.operands[0], plan.operands[1], plan.args->matrices[0].packed,
+                       plan.args->matrices[1].packed};
+  for (int64_t tile = 0; tile < plan.tiles; ++tile)
+    run_gated(pair, first, end, tile, rows_of_tile(plan, tile), [&](int64_t p, int64_t r, Floats y) {
+      store_row(plan, y, tile * kTileRows + r, p * kPanel, plan.n_out - p * kPanel);
+    });
 }
 
 void linear_task(void* user, int64_t task) {
@@ -138,13 +127,6 @@ int zero_of(int format, Rows* rows) {
     if (rows->zero[i] == zero) return i;
   rows->zero[rows->n_zero] = zero;
   return rows->n_zero++;
-}
-
-/// How many of `panels` of a gated pair make a task: of more than one tile each is read again from the
-/// nearest cache, which holds one panel; and all threads must get some.
-int64_t gated_panels(int64_t panels, int64_t tiles) {
-  const int64_t most = min_of(panels / kGatedTasks, kGatedPanels);
-  return tiles > 1 || most < 1 ? 1 : most;
 }
 
 /// Works out how the rows lie in memory, and how many tasks there are.

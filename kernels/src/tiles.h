@@ -226,5 +226,12 @@ inline Tile find_tile(int format, int64_t m) {
   }
 }
 
+/// Products of the m rows of a tile with panel `p` of those that begin at `panels`.
+inline void multiply_panel(const Operand& op, const uint8_t* panels, int64_t p, int64_t tile,
+                           int64_t m, Floats* out) {
+  const int format = op.matrix->format;
+  find_tile(format, m)(op, panels + p * panel_bytes(format, op.rows->k), tile, out);
+}
+
 }  // namespace
 }  // namespace edk

@@ -13,6 +13,7 @@ from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.switching import SwitchConfig
 from edgedec.runtime.drafting.draft_role import DraftRole
 from edgedec.runtime.requests.result import GenerationResult
+from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.pool import SequencePool
 from edgedec.runtime.sessions.rows import Rows
 from edgedec.runtime.switching import switching as module
@@ -56,15 +57,17 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "time", Clock())
 
 
-def timed(session: ToySession, ms: float) -> ToySession:
-    """Returns ``session``, whose passes take ``ms`` each."""
-    run = session.run
+class Timed(StatsSession):
+    """A sequence whose passes take ``ms`` each, and which notes how many rows they computed."""
 
-    def in_time(wanted: Any) -> Rows:
-        return replace(run(wanted), ms=ms)
+    def __init__(self, noise: float, ms: float, context: int = 200) -> None:
+        super().__init__(VOCAB, context, looping(noise))
+        self.ms = ms
+        self.widths: list[int] = []
 
-    session.run = in_time  # type: ignore[method-assign]
-    return session
+    def run(self, wanted: Pass) -> Rows:
+        self.widths.append(len(wanted.tree) - wanted.n_known)
+        return replace(super().run(wanted), ms=self.ms)
 
 
 def told_of(
@@ -80,8 +83,7 @@ def told_of(
         return propose(self, *others)
 
     monkeypatch.setattr(Copying, "propose", counted)
-    target = timed(ToySession(VOCAB, 200, looping(0.0)), TARGET_MS)
-    draft = timed(StatsSession(VOCAB, 200, looping(2.0)), DRAFT_MS)
+    target, draft = Timed(0.0, TARGET_MS), Timed(2.0, DRAFT_MS)
     result, _, _ = switched(
         setting, GREEDY, target, draft, copies=copies, new_policy=lambda: policy
     )
@@ -146,20 +148,13 @@ def test_words_that_were_looked_up_end_where_the_turn_the_text_or_the_context_do
     longest = 0
     for context in (len(PROMPT) + 40, 200):
         for n in (11, 34, 60):
-            target = ToySession(VOCAB, context, looping(0.0))
-            widths, run = list[int](), target.run
-
-            def noted(wanted: Any, widths: list[int] = widths, run: Any = run) -> Rows:
-                widths.append(len(wanted.tree) - wanted.n_known)
-                return run(wanted)
-
-            target.run = noted  # type: ignore[method-assign]
+            target = Timed(0.0, TARGET_MS, context)
             config = GenerationConfig(max_new_tokens=n)
             draft = StatsSession(VOCAB, 200, looping(2.0))
             result, _, _ = switched("ead:threshold=-1,dwell=6", config, target, draft)
-            assert max(widths[1:]) <= 6
+            assert max(target.widths[1:]) <= 6
             assert target.n_rows - len(PROMPT) <= min(n, context - len(PROMPT))
-            longest = max(longest, *widths[1:])
+            longest = max(longest, *target.widths[1:])
             check_sums(result)
     assert longest == 6
 
@@ -170,11 +165,10 @@ def test_a_draft_sequence_is_given_back_when_the_output_ends() -> None:
     strategy = Switching(role, SwitchConfig.parse(SETTINGS[0]))
     stream = open_stream(target_toy(), PROMPT, GREEDY, strategy)
     list(stream)
-    (sequence,) = pool._idle
-    assert not pool._lent
+    sequence = pool.take_idle()  # a new one if none had been given back
+    assert sequence.n_tokens > len(PROMPT)
     assert stream.catch_up() > 0
-    assert pool._idle == [sequence]
-    assert not pool._lent
+    assert pool.take_idle() is sequence
     assert list(sequence.tokens) == [*PROMPT, *stream.result.token_ids]
 
 
