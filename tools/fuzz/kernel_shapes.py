@@ -2,7 +2,8 @@
 
     tools/sanitize/run.sh .venv/bin/python tools/fuzz/kernel_shapes.py --tries 100000 --seconds 500
 
-runs them under sanitizers; without the first two words it runs the installed library.
+runs them under sanitizers; without the first two words it runs the installed library. `--shard 0/2`
+beside `--shard 1/2` uses two cores: each makes every second of the tries, and counts its own.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def random_plain(rng: np.random.Generator, fmt: QuantFormat, n: int, k: int) -> 
 
 def sizes(rng: np.random.Generator, *formats: QuantFormat) -> tuple[int, int]:
     """Returns rows and columns of a matrix in any of ``formats``."""
-    n = int(rng.choice([1, 7, 15, 16, 17, 33, rng.integers(1, 90)]))
+    n = int(rng.choice([1, 7, 15, 16, 17, 33, rng.integers(1, 90), rng.integers(1, 600)]))
     k = int(rng.choice([1, 31, 32, 33, 256, 288, rng.integers(1, 700)]))
     is_two_level = any(fmt.kind in (ScaleKind.TWO, ScaleKind.TWO_MIN) for fmt in formats)
     return n, 256 * int(rng.integers(1, 4)) if is_two_level else k
@@ -132,8 +133,9 @@ def try_attention(rng: np.random.Generator) -> None:
     """A random tree after a random number of rows, some of its nodes known."""
     n_kv_heads, d = int(rng.integers(1, 4)), 2 * int(rng.integers(1, 69))
     n_heads, capacity = n_kv_heads * int(rng.integers(1, 6)), 16 * int(rng.integers(2, 40))
-    nodes = int(rng.integers(1, min(capacity, 40)))
-    rows, past = int(rng.integers(1, nodes + 1)), int(rng.integers(0, capacity - nodes + 1))
+    nodes = int(rng.integers(1, min(capacity, rng.choice([10, 40, 300]))))
+    rows, scoring = int(rng.integers(1, nodes + 1)), random_scoring(rng, capacity - nodes)
+    past = int(rng.integers(0, (3 * capacity if scoring.window else capacity - nodes) + 1))
     is_chain = rng.random() < 0.3
     parents = np.array([i - 1 if is_chain else rng.integers(-1, i) for i in range(nodes)], np.int64)
     positions = rng.integers(0, N_POSITIONS, rows)
@@ -144,10 +146,19 @@ def try_attention(rng: np.random.Generator) -> None:
 
     def call(isa: str, out: Array | None, n_threads: int) -> Any:
         own = (cache[0].copy(), cache[1].copy())
-        options = {"out": out, "isa": isa, "n_threads": n_threads}
+        options = {"out": out, "isa": isa, "n_threads": n_threads, "scoring": scoring}
         return [kernels.attention(qkv, positions, parents, past, rope, own, **options), *own]
 
     every_isa(call, (rows, n_heads * d))
+
+
+def random_scoring(rng: np.random.Generator, n_seen: int) -> kernels.Scoring:
+    """Returns how to weigh, now and then with a window of which ``n_seen`` rows lie behind."""
+    return kernels.Scoring(
+        scale=rng.choice([0.0, rng.uniform(0.01, 1.0)]),
+        softcap=rng.choice([0.0, rng.uniform(1.0, 50.0)]),
+        window=int(rng.choice([0, rng.integers(1, n_seen + 2)])),
+    )
 
 
 def random_cache(
@@ -181,13 +192,59 @@ def try_row_stats(rng: np.random.Generator) -> None:
     every_isa(call, (0,))
 
 
-TRIES = (try_linear, try_attention, try_embed, try_row_stats)
+def try_experts(rng: np.random.Generator) -> None:
+    """A mixture of one to eight experts, now and then with scores that are no numbers."""
+    formats = [list(FORMATS.values())[i] for i in rng.integers(0, len(FORMATS), 3)]
+    inner, k = (sizes(rng, *formats)[1] for _ in range(2))
+    n_experts = int(rng.integers(1, 9))
+    rows, n_used = int(rng.integers(0, 20)), int(rng.integers(1, n_experts + 1))
+    shapes = ((inner, k), (inner, k), (k, inner))
+    mixture = tuple(
+        kernels.PackedExperts(
+            np.stack([matrix(rng, fmt, *shape).data for _ in range(n_experts)]), fmt.index, *shape
+        )
+        for fmt, shape in zip(formats, shapes, strict=True)
+    )
+    x = (rng.standard_normal((rows, k)) * 10.0 ** rng.uniform(-4, 4, (rows, 1))).astype(np.float32)
+    router = rng.standard_normal((rows, n_experts)).astype(np.float32)
+    if rng.random() < 0.1:
+        router[rng.random(router.shape) < 0.2] = rng.choice([np.nan, np.inf, -np.inf])
+    options: dict[str, Any] = {"is_normed": bool(rng.random() < 0.5)}
+    if rng.random() < 0.5:
+        options |= {"norm_weight": rng.standard_normal(k).astype(np.float32), "residual": x}
+
+    def call(isa: str, out: Array | None, n_threads: int) -> Any:
+        own: dict[str, Any] = {"out": out, "isa": isa, "n_threads": n_threads}
+        return [kernels.experts(x, router, mixture, n_used, **options, **own)]
+
+    every_isa(call, (rows, k))
+
+
+def try_head_norm(rng: np.random.Generator) -> None:
+    """Norms of the heads of queries and keys."""
+    n_kv_heads, n_heads, d = (int(rng.integers(1, most)) for most in (4, 9, 140))
+    qkv = rng.standard_normal((int(rng.integers(0, 40)), (n_heads + 2 * n_kv_heads) * d))
+    qkv = (qkv * 10.0 ** rng.uniform(-4, 4, (len(qkv), 1))).astype(np.float32)
+    weights = (
+        rng.standard_normal(d).astype(np.float32),
+        rng.standard_normal(d).astype(np.float32),
+    )
+
+    def call(isa: str, out: Array | None, n_threads: int) -> Any:
+        own: dict[str, Any] = {"out": out, "isa": isa, "n_threads": n_threads}
+        return [kernels.head_norm(qkv, weights, n_kv_heads, 1e-6, **own)]
+
+    every_isa(call, qkv.shape)
+
+
+TRIES = (try_linear, try_attention, try_embed, try_row_stats, try_experts, try_head_norm)
 
 
 def try_one(number: int) -> None:
     """One random call, another for each ``number``."""
+    rng = np.random.default_rng(number)
     with np.errstate(all="ignore"):
-        TRIES[number % len(TRIES)](np.random.default_rng(number))
+        TRIES[rng.integers(len(TRIES))](rng)
 
 
 def main() -> int:
@@ -195,15 +252,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--tries", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=int, default=500)
+    parser.add_argument("--shard", default="0/1", metavar="I/N", help="every Nth, from the Ith")
     given = parser.parse_args()
+    shard, n_shards = map(int, given.shard.split("/"))
     is_sanitized = kernels.library_path().parent == SANITIZED
 
     def piece(n_done: int) -> int:
         for number in range(n_done, n_done + 40):
-            try_one(number)
+            try_one(shard + n_shards * number)
         return 40
 
     name = f"kernel_shapes{'_sanitized' if is_sanitized else ''}"
+    if n_shards > 1:
+        name += f"_{shard}_of_{n_shards}"
     return run_pieces(name, given.tries, given.seconds, piece)
 
 
