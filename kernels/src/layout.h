@@ -46,9 +46,12 @@ constexpr int kNumFormats = sizeof(kFormats) / sizeof(kFormats[0]);
 enum FormatIndex { kF32, kF16, kBf16, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ8_1, kQ4K, kQ5K, kQ6K };
 
 constexpr int64_t kCacheLine = 64;                 // bytes; no two threads ever write the same one
-// Weights are fetched so far ahead of the group in work. 4 to 7 kB measure alike; with 10 kB two to four
-// rows take 5 % longer, with 2.5 kB eight rows 15 %.
-constexpr int64_t kAheadBytes = 5120;
+// Weights are fetched so far ahead of the group in work: early from memory into the second cache, soon
+// from there into the first. 8 to 24 kB and 1 to 3 kB measure alike. Straight into the first, two to
+// four rows take 10 to 20 % longer: its few requests then wait for memory, and all other loads for them.
+constexpr int64_t kEarlyBytes = 8192;
+constexpr int64_t kSoonBytes = 1536;
+constexpr int64_t kEarlyBlocks = 4;  // where only headers are fetched
 constexpr int kVector = 4 * kPanel;                // bytes of one quad of all channels
 constexpr int kQuads = kGroup / 4;                 // quads of a group
 constexpr int kGroupsPerBlock = kSuper / kGroup;

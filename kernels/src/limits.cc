@@ -15,6 +15,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kChunkBytes = int64_t{1} << 20;  // between two looks at the clock
 constexpr int64_t kRounds = 1 << 13;               // likewise
+constexpr int64_t kAheadBytes = 5120;
 constexpr int kWords = 16;
 
 /// Returns what depends on every byte of `data` [n_bytes, a multiple of 128], so that all are read.

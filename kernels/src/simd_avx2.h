@@ -298,7 +298,12 @@ EDK_INLINE PartInts dot_quads(PartInts even, PartInts odd, const GroupCodes& wei
 }
 #endif
 
-inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+// Always inlined: of a call of what has no effect GCC leaves nothing.
+EDK_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+
+EDK_INLINE void prefetch_early(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
+
+constexpr bool kOneRowWaitsForMemory = false;
 
 }  // namespace
 }  // namespace edk

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "inline.h"
+
 #if !defined(__AVX512F__) || !defined(__AVX512BW__) || !defined(__AVX512VL__) || \
     !defined(__AVX512DQ__) || !defined(__AVX512VNNI__) || !defined(__FMA__)
 #error "built without the flags of this ISA"
@@ -127,7 +129,13 @@ inline Ints dot_quad(Ints sum, Bytes unsigned_bytes, const int8_t* quad) {
   return sum;
 }
 
-inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_NTA); }
+// Always inlined: of a call of what has no effect GCC leaves nothing.
+EDK_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_NTA); }
+
+EDK_INLINE void prefetch_early(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
+
+/// Whether products with one row take no longer than reading the weights does.
+constexpr bool kOneRowWaitsForMemory = true;
 
 }  // namespace
 }  // namespace edk

@@ -291,7 +291,12 @@ EDK_INLINE PartInts dot_quads(PartInts even, PartInts odd, const GroupCodes& wei
   return {sum};
 }
 
-inline void prefetch(const void* p) { __builtin_prefetch(p); }
+// Always inlined: of a call of what has no effect GCC leaves nothing.
+EDK_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
+
+EDK_INLINE void prefetch_early(const void* p) { __builtin_prefetch(p, 0, 2); }
+
+constexpr bool kOneRowWaitsForMemory = false;
 
 }  // namespace
 }  // namespace edk

@@ -194,6 +194,10 @@ inline Ints dot_quad(Ints sum, Bytes unsigned_bytes, const int8_t* quad) {
 
 inline void prefetch(const void*) {}
 
+inline void prefetch_early(const void*) {}
+
+constexpr bool kOneRowWaitsForMemory = false;
+
 }  // namespace
 }  // namespace edk
 

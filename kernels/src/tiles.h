@@ -125,13 +125,34 @@ EDK_INLINE void load_outer(const uint8_t* panel, int part, PartFloats* outer) {
   if constexpr (kFormats[F].kind == ScaleKind::kTwoMin) outer[1] = load_part_half(half + kPanel);
 }
 
+/// Bytes of a block, header included, that one group fetches: lines that nobody asks for in time hold up
+/// all that follow.
+template <int F>
+constexpr int64_t kShare = ceil_div(block_bytes(F, kGroupsPerBlock), kGroupsPerBlock);
+
+template <int F>
+EDK_INLINE void fetch_share(const uint8_t* share) {
+  for (int64_t line = 0; line < kShare<F>; line += kCacheLine) {
+    prefetch_early(share + kEarlyBytes + line);
+    prefetch(share + kSoonBytes + line);
+  }
+}
+
+template <int F>
+EDK_INLINE void fetch_header(const uint8_t* block) {
+  const uint8_t* header = block + kEarlyBlocks * block_bytes(F, kGroupsPerBlock);
+  for (int64_t line = 0; line < header_bytes(F, kGroupsPerBlock); line += kCacheLine)
+    prefetch_early(header + line);
+}
+
 /// Products of one panel with the M rows of tile `tile`.
 template <int F, int M>
 void quantised_tile(const Operand& op, const uint8_t* panel, int64_t tile, Floats* out) {
   constexpr int64_t kPartBytes = kVector / kParts;
-  // Each group fetches its share of a later block, the header included: lines that nobody asks for in
-  // time hold up all that follow.
-  constexpr int64_t kShare = ceil_div(block_bytes(F, kGroupsPerBlock), kGroupsPerBlock);
+  // A processor that only waits for codes fetches them by itself, and sooner if nobody else does; but
+  // not beside headers that are read as fast, a line for each group.
+  constexpr bool kOnlyHeaders =
+      kOneRowWaitsForMemory && M == 1 && kFormats[F].kind != ScaleKind::kOneMin;
   PartFloats sum[kParts * M];
 #pragma GCC unroll 16
   for (int i = 0; i < kParts * M; ++i) sum[i] = set1_part(0.0f);
@@ -142,10 +163,11 @@ void quantised_tile(const Operand& op, const uint8_t* panel, int64_t tile, Float
     for (int part = 0; part < kParts; ++part) load_outer<F>(panel, part, outer[part]);
     const uint8_t* own = panel + group_scales_offset(F);
     const uint8_t* codes = panel + header_bytes(F, groups);
-    const uint8_t* ahead = panel + kAheadBytes;
+    const uint8_t* share = panel;
+    if constexpr (kOnlyHeaders) fetch_header<F>(panel);
     for (int64_t g = 0; g < groups; ++g) {
-      for (int64_t line = 0; line < kShare; line += kCacheLine) prefetch(ahead + line);
-      ahead += kShare;
+      if constexpr (!kOnlyHeaders) fetch_share<F>(share);
+      share += kShare<F>;
       GroupRows rows = op.rows->at(tile, block + g, M);
       for (int part = 0; part < kParts; ++part) {
         // Else the compiler spreads all codes over registers before the first part, and runs out.
