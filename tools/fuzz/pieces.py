@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,15 +19,20 @@ def run_pieces(name: str, n_wanted: int, seconds: float, piece: Callable[[int], 
     piece: from the number of tries so far, a seed, to the number of tries it made.
 
     Returns:
-        0 when all are done, else `NOT_YET`. How far it came is in build/fuzz/NAME.json.
+        0 when all are done, else `NOT_YET`. How far it came is in build/fuzz/NAME.json: tries, and
+        the time that processors spent on them, children's too.
     """
     path = ROOT / f"build/fuzz/{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    done = json.loads(path.read_text()) if path.exists() else {"tries": 0, "seconds": 0.0}
-    started_s, before_s = time.monotonic(), done["seconds"]
+    done = json.loads(path.read_text()) if path.exists() else {"tries": 0, "cpu_s": 0.0}
+    started_s, before_s = time.monotonic(), done["cpu_s"] - _cpu_s()
     while done["tries"] < n_wanted and time.monotonic() - started_s < seconds:
         done["tries"] += piece(done["tries"])
-        done["seconds"] = round(before_s + time.monotonic() - started_s, 1)
+        done["cpu_s"] = round(before_s + _cpu_s(), 1)
         path.write_text(json.dumps(done) + "\n")
-    print(f"{name}: {done['tries']} of {n_wanted} in {done['seconds']} s")
+    print(f"{name}: {done['tries']} of {n_wanted} in {done['cpu_s']} s of processors")
     return 0 if done["tries"] >= n_wanted else NOT_YET
+
+
+def _cpu_s() -> float:
+    return sum(os.times()[:4])
