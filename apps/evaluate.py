@@ -77,8 +77,8 @@ def evaluate(
     (of a text, in windows). Greedy unless sampling options say otherwise; the bundle's recommended
     sampling is not used. At most 512 new tokens by default, 128 for infill. Other settings are
     compared with the first over the same problems. --frontier says what switching between two
-    models gives, and whether it beats lossless speculation. Ctrl-C keeps what was done (exit code
-    130); with -o, the same command goes on from there.
+    models, or leaving layers out, gives, and whether it beats lossless speculation. Ctrl-C keeps
+    what was done (exit code 130); with -o, the same command goes on from there.
 
     Generated programs run in a process of their own, with limits on time, memory and output; where
     the kernel can filter system calls (Linux on x86-64 and ARM64) they cannot write, start

@@ -9,7 +9,12 @@ from typing import Annotated
 import typer
 
 from edgedec.apps.model_names import named_bundle
-from edgedec.runtime.config import MAX_DRAFT_LEN, GenerationConfig, SpeculationConfig
+from edgedec.runtime.config import (
+    MAX_DRAFT_LEN,
+    GenerationConfig,
+    LayersConfig,
+    SpeculationConfig,
+)
 from edgedec.runtime.drafters import drafter_names
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.opening.load import load
@@ -108,6 +113,14 @@ Prefill = Annotated[
         metavar="MODE",
         help="How a prompt is read: exact; progressive, which shows provisional text before it is "
         "read to the end; predicted, which is approximate; auto, the default.",
+    ),
+]
+Layers = Annotated[
+    str | None,
+    typer.Option(
+        metavar="POLICY",
+        help="Write with some of the model's layers, which is approximate: unified, skipdecode or "
+        "ffn; or a whole setting such as unified:keep=0.9.",
     ),
 ]
 DraftLen = Annotated[
@@ -230,6 +243,7 @@ class RequestOptions:
     method: Method = None
     verifier: Verifier = None
     prefill: Prefill = None
+    layers: Layers = None
     draft_len: DraftLen = None
     draft_depth: DraftDepth = None
     temperature: Temperature = None
@@ -264,6 +278,7 @@ class RequestOptions:
             stop_token_ids=tuple(self.stop_token or ()),
             ignore_eos=self.ignore_eos,
             prefill=self.prefill or defaults.prefill,
+            layers=None if self.layers is None else LayersConfig.parse(self.layers),
             speculation=SpeculationConfig(draft_len=self.draft_len, depth=self.draft_depth),
         )
         return with_method(request, self.method, self.verifier)

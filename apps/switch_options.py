@@ -28,6 +28,10 @@ PLAUSIBLE = (
     "often than the model alone would write them"
 )
 
+LEAVES_OUT = (
+    "this is approximate: some of the model's layers write, so the text may differ from what the "
+    "whole model would write"
+)
 READS_ROUGHLY = (
     "this is approximate: later layers see predictions of the prompt's keys and values, so the "
     "text may differ from what the model alone would write"
@@ -123,6 +127,8 @@ def tell_if_approximate(request: GenerationConfig) -> None:
     """Says on standard error that the text of ``request`` may not be the target model's own."""
     if request.switch is not None and not request.switch.is_lossless:
         note(LOOKS_AHEAD if request.switch.policy == ADADEC else APPROXIMATE)
+    if request.layers is not None:
+        note(LEAVES_OUT)
     if request.prefill == PREDICTED:
         note(READS_ROUGHLY)
     verifier = VERIFIERS.get(request.verifier or "")

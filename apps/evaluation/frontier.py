@@ -1,4 +1,4 @@
-"""What switching gives: quality against time, between the models alone and lossless speculation.
+"""What approximate settings give: quality against time, beside lossless speculation.
 
 Every number is over the problems that all settings have answered. Reference points are the target
 model alone, the draft model alone (an engine of its own, which the other model costs nothing), and
@@ -24,6 +24,7 @@ from edgedec.apps.evaluation.scores import (
 )
 from edgedec.apps.evaluation.tasks import Metric
 from edgedec.models.errors import ConfigError
+from edgedec.runtime.config.switching import POLICIES
 from edgedec.runtime.methods.methods import AUTO, PLAIN
 from edgedec.runtime.switching.policy import Model
 
@@ -47,6 +48,12 @@ GRID = (
 """Settings that are swept where none are named."""
 
 Row = dict[str, Any]
+
+
+def references_of(texts: Sequence[str]) -> Sequence[str]:
+    """Returns what settings are compared with; the draft model alone where models take turns."""
+    is_switching = any(text.partition(":")[0] in POLICIES for text in texts)
+    return REFERENCES if is_switching else (PLAIN, AUTO)
 
 
 def frontier_of(
@@ -203,12 +210,13 @@ def _cells(row: Row) -> list[str]:
 def _roles(settings: Sequence[Setting]) -> dict[str, str]:
     """Returns the label of each reference point."""
     found: dict[str, str] = {}
+    needed = references_of([setting.label for setting in settings])
     for setting in settings:
         if (name := _reference(setting)) is not None:
             found.setdefault(name, setting.label)
-    if missing := [name for name in REFERENCES if name not in found]:
+    if missing := [name for name in needed if name not in found]:
         raise ConfigError(
-            f"a frontier needs samples of {', '.join(REFERENCES)}; {missing[0]} is missing: run "
+            f"a frontier needs samples of {', '.join(needed)}; {missing[0]} is missing: run "
             "`edgedec eval --frontier` with a bundle"
         )
     return found

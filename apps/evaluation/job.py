@@ -14,7 +14,7 @@ import typer
 
 from edgedec import __version__
 from edgedec.apps import options
-from edgedec.apps.evaluation.frontier import DRAFT_ALONE, GRID, REFERENCES
+from edgedec.apps.evaluation.frontier import DRAFT_ALONE, GRID, references_of
 from edgedec.apps.evaluation.gsm8k import Gsm8k
 from edgedec.apps.evaluation.human_eval import HumanEval
 from edgedec.apps.evaluation.infill import Infill
@@ -87,17 +87,19 @@ class TaskOptions:
         str | None,
         typer.Option(
             metavar="SETTING;..",
-            help="Several methods or switch settings, in turn on every problem; draft-alone "
-            "is the draft model without the target model, predicted is plain decoding after a "
-            "prompt whose later layers are predicted, pruned the target model without as many.",
+            help="Several methods, settings of switching or of layers left out, in turn on every "
+            "problem; draft-alone is the draft model without the target model, predicted is plain "
+            "decoding after a prompt whose later layers are predicted, pruned the target model "
+            "without as many.",
         ),
     ] = None
     frontier: Annotated[
         bool,
         typer.Option(
             "--frontier",
-            help="Sweep settings of switching, those of --settings or else a grid, beside plain, "
-            "draft-alone and auto; say what they give, and whether any is worth it.",
+            help="Sweep settings of switching or of layers left out, those of --settings or else a "
+            "grid of switching, beside plain, auto and, with switching, draft-alone; say what they "
+            "give, and whether any is worth it.",
         ),
     ] = False
     chat: Annotated[
@@ -240,7 +242,7 @@ def make_job(
     """Returns the evaluation that the options name; ConfigError if they name none."""
     if what.task is None or what.data is None:
         raise typer.BadParameter("expected --task and --data with BUNDLE")
-    chosen = _chosen(what, request.method)
+    chosen = _chosen(what, request)
     is_text = what.task is TaskName.PERPLEXITY
     if is_text and (chosen or what.frontier):
         raise ConfigError("perplexity shows the model a text, so it goes without a method")
@@ -249,10 +251,11 @@ def make_job(
     if not is_text and (what.window or what.stride):
         raise ConfigError(f"--window and --stride are for perplexity, not for {what.task}")
     base = GenerationConfig(max_new_tokens=_MAX_NEW_TOKENS.get(what.task, 1))
-    wanted = dataclasses.replace(request, method=None).make_request(base)
+    wanted = dataclasses.replace(request, method=None, layers=None).make_request(base)
     manifest = read_manifest(bundle)
     default = PLAIN if is_text else str(manifest.defaults.get("method", PLAIN))
-    texts = [*REFERENCES, *(chosen or GRID)] if what.frontier else chosen or [default]
+    swept = chosen or list(GRID)
+    texts = [*references_of(swept), *swept] if what.frontier else chosen or [default]
     requests = make_requests(wanted, texts)
     job = Job(bundle, manifest, what.task, what.data, what, loading, requests)
     if PRUNED in requests:
@@ -266,10 +269,11 @@ def _is_pair(switch: SwitchConfig | None) -> bool:
     return switch is not None and switch.policy != ADADEC
 
 
-def _chosen(what: TaskOptions, method: str | None) -> list[str]:
+def _chosen(what: TaskOptions, request: options.RequestOptions) -> list[str]:
     """Returns the settings that the options name, none where they leave it to the bundle."""
     named = {
-        "--method": method and [method],
+        "--method": request.method and [request.method],
+        "--layers": request.layers and [request.layers],
         "--methods": what.methods and what.methods.split(","),
         "--switch": what.switch and [what.switch],
         "--settings": what.settings and what.settings.split(";"),

@@ -10,6 +10,7 @@ from edgedec.apps.evaluation.frontier import DRAFT_ALONE
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.generation import EXACT, PREDICTED
+from edgedec.runtime.config.layers import LAYER_POLICIES, LayersConfig
 from edgedec.runtime.config.switching import POLICIES, SwitchConfig
 from edgedec.runtime.methods.methods import PLAIN
 
@@ -20,8 +21,9 @@ PRUNED = "pruned"
 def make_requests(wanted: GenerationConfig, texts: Sequence[str]) -> dict[str, GenerationConfig]:
     """Returns a request per setting, by the setting's label.
 
-    texts: names of methods, switch settings as `SwitchConfig.parse` reads them, or one of
-        draft-alone, pruned and predicted (see `TaskOptions`).
+    texts: names of methods, settings of switching or of layers left out as `SwitchConfig.parse` and
+        `LayersConfig.parse` read them, or one of draft-alone, pruned and predicted (see
+        `TaskOptions`).
 
     Raises:
         ConfigError: A text is neither.
@@ -37,6 +39,9 @@ def make_requests(wanted: GenerationConfig, texts: Sequence[str]) -> dict[str, G
         elif text.partition(":")[0] in POLICIES:
             switch = SwitchConfig.parse(text)
             requests[str(switch)] = dataclasses.replace(wanted, switch=switch)
+        elif text.partition(":")[0] in LAYER_POLICIES:
+            layers = LayersConfig.parse(text)
+            requests[str(layers)] = dataclasses.replace(wanted, layers=layers)
         else:
             is_rough = wanted.prefill == PREDICTED
             label = f"{text} (predicted)" if is_rough else text
@@ -48,6 +53,7 @@ def request_facts(request: GenerationConfig) -> dict[str, Any]:
     """Returns a request, JSON-ready."""
     facts = dataclasses.asdict(request)
     facts["switch"] = None if request.switch is None else str(request.switch)
+    facts["layers"] = None if request.layers is None else str(request.layers)
     bias = facts["sampling"]["logit_bias"]
     facts["sampling"]["logit_bias"] = {str(key): str(value) for key, value in bias.items()}
     return facts

@@ -1,6 +1,7 @@
 """What a request may ask for, validated before any model runs."""
 
 from edgedec.runtime.config.generation import GenerationConfig
+from edgedec.runtime.config.layers import LayersConfig
 from edgedec.runtime.config.sampling import GREEDY_BELOW, SamplingConfig
 from edgedec.runtime.config.speculation import MAX_DRAFT_LEN, SpeculationConfig
 from edgedec.runtime.config.suggestion import SuggestConfig
@@ -10,6 +11,7 @@ __all__ = [
     "GREEDY_BELOW",
     "MAX_DRAFT_LEN",
     "GenerationConfig",
+    "LayersConfig",
     "SamplingConfig",
     "SpeculationConfig",
     "SuggestConfig",

@@ -18,6 +18,7 @@ from edgedec.runtime.config.checks import (
     checked_texts,
     refuse_unknown,
 )
+from edgedec.runtime.config.layers import LayersConfig
 from edgedec.runtime.config.sampling import SamplingConfig
 from edgedec.runtime.config.speculation import SpeculationConfig
 from edgedec.runtime.config.switching import SwitchConfig
@@ -42,6 +43,7 @@ class GenerationConfig:
         plain decoding, when None.
     speculation: how much is drafted, within what the method does.
     switch: lets the draft model write part of the text, in place of a method.
+    layers: has only some of the model's layers write, in place of a method.
     prefill: how a prompt is read, one of `PREFILLS`. exact: to its end, then the output begins.
         progressive: provisional tokens after the first layers, then the others; the text is that of
         exact. predicted: the later layers' keys and values stay predictions, which is approximate.
@@ -65,6 +67,7 @@ class GenerationConfig:
     verifier: str | None = None
     speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
     switch: SwitchConfig | None = None
+    layers: LayersConfig | None = None
     prefill: str = AUTO
     prefill_pass_ms: float = PASS_MS
     prefix: str = ""
@@ -85,9 +88,17 @@ class GenerationConfig:
                 raise ConfigError(f"{name} is {shown(value)}, expected a name or None")
             if value is not None and self.switch is not None:
                 raise ConfigError(f"{name} is {shown(value)}, but switching is a method of its own")
+            if value is not None and self.layers is not None:
+                raise ConfigError(
+                    f"{name} is {shown(value)}, but to leave layers out is a method of its own"
+                )
         check_type("speculation", self.speculation, SpeculationConfig, "a SpeculationConfig")
         if self.switch is not None:
             check_type("switch", self.switch, SwitchConfig, "a SwitchConfig or None")
+        if self.layers is not None:
+            check_type("layers", self.layers, LayersConfig, "a LayersConfig or None")
+            if self.switch is not None:
+                raise ConfigError("layers and switch are given, expected one of them")
         if not isinstance(self.prefill, str) or self.prefill not in PREFILLS:
             raise ConfigError(f"prefill is {shown(self.prefill)}, expected {', '.join(PREFILLS)}")
         check_number("prefill_pass_ms", self.prefill_pass_ms, 0.0, 1e9, "milliseconds")
@@ -132,6 +143,8 @@ class GenerationConfig:
         values = dict(fields)
         if isinstance(switch := values.get("switch"), Mapping):
             values["switch"] = SwitchConfig.from_dict(switch)
+        if isinstance(layers := values.get("layers"), Mapping):
+            values["layers"] = LayersConfig.from_dict(layers)
         if isinstance(speculation := values.get("speculation"), Mapping):
             values["speculation"] = SpeculationConfig.from_dict(speculation)
         if isinstance(sampling := values.get("sampling"), Mapping):

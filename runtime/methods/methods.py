@@ -78,6 +78,10 @@ class Methods:
         request.speculation.check_context(self._parts.context)
         if request.switch is not None:
             return self._switch(request.switch)
+        if request.layers is not None:
+            from edgedec.runtime.skipping.layer_skipping import LayerSkipping
+
+            return LayerSkipping(request.layers)
         return self.strategy(request.method, request.verifier)
 
     def strategy(self, method: str | None, verifier: str | None = None) -> DecodingStrategy:

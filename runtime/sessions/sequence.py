@@ -173,9 +173,12 @@ class TokenSequence:
         self._cache.keep(place.n_past, tree, rows)
         self._pending = tree
 
-    def commit(self, path: Sequence[int]) -> None:
-        """Keeps the rows of the last pass named by ``path`` (root first), drops the others."""
-        tree, place = self._check_path(path), self._pending_place
+    def commit(self, path: Sequence[int], *, is_rough: bool = False) -> None:
+        """Keeps the rows of the last pass named by ``path`` (root first), drops the others.
+
+        is_rough: the pass may have left sub-layers out; what follows is approximate.
+        """
+        tree, place = self._check_path(path, is_rough), self._pending_place
         self._cache.keep(place.n_past, tree, path)
         self._pending = None
         tokens = [tree.tokens[i] for i in path]
@@ -186,6 +189,7 @@ class TokenSequence:
             return
         rest, self._partial = self._partial[len(tokens) :], []
         self._n_predicted = max(0, self._n_predicted - len(tokens))
+        self._n_exact = self.n_exact if is_rough else self._n_exact
         self._tokens.extend(tokens)
         self._partial = rest
 
@@ -379,20 +383,18 @@ class TokenSequence:
         if not 0 < n_known < len(tree):
             raise SessionError(f"n_known is {n_known}, expected 0 to {len(tree) - 1}")
 
-    def _check_path(self, path: Sequence[int]) -> TokenTree:
+    def _check_path(self, path: Sequence[int], is_rough: bool) -> TokenTree:
         """Returns the pending tree when ``path`` is a way down through it from the prefix."""
         tree = self._pending
         if tree is None:
             raise SessionError("commit needs a pass that was not committed yet; run one first")
-        if self._is_pending_gated:
+        if self._is_pending_gated and not is_rough:
             raise SessionError(
-                "the last pass left sub-layers out, so it cannot be committed: run the whole pass "
-                "first"
+                "the last pass left sub-layers out, so it cannot be committed: run the whole first"
             )
         if self._pending_place.is_rough:
             raise SessionError(
-                "the last pass looked at predicted rows, so it cannot be committed: complete the "
-                "tokens before it first"
+                "the last pass looked at predicted rows: complete the tokens before it first"
             )
         check_way(tree, path)
         return tree

@@ -13,6 +13,7 @@ from edgedec.apps.evaluation.frontier import (
     GRID,
     REFERENCES,
     frontier_of,
+    references_of,
     render_notes,
     render_table,
     render_verdict,
@@ -22,7 +23,7 @@ from edgedec.apps.evaluation.requests import make_requests
 from edgedec.apps.evaluation.samples import Models, Sample, Setting
 from edgedec.apps.evaluation.tasks import METRICS
 from edgedec.models.errors import ConfigError
-from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.config import GenerationConfig, LayersConfig
 
 Cli = Callable[..., Any]
 PASS = METRICS["human_eval"][0]
@@ -201,6 +202,32 @@ def test_the_grid_is_made_of_settings_that_differ() -> None:
     assert {switch.policy for switch in switches} == {"ead", "margin", "bild"}
     assert not any(switch.is_lossless or switch.is_auto for switch in switches)
     assert requests["draft-alone"].method == "plain"
+
+
+def test_layers_left_out_are_compared_without_a_draft_model() -> None:
+    texts = ["plain", "auto", "unified:keep=0.8", "ffn"]
+    requests = make_requests(GenerationConfig(), texts)
+    assert list(requests) == texts
+    assert requests["ffn"].layers == LayersConfig(policy="ffn")
+    assert references_of(texts) == ("plain", "auto")
+    assert references_of([*texts, "bild"]) == REFERENCES
+
+
+@pytest.mark.e2e
+def test_a_frontier_of_layers_left_out(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> None:
+    data = tmp_path / "maths.jsonl"
+    data.write_text(json.dumps(MATHS[0]) + "\n")
+    command = ["eval", smollm2_bundle, "--task", "gsm8k", "--data", data, "-n", 6]
+    outcome = cli(*command, "--frontier", "--settings", "unified:keep=0.8", "--json")
+    assert outcome.exit_code == 0, outcome.err
+    rows = {row["label"]: row for row in outcome.json["frontier"]["settings"]}
+    assert list(rows) == ["plain", "auto", "unified:keep=0.8"]
+    assert [row["lossless"] for row in rows.values()] == [True, True, False]
+    assert outcome.json["frontier"]["verdict"]["best_of_faster"] in (None, "unified:keep=0.8")
+    alone = cli(*command, "--layers", "unified:keep=0.8", "--json")
+    assert [row["label"] for row in alone.json["settings"]] == ["unified:keep=0.8"]
+    both = cli(*command, "--layers", "unified", "--method", "auto")
+    assert "--method and --layers exclude each other" in both.error
 
 
 @pytest.mark.e2e

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from edgedec.apps.switch_options import APPROXIMATE, SwitchOptions
+from edgedec.apps.switch_options import APPROXIMATE, LEAVES_OUT, SwitchOptions
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.switching import SwitchConfig
@@ -73,6 +73,25 @@ def test_run_with_its_own_model_as_the_draft_one(cli: Cli, smollm2_bundle: Path)
     assert "draft" in verified.json["origins"]
     assert APPROXIMATE not in verified.err
     assert "tokens from the target model" in verified.err
+
+
+@pytest.mark.e2e
+def test_layers_left_out_are_told(cli: Cli, smollm2_bundle: Path) -> None:
+    command = ("run", smollm2_bundle, "Hi", "-n", 6, "--threads", 2)
+    outcome = cli(*command, "--layers", "unified:keep=0.8", "--json", "--explain")
+    assert outcome.json["lossless"] is False
+    assert outcome.json["method"] == "unified:keep=0.8"
+    assert outcome.err.count(LEAVES_OUT) == 1
+    assert "80% of attention and MLPs ran" in outcome.err
+    for options, why in (
+        (("--layers", "half"), "layers policy is 'half', expected one of unified"),
+        (("--layers", "ffn"), "export the model again with --hidden-layers 2,3,4"),
+        (("--layers", "unified", "--method", "auto"), "to leave layers out is a method of its own"),
+        (("--layers", "unified", "--switch", "adadec"), "layers and switch are given"),
+    ):
+        refused = cli(*command, *options)
+        assert refused.exit_code == 1
+        assert why in refused.error
 
 
 @pytest.mark.e2e

@@ -1,0 +1,1 @@
+"""Decoding with layers left out, which is approximate."""
