@@ -57,7 +57,7 @@ ROOMS = (
     ("ngrams",),
     ("drafters",),
     ("decoding",),
-    ("switching",),
+    ("switching", "skipping"),
     ("methods",),
     ("requests",),
     ("engine",),

@@ -186,6 +186,9 @@ class ControlledPlanning(Planning):
     def catch_up(self, tokens: Sequence[int]) -> Passes[int]:
         return (yield from self._team.catch_up(tokens))
 
+    def refine(self, tokens: Sequence[int], target: TokenSequence) -> Passes[None]:
+        yield from self._team.refine(tokens, target)
+
     def explain(self) -> list[str]:
         """Returns what was decided how often, and what it promised and brought."""
         return [] if self._costs is None else self.log.lines(1.0 / self._costs.ms(1))

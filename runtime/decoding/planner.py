@@ -82,6 +82,10 @@ class Planning(ABC):
         """Computes, in idle time, what was predicted of ``tokens``; returns how many there were."""
 
     @abstractmethod
+    def refine(self, tokens: Sequence[int], target: TokenSequence) -> Passes[None]:
+        """Has those that draft use idle time after ``tokens``; see `ModelDrafting.refine`."""
+
+    @abstractmethod
     def explain(self) -> list[str]:
         """Returns what was decided in this output so far, a line each."""
 
@@ -173,6 +177,11 @@ class DraftingTeam:
             n_computed += yield from model.catch_up(tokens)
         return n_computed
 
+    def refine(self, tokens: Sequence[int], target: TokenSequence) -> Passes[None]:
+        """Has the models use idle time."""
+        for model in self.models:
+            yield from model.refine(tokens, target)
+
     @property
     def _all(self) -> list[GuardedDrafting | GuardedModelDrafting]:
         return [*self.free, *self.models]
@@ -249,6 +258,9 @@ class FixedPlanning(Planning):
 
     def catch_up(self, tokens: Sequence[int]) -> Passes[int]:
         return (yield from self._team.catch_up(tokens))
+
+    def refine(self, tokens: Sequence[int], target: TokenSequence) -> Passes[None]:
+        yield from self._team.refine(tokens, target)
 
     def explain(self) -> list[str]:
         budget = self._budget

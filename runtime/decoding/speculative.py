@@ -120,8 +120,11 @@ class SpeculativeDecoding(Decoding):
         state.stats.n_early_used = sum(model.n_early_used for model in models)
 
     def catch_up(self, target: TokenSequence) -> Passes[int]:
-        """Has the models that drafted compute what was only predicted for them."""
-        return (yield from self._planning.catch_up(self._state.tokens))
+        """Has the models that drafted compute what was predicted for them, and draft better."""
+        tokens = self._state.tokens
+        n_computed = yield from self._planning.catch_up(tokens)
+        yield from self._planning.refine(tokens, target)
+        return n_computed
 
     def explain(self) -> list[str]:
         """Returns what was decided, a line each."""

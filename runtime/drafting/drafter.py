@@ -204,6 +204,14 @@ class ModelDrafting(ABC):
         return 0
         yield  # makes it a step without passes
 
+    def refine(self, tokens: Sequence[int], target: TokenSequence) -> Passes[None]:
+        """Uses idle time after an output to draft the next better; leaves ``target`` as it was.
+
+        target: a sequence of the target model that holds as much of ``tokens`` as any.
+        """
+        return
+        yield  # makes it a step without passes
+
     def beside(
         self, context: DraftContext, tree: DraftTree, n_left: int, target: TokenSequence
     ) -> AbstractContextManager[None]:

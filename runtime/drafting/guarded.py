@@ -18,6 +18,7 @@ from edgedec.runtime.drafting.drafter import (
     RoundOutcome,
 )
 from edgedec.runtime.sessions.passes import Passes
+from edgedec.runtime.sessions.sequence import TokenSequence
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -158,6 +159,9 @@ class GuardedModelDrafting:
 
     def catch_up(self, tokens: Sequence[int]) -> Passes[int]:
         return (yield from self.guard.steps(lambda: self.drafting.catch_up(tokens))) or 0
+
+    def refine(self, tokens: Sequence[int], target: TokenSequence) -> Passes[None]:
+        yield from self.guard.steps(lambda: self.drafting.refine(tokens, target))
 
     def end(self, tokens: Sequence[int]) -> None:
         self.guard.end(lambda: self.drafting.end(tokens))

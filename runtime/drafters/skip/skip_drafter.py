@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgedec.runtime.drafters.draft.tree_drafting import TreeDrafter
+from edgedec.runtime.drafters.draft.tree_drafting import TreeDrafter, TreeDrafting
+from edgedec.runtime.drafters.skip.refining import SkipRefiner
 from edgedec.runtime.drafting.draft_passes import DraftPasses
 from edgedec.runtime.drafting.drafter import DraftPrompt
 from edgedec.runtime.drafting.skip_set import SkipSet
 from edgedec.runtime.drafting.target_passes import TargetPasses
+from edgedec.runtime.sessions.passes import Passes
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.text.token_map import TokenMap
 
@@ -34,12 +36,36 @@ class SkipDrafter(TreeDrafter):
     def __init__(self, skip_set: SkipSet) -> None:
         n_ids = skip_set.vocab_size
         super().__init__("skip", TokenMap.same(n_ids, n_ids), n_ids)
-        self._skip_set = skip_set
+        self.refiner = SkipRefiner(skip_set)
+
+    def begin(self, prompt: DraftPrompt) -> SkipDrafting:
+        """Returns the part of a request."""
+        return SkipDrafting(self, prompt)
 
     def open(self, prompt: DraftPrompt, text: Sequence[int]) -> DraftPasses:
         """Returns passes over the request's own sequence."""
         assert prompt.target is not None
-        return SkipPasses(prompt.target, self._skip_set)
+        return SkipPasses(prompt.target, self.refiner.skip_set)
 
     def close(self) -> None:
         """Does nothing: the model is the target."""
+
+
+class SkipDrafting(TreeDrafting):
+    """One request's part, which looks for a better set when the output has ended."""
+
+    def __init__(self, drafter: SkipDrafter, prompt: DraftPrompt) -> None:
+        super().__init__(drafter, prompt)
+        self._refiner = drafter.refiner
+
+    def refine(self, tokens: Sequence[int], target: TokenSequence) -> Passes[None]:
+        yield from self._refiner.refine(tokens, target)
+
+    def explain(self) -> list[str]:
+        """Returns what idle time found so far."""
+        if not self._refiner.n_tried:
+            return []
+        return [
+            f"skip: {self._refiner.n_tried} other sets tried on the text in idle time, "
+            f"{self._refiner.n_kept} taken over"
+        ]
