@@ -24,7 +24,7 @@ from edgedec.apps.evaluation.scores import (
 )
 from edgedec.apps.evaluation.tasks import Metric
 from edgedec.models.errors import ConfigError
-from edgedec.runtime.config.switching import POLICIES
+from edgedec.runtime.config.switching import ADADEC, POLICIES
 from edgedec.runtime.methods.methods import AUTO, PLAIN
 from edgedec.runtime.switching.policy import Model
 
@@ -52,7 +52,8 @@ Row = dict[str, Any]
 
 def references_of(texts: Sequence[str]) -> Sequence[str]:
     """Returns what settings are compared with; the draft model alone where models take turns."""
-    is_switching = any(text.partition(":")[0] in POLICIES for text in texts)
+    with_two_models = {*POLICIES} - {ADADEC}
+    is_switching = any(text.partition(":")[0] in with_two_models for text in texts)
     return REFERENCES if is_switching else (PLAIN, AUTO)
 
 

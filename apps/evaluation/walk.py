@@ -54,8 +54,7 @@ class Engines:
     def of(self, setting: Setting) -> Engine:
         """Returns the setting's engine, opened once; plain settings of one model share theirs."""
         request = setting.request
-        has_policy = request.switch is not None or request.layers is not None
-        is_plain = not has_policy and request.method in (None, PLAIN)
+        is_plain = request.switch is None and request.method in (None, PLAIN)
         key = str(setting.models) if is_plain else setting.label
         if key not in self._opened:
             self._opened[key] = self.stack.enter_context(self.open(setting.models))

@@ -211,6 +211,7 @@ def test_layers_left_out_are_compared_without_a_draft_model() -> None:
     assert requests["ffn"].layers == LayersConfig(policy="ffn")
     assert references_of(texts) == ("plain", "auto")
     assert references_of([*texts, "bild"]) == REFERENCES
+    assert references_of(["adadec:threshold=1"]) == ("plain", "auto")  # one model looks ahead
 
 
 @pytest.mark.e2e

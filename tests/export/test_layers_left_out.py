@@ -16,21 +16,13 @@ from edgedec.runtime.config import GenerationConfig, LayersConfig
 from edgedec.runtime.sessions.rows import Rows
 from edgedec.runtime.skipping.layer_policies import LayerPolicy, make_policy
 
+from .tiny_llama import TOKENIZER, sizes
+
 torch = pytest.importorskip("torch", reason="needs the extra train")
 transformers = pytest.importorskip("transformers", reason="needs the dev extra")
 
 N_LAYERS, N_NEW = 8, 24
 PROMPTS = ["hello there, hello", "4242 4242 hello he", "w,w"]
-SIZES = {
-    "vocab_size": 97, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": N_LAYERS,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "rms_norm_eps": 1e-6,
-    "max_position_embeddings": 96, "tie_word_embeddings": False,
-    "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
-}  # fmt: skip
-TOKENIZER = {
-    "version": "1.0",
-    "model": {"type": "BPE", "vocab": {chr(33 + i): i for i in range(90)}, "merges": []},
-}
 SETTINGS = [
     "unified:keep=0.75",
     "unified:keep=0.4",
@@ -42,7 +34,7 @@ SETTINGS = [
 @pytest.fixture(scope="module")
 def model() -> Any:
     torch.manual_seed(5)
-    made = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES)).eval()
+    made = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes(N_LAYERS))).eval()
     for name, parameter in made.named_parameters():
         is_norm = "norm" in name
         torch.nn.init.normal_(parameter, mean=float(is_norm), std=0.3 if is_norm else 0.15)

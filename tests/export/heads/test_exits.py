@@ -31,28 +31,19 @@ from edgedec.runtime.sessions.token_tree import TokenTree
 torch = pytest.importorskip("torch", reason="needs the extra train")
 transformers = pytest.importorskip("transformers", reason="needs the dev extra")
 
+from ..tiny_llama import TOKENIZER, sizes  # noqa: E402
 from .head_parts import check_rows  # noqa: E402
 
 N_LAYERS, EXITS, N_LOGITS = 6, (1, 2), 80
 TOKENS = [3, 80, 7, 7, 41, 0, 12, 66, 5, 91, 33, 8, 2, 60, 77, 19, 4, 4, 58, 30, 11, 95, 23]
 PROMPTS = ["hello", "4242 4242 hello he", "w,w"]
-SIZES = {
-    "vocab_size": 97, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": N_LAYERS,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "rms_norm_eps": 1e-6,
-    "max_position_embeddings": 96, "tie_word_embeddings": False,
-    "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
-}  # fmt: skip
-TOKENIZER = {
-    "version": "1.0",
-    "model": {"type": "BPE", "vocab": {chr(33 + i): i for i in range(90)}, "merges": []},
-}
 
 
 @pytest.fixture(scope="module")
 def model() -> Any:
     """A model of transformers whose later layers add little, as those of LayerSkip come to do."""
     torch.manual_seed(3)
-    made = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES)).eval()
+    made = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes(N_LAYERS))).eval()
     for name, parameter in made.named_parameters():
         is_norm = "norm" in name
         torch.nn.init.normal_(parameter, mean=float(is_norm), std=0.3 if is_norm else 0.2)
