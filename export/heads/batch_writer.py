@@ -32,7 +32,10 @@ _ROWS = 192
 """Rows of prompts in a pass, about: their logits take 115 MB where 150,000 tokens are known."""
 
 _IS_OVER = 0.95
-"""Share of texts that have ended when the others are cut off: the last ones cost as much as all."""
+"""Share of texts that have ended when the others are cut off: few rows cost much for each."""
+
+_TILE = 8
+"""Texts that have ended before passes leave them out: the kernels take so many rows at once."""
 
 
 @dataclass(frozen=True)
@@ -101,20 +104,17 @@ class BatchWriter:
         rows = WrittenRows(plan.layers, self.config.rms_norm_eps)
         logits = self._asked(prompts, cache, rows)
         generator = torch.Generator().manual_seed(plan.seed)
-        texts = list(map(list, prompts))
-        is_open = [True] * len(prompts)
+        writing = _Writing(prompts, plan.stop_ids)
         for n in range(plan.n_new):
-            drawn, n_open = _drawn(logits, plan.temperature, generator), sum(is_open)
-            for text, i, token in zip(texts, range(len(texts)), drawn.tolist(), strict=True):
-                if is_open[i]:
-                    text.append(token)
-                    is_open[i] = token not in plan.stop_ids
-            report(n_open)
-            is_last = n == plan.n_new - 1 or sum(is_open) <= (1 - _IS_OVER) * len(prompts)
+            drawn = _drawn(logits, plan.temperature, generator)
+            report(writing.add(drawn.tolist()))
+            is_last = n == plan.n_new - 1 or writing.n_open <= (1 - _IS_OVER) * len(prompts)
             if is_last or is_over():
                 break
             logits = self.logits(drawn[:, None], cache, rows)
-        return rows.texts(texts, cache.starts.tolist())
+            if len(writing.places) - writing.n_open >= _TILE:
+                logits = logits[writing.leave_ended(cache, rows)]
+        return writing.shown(cache, rows)
 
     def _asked(
         self, prompts: Sequence[Sequence[int]], cache: BatchCache, rows: WrittenRows
@@ -126,6 +126,49 @@ class BatchWriter:
         for start in range(0, longest, n):
             logits = self.logits(tokens[:, start : start + n], cache, rows)
         return logits
+
+
+class _Writing:
+    """Texts that are written, and which of them the rows of the next pass belong to."""
+
+    def __init__(self, prompts: Sequence[Sequence[int]], stop_ids: frozenset[int]) -> None:
+        self.places = list(range(len(prompts)))  # of the texts that passes go over
+        self._texts = list(map(list, prompts))
+        self._is_open = [True] * len(prompts)
+        self._stop_ids = stop_ids
+        self._shown: dict[int, TextFeatures] = {}  # by texts that passes have left
+
+    @property
+    def n_open(self) -> int:
+        """Texts that have not ended."""
+        return sum(self._is_open)
+
+    def add(self, tokens: Sequence[int]) -> int:
+        """Takes what was drawn of each row; returns how many texts that made longer."""
+        n_open = self.n_open
+        for place, token in zip(self.places, tokens, strict=True):
+            if self._is_open[place]:
+                self._texts[place].append(token)
+                self._is_open[place] = token not in self._stop_ids
+        return n_open
+
+    def leave_ended(self, cache: BatchCache, rows: WrittenRows) -> list[int]:
+        """Has passes go over open texts alone; returns which rows of the last pass were theirs."""
+        self._keep_shown(cache, rows)
+        kept = [row for row, place in enumerate(self.places) if self._is_open[place]]
+        cache.keep(kept)
+        rows.keep(kept)
+        self.places = [self.places[row] for row in kept]
+        return kept
+
+    def shown(self, cache: BatchCache, rows: WrittenRows) -> list[TextFeatures]:
+        """Returns what every text showed, in the order of the prompts."""
+        self._keep_shown(cache, rows)
+        return [self._shown[place] for place in range(len(self._texts))]
+
+    def _keep_shown(self, cache: BatchCache, rows: WrittenRows) -> None:
+        texts = rows.texts([self._texts[place] for place in self.places], cache.starts.tolist())
+        self._shown |= dict(zip(self.places, texts, strict=True))
 
 
 class BatchCache:
@@ -141,6 +184,12 @@ class BatchCache:
             for rope in {rope_of(config.layer(i)) for i in range(config.n_layers)}
         }
         self.n = 0
+
+    def keep(self, rows: list[int]) -> None:
+        """Forgets all texts but ``rows``."""
+        self.keys = [keys[rows] for keys in self.keys]
+        self.values = [values[rows] for values in self.values]
+        self.starts = self.starts[rows]
 
 
 class _Pass(TorchOps):

@@ -11,6 +11,7 @@ Source: EAGLE-3 (Li et al., 2025), section 3.2.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,8 @@ from edgedec.models.draft_heads import (
     head_recipe,
 )
 from edgedec.models.rope import rope_of, rope_tables
+
+_ROWS = 256  # that are rounded at once
 
 
 class TorchWeights(nn.Module):
@@ -76,6 +79,28 @@ class TorchWeights(nn.Module):
         return {name: weight.detach() for name, weight in self.trained().items()}
 
 
+class _FourBit(torch.autograd.Function):
+    """A matrix as the format ``q4_0`` holds it; its gradient is that of the matrix.
+
+    Some rows after the other: what is made of them on the way stays in the cache.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor) -> Tensor:
+        rounded = torch.empty_like(matrix)
+        for rows, out in zip(torch.split(matrix, _ROWS), torch.split(rounded, _ROWS), strict=True):
+            groups = functional.pad(rows, (0, -rows.shape[1] % 32)).reshape(len(rows), -1, 32)
+            most, least = groups.amax(-1, keepdim=True), groups.amin(-1, keepdim=True)
+            scale = (torch.where(most >= -least, most, least) / -8).half().float()
+            codes = (groups / scale).nan_to_num_(0.0).round_().clamp_(-8, 7)
+            out.copy_(codes.mul_(scale).reshape(len(rows), -1)[:, : rows.shape[1]])
+        return rounded
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
 def four_bit(matrix: Tensor) -> Tensor:
     """Returns ``matrix`` [N, K] as the format ``q4_0`` holds it, for gradients as it is.
 
@@ -83,14 +108,8 @@ def four_bit(matrix: Tensor) -> Tensor:
 
     Source: the straight-through estimator (Bengio et al., 2013).
     """
-    n, k = matrix.shape
-    with torch.no_grad():
-        groups = functional.pad(matrix, (0, -k % 32)).reshape(n, -1, 32)
-        most, least = groups.amax(-1, keepdim=True), groups.amin(-1, keepdim=True)
-        scale = (torch.where(most >= -least, most, least) / -8).half().float()
-        codes = (groups / scale).nan_to_num_(0.0).round_().clamp_(-8, 7)
-        change = codes.mul_(scale).reshape(n, -1)[:, :k] - matrix
-    return matrix + change
+    rounded: Tensor = _FourBit.apply(matrix)  # type: ignore[no-untyped-call]
+    return rounded
 
 
 class TorchHead(TorchWeights):

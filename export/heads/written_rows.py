@@ -40,6 +40,13 @@ class WrittenRows:
         self._top_ids.append(ids.astype(np.int32).reshape(shape))
         self._top_probs.append(np.exp(top - log_sum_exp[:, None]).astype(np.float16).reshape(shape))
 
+    def keep(self, rows: list[int]) -> None:
+        """Forgets all texts but ``rows``."""
+        for layer, noted in self._hidden.items():
+            self._hidden[layer] = [np.concatenate(noted, 1)[rows]]
+        self._top_ids = [np.concatenate(self._top_ids, 1)[rows]]
+        self._top_probs = [np.concatenate(self._top_probs, 1)[rows]]
+
     def texts(self, written: Sequence[Sequence[int]], starts: Sequence[int]) -> list[TextFeatures]:
         """Returns the features of texts that begin at the slots ``starts``.
 

@@ -90,7 +90,11 @@ def test_logits_are_those_of_each_text_alone(make_source: Callable[..., Any], na
             np.testing.assert_allclose(found[step][row], expected, atol=2e-5 * expected.std())
 
 
-def test_texts_end_where_their_end_comes(make_source: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("n_left_out", [1, 8])
+def test_texts_end_where_their_end_comes(
+    make_source: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, n_left_out: int
+) -> None:
+    monkeypatch.setattr(batch_writer, "_TILE", n_left_out)
     source = make_source()
     expected = [greedy(source, prompt, 12) for prompt in PROMPTS]
     stop = expected[1][4]
@@ -103,6 +107,35 @@ def test_texts_end_where_their_end_comes(make_source: Callable[..., Any]) -> Non
     assert answers(writer.write(PROMPTS, plan, n_written.append)) == known
     assert n_written[0] == sum(map(len, PROMPTS))
     assert sum(n_written[1:]) == sum(map(len, ended))
+
+
+def test_a_text_that_ended_shows_as_much_when_passes_leave_it_out(
+    make_source: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = make_source()
+    stop_ids = frozenset(greedy(source, prompt, 12)[3 * i] for i, prompt in enumerate(PROMPTS[:2]))
+    plan, writer = (
+        WritingPlan(12, 0.0, stop_ids, 0, (0, 2)),
+        BatchWriter(Held(source), source.config),
+    )
+    n_rows: list[int] = []
+    noted = WrittenRows.note_logits
+
+    def note(rows: WrittenRows, logits: Any) -> None:
+        n_rows.append(len(logits))
+        noted(rows, logits)
+
+    whole = writer.write(PROMPTS, plan)
+    monkeypatch.setattr(batch_writer, "_TILE", 1)
+    monkeypatch.setattr(WrittenRows, "note_logits", note)
+    left_out = writer.write(PROMPTS, plan)
+    assert n_rows[:3] == [3, 3, 2]
+    assert n_rows[-1] == 1
+    for one, other in zip(whole, left_out, strict=True):
+        np.testing.assert_array_equal(one.tokens, other.tokens)
+        np.testing.assert_array_equal(one.top_ids, other.top_ids)
+        np.testing.assert_allclose(one.hidden, other.hidden, atol=2e-3, rtol=1e-3)
+        np.testing.assert_allclose(one.top_probs, other.top_probs, rtol=2e-3, atol=1e-7)
 
 
 @pytest.mark.parametrize("rows", [192, 12, 3])
