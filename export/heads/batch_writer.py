@@ -35,7 +35,7 @@ _IS_OVER = 0.95
 """Share of texts that have ended when the others are cut off: few rows cost much for each."""
 
 _TILE = 8
-"""Texts that have ended before passes leave them out: the kernels take so many rows at once."""
+"""Texts that have ended before passes leave them out: vector kernels take so many rows at once."""
 
 
 @dataclass(frozen=True)

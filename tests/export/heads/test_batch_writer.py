@@ -113,11 +113,9 @@ def test_a_text_that_ended_shows_as_much_when_passes_leave_it_out(
     make_source: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = make_source()
-    stop_ids = frozenset(greedy(source, prompt, 12)[3 * i] for i, prompt in enumerate(PROMPTS[:2]))
-    plan, writer = (
-        WritingPlan(12, 0.0, stop_ids, 0, (0, 2)),
-        BatchWriter(Held(source), source.config),
-    )
+    stops = [greedy(source, prompt, 12)[3 * i] for i, prompt in enumerate(PROMPTS[:2])]
+    plan = WritingPlan(12, 0.0, frozenset(stops), 0, (0, 2))
+    writer = BatchWriter(Held(source), source.config)
     n_rows: list[int] = []
     noted = WrittenRows.note_logits
 

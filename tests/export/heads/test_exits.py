@@ -28,10 +28,11 @@ from edgedec.runtime.sessions.rows import Rows
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.token_tree import TokenTree
 
+from ..tiny_llama import TOKENIZER, sizes
+
 torch = pytest.importorskip("torch", reason="needs the extra train")
 transformers = pytest.importorskip("transformers", reason="needs the dev extra")
 
-from ..tiny_llama import TOKENIZER, sizes  # noqa: E402
 from .head_parts import check_rows  # noqa: E402
 
 N_LAYERS, EXITS, N_LOGITS = 6, (1, 2), 80
