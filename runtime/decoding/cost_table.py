@@ -19,8 +19,8 @@ from edgedec.runtime.sessions.token_tree import TokenTree
 ROWS = (1, 2, 3, 4, 6, 8, 16)
 """Pass sizes that are measured; between them costs are interpolated."""
 
-_SCALE_RATE = 0.05  # at which passes of one size change the costs of all
-_RATE = 0.3  # at which they change the cost of their own
+_COMMON_RATE = 0.1  # at which a pass changes the costs of all sizes, by as many milliseconds
+_OWN_RATE = 0.05  # at which it changes what further rows add to that
 _N_MEASUREMENTS = 3  # runs that measure: the machine's state may have been odd through one
 _STEADY = 1.2  # times the shortest; where no second pass was as short, others were busy
 _GOLDEN_RATIO = 0.6180339887498949  # whose multiples are spread evenly
@@ -34,14 +34,11 @@ class CostTable:
     row_ms: by m; measured, then corrected by what passes take. is_steady: the measurement was not
         disturbed.
     n_measurements: runs that measured; ``row_ms`` began as their mean.
-    scale: how the passes of late compare with those measured; it follows a growing context, a hot
-        device and other programs.
     """
 
     row_ms: dict[int, float]
     is_steady: bool = True
     n_measurements: int = 1
-    scale: float = 1.0
     _sizes: list[int] = field(init=False)
     _shares: dict[int, list[tuple[int, float]]] = field(
         default_factory=dict, init=False, compare=False
@@ -52,7 +49,12 @@ class CostTable:
 
     def ms(self, n_rows: int) -> float:
         """Returns the expected milliseconds of a pass over ``n_rows`` rows."""
-        return self.scale * self._measured(n_rows)
+        sizes = self._sizes
+        if n_rows > sizes[-1] and len(sizes) > 1:
+            low, high = sizes[-2:]
+            slope = (self.row_ms[high] - self.row_ms[low]) / (high - low)
+            return self.row_ms[high] + slope * (n_rows - high)
+        return sum(share * self.row_ms[size] for size, share in self._neighbours(n_rows))
 
     @property
     def row_ms_of_many(self) -> float:
@@ -65,7 +67,7 @@ class CostTable:
 
         A draft whose chance is less than that never pays, but perhaps as the only one.
         """
-        return (self._measured(3) - self._measured(1)) / 2 / self._measured(1)
+        return (self.ms(3) - self.ms(1)) / 2 / self.ms(1)
 
     @property
     def is_settled(self) -> bool:
@@ -75,15 +77,19 @@ class CostTable:
     def observe(self, n_rows: int, ms: float) -> None:
         """Corrects the table by a pass that took ``ms``.
 
-        What a size costs is learned from its own passes, within a few of them: memory and
-        arithmetic slow down and recover apart from each other, so few rows may become dearer while
-        one becomes cheaper. Sizes nobody tries are kept in order, for more rows never cost less.
+        A pass reads all weights, whatever its size, and further rows add to that. How fast memory
+        is changes within a second where others use it, too, so what all sizes share follows soon.
+        What rows add follows slowly: a size that seems dear is not tried, so a few disturbed passes
+        would keep it so. Sizes nobody tries are kept in order, for more rows never cost less.
         """
-        change = ms / self.ms(n_rows)
-        change = min(max(change, 1 / _MOST_CHANGE), _MOST_CHANGE)
-        self.scale *= change**_SCALE_RATE
+        least, expected = self._sizes[0], self.ms(n_rows)
+        late_ms = _bounded(ms - expected, (_MOST_CHANGE - 1) * expected)
+        shared_ms = _bounded(late_ms, (_MOST_CHANGE - 1) * self.row_ms[least])
+        for size in self._sizes:
+            self.row_ms[size] += _COMMON_RATE * shared_ms
         for size, share in self._neighbours(n_rows):
-            self._set(size, self.row_ms[size] * change ** (share * _RATE))
+            if size > least:
+                self._set(size, self.row_ms[size] + share * _OWN_RATE * late_ms)
 
     def merged(self, other: Self) -> Self:
         """Returns the mean of this measurement and those before it."""
@@ -96,12 +102,11 @@ class CostTable:
 
     def scaled(self, factor: float) -> Self:
         """Returns the costs of passes that take ``factor`` times as long."""
-        row_ms = {m: factor * self.scale * ms for m, ms in self.row_ms.items()}
+        row_ms = {m: factor * ms for m, ms in self.row_ms.items()}
         return type(self)(row_ms, self.is_steady)
 
     def _set(self, size: int, ms: float) -> None:
-        is_first = size == self._sizes[0]
-        self.row_ms[size] = ms if is_first else max(ms, self.row_ms[self._sizes[0]])
+        self.row_ms[size] = max(ms, self.row_ms[self._sizes[0]])
         for other in self._sizes[1:]:
             limit = min if other < size else max
             self.row_ms[other] = limit(self.row_ms[other], self.row_ms[size])
@@ -122,14 +127,6 @@ class CostTable:
             return [(sizes[at], 1.0)]
         share = (n_rows - sizes[at - 1]) / (sizes[at] - sizes[at - 1])
         return [(sizes[at - 1], 1 - share), (sizes[at], share)]
-
-    def _measured(self, n_rows: int) -> float:
-        sizes = self._sizes
-        if n_rows > sizes[-1] and len(sizes) > 1:
-            low, high = sizes[-2:]
-            slope = (self.row_ms[high] - self.row_ms[low]) / (high - low)
-            return self.row_ms[high] + slope * (n_rows - high)
-        return sum(share * self.row_ms[size] for size, share in self._neighbours(n_rows))
 
     @classmethod
     def measure(
@@ -193,6 +190,10 @@ class CostTable:
         if not is_sane or n_measurements < 1:
             return None
         return cls(row_ms, n_measurements=n_measurements)
+
+
+def _bounded(value: float, most: float) -> float:
+    return min(max(value, -most), most)
 
 
 def _spread(vocab_size: int) -> Iterator[int]:
