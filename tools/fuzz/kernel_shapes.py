@@ -4,6 +4,7 @@
 
 runs them under sanitizers; without the first two words it runs the installed library. `--shard 0/2`
 beside `--shard 1/2` uses two cores: each makes every second of the tries, and counts its own.
+`--first 100000` goes on where another machine stopped, whose counts are not here.
 """
 
 from __future__ import annotations
@@ -253,13 +254,14 @@ def main() -> int:
     parser.add_argument("--tries", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=int, default=500)
     parser.add_argument("--shard", default="0/1", metavar="I/N", help="every Nth, from the Ith")
+    parser.add_argument("--first", type=int, default=0, help="number of the first try")
     given = parser.parse_args()
     shard, n_shards = map(int, given.shard.split("/"))
     is_sanitized = kernels.library_path().parent == SANITIZED
 
     def piece(n_done: int) -> int:
         for number in range(n_done, n_done + 40):
-            try_one(shard + n_shards * number)
+            try_one(given.first + shard + n_shards * number)
         return 40
 
     name = f"kernel_shapes{'_sanitized' if is_sanitized else ''}"
