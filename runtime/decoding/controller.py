@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from edgedec.runtime.decoding.acceptance import Backoff, Trust
 from edgedec.runtime.decoding.cost_book import CostBook
@@ -148,7 +147,8 @@ class ControlledPlanning(Planning):
         return self._mtp.is_asking
 
     def propose(self, context: DraftContext, room: Budget) -> Passes[DraftTree]:
-        costs = yield from self._measured_costs()
+        if (costs := self._costs) is None:
+            costs = self._costs = yield from self._controller.costs.of("target", self._target)
         tree = self._ask_free(context, room, costs)
         chosen, rate = best_part(tree, costs, 0.0, room.n_nodes)
         plan = yield from self._choice.plan(context, room, costs, rate)
@@ -172,7 +172,8 @@ class ControlledPlanning(Planning):
         if self._decision is not None and len(outcome.tree) != self._decision.n_nodes:
             tree = led_by(outcome.tree, tree)  # not all was fit to be verified
         path = tree.matching(outcome.emitted)
-        whole = replace(outcome, tree=tree, path=tuple(path))
+        emitted, stats = outcome.emitted, outcome.stats
+        whole = RoundOutcome(tree, tuple(path), emitted, stats, outcome.hidden, outcome.mtp)
         self._team.observe(context, whole)
         if timings is None or self._decision is None:
             return
@@ -192,11 +193,6 @@ class ControlledPlanning(Planning):
     def explain(self) -> list[str]:
         """Returns what was decided how often, and what it promised and brought."""
         return [] if self._costs is None else self.log.lines(1.0 / self._costs.ms(1))
-
-    def _measured_costs(self) -> Passes[CostTable]:
-        if self._costs is None:
-            self._costs = yield from self._controller.costs.of("target", self._target)
-        return self._costs
 
     def _ask_free(self, context: DraftContext, room: Budget, costs: CostTable) -> DraftTree:
         """Returns what free drafters propose, most of the time only what may pay for its row.

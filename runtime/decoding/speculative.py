@@ -84,6 +84,7 @@ class SpeculativeDecoding(Decoding):
         self._method = method
         self._state = state
         self._planning = planning
+        self._kind = kind_for(method.verifier)
 
     def step(self, noise: Noise) -> Passes[StepResult]:
         """Returns the tokens of a round; of the first step, the token that prefill gave."""
@@ -95,7 +96,7 @@ class SpeculativeDecoding(Decoding):
             noise,
             state.mask,
             state.config.speculation,
-            kind_for(self._method.verifier),
+            self._kind,
         )
         if (rows := state.take_rows()) is not None:
             verdict = Verdict((), state.pick_from(rows, 0, noise), True, frozenset())

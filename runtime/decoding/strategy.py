@@ -54,11 +54,13 @@ class DecodeState:
     n_prompt: int = field(init=False)
     is_watched: bool = False
     chosen_by: tuple[RowStats, int] | None = field(default=None, init=False)
+    _is_always_edited: bool = field(init=False)
     _choosers: dict[int, tuple[RowStats, int]] = field(default_factory=dict, init=False)
     _allowed: dict[tuple[int, ...], Allowed | None] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.n_prompt = len(self.tokens)
+        self._is_always_edited = bool(self.sampling.logit_bias) or self.sampling.has_penalties
 
     @classmethod
     def start(
@@ -88,9 +90,9 @@ class DecodeState:
     @property
     def is_edited(self) -> bool:
         """Something comes between the model's logits and the choice: bias, penalties, a mask."""
-        sampling = self.sampling
-        is_masked = self.mask is not None and not self.mask.is_free
-        return bool(sampling.logit_bias) or sampling.has_penalties or is_masked
+        if self._is_always_edited or self.mask is None:
+            return self._is_always_edited
+        return not self.mask.is_free
 
     @property
     def needs_logits(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from edgedec.runtime.drafting.draft_tree import DraftTree
 from edgedec.runtime.drafting.drafter import (
@@ -21,6 +21,7 @@ from edgedec.runtime.sessions.passes import Passes
 from edgedec.runtime.sessions.sequence import TokenSequence
 
 _log = logging.getLogger(__name__)
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -34,12 +35,12 @@ class Guard:
         self.name = name
         self.failure: str | None = None
 
-    def call(self, call: Callable[[], T]) -> T | None:
+    def call(self, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T | None:
         """Returns what ``call`` does; None once the drafter is off."""
         if self.failure is not None:
             return None
         try:
-            return call()
+            return call(*args, **options)
         except Exception as error:  # whatever it is, decoding does not depend on it
             self._fail(error)
             return None
@@ -78,7 +79,7 @@ class GuardedDrafter:
 
     def begin(self, prompt: DraftPrompt) -> GuardedDrafting:
         """Returns the part of a new output's request."""
-        return GuardedDrafting(self.guard, self.guard.call(lambda: self._drafter.begin(prompt)))
+        return GuardedDrafting(self.guard, self.guard.call(self._drafter.begin, prompt))
 
     def close(self) -> None:
         """Releases whatever the drafter holds."""
@@ -100,15 +101,15 @@ class GuardedDrafting:
         drafting = self._drafting
         if drafting is None:
             return DraftTree()
-        return self.guard.call(lambda: drafting.propose(context, budget)) or DraftTree()
+        return self.guard.call(drafting.propose, context, budget) or DraftTree()
 
     def observe(self, context: DraftContext, outcome: RoundOutcome) -> None:
         if (drafting := self._drafting) is not None:
-            self.guard.call(lambda: drafting.observe(context, outcome))
+            self.guard.call(drafting.observe, context, outcome)
 
     def end(self, tokens: Sequence[int]) -> None:
         if (drafting := self._drafting) is not None:
-            self.guard.call(lambda: drafting.end(tokens))
+            self.guard.call(drafting.end, tokens)
 
 
 class GuardedModelDrafter:
@@ -122,7 +123,7 @@ class GuardedModelDrafter:
 
     def begin(self, prompt: DraftPrompt) -> GuardedModelDrafting | None:
         """Returns the part of a new output's request; None if the drafter is off."""
-        drafting = self.guard.call(lambda: self._drafter.begin(prompt))
+        drafting = self.guard.call(self._drafter.begin, prompt)
         return None if drafting is None else GuardedModelDrafting(self.guard, drafting)
 
     def close(self) -> None:
@@ -148,14 +149,14 @@ class GuardedModelDrafting:
 
     def price(self, row_ms: float) -> None:
         """Takes in what a computed row takes; see `ModelDrafting.price`."""
-        self.guard.call(lambda: self.drafting.price(row_ms))
+        self.guard.call(self.drafting.price, row_ms)
 
     def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:
         tree = yield from self.guard.steps(lambda: self.drafting.propose(context, budget))
         return tree or DraftTree()
 
     def observe(self, context: DraftContext, outcome: RoundOutcome) -> None:
-        self.guard.call(lambda: self.drafting.observe(context, outcome))
+        self.guard.call(self.drafting.observe, context, outcome)
 
     def catch_up(self, tokens: Sequence[int]) -> Passes[int]:
         return (yield from self.guard.steps(lambda: self.drafting.catch_up(tokens))) or 0

@@ -12,7 +12,7 @@ from edgedec.runtime.decoding.verifiers.verifier import (
     Verdict,
     walk,
 )
-from edgedec.runtime.drafting.draft_tree import DraftTree
+from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 
 
 class SharedGumbel:
@@ -28,6 +28,9 @@ class SharedGumbel:
     kinds = ALL_KINDS
 
     def verify(self, tree: DraftTree, target: Target, chance: Chance) -> Verdict:
+        if not len(tree):  # a plain step: less code, which is not in caches after a pass
+            return Verdict((), target.pick(ROOT), True, frozenset())
+
         def choose(node: int, siblings: Sequence[int]) -> Choice:
             token = target.pick(node)
             found = siblings.index(token) if token in siblings else None
