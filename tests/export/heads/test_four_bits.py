@@ -16,7 +16,6 @@ from edgedec.models.quant import FORMATS
 
 torch = pytest.importorskip("torch", reason="needs the extra train")
 
-from edgedec.export.heads import training  # noqa: E402
 from edgedec.export.heads.feature_file import TextFeatures, held_out_of  # noqa: E402
 from edgedec.export.heads.torch_head import four_bit  # noqa: E402
 
@@ -50,7 +49,8 @@ def test_a_bundle_finds_what_the_training_measured(
     bundle: Path, texts: list[TextFeatures], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A tiny model finds tokens about equally likely, nearer than bfloat16 tells apart.
-    monkeypatch.setattr(training, "has_fast_bfloat16", lambda device: False)
+    fast = "edgedec.export.heads.training.has_fast_bfloat16"
+    monkeypatch.setattr(fast, lambda device: False)
     plan = dataclasses.replace(
         plan_of(HYDRA, n_epochs=40, learning_rate=3e-3, batch=24), scheme="int4"
     )
