@@ -27,6 +27,7 @@ PANEL = 16
 _SUPER = 256
 _MAX_N = 2**31
 _MAX_K = 2**24
+_MAX_PAST = 2**31
 _ALIGNMENT = 4  # bytes; packed matrices hold 16-bit scales and 32-bit floats
 
 
@@ -194,7 +195,7 @@ def attention(
         raise ValueError(f"parents are {nodes}, expected one for each of the {rows} rows, or more")
     scoring = scoring or library.Scoring()
     seen = min(past, scoring.window - 1) if scoring.window > 0 else past
-    if past < 0 or seen > capacity - nodes:
+    if not 0 <= past <= _MAX_PAST or seen > capacity - nodes:
         raise ValueError(f"past {past} + {nodes} rows do not fit a KV cache of {capacity} rows")
     expect("positions", positions, np.int64, (rows,))
     expect_range("positions", positions, 0, rope[0].shape[0])

@@ -10,6 +10,7 @@ namespace {
 enum { kQkv, kPositions, kParents, kPast, kCos, kSin, kKCache, kVCache, kLayerGates };
 constexpr int64_t kMaxHeads = 1 << 16;
 constexpr int64_t kMaxHeadSize = 1 << 12;
+constexpr int64_t kMaxPast = int64_t{1} << 31;  // far from where positions overflow
 
 /// Fails unless low(i) <= values[i] < high(i) for all i in [0, n).
 template <class Bound>
@@ -90,6 +91,10 @@ void AttentionOp::set_pass(AttentionArgs& args, const Call& call) const {
   args.positions = positions.as<const int64_t>();
   args.parents = parents.as<const int64_t>();
   args.past = *past.as<const int64_t>();
+  if (args.past < 0 || args.past > kMaxPast) {
+    fail("past_length is %lld, expected 0 to %lld", static_cast<long long>(args.past),
+         static_cast<long long>(kMaxPast));
+  }
   expect_range("parents", args.parents, parents.dims[1], -1, [](int64_t i) { return i; });
 }
 
@@ -111,7 +116,7 @@ void AttentionOp::set_kv_cache(AttentionArgs& args, const Call& call) const {
   args.capacity = k.dims[2] * kPanel;
   const int64_t nodes = args.known + args.rows, window = args.scoring.window;
   const int64_t seen = window > 0 && window <= args.past ? window - 1 : args.past;
-  if (args.past < 0 || seen > args.capacity - nodes) {
+  if (seen > args.capacity - nodes) {
     fail("past_length %lld + %lld rows do not fit the KV cache of %lld rows",
          static_cast<long long>(args.past), static_cast<long long>(nodes),
          static_cast<long long>(args.capacity));

@@ -12,6 +12,9 @@ onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
 
 TYPES = {"float32": 1, "uint8": 2, "int64": 7, "float16": 10}
+OUTPUTS = {
+    "RowStats": {"argmax": 7, "log_sum_exp": 1, "entropy": 1, "top_ids": 7, "top_logits": 1},
+}  # others have one, a float
 ERRORS = (
     ort.capi.onnxruntime_pybind11_state.InvalidGraph,
     ort.capi.onnxruntime_pybind11_state.InvalidArgument,
@@ -26,10 +29,14 @@ def open_node(op, names, feeds, constants, attributes, n_threads=1):
         onnx.helper.make_tensor_value_info(name, TYPES[str(value.dtype)], [None] * value.ndim)
         for name, value in feeds.items()
     ]
-    output = onnx.helper.make_tensor_value_info("y", TYPES["float32"], None)
-    node = onnx.helper.make_node(op, names, ["y"], domain="edgedec", **attributes)
+    outputs = [
+        onnx.helper.make_tensor_value_info(name, element, None)
+        for name, element in OUTPUTS.get(op, {"y": TYPES["float32"]}).items()
+    ]
+    made = [output.name for output in outputs]
+    node = onnx.helper.make_node(op, names, made, domain="edgedec", **attributes)
     stored = [onnx.numpy_helper.from_array(value, name) for name, value in constants.items()]
-    graph = onnx.helper.make_graph([node], "one", inputs, [output], stored)
+    graph = onnx.helper.make_graph([node], "one", inputs, outputs, stored)
     opsets = [onnx.helper.make_opsetid("", 23), onnx.helper.make_opsetid("edgedec", 1)]
     model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=11)
     options = ort.SessionOptions()

@@ -96,6 +96,13 @@ def test_a_window_needs_no_more_than_it_sees(node, same_bits):
     refuses(node, "past_length 20 + 45 rows do not fit the KV cache of 48 rows")
 
 
+@pytest.mark.parametrize("past", [2**31 + 1, 2**63 - 1])
+def test_no_window_reaches_where_positions_overflow(node, past):
+    node.attributes["window"] = 4
+    node.feeds["past_length"][0] = past
+    refuses(node, f"past_length is {past}, expected 0 to 2147483648")
+
+
 @pytest.mark.parametrize(("name", "value"), [("scale", -1.5), ("softcap", -2.0), ("window", -1)])
 def test_scoring_that_makes_no_sense(attention_node, name, value):
     attention_node.attributes[name] = value
@@ -156,8 +163,8 @@ def test_attention_attributes(attention_node, attribute, value, text):
         ("parents", (0, 0), 0, "parents[0] is 0, expected -1 to -1"),
         ("parents", (0, 4), -2, "parents[4] is -2, expected -1 to 3"),
         ("past_length", 0, CAPACITY - ROWS + 1, "past_length 44 + 5 rows do not fit the KV cache"),
-        ("past_length", 0, -1, "past_length -1 + 5 rows do not fit the KV cache of 48 rows"),
-        ("past_length", 0, 2**63 - 1, "past_length 9223372036854775807 + 5 rows do not fit"),
+        ("past_length", 0, -1, "past_length is -1, expected 0 to 2147483648"),
+        ("past_length", 0, 2**63 - 1, "past_length is 9223372036854775807, expected 0 to"),
     ],
 )
 def test_attention_ranges(attention_node, feed, index, value, text):

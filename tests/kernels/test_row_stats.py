@@ -152,30 +152,17 @@ def test_wrong_arrays_are_refused():
         kernels.row_stats(np.zeros((2, 3)))
 
 
-def open_node(rank):
-    onnx = pytest.importorskip("onnx")
-    ort = pytest.importorskip("onnxruntime")
-    names = ["argmax", "log_sum_exp", "entropy", "top_ids", "top_logits"]
-    logits = onnx.helper.make_tensor_value_info("logits", 1, [None] * rank)
-    outputs = [
-        onnx.helper.make_tensor_value_info(name, 7 if name in ("argmax", "top_ids") else 1, None)
-        for name in names
-    ]
-    node = onnx.helper.make_node("RowStats", ["logits"], names, domain="edgedec")
-    graph = onnx.helper.make_graph([node], "one", [logits], outputs)
-    opsets = [onnx.helper.make_opsetid("", 23), onnx.helper.make_opsetid("edgedec", 1)]
-    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=11)
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 2
-    options.register_custom_ops_library(str(kernels.library_path()))
-    return ort.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+def run_node(logits):
+    from .op_node import open_node
+
+    feeds = {"logits": logits}
+    return open_node("RowStats", ["logits"], feeds, {}, {}, n_threads=2).run(None, feeds)
 
 
 @pytest.mark.parametrize("shape", [(1, 9, BLOCK + 60), (3, 2, 70), (2, 30), (30,), (1, 0, 20)])
 def test_inside_onnx_runtime(rng, shape):
     logits = rng.standard_normal(shape).astype(np.float32)
-    values = open_node(logits.ndim).run(None, {"logits": logits})
+    values = run_node(logits)
     expected = stats_of(logits.reshape(-1, shape[-1]))
     assert [value.tobytes() for value in values] == bits(expected)
     assert [value.shape for value in values] == [array.shape for array in vars(expected).values()]
@@ -184,4 +171,4 @@ def test_inside_onnx_runtime(rng, shape):
 @pytest.mark.parametrize(("shape", "text"), [((), r"\[\]"), ((1, 2, 0), r"\[1, 2, 0\]")])
 def test_no_ids_inside_onnx_runtime(shape, text):
     with pytest.raises(Exception, match=rf"edgedec.RowStats: logits has shape {text}, expected"):
-        open_node(len(shape)).run(None, {"logits": np.zeros(shape, np.float32)})
+        run_node(np.zeros(shape, np.float32))

@@ -24,10 +24,10 @@ def tools() -> Iterator[Any]:
     import kernel_shapes
     import kills
     import pieces
+    import wrong_nodes
 
-    yield {
-        module.__name__: module for module in (cancels, engine_states, kernel_shapes, kills, pieces)
-    }
+    modules = (cancels, engine_states, kernel_shapes, kills, pieces, wrong_nodes)
+    yield {module.__name__: module for module in modules}
     sys.path.remove(str(FUZZ))
 
 
@@ -48,6 +48,12 @@ def test_kills(tools: Any, number: int) -> None:
 def test_kernel_shapes(tools: Any) -> None:
     for number in range(24):
         tools["kernel_shapes"].try_one(number)
+
+
+@pytest.mark.kernel
+def test_wrong_nodes(tools: Any) -> None:
+    were_refused = [tools["wrong_nodes"].try_one(number) for number in range(60)]
+    assert 10 < sum(were_refused) < 50
 
 
 def test_pieces_go_on_where_they_stopped(

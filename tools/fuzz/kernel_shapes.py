@@ -4,7 +4,8 @@
 
 runs them under sanitizers; without the first two words it runs the installed library. `--shard 0/2`
 beside `--shard 1/2` uses two cores: each makes every second of the tries, and counts its own.
-`--first 100000` goes on where another machine stopped, whose counts are not here.
+`--first 100000` goes on where another machine stopped, whose counts are not here. With
+`tools/arm/python` in place of the first Python they are ARM's kernels, emulated.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import argparse
 import sys
 from collections.abc import Callable
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,6 @@ from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat, ScaleKind
 Array = npt.NDArray[Any]
 GUARD, N_GUARDS = 0xA5, 256
 N_POSITIONS = 512
-SANITIZED = Path(__file__).resolve().parents[2] / "build/sanitize"
 
 
 def guarded(shape: tuple[int, ...]) -> tuple[Array, Callable[[], None]]:
@@ -257,14 +256,13 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="number of the first try")
     given = parser.parse_args()
     shard, n_shards = map(int, given.shard.split("/"))
-    is_sanitized = kernels.library_path().parent == SANITIZED
 
     def piece(n_done: int) -> int:
         for number in range(n_done, n_done + 40):
             try_one(given.first + shard + n_shards * number)
         return 40
 
-    name = f"kernel_shapes{'_sanitized' if is_sanitized else ''}"
+    name = f"kernel_shapes_of_{kernels.library_path().parent.name}"
     if n_shards > 1:
         name += f"_{shard}_of_{n_shards}"
     return run_pieces(name, given.tries, given.seconds, piece)

@@ -1,7 +1,8 @@
-"""Pytest plug-in: tests use the library in build/sanitize and try many more random matrices."""
+"""Pytest plug-in: tests use the library that run.sh built and try many more random matrices."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,14 +10,14 @@ from hypothesis import settings
 
 from edgedec import kernels
 
-FOLDER = Path(__file__).resolve().parents[2] / "build/sanitize"
+FOLDER = Path(os.environ["SANITIZED_KERNELS"])
 
 
 def use() -> None:
     """Puts the sanitized library before any other."""
     kernels.__path__.insert(0, str(FOLDER))  # where `library_path` looks first
     if kernels.library_path().parent != FOLDER:
-        raise pytest.UsageError("no library in build/sanitize: run make test-sanitize")
+        raise pytest.UsageError(f"no library in {FOLDER}: run make test-sanitize")
 
 
 def pytest_configure(config: pytest.Config) -> None:
