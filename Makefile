@@ -2,7 +2,7 @@
 # make test   sets everything up, then checks style and types and runs every test
 # make test-pair  the tests that need the Qwen2.5-Coder files
 # make test-long  exactness of decoding on real models: many prompts, many seeds
-# make test-sanitize  the kernels' tests under address and undefined-behaviour sanitizers
+# make test-sanitize  the kernels' tests under sanitizers of memory, behaviour and threads
 # make test-arm   the kernels and `edgedec run` on emulated ARM processors
 # make test-gpu   bundles for NVIDIA's GPUs, where there is one
 # make check  style and types only         make clean  removes what this file made
@@ -43,6 +43,8 @@ test-long: $(MADE)/dev $(MADE)/model
 
 test-sanitize: $(MADE)/dev
 	tools/sanitize/run.sh $(BIN)/python
+	tools/sanitize/run.sh --races $(BIN)/python tests/tools/test_fuzz_tools.py \
+	  -k 'kernel_shapes or experts or attention_bits'
 
 # Needs Debian packages, which it names if they are missing.
 test-arm: $(MADE)/dev $(MADE)/model

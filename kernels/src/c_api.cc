@@ -1,15 +1,12 @@
 // What Python's ctypes calls: the kernels without a runtime around them.
 //
 // The caller (kernels/cpu.py) checks shapes. Functions that compute return a `Result`.
-#include <atomic>
 #include <cstring>
 #include <exception>
-#include <thread>
-#include <vector>
 
-#include "first_error.h"
 #include "kernels.h"
 #include "limits.h"
+#include "pool.h"
 #include "scratch.h"
 
 #define EDGEDEC_EXPORT extern "C" __attribute__((visibility("default")))
@@ -24,28 +21,13 @@ enum Result { kNoMemory = -1, kNoIsa = 0, kDone = 1 };
 using Observer = void (*)(int64_t task, int64_t n);
 thread_local Observer observer = nullptr;
 
-/// Threads made for each call and joined after it: simple, and slow to start.
-class PlainThreads : public Parallel {
+/// Threads made for each call and joined after it: slow to start, and nothing of them stays.
+class CallThreads : public Parallel {
  public:
-  explicit PlainThreads(int n_threads) : n_threads_(n_threads) {}
+  explicit CallThreads(int n_threads) : pool_(n_threads, {}) {}
 
   void run(int64_t n, void (*fn)(void* user, int64_t i), void* user) const override {
-    if (observer != nullptr) return run_observed(n, fn, user);
-    std::atomic<int64_t> next{0};
-    FirstError error;
-    const auto work = [&] {
-      for (int64_t i; (i = next.fetch_add(1)) < n;) error.guard([&] { fn(user, i); });
-    };
-    std::vector<std::thread> helpers;
-    helpers.reserve(static_cast<size_t>(n_threads_));
-    try {
-      for (int t = 1; t < n_threads_ && t < n; ++t) helpers.emplace_back(work);
-    } catch (const std::exception&) {
-      // Fewer threads do the same work.
-    }
-    work();
-    for (std::thread& helper : helpers) helper.join();
-    error.rethrow();
+    observer == nullptr ? pool_.run(n, fn, user) : run_observed(n, fn, user);
   }
 
  private:
@@ -57,7 +39,7 @@ class PlainThreads : public Parallel {
     }
   }
 
-  int n_threads_;
+  Pool pool_;
 };
 
 const Kernels* find_kernels(const char* isa) {
@@ -72,7 +54,7 @@ Result compute(const char* isa, void (*Kernels::*op)(const Args&, const Parallel
   const Kernels* kernels = find_kernels(isa);
   if (kernels == nullptr) return kNoIsa;
   try {
-    (kernels->*op)(*args, PlainThreads(n_threads));
+    (kernels->*op)(*args, CallThreads(n_threads));
     return kDone;
   } catch (const std::exception&) {  // kernels check nothing, so only memory can fail
     return kNoMemory;
