@@ -87,6 +87,11 @@ def random_plain(rng: np.random.Generator, fmt: QuantFormat, n: int, k: int) -> 
     return PlainTensor(fmt, rng.integers(0, 1 << fmt.bits, (n, k), np.uint8), **parts)
 
 
+def random_formats(rng: np.random.Generator, n: int) -> list[QuantFormat]:
+    """Returns ``n`` formats."""
+    return [list(FORMATS.values())[i] for i in rng.integers(0, len(FORMATS), n)]
+
+
 def sizes(rng: np.random.Generator, *formats: QuantFormat) -> tuple[int, int]:
     """Returns rows and columns of a matrix in any of ``formats``."""
     n = int(rng.choice([1, 7, 15, 16, 17, 33, rng.integers(1, 90), rng.integers(1, 600)]))
@@ -95,16 +100,23 @@ def sizes(rng: np.random.Generator, *formats: QuantFormat) -> tuple[int, int]:
     return n, 256 * int(rng.integers(1, 4)) if is_two_level else k
 
 
+def some_rows(rng: np.random.Generator) -> int:
+    """Returns a number of rows: of decoding, now and then of a prompt, which is cut otherwise."""
+    return int(rng.integers(0, rng.choice([20, 160], p=[0.9, 0.1])))
+
+
 def try_linear(rng: np.random.Generator) -> None:
     """One product of one to three matrices, or a gate, with or without norm and residual."""
     is_gate = bool(rng.random() < 0.3)
-    formats = [list(FORMATS.values())[i] for i in rng.integers(0, len(FORMATS), 1 + 2 * is_gate)]
-    formats = formats[:2] if is_gate else formats
+    formats = random_formats(rng, 2 if is_gate else int(rng.integers(1, 4)))
     n, k = sizes(rng, *formats)
-    matrices = [matrix(rng, fmt, n, k, not is_gate) for fmt in formats]
-    rows = int(rng.integers(0, 20))
+    heights = [n] * 2 if is_gate else [sizes(rng, fmt)[0] for fmt in formats]
+    matrices = [
+        matrix(rng, fmt, n, k, not is_gate) for fmt, n in zip(formats, heights, strict=True)
+    ]
+    rows = some_rows(rng)
     x = (rng.standard_normal((rows, k)) * 10.0 ** rng.uniform(-4, 4, (rows, 1))).astype(np.float32)
-    n_out = n if is_gate else n * len(matrices)
+    n_out = n if is_gate else sum(heights)
     options: dict[str, Any] = {"gate": is_gate}
     if rng.random() < 0.5:
         options |= {"norm_weight": rng.standard_normal(k).astype(np.float32), "epsilon": 1e-5}
@@ -119,7 +131,7 @@ def try_linear(rng: np.random.Generator) -> None:
 
 def try_embed(rng: np.random.Generator) -> None:
     """Rows of a table."""
-    fmt = list(FORMATS.values())[rng.integers(0, len(FORMATS))]
+    (fmt,) = random_formats(rng, 1)
     n, k = sizes(rng, fmt)
     table, ids = matrix(rng, fmt, n, k), rng.integers(0, n, rng.integers(0, 12))
 
@@ -180,7 +192,7 @@ def random_cache(
 
 def try_row_stats(rng: np.random.Generator) -> None:
     """Statistics of logits, now and then with what is no number."""
-    rows, n_ids = int(rng.integers(0, 6)), int(rng.integers(1, 600))
+    rows, n_ids = int(rng.integers(0, 6)), int(rng.integers(1, rng.choice([600, 20000])))
     logits = (rng.standard_normal((rows, n_ids)) * 10).astype(np.float32)
     if rng.random() < 0.3:
         odd = rng.random(logits.shape) < 0.05
@@ -194,10 +206,10 @@ def try_row_stats(rng: np.random.Generator) -> None:
 
 def try_experts(rng: np.random.Generator) -> None:
     """A mixture of one to eight experts, now and then with scores that are no numbers."""
-    formats = [list(FORMATS.values())[i] for i in rng.integers(0, len(FORMATS), 3)]
+    formats = random_formats(rng, 3)
     inner, k = (sizes(rng, *formats)[1] for _ in range(2))
     n_experts = int(rng.integers(1, 9))
-    rows, n_used = int(rng.integers(0, 20)), int(rng.integers(1, n_experts + 1))
+    rows, n_used = some_rows(rng), int(rng.integers(1, n_experts + 1))
     shapes = ((inner, k), (inner, k), (k, inner))
     mixture = tuple(
         kernels.PackedExperts(
@@ -223,7 +235,7 @@ def try_experts(rng: np.random.Generator) -> None:
 def try_head_norm(rng: np.random.Generator) -> None:
     """Norms of the heads of queries and keys."""
     n_kv_heads, n_heads, d = (int(rng.integers(1, most)) for most in (4, 9, 140))
-    qkv = rng.standard_normal((int(rng.integers(0, 40)), (n_heads + 2 * n_kv_heads) * d))
+    qkv = rng.standard_normal((some_rows(rng), (n_heads + 2 * n_kv_heads) * d))
     qkv = (qkv * 10.0 ** rng.uniform(-4, 4, (len(qkv), 1))).astype(np.float32)
     weights = (
         rng.standard_normal(d).astype(np.float32),

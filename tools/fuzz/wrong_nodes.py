@@ -16,11 +16,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from kernel_shapes import matrix, random_cache, random_scoring, sizes
+from kernel_shapes import matrix, random_cache, random_formats, random_scoring, sizes
 from pieces import run_pieces
 
 from edgedec import kernels
-from edgedec.models.quant import FORMATS, QuantFormat
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/kernels"))
 from op_node import ERRORS, TYPES, Node
@@ -35,11 +34,6 @@ WRITTEN = {"k_cache", "v_cache"}
 """Inputs that an operator writes in place."""
 
 
-def formats_of(rng: np.random.Generator, n: int) -> list[QuantFormat]:
-    """Returns ``n`` random formats."""
-    return [list(FORMATS.values())[i] for i in rng.integers(0, len(FORMATS), n)]
-
-
 def floats(rng: np.random.Generator, *shape: int) -> Array:
     """Returns random float32."""
     return rng.standard_normal(shape).astype(np.float32)
@@ -48,7 +42,7 @@ def floats(rng: np.random.Generator, *shape: int) -> Array:
 def linear(rng: np.random.Generator) -> Node:
     """One to three matrices, or a gate."""
     is_gate = bool(rng.random() < 0.3)
-    formats = formats_of(rng, 2 if is_gate else int(rng.integers(1, 4)))
+    formats = random_formats(rng, 2 if is_gate else int(rng.integers(1, 4)))
     n, k = sizes(rng, *formats)
     rows, n_out = int(rng.integers(0, 9)), n if is_gate else n * len(formats)
     stored, names = {"norm_weight": floats(rng, k)}, ["x", "norm_weight", ""]
@@ -70,7 +64,7 @@ def linear(rng: np.random.Generator) -> Node:
 
 def embed(rng: np.random.Generator) -> Node:
     """Rows of a table."""
-    (fmt,) = formats_of(rng, 1)
+    (fmt,) = random_formats(rng, 1)
     n, k = sizes(rng, fmt)
     ids = rng.integers(0, n, (1, int(rng.integers(0, 9))))
     attributes = {"format": fmt.index, "n": n, "k": k}
@@ -81,7 +75,7 @@ def embed(rng: np.random.Generator) -> Node:
 
 def experts(rng: np.random.Generator) -> Node:
     """A mixture of one to four experts."""
-    formats = formats_of(rng, 3)
+    formats = random_formats(rng, 3)
     (_, n), (_, k) = sizes(rng, *formats), sizes(rng, *formats)
     n_experts, rows = int(rng.integers(1, 5)), int(rng.integers(0, 9))
     feeds = {name: floats(rng, 1, rows, k) for name in ("x", "residual")}
