@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,6 +55,13 @@ def test_kernel_shapes(tools: Any) -> None:
 def test_wrong_nodes(tools: Any) -> None:
     were_refused = [tools["wrong_nodes"].try_one(number) for number in range(60)]
     assert 10 < sum(were_refused) < 50
+
+
+def test_wrong_bundles() -> None:
+    """In a process that has run no model: those that use the bundles are forked from it."""
+    code = "from wrong_bundles import check_some; check_some(0, 12)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=FUZZ, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_pieces_go_on_where_they_stopped(

@@ -1,0 +1,225 @@
+"""Bundles with an edited graph or manifest: a text, or an error of one line, and no crash.
+
+    python tools/fuzz/wrong_bundles.py --tries 10000 --seconds 500
+
+The hashes are made right again, as who edits a bundle would. Each is loaded and asked for a text
+in a process of its own. Called again it goes on; `--replay NUMBER` shows what one of them does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any
+
+import onnx
+from pieces import run_pieces
+from tiny import make_bundle
+
+import edgedec
+from edgedec.models.bundle_files import file_sha256
+from edgedec.models.errors import EdgedecError
+
+GRAPH, WEIGHTS = "target/model.onnx", "target/weights.bin"
+N_BYTES = 4 << 30
+"""Memory that a bundle may ask for; more is an error, as on a small machine."""
+N_SECONDS = 60
+TEXT, REFUSED, UNEXPECTED = 0, 10, 11
+"""How a process ends."""
+ODD = (0, 1, 2, 3, 7, 16, 64, 127, 128, 2**31 - 1, 2**31, 2**62, -1, -2, -(2**31))
+OTHER_OPERATORS = ("Identity", "Neg", "Shape", "Transpose", "Softmax", "Not", "Squeeze", "NonZero")
+
+
+def edit_attribute(graph: onnx.GraphProto, rng: random.Random) -> None:
+    """Gives an attribute an odd value."""
+    attributes = [own for node in graph.node for own in node.attribute]
+    own = rng.choice(attributes)
+    if own.ints:
+        own.ints[rng.randrange(len(own.ints))] = rng.choice(ODD)
+    elif own.type == onnx.AttributeProto.FLOAT:
+        own.f = rng.choice((0.0, -1.0, 1e30, float("nan"), float("inf")))
+    else:
+        own.i = rng.choice((own.i - 1, own.i + 1, 2 * own.i, rng.choice(ODD)))
+
+
+def edit_node(graph: onnx.GraphProto, rng: random.Random) -> None:
+    """Leaves a node out, repeats it, makes it another, or takes other inputs for it."""
+    number = rng.randrange(len(graph.node))
+    node = graph.node[number]
+    edit = rng.choice(("leave out", "pass on", "other", "inputs", "inputs", "no input"))
+    if edit == "leave out":
+        del graph.node[number]
+    elif edit == "pass on":
+        new = onnx.helper.make_node("Identity", node.input[:1], node.output[:1])
+        node.CopyFrom(new)
+    elif edit == "other":
+        node.op_type, node.domain = rng.choice(OTHER_OPERATORS), ""
+        del node.attribute[:], node.input[1:], node.output[1:]
+    elif edit == "no input":
+        node.input[rng.randrange(len(node.input))] = ""
+    else:
+        names = [own.name for own in (*graph.input, *graph.initializer)]
+        names += [name for other in graph.node for name in other.output]
+        node.input[rng.randrange(len(node.input))] = rng.choice(names)
+
+
+def edit_weight(graph: onnx.GraphProto, rng: random.Random) -> None:
+    """Changes shape, type or place of a weight."""
+    weight = rng.choice(graph.initializer)
+    edit = rng.choice(("dims", "type", "place", "place"))
+    if edit == "dims":
+        weight.dims[rng.randrange(len(weight.dims))] = rng.choice(ODD)
+    elif edit == "type":
+        weight.data_type = rng.randrange(0, 24)
+    elif weight.external_data:
+        entry = rng.choice(weight.external_data)
+        entry.value = rng.choice(("", "x", "../tokenizer.json", *map(str, ODD)))
+
+
+def edit_port(graph: onnx.GraphProto, rng: random.Random) -> None:
+    """Changes type or sizes of an input or output, its name, or leaves it out."""
+    ports = rng.choice((graph.input, graph.output))
+    number = rng.randrange(len(ports))
+    port, edit = ports[number], rng.choice(("leave out", "name", "type", "size", "size"))
+    if edit == "leave out":
+        del ports[number]
+    elif edit == "name":
+        port.name = rng.choice(graph.output).name
+    elif edit == "type":
+        port.type.tensor_type.elem_type = rng.randrange(1, 17)
+    elif sizes := port.type.tensor_type.shape.dim:
+        sizes[rng.randrange(len(sizes))].dim_value = rng.choice(ODD)
+
+
+def edit_manifest(manifest: dict[str, Any], rng: random.Random) -> None:
+    """Gives something that is stated of the model an odd value."""
+    model = manifest["models"]["target"]
+    part = rng.choice((model["config"], model["contract"]["kv"], model["contract"]["can"], model))
+    names = [name for name, value in part.items() if isinstance(value, bool | int | list)]
+    name = rng.choice(names)
+    value = part[name]
+    if isinstance(value, bool):
+        part[name] = not value
+    elif isinstance(value, list):
+        part[name] = rng.choice(([], [0], [1], [rng.choice(ODD)], value[::-1]))
+    else:
+        part[name] = rng.choice((value - 1, value + 1, 2 * value, rng.choice(ODD)))
+
+
+def edit_values(path: Path, rng: random.Random) -> None:
+    """Overwrites some of the weights, of which many are then no numbers."""
+    content = bytearray(path.read_bytes())
+    for _ in range(rng.choice((1, 100))):
+        start = rng.randrange(len(content))
+        n = min(rng.choice((2, 64, 4096)), len(content) - start)
+        content[start : start + n] = rng.choice((rng.randbytes(n), b"\xff" * n, b"\x00" * n))
+    path.write_bytes(content)
+
+
+def edited(bundle: Path, rng: random.Random) -> None:
+    """Edits the graph of ``bundle``, mostly, and now and then its manifest and its weights."""
+    manifest = json.loads((bundle / "manifest.json").read_bytes())
+    if rng.random() < 0.3:
+        edit_manifest(manifest, rng)
+    model = onnx.load(bundle / GRAPH, load_external_data=False)
+    for _ in range(rng.choice((0, 1, 1, 1, 2))):
+        edits = (edit_attribute, edit_node, edit_node, edit_weight, edit_port)
+        rng.choice(edits)(model.graph, rng)
+    (bundle / GRAPH).write_bytes(model.SerializeToString())
+    if rng.random() < 0.2:
+        edit_values(bundle / WEIGHTS, rng)
+    for name in (GRAPH, WEIGHTS):
+        path = bundle / name
+        manifest["files"][name] = {"n_bytes": path.stat().st_size, "sha256": file_sha256(path)}
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+
+
+def used(bundle: Path) -> int:
+    """Loads a bundle and asks it for texts; returns how that ended."""
+    resource.setrlimit(resource.RLIMIT_AS, (N_BYTES, N_BYTES))
+    try:
+        with edgedec.load(bundle, edgedec.EngineOptions(threads=1)) as engine:
+            for method in ("plain", "auto"):
+                request = edgedec.GenerationConfig(max_new_tokens=8, method=method)
+                engine.generate("abab ab", request)
+    except EdgedecError as error:
+        print(error, flush=True)
+        return UNEXPECTED if "\n" in str(error) else REFUSED
+    except MemoryError:
+        return REFUSED
+    except BaseException:
+        traceback.print_exc()
+        return UNEXPECTED
+    return TEXT
+
+
+def try_one(number: int, whole: Path, folder: Path) -> int:
+    """Edits a copy of the bundle ``whole`` and uses it; returns how the process ended.
+
+    What it printed is in ``folder``/printed.txt.
+    """
+    bundle = folder / "edited.edgedec"
+    shutil.rmtree(bundle, ignore_errors=True)
+    shutil.copytree(whole, bundle)
+    printed = os.open(folder / "printed.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    child = os.fork()
+    if child == 0:
+        os.dup2(printed, 1)
+        os.dup2(printed, 2)
+        status = UNEXPECTED
+        try:
+            edited(bundle, random.Random(number))
+            signal.alarm(N_SECONDS)
+            status = used(bundle)
+        finally:
+            os._exit(status)
+    os.close(printed)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def check_some(first: int, n: int) -> int:
+    """Tries ``n`` bundles; raises SystemExit at one that was not used or refused as it should."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        whole = make_bundle(folder)
+        for number in range(first, first + n):
+            status = try_one(number, whole, folder)
+            if status not in (TEXT, REFUSED):
+                raise SystemExit(f"{number}: {status}\n{(folder / 'printed.txt').read_text()}")
+    return n
+
+
+def replay(number: int) -> None:
+    """Tells how a bundle ends, and what it prints."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        status = try_one(number, make_bundle(folder), folder)
+        print(f"{status}: {(folder / 'printed.txt').read_text()}")
+
+
+def main() -> int:
+    """Runs what the command line asks for; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--tries", type=int, default=10_000)
+    parser.add_argument("--seconds", type=int, default=500)
+    parser.add_argument("--replay", type=int, metavar="NUMBER")
+    given = parser.parse_args()
+    if given.replay is not None:
+        replay(given.replay)
+        return 0
+    return run_pieces(
+        "wrong_bundles", given.tries, given.seconds, lambda n_done: check_some(n_done, 40)
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
