@@ -10,13 +10,18 @@
 # makes what that needs), it is ARM's kernels under emulation, in build/sanitize-arm.
 set -euo pipefail
 
-usage="usage: tools/sanitize/run.sh [--races] PYTHON [ARGUMENT...]"
+fail() {
+  echo "$1" >&2
+  exit 1
+}
+
 sanitizers=address,undefined libraries=(libasan.so libubsan.so) folder=sanitize
 if [[ ${1-} == --races ]]; then
   shift
   sanitizers=thread libraries=(libtsan.so) folder=sanitize-races
 fi
-python=$(realpath -s "$(command -v "${1:?$usage}")")
+python=$(command -v -- "${1-}") || fail "usage: tools/sanitize/run.sh [--races] PYTHON [ARGUMENT...]"
+python=$(realpath -s "$python")
 shift
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 compiler=g++ options=(-G Ninja)
@@ -25,11 +30,6 @@ if [[ $python -ef tools/arm/python ]]; then
   options=(-DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64)
 fi
 out=$PWD/build/$folder
-
-fail() {
-  echo "$1" >&2
-  exit 1
-}
 
 # Another compiler's runtime has another name and cannot be loaded ahead of Python as simply.
 command -v "$compiler" >/dev/null || fail "the sanitized kernels need $compiler: install it"
