@@ -3,7 +3,7 @@
     tools/sanitize/run.sh .venv/bin/python tools/fuzz/kernel_shapes.py --tries 100000 --seconds 500
 
 runs them under sanitizers; run.sh also looks for races of threads, and at ARM's kernels. Without
-the first two words it is the installed library. `--shard 0/2` beside `--shard 1/2` uses two cores:
+the first word it is the installed library. `--shard 0/2` beside `--shard 1/2` uses two cores:
 each makes every second of the tries, and counts its own. `--first 100000` goes on where another
 machine stopped, whose counts are not here.
 """

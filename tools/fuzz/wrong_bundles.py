@@ -1,9 +1,9 @@
-"""Bundles with an edited graph or manifest: a text, or an error of one line, and no crash.
+"""Bundles with edited graphs, manifests or weights: a text, or an error of one line, and no crash.
 
     python tools/fuzz/wrong_bundles.py --tries 10000 --seconds 500
 
 The hashes are made right again, as who edits a bundle would. Each is loaded and asked for a text
-in a process of its own. Called again it goes on; `--replay NUMBER` shows what one of them does.
+in a process of its own. Called again it goes on.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ def edit_attribute(graph: onnx.GraphProto, rng: random.Random) -> None:
     elif own.type == onnx.AttributeProto.FLOAT:
         own.f = rng.choice((0.0, -1.0, 1e30, float("nan"), float("inf")))
     else:
-        own.i = rng.choice((own.i - 1, own.i + 1, 2 * own.i, rng.choice(ODD)))
+        own.i = rng.choice((own.i - 1, own.i + 1, rng.choice(ODD)))  # which all fit
 
 
 def edit_node(graph: onnx.GraphProto, rng: random.Random) -> None:
-    """Leaves a node out, repeats it, makes it another, or takes other inputs for it."""
+    """Leaves a node out, lets its input through, makes it another, or takes other inputs for it."""
     number = rng.randrange(len(graph.node))
     node = graph.node[number]
     edit = rng.choice(("leave out", "pass on", "other", "inputs", "inputs", "no input"))
@@ -198,24 +198,12 @@ def check_some(first: int, n: int) -> int:
     return n
 
 
-def replay(number: int) -> None:
-    """Tells how a bundle ends, and what it prints."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        status = try_one(number, make_bundle(folder), folder)
-        print(f"{status}: {(folder / 'printed.txt').read_text()}")
-
-
 def main() -> int:
     """Runs what the command line asks for; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--tries", type=int, default=10_000)
     parser.add_argument("--seconds", type=int, default=500)
-    parser.add_argument("--replay", type=int, metavar="NUMBER")
     given = parser.parse_args()
-    if given.replay is not None:
-        replay(given.replay)
-        return 0
     return run_pieces(
         "wrong_bundles", given.tries, given.seconds, lambda n_done: check_some(n_done, 40)
     )

@@ -20,7 +20,8 @@ if [[ ${1-} == --races ]]; then
   shift
   sanitizers=thread libraries=(libtsan.so) folder=sanitize-races
 fi
-python=$(command -v -- "${1-}") || fail "usage: tools/sanitize/run.sh [--races] PYTHON [ARGUMENT...]"
+python=$(command -v -- "${1-}") ||
+  fail "no Python '${1-}'; usage: tools/sanitize/run.sh [--races] PYTHON [ARGUMENT...]"
 python=$(realpath -s "$python")
 shift
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
