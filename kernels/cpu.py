@@ -195,7 +195,9 @@ def attention(
         raise ValueError(f"parents are {nodes}, expected one for each of the {rows} rows, or more")
     scoring = scoring or library.Scoring()
     seen = min(past, scoring.window - 1) if scoring.window > 0 else past
-    if not 0 <= past <= _MAX_PAST or seen > capacity - nodes:
+    if past > _MAX_PAST:
+        raise ValueError(f"past is {past}, expected 0 to {_MAX_PAST}")
+    if past < 0 or seen > capacity - nodes:
         raise ValueError(f"past {past} + {nodes} rows do not fit a KV cache of {capacity} rows")
     expect("positions", positions, np.int64, (rows,))
     expect_range("positions", positions, 0, rope[0].shape[0])
