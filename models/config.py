@@ -68,8 +68,8 @@ class ModelConfig:
     for one, uses `canonical`, which leaves out whatever equals its default.
 
     has_qkv_bias: biases on q, k and v. has_qk_norm: an RMS norm over each head of q and of k.
-    trimmed_head_size: rows of an LM head, apart from the embedding, that knows only some of the
-        tokens; 0 when it knows all.
+    trimmed_head_size: rows of an LM head, apart from the embedding, of whose tokens there is a
+        list, mostly some of all; 0 when row and token are the same.
     layers: of each layer; empty where all are as the model.
     rotary_size: channels of a head that rotate, the others keep still; 0 for all.
     attention_scale: what products of q and k are multiplied by; 0 for 1 / sqrt(head_size).
@@ -152,10 +152,10 @@ class ModelConfig:
         ):  # fmt: skip
             if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}, expected 0 or more")
-        if not 0 <= self.trimmed_head_size < self.vocab_size:
+        if not 0 <= self.trimmed_head_size <= self.vocab_size:
             raise ConfigError(
                 f"trimmed_head_size is {self.trimmed_head_size}, expected 0 (whole head) to "
-                f"{self.vocab_size - 1}"
+                f"{self.vocab_size}"
             )
         if self.trimmed_head_size and self.is_head_tied:
             raise ConfigError("a trimmed head is a matrix of its own, it cannot be tied")

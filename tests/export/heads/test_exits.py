@@ -116,6 +116,21 @@ def test_the_text_is_that_of_plain_decoding(bundle: Path, method: str, temperatu
     assert n_accepted > 20 or method == "auto"
 
 
+@pytest.mark.parametrize("size", [None, 0])
+def test_exits_may_name_all_tokens(bundle: Path, tmp_path: Path, size: int | None) -> None:
+    """Told so, or because the vocabulary is smaller than what they know unless told otherwise."""
+    path = tmp_path / "all.edgedec"
+    export(ExportConfig(str(bundle.parent / "hf"), path, exit=ExitConfig(EXITS, size)))
+    n_tokens = read_manifest(path).target.config.vocab_size
+    _, ids = exit_logits(path, EXITS[0])
+    assert ids.tolist() == list(range(n_tokens))
+    with edgedec.load(path) as engine:
+        plain, found = (engine.generate(PROMPTS[0], request(name)) for name in ("plain", "exit"))
+    assert found.token_ids == plain.token_ids
+    assert found.stats.n_accepted > 3
+    assert not found.stats.failed_drafters
+
+
 @pytest.mark.parametrize("verifier", ["rejection", "typical"])
 def test_drafts_may_be_drawn(bundle: Path, verifier: str) -> None:
     with edgedec.load(bundle) as engine:
