@@ -120,6 +120,10 @@ class HeadEntry:
                 f"the head of early exits names no exit that a model of {config.n_layers} layers "
                 f"has, but {list(exits)}: export the model again"
             )
+        if self.kind in LIGHT_HEADS and len(self.hidden_layers) != 1:
+            raise ConfigError(
+                f"light heads read {len(self.hidden_layers)} layers, expected one: {again}"
+            )
         if missing := sorted(set(self.hidden_layers) - set(hidden)):
             raise ConfigError(
                 f"the draft head needs hidden states of layer {missing[0]}, the model's graph "

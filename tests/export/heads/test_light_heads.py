@@ -196,6 +196,8 @@ def test_heads_are_continued(
         ("model", "0" * 32, "was trained for the model 000000000000, this one is"),
         ("kind", "eagle", "features, expected 512 of 1 layers"),
         ("hidden_layers", [0], "needs hidden states of layer 0, the model's graph returns"),
+        ("hidden_layers", [], "light heads read 0 layers, expected one"),
+        ("hidden_layers", [1, 2], "light heads read 2 layers, expected one"),
     ],
 )
 def test_heads_of_something_else_are_refused(
