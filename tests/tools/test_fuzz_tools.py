@@ -59,7 +59,7 @@ def test_wrong_nodes(tools: Any) -> None:
 
 def test_wrong_bundles() -> None:
     """In a process that has run no model: those that use the bundles are forked from it."""
-    code = "from wrong_bundles import check_some; check_some(0, 12)"
+    code = "from wrong_bundles import check_some; check_some(0, 16)"
     done = subprocess.run([sys.executable, "-c", code], cwd=FUZZ, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

@@ -1,9 +1,10 @@
-"""Bundles with edited graphs, manifests or weights: a text, or an error of one line, and no crash.
+"""Bundles with edited graphs, manifests or weights: texts, or errors of one line, and no crash.
 
     python tools/fuzz/wrong_bundles.py --tries 10000 --seconds 500
 
-The hashes are made right again, as who edits a bundle would. Each is loaded and asked for a text
-in a process of its own. Called again it goes on.
+They have a model alone, or exits, a draft head, a draft model or KV maps beside it. Hashes are made
+right again, as who edits a bundle would. Each is loaded and asked for texts in a process of its
+own. Called again it goes on.
 """
 
 from __future__ import annotations
@@ -23,18 +24,20 @@ from typing import Any
 
 import onnx
 from pieces import run_pieces
-from tiny import make_bundle
+from tiny_kinds import make_kinds
 
 import edgedec
 from edgedec.models.bundle_files import file_sha256
-from edgedec.models.errors import EdgedecError
+from edgedec.models.errors import BundleError, EdgedecError
+from edgedec.models.manifest import BundleManifest, fingerprint_of
 
-GRAPH, WEIGHTS = "target/model.onnx", "target/weights.bin"
 N_BYTES = 4 << 30
 """Memory that a bundle may ask for; more is an error, as on a small machine."""
 N_SECONDS = 60
 TEXT, REFUSED, UNEXPECTED = 0, 10, 11
 """How a process ends."""
+PROMPT = 10 * "abab cdef "
+"""Long enough for maps from one model to another."""
 ODD = (0, 1, 2, 3, 7, 16, 64, 127, 128, 2**31 - 1, 2**31, 2**62, -1, -2, -(2**31))
 OTHER_OPERATORS = ("Identity", "Neg", "Shape", "Transpose", "Softmax", "Not", "Squeeze", "NonZero")
 
@@ -100,12 +103,24 @@ def edit_port(graph: onnx.GraphProto, rng: random.Random) -> None:
         sizes[rng.randrange(len(sizes))].dim_value = rng.choice(ODD)
 
 
+def parts(fields: Any) -> list[dict[str, Any]]:
+    """Returns the tables of ``fields`` and below, which state what can be edited."""
+    if not isinstance(fields, dict):
+        return []
+    below = [part for value in fields.values() for part in parts(value)]
+    return [fields, *below] if editable(fields) else below
+
+
+def editable(part: dict[str, Any]) -> list[str]:
+    """Returns the names of numbers, flags and lists."""
+    return [name for name, value in part.items() if isinstance(value, bool | int | list)]
+
+
 def edit_manifest(manifest: dict[str, Any], rng: random.Random) -> None:
-    """Gives something that is stated of the model an odd value."""
-    model = manifest["models"]["target"]
-    part = rng.choice((model["config"], model["contract"]["kv"], model["contract"]["can"], model))
-    names = [name for name, value in part.items() if isinstance(value, bool | int | list)]
-    name = rng.choice(names)
+    """Gives something that is stated of a model, a head or maps an odd value."""
+    stated = [manifest[key] for key in ("models", "head", "auxiliary") if key in manifest]
+    part = rng.choice([part for fields in stated for part in parts(fields)])
+    name = rng.choice(editable(part))
     value = part[name]
     if isinstance(value, bool):
         part[name] = not value
@@ -126,50 +141,89 @@ def edit_values(path: Path, rng: random.Random) -> None:
 
 
 def edited(bundle: Path, rng: random.Random) -> None:
-    """Edits the graph of ``bundle``, mostly, and now and then its manifest and its weights."""
+    """Edits a graph of ``bundle``, mostly, and now and then its manifest and its weights."""
     manifest = json.loads((bundle / "manifest.json").read_bytes())
+    before = BundleManifest.from_dict(manifest)
     if rng.random() < 0.3:
         edit_manifest(manifest, rng)
-    model = onnx.load(bundle / GRAPH, load_external_data=False)
+    names = list(before.files)
+    graph = bundle / rng.choice([name for name in names if name.endswith(".onnx")])
+    model = onnx.load(graph, load_external_data=False)
     for _ in range(rng.choice((0, 1, 1, 1, 2))):
         edits = (edit_attribute, edit_node, edit_node, edit_weight, edit_port)
         rng.choice(edits)(model.graph, rng)
-    (bundle / GRAPH).write_bytes(model.SerializeToString())
+    graph.write_bytes(model.SerializeToString())
     if rng.random() < 0.2:
-        edit_values(bundle / WEIGHTS, rng)
-    for name in (GRAPH, WEIGHTS):
+        edit_values(bundle / rng.choice([name for name in names if name.endswith(".bin")]), rng)
+    for name in names:
         path = bundle / name
         manifest["files"][name] = {"n_bytes": path.stat().st_size, "sha256": file_sha256(path)}
-    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    (bundle / "manifest.json").write_text(with_fingerprints(manifest, before))
 
 
-def used(bundle: Path) -> int:
-    """Loads a bundle and asks it for texts; returns how that ended."""
+def with_fingerprints(manifest: dict[str, Any], before: BundleManifest) -> str:
+    """Returns ``manifest`` as text, in which heads and maps are those of the edited models."""
+    text = json.dumps(manifest)
+    try:
+        after = BundleManifest.from_dict(manifest)
+    except BundleError:
+        return text
+    for name in before.models:
+        text = text.replace(fingerprint_of(before, name), fingerprint_of(after, name))
+    return text
+
+
+def used(bundle: Path, kind: str) -> int:
+    """Loads a bundle and asks it for texts; returns how that ended, the worst of all."""
     resource.setrlimit(resource.RLIMIT_AS, (N_BYTES, N_BYTES))
     try:
         with edgedec.load(bundle, edgedec.EngineOptions(threads=1)) as engine:
-            for method in ("plain", "auto"):
-                request = edgedec.GenerationConfig(max_new_tokens=8, method=method)
-                engine.generate("abab ab", request)
-    except EdgedecError as error:
-        print(error, flush=True)
-        return UNEXPECTED if "\n" in str(error) else REFUSED
-    except MemoryError:
-        return REFUSED
-    except BaseException:
-        traceback.print_exc()
-        return UNEXPECTED
+            return max(asked(engine, request) for request in requests(kind))
+    except BaseException as error:
+        return told(error)
+
+
+def requests(kind: str) -> list[edgedec.GenerationConfig]:
+    """Returns what a bundle is asked for, such that what it has beside the model is used."""
+    prefills = ("exact", "progressive", "predicted")
+    maps = [("plain", prefill) for prefill in prefills]
+    drafter = "plain" if kind == "plain" else kind
+    wanted = maps if kind in ("maps", "auxiliary") else [(drafter, "exact"), ("auto", "exact")]
+    return [
+        edgedec.GenerationConfig(max_new_tokens=8, method=method, prefill=prefill, ignore_eos=True)
+        for method, prefill in wanted
+    ]
+
+
+def asked(engine: edgedec.Engine, request: edgedec.GenerationConfig) -> int:
+    """Asks for one text; returns how that ended."""
+    try:
+        engine.generate(PROMPT, request)
+    except BaseException as error:
+        return told(error)
     return TEXT
 
 
-def try_one(number: int, whole: Path, folder: Path) -> int:
-    """Edits a copy of the bundle ``whole`` and uses it; returns how the process ended.
+def told(error: BaseException) -> int:
+    """Prints ``error``; returns whether it is one that a damaged bundle may end with."""
+    if isinstance(error, MemoryError):
+        return REFUSED
+    if isinstance(error, EdgedecError):
+        print(error, flush=True)
+        return UNEXPECTED if "\n" in str(error) else REFUSED
+    traceback.print_exception(error)
+    return UNEXPECTED
+
+
+def try_one(number: int, kinds: dict[str, Path], folder: Path) -> int:
+    """Edits a copy of one of the bundles and uses it; returns how the process ended.
 
     What it printed is in ``folder``/printed.txt.
     """
+    kind = list(kinds)[number % len(kinds)]
     bundle = folder / "edited.edgedec"
     shutil.rmtree(bundle, ignore_errors=True)
-    shutil.copytree(whole, bundle)
+    shutil.copytree(kinds[kind], bundle)
     printed = os.open(folder / "printed.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     child = os.fork()
     if child == 0:
@@ -179,7 +233,7 @@ def try_one(number: int, whole: Path, folder: Path) -> int:
         try:
             edited(bundle, random.Random(number))
             signal.alarm(N_SECONDS)
-            status = used(bundle)
+            status = used(bundle, kind)
         finally:
             os._exit(status)
     os.close(printed)
@@ -190,9 +244,9 @@ def check_some(first: int, n: int) -> int:
     """Tries ``n`` bundles; raises SystemExit at one that was not used or refused as it should."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        whole = make_bundle(folder)
+        kinds = make_kinds(folder)
         for number in range(first, first + n):
-            status = try_one(number, whole, folder)
+            status = try_one(number, kinds, folder)
             if status not in (TEXT, REFUSED):
                 raise SystemExit(f"{number}: {status}\n{(folder / 'printed.txt').read_text()}")
     return n
