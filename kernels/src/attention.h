@@ -9,7 +9,6 @@
 
 #include "attention_chunk.h"
 #include "kv_append.h"
-#include "scratch.h"
 
 namespace edk {
 namespace {
@@ -121,17 +120,19 @@ void span_task(void* user, int64_t task) {
   const int64_t begin = (tasks.spans - 1 - task % tasks.spans) * tasks.span;
   const int64_t end = min_of(begin + tasks.span, tasks.tiles);
   const int kv_head = static_cast<int>(task / tasks.spans);
-  const int64_t n_partial = Partials::n_floats(plan, tasks.span), n_score = score_floats(plan);
-  const int64_t n_float = n_partial + n_score + merge_floats(plan);
-  auto* memory = static_cast<float*>(scratch(ScratchUse::kTask, static_cast<size_t>(n_float) * 4));
-  const Partials partials = Partials::at(memory, plan, tasks.span);
-  float* scores = memory + n_partial;
+  Partials partials;
+  float *scores, *merging;
+  lay_out(ScratchUse::kTask, [&](Carver& carver) {
+    partials = Partials::take(carver, plan, tasks.span);
+    scores = carver.take<float>(score_floats(plan));
+    merging = carver.take<float>(merge_floats(plan));
+  });
   for (int64_t chunk = 0; chunk < plan.chunks; ++chunk)
     for (int64_t t = begin; t < end; ++t)
       attend_tile<Elements>(plan, QueryTile(plan, kv_head, t), chunk, scores,
                             partials.of_tile(plan, t - begin));
   for (int64_t v = begin * kQueries; v < min_of(end * kQueries, plan.vectors()); ++v)
-    merge(plan, kv_head, v, partials.of_tile(plan, v / kQueries - begin), scores + n_score);
+    merge(plan, kv_head, v, partials.of_tile(plan, v / kQueries - begin), merging);
 }
 
 void merge_row_task(void* user, int64_t row) {
@@ -148,16 +149,13 @@ void merge_row_task(void* user, int64_t row) {
 /// Gives plan and tasks their memory.
 void place_in_memory(AttentionPlan* plan, AttentionTasks* tasks) {
   const AttentionArgs& a = *plan->args;
-  const int64_t n_query = a.rows * a.n_heads * a.head_size;
-  const int64_t n_path = plan->is_chain ? 0 : plan->nodes * plan->nodes;
-  const int64_t tiles = a.n_kv_heads * tasks->tiles;
-  const int64_t n_partial = tasks->is_split ? Partials::n_floats(*plan, tiles) : 0;
-  const int64_t bytes = (n_partial + n_query + plan->nodes + n_path) * 4;
-  auto* memory = static_cast<float*>(scratch(ScratchUse::kOperator, static_cast<size_t>(bytes)));
-  tasks->partials = Partials::at(memory, *plan, tiles);
-  plan->queries = memory + n_partial;
-  plan->depth = reinterpret_cast<int32_t*>(plan->queries + n_query);
-  plan->path = plan->depth + plan->nodes;
+  lay_out(ScratchUse::kOperator, [&](Carver& carver) {
+    if (tasks->is_split)
+      tasks->partials = Partials::take(carver, *plan, a.n_kv_heads * tasks->tiles);
+    plan->queries = carver.take<float>(a.rows * a.n_heads * a.head_size);
+    plan->depth = carver.take<int32_t>(plan->nodes);
+    plan->path = carver.take<int32_t>(plan->is_chain ? 0 : plan->nodes * plan->nodes);
+  });
 }
 
 /// Runs n tasks that together handle `rows` rows.

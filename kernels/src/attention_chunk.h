@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attention_plan.h"
+#include "carver.h"
 #include "elementary.h"
 #include "kv_layout.h"
 
@@ -18,11 +19,9 @@ struct Partials {
   float* stats;   // [tiles, chunks, kStats]
   float* values;  // [tiles, kQueries, chunks, width]
 
-  static int64_t n_floats(const AttentionPlan& plan, int64_t tiles) {
-    return tiles * plan.chunks * (kQueries * plan.width + kStats);
-  }
-  static Partials at(float* memory, const AttentionPlan& plan, int64_t tiles) {
-    return {memory, memory + tiles * plan.chunks * kStats};
+  static Partials take(Carver& carver, const AttentionPlan& plan, int64_t tiles) {
+    const int64_t n = tiles * plan.chunks;
+    return {carver.take<float>(n * kStats), carver.take<float>(n * kQueries * plan.width)};
   }
   Partials of_tile(const AttentionPlan& plan, int64_t tile) const {
     const int64_t n = tile * plan.chunks;

@@ -109,16 +109,14 @@ void route(const ExpertsArgs& args, Routes* routes) {
   }
 }
 
-/// Lays the routes out and returns the bytes they take.
-int64_t carve_routes(const ExpertsArgs& args, int64_t shares, uint8_t* base, Routes* routes) {
-  Carver carver(base);
+/// Takes the routes' arrays.
+void carve_routes(const ExpertsArgs& args, int64_t shares, Carver& carver, Routes* routes) {
   routes->ids = carver.take<int32_t>(shares);
   routes->weights = carver.take<float>(shares);
   routes->share_of = carver.take<int64_t>(shares);
   routes->row_of = carver.take<int64_t>(shares);
   routes->next = carver.take<int64_t>(args.n_experts);
   routes->chosen = carver.take<ExpertRows>(min_of(shares, args.n_experts));
-  return carver.used();
 }
 
 /// Makes room for n rows in tiles of at most `tile_rows`.
@@ -139,15 +137,13 @@ inline Rows single_row(const ExpertsPlan& plan, int64_t r) {
   return row;
 }
 
-/// Lays the plan's arrays out and returns the bytes they take. An expert of one row reads that where
-/// it was prepared.
-int64_t carve_experts(ExpertsPlan* plan, uint8_t* base) {
+/// Takes the plan's arrays. An expert of one row reads that where it was prepared.
+void carve_experts(ExpertsPlan* plan, Carver& carver) {
   const ExpertsArgs& args = *plan->args;
   const bool gate_is_float = is_float(args.gate.format), up_is_float = is_float(args.up.format);
   const bool has_float = gate_is_float || up_is_float;
   const bool has_quantised = !gate_is_float || !up_is_float;
   const bool down_is_float = is_float(args.down.format);
-  Carver carver(base);
   take_rows(carver, args.rows, 1, has_float, has_quantised, &plan->rows);
   for (int64_t c = 0; c < plan->routes.n_chosen; ++c) {
     ExpertRows& own = plan->routes.chosen[c];
@@ -158,7 +154,6 @@ int64_t carve_experts(ExpertsPlan* plan, uint8_t* base) {
   }
   plan->hidden = carver.take<float>(plan->shares * args.gate.n);
   plan->results = carver.take<float>(plan->shares * args.down.n);
-  return carver.used();
 }
 
 void prepare_single_task(void* user, int64_t r) {
@@ -309,12 +304,10 @@ void plan_experts(const ExpertsArgs& args, ExpertsPlan* plan) {
 void experts(const ExpertsArgs& args, const Parallel& parallel) {
   ExpertsPlan plan{};
   plan_experts(args, &plan);
-  const auto routes = static_cast<size_t>(carve_routes(args, plan.shares, nullptr, &plan.routes));
-  carve_routes(args, plan.shares,
-               static_cast<uint8_t*>(scratch(ScratchUse::kRoutes, routes)), &plan.routes);
+  lay_out(ScratchUse::kRoutes,
+          [&](Carver& carver) { carve_routes(args, plan.shares, carver, &plan.routes); });
   route(args, &plan.routes);
-  const auto bytes = static_cast<size_t>(carve_experts(&plan, nullptr));
-  carve_experts(&plan, static_cast<uint8_t*>(scratch(ScratchUse::kOperator, bytes)));
+  lay_out(ScratchUse::kOperator, [&](Carver& carver) { carve_experts(&plan, carver); });
   const int64_t n_chosen = plan.routes.n_chosen;
   run_tasks(parallel, args.rows * plan.rows.groups < kSerialGroups, args.rows, prepare_single_task,
             &plan);

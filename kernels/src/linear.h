@@ -4,6 +4,7 @@
 // with the rows tile by tile.
 #pragma once
 
+#include "carver.h"
 #include "gated.h"
 #include "tiles.h"
 
@@ -102,23 +103,6 @@ void prepare_share_task(void* user, int64_t task) {
                 RowsShare{tile, rows_of_tile(plan, tile), begin, min_of(end, plan.rows.groups)});
 }
 
-/// Cuts the operator's scratch into consecutive 64-byte aligned arrays; with a null base it sizes.
-class Carver {
- public:
-  explicit Carver(uint8_t* base) : base_(base) {}
-  template <class T>
-  T* take(int64_t count) {
-    const int64_t at = used_;
-    used_ = ceil_div(at + count * static_cast<int64_t>(sizeof(T)), kCacheLine) * kCacheLine;
-    return base_ ? reinterpret_cast<T*>(base_ + at) : nullptr;
-  }
-  int64_t used() const { return used_; }
-
- private:
-  uint8_t* base_;
-  int64_t used_ = 0;
-};
-
 /// Which zero point of the rows is that of `format`; it is added if they lack it.
 int zero_of(int format, Rows* rows) {
   const int32_t zero = kFormats[format].zero_point;
@@ -150,14 +134,13 @@ int64_t plan_linear(const LinearArgs& args, LinearPlan* plan) {
   return tasks;
 }
 
-/// Lays the plan's arrays out and returns the bytes they take.
-int64_t carve(LinearPlan* plan, uint8_t* base) {
+/// Takes the plan's arrays.
+void carve(LinearPlan* plan, Carver& carver) {
   const LinearArgs& args = *plan->args;
   bool has_float = false, has_quantised = false;
   for (int i = 0; i < args.n_matrices; ++i)
     (is_float(args.matrices[i].format) ? has_float : has_quantised) = true;
   Rows& rows = plan->rows;
-  Carver carver(base);
   if (has_float) rows.normed = carver.take<float>(args.rows * args.k);
   if (has_quantised) {
     rows.plane_bytes = plan->tiles * rows.groups * rows.group_bytes;
@@ -167,7 +150,6 @@ int64_t carve(LinearPlan* plan, uint8_t* base) {
     plan->measured = carver.take<MeasuredRow>(args.rows);
     plan->scales = carver.take<float>(args.rows * scales_stride(rows));
   }
-  return carver.used();
 }
 
 /// Many tiles are prepared one by one. Of few, every row is measured first, and then each of several
@@ -186,8 +168,7 @@ void prepare(LinearPlan* plan, const Parallel& parallel) {
 void linear(const LinearArgs& args, const Parallel& parallel) {
   LinearPlan plan{};
   const int64_t tasks = plan_linear(args, &plan);
-  const int64_t bytes = carve(&plan, nullptr);
-  carve(&plan, static_cast<uint8_t*>(scratch(ScratchUse::kOperator, static_cast<size_t>(bytes))));
+  lay_out(ScratchUse::kOperator, [&](Carver& carver) { carve(&plan, carver); });
   prepare(&plan, parallel);
   parallel.run(tasks, linear_task, &plan);
 }

@@ -1,7 +1,12 @@
 #include "scratch.h"
 
-#include <cstdlib>
+#include <stdlib.h>  // posix_memalign, whose sizes need not be multiples of 64
+
 #include <new>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
 
 namespace edk {
 namespace {
@@ -11,6 +16,7 @@ namespace {
 constexpr bool kIsSanitized = true;
 #else
 constexpr bool kIsSanitized = false;
+#define ASAN_UNPOISON_MEMORY_REGION(data, size) ((void)(data), (void)(size))
 #endif
 
 struct Buffer {
@@ -20,13 +26,12 @@ struct Buffer {
 
   void* at_least(size_t bytes) {
     if (!kIsSanitized && bytes <= size) return data;
-    const size_t spare = kIsSanitized ? 0 : bytes / 2;
-    const size_t rounded = (bytes + spare + 63) / 64 * 64;
-    void* grown = std::aligned_alloc(64, rounded);
-    if (!grown) throw std::bad_alloc();
+    const size_t wanted = kIsSanitized ? bytes : bytes + bytes / 2;
+    void* grown = nullptr;
+    if (posix_memalign(&grown, 64, wanted) != 0) throw std::bad_alloc();
     std::free(data);
     data = grown;
-    size = rounded;
+    size = wanted;
     return data;
   }
 };
@@ -39,6 +44,7 @@ void* scratch(ScratchUse use, size_t bytes) { return buffers[static_cast<int>(us
 
 Memory current_scratch(ScratchUse use) {
   const Buffer& buffer = buffers[static_cast<int>(use)];
+  ASAN_UNPOISON_MEMORY_REGION(buffer.data, buffer.size);  // what Carver left between arrays
   return {buffer.data, buffer.size};
 }
 

@@ -17,7 +17,8 @@ struct Memory {
   size_t size;
 };
 
-/// What this thread's latest call of `scratch` with this use returned, perhaps longer.
+/// What this thread's latest call of `scratch` with this use returned, perhaps longer. All of it may
+/// be read.
 Memory current_scratch(ScratchUse use);
 
 }  // namespace edk
