@@ -1,10 +1,14 @@
-"""Pytest plug-in: tests use the library that run.sh built and try many more random matrices."""
+"""Pytest plug-in: tests use the library that run.sh built and try many more random matrices.
+
+ONNX Runtime then gives every array memory of its own, so that the sanitizer sees where it ends.
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+import onnxruntime
 import pytest
 from hypothesis import settings
 
@@ -13,8 +17,18 @@ from edgedec import kernels
 FOLDER = Path(os.environ["SANITIZED_KERNELS"])
 
 
+class OwnMemory(onnxruntime.SessionOptions):
+    """Options of sessions whose arrays do not lie in one piece of memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enable_cpu_mem_arena = False
+        self.enable_mem_pattern = False
+
+
 def use() -> None:
-    """Puts the sanitized library before any other."""
+    """Puts the sanitized library before any other, and `OwnMemory` before other options."""
+    onnxruntime.SessionOptions = OwnMemory
     kernels.__path__.insert(0, str(FOLDER))  # where `library_path` looks first
     if kernels.library_path().parent != FOLDER:
         raise pytest.UsageError(f"no library in {FOLDER}: run make test-sanitize")
