@@ -2,6 +2,8 @@
 
 #include <stdlib.h>  // posix_memalign, whose sizes need not be multiples of 64
 
+#include <atomic>
+#include <cstring>
 #include <new>
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -11,13 +13,20 @@
 namespace edk {
 namespace {
 
-// Under AddressSanitizer every use gets memory of its own size, so that its ends are seen.
+// Under AddressSanitizer every use gets memory of its own size, so that its ends are seen, and of
+// another content, so that results differ from call to call where something was read unwritten.
 #if defined(__SANITIZE_ADDRESS__)
 constexpr bool kIsSanitized = true;
 #else
 constexpr bool kIsSanitized = false;
 #define ASAN_UNPOISON_MEMORY_REGION(data, size) ((void)(data), (void)(size))
 #endif
+
+int next_fill() {
+  static std::atomic<unsigned> n_uses{0};
+  constexpr int fills[] = {0x00, 0xff, 0x5a};
+  return fills[n_uses++ % 3];
+}
 
 struct Buffer {
   void* data = nullptr;
@@ -29,6 +38,7 @@ struct Buffer {
     const size_t wanted = kIsSanitized ? bytes : bytes + bytes / 2;
     void* grown = nullptr;
     if (posix_memalign(&grown, 64, wanted) != 0) throw std::bad_alloc();
+    if (kIsSanitized) std::memset(grown, next_fill(), wanted);
     std::free(data);
     data = grown;
     size = wanted;
