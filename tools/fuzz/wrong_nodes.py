@@ -44,19 +44,20 @@ def linear(rng: np.random.Generator) -> Node:
     is_gate = bool(rng.random() < 0.3)
     formats = random_formats(rng, 2 if is_gate else int(rng.integers(1, 4)))
     n, k = sizes(rng, *formats)
-    rows, n_out = int(rng.integers(0, 9)), n if is_gate else n * len(formats)
+    each = [n, n] if is_gate else [n, *(sizes(rng, *formats)[0] for _ in formats[1:])]
+    rows, n_out = int(rng.integers(0, 9)), n if is_gate else sum(each)
     stored, names = {"norm_weight": floats(rng, k)}, ["x", "norm_weight", ""]
     feeds = {"x": floats(rng, 1, rows, k)}
     if not is_gate:
         names[2], feeds["residual"] = "residual", floats(rng, 1, rows, n_out)
     for i, fmt in enumerate(formats):
-        packed = matrix(rng, fmt, n, k, may_have_bias=not is_gate)
+        packed = matrix(rng, fmt, each[i], k, may_have_bias=not is_gate)
         stored[f"w{i}"] = packed.data
         names += [f"w{i}", "" if packed.bias is None else f"b{i}"]
         if packed.bias is not None:
             stored[f"b{i}"] = packed.bias
     attributes = {
-        "formats": [fmt.index for fmt in formats], "n": [n] * len(formats),
+        "formats": [fmt.index for fmt in formats], "n": each,
         "k": k, "epsilon": 1e-5, "gate": int(is_gate),
     }  # fmt: skip
     return Node("Linear", names, feeds, stored, attributes)
