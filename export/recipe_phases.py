@@ -13,7 +13,7 @@ from edgedec.export.quantize import Quantized, measure_errors
 from edgedec.export.recipe_model import RecipeModel
 from edgedec.export.shortened import Shortened
 from edgedec.export.trimmed_head import TrimmedHead
-from edgedec.export.verify import check_error, verify_logits
+from edgedec.export.verify import N_TOKENS, check_error, verify_logits
 from edgedec.models.errors import ConfigError
 from edgedec.models.families import matrices
 from edgedec.models.head_ids import write_head_ids
@@ -39,6 +39,11 @@ def configure(model: RecipeModel) -> None:
         raise ConfigError(
             f"context {model.context} is more than the {config.max_positions} positions "
             f"{model.source.name} was trained for; ask for fewer"
+        )
+    if model.context < N_TOKENS:
+        raise ConfigError(
+            f"context {model.context} is less than the {N_TOKENS} tokens that graphs are verified "
+            "on; ask for more"
         )
     if config.rope_scaling.kind == "longrope":
         # Which of the two lists of factors is right depends on how long texts may become.

@@ -72,6 +72,7 @@ def test_int8_kv_cache(cli: Cli, smollm2_gguf: Path, tmp_path: Path) -> None:
     [
         (["--quant", "int4"], "quantised already"),
         (["--context", "100000"], "context 100000 is more than the 8192 positions"),
+        (["--context", "7"], "context 7 is less than the 8 tokens that graphs are verified on"),
         (["--hidden-layers", "7,31"], "hidden layer 31"),
         (
             ["--kv-cache", "int8", "--target", "portable"],
