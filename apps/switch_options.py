@@ -100,14 +100,17 @@ class SwitchOptions:
             ConfigError: A value makes no sense.
         """
         given = {
-            "mode" if field.name == "switch_mode" else field.name: value
+            field.name: value
             for field in dataclasses.fields(self)
             if field.name != "switch" and (value := getattr(self, field.name)) is not None
         }
         if self.switch is None:
             if given:
-                raise ConfigError(f"{next(iter(given))} was given without --switch POLICY")
+                option = next(iter(given)).replace("_", "-")
+                raise ConfigError(f"--{option} was given without --switch POLICY")
             return request
+        if "switch_mode" in given:
+            given["mode"] = given.pop("switch_mode")
         fields = SwitchConfig.split(self.switch) | given
         if fields.get("threshold", AUTO) == AUTO and fields.get("policy") != BILD:
             _refuse_partly_tuned(fields)

@@ -39,8 +39,9 @@ def test_options_make_a_setting() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"threshold": "1"}, "threshold was given without --switch"),
-        ({"switch_mode": "verify"}, "mode was given without --switch"),
+        ({"threshold": "1"}, "--threshold was given without --switch"),
+        ({"switch_mode": "verify"}, "--switch-mode was given without --switch"),
+        ({"reset_window": True}, "--reset-window was given without --switch"),
         ({"switch": "ead", "threshold": "much"}, "threshold is 'much', expected a number"),
         ({"switch": "ead", "window": 3}, "window is given but the threshold is auto"),
         ({"switch": "ead:dwell=3", "threshold": "auto"}, "dwell is given but the threshold is"),
