@@ -13,8 +13,8 @@ from edgedec.models.whole_files import replace_text
 
 
 def check_writable(bundle: Path) -> None:
-    """Raises a ConfigError where nothing can be written into ``bundle``."""
-    if not os.access(bundle, os.W_OK):
+    """Raises a ConfigError where ``bundle`` is there and nothing can be written into it."""
+    if bundle.exists() and not os.access(bundle, os.W_OK):
         raise ConfigError(f"{bundle} cannot be written: mend that, or copy it elsewhere")
 
 

@@ -112,6 +112,13 @@ def test_what_cannot_be_fitted(
     assert not (bundle / "auxiliary").exists()
 
 
+def test_a_bundle_that_is_not_there(cli: Cli, prompt_file: Path, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.edgedec"
+    commands = ("train", "kv", wrong, "--corpus"), ("tune", wrong, "--calibration")
+    for command in commands:
+        assert "found nothing, expected a bundle directory" in cli(*command, prompt_file).error
+
+
 def test_prefill_without_maps(cli: Cli, smollm2_bundle: Path) -> None:
     for mode in ("progressive", "predicted"):
         text = cli("run", smollm2_bundle, "Hi", "--prefill", mode).error
