@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgedec.apps.training.head_check import share_found
-from edgedec.apps.training.options import Clock, TrainingOptions, needs_train_extra
+from edgedec.apps.training.options import (
+    Clock,
+    TrainingOptions,
+    check_exit,
+    needs_train_extra,
+)
 from edgedec.apps.training.reading import features_of
 from edgedec.export.bundle import check_destination
 from edgedec.export.heads.feature_file import held_out_of
@@ -228,8 +233,8 @@ def _checked_layers(entry: ModelEntry, job: HeadJob) -> tuple[int, ...]:
     """
     n_layers, layers = entry.config.n_layers, entry.contract.can.hidden
     if (exit_layer := job.exit_layer) is not None:
-        is_there = exit_layer in layers and 0 < exit_layer < n_layers
-        if not (is_there and entry.contract.can.entry):
+        check_exit(exit_layer, n_layers)
+        if not (exit_layer in layers and entry.contract.can.entry):
             raise ConfigError(
                 f"this bundle's graph returns the hidden states of the layers {list(layers)}, an "
                 f"exit behind layer {exit_layer} of {n_layers} needs its own: export the model "

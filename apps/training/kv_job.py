@@ -12,6 +12,7 @@ from edgedec.apps.training.kv import corpus_windows, fit
 from edgedec.apps.training.kv_entry import write_model_maps, write_own_maps
 from edgedec.apps.training.kv_progress import FitFile
 from edgedec.apps.training.model_kv import Reader, fit_model
+from edgedec.apps.training.options import check_exit
 from edgedec.models.errors import ConfigError
 from edgedec.models.graph import CODE_BACKENDS, K_CACHE
 from edgedec.models.kv_maps import DRAFT_KV_MAPS, KV_MAPS, MapsEntry
@@ -148,8 +149,7 @@ def _checked_exit(manifest: BundleManifest, exit_layer: int | None) -> int:
     _check_runs_maps(entry)
     n_layers = entry.config.n_layers
     chosen = n_layers // 2 if exit_layer is None else exit_layer
-    if not 0 < chosen < n_layers:
-        raise ConfigError(f"--exit is {chosen}, expected 1 to {n_layers - 1} of {n_layers} layers")
+    check_exit(chosen, n_layers)
     return chosen
 
 

@@ -138,3 +138,9 @@ def needs_train_extra() -> Iterator[None]:
         raise ConfigError(
             f"training needs {error.name}, which is not installed: pip install 'edgedec[train]'"
         ) from None
+
+
+def check_exit(layer: int, n_layers: int) -> None:
+    """Raises a ConfigError unless some of ``n_layers`` run before an exit behind ``layer``."""
+    if not 0 < layer < n_layers:
+        raise ConfigError(f"--exit is {layer}, expected 1 to {n_layers - 1} of {n_layers} layers")
