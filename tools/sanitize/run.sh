@@ -4,6 +4,7 @@
 #
 # Usage: tools/sanitize/run.sh [--races] PYTHON [PYTEST-ARGUMENT...]
 #     or tools/sanitize/run.sh [--races] PYTHON PROGRAM.py [ARGUMENT...]
+# where a PROGRAM called test_*.py is more tests, beside those of the kernels.
 #
 # Faults of memory and undefined behaviour are found with the library in build/sanitize; with --races,
 # data races between threads, in build/sanitize-races. If PYTHON is tools/arm/python (tools/arm/build.sh
@@ -62,8 +63,8 @@ preload=LD_PRELOAD=$runtime
 exec "${is_fixed[@]}" env "$preload" "$python" -c 'import runpy, sys
 sys.path.insert(0, "tools/sanitize")
 import sanitized_kernels
-program = sys.argv[1] if sys.argv[1:] and sys.argv[1].endswith(".py") else None
-if program is None:
+program = sys.argv[1] if sys.argv[1:] and sys.argv[1].endswith(".py") else ""
+if not program or program.rpartition("/")[2].startswith("test_"):
     import pytest
     options = ["-p", "sanitized_kernels", "-p", "no:cacheprovider", "--capture=sys", "tests/kernels"]
     sys.exit(pytest.main([*options, *sys.argv[1:]]))
