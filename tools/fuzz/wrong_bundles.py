@@ -4,7 +4,8 @@
 
 They have a model alone, or exits, a draft head, a draft model or KV maps beside it. Hashes are made
 right again, as who edits a bundle would. Each is loaded and asked for texts in a process of its
-own. Called again it goes on.
+own; where the model is as it was, all are those of plain decoding, whatever became of the rest.
+Called again it goes on.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ TEXT, REFUSED, UNEXPECTED = 0, 10, 11
 PROMPT = 10 * "abab cdef "
 """Long enough for maps from one model to another."""
 ODD = (0, 1, 2, 3, 7, 16, 64, 127, 128, 2**31 - 1, 2**31, 2**62, -1, -2, -(2**31))
+JOINED = "target/mtp.onnx"
+"""The model once more, with its light heads inside."""
 OTHER_OPERATORS = ("Identity", "Neg", "Shape", "Transpose", "Softmax", "Not", "Squeeze", "NonZero")
 
 
@@ -140,25 +143,33 @@ def edit_values(path: Path, rng: random.Random) -> None:
     path.write_bytes(content)
 
 
-def edited(bundle: Path, rng: random.Random) -> None:
-    """Edits a graph of ``bundle``, mostly, and now and then its manifest and its weights."""
+def edited(bundle: Path, rng: random.Random) -> bool:
+    """Edits a graph of ``bundle``, mostly, and now and then its manifest and its weights.
+
+    Returns:
+        Whether the model that writes texts is as it was.
+    """
     manifest = json.loads((bundle / "manifest.json").read_bytes())
     before = BundleManifest.from_dict(manifest)
-    if rng.random() < 0.3:
+    is_stated_anew = rng.random() < 0.3
+    if is_stated_anew:
         edit_manifest(manifest, rng)
     names = list(before.files)
-    graph = bundle / rng.choice([name for name in names if name.endswith(".onnx")])
-    model = onnx.load(graph, load_external_data=False)
+    graph = rng.choice([name for name in names if name.endswith(".onnx")])
+    weights = None
+    model = onnx.load(bundle / graph, load_external_data=False)
     for _ in range(rng.choice((0, 1, 1, 1, 2))):
         edits = (edit_attribute, edit_node, edit_node, edit_weight, edit_port)
         rng.choice(edits)(model.graph, rng)
-    graph.write_bytes(model.SerializeToString())
+    (bundle / graph).write_bytes(model.SerializeToString())
     if rng.random() < 0.2:
-        edit_values(bundle / rng.choice([name for name in names if name.endswith(".bin")]), rng)
+        weights = rng.choice([name for name in names if name.endswith(".bin")])
+        edit_values(bundle / weights, rng)
     for name in names:
         path = bundle / name
         manifest["files"][name] = {"n_bytes": path.stat().st_size, "sha256": file_sha256(path)}
     (bundle / "manifest.json").write_text(with_fingerprints(manifest, before))
+    return not is_stated_anew and not {graph, weights} & {*before.target.files, JOINED}
 
 
 def with_fingerprints(manifest: dict[str, Any], before: BundleManifest) -> str:
@@ -173,13 +184,14 @@ def with_fingerprints(manifest: dict[str, Any], before: BundleManifest) -> str:
     return text
 
 
-def used(bundle: Path, kind: str) -> int:
+def used(bundle: Path, kind: str, is_model_whole: bool) -> int:
     """Loads a bundle and asks it for texts; returns how that ended, the worst of all."""
     if "SANITIZED_KERNELS" not in os.environ:  # whose sanitizer maps all addresses that there are
         resource.setrlimit(resource.RLIMIT_AS, (N_BYTES, N_BYTES))
     try:
         with edgedec.load(bundle, edgedec.EngineOptions(threads=1)) as engine:
-            return max(asked(engine, request) for request in requests(kind))
+            plain = engine.generate(PROMPT, requests("plain")[0]).text if is_model_whole else None
+            return max(asked(engine, request, plain) for request in requests(kind))
     except BaseException as error:
         return told(error)
 
@@ -196,13 +208,16 @@ def requests(kind: str) -> list[edgedec.GenerationConfig]:
     ]
 
 
-def asked(engine: edgedec.Engine, request: edgedec.GenerationConfig) -> int:
-    """Asks for one text; returns how that ended."""
+def asked(engine: edgedec.Engine, request: edgedec.GenerationConfig, plain: str | None) -> int:
+    """Asks for one text, which has to be ``plain`` unless that is None; returns how that ended."""
     try:
-        engine.generate(PROMPT, request)
+        found = engine.generate(PROMPT, request).text
     except BaseException as error:
         return told(error)
-    return TEXT
+    if request.prefill == "predicted" or plain in (None, found):
+        return TEXT
+    print(f"{request.method}, prefill {request.prefill}: {found!r}, expected {plain!r}", flush=True)
+    return UNEXPECTED
 
 
 def told(error: BaseException) -> int:
@@ -232,9 +247,9 @@ def try_one(number: int, kinds: dict[str, Path], folder: Path) -> int:
         os.dup2(printed, 2)
         status = UNEXPECTED
         try:
-            edited(bundle, random.Random(number))
+            is_model_whole = edited(bundle, random.Random(number))
             signal.alarm(N_SECONDS)
-            status = used(bundle, kind)
+            status = used(bundle, kind, is_model_whole)
         finally:
             os._exit(status)
     os.close(printed)
