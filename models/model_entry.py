@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import cast, get_args
 
 from edgedec.models.config import LayerConfig, ModelConfig, RopeScaling, RopeScalingKind
-from edgedec.models.errors import ConfigError
+from edgedec.models.errors import BundleError, ConfigError
 from edgedec.models.fields import Fields, shown
 from edgedec.models.graph import Capabilities, GraphContract, KVFormat, KVKind, KVLayout
-from edgedec.models.quant import FORMATS
+from edgedec.models.quant import FORMATS, QuantFormat
 
 TARGET_MODEL, DRAFT_MODEL = "target", "draft"
 MODEL_KINDS = (TARGET_MODEL, DRAFT_MODEL)
@@ -48,6 +48,19 @@ class ModelEntry:
         """The model's files, as keys of `BundleManifest.files`."""
         head_ids = () if self.head_ids is None else (self.head_ids,)
         return (self.graph, *self.weights, *head_ids)
+
+    def format_of(self, matrix: str) -> QuantFormat:
+        """Returns the storage format of a matrix, by our name.
+
+        Raises:
+            BundleError: It is not stated, though the configuration has such a matrix.
+        """
+        if (name := self.tensor_formats.get(matrix)) is None:
+            raise BundleError(
+                f"manifest: tensor_formats do not name {matrix}, which the config beside them has: "
+                "export the model again"
+            )
+        return FORMATS[name]
 
 
 def read_model_entry(name: str, fields: Fields) -> ModelEntry:

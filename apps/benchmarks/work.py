@@ -11,7 +11,6 @@ from edgedec.apps.benchmarks.jobs import Test
 from edgedec.models.blocks import head_weight
 from edgedec.models.families import weight_shapes
 from edgedec.models.model_entry import ModelEntry
-from edgedec.models.quant import FORMATS
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def read_work(entry: ModelEntry) -> Work | None:
             continue
         n, k = shape
         n_all, n_used = (config.n_experts, config.n_experts_used) if ".experts." in name else (1, 1)
-        fmt = FORMATS[entry.tensor_formats[name]].index
+        fmt = entry.format_of(name).index
         n_bytes += n_used * kernels.packed_nbytes(fmt, n // n_all, k)
         if name == head:
             head_macs = n * k

@@ -14,7 +14,6 @@ from edgedec.models.draft_heads import HeadEntry, head_shapes
 from edgedec.models.errors import ConfigError
 from edgedec.models.families import weight_shapes
 from edgedec.models.model_entry import ModelEntry
-from edgedec.models.quant import FORMATS
 
 Float32 = npt.NDArray[np.float32]
 
@@ -62,7 +61,7 @@ class BundleWeights:
     def packed(self, name: str) -> PackedMatrix:
         """Returns the matrix ``name`` as it lies in the file."""
         n, k = self.shapes[name]
-        fmt = FORMATS[self.entry.tensor_formats[name]].index
+        fmt = self.entry.format_of(name).index
         return PackedMatrix(self._bytes(name), fmt, n, k)
 
     def place(self, name: str) -> dict[str, str]:

@@ -60,7 +60,7 @@ def head_formats(
     own = dict.fromkeys(own_matrices(config, width, kind), FORMATS[SCHEMES[scheme] or "f32"])
     if SHARED not in head_shapes(config, width, kind):
         return own
-    return own | {SHARED: FORMATS[target.tensor_formats[SHARED]]}
+    return own | {SHARED: target.format_of(SHARED)}
 
 
 def write_head_files(

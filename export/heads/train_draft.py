@@ -232,7 +232,7 @@ def _entry(
     context = min(target.context, config.max_positions)
     matrices = [name for name, shape in weight_shapes(config).items() if len(shape) == 2]
     formats = dict.fromkeys(matrices, FORMATS[SCHEMES[scheme] or "f32"])
-    formats[SHARED] = FORMATS[origin.manifest.target.tensor_formats[SHARED]]
+    formats[SHARED] = origin.manifest.target.format_of(SHARED)
     model = _fused(config, context, formats, manifest)
     can = Capabilities(
         trees=True, gates=True, row_stats=True, entry=True, hidden=(config.n_layers,)

@@ -22,7 +22,6 @@ from edgedec.models.errors import BundleError, ConfigError
 from edgedec.models.head_ids import read_head_ids
 from edgedec.models.manifest import BundleManifest, fingerprint_of
 from edgedec.models.model_entry import ModelEntry
-from edgedec.models.quant import FORMATS
 from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.drafters import Need
@@ -98,7 +97,7 @@ def find_head(
     """Returns where the bundle's draft head lies, if it has one; reads no file.
 
     Raises:
-        BundleError: The head is another model's.
+        BundleError: The head is another model's, or contradicts itself.
     """
     entry, target = manifest.head, manifest.target
     if entry is None:
@@ -126,23 +125,22 @@ def _costs(entry: HeadEntry, target: ModelEntry) -> dict[int, float]:
     Of light heads, which are behind the last layer, that is the mean of them.
     """
 
-    def n_bits(shapes: Mapping[str, tuple[int, ...]], formats: Mapping[str, str], of: str) -> int:
+    def n_bits(shapes: Mapping[str, tuple[int, ...]], model: ModelEntry, of: str) -> int:
         return sum(
-            FORMATS[formats[name]].bits * math.prod(shape)
+            model.format_of(name).bits * math.prod(shape)
             for name, shape in shapes.items()
             if len(shape) == 2 and name.startswith(of)
         )
 
     config, head = target.config, entry.head
-    formats = target.tensor_formats
     shapes = decoder_shapes(config)
-    of_layer = [n_bits(shapes, formats, f"layers.{i}.") for i in range(config.n_layers)]
-    whole = sum(of_layer) + n_bits(shapes, formats, head_weight(config))
+    of_layer = [n_bits(shapes, target, f"layers.{i}.") for i in range(config.n_layers)]
+    whole = sum(of_layer) + n_bits(shapes, target, head_weight(config))
     width = head.contract.can.features
     own = head_shapes(head.config, width, entry.kind)
     if entry.kind in LIGHT_HEADS:
-        of_lights = n_bits(own, head.tensor_formats, "layers.") / head.config.n_layers
-        of_head = of_lights + n_bits(own, head.tensor_formats, "lm_head.")
+        of_lights = n_bits(own, head, "layers.") / head.config.n_layers
+        of_head = of_lights + n_bits(own, head, "lm_head.")
         return {config.n_layers: of_head / whole}
-    of_head = n_bits(own, head.tensor_formats, "")
+    of_head = n_bits(own, head, "")
     return {i: (sum(of_layer[:i]) + of_head) / whole for i in entry.hidden_layers}

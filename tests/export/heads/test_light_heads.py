@@ -211,6 +211,17 @@ def test_heads_of_something_else_are_refused(
         edgedec.load(broken)
 
 
+@pytest.mark.parametrize("name", ["target", "head"])
+def test_matrices_without_a_format_are_refused(lit: Path, tmp_path: Path, name: str) -> None:
+    broken = Path(shutil.copytree(lit, tmp_path / "broken.edgedec"))
+    fields = json.loads((broken / "manifest.json").read_text())
+    model = fields["head"]["head"] if name == "head" else fields["models"][name]
+    del model["tensor_formats"]["layers.1.mlp.gate_proj.weight"]
+    (broken / "manifest.json").write_text(json.dumps(fields))
+    with pytest.raises(BundleError, match=r"do not name layers\.1\.mlp\.gate_proj\.weight, which"):
+        edgedec.load(broken)
+
+
 def test_one_kind_does_not_do_for_another(lit: Path, light: heads.TrainedHead) -> None:
     other = MEDUSA if light.kind == HYDRA else HYDRA
     with edgedec.load(lit) as engine:
