@@ -212,6 +212,8 @@ def _facts(path: Path, metadata: Mapping[str, str]) -> HeadFacts:
     layers = fields.integers("hidden_layers", 0, 10_000)
     if not layers or list(layers) != sorted(set(layers)):
         fields.fail("hidden_layers", list(layers), "rising numbers of layers")
+    if kind in LIGHT_HEADS and len(layers) != 1:
+        fields.fail("hidden_layers", list(layers), f"one layer, which {kind} reads")
     return HeadFacts(
         kind=kind,
         model=fields.text("model"),

@@ -44,7 +44,7 @@ from edgedec.models.kv_maps import (
 )
 from edgedec.models.manifest import BundleManifest, fingerprint_of
 from edgedec.models.model_entry import ModelEntry
-from edgedec.models.quant import FORMATS, ScaleKind
+from edgedec.models.quant import FORMATS, QuantFormat, ScaleKind
 
 Float32 = npt.NDArray[np.float32]
 
@@ -312,16 +312,16 @@ def _write_reader(
         for name, values in weights.items():
             place = stored.place(name)
             assert PurePosixPath(place["location"]).name == PurePosixPath(path).name
-            written = _packed(values, entry.tensor_formats[name]) if values.ndim == 2 else values
+            written = _packed(values, entry.format_of(name)) if values.ndim == 2 else values
             assert written.nbytes == int(place["length"])
             file.seek(int(place["offset"]))
             file.write(written.tobytes())
     return path
 
 
-def _packed(values: Float32, name: str) -> npt.NDArray[np.uint8]:
-    plain = quantize_rows(values, FORMATS[name])
+def _packed(values: Float32, fmt: QuantFormat) -> npt.NDArray[np.uint8]:
+    plain = quantize_rows(values, fmt)
     return pack(
-        FORMATS[name].index, plain.codes, plain.scale, plain.minimum, plain.sub_scale,
+        fmt.index, plain.codes, plain.scale, plain.minimum, plain.sub_scale,
         plain.sub_minimum,
     )  # fmt: skip

@@ -8,7 +8,6 @@ that takes long is interrupted, and has to end then. Called again it goes on.
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import shutil
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from pieces import run_pieces
+from pieces import run_tries
 from tiny_kinds import make_kinds
 
 from edgedec.apps.verbs import VERBS, make_app
@@ -157,16 +156,5 @@ def check_some(first: int, n: int) -> int:
     return n
 
 
-def main() -> int:
-    """Runs what the command line asks for; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--tries", type=int, default=5000)
-    parser.add_argument("--seconds", type=int, default=500)
-    given = parser.parse_args()
-    return run_pieces(
-        "command_lines", given.tries, given.seconds, lambda n_done: check_some(n_done, 40)
-    )
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_tries(__doc__, "command_lines", 5000, lambda n_done: check_some(n_done, 40)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import time
@@ -32,6 +33,15 @@ def run_pieces(name: str, n_wanted: int, seconds: float, piece: Callable[[int], 
         path.write_text(json.dumps(done) + "\n")
     print(f"{name}: {done['tries']} of {n_wanted} in {done['cpu_s']} s of processors")
     return 0 if done["tries"] >= n_wanted else NOT_YET
+
+
+def run_tries(doc: str, name: str, n_wanted: int, piece: Callable[[int], int]) -> int:
+    """As `run_pieces`, where the command line says how many and how long. doc: of the program."""
+    parser = argparse.ArgumentParser(description=doc.partition("\n")[0])
+    parser.add_argument("--tries", type=int, default=n_wanted)
+    parser.add_argument("--seconds", type=int, default=500)
+    given = parser.parse_args()
+    return run_pieces(name, given.tries, given.seconds, piece)
 
 
 def _cpu_s() -> float:

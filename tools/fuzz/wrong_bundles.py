@@ -10,7 +10,6 @@ Called again it goes on.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from pieces import run_pieces
+from pieces import run_tries
 from tiny_kinds import make_kinds
 
 import edgedec
@@ -268,16 +267,5 @@ def check_some(first: int, n: int) -> int:
     return n
 
 
-def main() -> int:
-    """Runs what the command line asks for; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--tries", type=int, default=10_000)
-    parser.add_argument("--seconds", type=int, default=500)
-    given = parser.parse_args()
-    return run_pieces(
-        "wrong_bundles", given.tries, given.seconds, lambda n_done: check_some(n_done, 40)
-    )
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_tries(__doc__, "wrong_bundles", 10000, lambda n_done: check_some(n_done, 40)))

@@ -176,6 +176,7 @@ SCALES = "layers.0.mlp.up_proj.weight.scales"
         ({"kind": "exit"}, {}, "kind is 'exit'"),
         ({"scheme": "int2"}, {}, "scheme is 'int2'"),
         ({"hidden_layers": [2, 1]}, {}, "rising numbers"),
+        ({"kind": "hydra"}, {}, "expected one layer, which hydra reads"),
         ({"hidden_layers": [1, 2, 3]}, {}, "hidden layer 3 does not exist|expected"),
         ({"n_heads": 10**6}, {}, "n_heads is 1000000"),
         ({"more": 1}, {}, "more"),
