@@ -21,7 +21,7 @@ from typing import Any
 
 import typer
 from pieces import run_tries
-from tiny_kinds import make_kinds
+from tiny_kinds import KINDS, make_kinds
 
 from edgedec.apps.verbs import VERBS, make_app
 
@@ -31,7 +31,7 @@ LONGEST_S, END_S = 20, 10
 N_OF_A_FOLDER = 40
 """Tries after which the files are made anew."""
 
-BUNDLES = ["plain", "exit", "eagle", "hydra", "maps", "draft", "auxiliary"]
+BUNDLES = list(KINDS)
 GOOD: dict[str, list[str]] = {
     "--corpus": ["words.txt", "folder"], "--prompts": ["prompts.jsonl"], "--from": ["draft"],
     "--calibration": ["prompts.jsonl"], "--calibrate": ["words.txt"], "--draft": ["draft", "plain"],
