@@ -112,11 +112,13 @@ def test_what_cannot_be_fitted(
     assert not (bundle / "auxiliary").exists()
 
 
-def test_a_bundle_that_is_not_there(cli: Cli, prompt_file: Path, tmp_path: Path) -> None:
+def test_a_bundle_that_is_not_there(cli: Cli, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.edgedec"
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "def is_prime("}\n')
     commands = ("train", "kv", wrong, "--corpus"), ("tune", wrong, "--calibration")
     for command in commands:
-        assert "found nothing, expected a bundle directory" in cli(*command, prompt_file).error
+        assert "found nothing, expected a bundle directory" in cli(*command, prompts).error
 
 
 def test_prefill_without_maps(cli: Cli, smollm2_bundle: Path) -> None:
