@@ -95,8 +95,9 @@ def lsp(
         from edgedec.apps.language_server.server import EdgedecServer
         from edgedec.apps.language_server.settings import ServerSettings
     settings = ServerSettings().changed_by(given)
-    if logging.getLogger().level == logging.WARNING:  # pygls warns of what is usual
-        logging.getLogger("pygls").setLevel(logging.ERROR)
+    if logging.getLogger().level >= logging.WARNING:
+        # It logs the traces of what editors are told anyway, and warns of what is usual.
+        logging.getLogger("pygls").setLevel(logging.CRITICAL)
     server = EdgedecServer(settings, __version__)
     code = run_until_signal(_serve_pipes(server) if tcp is None else _serve_tcp(server, tcp))
     raise typer.Exit(code)

@@ -58,6 +58,7 @@ class ServedModel:
         self._is_news = False
         self._work: asyncio.Task[None] | None = None
         self._looked_s = 0.0
+        self._replacing = asyncio.Lock()
 
     def want(self, settings: ServerSettings, roots: Sequence[Path]) -> None:
         """Has the model follow ``settings``; returns at once, and what there is serves until then.
@@ -158,13 +159,18 @@ class ServedModel:
             self._window.error(error)
 
     async def _put(self, engine: Engine | None, completer: Autocompleter | None) -> None:
-        """Serves with these from now on, and closes those before."""
-        old_engine, self._engine = self._engine, engine
-        old_completer, self.completer = self.completer, completer
-        if old_completer is not None:
-            await asyncio.to_thread(old_completer.close)
-        if old_engine is not None and old_engine is not engine:
-            if (source := self._source) is not None and old_completer is not None:
-                prompts = old_completer.prompts
-                await self._try(partial(source.memory.keep, old_engine, source.folder, prompts))
-            await asyncio.to_thread(old_engine.close)
+        """Serves with these from now on, and closes those before; once begun, to the end."""
+        await asyncio.shield(self._replace(engine, completer))
+
+    async def _replace(self, engine: Engine | None, completer: Autocompleter | None) -> None:
+        async with self._replacing:
+            old_engine, self._engine = self._engine, engine
+            old_completer, self.completer = self.completer, None
+            if old_completer is not None:  # first, for the new one may have the same engine
+                await asyncio.to_thread(old_completer.close)
+            self.completer = completer
+            if old_engine is not None and old_engine is not engine:
+                if (source := self._source) is not None and old_completer is not None:
+                    prompts = old_completer.prompts
+                    await self._try(partial(source.memory.keep, old_engine, source.folder, prompts))
+                await asyncio.to_thread(old_engine.close)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from cattrs import transform_error
 from lsprotocol import types
 from pygls.capabilities import get_capability
 from pygls.lsp.server import LanguageServer
@@ -18,7 +20,7 @@ from pygls.uris import to_fs_path
 from edgedec.apps.language_server.served_model import ServedModel
 from edgedec.apps.language_server.session import EditorSession
 from edgedec.apps.language_server.settings import SECTION, ServerSettings
-from edgedec.apps.language_server.transport import read_messages
+from edgedec.apps.language_server.transport import envelope_fault, read_messages
 from edgedec.apps.language_server.window import EditorWindow
 from edgedec.models.errors import ConfigError
 
@@ -29,6 +31,8 @@ _PATIENCE_S = 5.0
 """How long the editor's answer about settings is waited for before the bundle is loaded."""
 
 _INVALID = -32602
+
+_log = logging.getLogger(__name__)
 
 
 class _Protocol(LanguageServerProtocol):
@@ -97,21 +101,29 @@ class EdgedecServer(LanguageServer):
         return int(self.has_exited and not self.is_shut_down)
 
     def _handle(self, message: Any) -> None:
-        """Hands a message to pygls, or answers that it makes no sense."""
-        if not isinstance(message, dict):
+        """Hands a message to pygls; one that makes no sense is refused and changes nothing."""
+        if fault := envelope_fault(message):
+            self._refuse(message, fault)
             return
         try:
             structured = self.protocol.structure_message(message)
         except Exception as error:
-            if "id" in message and "method" in message:
-                self._refuse(message["id"], f"the request makes no sense: {error}")
+            self._refuse(message, _reason(error))
             return
-        if structured is not message:
+        try:
             self.protocol.handle_message(structured)
+        except Exception as error:  # requests have an answer by now, so it was none
+            _log.warning("an answer of the editor makes no sense: %s", error)
 
-    def _refuse(self, request: Any, reason: str) -> None:
-        error = {"code": _INVALID, "message": reason}
-        body = json.dumps({"jsonrpc": "2.0", "id": request, "error": error})
+    def _refuse(self, message: Any, reason: str) -> None:
+        """Answers a request that it makes no sense; of anything else, says so in the log."""
+        known = message if isinstance(message, dict) else {}
+        if "method" not in known or not isinstance(known.get("id"), int | str):
+            kind = known.get("method", "a message")
+            _log.warning("%s of the editor makes no sense: %s", kind, reason)
+            return
+        error = {"code": _INVALID, "message": f"the request makes no sense: {reason}"}
+        body = json.dumps({"jsonrpc": "2.0", "id": known["id"], "error": error})
         assert self.protocol.writer is not None
         self.protocol.writer.write(f"Content-Length: {len(body)}\r\n\r\n{body}".encode())
 
@@ -169,3 +181,12 @@ class EdgedecServer(LanguageServer):
     async def _shut_down(self, params: Any) -> None:
         self.is_shut_down = True
         await self._model.close()
+
+
+def _reason(error: Exception) -> str:
+    """Returns what is wrong with the fields of a message that pygls could not read."""
+    cause = error.__cause__ or error
+    try:
+        return "; ".join(transform_error(cause)[:3])
+    except Exception:  # it was no error of fields
+        return f"{cause}"

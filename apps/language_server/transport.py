@@ -84,6 +84,25 @@ def decoded(body: bytes) -> str:
         return body.decode("utf-8", "replace")
 
 
+def envelope_fault(message: object) -> str:
+    """Returns what makes ``message`` none of JSON-RPC 2.0, or nothing. Batches are none here.
+
+    Source: the JSON-RPC 2.0 specification, sections 4 and 5; a number, as the Language Server
+    Protocol has it, is whole.
+    """
+    if not isinstance(message, dict):
+        return f"got a {type(message).__name__}, expected an object"
+    if message.get("jsonrpc") != "2.0":
+        return f"jsonrpc is {message.get('jsonrpc')!r}, expected '2.0'"
+    number = message.get("id", 0)
+    if isinstance(number, bool) or not isinstance(number, int | str):
+        return f"id is {number!r}, expected a whole number or a text"
+    method = message.get("method", "")
+    if not isinstance(method, str):
+        return f"method is {method!r}, expected a text"
+    return "" if message.keys() & {"method", "result", "error"} else "it has no method"
+
+
 class DescriptorWriter:
     """Writes to a file descriptor; calls ``on_gone`` where nobody reads there any more."""
 

@@ -54,7 +54,7 @@ class Editor:
     def notify(self, method: str, params: Any) -> None:
         self.send({"method": method, "params": params})
 
-    def ask(self, method: str, params: Any) -> int:
+    def ask(self, method: Any, params: Any) -> int:
         """Sends a request; returns its number."""
         number = next(self._ids)
         self._replies[number] = queue.Queue()

@@ -164,6 +164,37 @@ def test_an_exit_without_a_shutdown_is_a_failure(start: Start) -> None:
     assert editor.wait() == 1
 
 
+def test_settings_that_change_within_a_pass(start: Start, bundle: Path) -> None:
+    editor = start(str(bundle))
+    editor.begin(options=QUICK)
+    editor.wait_until_loaded()
+    text = "Words that were never read. " * 60
+    for n in (3, 5):
+        editor.ask("textDocument/inlineCompletion", at(editor.open(text), 0, len(text)))
+        settings = {"edgedec": {**QUICK, "max_new_tokens": n}}
+        editor.notify("workspace/didChangeConfiguration", {"settings": settings})
+        uri = editor.open(SUN)
+        while not inline(editor, uri, 0, len(SUN)):  # while the model goes from hand to hand
+            time.sleep(0.01)
+    editor.ask("textDocument/inlineCompletion", at(editor.open(text[5:]), 0, len(text) - 5))
+    editor.notify("workspace/didChangeConfiguration", {"settings": {"edgedec": QUICK}})
+    assert editor.end() == 0
+    assert editor.found("window/showMessage", "") is None
+
+
+def test_what_makes_no_sense_is_a_line_in_the_log(start: Start) -> None:
+    editor = start()
+    editor.begin()
+    editor.change("file:///a.txt", {"text": 1}, {"range": 3, "text": ""})
+    editor.send({"id": [], "result": 1})
+    assert editor.end() == 0
+    assert editor.process.stderr is not None
+    told = " ".join(editor.process.stderr.read().decode().split())
+    assert "textDocument/didChange of the editor makes no sense" in told
+    assert "id is [], expected a whole number or a text" in told
+    assert "Traceback" not in told
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_signals_end_it(start: Start, number: signal.Signals) -> None:
     editor = start()

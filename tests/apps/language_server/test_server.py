@@ -157,7 +157,16 @@ def test_bytes_that_are_no_utf_8_are_replaced(editor: Editor, west: list[str]) -
 
 
 @pytest.mark.parametrize(
-    "body", [b"{", b"[]", b"7", b"{}", b'{"jsonrpc": "2.0"}', b"[" * 100_000, b"\xff\xfe", b"null"]
+    "body",
+    [
+        *(b"{", b"[]", b"7", b"{}", b'{"jsonrpc": "2.0"}', b"[" * 100_000, b"\xff\xfe", b"null"),
+        b'{"jsonrpc": "2.0", "method": "x", "id": {}}',
+        b'{"jsonrpc": "2.0", "result": null, "id": [1]}',
+        b'{"jsonrpc": "2.0", "result": null, "id": 987654}',
+        b'{"jsonrpc": "2.0", "error": 1, "id": 1}',
+        b'{"jsonrpc": "2.0", "method": 7}',
+        b'{"method": "shutdown"}',
+    ],
 )
 def test_messages_that_make_no_sense_are_passed_over(
     editor: Editor, west: list[str], body: bytes
@@ -172,6 +181,14 @@ def test_requests_that_make_no_sense_are_refused(editor: Editor, params: Any) ->
     assert editor.reply(number)["error"]["code"] == -32602
     number = editor.ask("textDocument/unheardOf", params)
     assert editor.reply(number)["error"]["code"] == -32601
+    number = editor.ask(7, params)
+    assert "method is 7, expected a text" in editor.reply(number)["error"]["message"]
+
+
+def test_a_request_that_makes_no_sense_is_told_why(editor: Editor) -> None:
+    params = at("file:///sun.txt", 0, 0) | {"position": {"line": "a", "character": 0}}
+    error = editor.reply(editor.ask("textDocument/inlineCompletion", params))["error"]
+    assert "expected int @ $.params.position.line" in error["message"]
 
 
 @pytest.mark.robustness
