@@ -10,6 +10,7 @@ from edgedec.apps.typing_options import TYPING_NAMES, typing_config
 from edgedec.autocomplete import AutocompleteConfig
 from edgedec.models.errors import ConfigError
 from edgedec.models.fields import Fields
+from edgedec.runtime.config.checks import checked_path
 
 SECTION = "edgedec"
 """Under which editors keep these settings."""
@@ -56,7 +57,7 @@ class ServerSettings:
         read.only(own | TYPING_NAMES)
         return replace(
             self,
-            bundle=read.text("bundle", self.bundle),
+            bundle=_path(read, "bundle", self.bundle),
             threads=read.optional("threads", lambda key: read.integer(key, least=1))
             or self.threads,
             context=read.optional("context", lambda key: read.integer(key, least=1))
@@ -64,8 +65,8 @@ class ServerSettings:
             completion=self.completion
             if read.get("completion") is None
             else read.flag("completion"),
-            learn=read.text("learn", self.learn),
-            session=read.text("session", self.session),
+            learn=_path(read, "learn", self.learn),
+            session=_path(read, "session", self.session),
             typing=typing_config(read, self.typing),
         )
 
@@ -73,3 +74,11 @@ class ServerSettings:
     def memory(self) -> TypingMemory:
         """What is kept between two starts."""
         return TypingMemory(self.learn, self.session)
+
+
+def _path(read: Fields, key: str, now: str) -> str:
+    """Returns the text under ``key``, which has to be empty or a path (or a name, as one)."""
+    text = read.text(key, now)
+    if text:
+        checked_path(key, text)
+    return text

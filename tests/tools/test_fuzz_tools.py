@@ -57,8 +57,10 @@ def test_wrong_nodes(tools: Any) -> None:
     assert 10 < sum(were_refused) < 50
 
 
-@pytest.mark.parametrize(("tool", "n"), [("wrong_bundles", 16), ("command_lines", 12)])
-def test_tools_that_make_all_kinds_of_bundles(tool: str, n: int) -> None:
+@pytest.mark.parametrize(
+    ("tool", "n"), [("wrong_bundles", 16), ("command_lines", 12), ("editor_messages", 20)]
+)
+def test_tools_that_make_bundles(tool: str, n: int) -> None:
     """In a process that has run no model: those that use the bundles are forked from it."""
     code = f"from {tool} import check_some; check_some(0, {n})"
     done = subprocess.run([sys.executable, "-c", code], cwd=FUZZ, capture_output=True, text=True)

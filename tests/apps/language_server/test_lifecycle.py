@@ -76,6 +76,8 @@ def test_settings_by_every_way(start: Start, bundle: Path, tmp_path: Path) -> No
     editor.wait_for("window/showMessage", "has the key 'bundel', expected only bundle, completion")
     editor.notify(change, {"settings": {"edgedec": {**QUICK, "bundle": 7}}})
     editor.wait_for("window/showMessage", "bundle is 7, expected text")
+    editor.notify(change, {"settings": {"edgedec": {"session": "\ud800"}}})
+    editor.wait_for("window/showMessage", "session is")
     editor.notify(change, {"settings": {"edgedec": {"n_before": 2}}})
     editor.wait_for("window/showMessage", "n_before of autocomplete is 2, expected at least 16")
     editor.answers["workspace/configuration"] = [{**QUICK, "bundle": bundle.name}]  # in the root
