@@ -178,6 +178,8 @@ def gather(
     found: dict[str, StoredTensor | QuantisedMatrix] = dict(tensors)
     for name, tensor in tensors.items():
         stem, _, part = name.rpartition(".")
+        if name not in found:  # a part of a matrix by now
+            continue
         if tensor.type.startswith("F8_"):
             found |= _fp8(found, stem, name, config)
         elif part == "qweight":
@@ -208,6 +210,8 @@ def _fp8(found: dict[str, Any], stem: str, name: str, config: Fields) -> dict[st
             f"{stem}.{' or '.join(FP8_SCALES)}: take the checkpoint in another type"
         )
     scale = found.pop(scales[0])
+    if scale.is_raw:
+        raise CheckpointError(f"{scales[0]} has type {scale.type}, expected floats")
     found.pop(f"{stem}.input_scale", None)  # of activations, which are quantised as they come
     sizes = [128, 128]
     if config.get("quantization_config"):
@@ -218,7 +222,7 @@ def _fp8(found: dict[str, Any], stem: str, name: str, config: Fields) -> dict[st
         size if count == 1 else 1 if count == size else block
         for size, count, block in zip(values.shape, n_scales, sizes, strict=True)
     ]
-    fits = all(
+    fits = len(scale.shape) <= 2 and all(
         type(block) is int and block > 0 and -(-size // block) == count
         for size, count, block in zip(values.shape, n_scales, blocks, strict=True)
     )
@@ -259,7 +263,8 @@ def _check(stem: str, matrix: PackedMatrix) -> None:
         raise CheckpointError(f"{stem}: qweight, qzeros and scales are no matrices; fetch it again")
     n, k = matrix.shape
     n_groups = matrix.scales.shape[0]
-    fits = matrix.scales.shape == (n_groups, n) and matrix.zeros.shape == (n_groups, n // 8)
+    fits = n_groups > 0 and n % 8 == 0
+    fits &= matrix.scales.shape == (n_groups, n) and matrix.zeros.shape == (n_groups, n // 8)
     if matrix.words.type != "I32" or matrix.zeros.type != "I32" or matrix.scales.is_raw:
         raise CheckpointError(f"{stem}: expected qweight and qzeros of I32, scales of floats")
     if not fits or (matrix.groups is None and k % n_groups):
@@ -269,5 +274,6 @@ def _check(stem: str, matrix: PackedMatrix) -> None:
         )
     if matrix.groups is not None:
         values = matrix.groups.values()
-        if matrix.groups.shape != (k,) or values.min() < 0 or values.max() >= n_groups:
+        is_index = matrix.groups.type == "I32" and matrix.groups.shape == (k,)
+        if not is_index or values.min() < 0 or values.max() >= n_groups:
             raise CheckpointError(f"{stem}: g_idx names groups that are not there; fetch it again")

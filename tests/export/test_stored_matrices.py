@@ -195,6 +195,25 @@ def cut(pack: Packer, part: str) -> Packer:
     }
 
 
+def changed(pack: Packer, part: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Packer:
+    """Returns a packer that changes a part, where there is one."""
+    return lambda weight, module: {
+        k: change(v) if k == part else v for k, v in pack(weight, module).items()
+    }
+
+
+def sliced(pack: Packer, where: Any, *parts: str) -> Packer:
+    """Returns a packer that keeps some of its parts."""
+    for part in parts:
+        pack = changed(pack, part, lambda values: values[where])
+    return pack
+
+
+def as_type(pack: Packer, part: str, dtype: torch.dtype) -> Packer:
+    """Returns a packer that stores a part in another type."""
+    return changed(pack, part, lambda values: values.to(dtype))
+
+
 @pytest.mark.robustness
 @pytest.mark.parametrize(
     ("pack", "stated", "words"),
@@ -207,6 +226,12 @@ def cut(pack: Packer, part: str) -> Packer:
         (gptq(128), {**GPTQ, "quant_method": "hqq"}, r"'hqq', expected 'gptq' or 'awq'"),
         (awq(128), {**AWQ, "version": "gemv"}, r"version is 'gemv'"),
         (gptq(128), {}, "quantization_config is missing"),
+        (as_type(fp8("rows"), "weight_scale", torch.int32), {}, "weight_scale has type I32, exp"),
+        (as_type(fp8("rows"), "weight_scale", torch.float8_e4m3fn), {}, "has type F8_E4M3, exp"),
+        (changed(fp8("rows"), "weight_scale", lambda s: s[..., None]), {}, "expected a scale, one"),
+        (as_type(gptq(128), "g_idx", torch.float32), GPTQ, "g_idx names groups that are not"),
+        (sliced(drop(gptq(128), "g_idx"), slice(0), "scales", "qzeros"), GPTQ, "do not fit a"),
+        (sliced(gptq(128), np.s_[:, :-1], "qweight", "scales", "qzeros"), GPTQ, "do not fit a"),
     ],
 )
 def test_what_does_not_fit_is_named(tmp_path: Path, pack: Packer, stated: Any, words: str) -> None:
