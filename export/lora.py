@@ -73,7 +73,14 @@ class Merged(EditedCheckpoint):
         if name not in self._pairs:
             return self._checkpoint.rows(name, start, stop)
         values = float_rows(self._checkpoint, name, start, stop)
-        return _stored(values + self._difference(name, start, stop), self.format(name))
+        fmt = self.format(name)
+        with np.errstate(over="ignore", invalid="ignore"):
+            merged = _stored(values + self._difference(name, start, stop), fmt)
+        if not np.isfinite(merged.dequantize()).all():
+            raise CheckpointError(
+                f"{name}: what adapters add to it is beyond {fmt.name}: merge them with less weight"
+            )
+        return merged
 
     def changes(self) -> dict[str, float]:
         """Returns the size of what was added to each matrix, relative to what it had."""
@@ -83,8 +90,10 @@ class Merged(EditedCheckpoint):
             added, had = 0.0, 0.0
             for start in range(0, n, _CHUNK_ROWS):
                 stop = min(start + _CHUNK_ROWS, n)
-                added += float(np.square(self._difference(name, start, stop)).sum())
-                had += float(np.square(float_rows(self._checkpoint, name, start, stop)).sum())
+                difference = self._difference(name, start, stop)
+                values = float_rows(self._checkpoint, name, start, stop)
+                added += float(np.square(difference, dtype=np.float64).sum())
+                had += float(np.square(values, dtype=np.float64).sum())
             found[name] = math.sqrt(added / max(had, 1e-30))
         return found
 
@@ -142,6 +151,10 @@ def _read(folder: Path, weight: float) -> dict[str, _Pair]:
             raise UnsupportedModelError(
                 f"{folder}: holds {name[:80]}, expected only pairs lora_A and lora_B of "
                 f"linear layers"
+            )
+        if tensor.is_raw:
+            raise UnsupportedModelError(
+                f"{folder}: {name[:80]} has type {tensor.type}, expected floats"
             )
         values = PlainTensor(tensor.format, tensor.values()).dequantize()
         modules.setdefault(stem.removeprefix(_PREFIX), {})[kind] = values

@@ -141,6 +141,29 @@ def test_adapters_that_do_not_fit(make_gguf: Any, tmp_path: Path) -> None:
     for config, word in (({"use_dora": True}, "use_dora"), ({"peft_type": "IA3"}, "'IA3'")):
         write_adapter(folder, **config)
         assert word in refusal(UnsupportedModelError)
+    stem = stem.replace("layers.0", "layers.1")
+    write_adapter(folder, extra={f"{stem}.lora_A.weight": np.ones((RANK, 256), np.int32)})
+    assert "lora_A.weight has type I32, expected floats" in refusal(UnsupportedModelError)
     write_adapter(folder)
     (folder / WEIGHTS).rename(folder / "adapter_model.bin")
     assert "pickled adapters are not read" in refusal()
+
+
+@pytest.mark.robustness
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("value", "is_beyond"), [(np.nan, True), (1e19, True), (1e18, False)])
+def test_what_is_added_may_be_beyond_floats(
+    make_gguf: Any, tmp_path: Path, value: float, is_beyond: bool
+) -> None:
+    stem = "base_model.model.model.layers.1.self_attn.q_proj"
+    shapes = {"lora_A": (RANK, 256), "lora_B": (256, RANK)}
+    extra = {
+        f"{stem}.{part}.weight": np.full(shape, value, np.float32) for part, shape in shapes.items()
+    }
+    write_adapter(tmp_path / "a", extra=extra)
+    merged = Merged(open_checkpoint(str(make_gguf("llama"))), ((tmp_path / "a", 1.0),))
+    if is_beyond:
+        with pytest.raises(CheckpointError, match="is beyond f32: merge them with less weight"):
+            merged.rows("layers.1.self_attn.q_proj.weight", 0, 9)
+    else:
+        assert 1e30 < merged.changes()["layers.1.self_attn.q_proj.weight"] < 1e40
