@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.export.checkpoint import Checkpoint, EditedCheckpoint
+from edgedec.export.quantize import square_sum
 from edgedec.export.safetensors_file import read_tensors
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.families import find_family
@@ -90,10 +91,8 @@ class Merged(EditedCheckpoint):
             added, had = 0.0, 0.0
             for start in range(0, n, _CHUNK_ROWS):
                 stop = min(start + _CHUNK_ROWS, n)
-                difference = self._difference(name, start, stop)
-                values = float_rows(self._checkpoint, name, start, stop)
-                added += float(np.square(difference, dtype=np.float64).sum())
-                had += float(np.square(values, dtype=np.float64).sum())
+                added += square_sum(self._difference(name, start, stop))
+                had += square_sum(float_rows(self._checkpoint, name, start, stop))
             found[name] = math.sqrt(added / max(had, 1e-30))
         return found
 
@@ -102,7 +101,8 @@ class Merged(EditedCheckpoint):
         total = np.zeros((stop - start, weight.shape[1]), np.float32)
         for pair in self._pairs[name]:
             up = weight.hf.take(pair.up, weight.shape[0], start, stop)
-            total += np.float32(pair.scale) * (up @ pair.down)
+            with np.errstate(over="ignore", invalid="ignore"):  # told where it is merged
+                total += np.float32(pair.scale) * (up @ pair.down)
         return total
 
     def _adapted(self, folder: Path, name: str, pair: _Pair) -> list[str]:

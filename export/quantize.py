@@ -305,11 +305,17 @@ def _measure(
     for start, stop in _row_chunks(*shape):
         values = float_rows(original, name, start, stop)
         difference = float_rows(quantized, name, start, stop) - values
-        square_error += float(np.vdot(difference, difference))
-        square += float(np.vdot(values, values))
+        square_error += square_sum(difference)
+        square += square_sum(values)
         max_abs = max(max_abs, float(np.abs(difference).max()))
     relative_rms = (square_error / square) ** 0.5 if square else 0.0
     return TensorError(name, quantized.format(name).name, relative_rms, max_abs)
+
+
+def square_sum(values: npt.NDArray[np.float32]) -> float:
+    """Returns the sum of squares, which for values beyond 1e19 is beyond float32."""
+    total = float(np.vdot(values, values))
+    return total if np.isfinite(total) else float(np.square(values, dtype=np.float64).sum())
 
 
 def _row_chunks(n: int, k: int) -> Iterator[tuple[int, int]]:
