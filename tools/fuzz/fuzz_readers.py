@@ -14,6 +14,7 @@ import argparse
 import json
 import random
 import re
+import struct
 import subprocess
 import sys
 import tempfile
@@ -25,8 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 CORPUS = ROOT / "tools/fuzz/corpus"
 LIMITS = ("-rss_limit_mb=2048", "-malloc_limit_mb=1024", "-timeout=20")
 SEEDS = (
-    "llama-F32", "llama-Q4_0", "qwen2-Q8_0", "float16", "float32", "panels", "rows", "external",
-    "bpe", "short", "blocks", "file", "parts",
+    "llama-F32", "llama-Q4_0", "qwen2-Q8_0", "float16", "float32", "fp8", "gptq", "awq", "panels",
+    "rows", "external", "bpe", "short", "blocks", "file", "parts",
 )  # fmt: skip
 """Whole inputs, made by seeds.py; what else the corpus holds was found."""
 
@@ -83,7 +84,10 @@ def fuzz(reader: str, options: list[str]) -> None:
 
 
 def json_edited(content: bytes, rng: random.Random) -> bytes | None:
-    """Returns ``content`` with one value of a table in it replaced, or None if it holds none."""
+    """Returns ``content`` with one value of a table in it replaced, or None if it holds none.
+
+    A number of the table's bytes before it, as safetensors files have, stays right.
+    """
     starts = [match.start() for match in re.finditer(rb'\{"', content)]
     outermost = [s for s in starts if s == 0 or content[s - 1 : s] in (b"\n", b"\0")]
     if not outermost:
@@ -96,7 +100,10 @@ def json_edited(content: bytes, rng: random.Random) -> bytes | None:
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         edit(table, rng)
     new = json.dumps(table).encode("latin-1", "replace")
-    return content[:start] + new + content[start + length :]
+    before = content[:start]
+    if start >= 8 and struct.unpack_from("<Q", content, start - 8) == (length,):
+        before = content[: start - 8] + struct.pack("<Q", len(new))
+    return before + new + content[start + length :]
 
 
 def edit(table: Any, rng: random.Random) -> None:

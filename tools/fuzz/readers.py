@@ -21,6 +21,7 @@ import numpy as np
 from edgedec.export.gguf import GgufCheckpoint
 from edgedec.export.safetensors_dir import HuggingFaceCheckpoint
 from edgedec.models.errors import EdgedecError
+from edgedec.models.families import matrices
 from edgedec.models.manifest import read_manifest
 from edgedec.models.onnx_locations import locations
 from edgedec.runtime.ngrams.ngram_file import describe
@@ -208,7 +209,8 @@ def _read_checkpoint(open_it: Callable[[], Any]) -> None:
         checkpoint.tokenizer_json()
         checkpoint.chat_template()
         with np.errstate(all="ignore"):
-            checkpoint.rows("embed_tokens.weight", 0, 1).dequantize()
+            for name in matrices(checkpoint.config):
+                checkpoint.rows(name, 0, 1).dequantize()
             checkpoint.vector("norm.weight")
 
     _refused_in_one_line(read)

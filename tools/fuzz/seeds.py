@@ -7,15 +7,18 @@ import json
 import struct
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
 import readers
+import torch
 from onnx import TensorProto, helper, numpy_helper
-from safetensors.numpy import save
+from safetensors.torch import save
 
 from edgedec.models.bundle_files import FileEntry
 from edgedec.models.config import LayerConfig, ModelConfig, RopeScaling
@@ -27,6 +30,9 @@ from edgedec.runtime.ngrams.ngram_store import NgramStore
 
 CONFIG = ModelConfig("llama", 8, 32, 32, 1, 2, 1, 16, 64, 1e-5)
 TOKENS = ["<|endoftext|>", "<|im_end|>", "a", "b", "ab", "Ġ", "c", "[PAD]"]
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}
+Packer = Callable[[torch.Tensor], dict[str, torch.Tensor]]
 TEMPLATE = "{% for m in messages %}{{ m.role + ': ' + m['content'] | trim }}\n{% endfor %}"
 
 
@@ -68,9 +74,34 @@ def _config(family: str) -> ModelConfig:
     return replace(CONFIG, family=family, has_qkv_bias=family == "qwen2", is_head_tied=True)
 
 
-def safetensors_folder(dtype: Any) -> bytes:
-    """Returns config.json, generation_config.json and model.safetensors of a whole folder."""
-    config = {
+def as_it_is(ones: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Returns floats."""
+    return {"weight": ones}
+
+
+def as_fp8(ones: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Returns FP8 values with a scale for each row."""
+    return {"weight": ones.to(torch.float8_e4m3fn), "weight_scale": torch.ones(len(ones), 1)}
+
+
+def as_words(ones: torch.Tensor, is_awq: bool) -> dict[str, torch.Tensor]:
+    """Returns 4-bit codes in the layout of GPTQ, or of AWQ, in one group."""
+    n, k = ones.shape
+    words = (k, n // 8) if is_awq else (k // 8, n)
+    parts = {
+        "qweight": torch.zeros(words, dtype=torch.int32),
+        "qzeros": torch.zeros((1, n // 8), dtype=torch.int32),
+        "scales": torch.ones((1, n), dtype=torch.float16),
+    }
+    return parts if is_awq else {**parts, "g_idx": torch.zeros(k, dtype=torch.int32)}
+
+
+def safetensors_folder(dtype: torch.dtype, pack: Packer = as_it_is, **quantization: Any) -> bytes:
+    """Returns config.json, generation_config.json and model.safetensors of a whole folder.
+
+    pack: from the ones of a linear layer to the tensors that stand for them.
+    """
+    config: dict[str, Any] = {
         "model_type": "llama", "vocab_size": 8, "hidden_size": 32, "intermediate_size": 32,
         "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
         "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
@@ -78,10 +109,16 @@ def safetensors_folder(dtype: Any) -> bytes:
         "rope_scaling": {"rope_type": "linear", "factor": 2.0},
     }  # fmt: skip
     settings = {"do_sample": True, "temperature": 0.6, "top_k": 40, "eos_token_id": [1, 2]}
+    config |= {"quantization_config": quantization} if quantization else {}
     weights = find_family("llama").weights(_config("llama"))
-    tensors = {weight.hf.name: np.ones(weight.shape, dtype) for weight in weights.values()}
-    parts = json.dumps(config).encode(), json.dumps(settings).encode(), save(tensors)
-    return readers.SEPARATOR.join(parts)
+    tensors: dict[str, torch.Tensor] = {}
+    for weight in weights.values():
+        stem, _, part = weight.hf.name.rpartition(".")
+        ones = torch.ones(weight.shape, dtype=dtype)
+        parts = pack(ones) if stem.endswith("proj") else {part: ones}
+        tensors |= {f"{stem}.{name}": values.contiguous() for name, values in parts.items()}
+    files = json.dumps(config).encode(), json.dumps(settings).encode(), save(tensors)
+    return readers.SEPARATOR.join(files)
 
 
 def bundle(is_panels: bool) -> bytes:
@@ -197,7 +234,11 @@ def seeds() -> dict[str, dict[str, bytes]]:
             for family, kind in (("llama", "F32"), ("llama", "Q4_0"), ("qwen2", "Q8_0"))
         },
         "safetensors": {
-            "float32": safetensors_folder(np.float32), "float16": safetensors_folder(np.float16)
+            "float32": safetensors_folder(torch.float32),
+            "float16": safetensors_folder(torch.float16),
+            "fp8": safetensors_folder(torch.float32, as_fp8),
+            "gptq": safetensors_folder(torch.float16, partial(as_words, is_awq=False), **GPTQ),
+            "awq": safetensors_folder(torch.float16, partial(as_words, is_awq=True), **AWQ),
         },
         "bundle": {"panels": bundle(True), "rows": bundle(False)},
         "graph": {"external": graph()},
