@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import re
 import struct
@@ -36,7 +37,7 @@ NOT_YET = 3
 
 ODD_VALUES: tuple[Any, ...] = (
     None, True, 0, 1, -1, 0.5, 1e300, 2**31, 2**63, 10**30, "", "a", "\x1b[2J", "../x", "/x",
-    "float16", "q4_1", [], [0], [[]], {}, {"a": 0},
+    "float16", "q4_1", "F16", "I32", "F8_E4M3", [], [0], [[]], {}, {"a": 0},
 )  # fmt: skip
 
 
@@ -86,7 +87,7 @@ def fuzz(reader: str, options: list[str]) -> None:
 def json_edited(content: bytes, rng: random.Random) -> bytes | None:
     """Returns ``content`` with one value of a table in it replaced, or None if it holds none.
 
-    A number of the table's bytes before it, as safetensors files have, stays right.
+    How long it is, with spaces behind it, stands before a safetensors file's: that stays right.
     """
     starts = [match.start() for match in re.finditer(rb'\{"', content)]
     outermost = [s for s in starts if s == 0 or content[s - 1 : s] in (b"\n", b"\0")]
@@ -99,11 +100,14 @@ def json_edited(content: bytes, rng: random.Random) -> bytes | None:
         return None
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         edit(table, rng)
+    if rng.random() < 0.5:
+        mend_places(table)
     new = json.dumps(table).encode("latin-1", "replace")
-    before = content[:start]
-    if start >= 8 and struct.unpack_from("<Q", content, start - 8) == (length,):
-        before = content[: start - 8] + struct.pack("<Q", len(new))
-    return before + new + content[start + length :]
+    before, behind = content[:start], content[start + length :]
+    (stated,) = struct.unpack("<Q", before[-8:].rjust(8, b"\xff"))
+    if 0 <= stated - length <= len(behind) and not behind[: stated - length].strip(b" "):
+        before = before[:-8] + struct.pack("<Q", len(new) + stated - length)
+    return before + new + behind
 
 
 def edit(table: Any, rng: random.Random) -> None:
@@ -118,13 +122,27 @@ def edit(table: Any, rng: random.Random) -> None:
         case 0 if isinstance(holder, dict):
             del holder[key]
         case 1:
-            other, its = rng.choice(places)
+            alike = [place for place in places if place[1] == key and rng.random() < 0.9]
+            other, its = rng.choice(alike or places)
             if its in keys(other):
                 holder[key] = deepcopy(other[its])
         case 2 if isinstance(holder[key], int | float) and abs(holder[key]) < 2**70:
             holder[key] += rng.choice((-1, 1, 16, -16, 2**32))
         case _:
             holder[key] = deepcopy(rng.choice(ODD_VALUES))
+
+
+def mend_places(table: Any) -> None:
+    """Has tensors of a safetensors header lie where their types and shapes ask for no other size.
+
+    What contradicts itself is refused before anything else looks at it.
+    """
+    for tensor in table.values() if isinstance(table, dict) else ():
+        if not isinstance(tensor, dict) or not isinstance(shape := tensor.get("shape"), list):
+            continue
+        n_bytes = {"F32": 4, "I32": 4, "F16": 2, "F8_E4M3": 1}.get(str(tensor.get("dtype")))
+        if n_bytes and all(type(n) is int and n >= 0 for n in shape):
+            tensor["data_offsets"] = [0, n_bytes * math.prod(shape)]
 
 
 def keys(value: Any) -> list[Any]:
