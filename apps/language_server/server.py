@@ -185,8 +185,4 @@ class EdgedecServer(LanguageServer):
 
 def _reason(error: Exception) -> str:
     """Returns what is wrong with the fields of a message that pygls could not read."""
-    cause = error.__cause__ or error
-    try:
-        return "; ".join(transform_error(cause)[:3])
-    except Exception:  # it was no error of fields
-        return f"{cause}"
+    return "; ".join(transform_error(error.__cause__ or error)[:3])
