@@ -80,7 +80,7 @@ OPTIONAL = {
     "apps/editor": {"PySide6"},
     "apps/editor/spelling": {"PySide6", "spellchecker"},
     "apps/language_server/documents.py": {"lsprotocol"},
-    "apps/language_server/server.py": {"lsprotocol", "pygls"},
+    "apps/language_server/server.py": {"cattrs", "lsprotocol", "pygls"},
     "apps/language_server/session.py": {"lsprotocol"},
     "apps/language_server/window.py": {"lsprotocol", "pygls"},
     "apps/benchmarks/plot.py": {"matplotlib"},
