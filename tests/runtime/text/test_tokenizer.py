@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,26 @@ def test_special_token_text_stays_text(tokenizer: Tokenizer) -> None:
         ids = tokenizer.encode(f"a{special}b")
         assert not set(ids) & {0, 1, 2}
         assert tokenizer.decode(ids) == f"a{special}b"
+
+
+def test_special_token_text_stays_text_while_another_thread_renders(
+    tokenizer: Tokenizer,
+) -> None:
+    text, rendered = f"a{SPECIAL[0]}b", f"{SPECIAL[0]}a"
+    as_text, as_template = tokenizer.encode(text), tokenizer.encode_rendered(rendered, {})
+
+    def encode(worker: int) -> bool:
+        if worker % 2:
+            return all(tokenizer.encode(text) == as_text for _ in range(5000))
+        return all(tokenizer.encode_rendered(rendered, {}) == as_template for _ in range(5000))
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            assert all(threads.map(encode, range(2)))
+    finally:
+        sys.setswitchinterval(before)
 
 
 @pytest.mark.parametrize("text", HOSTILE)
