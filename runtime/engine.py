@@ -26,7 +26,7 @@ from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
 from edgedec.runtime.methods.methods import PLAIN, MethodParts, Methods
 from edgedec.runtime.requests.conversation import Conversation
 from edgedec.runtime.requests.predictors import Predictors
-from edgedec.runtime.requests.request import Request
+from edgedec.runtime.requests.request import Request, lent
 from edgedec.runtime.requests.result import GenerationResult
 from edgedec.runtime.requests.stream import OnDone, Stream
 from edgedec.runtime.sampling.masks import Masks
@@ -146,11 +146,8 @@ class Engine:
         """
         text = checked_counts("text", text)
         self._tidy()
-        sequence = self._pool.take(text)
-        try:
+        with lent(self._pool, self._turns, text) as sequence:
             yield sequence
-        finally:
-            self._pool.give_back(sequence)
 
     def new_sequence(self) -> TokenSequence:
         """Returns an empty sequence of the target model, for passes of one's own.
@@ -242,6 +239,7 @@ class Engine:
         with self._turns.taken():  # what requests share is made when first asked for
             strategy = self._strategy or self._methods.of_request(config)
             mask = self._masks.of(config, stops)
+            sequence = self._pool.take(tokens)
         request = Request(
             strategy=strategy,
             started_s=started_s,
@@ -255,7 +253,6 @@ class Engine:
             predictor=partial(self._predictors.of, config),
         )
         text = TextStream(loaded.tokenizer.detokenizer(), config.stop)
-        sequence = self._pool.take(tokens)
         state = DecodeState.start(sequence, tokens, config, stops, mask)
         stream = Stream(request, state, text, on_done)
         self._streams.add(stream)
@@ -283,15 +280,12 @@ class Engine:
         check_fits(tokens, loaded.context, loaded.model.vocab_size)
         stops = config.stop_token_ids.union(loaded.stop_token_ids)
         asked = replace(config, stop_token_ids=stops)
-        sequence = self._pool.take(tokens)
-        try:
+        with lent(self._pool, self._turns, tokens) as sequence:
             with self._turns.taken():
                 loaded.memory.recall(TARGET, sequence, tokens)
             return self._turns.drive(
                 complete(sequence, loaded.tokenizer, tokens, asked, on_progress)
             )
-        finally:
-            self._pool.give_back(sequence)
 
     def conversation(
         self, system: str | None = None, config: GenerationConfig | None = None
@@ -375,15 +369,16 @@ class Engine:
         for stream in streams:
             stream.stop()
         self._tidy()
-        self._methods.close()
-        if self._strategy is not None:
-            self._strategy.close()
-        for sequence in self._sequences:
-            sequence.close()
-        self._pool.close()
-        loaded.release(loaded.model)
-        self._predictors = Predictors(None)
-        self._loaded = None
+        with self._turns.taken():
+            self._methods.close()
+            if self._strategy is not None:
+                self._strategy.close()
+            for sequence in self._sequences:
+                sequence.close()
+            self._pool.close()
+            loaded.release(loaded.model)
+            self._predictors = Predictors(None)
+            self._loaded = None
 
     def _tidy(self) -> None:
         """Ends the streams that were let go of unfinished."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Lender(Protocol):
-    """Where a stream's sequence is from, as `SequencePool` is."""
+    """Where a stream's sequence is from, as `SequencePool` is; asked by who has the turn."""
 
     def take(self, text: Sequence[int]) -> TokenSequence:
         """Returns a sequence for ``text``."""
@@ -50,3 +51,15 @@ class Request:
     abandon: Callable[[Callable[[], None]], None] = lambda end: end()
     new_text: Callable[[], TextStream] | None = None
     predictor: Callable[[], Early | None] = lambda: None
+
+
+@contextmanager
+def lent(lender: Lender, turns: Turns, text: Sequence[int]) -> Iterator[TokenSequence]:
+    """Lends a sequence for ``text`` while the block runs, which may take turns."""
+    with turns.taken():
+        sequence = lender.take(text)
+    try:
+        yield sequence
+    finally:
+        with turns.taken():
+            lender.give_back(sequence)

@@ -15,7 +15,7 @@ from edgedec.models.errors import SessionError
 from edgedec.runtime.cores.machine import peak_rss_mb
 from edgedec.runtime.decoding.prefilling import Prefilling, Provisional, begin_prefill
 from edgedec.runtime.decoding.strategy import TARGET, DecodeState, Decoding
-from edgedec.runtime.requests.request import Lender, Request
+from edgedec.runtime.requests.request import Lender, Request, lent
 from edgedec.runtime.requests.result import UP_TO_TIES, FinishReason, GenerationResult
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sessions.passes import Passes, while_idle
@@ -209,15 +209,12 @@ class Stream(Iterator[str]):
         """
         if self._result is None or self._decoding is None or self._is_dropped:
             return 0
-        lender, state = self._request.lender, self._state
-        target = lender.take(state.tokens)
-        try:
+        state, turns = self._state, self._request.turns
+        with lent(self._request.lender, turns, state.tokens) as target:
             if common_prefix(target.tokens, state.tokens) < state.n_prompt:
                 return 0  # another request has the text's sequence by now
             steps = while_idle(self._decoding.catch_up(target), is_over)
-            return self._request.turns.drive(steps) or 0
-        finally:
-            lender.give_back(target)
+            return turns.drive(steps) or 0
 
     def _advance(self) -> str:
         """Returns the text of the next step, empty when it completed none."""

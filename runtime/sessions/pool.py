@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 
 from edgedec.runtime.sessions.model import Model
@@ -15,6 +14,8 @@ _MAX_IDLE = 2
 
 class SequencePool:
     """Lends sequences; an idle one keeps its text until it is lent for another.
+
+    Whoever calls has the turn, see `Turns`: what is idle may be emptied or filled in between.
 
     Args:
         context: Most tokens of a sequence.
@@ -30,54 +31,49 @@ class SequencePool:
         self.model = model
         self.context = context
         self._on_drop = on_drop
-        self._lock = threading.RLock()
         self._idle: list[TokenSequence] = []  # the one used last comes last
         self._lent: list[TokenSequence] = []
 
     @property
     def latest(self) -> TokenSequence:
         """The sequence that was lent last, back or not."""
-        with self._lock:
-            return self._lent[-1] if self._lent else self.take_idle()
+        return self._lent[-1] if self._lent else self.take_idle()
 
     def take(self, text: Sequence[int]) -> TokenSequence:
         """Returns the idle sequence that holds most of the beginning of ``text``, or a new one.
 
         It is the caller's until `give_back`.
         """
-        with self._lock:
-            if self._idle:
-                # Of those alike the one used last, whose memory is warm.
-                best = max(
-                    range(len(self._idle)),
-                    key=lambda i: (_n_kept(self._idle[i], text), i),
-                )
-                sequence = self._idle.pop(best)
-            else:
-                sequence = TokenSequence(self.model, self.context)
-            self._lent.append(sequence)
-            return sequence
+        if self._idle:
+            # Of those alike the one used last, whose memory is warm.
+            best = max(
+                range(len(self._idle)),
+                key=lambda i: (_n_kept(self._idle[i], text), i),
+            )
+            sequence = self._idle.pop(best)
+        else:
+            sequence = TokenSequence(self.model, self.context)
+        self._lent.append(sequence)
+        return sequence
 
     def take_idle(self) -> TokenSequence:
         """Returns an idle sequence that nobody else has, the one used last; it stays idle."""
-        with self._lock:
-            if not self._idle:
-                self._idle.append(TokenSequence(self.model, self.context))
-            return self._idle[-1]
+        if not self._idle:
+            self._idle.append(TokenSequence(self.model, self.context))
+        return self._idle[-1]
 
     def give_back(self, sequence: TokenSequence) -> None:
         """Takes a lent sequence back; giving it back again does nothing."""
-        with self._lock:
-            if sequence not in self._lent:
-                return
-            self._lent.remove(sequence)
-            if sequence.is_closed:
-                return
-            self._idle.append(sequence)
-            if len(self._idle) > _MAX_IDLE:
-                dropped = self._idle.pop(0)
-                self._on_drop(dropped)
-                dropped.close()
+        if sequence not in self._lent:
+            return
+        self._lent.remove(sequence)
+        if sequence.is_closed:
+            return
+        self._idle.append(sequence)
+        if len(self._idle) > _MAX_IDLE:
+            dropped = self._idle.pop(0)
+            self._on_drop(dropped)
+            dropped.close()
 
     def forget(self) -> None:
         """Empties the idle sequences."""

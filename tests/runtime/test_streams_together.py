@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.requests.result import GenerationResult
 from edgedec.runtime.requests.stream import Stream
+from edgedec.runtime.sessions import pool
 from edgedec.runtime.sessions.passes import Passes
+from edgedec.runtime.text.common_prefix import common_prefix
 
 from .conftest import Row, ToyModel
 from .sessions.test_turns import wait_until
@@ -185,3 +188,29 @@ def test_a_dropped_stream_is_ended_at_the_next_request(make_engine: MakeEngine) 
     assert again.result.stats.n_reused_tokens == n_held == len(text) - 1
     whole = make_engine(looping).generate(PROMPTS[0], GenerationConfig(max_new_tokens=60))
     assert again.result.token_ids == whole.token_ids[len(text) - whole.n_prompt_tokens :][:40]
+
+
+@pytest.mark.parametrize("ask", [Engine.stream, Engine.suggest, Engine.borrowed])
+def test_prompts_are_not_forgotten_while_another_thread_chooses_among_them(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, ask: Callable[..., object]
+) -> None:
+    engine = make_engine(looping)
+    engine.generate(PROMPTS[0], GenerationConfig(max_new_tokens=3))
+    others: list[threading.Thread] = []
+
+    def compared(left: Sequence[int], right: Sequence[int]) -> int:
+        n_before = len(left)
+        others.append(threading.Thread(target=engine.forget_prompts))
+        others[-1].start()
+        others[-1].join(0.1)
+        assert len(left) == n_before
+        return common_prefix(left, right)
+
+    monkeypatch.setattr(pool, "common_prefix", compared)
+    asked = ask(engine, engine.encode(PROMPTS[0]))
+    if isinstance(asked, AbstractContextManager):
+        with asked:
+            pass
+    for other in others:
+        other.join()
+    assert others
