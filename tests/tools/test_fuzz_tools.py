@@ -22,18 +22,24 @@ def tools() -> Iterator[Any]:
     sys.path.insert(0, str(FUZZ))
     import cancels
     import engine_states
+    import engine_threads
     import kernel_shapes
     import kills
     import pieces
     import wrong_nodes
 
-    modules = (cancels, engine_states, kernel_shapes, kills, pieces, wrong_nodes)
+    modules = (cancels, engine_states, engine_threads, kernel_shapes, kills, pieces, wrong_nodes)
     yield {module.__name__: module for module in modules}
     sys.path.remove(str(FUZZ))
 
 
 def test_engine_states(tools: Any) -> None:
     tools["engine_states"].run_sequences(0, 8)
+
+
+def test_engine_threads(tools: Any) -> None:
+    for number in range(4):
+        tools["engine_threads"].ask_at_once(number)
 
 
 def test_cancels(tools: Any) -> None:
