@@ -21,7 +21,8 @@ from edgedec.autocomplete.learned import LearnedOffers
 from edgedec.autocomplete.offer import Offer, TypingCounts
 from edgedec.autocomplete.reading import Reading
 from edgedec.models.errors import EdgedecError, SessionError
-from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.config import GenerationConfig, SuggestConfig
+from edgedec.runtime.config.checks import check_callable, check_type
 from edgedec.runtime.cores.power import PowerSource
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.sessions import under_way
@@ -58,8 +59,9 @@ class Autocompleter:
         learned: learns from what becomes of offers, as does the engine's n-gram store, and raises
             the probability that an offer needs.
         """
+        check_callable("on_offer", on_offer)
         self._engine = engine
-        self._config = config or AutocompleteConfig()
+        self._config = AutocompleteConfig() if config is None else config
         self._on_offer = on_offer
         self._layout = PromptLayout(engine, self._config)
         self._alternatives = Alternatives(engine, self._layout, self._config)
@@ -108,6 +110,7 @@ class Autocompleter:
         Raises:
             SessionError: The autocompleter is closed, or the engine failed.
         """
+        check_type("document", document, Document, "a Document")
         with self._changed:
             self._check_open()
             self._cancel()
@@ -132,6 +135,7 @@ class Autocompleter:
         Raises:
             SessionError: as of `update`.
         """
+        SuggestConfig(k=n)  # which refuses numbers that cannot be
         with self._changed:
             self._check_open()
             self._asked.cancel()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from edgedec.models.errors import ConfigError
+from edgedec.runtime.config.checks import check_count, check_number, check_type
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +44,12 @@ class AutocompleteConfig:
             ("n_others", 0),
             ("max_new_tokens", 1),
         ):
-            if (value := getattr(self, name)) < least:
-                raise ConfigError(f"{name} of autocomplete is {value}, expected at least {least}")
+            check_count(f"{name} of autocomplete", getattr(self, name), least, "tokens are meant")
         for name in ("min_probability", "max_idle_cpu"):
-            if not 0 <= (share := getattr(self, name)) <= 1:
-                raise ConfigError(f"{name} of autocomplete is {share}, expected 0 to 1")
+            check_number(f"{name} of autocomplete", getattr(self, name), 0, 1, "1 is all")
+        for name in ("is_block", "rests_on_battery"):
+            check_type(f"{name} of autocomplete", getattr(self, name), bool, "True or False")
+        check_type("method of autocomplete", self.method, str, "a name such as 'auto'")
 
     @property
     def min_log_prob(self) -> float:

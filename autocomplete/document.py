@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from edgedec.models.errors import ConfigError
+from edgedec.runtime.config.checks import check_count, check_type
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Document:
         has `Autocompleter.reach` characters on either side of the cursor is as good as all of it.
 
     Raises:
-        ConfigError: The cursor is outside the text.
+        ConfigError: The cursor is outside the text, or something is of a wrong type.
     """
 
     text: str
@@ -40,7 +41,11 @@ class Document:
     offset: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.cursor <= len(self.text):
+        check_type("text of a document", self.text, str, "text")
+        check_type("name of a document", self.name, str, "text")
+        check_count("offset of a document", self.offset, 0, "it is where its text begins")
+        check_count("cursor of a document", self.cursor, 0, "it is where somebody writes")
+        if self.cursor > len(self.text):
             raise ConfigError(
                 f"the cursor is at {self.cursor}, expected 0 to {len(self.text)}, the length of "
                 f"the document {self.name!r}"

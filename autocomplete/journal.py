@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from edgedec.autocomplete.document import Window
 from edgedec.autocomplete.learned import LearnedOffers
 from edgedec.models.errors import EdgedecError
+from edgedec.runtime.config.checks import check_type
 from edgedec.runtime.text.tokenizer import Codec
 
 _LOG = logging.getLogger(__name__)
@@ -39,6 +40,7 @@ class Journal:
     def __init__(
         self, learned: LearnedOffers, codec: Codec, learn: Callable[[list[int]], None]
     ) -> None:
+        check_type("learned", learned, LearnedOffers, "LearnedOffers or None")
         self._learned = learned
         self._codec = codec
         self._learn = learn

@@ -20,6 +20,7 @@ from edgedec.autocomplete.document import Document, Excerpt, Window
 from edgedec.autocomplete.others import OtherDocuments
 from edgedec.autocomplete.pieces import PieceEncoder
 from edgedec.models.errors import ConfigError
+from edgedec.runtime.config.checks import check_type
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.text.infill import InfillTokens, find_infill_tokens
 
@@ -57,6 +58,8 @@ class PromptLayout:
     """Makes prompts of documents. Models that cannot fill in read what is before the cursor."""
 
     def __init__(self, engine: Engine, config: AutocompleteConfig) -> None:
+        check_type("engine", engine, Engine, "an Engine, which edgedec.load returns")
+        check_type("config", config, AutocompleteConfig, "an AutocompleteConfig or None")
         self._engine = engine
         codec = engine.tokenizer
         self._pieces = PieceEncoder(codec)
@@ -130,6 +133,7 @@ class PromptLayout:
 
     def forget(self, name: str) -> None:
         """Forgets a document that was closed."""
+        check_type("name of a document", name, str, "text")
         self._anchors.pop(name, None)
         self.others.forget(name)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from edgedec.models.errors import ConfigError
 from edgedec.models.fields import Fields
 from edgedec.models.whole_files import replace_text
+from edgedec.runtime.config.checks import checked_path
 
 N_CLASSES = 20
 """Classes of sureness, alike in width, from 0 to 1."""
@@ -39,6 +40,7 @@ class LearnedOffers:
         Raises:
             ConfigError: The file cannot be read, or is something else.
         """
+        path = None if path is None else checked_path("the file of learned offers", path)
         self._path = path
         self._n_characters, self._n_right, self._n_wrong = ([0.0] * N_CLASSES for _ in range(3))
         if path is not None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from edgedec.autocomplete.document import Document, Excerpt
+from edgedec.runtime.config.checks import check_type
 
 _N_DOCUMENTS = 8
 """Most documents that are looked through: those seen last."""
@@ -47,6 +48,7 @@ class OtherDocuments:
 
     def see(self, document: Document) -> None:
         """Takes note of a document as it is now."""
+        check_type("document", document, Document, "a Document")
         start = max(0, document.cursor - _REACH)
         text = document.text[start : document.cursor + _REACH]
         with self._lock:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
 _N_DOCUMENTS = 8
 
 
@@ -11,7 +9,7 @@ class Reading:
     """The latest prompt of each of the latest documents."""
 
     def __init__(self) -> None:
-        self._prompts: OrderedDict[str, list[int]] = OrderedDict()
+        self._prompts: dict[str, list[int]] = {}
 
     @property
     def prompts(self) -> dict[str, list[int]]:
@@ -20,7 +18,6 @@ class Reading:
 
     def begin(self, name: str, tokens: list[int]) -> None:
         """Another prompt is read."""
-        self._prompts[name] = tokens
-        self._prompts.move_to_end(name)
-        if len(self._prompts) > _N_DOCUMENTS:
-            self._prompts.popitem(last=False)
+        others = [(other, read) for other, read in self._prompts.items() if other != name]
+        # Another table each time, for other threads may be reading the one before.
+        self._prompts = dict([*others[1 - _N_DOCUMENTS :], (name, tokens)])

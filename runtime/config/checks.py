@@ -52,10 +52,16 @@ def check_type(name: str, value: Any, kind: type[Any], expected: str) -> None:
         raise ConfigError(f"{name} is {shown(value)}, expected {expected}")
 
 
+def check_callable(name: str, value: Any, expected: str = "a function") -> None:
+    """Raises a ConfigError unless ``value`` can be called; what else it may be is ``expected``."""
+    if not callable(value):
+        raise ConfigError(f"{name} is {shown(value)}, expected {expected}")
+
+
 def check_progress(value: Any) -> None:
     """Raises a ConfigError unless ``value`` is None or can be called with progress."""
-    if value is not None and not callable(value):
-        raise ConfigError(f"on_progress is {shown(value)}, expected a function or None")
+    if value is not None:
+        check_callable("on_progress", value, "a function or None")
 
 
 def checked_path(name: str, value: Any) -> Path:
