@@ -307,6 +307,7 @@ class Engine:
 
     def learn(self, text: Sequence[int]) -> None:
         """Adds a text to the n-gram store, if there is one."""
+        text = checked_counts("text", text)
         if (store := self._open.store) is not None:
             with self._turns.taken():
                 store.add(text)
@@ -334,9 +335,10 @@ class Engine:
             SessionError: The file cannot be written.
         """
         memory, file = self._open.memory, checked_path("the session", path)
+        known = None if prompt is None else checked_counts("prompt", prompt)
         self._tidy()
         with self._turns.taken():
-            memory.save(file, prompt)
+            memory.save(file, known)
 
     def load_session(self, path: str | Path) -> int:
         """Makes the KV caches hold what `save_session` wrote; returns the number of tokens.

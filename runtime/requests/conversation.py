@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.config.checks import check_type
 from edgedec.runtime.requests.result import GenerationResult
 from edgedec.runtime.requests.stream import OnDone, Stream
 from edgedec.runtime.sessions.prefill import Progress
@@ -66,6 +67,7 @@ class Conversation:
             SessionError: The conversation is longer than the context, or its latest answer is being
                 computed in another thread.
         """
+        check_type("the text to answer", text, str, "text")
         self._finish_answer()
         messages = [*self._messages, {"role": "user", "content": text}]
         ids = keep_generated(self._host.encode(messages), *self._cached, self._host.tokenizer)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from weakref import ref
 
 from edgedec.models.errors import SessionError
+from edgedec.runtime.config.checks import check_callable
 from edgedec.runtime.cores.machine import peak_rss_mb
 from edgedec.runtime.decoding.prefilling import Prefilling, Provisional, begin_prefill
 from edgedec.runtime.decoding.strategy import TARGET, DecodeState, Decoding
@@ -207,6 +208,7 @@ class Stream(Iterator[str]):
 
         is_over: asked between passes whether the idle time is.
         """
+        check_callable("is_over", is_over)
         if self._result is None or self._decoding is None or self._is_dropped:
             return 0
         state, turns = self._state, self._request.turns

@@ -19,6 +19,7 @@ Prompt = str | Sequence[Message] | Sequence[int]
 
 
 _BYTES = bytes | bytearray | memoryview  # sequences of numbers that are no token ids
+_CONTENTS = str | list | tuple | Mapping | None  # None: an answer that only calls tools
 _PIECE = 1 << 15  # characters
 _SLACK = 32  # tokens that a cut may add at most, by far
 
@@ -124,6 +125,11 @@ def _checked(message: Message) -> dict[str, Any]:
         )
     if "content" not in message:
         raise SessionError(f"a message of role {role!r} has no content")
+    if not isinstance(content := message["content"], _CONTENTS):
+        raise SessionError(
+            f"the content of a message of role {role!r} is {_shown(content)}, expected text, or "
+            "parts of it, in a list, where the model's template reads them"
+        )
     return {key: _clean(value) for key, value in message.items()}
 
 

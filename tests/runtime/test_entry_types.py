@@ -103,6 +103,19 @@ def test_engine(make_engine: Callable[..., edgedec.Engine], tmp_path: Path) -> N
             assert "the session is" in refused(lambda call=call, value=value: call(value))
         if value != ():
             assert "text is" in refused(lambda value=value: engine.borrowed(value).__enter__())
+        if value is not len:
+            stream = engine.stream("hi", edgedec.GenerationConfig(max_new_tokens=1))
+            list(stream)
+            assert "is_over is" in refused(lambda value=value: stream.catch_up(value))
+        if not isinstance(value, str):
+            assert "the text to answer is" in refused(lambda value=value: talk.send(value))
+        if not isinstance(value, str | list | tuple | dict):
+            asked = [{"role": "user", "content": value}]
+            assert "the content of a message" in refused(lambda asked=asked: engine.encode(asked))
+        if value != ():
+            assert "text is" in refused(lambda value=value: engine.learn(value))
+            path = tmp_path / "of.session"
+            assert "prompt is" in refused(lambda value=value: engine.save_session(path, value))
     assert "key 1j" in refused(lambda: engine.encode([{"role": "user", "content": "", 1j: 1}]))
     assert list(tmp_path.iterdir()) == []
     assert engine.generate("hi", edgedec.GenerationConfig(max_new_tokens=2)).n_new_tokens
