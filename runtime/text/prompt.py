@@ -19,7 +19,7 @@ Prompt = str | Sequence[Message] | Sequence[int]
 
 
 _BYTES = bytes | bytearray | memoryview  # sequences of numbers that are no token ids
-_CONTENTS = str | list | tuple | Mapping | None  # None: an answer that only calls tools
+_CONTENTS = (str, list, tuple, Mapping, type(None))  # None: an answer that only calls tools
 _PIECE = 1 << 15  # characters
 _SLACK = 32  # tokens that a cut may add at most, by far
 

@@ -86,7 +86,9 @@ def test_load(tmp_path: Path) -> None:
 
 def test_engine(make_engine: Callable[..., edgedec.Engine], tmp_path: Path) -> None:
     engine: Any = make_engine()
-    talk = engine.conversation()
+    talk, path = engine.conversation(), tmp_path / "of.session"
+    ended = engine.stream("hi", edgedec.GenerationConfig(max_new_tokens=1))
+    list(ended)
     for value in [*ODD, 5, (), {}]:
         for call in (engine.generate, engine.stream, engine.suggest, talk.send):
             assert "config is" in refused(lambda call=call, value=value: call("hi", value))
@@ -104,9 +106,7 @@ def test_engine(make_engine: Callable[..., edgedec.Engine], tmp_path: Path) -> N
         if value != ():
             assert "text is" in refused(lambda value=value: engine.borrowed(value).__enter__())
         if value is not len:
-            stream = engine.stream("hi", edgedec.GenerationConfig(max_new_tokens=1))
-            list(stream)
-            assert "is_over is" in refused(lambda value=value: stream.catch_up(value))
+            assert "is_over is" in refused(lambda value=value: ended.catch_up(value))
         if not isinstance(value, str):
             assert "the text to answer is" in refused(lambda value=value: talk.send(value))
         if not isinstance(value, str | list | tuple | dict):
@@ -114,7 +114,6 @@ def test_engine(make_engine: Callable[..., edgedec.Engine], tmp_path: Path) -> N
             assert "the content of a message" in refused(lambda asked=asked: engine.encode(asked))
         if value != ():
             assert "text is" in refused(lambda value=value: engine.learn(value))
-            path = tmp_path / "of.session"
             assert "prompt is" in refused(lambda value=value: engine.save_session(path, value))
     assert "key 1j" in refused(lambda: engine.encode([{"role": "user", "content": "", 1j: 1}]))
     assert list(tmp_path.iterdir()) == []
