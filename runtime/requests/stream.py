@@ -103,8 +103,18 @@ class Stream(Iterator[str]):
 
     def _next_piece(self) -> Piece | None:
         """Returns the next piece; None at the end."""
-        if self._is_running:
-            raise SessionError("this stream is being iterated elsewhere; wait for it")
+        with self._claims:
+            while self._is_ending and self._result is None:
+                self._claims.wait()
+            if self._is_running:
+                raise SessionError("this stream is being iterated elsewhere; wait for it")
+            self._is_running = True
+        try:
+            return self._make_piece()
+        finally:
+            self._is_running = False
+
+    def _make_piece(self) -> Piece | None:
         while True:
             if self._ready:
                 return self._ready.popleft()
@@ -221,12 +231,6 @@ class Stream(Iterator[str]):
     def _advance(self) -> str:
         """Returns the text of the next step, empty when it completed none."""
         self._started_s = time.perf_counter()
-        with self._claims:
-            while self._is_ending and self._result is None:
-                self._claims.wait()
-            if self._result is not None:
-                return ""
-            self._is_running = True
         try:
             piece = "" if self._is_stopping else self._step()
             if self._is_stopping and self._finish_reason is None:
@@ -236,10 +240,7 @@ class Stream(Iterator[str]):
             raise
         finally:
             self._busy_s += time.perf_counter() - self._started_s
-            try:
-                held = "" if self._finish_reason is None else self._finish(self._finish_reason)
-            finally:
-                self._is_running = False
+            held = "" if self._finish_reason is None else self._finish(self._finish_reason)
         return piece + held
 
     def _step(self) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 import numpy as np
 import pytest
 
+from edgedec.models.errors import SessionError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.engine import Engine
@@ -188,6 +190,35 @@ def test_a_dropped_stream_is_ended_at_the_next_request(make_engine: MakeEngine) 
     assert again.result.stats.n_reused_tokens == n_held == len(text) - 1
     whole = make_engine(looping).generate(PROMPTS[0], GenerationConfig(max_new_tokens=60))
     assert again.result.token_ids == whole.token_ids[len(text) - whole.n_prompt_tokens :][:40]
+
+
+def test_a_stream_that_two_threads_begin_to_iterate_at_once_is_one_text(
+    make_engine: MakeEngine,
+) -> None:
+    engine, config = make_engine(looping), GenerationConfig(max_new_tokens=12)
+    whole = engine.generate(PROMPTS[0], config)
+    stream, may_go_on = engine.stream(PROMPTS[0], config), threading.Event()
+    refused: list[str] = []
+
+    def begin() -> None:
+        try:
+            next(stream)
+        except SessionError as error:
+            refused.append(str(error))
+
+    toy(engine).before_pass = may_go_on.wait
+    both = [threading.Thread(target=begin, daemon=True) for _ in range(2)]
+    with stream._claims:
+        for thread in both:
+            thread.start()
+        time.sleep(0.1)  # until both want to
+    wait_until(lambda: refused)
+    may_go_on.set()
+    for thread in both:
+        thread.join(timeout=60)
+    list(stream)
+    assert refused == ["this stream is being iterated elsewhere; wait for it"]
+    assert (stream.result.token_ids, stream.result.text) == (whole.token_ids, whole.text)
 
 
 @pytest.mark.parametrize("ask", [Engine.stream, Engine.suggest, Engine.borrowed])
