@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pkgutil
 import platform
 import threading
@@ -44,6 +45,8 @@ class _Shared:
 
 _lock = threading.Lock()
 _open: dict[_Key, _Shared] = {}
+_inherited: list[Model] = []
+"""In a forked process, what its parent had opened."""
 
 
 def open_model(
@@ -72,6 +75,8 @@ def open_model(
 
 def release_model(model: Model) -> None:
     """Gives a model of `open_model` back; the last one to do so closes it."""
+    if any(model is inherited for inherited in _inherited):
+        return
     with _lock:
         for key, shared in _open.items():
             if shared.model is model:
@@ -81,6 +86,24 @@ def release_model(model: Model) -> None:
                     model.close()
                 return
     model.close()
+
+
+def _keep_inherited() -> None:
+    """Leaves open for ever, in a forked process, what its parent opened.
+
+    It computes, on one thread. Its end would wait for the others, which a fork leaves behind.
+    """
+    global _lock
+    import ctypes
+
+    _lock = threading.Lock()  # another thread may have had it
+    for shared in _open.values():
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(shared.model))
+        _inherited.append(shared.model)
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_keep_inherited)
 
 
 def _new_model(folder: Path, entry: ModelEntry, threads: int, affinity: Affinity) -> Model:

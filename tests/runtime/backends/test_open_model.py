@@ -199,6 +199,50 @@ print(*sizes)
 """
 
 
+FORKED = """
+import os, pickle, sys
+from pathlib import Path
+
+import numpy as np
+
+from edgedec.runtime.backends import open_model, release_model
+from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sessions.token_tree import TokenTree
+
+folder, way = Path(sys.argv[1]), sys.argv[2]
+entry = pickle.loads((folder / "entry").read_bytes())
+
+def logits(model):
+    return TokenSequence(model, entry.context).forward(TokenTree.chain(range(8)), range(8)).logits
+
+model = open_model(folder, entry, threads=2)
+before = logits(model).copy()
+if os.fork() == 0:
+    again = open_model(folder, entry, threads=2) if way == "opens" else model
+    assert (again is model) == (way != "opens")
+    np.testing.assert_array_equal(logits(again), before)
+    if way != "ends":
+        release_model(again)
+    print("its end")
+    sys.exit()
+_, status = os.wait()
+np.testing.assert_array_equal(logits(model), before)
+release_model(model)
+assert model.is_closed
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+@pytest.mark.parametrize("way", ["ends", "closes", "opens"])
+def test_a_forked_process_computes_and_ends(bundle: tuple[Path, ModelEntry], way: str) -> None:
+    folder, entry = bundle
+    (folder / "entry").write_bytes(pickle.dumps(dataclasses.replace(entry)))
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED, str(folder), way], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "its end\n", "")
+
+
 def growth(script: str, folder: Path) -> list[int]:
     """Returns the bytes of memory that a first, a second, and an unshared third one take."""
     if not Path("/proc/self/statm").exists():
