@@ -71,7 +71,7 @@ class TypingMemory:
             SessionError: A file is damaged, or of another model; it is removed.
         """
         failures: list[SessionError] = []
-        for path in self._sessions():
+        for path, _ in self._sessions():
             if path.name.startswith(_digest(str(bundle.absolute()))):
                 try:
                     engine.load_session(path)
@@ -102,16 +102,19 @@ class TypingMemory:
             file = f"{_digest(str(bundle.absolute()))}-{_digest(name)}{_SUFFIX}"
             engine.save_session(self._folder / file, prompt)
         newest_first = self._sessions()[::-1]
-        sizes = accumulate(path.stat().st_size for path in newest_first)
-        for i, (path, n_bytes) in enumerate(zip(newest_first, sizes, strict=True)):
-            if i >= N_SESSIONS or n_bytes > SESSION_BYTES:
+        n_bytes = accumulate(size for _, size in newest_first)
+        for i, ((path, _), so_far) in enumerate(zip(newest_first, n_bytes, strict=True)):
+            if i >= N_SESSIONS or so_far > SESSION_BYTES:
                 _remove(path)
 
-    def _sessions(self) -> list[Path]:
-        """Returns the files in the folder, the oldest first."""
-        if not self.session:
-            return []
-        return sorted(self._folder.glob(f"*{_SUFFIX}"), key=lambda path: path.stat().st_mtime_ns)
+    def _sessions(self) -> list[tuple[Path, int]]:
+        """Returns the files in the folder and their bytes, the oldest first."""
+        found = []
+        for path in self._folder.glob(f"*{_SUFFIX}") if self.session else ():
+            with suppress(FileNotFoundError):  # another program may remove them, too
+                status = path.stat()
+                found.append((status.st_mtime_ns, path, status.st_size))
+        return [(path, size) for _, path, size in sorted(found)]
 
     @property
     def _folder(self) -> Path:

@@ -77,6 +77,15 @@ def test_few_documents_and_bytes_are_kept(tmp_path: Path, n_bytes: int, n_kept: 
         TypingMemory("", str(tmp_path / "file")).keep(engine, tmp_path, {"a": [1]})
 
 
+def test_a_file_that_another_program_removes_meanwhile(tmp_path: Path) -> None:
+    folder = tmp_path / "sessions"
+    folder.mkdir()
+    (folder / "0-0.session").symlink_to("nowhere")
+    engine = cast("Engine", Writing(100))
+    TypingMemory("", str(folder)).keep(engine, tmp_path, {"a": [1], "b": [2]})
+    assert len(list(folder.iterdir())) == 3
+
+
 def test_nothing_is_kept_unasked(tmp_path: Path) -> None:
     usual = EngineOptions()
     assert TypingMemory().options(tmp_path, usual) is usual
