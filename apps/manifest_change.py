@@ -37,7 +37,7 @@ def change_manifest(
         )
     changed = change(now)
     BundleManifest.from_dict(changed.to_dict())
-    text = json.dumps(changed.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(changed.to_dict(), indent=2, allow_nan=False)
     try:
         replace_text(bundle / MANIFEST_NAME, text + "\n")
     except OSError as error:

@@ -5,6 +5,7 @@ Results go to standard output; progress, logs and errors to standard error.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -35,6 +36,9 @@ def open_streams() -> None:
             mode = "r" if name == "stdin" else "w"
             stream = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115
             setattr(sys, name, stream)
+    # A file's name need not be text: it is written as JSON has it, as standard error does already.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def write_out(text: str) -> None:

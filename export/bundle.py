@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from edgedec.models.bundle_files import FileEntry, file_sha256
+from edgedec.models.bundle_files import FileEntry, check_place, file_sha256
 from edgedec.models.errors import BundleError
 from edgedec.models.manifest import MANIFEST_NAME, BundleManifest
 
@@ -76,6 +76,7 @@ def check_destination(destination: Path, is_overwrite_allowed: bool) -> None:
 
 
 def _check_name(destination: Path) -> None:
+    check_place(destination.absolute())
     n_bytes = len(os.fsencode(destination.name))
     if n_bytes > _MAX_NAME:
         raise BundleError(
@@ -103,7 +104,7 @@ def write_manifest(folder: Path, manifest: BundleManifest) -> None:
         BundleError: It states what nobody would read.
     """
     BundleManifest.from_dict(manifest.to_dict())
-    text = json.dumps(manifest.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(manifest.to_dict(), indent=2, allow_nan=False)
     (folder / MANIFEST_NAME).write_text(text + "\n", encoding="utf-8")
 
 

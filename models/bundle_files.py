@@ -61,6 +61,16 @@ def file_sha256(path: Path, on_bytes: Callable[[int], None] | None = None) -> st
     return digest.hexdigest()
 
 
+def check_place(folder: Path) -> None:
+    """Raises a BundleError where no bundle can be: libraries that read graphs open UTF-8 only."""
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        raise BundleError(
+            f"the path {folder} is not UTF-8, expected a bundle's to be: give it another name"
+        ) from None
+
+
 def check_file(folder: Path, path: str, entry: FileEntry) -> None:
     """Raises a BundleError unless ``path`` is a regular file in ``folder`` of the stated size."""
     check_inside(folder, path)

@@ -16,6 +16,7 @@ from edgedec.models.bundle_files import (
     check_file,
     check_hash,
     check_inside,
+    check_place,
 )
 from edgedec.models.errors import BundleError
 from edgedec.models.fields import Fields, shown
@@ -164,6 +165,7 @@ def read_manifest(folder: Path, are_hashes_checked: bool = True) -> BundleManife
     Raises:
         BundleError: The first violation found.
     """
+    check_place(folder)
     manifest = BundleManifest.from_dict(_read_json(folder))
     for path, entry in manifest.files.items():
         check_file(folder, path, entry)

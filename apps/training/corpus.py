@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -85,7 +86,7 @@ def text_of(path: Path) -> str | None:
 
 
 def _order(folder: Path, path: Path) -> bytes:
-    return sha256(path.relative_to(folder).as_posix().encode()).digest()
+    return sha256(os.fsencode(path.relative_to(folder).as_posix())).digest()
 
 
 def _is_hidden(path: Path, folder: Path) -> bool:

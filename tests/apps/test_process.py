@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shlex
 import signal
 import subprocess
@@ -138,3 +140,14 @@ def test_a_standard_output_that_fails_is_named(
 
 def test_everything_closed(smollm2_bundle: Path) -> None:
     assert shell(f"run {smollm2_bundle} hi -n 2 <&- >&- 2>&-").returncode == 1
+
+
+@pytest.mark.parametrize("option", ["", "--json"])
+def test_names_that_are_no_text_are_shown_as_json_has_them(tmp_path: Path, option: str) -> None:
+    (tmp_path / "\udcff.edgedec").mkdir()
+    strict = {**os.environ, "PYTHONIOENCODING": "utf-8:strict", "COLUMNS": "200"}
+    ran = shell(f"models list {option}", cwd=tmp_path, env=strict)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert r"\udcff.edgedec" in ran.stdout
+    if option:
+        assert json.loads(ran.stdout)["bundles"][-1]["path"] == "\udcff.edgedec"

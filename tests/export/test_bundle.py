@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import random
@@ -15,13 +16,15 @@ from pathlib import Path
 import pytest
 
 from edgedec.export import bundle as bundles
-from edgedec.export.bundle import bundle_folder, hash_files
+from edgedec.export.bundle import bundle_folder, hash_files, write_manifest
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import FIRST_PHASES, export
 from edgedec.export.recipe_phases import recipe_phases
 from edgedec.models.bundle_files import damaged_files
 from edgedec.models.errors import BundleError, ConfigError
 from edgedec.models.manifest import read_manifest
+
+from ..models.conftest import make_manifest
 
 pytestmark = pytest.mark.robustness
 
@@ -56,6 +59,19 @@ def test_an_error_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> 
         write_file(folder)
         raise error
     assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("path", ["\udcff.edgedec", "\udcff/b.edgedec"])
+def test_a_path_that_is_no_text_is_refused_at_once(tmp_path: Path, path: str) -> None:
+    with pytest.raises(BundleError, match="is not UTF-8"), bundle_folder(tmp_path / path):
+        pass
+    assert names(tmp_path) == []
+
+
+def test_a_model_whose_name_is_no_text(tmp_path: Path) -> None:
+    manifest = dataclasses.replace(make_manifest(tmp_path), name="m\udcff")
+    write_manifest(tmp_path, manifest)
+    assert read_manifest(tmp_path).name == "m\udcff"
 
 
 def test_refuses_to_overwrite(tmp_path: Path) -> None:

@@ -40,6 +40,11 @@ def refusal(bundle: Path) -> str:
     return message
 
 
+def test_a_path_that_is_no_text_is_no_bundle(tmp_path: Path) -> None:
+    make_manifest(tmp_path / "\udcff.edgedec")
+    assert "\udcff.edgedec is not UTF-8" in refusal(tmp_path / "\udcff.edgedec")
+
+
 def test_round_trip(tmp_path: Path) -> None:
     manifest = make_manifest(tmp_path / "b")
     assert read_manifest(tmp_path / "b") == manifest
