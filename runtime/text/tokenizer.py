@@ -11,7 +11,6 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from threading import Lock
 from typing import Protocol
 
 import tokenizers
@@ -61,7 +60,6 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
-        self._encoding = Lock()
         self._special = {
             token.content: token
             for token in backend.get_added_tokens_decoder().values()
@@ -176,10 +174,15 @@ class Tokenizer:
     def _ids(self, text: str, is_special_text: bool) -> list[int]:
         if not text:
             return []
-        # How special text is read is a setting, which another thread's text must not meet.
-        with self._encoding, panics_as(SessionError):
-            self._backend.encode_special_tokens = is_special_text
-            return list(self._backend.encode(text, add_special_tokens=False).ids)
+        # How special text is read is a setting, which no other text must meet: neither another
+        # thread's, nor that of a signal's handler, which runs in between.
+        with panics_as(SessionError):
+            before = self._backend.encode_special_tokens
+            try:
+                self._backend.encode_special_tokens = is_special_text
+                return list(self._backend.encode(text, add_special_tokens=False).ids)
+            finally:
+                self._backend.encode_special_tokens = before
 
 
 class StreamDecoder:

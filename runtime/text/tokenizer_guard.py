@@ -14,7 +14,7 @@ from typing import Any
 import tokenizers
 
 _MOST_GROWTH = 100
-_LOCK = threading.Lock()
+_LOCK = threading.RLock()
 
 
 @contextmanager
@@ -22,7 +22,7 @@ def panics_as(error: type[Exception]) -> Iterator[None]:
     """Turns a panic of the tokenizers library into an ``error`` of one line.
 
     A panic prints a trace of the library's insides, too. What is printed meanwhile is held back,
-    and dropped if there was a panic.
+    and dropped if there was a panic. One thread at a time is inside.
     """
     with _LOCK:
         held = _held_back()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tokenizers
@@ -52,6 +54,44 @@ def test_special_token_text_stays_text_while_another_thread_renders(
             assert all(threads.map(encode, range(2)))
     finally:
         sys.setswitchinterval(before)
+
+
+class InterruptedBackend:
+    """A tokenizer of the library that a signal's handler interrupts, before it encodes."""
+
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        self.__dict__["backend"] = backend
+        self.__dict__["handlers"] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.backend, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.backend, name, value)
+
+    def encode(self, *arguments: Any, **options: Any) -> Any:
+        if self.handlers:
+            self.handlers.pop()()
+        return self.backend.encode(*arguments, **options)
+
+
+def test_special_token_text_stays_text_while_a_signal_is_handled(
+    backend: tokenizers.Tokenizer,
+) -> None:
+    interrupted: Any = InterruptedBackend(backend)
+    tokenizer = Tokenizer(interrupted)
+    text, rendered = f"a{SPECIAL[0]}b", f"{SPECIAL[0]}a"
+    as_text, as_template = tokenizer.encode(text), tokenizer.encode_rendered(rendered, {})
+    found: list[list[int]] = []
+
+    def encode() -> None:
+        interrupted.handlers.append(lambda: found.append(tokenizer.encode_rendered(rendered, {})))
+        found.append(tokenizer.encode(text))
+
+    thread = threading.Thread(target=encode, daemon=True)
+    thread.start()
+    thread.join(timeout=10)
+    assert found == [as_template, as_text]
 
 
 @pytest.mark.parametrize("text", HOSTILE)
