@@ -125,21 +125,21 @@ class Autocompleter:
             self._changed.notify()
             return self._future
 
-    def alternatives(self, n: int = 4) -> Future[list[Offer]]:
+    def alternatives(self, k: int = 4) -> Future[list[Offer]]:
         """Has other ways to go on looked for, at the place of the latest update.
 
         Returns:
-            At most ``n`` offers with different beginnings, the likeliest first; cancelled by the
+            At most ``k`` offers with different beginnings, the likeliest first; cancelled by the
             next update, and by `pause`.
 
         Raises:
             SessionError: as of `update`.
         """
-        SuggestConfig(k=n)  # which refuses numbers that cannot be
+        SuggestConfig(k=k)  # which refuses numbers that cannot be
         with self._changed:
             self._check_open()
             self._asked.cancel()
-            self._asked, self._n_asked = Future(), n
+            self._asked, self._n_asked = Future(), k
             self._is_paused = False
             self._changed.notify()
             return self._asked

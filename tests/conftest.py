@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,15 @@ class MemorySource:
 
     def release(self) -> None:
         self.n_releases += 1
+
+
+@pytest.fixture
+def quick_switches() -> Iterator[None]:
+    """Python changes between threads far more often than it does by itself."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
 
 
 @pytest.fixture(scope="session")

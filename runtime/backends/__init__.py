@@ -98,8 +98,9 @@ def _keep_inherited() -> None:
 
     _lock = threading.Lock()  # another thread may have had it
     for shared in _open.values():
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(shared.model))
         _inherited.append(shared.model)
+        # Python empties that list when the process ends, and closes what nobody has any more.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(shared.model))
     _open.clear()
 
 

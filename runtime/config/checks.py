@@ -53,7 +53,7 @@ def check_type(name: str, value: Any, kind: type[Any], expected: str) -> None:
 
 
 def check_callable(name: str, value: Any, expected: str = "a function") -> None:
-    """Raises a ConfigError unless ``value`` can be called; what else it may be is ``expected``."""
+    """Raises a ConfigError unless ``value`` can be called; ``expected`` says what is meant."""
     if not callable(value):
         raise ConfigError(f"{name} is {shown(value)}, expected {expected}")
 

@@ -46,10 +46,7 @@ class SequencePool:
         """
         if self._idle:
             # Of those alike the one used last, whose memory is warm.
-            best = max(
-                range(len(self._idle)),
-                key=lambda i: (_n_kept(self._idle[i], text), i),
-            )
+            best = max(range(len(self._idle)), key=lambda i: (_n_kept(self._idle[i], text), i))
             sequence = self._idle.pop(best)
         else:
             sequence = TokenSequence(self.model, self.context)

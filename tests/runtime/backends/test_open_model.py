@@ -236,7 +236,7 @@ sys.exit(os.waitstatus_to_exitcode(status))
 @pytest.mark.parametrize("way", ["ends", "closes", "opens"])
 def test_a_forked_process_computes_and_ends(bundle: tuple[Path, ModelEntry], way: str) -> None:
     folder, entry = bundle
-    (folder / "entry").write_bytes(pickle.dumps(dataclasses.replace(entry)))
+    (folder / "entry").write_bytes(pickle.dumps(entry))
     done = subprocess.run(
         [sys.executable, "-c", FORKED, str(folder), way], capture_output=True, text=True, timeout=60
     )
