@@ -30,6 +30,9 @@ os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="edgedec-tests-")
 # A shell has its background jobs ignore Ctrl-C, and programs under test would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# `nohup` has a hangup ignored: the tests go on, but programs under test are to hear of it.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda number, frame: None)
 
 # An example that takes longer than another says that the machine is busy.
 settings.register_profile("untimed", deadline=None)
