@@ -12,6 +12,7 @@ import typer
 
 from edgedec.apps import options
 from edgedec.models.errors import ConfigError
+from edgedec.models.installation import install_command
 from edgedec.models.manifest import MANIFEST_NAME
 
 
@@ -98,7 +99,7 @@ def _needs_desktop_extra() -> Iterator[None]:
         if (error.name or "").startswith("edgedec"):
             raise
         if (error.name and error.name.startswith("PySide6")) or error.name == "shiboken6":
-            reason = "desktop needs PySide6: pip install 'edgedec[desktop]'"
+            reason = f"desktop needs PySide6: {install_command('desktop')}"
         else:
             reason = f"desktop cannot use PySide6: {error}; install that library of the system"
         raise ConfigError(reason) from error

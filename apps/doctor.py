@@ -28,7 +28,7 @@ from edgedec.kernels.cuda_driver import CudaError, find_gpus
 from edgedec.models.graph import SYSTEMS
 from edgedec.runtime.cores.machine import physical_cores
 from edgedec.runtime.opening.openvino_devices import available_devices
-from edgedec.targets.openvino_devices import OPENVINO_DEVICES
+from edgedec.targets.openvino_devices import OPENVINO_DEVICES, openvino_requirement
 from edgedec.targets.providers import PROVIDERS
 from edgedec.targets.qualcomm_socs import SOCS
 
@@ -101,7 +101,7 @@ def _examine_openvino() -> dict[str, Any]:
     return {
         "version": version("openvino"),
         "devices": {
-            name: None if name in here else install for name, install in OPENVINO_DEVICES.items()
+            name: None if name in here else openvino_requirement(name) for name in OPENVINO_DEVICES
         },
     }
 

@@ -15,6 +15,7 @@ from edgedec.apps import options
 from edgedec.apps.event_loop import run_until_signal
 from edgedec.apps.terminal import note
 from edgedec.models.errors import ConfigError
+from edgedec.models.installation import install_command
 
 if TYPE_CHECKING:
     from edgedec.apps.language_server.server import EdgedecServer
@@ -145,4 +146,4 @@ def _needs_lsp_extra() -> Iterator[None]:
     except ImportError as error:
         if (error.name or "").startswith("edgedec"):
             raise
-        raise ConfigError(f"lsp needs {error.name}: pip install 'edgedec[lsp]'") from error
+        raise ConfigError(f"lsp needs {error.name}: {install_command('lsp')}") from error

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from edgedec.models.installation import installed_distribution
+
 # Flags worth knowing for quantised matrix kernels, as /proc/cpuinfo spells them.
 _NOTABLE_FLAGS = (
     "sse4_2", "avx", "f16c", "fma", "avx2", "avx_vnni", "avx512f", "avx512bw", "avx512vl",
@@ -95,9 +97,13 @@ def extras() -> dict[str, tuple[Requirement, ...]]:
 
     An extra made of other extras lists their packages, too.
     """
+    distribution = installed_distribution()
+    if distribution is None:
+        return {}
+    own_name = distribution.metadata["Name"]
     rows = [
         row.groupdict()
-        for line in metadata.requires("edgedec") or []
+        for line in distribution.requires or []
         if (row := _DEPENDENCY.match(line)) and row["extra"]
     ]
     found: dict[str, tuple[Requirement, ...]] = {}
@@ -107,7 +113,7 @@ def extras() -> dict[str, tuple[Requirement, ...]]:
         for row in rows:
             if row["extra"] != extra:
                 continue
-            if row["name"] == "edgedec":
+            if row["name"] == own_name:
                 for nested in row["nested"].split(","):
                     packages |= expand(nested.strip())
             else:

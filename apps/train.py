@@ -189,7 +189,7 @@ def head(
 
     A new bundle has all of the old one, and the head. Texts like those that the model shall write
     serve best. Ctrl-C keeps the best head so far (exit code 130); the same command goes on where
-    one that was killed ended. Needs torch: pip install 'edgedec\\[train]'.
+    one that was killed ended. Needs torch, of the extra `train`.
 
     Examples:
 
@@ -331,7 +331,7 @@ def joint(
     predicted rows, the smaller model's own, and the error of keys and values. A new bundle has all
     of the old one, and what was trained: what loses least on texts that are only measured with.
     Ctrl-C keeps the best so far (exit code 130); the same command goes on where one that was killed
-    ended. Needs torch: pip install 'edgedec\\[train]', and memory for both models as floats.
+    ended. Needs torch, of the extra `train`, and memory for both models as floats.
 
     Examples:
 

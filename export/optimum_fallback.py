@@ -38,6 +38,7 @@ from edgedec.models.graph import (
     layer_of_past,
     past_port,
 )
+from edgedec.models.installation import install_command
 
 GRAPH_NAME = "model.onnx"
 TASK = "text-generation-with-past"
@@ -98,7 +99,7 @@ def check_optimum(family: str) -> None:
     if not is_installed:
         raise UnsupportedModelError(
             f"model family {family} has no recipe (known families: {', '.join(known_families())}); "
-            f"to export it through optimum: pip install 'edgedec[optimum]'"
+            f"to export it through optimum: {install_command('optimum')}"
         )
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from importlib import metadata
 
 from edgedec.export.bundle import hash_files, write_manifest
 from edgedec.export.model_export import ModelExport
 from edgedec.models.bundle_files import FileEntry
+from edgedec.models.installation import distribution_version
 from edgedec.models.manifest import SCHEMA_VERSION, BundleManifest, fingerprint_of
 from edgedec.models.model_entry import DRAFT_MODEL, TARGET_MODEL, ModelEntry
 
@@ -47,7 +47,7 @@ def _manifest(models: dict[str, ModelExport], files: dict[str, FileEntry]) -> Bu
         schema_version=SCHEMA_VERSION,
         name=published.name,
         licence=published.licence,
-        edgedec_version=metadata.version("edgedec"),
+        edgedec_version=distribution_version(),
         device_target=target.config.device_target,
         quantization=target.config.quantization,
         models=entries,

@@ -13,5 +13,5 @@ DEVICE = DeviceTarget(
     compiler="openvino",
     weight_formats=tuple(FORMATS),
     kv_formats=("float16", "float32"),
-    providers=tuple(OPENVINO_DEVICES),
+    providers=OPENVINO_DEVICES,
 )

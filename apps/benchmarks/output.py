@@ -12,6 +12,7 @@ import typer
 
 from edgedec.apps.measuring.loop import Measurement
 from edgedec.models.errors import ConfigError
+from edgedec.models.installation import install_command
 
 
 class Output(StrEnum):
@@ -49,7 +50,7 @@ def find_plotter(module: str, path: Path | None) -> Any:
         draw = importlib.import_module(f"edgedec.apps.{module}").draw
     except ImportError as error:
         raise ConfigError(
-            f"--plot needs matplotlib ({error}): pip install matplotlib, or edgedec[plots]"
+            f"--plot needs matplotlib ({error}): {install_command('plots')}"
         ) from None
     if path.suffix[1:].lower() not in PICTURES:
         raise ConfigError(f"cannot draw {path}: expected one of .{', .'.join(PICTURES)}")

@@ -46,7 +46,7 @@ class Mode:
         return self.runtime.name + ("" if self.kind == PLAIN else f"+{self.kind}{n_drafted}")
 
 
-EDGEDEC = Runtime("edgedec", "edgedec_adapter.py", ("edgedec",))
+EDGEDEC = Runtime("edgedec", "edgedec_adapter.py", ())
 _ALL = (PLAIN, "lookup", "draft")
 PEERS = {
     peer.name: peer

@@ -113,9 +113,11 @@ class Worker:
         if not error.startswith(("ModuleNotFoundError", "ImportError", "PackageNotFoundError")):
             return error.partition(": ")[2] or error
         packages = " ".join(self.runtime.packages)
+        install = f"pip install {packages}, or " if packages else ""
+        missing = error.partition(": ")[2]
         return (
-            f"not installed ({error.partition(': ')[2]}): pip install {packages}, or name a Python "
-            f"that has it with --peer-python {self.runtime.name}=PYTHON"
+            f"not installed ({missing}): {install}name a Python that has it with "
+            f"--peer-python {self.runtime.name}=PYTHON"
         )
 
     def _last_words(self) -> str:

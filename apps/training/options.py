@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from edgedec.models.errors import ConfigError
+from edgedec.models.installation import install_command
 from edgedec.runtime.cores.machine import physical_cores
 
 _READING = 0.5
@@ -136,7 +137,7 @@ def needs_train_extra() -> Iterator[None]:
         yield
     except ImportError as error:
         raise ConfigError(
-            f"training needs {error.name}, which is not installed: pip install 'edgedec[train]'"
+            f"training needs {error.name}, which is not installed: {install_command('train')}"
         ) from None
 
 

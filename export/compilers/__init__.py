@@ -15,17 +15,18 @@ from edgedec.export.recipe_model import RecipeModel
 from edgedec.export.verify import GraphRunner
 from edgedec.models.errors import ConfigError
 from edgedec.models.graph import GraphContract
+from edgedec.models.installation import install_command
 
 __all__ = ["GraphCompiler", "compiler_names", "find_compiler"]
 
 _EXTRAS = {
-    "tvm": "edgedec[tvm]",
-    "tvm_ffi": "edgedec[tvm]",
-    "openvino": "edgedec[openvino]",
-    "coremltools": "edgedec[coreml]",
-    "onnxruntime_qnn": "edgedec[qnn]",
+    "tvm": "tvm",
+    "tvm_ffi": "tvm",
+    "openvino": "openvino",
+    "coremltools": "coreml",
+    "onnxruntime_qnn": "qnn",
 }
-"""Package that a compiler needs -> what installs it."""
+"""Package that a compiler needs -> the extra that has it."""
 
 
 class GraphCompiler(Protocol):
@@ -68,8 +69,8 @@ def find_compiler(name: str) -> GraphCompiler:
     try:
         return cast(GraphCompiler, importlib.import_module(f"{__name__}.{name}"))
     except ImportError as error:
-        if (needed := _EXTRAS.get(error.name or "")) is None:
+        if (extra := _EXTRAS.get(error.name or "")) is None:
             raise
         raise ConfigError(
-            f"the compiler {name} needs {error.name}: pip install '{needed}'"
+            f"the compiler {name} needs {error.name}: {install_command(extra)}"
         ) from None

@@ -12,19 +12,17 @@ from pathlib import Path
 
 from edgedec.models.errors import BundleError
 from edgedec.models.graph import ANY_TRIPLE, SYSTEMS
+from edgedec.models.installation import install_command
 from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions.model import Model
 from edgedec.targets.profile import machine_triple
 
-_PACKAGES = {
-    "onnxruntime": "onnxruntime",
-    "tvm_ffi": "apache-tvm-ffi",
-    "openvino": "'edgedec[openvino]'",
-    "coremltools": "'edgedec[coreml]'",
-    "onnxruntime_qnn": "'edgedec[qnn]'",
-}
-"""What a backend imports -> what installs it."""
+_PACKAGES = {"onnxruntime": "onnxruntime", "tvm_ffi": "apache-tvm-ffi"}
+"""What a backend imports -> the package that has it."""
+
+_EXTRAS = {"openvino": "openvino", "coremltools": "coreml", "onnxruntime_qnn": "qnn"}
+"""What a backend imports -> the extra that has it."""
 
 
 @dataclass(frozen=True)
@@ -119,11 +117,9 @@ def _new_model(folder: Path, entry: ModelEntry, threads: int, affinity: Affinity
     try:
         module = import_module(f"{__name__}.{contract.backend}")
     except ImportError as error:
-        if (package := _PACKAGES.get(error.name or "")) is None:
-            raise
         raise BundleError(
             f"{graph} is for the backend {contract.backend}, which needs {error.name}: "
-            f"pip install {package}"
+            f"{_what_installs(error)}"
         ) from None
     model: Model = module.open_model(graph, entry.config, contract, threads, affinity)
     return model
@@ -162,3 +158,12 @@ def _files(folder: Path, entry: ModelEntry) -> tuple[tuple[str, int, int, int], 
             raise BundleError(f"cannot read {path}: {error.strerror}") from None
         found.append((str(path), status.st_ino, status.st_mtime_ns, status.st_size))
     return tuple(found)
+
+
+def _what_installs(error: ImportError) -> str:
+    """Returns the command that installs what an import lacks; raises any other error again."""
+    if (extra := _EXTRAS.get(error.name or "")) is not None:
+        return install_command(extra)
+    if (package := _PACKAGES.get(error.name or "")) is not None:
+        return f"pip install {package}"
+    raise error

@@ -6,7 +6,11 @@ from dataclasses import replace
 
 from edgedec.models.errors import ConfigError
 from edgedec.models.model_entry import ModelEntry
-from edgedec.targets.openvino_devices import OPENVINO_DEVICES, check_openvino_device
+from edgedec.targets.openvino_devices import (
+    OPENVINO_DEVICES,
+    check_openvino_device,
+    openvino_requirement,
+)
 
 _BACKEND = "openvino"
 
@@ -31,7 +35,7 @@ def on_openvino_device(entry: ModelEntry, name: str, must_run: bool = True) -> M
     if name not in here:
         raise ConfigError(
             f"OpenVINO finds no {name} on this machine, it finds {', '.join(here) or 'nothing'}: "
-            f"it takes {OPENVINO_DEVICES[name]}"
+            f"it takes {openvino_requirement(name)}"
         )
     return replace(entry, contract=replace(entry.contract, providers=(name,)))
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from edgedec.models.errors import ConfigError, SessionError
+from edgedec.models.installation import install_command
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.sampling.token_mask import Allowed
 from edgedec.runtime.text.common_prefix import common_prefix
@@ -231,7 +232,7 @@ def _llguidance() -> Any:
         import llguidance
     except ImportError:
         raise ConfigError(
-            "schemas, expressions and grammars need llguidance: pip install 'edgedec[grammar]'"
+            f"schemas, expressions and grammars need llguidance: {install_command('grammar')}"
         ) from None
     return llguidance
 

@@ -45,9 +45,9 @@ else:
         if name not in __all__:
             raise AttributeError(f"module 'edgedec' has no attribute {name!r}")
         if name == "__version__":
-            from importlib import metadata
+            from edgedec.models.installation import distribution_version
 
-            return metadata.version("edgedec")
+            return distribution_version()
         from edgedec import runtime
 
         return getattr(runtime, name)

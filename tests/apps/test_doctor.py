@@ -93,7 +93,7 @@ def test_cores_that_share_the_last_cache(tmp_path: Path) -> None:
     [
         ('onnx>=1.19; extra == "export"', "onnx", ">=1.19", "export"),
         ("x<5,>=4.57; extra == 'dev'", "x", "<5,>=4.57", "dev"),
-        ('edgedec[export,optimum]; extra == "dev"', "edgedec", "", "dev"),
+        ('own-name[export,optimum]; extra == "dev"', "own-name", "", "dev"),
         ("numpy>=2.1", "numpy", ">=2.1", None),
     ],
 )

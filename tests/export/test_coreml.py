@@ -151,7 +151,9 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ModuleNotFoundError(f"No module named {name}", name="coremltools")
 
     monkeypatch.setattr(compilers.importlib, "import_module", without)
-    with pytest.raises(ConfigError, match=r"needs coremltools: pip install 'edgedec\[coreml\]'"):
+    with pytest.raises(
+        ConfigError, match=r"needs coremltools: pip install 'edgedec-runtime\[coreml\]'"
+    ):
         compilers.find_compiler("coreml")
 
 

@@ -195,7 +195,7 @@ def test_the_missing_extra_is_named(
     for name in [name for name in sys.modules if "edgedec" in name and "openvino" in name]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "openvino", None)
-    install = r"needs openvino: pip install 'edgedec\[openvino\]'$"
+    install = r"needs openvino: pip install 'edgedec-runtime\[openvino\]'$"
     with pytest.raises(BundleError, match=install):
         edgedec.load(bundle)
     with pytest.raises(ConfigError, match=r"finds nothing: .* pip install"):

@@ -84,7 +84,9 @@ def test_family_optimum_does_not_know(gpt2: Any, tmp_path: Path) -> None:
 
 def test_without_optimum(gpt2: Any, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(optimum_fallback, "find_spec", lambda name: None)
-    expected = r"family gpt2 has no recipe .*llama, .*qwen2.*pip install 'edgedec\[optimum\]'"
+    expected = (
+        r"family gpt2 has no recipe .*llama, .*qwen2.*pip install 'edgedec-runtime\[optimum\]'"
+    )
     with pytest.raises(UnsupportedModelError, match=expected):
         export_with_optimum(gpt2[1], "gpt2", tmp_path)
 

@@ -142,8 +142,12 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, bundle: Path)
         raise ModuleNotFoundError(f"No module named {name}", name="onnxruntime_qnn")
 
     monkeypatch.setattr(compilers.importlib, "import_module", without)
-    with pytest.raises(ConfigError, match=r"needs onnxruntime_qnn: pip install 'edgedec\[qnn\]'"):
+    with pytest.raises(
+        ConfigError, match=r"needs onnxruntime_qnn: pip install 'edgedec-runtime\[qnn\]'"
+    ):
         compilers.find_compiler("qnn")
     monkeypatch.setattr(backends, "import_module", without)
-    with pytest.raises(BundleError, match=r"needs onnxruntime_qnn: pip install 'edgedec\[qnn\]'"):
+    with pytest.raises(
+        BundleError, match=r"needs onnxruntime_qnn: pip install 'edgedec-runtime\[qnn\]'"
+    ):
         edgedec.load(bundle)

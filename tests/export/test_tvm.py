@@ -291,7 +291,7 @@ def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [n for n in sys.modules if "to_tvm" in n or n.endswith("compilers.tvm")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "tvm", None)
-    with pytest.raises(ConfigError, match=r"needs tvm: pip install 'edgedec\[tvm\]'"):
+    with pytest.raises(ConfigError, match=r"needs tvm: pip install 'edgedec-runtime\[tvm\]'"):
         find_compiler("tvm")
 
 

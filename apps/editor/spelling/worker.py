@@ -13,6 +13,8 @@ import json
 import sys
 from typing import Any
 
+from edgedec.models.installation import install_command
+
 _N_SUGGESTIONS = 6
 _LONG = 14
 """Letters of a word with so many neighbours two edits away that looking at them takes seconds."""
@@ -55,7 +57,7 @@ def main(arguments: list[str]) -> int:
     """Answers until there are no more questions; returns the exit code."""
     (language,) = arguments
     if not (known := languages()):
-        _tell({"error": "spelling needs pyspellchecker: pip install 'edgedec[desktop]'"})
+        _tell({"error": f"spelling needs pyspellchecker: {install_command('desktop')}"})
         return 1
     if language not in known:
         reason = f"there is no dictionary of {language!r}, expected one of {', '.join(known)}"

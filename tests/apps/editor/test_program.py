@@ -104,7 +104,7 @@ def test_the_missing_extra_is_named(cli: Cli, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "PySide6.QtCore", None)
     done = cli("desktop")
     assert done.exit_code == 1
-    assert done.error == "error: desktop needs PySide6: pip install 'edgedec[desktop]'"
+    assert done.error == "error: desktop needs PySide6: pip install 'edgedec-runtime[desktop]'"
 
 
 def test_text_survives_a_kill(begin: Begin, tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_without_the_library_it_is_an_editor_all_the_same(
     (tmp_path / "spellchecker.py").write_text("raise ImportError")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     window = open_window(EditorSettings())
-    until(lambda: "pip install 'edgedec[desktop]'" in window.strip.currentMessage())
+    until(lambda: "pip install 'edgedec-runtime[desktop]'" in window.strip.currentMessage())
     QTest.keyClicks(current(window), "wrongg ")
     assert underlined(current(window)) == []
 

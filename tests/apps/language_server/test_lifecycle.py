@@ -249,5 +249,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
         capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False,
     )  # fmt: skip
     assert ran.returncode == 1
-    assert ran.stderr.startswith("error: lsp needs pygls.server: pip install 'edgedec[lsp]'")
+    assert ran.stderr.startswith(
+        "error: lsp needs pygls.server: pip install 'edgedec-runtime[lsp]'"
+    )
     assert ran.stdout == ""

@@ -351,7 +351,7 @@ def test_a_missing_library_is_named(
     make_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
-    with pytest.raises(ConfigError, match=r"pip install 'edgedec\[grammar\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'edgedec-runtime\[grammar\]'"):
         make_engine().generate("hello", GenerationConfig(regex="a"))
 
 
