@@ -1,0 +1,53 @@
+"""Type checkers of other people see the types of an installed edgedec (PEP 561)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+PROGRAM = '''
+import edgedec
+
+with edgedec.load("model.edgedec", edgedec.EngineOptions(threads=1)) as engine:
+    result = engine.generate("Hi", edgedec.GenerationConfig(max_new_tokens=8))
+    text: str = result.text
+    wrong: int = result.text
+    engine.generate("Hi", edgedec.GenerationConfig(max_new_tokens="8"))
+'''
+
+
+def _install_wheel(folder: Path) -> Path:
+    """Builds a wheel without kernels, installs it where nothing else is; returns its Python."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
+    built = [*pip, "wheel", "--no-deps", "--no-build-isolation", "-C", "wheel.cmake=false"]
+    subprocess.run([*built, "-w", str(folder), str(ROOT)], check=True)
+    (wheel,) = folder.glob("*.whl")
+    venv.create(folder / "venv", with_pip=False)
+    python = folder / "venv/bin/python"
+    installed = [*pip, "--python", str(python), "install", "--no-deps", "--no-index"]
+    subprocess.run([*installed, str(wheel)], check=True)
+    return python
+
+
+def test_a_wrong_argument_is_found_against_the_installed_wheel(tmp_path: Path) -> None:
+    python = _install_wheel(tmp_path)
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM, encoding="utf-8")
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--python-executable", str(python), "--strict"]
+        + ["--config-file", "", "--cache-dir", str(tmp_path / "cache"), str(program)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = [line for line in checked.stdout.splitlines() if "program.py:" in line]
+    assert [line.split("error: ")[1].split("  [")[0] for line in found] == [
+        'Incompatible types in assignment (expression has type "str", variable has type "int")',
+        'Argument "max_new_tokens" to "GenerationConfig" has incompatible type "str"; '
+        'expected "int"',
+    ], checked.stdout + checked.stderr
