@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 
-PROGRAM = '''
+PROGRAM = """
 import edgedec
 
 with edgedec.load("model.edgedec", edgedec.EngineOptions(threads=1)) as engine:
@@ -17,7 +17,7 @@ with edgedec.load("model.edgedec", edgedec.EngineOptions(threads=1)) as engine:
     text: str = result.text
     wrong: int = result.text
     engine.generate("Hi", edgedec.GenerationConfig(max_new_tokens="8"))
-'''
+"""
 
 
 def _install_wheel(folder: Path) -> Path:
@@ -37,9 +37,9 @@ def test_a_wrong_argument_is_found_against_the_installed_wheel(tmp_path: Path) -
     python = _install_wheel(tmp_path)
     program = tmp_path / "program.py"
     program.write_text(PROGRAM, encoding="utf-8")
+    options = ["--python-executable", str(python), "--cache-dir", str(tmp_path / "cache")]
     checked = subprocess.run(
-        [sys.executable, "-m", "mypy", "--python-executable", str(python), "--strict"]
-        + ["--config-file", "", "--cache-dir", str(tmp_path / "cache"), str(program)],
+        [sys.executable, "-m", "mypy", "--strict", "--config-file", "", *options, str(program)],
         cwd=tmp_path,
         capture_output=True,
         text=True,
