@@ -12,13 +12,13 @@ from typing import Annotated, Any
 
 import typer
 
-from edgedec.apps import options
-from edgedec.apps.generate import ShowOptions, tell_if_recommended, write_stream
-from edgedec.apps.option_groups import takes_groups
-from edgedec.apps.progress import ProgressBars, count_amount
+from edgedec.apps.console.progress import ProgressBars, count_amount
+from edgedec.apps.console.terminal import note, print_error, print_json
+from edgedec.apps.options import common as options
+from edgedec.apps.options.groups import takes_groups
+from edgedec.apps.options.switching import SwitchOptions, tell_if_approximate
 from edgedec.apps.replay_buffer import ReplayBuffer
-from edgedec.apps.switch_options import SwitchOptions, tell_if_approximate
-from edgedec.apps.terminal import note, print_error, print_json
+from edgedec.apps.run.command import ShowOptions, tell_if_recommended, write_stream
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine import Engine

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from edgedec.apps.signals import SignalWatch, end_endless_passes
+from edgedec.apps.console.signals import SignalWatch, end_endless_passes
 from edgedec.models.errors import EdgedecError
 
 _VERBS_AT_ONCE = ("run", "chat")
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     signals = SignalWatch()
     if arguments is None:  # the process is ours
         signals.start()
-    from edgedec.apps.terminal import open_streams
+    from edgedec.apps.console.terminal import open_streams
 
     given = list(sys.argv[1:] if arguments is None else arguments)
     if arguments is None:
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _exit_code(given: list[str], signals: SignalWatch) -> int:
     """Returns what the program ends with, after saying what went wrong."""
-    from edgedec.apps.terminal import OutputError, print_error, silence_stdout
+    from edgedec.apps.console.terminal import OutputError, print_error, silence_stdout
 
     try:
         return _run(given, signals)
@@ -72,7 +72,7 @@ def _run(given: list[str], signals: SignalWatch) -> int:
     is_verb_given = bool(given) and not given[0].startswith("-")
     if is_verb_given and given[0] in _VERBS_AT_ONCE:
         _start_soon()
-    from edgedec.apps.terminal import flush_stdout, output_error
+    from edgedec.apps.console.terminal import flush_stdout, output_error
     from edgedec.apps.verbs import VERBS, make_app
 
     app = make_app(given[:1] if is_verb_given and given[0] in VERBS else VERBS)

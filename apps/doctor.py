@@ -13,9 +13,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from edgedec import __version__, kernels
-from edgedec.apps import options
-from edgedec.apps.consoles import out
-from edgedec.apps.machine import (
+from edgedec.apps.console.consoles import out
+from edgedec.apps.console.terminal import bytes_text, print_json
+from edgedec.apps.measuring.machine import (
     Requirement,
     extras,
     last_caches,
@@ -23,7 +23,7 @@ from edgedec.apps.machine import (
     read_cpu,
     version,
 )
-from edgedec.apps.terminal import bytes_text, print_json
+from edgedec.apps.options import common as options
 from edgedec.kernels.cuda_driver import CudaError, find_gpus
 from edgedec.models.graph import SYSTEMS
 from edgedec.runtime.cores.machine import physical_cores

@@ -22,7 +22,7 @@ MaybePath = TypeVar("MaybePath", Path, Path | None)
 
 def open_library() -> Library:
     """Returns the models by name on this machine."""
-    from edgedec.apps.export_bundle import needs_export_extra
+    from edgedec.apps.export import needs_export_extra
 
     with needs_export_extra():
         from edgedec.export.library import Library
@@ -81,8 +81,8 @@ def _may_be_name(given: Path) -> bool:
 
 
 def _export(source: str, bundle: Path, name: str) -> None:
-    from edgedec.apps.progress import ProgressBars, bytes_amount
-    from edgedec.apps.terminal import note
+    from edgedec.apps.console.progress import ProgressBars, bytes_amount
+    from edgedec.apps.console.terminal import note
     from edgedec.export import pipeline
     from edgedec.export.config import ExportConfig
 

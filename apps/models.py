@@ -11,10 +11,10 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from edgedec.apps import options
-from edgedec.apps.consoles import out
+from edgedec.apps.console.consoles import out
+from edgedec.apps.console.terminal import bytes_text, is_plain, print_json, write_out
 from edgedec.apps.model_names import open_library
-from edgedec.apps.terminal import bytes_text, is_plain, print_json, write_out
+from edgedec.apps.options import common as options
 from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.models.manifest import read_manifest
 

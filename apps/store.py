@@ -10,10 +10,10 @@ from typing import Annotated
 
 import typer
 
-from edgedec.apps import options
+from edgedec.apps.console.progress import ProgressBars, count_amount
+from edgedec.apps.console.terminal import bytes_text, print_json, stops_on_interrupt, write_out
 from edgedec.apps.model_names import named_bundle
-from edgedec.apps.progress import ProgressBars, count_amount
-from edgedec.apps.terminal import bytes_text, print_json, stops_on_interrupt, write_out
+from edgedec.apps.options import common as options
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import TOKENIZER_NAME, read_manifest
 from edgedec.runtime.methods.store_source import tokenizer_sha256

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from edgedec.apps import options
-from edgedec.apps.generate import read_prompt
-from edgedec.apps.progress import ProgressBars, count_amount
-from edgedec.apps.terminal import print_json, write_out
+from edgedec.apps.console.progress import ProgressBars, count_amount
+from edgedec.apps.console.terminal import print_json, write_out
+from edgedec.apps.options import common as options
+from edgedec.apps.run.command import read_prompt
 from edgedec.models.graph import N_TOP
 from edgedec.runtime.config import SuggestConfig
 from edgedec.runtime.opening.load import load

@@ -10,23 +10,23 @@ from typing import Annotated
 
 import typer
 
-from edgedec.apps.terminal import write_out
+from edgedec.apps.console.terminal import write_out
 from edgedec.models.errors import ConfigError
 
 VERBS = {
     "models": "models:models",
-    "export": "export_bundle:export",
-    "run": "generate:run",
+    "export": "export:export",
+    "run": "run.command:run",
     "chat": "chat:chat",
     "suggest": "suggest:suggest",
     "store": "store:store",
-    "lsp": "lsp:lsp",
-    "desktop": "desktop:desktop",
-    "bench": "bench:bench",
-    "tune": "tune:tune",
-    "train": "train:train",
-    "eval": "evaluate:evaluate",
-    "inspect": "inspect_bundle:inspect",
+    "lsp": "lsp.command:lsp",
+    "desktop": "desktop.command:desktop",
+    "bench": "bench.command:bench",
+    "tune": "tune.command:tune",
+    "train": "train.command:train",
+    "eval": "eval.command:evaluate",
+    "inspect": "inspect:inspect",
     "doctor": "doctor:doctor",
 }
 """Verb -> its file in this folder, and there its function, or its own verbs."""
@@ -89,7 +89,7 @@ class _LateHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         from rich.logging import RichHandler
 
-        from edgedec.apps.consoles import err
+        from edgedec.apps.console.consoles import err
 
         handler = RichHandler(console=err, show_path=False)
         handler.setFormatter(self.formatter)

@@ -22,10 +22,10 @@ from PySide6.QtCore import QEventLoop, Qt, QTimer
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 
-from edgedec.apps.editor.program import collect_here
-from edgedec.apps.editor.recovery import Recovery
-from edgedec.apps.editor.settings import EditorSettings, SettingsFile
-from edgedec.apps.editor.window import EditorWindow
+from edgedec.apps.desktop.program import collect_here
+from edgedec.apps.desktop.recovery import Recovery
+from edgedec.apps.desktop.settings import EditorSettings, SettingsFile
+from edgedec.apps.desktop.window import EditorWindow
 
 _BEAT_MS, _REST_MS = 2, 1000
 _TOO_LONG_MS = 16

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from itertools import chain, cycle
 from pathlib import Path
 
-from edgedec.apps.benchmarks.prompts_data import read_prompts
+from edgedec.apps.bench.prompts_data import read_prompts
 from edgedec.apps.replay_buffer import ReplayBuffer
 from edgedec.apps.training.corpus import Corpus
 from edgedec.apps.training.features import WINDOW, FeatureReader, beginnings

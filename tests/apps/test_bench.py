@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 from edgedec import kernels
-from edgedec.apps import bench as bench_verb
-from edgedec.apps.benchmarks.jobs import Test as BenchTest
-from edgedec.apps.benchmarks.jobs import make_tests, read_buffer_bytes
-from edgedec.apps.benchmarks.report import _runtime_cells
-from edgedec.apps.benchmarks.work import Work, bound
-from edgedec.apps.machine import last_caches
+from edgedec.apps.bench.command import command as bench_verb
+from edgedec.apps.bench.jobs import Test as BenchTest
+from edgedec.apps.bench.jobs import make_tests, read_buffer_bytes
+from edgedec.apps.bench.report import _runtime_cells
+from edgedec.apps.bench.work import Work, bound
 from edgedec.apps.measuring.loop import Bounds
+from edgedec.apps.measuring.machine import last_caches
 from edgedec.apps.peers import EDGEDEC, PEERS, Runtime, edgedec_adapter
 from edgedec.apps.peers.client import PeerError, Worker
 from edgedec.apps.peers.instruction_sets import instruction_set

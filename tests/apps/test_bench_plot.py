@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 
 figures = pytest.importorskip("matplotlib.figure", reason="needs the extra plots")
-plot = pytest.importorskip("edgedec.apps.benchmarks.plot")
+plot = pytest.importorskip("edgedec.apps.bench.plot")
 
 
 def test_labels_keep_clear_of_each_other() -> None:

@@ -13,8 +13,8 @@ import pytest
 
 import edgedec
 from edgedec import kernels
-from edgedec.apps.benchmarks import prompts as bench_prompts
-from edgedec.apps.benchmarks.prompts_jobs import Method, Run
+from edgedec.apps.bench import prompts as bench_prompts
+from edgedec.apps.bench.prompts_jobs import Method, Run
 from edgedec.apps.measuring.disturbance import Window
 from edgedec.apps.peers import PEERS, Runtime
 from edgedec.models.errors import SessionError

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from edgedec.apps.benchmarks.prompts import in_turn
-from edgedec.apps.benchmarks.prompts_data import BenchPrompt, read_prompts
-from edgedec.apps.benchmarks.prompts_jobs import Run, parse_methods
-from edgedec.apps.benchmarks.prompts_rows import (
+from edgedec.apps.bench.prompts import in_turn
+from edgedec.apps.bench.prompts_data import BenchPrompt, read_prompts
+from edgedec.apps.bench.prompts_jobs import Run, parse_methods
+from edgedec.apps.bench.prompts_rows import (
     Round,
     drafter_counts,
     fastest_peer,

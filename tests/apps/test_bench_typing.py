@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.apps.benchmarks import typing_job
-from edgedec.apps.benchmarks.keystrokes import (
+from edgedec.apps.bench import typing_job
+from edgedec.apps.bench.keystrokes import (
     DEVIATION_S,
     MEAN_S,
     Passage,
@@ -22,8 +22,8 @@ from edgedec.apps.benchmarks.keystrokes import (
     key_times,
     read_passages,
 )
-from edgedec.apps.benchmarks.typing_job import type_passage
-from edgedec.apps.benchmarks.typing_rivals import requests_of
+from edgedec.apps.bench.typing_job import type_passage
+from edgedec.apps.bench.typing_rivals import requests_of
 from edgedec.apps.peers import PEERS, Runtime
 from edgedec.autocomplete import AutocompleteConfig, Autocompleter, Document, Offer
 from edgedec.models.errors import ConfigError

@@ -10,7 +10,7 @@ import platformdirs
 import pytest
 
 from edgedec import __version__
-from edgedec.apps import inspect_bundle
+from edgedec.apps import inspect as inspect_bundle
 from edgedec.apps.model_names import find_bundle
 from edgedec.models.errors import ConfigError
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from edgedec import kernels
-from edgedec.apps import doctor, machine
+from edgedec.apps import doctor
+from edgedec.apps.measuring import machine
 from edgedec.targets.providers import PROVIDERS
 
 Cli = Callable[..., Any]

@@ -15,12 +15,12 @@ from typing import Any, cast
 
 import pytest
 
-from edgedec.apps.evaluation import program_child, programs
-from edgedec.apps.evaluation.human_eval import HumanEval
-from edgedec.apps.evaluation.programs import Limits, Verdict, check_programs_run, run_program
-from edgedec.apps.evaluation.samples import SampleFile, Setting
-from edgedec.apps.evaluation.tasks import Problem
-from edgedec.apps.evaluation.walk import Answers, Engines, walk
+from edgedec.apps.eval import program_child, programs
+from edgedec.apps.eval.human_eval import HumanEval
+from edgedec.apps.eval.programs import Limits, Verdict, check_programs_run, run_program
+from edgedec.apps.eval.samples import SampleFile, Setting
+from edgedec.apps.eval.tasks import Problem
+from edgedec.apps.eval.walk import Answers, Engines, walk
 from edgedec.models.errors import EdgedecError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.drafting.stats import DecodeStats

@@ -10,8 +10,8 @@ import pytest
 
 PROGRAM = """
 import asyncio, os, sys, time
-from edgedec.apps.event_loop import run_until_signal
-from edgedec.apps.signals import SignalWatch
+from edgedec.apps.lsp.event_loop import run_until_signal
+from edgedec.apps.console.signals import SignalWatch
 
 number = int(sys.argv[1])
 

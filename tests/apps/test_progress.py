@@ -8,8 +8,8 @@ from itertools import count
 
 import pytest
 
-from edgedec.apps import consoles, progress
-from edgedec.apps.progress import ProgressBars, count_amount
+from edgedec.apps.console import consoles, progress
+from edgedec.apps.console.progress import ProgressBars, count_amount
 
 
 class Terminal(io.StringIO):

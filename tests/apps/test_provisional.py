@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from edgedec.apps.provisional import PieceWriter, moved
-from edgedec.apps.terminal import TextWriter
+from edgedec.apps.console.terminal import TextWriter
+from edgedec.apps.run.provisional import PieceWriter, moved
 from edgedec.runtime.requests.stream import Piece
 
 WIDTH = 12

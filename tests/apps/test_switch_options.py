@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from edgedec.apps.switch_options import APPROXIMATE, LEAVES_OUT, SwitchOptions
+from edgedec.apps.options.switching import APPROXIMATE, LEAVES_OUT, SwitchOptions
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.switching import SwitchConfig

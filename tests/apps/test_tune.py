@@ -16,13 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgedec.apps.manifest_change import change_manifest
-from edgedec.apps.tuning import runs as tune_runs
-from edgedec.apps.tuning.catch_up import CatchUpCost, measure_catch_up
-from edgedec.apps.tuning.report import Choice, choose, rows_of, with_tuned
-from edgedec.apps.tuning.runs import PLAIN, REFERENCES
-from edgedec.apps.tuning.state import Measured, TuneState
-from edgedec.apps.tuning.sweep import Costs, Expected, around, candidates, expect, frontier
-from edgedec.apps.tuning.traces import Trace, predictions
+from edgedec.apps.tune import runs as tune_runs
+from edgedec.apps.tune.catch_up import CatchUpCost, measure_catch_up
+from edgedec.apps.tune.report import Choice, choose, rows_of, with_tuned
+from edgedec.apps.tune.runs import PLAIN, REFERENCES
+from edgedec.apps.tune.state import Measured, TuneState
+from edgedec.apps.tune.sweep import Costs, Expected, around, candidates, expect, frontier
+from edgedec.apps.tune.traces import Trace, predictions
 from edgedec.models.bundle_files import FileEntry, file_sha256
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import TUNED_KEY, read_manifest

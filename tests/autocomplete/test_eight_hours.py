@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edgedec.apps.benchmarks.keystrokes import MEAN_S
+from edgedec.apps.bench.keystrokes import MEAN_S
 from edgedec.autocomplete import AutocompleteConfig, Autocompleter, Document, LearnedOffers
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.ngrams.ngram_store import NgramStore

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from family_parity import SIZES, FamilyParity, Logits, Tensors, transformers
 
-from edgedec.apps import inspect_bundle
-from edgedec.apps.terminal import bytes_text
+from edgedec.apps import inspect as inspect_bundle
+from edgedec.apps.console.terminal import bytes_text
 from edgedec.models.config import LayerConfig, ModelConfig
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.families import find_family

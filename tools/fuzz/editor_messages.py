@@ -22,8 +22,8 @@ from typing import Any
 from pieces import run_tries
 from tiny import make_bundle
 
-from edgedec.apps.language_server.server import EdgedecServer
-from edgedec.apps.language_server.settings import ServerSettings
+from edgedec.apps.lsp.server import EdgedecServer
+from edgedec.apps.lsp.settings import ServerSettings
 
 LONGEST_S = 60
 INTERNAL_ERROR = -32603

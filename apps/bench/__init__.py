@@ -1,0 +1,1 @@
+"""`edgedec bench`: passes and whole prompts measured in turn, and reported."""

@@ -1,0 +1,281 @@
+"""`edgedec bench`: how fast a bundle runs here, against the machine's limits and other runtimes."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from edgedec.apps.bench.jobs import PassJob, Test, limit_jobs, make_tests
+from edgedec.apps.bench.output import (
+    Output,
+    Printing,
+    find_plotter,
+    parse_counts,
+    refusal,
+)
+from edgedec.apps.bench.prompts import PromptOptions, bench_prompts
+from edgedec.apps.bench.report import Outcome, make_document, render
+from edgedec.apps.bench.ttft import TtftOptions, bench_ttft
+from edgedec.apps.bench.typing import TypingOptions, bench_typing
+from edgedec.apps.bench.work import read_work
+from edgedec.apps.console.progress import ProgressBars, count_amount
+from edgedec.apps.console.terminal import note, write_out
+from edgedec.apps.measuring.energy import find_meter
+from edgedec.apps.measuring.loop import Job, Plan, measure
+from edgedec.apps.options import common as options
+from edgedec.apps.options.groups import takes_groups
+from edgedec.apps.peers import EDGEDEC
+from edgedec.apps.peers.client import PeerError, Worker
+from edgedec.apps.peers.rivals import PeerOptions, Rivals, only_keeping, only_plain
+from edgedec.models.errors import ConfigError, EdgedecError
+from edgedec.models.manifest import BundleManifest, read_manifest
+from edgedec.runtime.cores.machine import physical_cores
+
+_SETTLE_S = 0.1
+"""ONNX Runtime's threads, as others use them, spin for 80 ms after their last work."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassOptions:
+    """Options that name the passes to measure."""
+
+    prompt_tokens: Annotated[
+        str | None,
+        typer.Option(
+            "--prompt-tokens",
+            "-p",
+            metavar="N,..",
+            help="Lengths of prefill; 0: none; 512 by default.",
+        ),
+    ] = None
+    new_tokens: Annotated[
+        str | None,
+        typer.Option(
+            "--new-tokens",
+            "-n",
+            metavar="N,..",
+            help="Tokens to decode; 0: none; 128 by default.",
+        ),
+    ] = None
+    rows: Annotated[
+        str | None,
+        typer.Option(
+            "--rows",
+            "-m",
+            metavar="N,..",
+            help="Rows of verify passes; 0: none; 1,2,4,8,16 by default.",
+        ),
+    ] = None
+    depth: Annotated[
+        str | None,
+        typer.Option(
+            "--depth", "-d", metavar="N,..", help="Tokens in the KV cache before; 0 by default."
+        ),
+    ] = None
+
+    def tests(self) -> list[Test]:
+        """Returns what they name; ConfigError if that is nothing."""
+        tests = make_tests(
+            parse_counts(self.prompt_tokens, "512", "--prompt-tokens"),
+            parse_counts(self.new_tokens, "128", "--new-tokens"),
+            parse_counts(self.rows, "1,2,4,8,16", "--rows"),
+            parse_counts(self.depth, "0", "--depth"),
+        )
+        if not tests:
+            raise ConfigError("nothing to measure: -p, -n and -m are all 0")
+        return tests
+
+
+_Options = PassOptions | PromptOptions | TtftOptions | TypingOptions
+
+
+@takes_groups
+def bench(
+    bundle: options.Bundle,
+    *,
+    passes: PassOptions,
+    prompts: PromptOptions,
+    first: TtftOptions,
+    keys: TypingOptions,
+    threads: Annotated[
+        int | None,
+        typer.Option("--threads", "-t", min=1, help="CPU threads; all physical cores by default."),
+    ] = None,
+    provider: options.Provider = None,
+    device: options.Device = None,
+    repetitions: Annotated[
+        int | None,
+        typer.Option(
+            "--repetitions",
+            "-r",
+            min=1,
+            help="Times everything is measured; 5 by default, 3 with --prompts.",
+        ),
+    ] = None,
+    output: Annotated[
+        Output, typer.Option("--output", "-o", help="Table, document, or one record per row.")
+    ] = Output.MD,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.png", help="Draw the results (extra `plots`)."),
+    ] = None,
+    peers: PeerOptions,
+    allow_noise: Annotated[
+        bool, typer.Option("--allow-noise", help="Print disturbed results, too, and mark them.")
+    ] = False,
+    debug: options.Debug = False,
+) -> None:
+    """Measure prefill (pp), decode (tg) and verify passes, and what bounds them.
+
+    With --prompts: what decoding methods gain on real prompts. With --ttft: when first tokens come,
+    provisional ones and exact ones. With --typing: what a key costs while somebody types, and how
+    many keys suggestions save. Everything is measured in turn, over and over, so that ratios hold
+    on a busy machine. Results disturbed beyond a stated bound are refused (exit code 1).
+
+    Examples:
+
+      edgedec bench smollm2.edgedec
+
+      edgedec bench smollm2.edgedec -p 512 -n 128 -d 0,4096 -t 2 -o json
+
+      edgedec bench smollm2.edgedec --against llama.cpp --model SmolLM2.gguf --plot speed.png
+
+      edgedec bench smollm2.edgedec --prompts prompts.jsonl --methods plain,auto,lookup
+
+      edgedec bench smollm2.edgedec --ttft 512,2048 --text book.txt
+
+      edgedec bench smollm2.edgedec --typing notes.txt --typing-methods plain,auto
+
+      edgedec bench smollm2.edgedec --typing notes.txt --against llama.cpp --model SmolLM2.gguf
+    """
+    is_with_prompts = bool(prompts.prompts)
+    _check_options(passes, prompts, first, keys)
+    n_repetitions = repetitions or (3 if is_with_prompts else 5)
+    plan = Plan(
+        repetitions=n_repetitions,
+        n_threads=threads or physical_cores(),
+        provider=provider,
+        device=device,
+        extra_repetitions=0 if allow_noise else n_repetitions,
+        settle_s=_SETTLE_S,
+    )
+    printing = Printing(output, plot, allow_noise)
+    if keys.typing is not None:
+        bench_typing(bundle, keys, plan, only_keeping(peers.rivals()), printing)
+    elif first.ttft is not None:
+        bench_ttft(bundle, first, plan, printing)
+    elif is_with_prompts:
+        bench_prompts(bundle, prompts, plan, peers.rivals(), printing)
+    else:
+        bench_passes(bundle, passes, plan, only_plain(peers.rivals()), printing)
+
+
+def _check_options(
+    passes: PassOptions, prompts: PromptOptions, first: TtftOptions, keys: TypingOptions
+) -> None:
+    """Raises a ConfigError if an option was given that another measurement has."""
+    asked = {
+        "typing": keys.typing is not None,
+        "ttft": first.ttft is not None,
+        "prompts": bool(prompts.prompts),
+    }
+    chosen = next((name for name, is_asked in asked.items() if is_asked), None)
+    groups: dict[str | None, _Options] = {
+        "typing": keys,
+        "ttft": first,
+        "prompts": prompts,
+        None: passes,
+    }
+    needs = {"typing": "--typing FILE", "ttft": "--ttft N,..", "prompts": "--prompts FILE.jsonl"}
+    for name, group in groups.items():
+        if name != chosen:
+            alone = f"goes without --{chosen}"
+            _check_unused(group, alone if chosen is not None else f"needs {needs[str(name)]}")
+
+
+def _check_unused(unused: _Options, reason: str) -> None:
+    for option in fields(unused):
+        if getattr(unused, option.name) != option.default:
+            raise ConfigError(f"--{option.name.replace('_', '-')} {reason}")
+
+
+def bench_passes(
+    bundle: Path, passes: PassOptions, plan: Plan, rivals: Rivals, printing: Printing
+) -> None:
+    """Measures passes and prints what was found."""
+    tests = passes.tests()
+    draw = find_plotter("bench.plot", printing.plot)
+    manifest = read_manifest(bundle)
+    outcome = run_bench(bundle, manifest, tests, plan, rivals)
+    if outcome.measurement.noisy() and not printing.allow_noise:
+        raise EdgedecError(refusal(outcome.measurement))
+    document = make_document(outcome)
+    write_out(render(document, printing.output.value))
+    if draw is not None and printing.plot is not None:
+        draw(document, printing.plot, read_work(manifest.target))
+        note(f"drew {printing.plot}")
+
+
+def run_bench(
+    bundle: Path, manifest: BundleManifest, tests: list[Test], plan: Plan, rivals: Rivals
+) -> Outcome:
+    """Returns what was measured, of edgedec and of every peer that could be started."""
+    entry = manifest.target
+    context = max(test.n_positions for test in tests)
+    if context > entry.context:
+        raise ConfigError(
+            f"the tests need {context} positions, the bundle was exported for {entry.context}: "
+            "measure less, or export with a larger --context"
+        )
+    ids = np.random.default_rng(0).integers(0, entry.config.vocab_size, context + 1)
+    spec = {"threads": plan.n_threads, "context": context, "ids": [int(i) for i in ids]}
+    missing: dict[str, str] = {}
+    meter = find_meter()
+    with ExitStack() as stack, ProgressBars(count_amount) as bars:
+        if meter is not None:
+            stack.callback(meter.close)
+        bars.report("load", 0, 1 + len(rivals.modes))
+        own_spec = {
+            **spec, "path": str(bundle), "provider": plan.provider, "device": plan.device,
+        }  # fmt: skip
+        own = stack.enter_context(Worker(EDGEDEC, sys.executable, own_spec))
+        workers = [own]
+        for i, runtime in enumerate(rivals.runtimes):
+            bars.report("load", 1 + i, 1 + len(rivals.modes))
+            workers += map(stack.enter_context, rivals.start(runtime, spec, missing))
+        jobs: list[Job] = [*limit_jobs(plan.n_threads)]
+        jobs += [PassJob(worker, test, meter) for test in tests for worker in workers]
+        measurement = measure(jobs, plan, on_progress=bars.report)
+        loaded = {worker.runtime.name: _loaded(worker, bundle, rivals) for worker in workers}
+        missing |= {w.runtime.name: w.error for w in workers if w.error is not None}
+    return Outcome(
+        bundle=bundle,
+        manifest=manifest,
+        tests=tests,
+        plan=plan,
+        measurement=measurement,
+        loaded=loaded,
+        missing=missing,
+        energy_by=meter.name if meter is not None else None,
+    )
+
+
+def _loaded(worker: Worker, bundle: Path, rivals: Rivals) -> dict[str, Any]:
+    """Returns what a runtime loaded and what that took."""
+    is_own = worker.runtime is EDGEDEC
+    peak: float | None = None
+    with suppress(PeerError):
+        peak = worker.ask({"op": "memory"})["peak_rss_mb"]
+    return {
+        "model": str(bundle) if is_own else rivals.model(worker.runtime.name),
+        **worker.facts,
+        "load_ms": worker.load_ms,
+        "first_token_ms": worker.first_token_ms,
+        "peak_rss_mb": peak,
+    }

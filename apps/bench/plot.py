@@ -1,0 +1,136 @@
+"""Draws a run of `edgedec bench`: how near the machine's limits, and what more rows cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backend_bases import FigureCanvasBase
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from edgedec.apps.bench.jobs import MULTIPLY, READ, Test
+from edgedec.apps.bench.work import Work, bound
+
+_COLOURS = ("#1f5fbf", "#d1495b", "#e09f3e", "#3c8d5a", "#7a5195")
+_LIMIT_COLOUR = "#555555"
+PICTURES = sorted(FigureCanvasBase.get_supported_filetypes())
+"""Endings of the files that can be drawn."""
+
+_LABEL_OFFSETS = [(6, 6), (6, -13), (6, 17), (6, -24), (-36, 6), (-36, -13), (6, 28), (6, -35)]
+"""Where a label may be, from its point; the first is the best. Units: points."""
+
+
+def draw(document: dict[str, Any], path: Path, work: Work | None) -> None:
+    """Writes the picture: roofline on the left, cost of a verify pass on the right."""
+    matplotlib.use("Agg")
+    figure = Figure(figsize=(11, 4.8), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    _draw_roofline(left, document, work)
+    _draw_costs(right, document, work)
+    figure.suptitle(
+        f"{document['model']} on {document['device']['model']}, {document['threads']} threads, "
+        f"{document['limits']['isa']}"
+    )
+    figure.draw_without_rendering()  # now places are final, and labels can keep clear of others
+    label_points(left, _points(document, work))
+    figure.savefig(path, dpi=150)
+
+
+def label_points(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
+    """Writes the name of each point beside it, where no other name is yet."""
+    taken = [text.get_window_extent() for text in axes.texts]
+    for x, y, name in points:
+        for offset in _LABEL_OFFSETS:
+            label = axes.annotate(
+                name, (x, y), xytext=offset, textcoords="offset points", fontsize=8
+            )
+            place = label.get_window_extent()
+            if not place.count_overlaps(taken):
+                break
+            label.remove()
+        else:
+            label = axes.annotate(name, (x, y), fontsize=8)
+        taken.append(label.get_window_extent())
+
+
+def _draw_roofline(axes: Axes, document: dict[str, Any], work: Work | None) -> None:
+    read_gb_s, int8_gmac_s = document["limits"][READ], document["limits"][MULTIPLY]
+    points = _points(document, work)
+    knee = int8_gmac_s / read_gb_s
+    x = np.geomspace(min(1.0, *(p[0] for p in points), knee) / 2, 4 * max(knee, *_xs(points)), 200)
+    axes.loglog(x, np.minimum(x * read_gb_s, int8_gmac_s), color=_LIMIT_COLOUR, lw=2)
+    axes.annotate(
+        f"read {read_gb_s:.0f} GB/s",
+        (knee / 4, knee / 4 * read_gb_s),
+        xytext=(-8, 4),
+        textcoords="offset points",
+        color=_LIMIT_COLOUR,
+        ha="right",
+    )
+    axes.text(
+        x[-1], 1.12 * int8_gmac_s, f"int8 {int8_gmac_s:.0f} GMAC/s", color=_LIMIT_COLOUR, ha="right"
+    )
+    for intensity, gmac_s, _ in points:
+        axes.plot(intensity, gmac_s, "o", color=_COLOURS[0], ms=6)
+    axes.set(
+        title="Roofline: edgedec",
+        xlabel="multiply-accumulates per byte of weights read",
+        ylabel="GMAC/s",
+        ylim=(min([x[0] * read_gb_s, *(p[1] for p in points)]) / 2, 2.2 * int8_gmac_s),
+    )
+    _plain_ticks(axes)
+    axes.grid(visible=True, which="major", alpha=0.3)
+
+
+def _points(document: dict[str, Any], work: Work | None) -> list[tuple[float, float, str]]:
+    """Returns intensity, GMAC/s and name of every row of edgedec's whose work is known."""
+    points = []
+    for row in document["rows"]:
+        if work is None or row["runtime"] != "edgedec":
+            continue
+        n_bytes, macs = work.of(Test(row["kind"], row["n"], row["depth"]))
+        points.append((macs / n_bytes, 1e-6 * macs / row["ms"]["median"], row["test"]))
+    return points
+
+
+def _xs(points: list[tuple[float, float, str]]) -> list[float]:
+    return [1.0, *(intensity for intensity, _, _ in points)]
+
+
+def _draw_costs(axes: Axes, document: dict[str, Any], work: Work | None) -> None:
+    rows = [row for row in document["rows"] if row["ratio"] is not None]
+    curves: dict[tuple[str, int], list[tuple[int, float]]] = {}
+    for row in rows:
+        curves.setdefault((row["runtime"], row["depth"]), []).append((row["m"], row["ratio"]))
+    for i, ((runtime, depth), curve) in enumerate(curves.items()):
+        label = runtime + (f" @ d{depth}" if depth else "")
+        m, ratios = zip(*sorted(curve), strict=True)
+        axes.plot(m, ratios, "o-", color=_COLOURS[i % len(_COLOURS)], label=label)
+    ms = sorted({row["m"] for row in rows})
+    if work is not None and ms:
+        limits = document["limits"]
+        least = [bound(work, Test("verify", m), limits[READ], limits[MULTIPLY]) for m in ms]
+        axes.plot(
+            ms,
+            [one.seconds / least[0].seconds for one in least],
+            "--",
+            color=_LIMIT_COLOUR,
+            label="the machine's limit",
+        )
+    axes.set(title="Cost of a verify pass", xlabel="rows m", ylabel="time, in passes of one row")
+    axes.set_ylim(bottom=0)
+    if ms:
+        axes.set_xticks(ms)
+        axes.legend(frameon=False)
+    axes.grid(visible=True, alpha=0.3)
+
+
+def _plain_ticks(axes: Axes) -> None:
+    """Writes powers of ten as plain numbers."""
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

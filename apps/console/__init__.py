@@ -1,0 +1,1 @@
+"""The terminal: standard streams, colours, progress, signals."""

@@ -1,0 +1,43 @@
+"""Consoles for tables, colours and bars. Importing them delays a first token: only who draws does.
+
+Both look up sys.stdout and sys.stderr at each use, so they follow redirections. What models and
+bundles say of themselves cannot steer a terminal.
+"""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from edgedec.apps.console.terminal import output_error, visible
+
+
+class _Console(Console):
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control or not self.is_terminal:
+                yield segment
+            else:
+                yield Segment(visible(segment.text), segment.style)
+
+
+class _Output(_Console):
+    def print(self, *objects: Any, **options: Any) -> None:
+        try:
+            super().print(*objects, **options)
+        except OSError as error:
+            raise output_error(error) from None
+
+
+class _Remarks(_Console):
+    def print(self, *objects: Any, **options: Any) -> None:
+        with suppress(OSError):
+            super().print(*objects, **options)
+
+
+out = _Output(highlight=False)
+err = _Remarks(stderr=True, highlight=False)

@@ -1,0 +1,1 @@
+"""`edgedec desktop`: an editor's window around `edgedec.widgets`."""

@@ -1,0 +1,105 @@
+"""`edgedec desktop`: a window to write in, with suggestions from a model on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edgedec.apps.options import common as options
+from edgedec.models.errors import ConfigError
+from edgedec.models.installation import install_command
+from edgedec.models.manifest import MANIFEST_NAME
+
+
+def desktop(
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[BUNDLE] [FILES]...",
+            help="The bundle, or name of a model, that is used from now on; files to be opened.",
+        ),
+    ] = None,
+    *,
+    threads: options.Threads = None,
+    context: options.Context = None,
+    max_cpu: options.MaxCpu = None,
+    debug: options.Debug = False,
+) -> None:
+    """Open a window to write in, with suggestions at the cursor.
+
+    Tab takes a suggestion, Ctrl+Right a word of it, Esc none, Alt+] shows the next alternative.
+    Which model, and everything else, can be set in the window, which remembers it.
+
+    Examples:
+
+      edgedec desktop
+
+      edgedec desktop code.edgedec
+
+      edgedec desktop code.edgedec main.py notes.md --threads 2 --max-cpu 10%
+    """
+    with _needs_desktop_extra():
+        from edgedec.apps.desktop.display import DisplayCheck
+
+        check = DisplayCheck()
+        from edgedec.apps.desktop.program import run_editor
+        from edgedec.apps.desktop.settings import EditorSettings, SettingsFile
+        from edgedec.apps.typing.memory import share_of
+    check.end()
+    bundle, files = _told_apart(paths or [])
+    settings, kept_in, remark = EditorSettings(), SettingsFile(), ""
+    try:
+        settings = kept_in.read()
+        if bundle:
+            settings = replace(settings, bundle=bundle)
+            kept_in.write(settings)
+    except ConfigError as error:
+        remark = str(error)
+    settings = replace(
+        settings,
+        bundle=bundle or settings.bundle,
+        threads=threads or settings.threads,
+        context=context or settings.context,
+    )
+    if max_cpu is not None:
+        typing = replace(settings.typing, max_idle_cpu=share_of(max_cpu))
+        settings = replace(settings, typing=typing)
+    raise typer.Exit(run_editor(settings, kept_in, files, remark))
+
+
+def _told_apart(paths: list[str]) -> tuple[str, list[Path]]:
+    """Returns the bundle among the arguments, if the first is one, and the files."""
+    if not paths:
+        return "", []
+    first = Path(paths[0])
+    is_bundle = first.suffix == ".edgedec" or (first / MANIFEST_NAME).is_file()
+    is_name = not first.exists() and first.suffix == "" and _is_model(paths[0])
+    if is_bundle or is_name:
+        return (str(first.absolute()) if first.exists() else paths[0]), list(map(Path, paths[1:]))
+    return "", list(map(Path, paths))
+
+
+def _is_model(name: str) -> bool:
+    from edgedec.apps.model_names import open_library
+
+    library = open_library()
+    return library.bundle(name).is_dir() or library.source(name) is not None
+
+
+@contextmanager
+def _needs_desktop_extra() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").startswith("edgedec"):
+            raise
+        if (error.name and error.name.startswith("PySide6")) or error.name == "shiboken6":
+            reason = f"desktop needs PySide6: {install_command('desktop')}"
+        else:
+            reason = f"desktop cannot use PySide6: {error}; install that library of the system"
+        raise ConfigError(reason) from error

@@ -1,0 +1,246 @@
+"""A program of its own that has the model, so that the window waits for nothing that a model does.
+
+python -m edgedec.apps.desktop.model_worker
+
+It reads a JSON object a line, {"do": name} with what that needs: `Worker` has a method for each
+name. What happens it writes likewise, {"tell": name}, for `ServedModel`. It ends with its standard
+input, so that a window that crashes does not leave it behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import IO, Any
+
+from edgedec.apps.model_names import find_bundle
+from edgedec.apps.typing.bundle_stamp import stamp_of
+from edgedec.apps.typing.memory import TypingMemory
+from edgedec.autocomplete import AutocompleteConfig, Autocompleter, Document, LearnedOffers, Offer
+from edgedec.models.errors import EdgedecError, SessionError
+from edgedec.runtime.engine import Engine
+from edgedec.runtime.opening.load import load
+from edgedec.runtime.opening.options import EngineOptions
+
+_NICENESS = 5
+"""Of the model's threads; the window's is 0."""
+
+_COUNTS_S = 1.0
+"""How often it is told what was done."""
+
+Tell = Callable[..., None]
+"""Called in any thread with the name of what happened, and with what belongs to it."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """What an engine is loaded from, and how."""
+
+    bundle: str
+    threads: int | None
+    context: int | None
+    memory: TypingMemory
+
+
+@dataclass(frozen=True)
+class _Served:
+    """An autocompleter, and what it stands on."""
+
+    engine: Engine
+    source: Source
+    learned: LearnedOffers | None
+    completer: Autocompleter
+
+
+class Worker:
+    """Has autocompleters by their numbers: the one that serves, and the one before until let go.
+
+    Loading and closing happen in a thread of their own; what there is serves meanwhile.
+    """
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self._served: dict[int, _Served] = {}
+        self._newest: _Served | None = None
+        self._n_made = 0
+        self._n_wanted = 0
+        self._is_ended = False
+        self._changing = threading.Lock()  # of what is served; not held while a bundle is loaded
+        self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        for target in (self._do_work, self._tell_counts):
+            threading.Thread(target=target, daemon=True).start()
+
+    def follow(self, source: dict[str, Any], typing: dict[str, Any], is_anew: bool) -> None:
+        """Serves as settings say from some time on; ``is_anew``: even if the bundle is the same."""
+        self._n_wanted += 1
+        wanted = Source(**{**source, "memory": TypingMemory(**source["memory"])})
+        config = AutocompleteConfig(**typing)
+        self._work.put(partial(self._follow, self._n_wanted, wanted, config, is_anew))
+
+    def update(self, number: int, document: dict[str, Any]) -> None:
+        """A document changed, or its cursor moved."""
+        try:
+            self._served[number].completer.update(Document(**document))
+        except SessionError as error:
+            self._tell("ended", number=number, reason=str(error))
+
+    def alternatives(self, number: int, asked: int) -> None:
+        """Looks for alternatives at the place of the latest update; ``asked`` tells it apart."""
+
+        def answer(done: Future[list[Offer]]) -> None:
+            if not done.cancelled():
+                offers = [asdict(offer) for offer in done.result()]
+                self._tell("alternatives", number=number, asked=asked, offers=offers)
+
+        with suppress(SessionError):  # the next update tells
+            self._served[number].completer.alternatives().add_done_callback(answer)
+
+    def pause(self, number: int) -> None:
+        """Computes nothing until the next update."""
+        self._served[number].completer.pause()
+
+    def see(self, number: int, document: dict[str, Any]) -> None:
+        """Takes note of another open document."""
+        self._served[number].completer.see(Document(**document))
+
+    def forget(self, number: int, name: str) -> None:
+        """A document was closed."""
+        self._served[number].completer.forget(name)
+
+    def release(self, number: int) -> None:
+        """Nobody asks an autocompleter any more."""
+        self._work.put(partial(self._release, number))
+
+    def end(self) -> None:
+        """Ends what is being computed and keeps what is to be kept; what is loaded is let go."""
+        with self._changing:
+            self._is_ended = True
+            newest, self._newest = self._newest, None
+            if newest is not None and not self._is_needed(newest.engine):  # released before
+                self._let_go(newest)
+        for number in list(self._served):
+            self._release(number)
+
+    def _do_work(self) -> None:
+        while True:
+            try:
+                self._work.get()()
+            except EdgedecError as error:
+                self._tell("failed", reason=str(error))
+            except Exception as error:
+                self._tell("failed", reason=f"unexpected {type(error).__name__}: {error}")
+
+    def _follow(self, wanted: int, source: Source, typing: AutocompleteConfig, anew: bool) -> None:
+        if wanted != self._n_wanted:
+            return  # there are newer ones
+        newest, folder = self._newest, find_bundle(source.bundle)
+        stamp = stamp_of(folder)
+        if newest is None or source != newest.source or anew:
+            self._tell("loading", bundle=source.bundle)
+            learned, engine = source.memory.learned(), self._load(source)
+        else:
+            learned, engine = newest.learned, newest.engine
+        number = self._n_made + 1
+        try:
+            completer = Autocompleter(engine, typing, partial(self._offer, number), learned)
+        except EdgedecError:
+            if newest is None or engine is not newest.engine:
+                engine.close()
+            raise
+        with self._changing:
+            if self._is_ended:
+                return
+            self._n_made, self._newest = number, _Served(engine, source, learned, completer)
+            self._served[number] = self._newest
+        about = {"bundle": source.bundle, "folder": str(folder), "stamp": stamp}
+        self._tell("serving", number=number, reach=completer.reach, **about)
+
+    def _load(self, source: Source) -> Engine:
+        bundle = find_bundle(source.bundle)
+        usual = EngineOptions(threads=source.threads, context=source.context)
+        engine = load(bundle, source.memory.options(bundle, usual))
+        self._try(partial(source.memory.recall, engine, bundle))
+        return engine
+
+    def _release(self, number: int) -> None:
+        with self._changing:
+            served = self._served.pop(number, None)
+            if served is None:
+                return
+            served.completer.close()
+            if not self._is_needed(served.engine):
+                self._let_go(served)
+
+    def _is_needed(self, engine: Engine) -> bool:
+        """Returns whether an engine serves, or is what the next autocompleter would stand on."""
+        served = [*self._served.values(), *([self._newest] if self._newest else [])]
+        return any(engine is one.engine for one in served)
+
+    def _let_go(self, served: _Served) -> None:
+        """Writes down what an engine has read, if that is wanted, and closes it."""
+        memory, prompts = served.source.memory, served.completer.prompts
+        self._try(lambda: memory.keep(served.engine, find_bundle(served.source.bundle), prompts))
+        served.engine.close()
+
+    def _try(self, action: Callable[[], None]) -> None:
+        """Does something that may fail with no more than a remark."""
+        try:
+            action()
+        except EdgedecError as error:
+            self._tell("failed", reason=str(error))
+
+    def _offer(self, number: int, offer: Offer | None) -> None:
+        if offer is not None:
+            self._tell("offer", number=number, offer=asdict(offer))
+
+    def _tell_counts(self) -> None:
+        while True:
+            time.sleep(_COUNTS_S)
+            if (newest := self._newest) is not None:
+                counts = newest.completer.counts
+                done = {"n_drafted": counts.n_drafted, "n_accepted": counts.n_accepted}
+                origins = dict(counts.origins)
+                self._tell("counts", cpu_s=time.process_time(), origins=origins, **done)
+
+
+def serve(lines: IO[str], out: IO[str]) -> None:
+    """Does what the lines say until they end."""
+    writing = threading.Lock()
+
+    def tell(name: str, /, **what: object) -> None:
+        line = json.dumps({"tell": name, **what}) + "\n"
+        with writing, suppress(OSError):  # the window is gone: the end of the lines is near
+            out.write(line)
+            out.flush()
+
+    worker = Worker(tell)
+    for line in lines:
+        asked = json.loads(line)
+        getattr(worker, asked.pop("do"))(**asked)
+    worker.end()
+
+
+def main() -> None:
+    """Serves standard input and output; returns never."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # a terminal sends them to the window as well
+        signal.signal(number, signal.SIG_IGN)
+    if hasattr(os, "nice"):
+        os.nice(_NICENESS)
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # whatever a library prints is no message
+    serve(sys.stdin, out)
+    os._exit(0)  # a bundle may still be loading, for which nobody waits
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""What the editor remembers between two starts, validated."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from edgedec.apps.typing.memory import TypingMemory
+from edgedec.apps.typing.options import TYPING_NAMES, typing_config
+from edgedec.autocomplete import AutocompleteConfig
+from edgedec.models.errors import ConfigError
+from edgedec.models.fields import Fields
+from edgedec.models.whole_files import replace_text
+from edgedec.widgets import Trigger
+
+THEMES = ("light", "dark")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EditorSettings:
+    """What the editor remembers between two starts.
+
+    bundle: a path, or the name of a model. threads: None: one for each core. context: most tokens;
+    None: the bundle's. trigger, delay_ms: when something is asked for. has_colours: ghost text has
+    a colour for each drafter. font_size: Units: points. learns, keeps_session: what is kept in the
+    platform's folder for state; see `TypingMemory`. spelling: the language of the dictionary that
+    prose is held against; empty: none. typing: how suggestions are made.
+    """
+
+    bundle: str = ""
+    threads: int | None = None
+    context: int | None = 4096
+    trigger: Trigger = Trigger.TYPING
+    delay_ms: int = 0
+    has_colours: bool = False
+    theme: str = "light"
+    font_size: int = 12
+    learns: bool = False
+    keeps_session: bool = False
+    spelling: str = "en"
+    typing: AutocompleteConfig = field(default_factory=AutocompleteConfig)
+
+    @classmethod
+    def parse(cls, given: object, origin: str) -> EditorSettings:
+        """Returns the settings in a table; what it lacks is as usual.
+
+        Raises:
+            ConfigError: A name is unknown, or a value makes no sense.
+        """
+        read, usual = Fields(given, origin, ConfigError), cls()
+        read.only({one.name for one in fields(cls)})
+        typing = read.table("typing", {})
+        context = read.optional("context", lambda key: read.integer(key, least=1))
+        if "context" not in read.values:  # null says something: all that the bundle serves
+            context = usual.context
+        typing.only(TYPING_NAMES)
+        return cls(
+            bundle=read.text("bundle", usual.bundle),
+            threads=read.optional("threads", lambda key: read.integer(key, least=1)),
+            context=context,
+            trigger=Trigger(_choice(read, "trigger", tuple(Trigger), usual.trigger)),
+            delay_ms=read.integer("delay_ms", usual.delay_ms, least=0, most=10_000),
+            has_colours=read.flag("has_colours", usual.has_colours),
+            theme=_choice(read, "theme", THEMES, usual.theme),
+            font_size=read.integer("font_size", usual.font_size, least=6, most=72),
+            learns=read.flag("learns", usual.learns),
+            keeps_session=read.flag("keeps_session", usual.keeps_session),
+            spelling=read.text("spelling", usual.spelling),
+            typing=typing_config(typing, usual.typing),
+        )
+
+    @property
+    def memory(self) -> TypingMemory:
+        """What is kept between two starts besides the settings."""
+        folder = Path(platformdirs.user_state_dir("edgedec"))
+        return TypingMemory(
+            str(folder / "learned") if self.learns else "",
+            str(folder / "sessions") if self.keeps_session else "",
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the table that `parse` reads."""
+        return asdict(self)
+
+
+class SettingsFile:
+    """The settings in the folder that the platform has for them."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.path = (folder or Path(platformdirs.user_config_dir("edgedec"))) / "desktop.json"
+
+    def read(self) -> EditorSettings:
+        """Returns what is in the file; the usual settings where there is none.
+
+        Raises:
+            ConfigError: The file makes no sense.
+        """
+        try:
+            given = json.loads(self.path.read_bytes())
+        except FileNotFoundError:
+            return EditorSettings()
+        except (OSError, ValueError, RecursionError) as error:
+            raise ConfigError(f"cannot read {self.path}: {error}; remove it") from None
+        return EditorSettings.parse(given, str(self.path))
+
+    def write(self, settings: EditorSettings) -> None:
+        """Puts the settings into the file.
+
+        Raises:
+            ConfigError: It cannot be written.
+        """
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            replace_text(self.path, json.dumps(settings.to_dict(), indent=2))
+        except OSError as error:
+            raise ConfigError(f"cannot keep settings in {self.path}: {error.strerror}") from None
+
+
+def _choice(read: Fields, key: str, known: tuple[str, ...], usual: str) -> str:
+    value = read.text(key, usual)
+    if value not in known:
+        read.fail(key, value, f"one of {', '.join(known)}")
+    return value

@@ -1,1 +1,0 @@
-"""What `edgedec desktop` is made of: an editor's window around `edgedec.widgets`."""

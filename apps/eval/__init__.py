@@ -1,0 +1,1 @@
+"""`edgedec eval`: tasks, programs held at arm's length, samples, statistics."""

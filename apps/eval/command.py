@@ -1,0 +1,190 @@
+"""`edgedec eval`: how good a bundle's answers are, under one way to decode or several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from edgedec.apps.bench.output import find_plotter
+from edgedec.apps.bench.report import build_facts, device_facts
+from edgedec.apps.console.progress import ProgressBars, count_amount
+from edgedec.apps.console.terminal import note, print_json, write_out
+from edgedec.apps.eval.job import (
+    Job,
+    TaskName,
+    TaskOptions,
+    make_job,
+    make_settings,
+    make_work,
+)
+from edgedec.apps.eval.programs import check_programs_run
+from edgedec.apps.eval.report import check_comparable, make_document, render
+from edgedec.apps.eval.samples import SampleFile, Samples, read_samples
+from edgedec.apps.eval.walk import walk
+from edgedec.apps.model_names import named_bundle
+from edgedec.apps.options import common as options
+from edgedec.apps.options.groups import takes_groups
+from edgedec.apps.options.switching import APPROXIMATE, READS_ROUGHLY
+from edgedec.models.errors import ConfigError
+from edgedec.runtime.config.generation import PREDICTED
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultOptions:
+    """Options that say where results go."""
+
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE.jsonl",
+            help="Keep every sample; those that are there already are not taken again.",
+        ),
+    ] = None
+    compare: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE.jsonl", help="Compare with the samples of a file; repeatable."),
+    ] = None
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.png", help="Draw quality against time (extra `plots`)."),
+    ] = None
+
+
+@takes_groups
+def evaluate(
+    bundle: Annotated[
+        Path | None,
+        typer.Argument(metavar="BUNDLE", help=options.BUNDLE_HELP, callback=named_bundle),
+    ] = None,
+    *,
+    what: TaskOptions,
+    loading: options.LoadOptions,
+    request: options.RequestOptions,
+    results: ResultOptions,
+    json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Measure the quality of answers, with intervals, and what they take.
+
+    Tasks: human_eval (pass@1), gsm8k (exact answer), infill (tests pass, exact match), perplexity
+    (of a text, in windows). Greedy unless sampling options say otherwise; the bundle's recommended
+    sampling is not used. At most 512 new tokens by default, 128 for infill. Other settings are
+    compared with the first over the same problems. --frontier says what switching between two
+    models, or leaving layers out, gives, and whether it beats lossless speculation. Ctrl-C keeps
+    what was done (exit code 130); with -o, the same command goes on from there.
+
+    Generated programs run in a process of their own, with limits on time, memory and output; where
+    the kernel can filter system calls (Linux on x86-64 and ARM64) they cannot write, start
+    processes, signal others or reach a network, elsewhere only Python's own checks say no. Not
+    contained: they may read the files you may read, and one that sets out to forge its own verdict
+    can.
+
+    Examples:
+
+      edgedec eval qwen.edgedec --task human_eval --data human_eval.jsonl --methods plain,auto
+
+      edgedec eval qwen.edgedec --task gsm8k --data gsm8k.jsonl --limit 50 -o samples.jsonl
+
+      edgedec eval pair.edgedec --task human_eval --data human_eval.jsonl \\
+        --frontier --settings "ead:threshold=0.5; ead:threshold=1" --plot frontier.png
+
+      edgedec eval qwen.edgedec --task perplexity --data text.txt --window 1024 --stride 512
+
+      edgedec eval --compare small.jsonl --compare large.jsonl --plot quality.png
+    """
+    draw = find_plotter("eval.plot", results.plot)
+    others = read_others(results.compare or [])
+    if bundle is None:
+        document, ended_by = compare_only(others, what)
+    else:
+        job = make_job(bundle, what, loading, request)
+        document, ended_by = run_job(job, results, others)
+    if any(row["n_samples"] for row in document["settings"]):
+        if json:
+            print_json(document)
+        else:
+            write_out(render(document))
+        if draw is not None and results.plot is not None:
+            draw(document, results.plot)
+            note(f"drew {results.plot}")
+    if ended_by is not None:
+        raise ended_by
+
+
+Outcome = tuple[dict[str, Any], BaseException | None]
+"""The document, and what ended the evaluation early, if anything did."""
+
+
+def run_job(job: Job, results: ResultOptions, others: Samples) -> Outcome:
+    """Returns what an evaluation found, complete or not."""
+    with ExitStack() as stack, ProgressBars(count_amount) as bars:
+        held_by: tuple[str, ...] = ()
+        work, how = make_work(job, stack)
+        if job.task in (TaskName.HUMAN_EVAL, TaskName.INFILL):
+            held_by = check_programs_run(job.limits)
+            if "system-call filter" not in held_by:
+                note(f"this kernel filters no system calls: programs are held by {held_by[-1]}")
+        own = make_settings(job, how)
+        prints = {setting.fingerprint for setting in own}
+        settings = [*own, *(s for key, s in others.settings.items() if key not in prints)]
+        check_comparable(settings)
+        file = SampleFile(results.output)
+        stack.callback(file.close)
+        file.begin(own)
+        if any(
+            one.switch is not None and not one.switch.is_lossless for one in job.requests.values()
+        ):
+            note(APPROXIMATE)
+        if any(one.prefill == PREDICTED for one in job.requests.values()):
+            note(READS_ROUGHLY)
+        ended_by = walk(work, own, file, bars.report)
+    held = Samples(
+        {**others.settings, **file.held.settings}, {**others.samples, **file.held.samples}
+    )
+    document = make_document(
+        settings,
+        held,
+        work.names,
+        {
+            "is_complete": ended_by is None,
+            "programs_held_by": list(held_by),
+            "device": device_facts(),
+            "build": build_facts(),
+        },
+        job.what.frontier,
+    )
+    return document, ended_by
+
+
+def read_others(paths: Sequence[Path]) -> Samples:
+    """Returns the settings and samples of files to compare with.
+
+    Raises:
+        ConfigError: A file is broken, or has no setting.
+    """
+    others = Samples()
+    for path in paths:
+        found = read_samples(path)
+        if not found.settings:
+            raise ConfigError(f"{path} holds no samples: make them with --output")
+        others.settings |= found.settings
+        others.samples |= found.samples
+    return others
+
+
+def compare_only(others: Samples, what: TaskOptions) -> Outcome:
+    """Returns what files of samples say, without any model."""
+    if not others.settings or replace(what, frontier=False) != TaskOptions():
+        raise typer.BadParameter(
+            "expected BUNDLE with --task and --data, or nothing but --compare FILE.jsonl and "
+            "--frontier"
+        )
+    settings = list(others.settings.values())
+    return make_document(settings, others, None, {"is_complete": True}, what.frontier), None

@@ -1,0 +1,91 @@
+r"""Task `gsm8k`: grade-school maths, judged by the final number.
+
+The model's number is the one after the last `####` of its answer; failing that, the one after its
+last `\boxed{`; failing that, its last number. Thousands commas, currency signs and a trailing full
+stop are no part of a number; two numbers are equal if their values are (18 is 18.00). The right
+number stands after `####` in the problem's answer.
+
+Source: arXiv:2110.14168; the question's wording is that of the Qwen2.5 model cards.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from decimal import Decimal
+
+from edgedec.apps.eval.tasks import Judgement, Problem, encode_question
+from edgedec.models.errors import ConfigError
+from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.engine import Engine
+
+_QUESTION = """\
+{question}
+Please reason step by step, and put your final answer within \\boxed{{}}."""
+_RAW = "Question: {question}\nAnswer:"
+_MARKS = ("####", r"\boxed{")
+_NEXT_QUESTION = "\nQuestion:"
+# A minus belongs to a number unless it takes something from what stands before it.
+_NUMBER = re.compile(
+    r"(?:(?<![\w)\]])-\s?)?[$€£]?\s?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<!\d)\.\d+"
+)
+
+
+class Gsm8k:
+    """is_chat: the question goes into the chat template."""
+
+    keys = ("question", "answer")
+
+    def __init__(self, is_chat: bool) -> None:
+        self._is_chat = is_chat
+
+    def encode(self, engine: Engine, problem: Problem) -> list[int]:
+        """Returns the token ids of a question; without a right answer it is a ConfigError."""
+        right_number(problem)
+        question = problem["question"].strip()
+        if self._is_chat:
+            return encode_question(engine, _QUESTION.format(question=question))
+        return engine.encode(_RAW.format(question=question))
+
+    def request(self, engine: Engine, problem: Problem, base: GenerationConfig) -> GenerationConfig:
+        """Returns ``base``, which without a chat template ends before the next question."""
+        return base if self._is_chat else replace(base, stop=(*base.stop, _NEXT_QUESTION))
+
+    def judge(self, problem: Problem, text: str) -> Judgement:
+        """Returns whether the final number of ``text`` is the right one."""
+        right, found = right_number(problem), final_number(text)
+        if found is None:
+            return Judgement({"exact": 0.0}, text, f"no number, expected {right}")
+        reason = None if found == right else f"got {found}, expected {right}"
+        return Judgement({"exact": float(found == right)}, text, reason)
+
+
+def right_number(problem: Problem) -> Decimal:
+    """Returns the number that a problem's answer ends with.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    _, mark, rest = problem["answer"].rpartition("####")
+    number = _last_number(rest) if mark else None
+    if number is None:
+        raise ConfigError(f"{problem.place}: no number after #### in answer")
+    return number
+
+
+def final_number(text: str) -> Decimal | None:
+    """Returns the number an answer ends with, None if it has none."""
+    for mark in _MARKS:
+        _, found, rest = text.rpartition(mark)
+        if found and (match := _NUMBER.search(rest)):
+            return _value(match[0])
+    return _last_number(text)
+
+
+def _last_number(text: str) -> Decimal | None:
+    numbers = _NUMBER.findall(text)
+    return _value(numbers[-1]) if numbers else None
+
+
+def _value(number: str) -> Decimal:
+    return Decimal(re.sub(r"[$€£,\s]", "", number))

@@ -1,0 +1,79 @@
+"""Task `human_eval`: functions to write, judged by their tests; pass@1 of one answer each.
+
+In a chat, an instruct model is asked for a whole Python script and its answer is begun for it, up
+to the opening of the code, so that the code is all there is to extract: it ends at the closing
+fence, or where the script begins to call or to test what it defined, for a wrong test of its own
+says nothing about the function. Without a template, the model continues the prompt, and its text
+ends where a function does: at the next definition, class, comment, condition or print that is not
+indented.
+
+Source: EvalPlus (evalplus/provider/utility.py, Apache-2.0) for the chat; Codex, arXiv:2107.03374,
+section 2.1 and appendix A, for the stop texts.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from edgedec.apps.eval.programs import Limits, run_program
+from edgedec.apps.eval.tasks import Judgement, Problem, encode_question
+from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.engine import Engine
+
+_QUESTION = """\
+Please provide a self-contained Python script that solves the following problem in a markdown code \
+block:
+```
+{prompt}
+```
+"""
+_ANSWER_START = """\
+Below is a Python script with a self-contained function that solves the problem and passes \
+corresponding tests:
+```python
+"""
+_AFTER_SCRIPT = (
+    "\n```", "\nif __name__", "\ndef main(", "\nprint(", "\nassert ", "\n# Test",
+)  # fmt: skip
+_AFTER_FUNCTION = ("\nclass ", "\ndef ", "\n#", "\nif ", "\nprint")
+
+
+class HumanEval:
+    """is_chat: the prompt goes into the chat template."""
+
+    keys = ("prompt", "test", "entry_point")
+
+    def __init__(self, is_chat: bool, limits: Limits) -> None:
+        self._is_chat = is_chat
+        self._limits = limits
+
+    def encode(self, engine: Engine, problem: Problem) -> list[int]:
+        """Returns the token ids of a problem, in a chat with the answer begun."""
+        if not self._is_chat:
+            return engine.encode(problem["prompt"])
+        question = _QUESTION.format(prompt=problem["prompt"].strip())
+        return encode_question(engine, question, _ANSWER_START)
+
+    def request(self, engine: Engine, problem: Problem, base: GenerationConfig) -> GenerationConfig:
+        """Returns ``base`` with the stop texts that end a function or a script."""
+        stop = _AFTER_SCRIPT if self._is_chat else _AFTER_FUNCTION
+        return replace(base, stop=(*base.stop, *stop))
+
+    def judge(self, problem: Problem, text: str) -> Judgement:
+        """Returns whether the problem's tests pass with the code in ``text``."""
+        verdict = run_program(self.program(problem, text), self._limits)
+        return Judgement({"passed": float(verdict.is_passed)}, text, verdict.reason)
+
+    def program(self, problem: Problem, text: str) -> str:
+        """Returns the program that fails unless the answer passes the problem's tests."""
+        name, prompt = problem["entry_point"], problem["prompt"]
+        definition = re.search(rf"^def\s+{re.escape(name)}\b", text, re.MULTILINE)
+        if self._is_chat and definition:
+            # What the prompt imports and defines first is there, too, though the answer may
+            # leave it out.
+            own = re.search(rf"^def\s+{re.escape(name)}\b", prompt, re.MULTILINE)
+            solution = prompt[: own.start() if own else 0] + text
+        else:
+            solution = prompt + text
+        return f"{solution}\n{problem['test']}\ncheck({name})\n"

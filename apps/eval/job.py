@@ -1,0 +1,388 @@
+"""What `edgedec eval` is asked to do, checked before any model runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from contextlib import ExitStack
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from edgedec import __version__
+from edgedec.apps.eval.frontier import DRAFT_ALONE, GRID, references_of
+from edgedec.apps.eval.gsm8k import Gsm8k
+from edgedec.apps.eval.human_eval import HumanEval
+from edgedec.apps.eval.infill import Infill
+from edgedec.apps.eval.perplexity import cut
+from edgedec.apps.eval.programs import Limits
+from edgedec.apps.eval.pruned import PrunedModel, check_prunable
+from edgedec.apps.eval.requests import PRUNED, make_requests, request_facts
+from edgedec.apps.eval.samples import Models, Setting
+from edgedec.apps.eval.tasks import Task, file_sha256, read_problems, read_text
+from edgedec.apps.eval.walk import Answers, Engines, Predictions, Work
+from edgedec.apps.options import common as options
+from edgedec.models.errors import ConfigError
+from edgedec.models.kv_maps import own_maps
+from edgedec.models.manifest import MANIFEST_NAME, TOKENIZER_NAME, BundleManifest, read_manifest
+from edgedec.runtime.backends import open_model, release_model
+from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.config.switching import ADADEC, SwitchConfig
+from edgedec.runtime.cores.affinity import Affinity
+from edgedec.runtime.cores.machine import physical_cores
+from edgedec.runtime.engine import Engine, LoadedModel
+from edgedec.runtime.methods.draft_source import DraftSource, find_draft
+from edgedec.runtime.methods.methods import AUTO, PLAIN
+from edgedec.runtime.opening.bundle_parts import prompt_encoder
+from edgedec.runtime.opening.devices import on_device
+from edgedec.runtime.opening.load import load
+from edgedec.runtime.opening.options import EngineOptions
+from edgedec.runtime.sessions.model import Model
+from edgedec.runtime.switching.pair import checked
+from edgedec.runtime.text.tokenizer import Tokenizer
+
+_DRAFT_ROOM = 32
+"""Positions beyond prompt and output, so that the last drafts fit."""
+
+
+class TaskName(StrEnum):
+    """What can be evaluated."""
+
+    HUMAN_EVAL = "human_eval"
+    GSM8K = "gsm8k"
+    INFILL = "infill"
+    PERPLEXITY = "perplexity"
+
+
+_MAX_NEW_TOKENS = {TaskName.HUMAN_EVAL: 512, TaskName.GSM8K: 512, TaskName.INFILL: 128}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskOptions:
+    """Options that say what is evaluated."""
+
+    task: Annotated[TaskName | None, typer.Option(help="What is evaluated.")] = None
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Problems, one JSON object a line; or a text."),
+    ] = None
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Only the first N problems or windows.")
+    ] = None
+    methods: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,..", help="Several methods, in turn on every problem."),
+    ] = None
+    switch: Annotated[
+        str | None,
+        typer.Option(
+            metavar="POLICY:..",
+            help="Let the draft model write part of it, such as ead:threshold=1.5,mode=repair.",
+        ),
+    ] = None
+    settings: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SETTING;..",
+            help="Several methods, settings of switching or of layers left out, in turn on every "
+            "problem; draft-alone is the draft model without the target model, predicted is plain "
+            "decoding after a prompt whose later layers are predicted, pruned the target model "
+            "without as many.",
+        ),
+    ] = None
+    frontier: Annotated[
+        bool,
+        typer.Option(
+            "--frontier",
+            help="Sweep settings of switching or of layers left out, those of --settings or else a "
+            "grid of switching, beside plain, auto and, with switching, draft-alone; say what they "
+            "give, and whether any is worth it.",
+        ),
+    ] = False
+    chat: Annotated[
+        bool | None,
+        typer.Option(
+            "--chat/--raw",
+            help="Ask in the chat template, or have the prompt continued; the template by default "
+            "if the bundle has one. For human_eval and gsm8k.",
+        ),
+    ] = None
+    program_seconds: Annotated[
+        float, typer.Option(min=0.1, help="Longest a generated program may run.")
+    ] = 10.0
+    window: Annotated[
+        int | None, typer.Option(min=2, help="Tokens of a window of perplexity; 512 by default.")
+    ] = None
+    stride: Annotated[
+        int | None, typer.Option(min=1, help="Tokens between windows; half of one by default.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """An evaluation, checked as far as that goes without a model."""
+
+    bundle: Path
+    manifest: BundleManifest
+    task: TaskName
+    data: Path
+    what: TaskOptions
+    loading: options.LoadOptions
+    requests: dict[str, GenerationConfig]
+
+    @property
+    def limits(self) -> Limits:
+        """Limits of generated programs."""
+        return Limits(seconds=self.what.program_seconds)
+
+    @property
+    def placed(self) -> Affinity:
+        """Where threads stay."""
+        given = self.loading.affinity
+        named = None if given is None else options.parse_affinity(given)
+        return Affinity.of(named, self.loading.threads)
+
+    @property
+    def threads(self) -> int:
+        """Threads of the kernels."""
+        return self.loading.threads or len(self.placed.processors) or physical_cores()
+
+    @property
+    def context(self) -> int:
+        """Most positions there can be."""
+        return self.loading.context or self.manifest.target.context
+
+    @property
+    def draft(self) -> Literal[True] | Path:
+        """Where the draft model is."""
+        return True if self.loading.draft is None else self.loading.draft
+
+    def source(self, context: int) -> DraftSource:
+        """Returns the draft model as one that may write.
+
+        Raises:
+            ConfigError: There is none, or it cannot take turns with the target model.
+        """
+        source = find_draft(self.bundle, self.manifest, self.draft, self.threads, context)
+        checked(source.pair if source is not None else None)
+        assert source is not None
+        return source
+
+    @property
+    def n_kept(self) -> int:
+        """Layers that compute a prompt when those behind them are predicted.
+
+        Raises:
+            ConfigError: The bundle has no maps that predict them, or its graph cannot be pruned.
+        """
+        maps = own_maps(self.manifest.auxiliary)
+        if maps is None:
+            raise ConfigError(
+                f"the setting {PRUNED} leaves out as many layers as KV maps predict, which this "
+                "bundle lacks: fit them with `edgedec train kv`"
+            )
+        check_prunable(self.manifest.target)
+        return maps.exit_layer
+
+    def open(self, models: Models, context: int | None) -> Engine:
+        """Returns an engine of the models, which keeps nothing of earlier prompts."""
+        if models is Models.DRAFT:
+            return self._open_draft(context or self.context)
+        if models is Models.PRUNED:
+            return self._open_pruned(context or self.context)
+        loading = EngineOptions(
+            threads=self.threads,
+            context=context,
+            draft=True if models is Models.OWN else self.draft,
+            prompt_cache_mb=0,
+            affinity=self.placed.processors or None,
+            provider=self.loading.provider,
+            device=self.loading.device,
+        )
+        return load(self.bundle, loading)
+
+    def _open_draft(self, context: int) -> Engine:
+        """Returns an engine whose one model is the draft model."""
+        source, chosen = self.source(context), (self.loading.provider, self.loading.device)
+        entry = on_device(source.entry, *chosen, must_run=False)
+        model = open_model(source.folder, entry, self.threads, self.placed)
+        return self._alone(model, source.context)
+
+    def _open_pruned(self, context: int) -> Engine:
+        """Returns an engine of the target model without the layers that KV maps predict."""
+        entry = self.manifest.target
+        graph = self.bundle / entry.graph
+        model = PrunedModel(graph, entry, self.n_kept, self.threads, self.placed)
+        return self._alone(model, context)
+
+    def _alone(self, model: Model, context: int) -> Engine:
+        """Returns an engine of one model."""
+        tokenizer = Tokenizer.load(self.bundle / TOKENIZER_NAME)
+        return Engine(
+            LoadedModel(
+                model=model,
+                context=context,
+                release=release_model,
+                tokenizer=tokenizer,
+                encoder=prompt_encoder(self.bundle, self.manifest, tokenizer),
+                stop_token_ids=self.manifest.stop_token_ids,
+            )
+        )
+
+
+def make_job(
+    bundle: Path,
+    what: TaskOptions,
+    loading: options.LoadOptions,
+    request: options.RequestOptions,
+) -> Job:
+    """Returns the evaluation that the options name; ConfigError if they name none."""
+    if what.task is None or what.data is None:
+        raise typer.BadParameter("expected --task and --data with BUNDLE")
+    chosen = _chosen(what, request)
+    is_text = what.task is TaskName.PERPLEXITY
+    if is_text and (chosen or what.frontier):
+        raise ConfigError("perplexity shows the model a text, so it goes without a method")
+    if (is_text or what.task is TaskName.INFILL) and what.chat is not None:
+        raise ConfigError(f"task {what.task} goes without --chat and --raw")
+    if not is_text and (what.window or what.stride):
+        raise ConfigError(f"--window and --stride are for perplexity, not for {what.task}")
+    base = GenerationConfig(max_new_tokens=_MAX_NEW_TOKENS.get(what.task, 1))
+    wanted = dataclasses.replace(request, method=None, layers=None).make_request(base)
+    manifest = read_manifest(bundle)
+    default = PLAIN if is_text else str(manifest.defaults.get("method", PLAIN))
+    swept = chosen or list(GRID)
+    texts = [*references_of(swept), *swept] if what.frontier else chosen or [default]
+    requests = make_requests(wanted, texts)
+    job = Job(bundle, manifest, what.task, what.data, what, loading, requests)
+    if PRUNED in requests:
+        _ = job.n_kept
+    if DRAFT_ALONE in requests or any(_is_pair(one.switch) for one in requests.values()):
+        job.source(job.context)
+    return job
+
+
+def _is_pair(switch: SwitchConfig | None) -> bool:
+    return switch is not None and switch.policy != ADADEC
+
+
+def _chosen(what: TaskOptions, request: options.RequestOptions) -> list[str]:
+    """Returns the settings that the options name, none where they leave it to the bundle."""
+    named = {
+        "--method": request.method and [request.method],
+        "--layers": request.layers and [request.layers],
+        "--methods": what.methods and what.methods.split(","),
+        "--switch": what.switch and [what.switch],
+        "--settings": what.settings and what.settings.split(";"),
+    }
+    given = {option: texts for option, texts in named.items() if texts}
+    if len(given) > 1:
+        raise ConfigError(
+            f"{' and '.join(given)} exclude each other: name all settings with --settings"
+        )
+    return [text.strip() for texts in given.values() for text in texts]
+
+
+def make_work(job: Job, stack: ExitStack) -> tuple[Work, str]:
+    """Returns the samples to take, and how the model meets the data, in words.
+
+    Raises:
+        ConfigError: The data is broken, or does not fit the model.
+    """
+    if job.task is TaskName.PERPLEXITY:
+        return _make_predictions(job, stack)
+    tasks: dict[TaskName, Task] = {
+        TaskName.HUMAN_EVAL: HumanEval(is_chat=True, limits=job.limits),
+        TaskName.GSM8K: Gsm8k(is_chat=True),
+        TaskName.INFILL: Infill(job.limits),
+    }
+    task = tasks[job.task]
+    problems = read_problems(job.data, task.keys, job.what.limit)
+    with job.open(Models.GIVEN, None) as engine:
+        is_chat = engine.has_chat_template if job.what.chat is None else job.what.chat
+        if job.task is TaskName.INFILL:
+            how = "infilling tokens"
+        else:
+            how = "chat template" if is_chat else "raw prompts"
+            if not is_chat:
+                task = _raw(job)
+        prompts = [task.encode(engine, problem) for problem in problems]
+    n_new = next(iter(job.requests.values())).max_new_tokens
+    longest = max(range(len(prompts)), key=lambda i: len(prompts[i]))
+    needed = len(prompts[longest]) + n_new
+    if needed > job.context:
+        raise ConfigError(
+            f"{problems[longest].place}: prompt and answer need {needed} positions, there are "
+            f"{job.context}: ask for fewer --max-new-tokens, or export with a larger --context"
+        )
+    context = min(job.context, needed + _DRAFT_ROOM)
+    engines = Engines(lambda models: job.open(models, context), stack)
+    return Answers(task, problems, prompts, engines), how
+
+
+def _raw(job: Job) -> Task:
+    if job.task is TaskName.GSM8K:
+        return Gsm8k(is_chat=False)
+    return HumanEval(is_chat=False, limits=job.limits)
+
+
+def _make_predictions(job: Job, stack: ExitStack) -> tuple[Work, str]:
+    text = read_text(job.data)
+    window = job.what.window or min(512, job.context)
+    stride = job.what.stride or window // 2
+    if window > job.context:
+        raise ConfigError(
+            f"--window is {window}, expected at most {job.context}, the context there is"
+        )
+    engines = Engines(lambda models: job.open(models, window), stack)
+    start = job.manifest.bos_token_id if job.manifest.add_bos else None
+    plain = Setting(PLAIN, GenerationConfig())
+    tokens = engines.of(plain).tokenizer.encode(text)
+    windows = list(cut(len(tokens), window, stride, start is not None))[: job.what.limit]
+    return Predictions(tokens, windows, start, engines), f"windows of {window}, {stride} apart"
+
+
+def make_settings(job: Job, how: str) -> list[Setting]:
+    """Returns the settings to evaluate, with all that their samples depend on."""
+    return [_make_setting(job, label, how) for label in job.requests]
+
+
+def _make_setting(job: Job, label: str, how: str) -> Setting:
+    request, models = job.requests[label], Models.GIVEN
+    if label == DRAFT_ALONE:
+        models = Models.DRAFT
+    elif label == PRUNED:
+        models = Models.PRUNED
+    elif job.what.frontier and request.method == AUTO and job.manifest.draft_name:
+        models = Models.OWN  # the one that was exported to draft, not to write
+    draft = None if models is Models.OWN else job.loading.draft
+    facts = {
+        "edgedec": __version__,
+        "bundle": job.manifest.name,
+        "bundle_sha256": _manifest_sha256(job.bundle),
+        "models": str(models),
+        "draft_sha256": None if draft is None else _manifest_sha256(draft),
+        "size_ratio": _size_ratio(job) if models is Models.DRAFT else None,
+        "task": str(job.task),
+        "data": job.data.name,
+        "data_sha256": file_sha256(job.data),
+        "how": how,
+        "cut": how if job.task is TaskName.PERPLEXITY else None,
+        "threads": job.threads,
+        "context": job.loading.context,
+        "limits": dataclasses.asdict(job.limits),
+        "request": request_facts(request),
+    }
+    return Setting(label, request, facts, models)
+
+
+def _size_ratio(job: Job) -> float | None:
+    pair = job.source(job.context).pair
+    return None if pair is None else pair.size_ratio
+
+
+def _manifest_sha256(bundle: Path) -> str:
+    return hashlib.sha256((bundle / MANIFEST_NAME).read_bytes()).hexdigest()

@@ -1,0 +1,107 @@
+"""Draws an evaluation: quality against time, a point per setting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from edgedec.apps.eval.tasks import METRICS
+from edgedec.runtime.methods.methods import AUTO, PLAIN
+
+_COLOURS = (
+    "#1f5fbf", "#d1495b", "#e09f3e", "#3c8d5a", "#7a5195", "#2a9d8f", "#8d6346", "#777777",
+    "#b5179e", "#3a0ca3", "#6a994e", "#bc6c25",
+)  # fmt: skip
+
+Told = dict[str, float]
+
+
+@dataclass(frozen=True)
+class _Point:
+    label: str
+    is_lossless: bool
+    time: Told
+    score: Told
+
+
+def draw(document: dict[str, Any], path: Path) -> None:
+    """Writes the picture: scores over time, with the intervals of both.
+
+    Time is in seconds per sample; of a frontier in parts of plain decoding's, problem by problem,
+    which is known much better.
+    """
+    matplotlib.use("Agg")
+    metric, swept = METRICS[document["task"]][0], document["frontier"]
+    scale = 100.0 if metric.is_share else 1.0
+    figure = Figure(figsize=(10.0, 5.2), layout="constrained")
+    axes = figure.subplots()
+    points = _settings(document, metric.name) if swept is None else _swept(swept)
+    for i, point in enumerate(points):
+        _draw_point(axes, point, _COLOURS[i % len(_COLOURS)], scale)
+    if swept is not None:
+        _draw_marks(axes, swept, scale)
+    facts = document["settings"][0]["facts"]
+    axes.set(
+        xlabel="seconds per sample" if swept is None else "time (plain target model: 1)",
+        ylabel=f"{metric.name} (%)" if metric.is_share else metric.name,
+        title=f"{facts['bundle']}, {document['task']}, {facts['threads']} threads",
+    )
+    axes.set_xlim(left=0)
+    axes.grid(visible=True, alpha=0.3)
+    figure.legend(loc="outside right upper", frameon=False, fontsize="small")
+    figure.savefig(path, dpi=150)
+
+
+def _settings(document: dict[str, Any], metric: str) -> Iterator[_Point]:
+    for row in document["settings"]:
+        score, seconds = row["metrics"][metric], row["seconds_per_sample"]
+        if score is not None and seconds is not None:
+            time = {"value": seconds, "low": seconds, "high": seconds}
+            yield _Point(row["label"], row["lossless"], time, score)
+
+
+def _swept(frontier: dict[str, Any]) -> Iterator[_Point]:
+    for row in frontier["settings"]:
+        if row["score"] is not None and row["time_of_target"] is not None:
+            yield _Point(row["label"], row["lossless"], row["time_of_target"], row["score"])
+
+
+def _draw_point(axes: Axes, point: _Point, colour: str, scale: float) -> None:
+    axes.errorbar(
+        point.time["value"],
+        scale * point.score["value"],
+        xerr=_bars(point.time, 1.0),
+        yerr=_bars(point.score, scale),
+        fmt="o" if point.is_lossless else "s",
+        capsize=3,
+        elinewidth=1,
+        color=colour,
+        label=point.label + ("" if point.is_lossless else " (approximate)"),
+    )
+
+
+def _draw_marks(axes: Axes, frontier: dict[str, Any], scale: float) -> None:
+    """Draws what an approximate setting has to beat: it should lie above and to the left."""
+    rows = {row["label"]: row for row in frontier["settings"]}
+    target, auto = (rows[frontier["references"][name]] for name in (PLAIN, AUTO))
+    if target["score"] is None or auto["time_of_target"] is None:
+        return
+    kept = scale * frontier["keep"] * target["score"]["value"]
+    time, grey = auto["time_of_target"]["value"], "#555555"
+    axes.axhline(kept, ls=":", lw=1, c=grey, label=f"{frontier['keep']:.0%} of the target model")
+    axes.axvline(time, ls="--", lw=1, c=grey, label="lossless auto's time")
+
+
+def _bars(told: Told, scale: float) -> list[list[float]]:
+    """Returns how far an interval reaches to both sides.
+
+    A percentile interval may leave its value out by a hair.
+    """
+    value, low, high = (scale * told[key] for key in ("value", "low", "high"))
+    return [[max(0.0, value - low)], [max(0.0, high - value)]]

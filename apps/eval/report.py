@@ -1,0 +1,255 @@
+"""What samples say of the settings they were taken under, as a document and as text."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from edgedec.apps.bench.report import table
+from edgedec.apps.eval.frontier import (
+    DRAFT_ALONE,
+    frontier_of,
+    render_notes,
+    render_table,
+    render_verdict,
+)
+from edgedec.apps.eval.intervals import N_RESAMPLES, sign_test
+from edgedec.apps.eval.samples import Sample, Samples, Setting
+from edgedec.apps.eval.scores import (
+    difference,
+    interval_text,
+    kept,
+    number_text,
+    score,
+    time_ratio,
+    tokens_by_origin,
+    tokens_per_s,
+)
+from edgedec.apps.eval.tasks import METRICS, Metric
+from edgedec.models.errors import ConfigError
+from edgedec.runtime.decoding.strategy import TARGET
+
+Row = dict[str, Any]
+
+
+def make_document(
+    settings: Sequence[Setting],
+    held: Samples,
+    names: Sequence[str] | None,
+    facts: dict[str, Any],
+    with_frontier: bool = False,
+) -> dict[str, Any]:
+    """Returns everything about an evaluation, JSON-ready.
+
+    names: samples asked for; all there are when None. The first setting is what the others are
+    compared with.
+
+    Raises:
+        ConfigError: The settings are of different tasks or data, or a frontier lacks a reference.
+    """
+    check_comparable(settings)
+    settings = with_own_labels(settings)
+    task = settings[0].facts["task"]
+    wanted = None if names is None else set(names)
+    found = [
+        {s.name: s for s in held.of(one.fingerprint) if wanted is None or s.name in wanted}
+        for one in settings
+    ]
+    metrics = METRICS[task]
+    swept = frontier_of(settings, found, metrics[0]) if with_frontier else None
+    return {
+        "task": task,
+        "n_problems": None if wanted is None else len(wanted),
+        "resamples": N_RESAMPLES,
+        **facts,
+        "settings": [
+            _setting_row(setting, list(samples.values()), metrics)
+            for setting, samples in zip(settings, found, strict=True)
+        ],
+        "comparisons": [
+            _comparison(settings[0], found[0], setting, samples, metrics[0])
+            for setting, samples in zip(settings[1:], found[1:], strict=True)
+        ],
+        "frontier": swept,
+        "samples": [
+            {"setting": setting.label, **sample.to_dict()}
+            for setting, samples in zip(settings, found, strict=True)
+            for sample in samples.values()
+        ],
+    }
+
+
+def check_comparable(settings: Sequence[Setting]) -> None:
+    """Raises a ConfigError unless the settings are of the same task and data."""
+    for key, what in (("task", "tasks"), ("data_sha256", "data"), ("cut", "windows")):
+        values = {str(setting.facts.get(key)) for setting in settings}
+        if len(values) > 1:
+            raise ConfigError(
+                f"cannot compare samples of different {what}: {', '.join(sorted(values))}"
+            )
+    if settings[0].facts.get("task") not in METRICS:
+        raise ConfigError(f"unknown task {settings[0].facts.get('task')!r} in the samples")
+
+
+def with_own_labels(settings: Sequence[Setting]) -> list[Setting]:
+    """Returns the settings, those of equal labels with their bundle's name, or more, added."""
+    labels = [setting.label for setting in settings]
+    for key in ("bundle", "fingerprint"):
+        n_with = Counter(labels)
+        for i, setting in enumerate(settings):
+            more = setting.facts.get(key, "") if key == "bundle" else setting.fingerprint[:6]
+            if n_with[labels[i]] > 1:
+                labels[i] += f" {more}"
+    pairs = zip(settings, labels, strict=True)
+    return [dataclasses.replace(setting, label=label) for setting, label in pairs]
+
+
+def _setting_row(setting: Setting, samples: list[Sample], metrics: Sequence[Metric]) -> Row:
+    seconds = sum(sample.seconds for sample in samples)
+    return {
+        "label": setting.label,
+        "fingerprint": setting.fingerprint,
+        "facts": setting.facts,
+        "lossless": all(sample.lossless for sample in samples),
+        "n_samples": len(samples),
+        "metrics": {metric.name: score(samples, metric) for metric in metrics},
+        "seconds": seconds,
+        "seconds_per_sample": seconds / len(samples) if samples else None,
+        "n_prompt_tokens": sum(sample.n_prompt_tokens for sample in samples),
+        "n_new_tokens": sum(sample.n_new_tokens for sample in samples),
+        "tokens_per_s": tokens_per_s(samples),
+        "tokens_by_origin": tokens_by_origin(samples),
+        "n_cut_off": sum(sample.finish_reason in ("length", "context") for sample in samples),
+    }
+
+
+def _comparison(
+    first: Setting,
+    first_samples: dict[str, Sample],
+    other: Setting,
+    other_samples: dict[str, Sample],
+    metric: Metric,
+) -> Row:
+    """Returns what changes from the first setting to another, over the samples both have."""
+    names = [name for name in first_samples if name in other_samples]
+    firsts = [first_samples[name] for name in names]
+    others = [other_samples[name] for name in names]
+    sign = -1.0 if metric.is_lower_better else 1.0
+    gains = [
+        sign * (b.metrics[metric.key] - a.metrics[metric.key])
+        for a, b in zip(firsts, others, strict=True)
+    ]
+    n_wins, n_losses = sum(g > 0 for g in gains), sum(g < 0 for g in gains)
+    return {
+        "first": first.label,
+        "other": other.label,
+        "metric": metric.name,
+        "n_common": len(names),
+        "difference": difference(firsts, others, metric),
+        "kept": kept(firsts, others, metric),
+        "time_ratio": time_ratio(firsts, others),
+        "n_wins": n_wins,
+        "n_losses": n_losses,
+        "n_ties": len(names) - n_wins - n_losses,
+        "p_value": sign_test(n_wins, n_losses),
+        "n_same_answer": sum(a.answer == b.answer for a, b in zip(firsts, others, strict=True)),
+    }
+
+
+def render(document: dict[str, Any]) -> str:
+    """Returns the document as Markdown."""
+    metrics, swept = METRICS[document["task"]], document["frontier"]
+    against = table(
+        ["against the first", "common", "difference", "kept", "wins", "losses", "ties", "p",
+         "same text"],
+        [_comparison_cells(row, metrics[0]) for row in document["comparisons"]],
+    )  # fmt: skip
+    first = _settings_table(document, metrics) if swept is None else render_table(swept)
+    last = "" if swept is None else render_verdict(swept) + "\n"
+    return "\n".join(part for part in (first, against, _facts(document), last) if part)
+
+
+def _settings_table(document: dict[str, Any], metrics: Sequence[Metric]) -> str:
+    rows = [
+        _setting_cells(row, document["comparisons"][i - 1] if i else None, metrics)
+        for i, row in enumerate(document["settings"])
+    ]
+    names = [f"{metric.name} (95 %)" for metric in metrics]
+    header = ["setting", "samples", *names, "t/s", "seconds", "s/sample", "time of the first"]
+    return table(header, rows)
+
+
+def _setting_cells(row: Row, compared: Row | None, metrics: Sequence[Metric]) -> list[str]:
+    ratio = {"value": 1.0} if compared is None else compared["time_ratio"]
+    return [
+        row["label"] + ("" if row["lossless"] else " (approximate)"),
+        str(row["n_samples"]),
+        *(interval_text(row["metrics"][metric.name], metric.is_share) for metric in metrics),
+        number_text(row["tokens_per_s"], ".1f"),
+        number_text(row["seconds"], ".1f"),
+        number_text(row["seconds_per_sample"], ".2f"),
+        interval_text(ratio, is_share=False, digits=2),
+    ]
+
+
+def _comparison_cells(row: Row, metric: Metric) -> list[str]:
+    return [
+        row["other"],
+        str(row["n_common"]),
+        interval_text(row["difference"], metric.is_share, sign="+"),
+        interval_text(row["kept"], is_share=True),
+        str(row["n_wins"]),
+        str(row["n_losses"]),
+        str(row["n_ties"]),
+        number_text(row["p_value"], ".2g"),
+        str(row["n_same_answer"]),
+    ]
+
+
+def _shares(tokens_by_origin: dict[str, int]) -> str:
+    n_tokens = sum(tokens_by_origin.values())
+    return ", ".join(f"{name} {n / n_tokens:.1%}" for name, n in tokens_by_origin.items())
+
+
+def _facts(document: dict[str, Any]) -> str:
+    """Returns what the numbers rest on, one fact per line."""
+    first = document["settings"][0]["facts"]
+    lines = [
+        f"{document['task']} on {first['data']} ({first['data_sha256'][:12]}); {first['how']}; "
+        f"model {first['bundle']}, {first['threads']} threads",
+        f"intervals: {document['resamples']} bootstrap resamples of the problems, seeded; one of "
+        "no width means that all samples agree, not that the value is certain",
+        "seconds: from prompt to last token, judging not counted; t/s: decoding, prefill excluded; "
+        "settings took turns on every problem",
+    ]
+    if document["comparisons"]:
+        lines.append(
+            "kept: share of the first setting's score; wins and losses: samples better or worse "
+            "than the first setting's; p: McNemar's exact test"
+        )
+    if swept := document["frontier"]:
+        lines += [
+            f"frontier: over the {swept['n_problems']} problems that every setting has answered; "
+            "times are of whole requests, catch-up included; cost in the paper: without it",
+            f"by the target: tokens it gave or, in lossless settings, checked; {DRAFT_ALONE}: the "
+            "draft model, which never waits for the target model",
+            *render_notes(swept),
+        ]
+    if held_by := document.get("programs_held_by"):
+        lines.append(f"programs held by: {', '.join(held_by)}")
+    lines += [
+        f"{row['label']}: tokens from {_shares(row['tokens_by_origin'])}"
+        for row in document["settings"]
+        if set(row["tokens_by_origin"]) - {TARGET}
+    ]
+    lines += [
+        f"{row['label']}: {row['n_cut_off']} of {row['n_samples']} answers were cut off at the "
+        "limit of new tokens"
+        for row in document["settings"]
+        if row["n_cut_off"]
+    ]
+    if not document["is_complete"]:
+        lines.append("the run ended early; comparisons use the samples that both settings have")
+    return "".join(f"- {line}\n" for line in lines)

@@ -1,0 +1,101 @@
+"""Samples as numbers that intervals are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from edgedec.apps.eval.intervals import Float64, Interval, bootstrap
+from edgedec.apps.eval.samples import Sample
+from edgedec.apps.eval.tasks import Metric
+from edgedec.models.errors import ConfigError
+
+Told = dict[str, float] | None
+"""An interval, JSON-ready; None where there is no value."""
+
+
+def columns_of(samples: Sequence[Sample], metric: Metric) -> Float64:
+    """Returns weighted values and weights; the ratio of their means is the weighted mean.
+
+    Shapes: [2, samples].
+
+    Raises:
+        ConfigError: A sample is of another task.
+    """
+    try:
+        values = [sample.metrics[metric.key] for sample in samples]
+    except KeyError:
+        raise ConfigError(f"a sample lacks {metric.key!r}: it is of another task") from None
+    weights = np.array([sample.weight for sample in samples], np.float64)
+    return np.stack([np.array(values, np.float64) * weights, weights])
+
+
+def score_of(metric: Metric) -> Callable[[Any], Any]:
+    """Returns what turns the means of `columns_of` into the metric."""
+    return lambda means: metric.of(means[0] / means[1])
+
+
+def score(samples: Sequence[Sample], metric: Metric) -> Told:
+    """Returns the metric of samples."""
+    return told(bootstrap(columns_of(samples, metric), score_of(metric)))
+
+
+def kept(base: Sequence[Sample], other: Sequence[Sample], metric: Metric) -> Told:
+    """Returns the score of ``other`` in parts of that of ``base``, over the same problems."""
+    of = score_of(metric)
+    return told(bootstrap(_both(base, other, metric), lambda means: of(means[2:]) / of(means[:2])))
+
+
+def difference(base: Sequence[Sample], other: Sequence[Sample], metric: Metric) -> Told:
+    """Returns the score of ``other`` less that of ``base``, over the same problems."""
+    of = score_of(metric)
+    return told(bootstrap(_both(base, other, metric), lambda means: of(means[2:]) - of(means[:2])))
+
+
+def time_ratio(base: Sequence[Sample], other: Sequence[Sample]) -> Told:
+    """Returns the time of ``other`` in parts of that of ``base``, over the same problems."""
+    times = np.array([[s.seconds for s in base], [s.seconds for s in other]], np.float64)
+    return told(bootstrap(times, lambda means: means[1] / means[0]))
+
+
+def tokens_per_s(samples: Sequence[Sample]) -> float | None:
+    """Returns the rate after the first token of each sample."""
+    decode_s = sum(sample.decode_s for sample in samples)
+    n_later = sum(max(0, sample.n_new_tokens - 1) for sample in samples)
+    return n_later / decode_s if decode_s > 0 else None
+
+
+def tokens_by_origin(samples: Sequence[Sample]) -> dict[str, int]:
+    """Returns how many tokens each drafter or model gave."""
+    origins: dict[str, int] = {}
+    for sample in samples:
+        for origin, n in sample.tokens_by_origin.items():
+            origins[origin] = origins.get(origin, 0) + n
+    return origins
+
+
+def told(interval: Interval | None) -> Told:
+    """Returns an interval, JSON-ready."""
+    return None if interval is None else interval.to_dict()
+
+
+def interval_text(interval: Told, is_share: bool = False, digits: int = 3, sign: str = "") -> str:
+    """Returns ``0.81 (0.75 to 0.88)``, nothing where there is no value."""
+    if interval is None:
+        return ""
+    form = f"{sign}.1%" if is_share else f"{sign}.{digits}f"
+    value = format(interval["value"], form)
+    if "low" not in interval:
+        return value
+    return f"{value} ({format(interval['low'], form)} to {format(interval['high'], form)})"
+
+
+def number_text(value: float | None, form: str) -> str:
+    """Returns a number, nothing where there is none."""
+    return "" if value is None else format(value, form)
+
+
+def _both(base: Sequence[Sample], other: Sequence[Sample], metric: Metric) -> Float64:
+    return np.concatenate([columns_of(base, metric), columns_of(other, metric)])

@@ -1,1 +1,0 @@
-"""The parts of `edgedec eval`: tasks, programs held at arm's length, samples, statistics."""

@@ -1,0 +1,390 @@
+"""`edgedec export`: from a checkpoint to a bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from edgedec.apps.console.consoles import out
+from edgedec.apps.console.progress import ProgressBars, bytes_amount
+from edgedec.apps.console.terminal import bytes_text, note, print_json
+from edgedec.apps.measuring.machine import extras
+from edgedec.apps.options import common as options
+from edgedec.models.errors import ConfigError
+from edgedec.runtime.trust import libraries, trust
+from edgedec.targets.qualcomm_socs import SOCS
+
+if TYPE_CHECKING:
+    from edgedec.export.quantize import TensorError
+    from edgedec.export.report import ExportReport
+
+_N_SHOWN_TENSORS = 8
+
+
+class Quantization(StrEnum):
+    """What becomes of the weights."""
+
+    KEEP = "keep"
+    INT8 = "int8"
+    INT4 = "int4"
+    INT8_MIN = "int8-min"
+    INT4_MIN = "int4-min"
+    MIXED = "mixed"
+
+
+class KVCacheFormat(StrEnum):
+    """How the KV cache holds keys and values."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    INT8 = "int8"
+
+
+def export(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="GGUF file, Hugging Face directory, hub id such as org/name, or catalogue name "
+            "such as smollm2-135m-instruct.",
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", metavar="BUNDLE", help="Directory to make."),
+    ],
+    quant: Annotated[
+        Quantization,
+        typer.Option(
+            help="keep: the checkpoint's own values; int8, int4: groups of 32 with a scale; "
+            "int8-min, int4-min: with a minimum, too; mixed: as --target-bits says."
+        ),
+    ] = Quantization.KEEP,
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Text on which matrices are quantised: minutes, and much less loss at 4 bits. "
+            "With --target qnn also what activations are measured on.",
+        ),
+    ] = None,
+    target_bits: Annotated[
+        float | None,
+        typer.Option(
+            metavar="BITS", help="Bits of a weight on the mean, for --quant mixed: 4.5 to 8.5."
+        ),
+    ] = None,
+    lora: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="DIR[:SCALE]",
+            help="Merge a LoRA adapter of MODEL, as PEFT saves it, before quantising; repeatable.",
+        ),
+    ] = None,
+    target: Annotated[
+        str,
+        typer.Option(
+            help="cpu: edgedec's kernels; ort: for any provider of ONNX Runtime; cuda: for GPUs of "
+            "NVIDIA (extra tvm, --arch); coreml: for macOS (extra coreml); qnn: for a Qualcomm NPU "
+            "(extra qnn, --soc); openvino: for OpenVINO's CPU, "
+            "GPU and NPU plugins (extra openvino); portable: plain ONNX with float32 weights."
+        ),
+    ] = "cpu",
+    compiler: Annotated[
+        str | None,
+        typer.Option(
+            metavar="fused|tvm",
+            help="Who makes the graph, for --target cpu: fused, for ONNX Runtime; tvm, a library "
+            "that runs without it (extra tvm).",
+        ),
+    ] = None,
+    triple: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TRIPLE",
+            help="Make the bundle for one kind of machine, edgedec's kernels for it included: "
+            "aarch64-linux-gnu or x86_64-linux-gnu. Needs a checkout, and a C++ compiler for it.",
+        ),
+    ] = None,
+    soc: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SOC",
+            help=f"Qualcomm's system on a chip, for --target qnn: {', '.join(SOCS)}.",
+        ),
+    ] = None,
+    arch: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ARCH",
+            help="GPUs that the bundle is for, with --target cuda: sm_87 (Jetson Orin), sm_80, "
+            "sm_86, sm_89, sm_90; this machine's by default. Needs nvcc.",
+        ),
+    ] = None,
+    kv_cache: Annotated[
+        KVCacheFormat | None,
+        typer.Option(
+            help="float16 (cpu's default), int8 (cpu): half the memory, and logits that differ as "
+            "the export reports, or float32 (ort's default). With ort it is what the whole graph "
+            "computes in."
+        ),
+    ] = None,
+    context: Annotated[
+        int | None,
+        typer.Option(min=1, help="Most positions; as many as trained by default."),
+    ] = None,
+    hidden_layers: Annotated[
+        str, typer.Option(metavar="3,7,11", help="Layers whose hidden states the graph returns.")
+    ] = "",
+    exit_layers: Annotated[
+        str,
+        typer.Option(
+            "--exit",
+            metavar="4,8",
+            help="Draft with the first layers, for a model that was trained for such early exits "
+            "(LayerSkip); several are weighed while decoding.",
+        ),
+    ] = "",
+    head: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A draft head that `train head --head-file` wrote for this very model.",
+        ),
+    ] = None,
+    no_head: Annotated[
+        bool,
+        typer.Option("--no-head", help="Leave out the draft head that edgedec brings, if it does."),
+    ] = False,
+    dump_passes: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write the graph after each pass there."),
+    ] = None,
+    draft: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Smaller model to draft for MODEL, in the same bundle."),
+    ] = None,
+    draft_target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TARGET",
+            help="As --target, for the draft model: on another device than MODEL's.",
+        ),
+    ] = None,
+    draft_quantization: Annotated[
+        Quantization | None,
+        typer.Option(
+            help="As --quant, for matrices of the draft model that have more bits; int4 by default."
+        ),
+    ] = None,
+    draft_vocabulary: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|all",
+            help="Tokens that drafts can name: of a draft model 49152 of large vocabularies by "
+            "default, of early exits 16384.",
+        ),
+    ] = None,
+    draft_corpus: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Text or code, a file or folder, whose most frequent tokens those shall be.",
+        ),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace an existing bundle, in one step at the end.")
+    ] = False,
+    json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Turn a model file into a bundle that `edgedec run` maps into memory.
+
+    The bundle appears whole or not at all, even if the export is killed.
+
+    Examples:
+
+      edgedec export smollm2-135m-instruct -o smollm2.edgedec
+
+      edgedec export model.gguf -o model.edgedec --context 4096
+
+      edgedec export path/to/hf-model -o model.edgedec --quant int4
+
+      edgedec export path/to/hf-model -o model.edgedec --quant int4 --calibrate text.txt
+
+      edgedec export path/to/hf-model --lora path/to/adapter:0.8 -o model.edgedec
+
+      edgedec export model.gguf -o model.edgedec --compiler tvm
+
+      edgedec export path/to/layerskip-model --exit 4,8 -o model.edgedec
+
+      edgedec export model.gguf --head model-head.safetensors -o model.edgedec
+
+      edgedec export model.gguf -o board.edgedec --triple aarch64-linux-gnu
+
+      edgedec export model.gguf -o model.edgedec --target coreml --context 1024
+
+      edgedec export model.gguf -o phone.edgedec --target qnn --soc SM8650
+
+      edgedec export model.gguf -o jetson.edgedec --target cuda --arch sm_87
+
+      edgedec export large.gguf --draft small.gguf --draft-corpus src/ -o pair.edgedec
+
+      edgedec export large.gguf --draft small.gguf --draft-target ort -o two.edgedec
+    """
+    layers = options.parse_layers(hidden_layers)
+    exits = options.parse_layers(exit_layers, "--exit")
+    head_size = _parse_vocabulary(draft_vocabulary)
+    if draft is None and draft_target is not None:
+        raise ConfigError("--draft-target needs --draft MODEL")
+    if draft is None and draft_quantization is not None:
+        raise ConfigError("--draft-quantization needs --draft MODEL")
+    if draft is None and not exits and (draft_vocabulary or draft_corpus):
+        raise ConfigError("--draft-vocabulary and --draft-corpus need --draft MODEL or --exit E")
+    with needs_export_extra():
+        from edgedec.export import pipeline
+        from edgedec.export.config import (
+            DraftModelConfig,
+            ExitConfig,
+            ExportConfig,
+        )
+    config = ExportConfig(
+        source=source,
+        destination=output,
+        quantization=quant.value,
+        device_target=target,
+        compiler=compiler,
+        context=context,
+        hidden_layers=layers,
+        dump_passes=dump_passes,
+        is_overwrite_allowed=force,
+        draft=None
+        if draft is None
+        else DraftModelConfig(
+            draft,
+            (draft_quantization or Quantization.INT4).value,
+            head_size,
+            draft_corpus,
+            draft_target,
+        ),
+        kv_format=None if kv_cache is None else kv_cache.value,
+        calibrate=calibrate,
+        target_bits=target_bits,
+        lora=tuple(map(_parse_lora, lora or ())),
+        exit=ExitConfig(exits, head_size, draft_corpus) if exits else None,
+        head=head,
+        has_brought_head=not no_head,
+        triple=triple,
+        soc=soc,
+        arch=arch,
+    )
+    with ProgressBars(bytes_amount, has_lines=True) as bars:
+        done = pipeline.export(config, bars.report)
+    trust(libraries(done.bundle, done.manifest))
+    if json:
+        print_json(done.to_dict())
+    else:
+        _show(done)
+
+
+@contextmanager
+def needs_export_extra() -> Iterator[None]:
+    """Says what to install where an import inside fails.
+
+    Raises:
+        ConfigError: A package of the extra ``export`` is missing.
+    """
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").startswith("edgedec"):
+            raise
+        missing = " ".join(f"'{p.name}{p.bounds}'" for p in extras()["export"] if not p.installed)
+        raise ConfigError(f"export needs {error.name}: pip install {missing}") from error
+
+
+def _show(done: ExportReport) -> None:
+    found = done.manifest.verification
+    seconds = sum(done.phase_ms.values()) / 1e3
+    out.print(f"[bold]{escape(str(done.bundle))}[/]  {bytes_text(done.n_bytes)}, {seconds:.1f} s")
+    for role, tensors in done.tensors.items():
+        if tensors:
+            out.print(_tensor_table(role, tensors))
+    for role, result in (("target", found), ("draft", found.get("draft", {}))):
+        if "kl_nats" in result:
+            note(
+                f"{role} verified against the float32 reference: KL {result['kl_nats']:.2g} nats, "
+                f"the same first choice on {result['top1_agreement']:.0%} of "
+                f"{result['n_tokens']} tokens"
+            )
+        if "lora" in result:
+            note(f"{role} with LoRA: {_lora_text(result['lora'])}")
+        if "calibration" in result:
+            note(f"{role} calibrated: {_calibration_text(result['calibration'])}")
+        if "int8_kv_cache" in result:
+            note(f"{role} with an int8 KV cache: {_kv_error_text(result['int8_kv_cache'])}")
+
+
+def _lora_text(found: Mapping[str, Any]) -> str:
+    return (
+        f"{found['n_matrices']} matrices changed, by {found['mean_change']:.2%} of their size on "
+        f"the mean and {found['largest_change']:.2%} at most"
+    )
+
+
+def _calibration_text(found: Mapping[str, Any]) -> str:
+    ours, theirs = found["perplexity"], found["float_perplexity"]
+    return (
+        f"{found['bits_per_weight']:.2f} bits a weight, KL {found['kl_nats']:.2g} nats from the "
+        f"float model, perplexity {ours:.4g} against {theirs:.4g}, the same first choice on "
+        f"{found['top1_agreement']:.1%} of {found['n_tokens']} tokens held out"
+    )
+
+
+def _kv_error_text(found: Mapping[str, Any]) -> str:
+    return (
+        f"KL {found['kl_nats']:.2g} nats from float16, {found['max_kl_nats']:.2g} at most, logits "
+        f"up to {found['max_abs_error']:.2g} apart (their spread is {found['logit_std']:.2g}), the "
+        f"same first choice on {found['top1_agreement']:.1%} of {found['n_tokens']} tokens of text"
+    )
+
+
+def _parse_lora(text: str) -> tuple[Path, float]:
+    """Returns folder and scale written as ``DIR`` or ``DIR:0.5``."""
+    folder, colon, scale = text.rpartition(":")
+    try:
+        return (Path(folder), float(scale)) if colon and folder else (Path(text), 1.0)
+    except ValueError:
+        return Path(text), 1.0
+
+
+def _parse_vocabulary(text: str | None) -> int | None:
+    """Returns the tokens written as a number, 0 for ``all``; anything else is a usage error."""
+    if text is None:
+        return None
+    if text == "all":
+        return 0
+    if not text.isdecimal() or int(text) == 0:
+        raise typer.BadParameter(
+            f"got {text!r}, expected a number of tokens or all", param_hint="--draft-vocabulary"
+        )
+    return int(text)
+
+
+def _tensor_table(role: str, tensors: tuple[TensorError, ...]) -> Table:
+    shown = tensors[:_N_SHOWN_TENSORS]
+    table = Table(f"{role} tensor (worst first)", box=None, padding=(0, 2, 0, 0))
+    table.add_column("format")
+    table.add_column("relative error", justify="right")
+    for tensor in shown:
+        table.add_row(escape(tensor.name), tensor.format, f"{tensor.relative_rms:.2%}")
+    if left := len(tensors) - len(shown):
+        table.add_row(f"... and {left} more (--json lists all)")
+    return table

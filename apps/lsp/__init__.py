@@ -1,0 +1,1 @@
+"""`edgedec lsp`: the Language Server Protocol in front of an autocompleter."""

@@ -1,0 +1,149 @@
+"""`edgedec lsp`: suggestions while typing for editors that speak the Language Server Protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edgedec.apps.console.terminal import note
+from edgedec.apps.lsp.event_loop import run_until_signal
+from edgedec.apps.options import common as options
+from edgedec.models.errors import ConfigError
+from edgedec.models.installation import install_command
+
+if TYPE_CHECKING:
+    from edgedec.apps.lsp.server import EdgedecServer
+
+
+def lsp(
+    bundle: Annotated[
+        str,
+        typer.Argument(
+            metavar="BUNDLE",
+            help="Directory made by `edgedec export`, or the name of a model; editors may set it.",
+        ),
+    ] = "",
+    *,
+    threads: options.Threads = None,
+    context: options.Context = None,
+    max_new_tokens: Annotated[
+        int | None,
+        typer.Option("--max-new-tokens", "-n", min=1, help="Most tokens computed for one place."),
+    ] = None,
+    min_probability: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0, max=1.0, help="Offer nothing where the likeliest tokens have less than this."
+        ),
+    ] = None,
+    max_cpu: options.MaxCpu = None,
+    learn: Annotated[
+        str,
+        typer.Option(metavar="FOLDER", help="Learn from what is written, for you alone."),
+    ] = "",
+    session: Annotated[
+        str,
+        typer.Option(
+            metavar="FOLDER", help="Keep here, for you alone, what was read, for the next start."
+        ),
+    ] = "",
+    tcp: Annotated[
+        int | None,
+        typer.Option(
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Wait for one editor on this port of this machine, not standard input; 0: any.",
+        ),
+    ] = None,
+    debug: options.Debug = False,
+) -> None:
+    """Serve suggestions while typing to an editor (Language Server Protocol).
+
+    Editors start it themselves and talk to it on standard input and output. It has inline
+    completion, and ordinary completion for editors without that. It ends with its editor.
+
+    Examples:
+
+      edgedec lsp code.edgedec
+
+      edgedec lsp code.edgedec --threads 2 --min-probability 0.3
+
+      edgedec lsp code.edgedec --max-cpu 10% --learn ~/.local/state/edgedec/learned
+
+      edgedec lsp code.edgedec --tcp 7777
+    """
+    from edgedec import __version__
+    from edgedec.apps.typing.memory import share_of
+
+    given = {
+        "bundle": bundle,
+        "threads": threads,
+        "context": context,
+        "max_new_tokens": max_new_tokens,
+        "min_probability": min_probability,
+        "max_idle_cpu": None if max_cpu is None else share_of(max_cpu),
+        "learn": learn,
+        "session": session,
+    }
+    with _needs_lsp_extra():
+        from edgedec.apps.lsp.server import EdgedecServer
+        from edgedec.apps.lsp.settings import ServerSettings
+    settings = ServerSettings().changed_by(given)
+    if logging.getLogger().level >= logging.WARNING:
+        # It logs the traces of what editors are told anyway, and warns of what is usual.
+        logging.getLogger("pygls").setLevel(logging.CRITICAL)
+    server = EdgedecServer(settings, __version__)
+    code = run_until_signal(_serve_pipes(server) if tcp is None else _serve_tcp(server, tcp))
+    raise typer.Exit(code)
+
+
+async def _serve_pipes(server: EdgedecServer) -> int:
+    from edgedec.apps.lsp.transport import DescriptorReader, DescriptorWriter
+
+    out = os.dup(1)
+    os.dup2(2, 1)  # whatever else is printed is no part of the protocol
+    reader = DescriptorReader(0)
+    writer = DescriptorWriter(out, on_gone=reader.end)
+    return await server.serve(reader, writer)
+
+
+async def _serve_tcp(server: EdgedecServer, port: int) -> int:
+    loop = asyncio.get_running_loop()
+    connected: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
+    connected = loop.create_future()
+
+    def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if connected.done():
+            writer.close()
+        else:
+            connected.set_result((reader, writer))
+
+    try:
+        listening = await asyncio.start_server(connect, "127.0.0.1", port)
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise ConfigError(f"cannot listen on port {port}: {reason}") from None
+    note(f"listening on 127.0.0.1:{listening.sockets[0].getsockname()[1]}")
+    reader, writer = await connected
+    listening.close()
+    try:
+        return await server.serve(reader, writer)
+    finally:
+        writer.close()
+
+
+@contextmanager
+def _needs_lsp_extra() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").startswith("edgedec"):
+            raise
+        raise ConfigError(f"lsp needs {error.name}: {install_command('lsp')}") from error

@@ -1,0 +1,72 @@
+"""The documents that an editor has open."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from lsprotocol import types
+
+from edgedec.apps.lsp.text_buffer import TextBuffer, from_units
+from edgedec.autocomplete import Document
+
+_GRID = 4096
+"""Units by which the beginning of a part of a document moves, so that most keys leave it."""
+
+
+@dataclass
+class OpenDocument:
+    """A text, and what the editor calls it.
+
+    place: where somebody was last. is_news: it was not shown to the model as it is now.
+    """
+
+    uri: str
+    buffer: TextBuffer
+    place: types.Position = field(default_factory=lambda: types.Position(0, 0))
+    is_news: bool = True
+
+    def change(self, changes: Sequence[types.TextDocumentContentChangeEvent]) -> None:
+        """Makes the changes of one notification, each to what the one before left."""
+        self.is_news = True
+        for change in changes:
+            if isinstance(change, types.TextDocumentContentChangePartial):
+                start, end = change.range.start, change.range.end
+                self.buffer.replace(
+                    self.buffer.offset(start.line, start.character),
+                    self.buffer.offset(end.line, end.character),
+                    change.text,
+                )
+                self.place = start
+            else:
+                self.buffer = TextBuffer(change.text)
+
+    def near(self, position: types.Position, reach: int) -> Document:
+        """Returns the part of the document within ``reach`` characters of a position."""
+        at = self._whole_offset(position)
+        start = self.buffer.whole(max(0, at - 2 * reach) // _GRID * _GRID)
+        before = from_units(self.buffer.slice(start, at))
+        after = from_units(self.buffer.slice(at, at + 2 * reach))
+        return Document(before + after, len(before), self.uri, start)
+
+    def has(self, position: types.Position) -> bool:
+        """Says whether the document has the line of a position."""
+        return position.line < self.buffer.n_lines
+
+    def word_before(self, position: types.Position) -> tuple[str, types.Range]:
+        """Returns the letters, digits and underscores that end at a position, and their range.
+
+        The range ends where the position is, or at the end of the line that it is beyond.
+        """
+        at = self._whole_offset(position)
+        line_start = self.buffer.line_start(position.line)
+        n_units = at - line_start
+        units = self.buffer.slice(max(line_start, at - 128), at)
+        n = 0
+        while n < len(units) and (units[-n - 1].isalnum() or units[-n - 1] == "_"):
+            n += 1
+        start, end = (types.Position(position.line, c) for c in (n_units - n, n_units))
+        return units[len(units) - n :], types.Range(start, end)
+
+    def _whole_offset(self, position: types.Position) -> int:
+        return self.buffer.whole(self.buffer.offset(position.line, position.character))

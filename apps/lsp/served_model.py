@@ -1,0 +1,176 @@
+"""The model behind a language server: loaded beside the editor's messages, again when replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from edgedec.apps.lsp.settings import ServerSettings
+from edgedec.apps.lsp.window import EditorProgress, EditorWindow
+from edgedec.apps.model_names import find_bundle
+from edgedec.apps.typing.bundle_stamp import Stamp, stamp_of
+from edgedec.apps.typing.memory import TypingMemory
+from edgedec.autocomplete import Autocompleter, LearnedOffers
+from edgedec.models.errors import ConfigError, EdgedecError
+from edgedec.runtime.engine import Engine
+from edgedec.runtime.opening.load import load
+from edgedec.runtime.opening.options import EngineOptions
+
+_LOOK_S = 1.0
+"""How often, at most, it is looked whether the bundle was replaced."""
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    settings: ServerSettings
+    roots: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What an engine was loaded from, and how."""
+
+    folder: Path
+    stamp: Stamp
+    threads: int | None
+    context: int | None
+    memory: TypingMemory
+
+
+class ServedModel:
+    """The autocompleter of the newest settings. All of it happens in the server's event loop.
+
+    completer: None while there is none: before the first bundle is loaded, or where that failed.
+    """
+
+    def __init__(self, window: EditorWindow) -> None:
+        self.completer: Autocompleter | None = None
+        self._window = window
+        self._engine: Engine | None = None
+        self._source: _Source | None = None  # of the engine
+        self._learned: LearnedOffers | None = None
+        self._seen: Stamp = None  # of its bundle, when last looked at
+        self._newest: _Wanted | None = None
+        self._is_news = False
+        self._work: asyncio.Task[None] | None = None
+        self._looked_s = 0.0
+        self._replacing = asyncio.Lock()
+
+    def want(self, settings: ServerSettings, roots: Sequence[Path]) -> None:
+        """Has the model follow ``settings``; returns at once, and what there is serves until then.
+
+        roots: folders in which a relative path of a bundle is looked for.
+        """
+        self._begin(_Wanted(settings, tuple(roots)))
+
+    def look(self) -> None:
+        """Loads the bundle again if another has taken its place; looks now and then only."""
+        now_s = time.monotonic()
+        if self._source is None or self._newest is None or now_s - self._looked_s < _LOOK_S:
+            return
+        self._looked_s = now_s
+        folder = self._source.folder
+        stamp = stamp_of(folder)
+        if stamp == self._seen or self._is_busy:
+            return
+        self._seen = stamp
+        if stamp is None:
+            self._window.note(f"{folder} is gone; what was loaded of it goes on")
+        else:
+            self._window.note(f"{folder} was replaced and is loaded again")
+            self._begin(self._newest)
+
+    def fail(self, error: EdgedecError) -> None:
+        """Says that the completer works no more; other settings may mend it."""
+        self.completer = self._source = None
+        self._window.error(error)
+
+    async def close(self) -> None:
+        """Ends what is being computed."""
+        if self._work is not None:
+            self._work.cancel()
+        await self._put(None, None)
+
+    @property
+    def _is_busy(self) -> bool:
+        return self._work is not None and not self._work.done()
+
+    def _begin(self, wanted: _Wanted) -> None:
+        self._newest, self._is_news = wanted, True
+        if not self._is_busy:
+            self._work = asyncio.get_running_loop().create_task(self._follow())
+
+    async def _follow(self) -> None:
+        while self._is_news and self._newest is not None:
+            self._is_news = False
+            try:
+                await self._make(self._newest)
+            except EdgedecError as error:
+                self._window.error(error)
+            except Exception as error:
+                self._window.error(EdgedecError(f"unexpected {type(error).__name__}: {error}"))
+
+    async def _make(self, wanted: _Wanted) -> None:
+        settings = wanted.settings
+        if not settings.bundle:
+            raise ConfigError("no bundle is set: start edgedec lsp BUNDLE, or set edgedec.bundle")
+        folder = await asyncio.to_thread(find_bundle, settings.bundle, wanted.roots)
+        memory = settings.memory
+        source = _Source(folder, stamp_of(folder), settings.threads, settings.context, memory)
+        if self._engine is not None and source == self._source:
+            completer = Autocompleter(self._engine, settings.typing, learned=self._learned)
+            await self._put(self._engine, completer)
+            return
+        progress = self._window.progress(f"loading {folder.name}")
+        try:
+            engine = await self._load(source, progress)
+            try:
+                learned = memory.learned()
+                completer = Autocompleter(engine, settings.typing, learned=learned)
+            except EdgedecError:
+                engine.close()
+                raise
+            await self._put(engine, completer)
+            self._source, self._seen, self._learned = source, source.stamp, learned
+        finally:
+            progress.end()
+
+    async def _load(self, source: _Source, progress: EditorProgress) -> Engine:
+        loop = asyncio.get_running_loop()
+
+        def report(phase: str, done: int, total: int) -> None:
+            loop.call_soon_threadsafe(progress.report, done, total)
+
+        usual = EngineOptions(threads=source.threads, context=source.context)
+        options = source.memory.options(source.folder, usual)
+        engine = await asyncio.to_thread(partial(load, source.folder, options, report))
+        await self._try(partial(source.memory.recall, engine, source.folder))
+        return engine
+
+    async def _try(self, action: Callable[[], None]) -> None:
+        """Does something that may fail with no more than a remark."""
+        try:
+            await asyncio.to_thread(action)
+        except EdgedecError as error:
+            self._window.error(error)
+
+    async def _put(self, engine: Engine | None, completer: Autocompleter | None) -> None:
+        """Serves with these from now on, and closes those before; once begun, to the end."""
+        await asyncio.shield(self._replace(engine, completer))
+
+    async def _replace(self, engine: Engine | None, completer: Autocompleter | None) -> None:
+        async with self._replacing:
+            old_engine, self._engine = self._engine, engine
+            old_completer, self.completer = self.completer, None
+            if old_completer is not None:  # first, for the new one may have the same engine
+                await asyncio.to_thread(old_completer.close)
+            self.completer = completer
+            if old_engine is not None and old_engine is not engine:
+                if (source := self._source) is not None and old_completer is not None:
+                    prompts = old_completer.prompts
+                    await self._try(partial(source.memory.keep, old_engine, source.folder, prompts))
+                await asyncio.to_thread(old_engine.close)

@@ -1,0 +1,145 @@
+"""One editor's session: its documents and settings, and what is offered to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import Path
+
+from lsprotocol import types
+
+from edgedec.apps.lsp.documents import OpenDocument
+from edgedec.apps.lsp.served_model import ServedModel
+from edgedec.apps.lsp.settings import ServerSettings
+from edgedec.apps.lsp.text_buffer import TextBuffer
+from edgedec.apps.lsp.window import EditorWindow
+from edgedec.autocomplete import Autocompleter, Offer
+from edgedec.models.errors import ConfigError, SessionError
+
+
+class EditorSession:
+    """What one editor has open, and the answers to what it asks. Lives in the event loop.
+
+    A change of a document, or another question, makes an unanswered one stale: its answer is empty.
+    """
+
+    def __init__(self, settings: ServerSettings, model: ServedModel, window: EditorWindow) -> None:
+        self._base = self.settings = settings
+        self._model = model
+        self._window = window
+        self._documents: dict[str, OpenDocument] = {}
+        self._is_configured = False
+        self._asked: tuple[str, Future[Offer | None]] | None = None
+        self._shown_to: Autocompleter | None = None
+
+    def begin(self, options: object) -> None:
+        """Takes the settings with which the editor began; complains later, in `configure`."""
+        self._base = self.settings = self._base.changed_by(options)
+
+    def configure(self, given: object, roots: Sequence[Path]) -> None:
+        """Has the model follow the editor's settings, which stand above those it began with."""
+        try:
+            self.settings = self._base.changed_by(given)
+        except ConfigError as error:
+            self._window.error(error)
+            if self._is_configured:
+                return
+        self._is_configured = True
+        self._model.want(self.settings, roots)
+
+    def open(self, params: types.DidOpenTextDocumentParams) -> None:
+        """A document was opened."""
+        item = params.text_document
+        self._documents[item.uri] = OpenDocument(item.uri, TextBuffer(item.text))
+
+    def change(self, params: types.DidChangeTextDocumentParams) -> None:
+        """A document was changed."""
+        document = self._documents.get(params.text_document.uri)
+        if document is not None:
+            self._make_stale(document.uri)
+            document.change(params.content_changes)
+
+    def close(self, params: types.DidCloseTextDocumentParams) -> None:
+        """A document was closed."""
+        uri = params.text_document.uri
+        self._make_stale(uri)
+        self._documents.pop(uri, None)
+        if self._model.completer is not None:
+            self._model.completer.forget(uri)
+
+    async def inline_completion(
+        self, params: types.InlineCompletionParams
+    ) -> types.InlineCompletionList:
+        """Returns what is on offer at a position, to be shown in the text."""
+        found = await self._offer(params)
+        if found is None:
+            return types.InlineCompletionList([])
+        document, offer = found
+        end = document.word_before(params.position)[1].end
+        item = types.InlineCompletionItem(offer.text, range=types.Range(end, end))
+        return types.InlineCompletionList([item])
+
+    async def completion(self, params: types.CompletionParams) -> types.CompletionList:
+        """Returns what is on offer as an item of a menu, which clients filter by the word typed."""
+        found = await self._offer(params)
+        if found is None:
+            return types.CompletionList(is_incomplete=True, items=[])
+        document, offer = found
+        word, place = document.word_before(params.position)
+        text = word + offer.text
+        item = types.CompletionItem(
+            label=text.strip().partition("\n")[0],
+            kind=types.CompletionItemKind.Text,
+            detail=f"edgedec, {100 * offer.probability:.0f} %",
+            filter_text=text,
+            insert_text_format=types.InsertTextFormat.PlainText,
+            insert_text_mode=types.InsertTextMode.AsIs,
+            text_edit=types.TextEdit(place, text),
+        )
+        return types.CompletionList(is_incomplete=True, items=[item])
+
+    async def _offer(
+        self, params: types.CompletionParams | types.InlineCompletionParams
+    ) -> tuple[OpenDocument, Offer] | None:
+        """Returns what is offered at a position, and in what document; None: nothing, or stale.
+
+        Until it first waits, nothing else of the editor's is looked at.
+        """
+        self._model.look()
+        completer = self._model.completer
+        document = self._documents.get(params.text_document.uri)
+        if completer is None or document is None or not document.has(params.position):
+            return None
+        document.place = params.position
+        self._show_others(completer, document)
+        try:
+            future = completer.update(document.near(params.position, completer.reach))
+        except SessionError as error:
+            self._model.fail(error)
+            return None
+        self._asked = document.uri, future
+        try:
+            offer = await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or not task.cancelling():
+                return None  # the document changed, or something else was asked
+            if self._asked == (document.uri, future):
+                completer.pause()
+            raise
+        return None if offer is None else (document, offer)
+
+    def _show_others(self, completer: Autocompleter, document: OpenDocument) -> None:
+        """Shows the completer other open documents as they are now."""
+        is_new = self._shown_to is not completer
+        self._shown_to = completer
+        for other in self._documents.values():
+            if other is not document and (other.is_news or is_new):
+                completer.see(other.near(other.place, completer.reach))
+                other.is_news = False
+
+    def _make_stale(self, uri: str) -> None:
+        """Computes no more for what was asked of a document; the next question may go on there."""
+        if self._asked is not None and self._asked[0] == uri and self._model.completer is not None:
+            self._model.completer.pause()

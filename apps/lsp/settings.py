@@ -1,0 +1,84 @@
+"""What editors may set, validated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+
+from edgedec.apps.typing.memory import TypingMemory
+from edgedec.apps.typing.options import TYPING_NAMES, typing_config
+from edgedec.autocomplete import AutocompleteConfig
+from edgedec.models.errors import ConfigError
+from edgedec.models.fields import Fields
+from edgedec.runtime.config.checks import checked_path
+
+SECTION = "edgedec"
+"""Under which editors keep these settings."""
+
+_FOREIGN = {"command", "trace"}
+"""Keys of the section that clients keep for themselves."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings:
+    """What editors may set.
+
+    bundle: a path, or the name of a model whose bundle is there. threads, context: as for every
+        verb. completion: also offer what is on offer as ordinary completion; None: to editors that
+        know no inline completion. learn, session: what is kept; see `TypingMemory`. typing: how
+        suggestions are made.
+    """
+
+    bundle: str = ""
+    threads: int | None = None
+    context: int | None = None
+    completion: bool | None = None
+    learn: str = ""
+    session: str = ""
+    typing: AutocompleteConfig = field(default_factory=AutocompleteConfig)
+
+    def changed_by(self, given: object) -> ServerSettings:
+        """Returns these settings with those of an editor put in their place.
+
+        Args:
+            given: A table by name, or one that has it under `SECTION`; None and an empty one change
+                nothing.
+
+        Raises:
+            ConfigError: A name is unknown, or a value makes no sense.
+        """
+        if not given:
+            return self
+        inner = given[SECTION] if isinstance(given, Mapping) and SECTION in given else given
+        if isinstance(inner, Mapping):
+            inner = {key: value for key, value in inner.items() if key not in _FOREIGN}
+        read = Fields({} if inner is None else inner, "settings of edgedec", ConfigError)
+        own = {one.name for one in fields(self)} - {"typing"}
+        read.only(own | TYPING_NAMES)
+        return replace(
+            self,
+            bundle=_path(read, "bundle", self.bundle),
+            threads=read.optional("threads", lambda key: read.integer(key, least=1))
+            or self.threads,
+            context=read.optional("context", lambda key: read.integer(key, least=1))
+            or self.context,
+            completion=self.completion
+            if read.get("completion") is None
+            else read.flag("completion"),
+            learn=_path(read, "learn", self.learn),
+            session=_path(read, "session", self.session),
+            typing=typing_config(read, self.typing),
+        )
+
+    @property
+    def memory(self) -> TypingMemory:
+        """What is kept between two starts."""
+        return TypingMemory(self.learn, self.session)
+
+
+def _path(read: Fields, key: str, now: str) -> str:
+    """Returns the text under ``key``, which has to be empty or a path (or a name, as one)."""
+    text = read.text(key, now)
+    if text:
+        checked_path(key, text)
+    return text

@@ -1,0 +1,139 @@
+"""Options of switching between the target model and the draft model."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import typer
+
+from edgedec.apps.console.terminal import note
+from edgedec.models.errors import ConfigError
+from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.config.generation import PREDICTED
+from edgedec.runtime.config.switching import ADADEC, AUTO, BILD, SwitchConfig
+from edgedec.runtime.decoding.verifiers import VERIFIERS
+
+APPROXIMATE = (
+    "this is approximate: the draft model writes part of the text, which may differ from what "
+    "the target model alone would write"
+)
+LOOKS_AHEAD = (
+    "this is approximate: the model looks ahead before it chooses a doubtful token, so the text "
+    "may differ from that of plain decoding"
+)
+PLAUSIBLE = (
+    "this is approximate: the verifier keeps drafted tokens that the model finds plausible, more "
+    "often than the model alone would write them"
+)
+
+LEAVES_OUT = (
+    "this is approximate: some of the model's layers write, so the text may differ from what the "
+    "whole model would write"
+)
+READS_ROUGHLY = (
+    "this is approximate: later layers see predictions of the prompt's keys and values, so the "
+    "text may differ from what the model alone would write"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwitchOptions:
+    """Which of two models writes what. None: as `SwitchConfig` has it."""
+
+    switch: Annotated[
+        str | None,
+        typer.Option(
+            metavar="POLICY",
+            help="Let the draft model write what is easy: ead, margin or bild; or look ahead "
+            "where it is hard: adadec. Or a whole setting such as ead:threshold=1.5,window=5.",
+        ),
+    ] = None
+    threshold: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FLOAT|auto",
+            help="Doubt above which the target model writes: bits of entropy, or 1 - margin; auto, "
+            "the default, is what `edgedec tune` found.",
+        ),
+    ] = None
+    window: Annotated[
+        int | None, typer.Option(min=1, help="Tokens over which doubt is averaged; 5 by default.")
+    ] = None
+    dwell: Annotated[
+        int | None, typer.Option(min=1, help="Least tokens between switches; 5 by default.")
+    ] = None
+    hysteresis: Annotated[
+        float | None,
+        typer.Option(help="Part of the threshold below which the target model hands back."),
+    ] = None
+    reset_window: Annotated[
+        bool | None,
+        typer.Option("--reset-window/--keep-window", help="Begin to average anew at a switch."),
+    ] = None
+    switch_mode: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODE",
+            help="What the target model does with tokens it missed: trust them (the default), "
+            "predict what it would keep of them, repair the unlikely ones, or verify all, which "
+            "is lossless.",
+        ),
+    ] = None
+    fallback: Annotated[
+        float | None,
+        typer.Option(help="bild: the probability below which the target model is asked."),
+    ] = None
+    rollback: Annotated[
+        float | None, typer.Option(help="repair: nats above which a token is taken back.")
+    ] = None
+    max_run: Annotated[
+        int | None,
+        typer.Option(help="repair, verify: most tokens before they are judged; 16 by default."),
+    ] = None
+
+    def apply(self, request: GenerationConfig) -> GenerationConfig:
+        """Returns ``request`` with the setting that was given, if any.
+
+        Raises:
+            ConfigError: A value makes no sense.
+        """
+        given = {
+            field.name: value
+            for field in dataclasses.fields(self)
+            if field.name != "switch" and (value := getattr(self, field.name)) is not None
+        }
+        if self.switch is None:
+            if given:
+                option = next(iter(given)).replace("_", "-")
+                raise ConfigError(f"--{option} was given without --switch POLICY")
+            return request
+        if "switch_mode" in given:
+            given["mode"] = given.pop("switch_mode")
+        fields = SwitchConfig.split(self.switch) | given
+        if fields.get("threshold", AUTO) == AUTO and fields.get("policy") != BILD:
+            _refuse_partly_tuned(fields)
+        return replace(request, switch=SwitchConfig.from_dict(fields))
+
+
+def _refuse_partly_tuned(fields: dict[str, object]) -> None:
+    for name in ("window", "dwell", "hysteresis", "reset_window"):
+        if name in fields:
+            raise ConfigError(
+                f"{name} is given but the threshold is auto, and both were tuned together: give a "
+                "threshold, too"
+            )
+
+
+def tell_if_approximate(request: GenerationConfig) -> None:
+    """Says on standard error that the text of ``request`` may not be the target model's own."""
+    if request.switch is not None and not request.switch.is_lossless:
+        note(LOOKS_AHEAD if request.switch.policy == ADADEC else APPROXIMATE)
+    if request.layers is not None:
+        note(LEAVES_OUT)
+    if request.prefill == PREDICTED:
+        note(READS_ROUGHLY)
+    verifier = VERIFIERS.get(request.verifier or "")
+    if verifier is not None and not verifier.is_lossless:
+        note(PLAUSIBLE)

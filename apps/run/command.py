@@ -1,0 +1,237 @@
+"""`edgedec run`: one prompt in, one text out, as it appears."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edgedec.apps.console.progress import ProgressBars, count_amount
+from edgedec.apps.console.terminal import TextWriter, note, print_json, stops_on_interrupt
+from edgedec.apps.options import common as options
+from edgedec.apps.options.grammar import GrammarOptions
+from edgedec.apps.options.groups import takes_groups
+from edgedec.apps.options.switching import SwitchOptions, tell_if_approximate
+from edgedec.apps.replay_buffer import ReplayBuffer
+from edgedec.apps.run.draft_colours import OriginColours
+from edgedec.apps.run.provisional import PieceWriter
+from edgedec.models.errors import ConfigError
+from edgedec.runtime.config import GenerationConfig, SamplingConfig
+from edgedec.runtime.methods.methods import AUTO
+from edgedec.runtime.requests.result import GenerationResult
+from edgedec.runtime.requests.stream import Stream
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowOptions:
+    """Options that say what is told of a text beyond the text."""
+
+    show_drafts: Annotated[
+        bool, typer.Option("--show-drafts", help="Colour tokens by the drafter they come from.")
+    ] = False
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say what the method decided, and why.")
+    ] = False
+
+
+@takes_groups
+def run(
+    bundle: options.Bundle,
+    prompt: Annotated[
+        str | None, typer.Argument(metavar="PROMPT", help="The prompt; - reads standard input.")
+    ] = None,
+    *,
+    prompt_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Read the prompt from a file.")
+    ] = None,
+    chat: Annotated[
+        bool | None,
+        typer.Option(
+            "--chat/--raw",
+            help="Put the prompt into the chat template, or pass it as it is. By default the "
+            "template is used if the bundle has one.",
+        ),
+    ] = None,
+    session: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Begin with the KV cache saved in FILE, if there is one, and save it at the end.",
+        ),
+    ] = None,
+    store: options.Store = None,
+    adapt: options.Adapt = None,
+    overlap: options.Overlap = "auto",
+    loading: options.LoadOptions,
+    request: options.RequestOptions,
+    grammar: GrammarOptions,
+    switching: SwitchOptions,
+    shown: ShowOptions,
+    json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Generate text from a prompt.
+
+    Ctrl-C stops and keeps what was generated (exit code 130).
+
+    Examples:
+
+      edgedec run smollm2.edgedec "Why is the sky blue?"
+
+      edgedec run smollm2.edgedec --raw "Once upon a time" --temperature 0.8 --seed 7
+
+      git diff | edgedec run smollm2.edgedec - --json
+
+      edgedec run smollm2.edgedec "Roll a die." --regex "[1-6]"
+
+      edgedec run smollm2.edgedec --prompt-file long.txt --session long.session
+    """
+    text = read_prompt(prompt, prompt_file)
+
+    def ask(defaults: GenerationConfig) -> GenerationConfig:
+        return switching.apply(grammar.apply(request.make_request(defaults)))
+
+    ask(GenerationConfig())  # complains before anything is loaded
+    if session is not None and not session.parent.is_dir():
+        raise ConfigError(f"cannot save {session}: there is no folder {session.parent}")
+    replay = None if adapt is None else ReplayBuffer.made(adapt, bundle)
+    with ProgressBars(count_amount) as bars:
+        engine = loading.load(bundle, bars.report, store=store, overlap=overlap)
+        with engine:
+            if session is not None and session.exists():
+                n_held = engine.load_session(session)
+                if not json:
+                    note(f"{session} holds {n_held} tokens")
+            is_chat = engine.has_chat_template if chat is None else chat
+            asked = ask(engine.defaults)
+            stream = engine.stream(
+                [{"role": "user", "content": text.rstrip("\n")}] if is_chat else text,
+                asked,
+                bars.report,
+            )
+            tell_if_approximate(asked)
+            tell_if_recommended(asked, engine.defaults)
+            tell_if_unused(store, stream)
+            is_interrupted = write_stream(stream, bars, shown, is_silent=json)
+            if json:
+                print_json(stream.result.to_dict())
+            if session is not None:
+                engine.save_session(session)
+            if replay is not None:
+                replay.add(stream.token_ids, stream.result.origins)
+    if is_interrupted:
+        raise typer.Exit(130)
+
+
+def write_stream(stream: Stream, bars: ProgressBars, shown: ShowOptions, is_silent: bool) -> bool:
+    """Writes a stream to standard output as it appears, then what it took to standard error.
+
+    Returns whether Ctrl-C ended it. Nothing is written if ``is_silent``, except explanations.
+    Colours tell of drafts where asked for, and of models that take turns always.
+    """
+    colours = OriginColours()
+    is_switching = stream.takes_turns
+    is_coloured = shown.show_drafts or is_switching
+    writer = TextWriter(colours.paint) if is_coloured else TextWriter()
+    pieces = PieceWriter(writer)
+    n_written = 0
+    with stops_on_interrupt(stream.stop) as is_interrupted:
+        for piece in stream.pieces:
+            bars.close()
+            if not is_silent:
+                pieces.write(piece)
+            if not piece.is_provisional:
+                n_written += len(piece.text)
+    bars.close()
+    if not is_silent:
+        pieces.end()
+        # A stream stopped between two pieces may still hold text back.
+        writer.write(stream.result.text[n_written:])
+        writer.end_line()
+        note(summary(stream.result))
+        if is_switching and stream.result.switch:  # none where it was stopped before it began
+            note(switch_summary(stream.result))
+        if is_coloured:
+            colours.print_legend(stream.result.origins)
+    if shown.explain:
+        for line in explanation(stream):
+            note(line)
+    return is_interrupted()
+
+
+def tell_if_recommended(asked: GenerationConfig, defaults: GenerationConfig) -> None:
+    """Notes that a request is sampled as the model's publisher recommends, not as was asked for."""
+    sampling, greedy = asdict(asked.sampling), asdict(SamplingConfig())
+    if asked.sampling == defaults.sampling and sampling != greedy:
+        stated = ", ".join(f"{k} {v}" for k, v in sampling.items() if v != greedy[k])
+        note(f"sampled as the model's publisher recommends: {stated} (--temperature 0: greedy)")
+
+
+def tell_if_unused(store: Path | None, stream: Stream) -> None:
+    """Notes that the method of ``stream`` does not draft from ``store``."""
+    name = stream.method
+    if store is not None and name != AUTO and "store" not in name.split("+"):
+        note(f"the method {name} leaves {store} alone: use --method auto, or store")
+
+
+def explanation(stream: Stream) -> list[str]:
+    """Returns why the method of a finished stream did what it did."""
+    return stream.explain() or [f"the method {stream.method} decides nothing"]
+
+
+def summary(result: GenerationResult) -> str:
+    """Returns what a generation took, on one line."""
+    n_reused = result.stats.n_reused_tokens
+    reused = f" ({n_reused} reused)" if n_reused else ""
+    parts = [
+        f"{result.n_prompt_tokens} prompt tokens{reused}",
+        f"{result.n_new_tokens} new tokens ({result.finish_reason})",
+    ]
+    if result.provisional_ms:
+        stats = result.stats
+        parts.append(
+            f"{stats.n_confirmed} of {stats.n_provisional} provisional tokens held, the first "
+            f"after {result.provisional_ms:.0f} ms"
+        )
+    if result.n_new_tokens:
+        parts.append(f"first after {result.ttft_ms:.0f} ms")
+    if result.tokens_per_s:
+        parts.append(f"then {result.tokens_per_s:.1f} tokens/s")
+    return " · ".join(parts)
+
+
+def switch_summary(result: GenerationResult) -> str:
+    """Returns what taking turns came to, on one line."""
+    found = result.switch
+    passes = found["passes"].values()
+    caught_up = sum(counts["n_caught_up"] for counts in passes)
+    parts = [
+        f"{found['share_target']:.1%} of the tokens from the target model",
+        f"{found['n_switches']} switches",
+        f"{caught_up} missed tokens caught up in "
+        f"{sum(counts['catch_up_ms'] for counts in passes):.0f} ms",
+    ]
+    if found["cost_paper"] is not None:
+        parts.append(f"cost without catch-up {found['cost_paper']:.2f} of the target model's")
+    return " · ".join(parts)
+
+
+def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
+    """Returns the prompt that was given, read from its file or from standard input.
+
+    Raises:
+        ConfigError: It cannot be read, or is no UTF-8 text.
+    """
+    if (prompt is None) == (prompt_file is None):
+        raise typer.BadParameter("expected either PROMPT (- for standard input) or --prompt-file")
+    try:
+        if prompt_file is not None:
+            return prompt_file.read_text(encoding="utf-8")
+        return sys.stdin.buffer.read().decode("utf-8") if prompt == "-" else str(prompt)
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the prompt is no UTF-8 text: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"cannot read the prompt from {prompt_file}: {error.strerror}") from None

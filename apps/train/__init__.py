@@ -1,0 +1,1 @@
+"""`edgedec train`: its command line."""

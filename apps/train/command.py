@@ -1,0 +1,377 @@
+"""`edgedec train`: fits what makes a bundle's models quicker, and puts it into the bundle."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+
+import typer
+
+from edgedec.apps.console.progress import ProgressBars, count_amount
+from edgedec.apps.console.terminal import note, print_json, stops_on_interrupt, write_out
+from edgedec.apps.manifest_change import check_writable
+from edgedec.apps.model_names import named_bundle
+from edgedec.apps.options import common as options
+from edgedec.apps.options.groups import takes_groups
+from edgedec.apps.training.options import TrainingOptions
+from edgedec.models.errors import ConfigError
+
+if TYPE_CHECKING:
+    from edgedec.apps.training.head import HeadJob
+    from edgedec.export.heads.training import OnProgress
+
+_HELP = """Fit what makes a bundle's models quicker, and put it into the bundle.
+
+Example:
+
+  edgedec train kv smollm2.edgedec --corpus src
+
+  edgedec train head smollm2.edgedec --corpus src -o smollm2-head.edgedec
+
+  edgedec train exit smollm2.edgedec --exit 8 --corpus src -o smollm2-exit.edgedec
+
+  edgedec train draft smollm2.edgedec --layers 8 --corpus src -o smollm2-pair.edgedec
+
+  edgedec train joint smollm2.edgedec --corpus src -o smollm2-joint.edgedec
+"""
+
+
+class Report(Protocol):
+    """What a training ends with."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns JSON-ready fields."""
+
+    def text(self) -> str:
+        """Returns what people read."""
+
+
+Output = Annotated[
+    Path, typer.Option("-o", "--output", metavar="BUNDLE", help="The bundle to write.")
+]
+Quantization = Annotated[
+    str, typer.Option(metavar="SCHEME", help="How it is quantised, as for `export`.")
+]
+
+train = typer.Typer(help=_HELP, no_args_is_help=True)
+
+
+@train.command()
+def kv(
+    bundle: options.Bundle,
+    corpus: Annotated[
+        list[Path],
+        typer.Option(metavar="PATH", help="A text file, or a folder of them; may be repeated."),
+    ],
+    exit_layer: Annotated[
+        int | None,
+        typer.Option(
+            "--exit", metavar="E", min=1, help="Layers that are computed; half of them by default."
+        ),
+    ] = None,
+    draft: Annotated[
+        bool,
+        typer.Option(
+            "--draft",
+            help="Fit maps to the bundle's draft model, from what the target model keeps.",
+        ),
+    ] = False,
+    auxiliary: Annotated[
+        bool,
+        typer.Option(
+            "--auxiliary", help="Fit maps from the bundle's draft model, which then reads prompts."
+        ),
+    ] = False,
+    max_tokens: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Most tokens that are read.")
+    ] = 100_000,
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Threads; one per core by default.")
+    ] = None,
+    json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Fit maps that predict keys and values, so that less has to be computed of a prompt.
+
+    From a model's first layers to its later ones: a long prompt is answered before it is read to
+    the end (`run --prefill progressive`). With --auxiliary, from the draft model to the target
+    model, for the same. With --draft, from the target model to the draft model, which then drafts
+    after a long prompt without reading it.
+
+    Texts like those of later prompts serve best. Maps of an earlier run are replaced. Ctrl-C
+    ends the reading, and fits what was read (exit code 130). The same command goes on where one
+    that was killed ended.
+
+    Examples:
+
+      edgedec train kv smollm2.edgedec --corpus src
+
+      edgedec train kv smollm2.edgedec --corpus src --corpus docs --exit 20 --max-tokens 50000
+
+      edgedec train kv pair.edgedec --corpus src --draft
+
+      edgedec train kv pair.edgedec --corpus src --auxiliary
+    """
+    from edgedec.apps.training.kv_job import KVJob, train_model_maps, train_own_maps
+    from edgedec.models.kv_maps import AUXILIARY_KV_MAPS, DRAFT_KV_MAPS
+
+    job = KVJob(bundle, tuple(corpus), max_tokens, threads)
+    if (exit_layer is not None) + draft + auxiliary > 1:
+        raise ConfigError("--exit, --draft and --auxiliary are three kinds of maps: choose one")
+    check_writable(bundle)
+    stopping = Event()
+    with ProgressBars(count_amount, has_lines=True) as bars, stops_on_interrupt(stopping.set):
+        if draft or auxiliary:
+            kind = DRAFT_KV_MAPS if draft else AUXILIARY_KV_MAPS
+            entry, text = train_model_maps(job, kind, bars.report, stopping.is_set)
+        else:
+            entry, text = train_own_maps(job, exit_layer, bars.report, stopping.is_set)
+    if json:
+        print_json({"bundle": str(bundle), **dataclasses.asdict(entry)})
+    else:
+        write_out(
+            f"{bundle}: maps from {text}, fitted on {entry.n_tokens:,} tokens; they miss "
+            f"{entry.unexplained:.1%} of the variance, of other texts {entry.held_out:.1%}\n"
+        )
+    if stopping.is_set():
+        raise typer.Exit(130)
+
+
+@train.command()
+@takes_groups
+def head(
+    bundle: options.Bundle,
+    output: Output,
+    training: TrainingOptions,
+    kind: Annotated[
+        str,
+        typer.Option(
+            metavar="KIND",
+            help="eagle: a decoder layer. hydra, medusa: light heads, one for each token drafted, "
+            "which see the tokens before their own or do not.",
+        ),
+    ] = "eagle",
+    replay: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from", metavar="FILE", help="Texts that `run --adapt` kept; may be repeated."
+        ),
+    ] = None,
+    is_continued: Annotated[
+        bool, typer.Option("--continue", help="Begin with the head that the bundle has.")
+    ] = False,
+    quantization: Quantization = "int8",
+    head_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write the head there, too, for `export --head`: int8 or int4, without what it "
+            "has from its model.",
+        ),
+    ] = None,
+    rollout: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=8,
+            help="Tokens deep that drafting is practised, 3 by default; of light heads so many "
+            "are made, 4 by default.",
+        ),
+    ] = None,
+    json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Train a draft head, which guesses what the bundle's own model says next.
+
+    A new bundle has all of the old one, and the head. Texts like those that the model shall write
+    serve best. Ctrl-C keeps the best head so far (exit code 130); the same command goes on where
+    one that was killed ended. Needs torch, of the extra `train`.
+
+    Examples:
+
+      edgedec train head smollm2.edgedec --corpus src -o smollm2-head.edgedec
+
+      edgedec train head smollm2.edgedec --kind hydra --corpus src --minutes 30 -o out.edgedec
+
+      edgedec train head general.edgedec --continue --from my.replay -o mine.edgedec
+    """
+    from edgedec.apps.training.head import HeadJob
+    from edgedec.models.draft_heads import LIGHT_HEADS
+
+    job = HeadJob(
+        bundle=bundle,
+        output=output,
+        options=training,
+        kind=kind,
+        scheme=quantization,
+        n_steps=rollout or (4 if kind in LIGHT_HEADS else 3),
+        replay=tuple(replay or ()),
+        is_continued=is_continued,
+        head_file=head_file,
+    )
+    _train_head(job, json)
+
+
+@train.command("exit")
+@takes_groups
+def train_exit(
+    bundle: options.Bundle,
+    exit_layer: Annotated[
+        int,
+        typer.Option("--exit", metavar="E", min=1, help="Layers that draft, an adapter on them."),
+    ],
+    output: Output,
+    training: TrainingOptions,
+    quantization: Quantization = "int8",
+    json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Train an adapter, with which a model's first layers guess what the whole one says next.
+
+    The bundle has to return the hidden states of that layer (`export --exit E`). All else is as for
+    `train head`: a new bundle, Ctrl-C keeps the best so far, the same command goes on.
+
+    Examples:
+
+      edgedec train exit exits.edgedec --exit 8 --corpus src -o smollm2-exit.edgedec
+
+      edgedec train exit exits.edgedec --exit 4 --corpus src --minutes 30 -o out.edgedec
+    """
+    from edgedec.apps.training.head import HeadJob
+    from edgedec.models.draft_heads import ADAPTER
+
+    job = HeadJob(bundle, output, training, ADAPTER, quantization, exit_layer=exit_layer)
+    _train_head(job, json)
+
+
+@train.command()
+@takes_groups
+def draft(
+    bundle: options.Bundle,
+    output: Output,
+    training: TrainingOptions,
+    layers: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Layers that are kept, evenly spread over all."),
+    ] = None,
+    origin: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="BUNDLE",
+            help="The model to begin with, of the same tokenizer; the target model by default.",
+            callback=named_bundle,
+        ),
+    ] = None,
+    loss: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="What is made small: kl, reverse-kl, jsd, or tvd, the share of drafts rejected.",
+        ),
+    ] = "kl",
+    quantization: Quantization = "int8",
+    json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Train a draft model on what the bundle's own model says next.
+
+    It begins as some layers of that model, or as a smaller one, and takes the place of the bundle's
+    draft model. All else is as for `train head`: a new bundle, Ctrl-C keeps the best so far, the
+    same command goes on.
+
+    Examples:
+
+      edgedec train draft smollm2.edgedec --layers 8 --corpus src -o smollm2-pair.edgedec
+
+      edgedec train draft large.edgedec --from small.edgedec --corpus src --loss tvd -o out.edgedec
+    """
+    from edgedec.apps.training.draft import DraftJob, train_bundle_draft
+
+    job = DraftJob(bundle, output, training, layers, origin, loss, quantization)
+    _run(lambda report, is_stopping: train_bundle_draft(job, report, is_stopping), json)
+
+
+@train.command()
+def joint(
+    bundle: options.Bundle,
+    output: Output,
+    corpus: Annotated[
+        list[Path],
+        typer.Option(metavar="PATH", help="A text file, or a folder of them; may be repeated."),
+    ],
+    max_tokens: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Most tokens that are read.")
+    ] = 100_000,
+    epochs: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Times that each text is shown.")
+    ] = 3,
+    minutes: Annotated[
+        float | None,
+        typer.Option(metavar="N", min=0.0, help="Most minutes of training; no end by default."),
+    ] = None,
+    learning_rate: Annotated[
+        float, typer.Option(metavar="X", min=0.0, help="The largest step of training.")
+    ] = 1e-4,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the order of texts.")] = 0,
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Threads; one per core by default.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a bundle.")] = False,
+    json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Train the KV maps of a bundle by gradients, and with them the smaller model that they read.
+
+    It begins with what `train kv` fitted. What is made small: the target model's cross-entropy over
+    predicted rows, the smaller model's own, and the error of keys and values. A new bundle has all
+    of the old one, and what was trained: what loses least on texts that are only measured with.
+    Ctrl-C keeps the best so far (exit code 130); the same command goes on where one that was killed
+    ended. Needs torch, of the extra `train`, and memory for both models as floats.
+
+    Examples:
+
+      edgedec train joint smollm2.edgedec --corpus src -o smollm2-joint.edgedec
+
+      edgedec train joint pair.edgedec --corpus src --minutes 60 -o pair-joint.edgedec
+    """
+    from edgedec.apps.training.joint import JointJob, train_bundle_maps
+
+    job = JointJob(
+        bundle, output, tuple(corpus), max_tokens, epochs, minutes, learning_rate, seed, threads,
+        force,
+    )  # fmt: skip
+    _run(lambda report, is_stopping: train_bundle_maps(job, report, is_stopping), json)
+
+
+def _train_head(job: HeadJob, is_json: bool) -> None:
+    """Does what ``job`` asks for, and says what became of it."""
+    from edgedec.apps.training.head import train_bundle_head
+
+    _run(lambda report, is_stopping: train_bundle_head(job, report, is_stopping), is_json)
+
+
+def _run(
+    train_it: Callable[[OnProgress, Callable[[], bool]], Report],
+    is_json: bool,
+) -> None:
+    """Trains with progress on the terminal, until Ctrl-C, and prints the report."""
+    stopping = Event()
+    with ProgressBars(count_amount, has_lines=True) as bars, stops_on_interrupt(stopping.set):
+        try:
+            report = train_it(bars.report, stopping.is_set)
+        except ConfigError as error:
+            if not stopping.is_set():
+                raise
+            note(f"stopped before there was anything to keep: {error}")
+            raise typer.Exit(130) from None
+    if is_json:
+        print_json(report.to_dict())
+    else:
+        write_out(report.text())
+    if stopping.is_set():
+        raise typer.Exit(130)

@@ -1,0 +1,1 @@
+"""`edgedec tune`: traces of both models, a sweep over them, and runs of the best."""

@@ -1,0 +1,153 @@
+"""What tuning found: the table, the choice, and what goes into the manifest."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+
+from edgedec.apps.tune.runs import PLAIN, REFERENCES
+from edgedec.apps.tune.state import Measured, Round
+from edgedec.apps.tune.sweep import Expected
+from edgedec.models.manifest import TUNED_KEY, BundleManifest
+from edgedec.runtime.config.switching import ADADEC, SwitchConfig
+
+PROXY = (
+    "agreement is the share of tokens that the target model would have chosen, given the text "
+    "before each; it stands in for quality, which `edgedec eval` measures"
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One setting: what its traces promised and what its runs did.
+
+    agreement, share_target, ms_per_token: measured; None without a run. speedup: of time per token
+    against plain decoding in the same rounds.
+    """
+
+    name: str
+    expected: Expected | None
+    agreement: float | None = None
+    share_target: float | None = None
+    ms_per_token: float | None = None
+    speedup: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns JSON-ready fields."""
+        fields = {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.name != "expected"
+        }
+        if self.expected is not None:
+            for name in ("agreement", "share_target", "ms_per_token"):
+                fields[f"expected_{name}"] = getattr(self.expected, name)
+        return fields
+
+
+def rows_of(expected: Sequence[Expected], rounds: Sequence[Round]) -> list[Row]:
+    """Returns a row for each reference that ran, and for each setting."""
+    names = list(REFERENCES) if rounds else []
+    rows = [_row(name, None, rounds) for name in names]
+    return rows + [_row(str(one.setting), one, rounds) for one in expected]
+
+
+def choose(rows: Sequence[Row], policy: str, keep: float) -> Row | None:
+    """Returns the fastest setting of ``policy`` that agrees at least ``keep``.
+
+    The most agreeing one if none does; by what was promised where nothing ran.
+    """
+    own = [r for r in rows if r.expected is not None and r.expected.setting.policy == policy]
+    ran = [(r, r.agreement, r.ms_per_token) for r in own if r.ms_per_token is not None]
+    told = [
+        (r, r.expected.agreement, r.expected.ms_per_token) for r in own if r.expected is not None
+    ]
+    found = ran or told
+    if not found:
+        return None
+    fit = [(ms, row) for row, agreement, ms in found if agreement is not None and agreement >= keep]
+    if fit:
+        return min(fit, key=lambda one: one[0])[1]
+    return max(found, key=lambda one: one[1] or 0.0)[0]
+
+
+def render(rows: Sequence[Row], chosen: Sequence[Row], n_rounds: int) -> Table:
+    """Returns the table for a person."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("setting", overflow="fold")
+    for name in ("promised", "agreement", "by target", "ms/token", f"x {PLAIN}"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(
+            row.name,
+            _percent(row.expected.agreement if row.expected else None),
+            _percent(row.agreement),
+            _percent(row.share_target),
+            "" if row.ms_per_token is None else f"{row.ms_per_token:.1f}",
+            "" if row.speedup is None else f"{row.speedup:.2f}",
+            style="bold" if row in chosen else None,
+        )
+    table.caption = f"{n_rounds} prompts with every setting; bold is chosen"
+    return table
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What `--threshold auto` shall mean for one policy, and what that rests on."""
+
+    setting: SwitchConfig
+    evidence: dict[str, Any]
+
+
+def with_tuned(
+    manifest: BundleManifest, choices: Sequence[Choice], draft: str | None
+) -> BundleManifest:
+    """Returns ``manifest`` with ``choices`` among its defaults.
+
+    Choices of other policies stay, unless they were made with another draft model.
+
+    draft: the draft model's fingerprint; None for choices that need none.
+    """
+    found = manifest.defaults.get(TUNED_KEY)
+    old: dict[str, Any] = found if isinstance(found, dict) else {}
+    policies, evidence = dict(old.get("policies", {})), dict(old.get("evidence", {}))
+    if draft is not None and old.get("draft") != draft:
+        policies, evidence = (
+            {name: value for name, value in fields.items() if name == ADADEC}
+            for fields in (policies, evidence)
+        )
+    for choice in choices:
+        policies[choice.setting.policy] = choice.setting.to_dict()
+        evidence[choice.setting.policy] = choice.evidence
+    tuned = {"draft": draft or old.get("draft"), "policies": policies, "evidence": evidence}
+    return dataclasses.replace(manifest, defaults={**manifest.defaults, TUNED_KEY: tuned})
+
+
+def _row(name: str, expected: Expected | None, rounds: Sequence[Round]) -> Row:
+    if not rounds:
+        return Row(name, expected)
+    runs, plain = [found[name] for found in rounds], [found[PLAIN] for found in rounds]
+    n_tokens = sum(run.n_tokens for run in runs)
+    ms = _ms_per_token(runs)
+    return Row(
+        name=name,
+        expected=expected,
+        agreement=sum(run.n_chosen for run in runs) / n_tokens,
+        share_target=None if name in REFERENCES else sum(run.n_target for run in runs) / n_tokens,
+        ms_per_token=ms,
+        speedup=_ms_per_token(plain) / ms if ms else None,
+    )
+
+
+def _ms_per_token(runs: Sequence[Measured]) -> float:
+    """Returns the time of a token after the first."""
+    n_later = sum(run.n_tokens - 1 for run in runs)
+    return sum(run.ms for run in runs) / n_later if n_later else 0.0
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f} %"

@@ -1,0 +1,1 @@
+"""What `edgedec lsp` and `edgedec desktop` share: settings and memory of suggestions."""

@@ -1,0 +1,78 @@
+"""A model that goes from one autocompleter to the next while the first is at work."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pygls")
+
+from edgedec.apps.lsp.served_model import ServedModel
+from edgedec.apps.lsp.server import EdgedecServer
+from edgedec.apps.lsp.settings import ServerSettings
+from edgedec.apps.lsp.window import EditorWindow
+from edgedec.autocomplete import Autocompleter, Document
+
+
+@pytest.fixture
+def slow_to_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    close = Autocompleter.close
+
+    def slow(self: Autocompleter) -> None:
+        time.sleep(0.3)
+        close(self)
+
+    monkeypatch.setattr(Autocompleter, "close", slow)
+
+
+@pytest.mark.usefixtures("slow_to_close")
+@pytest.mark.parametrize("ends_soon", [True, False])
+def test_one_engine_never_has_two_completers(smollm2_bundle: Path, ends_soon: bool) -> None:
+    assert asyncio.run(_changes_settings(smollm2_bundle, ends_soon)) == []
+
+
+async def _changes_settings(bundle: Path, ends_soon: bool) -> list[str]:
+    """Returns the errors shown where settings change within a pass, and the model ends then."""
+    shown: list[str] = []
+    server = EdgedecServer(ServerSettings(), "0")
+    model = ServedModel(_Window(server, shown))
+    model.want(ServerSettings(bundle=str(bundle)), [])
+    while (first := model.completer) is None:
+        await asyncio.sleep(0.01)
+    text = "Words that were never read. " * 60
+    first.update(Document(text, len(text)))
+    other = ServerSettings(bundle=str(bundle)).changed_by({"max_new_tokens": 3})
+    model.want(other, [])
+    while model.completer is first:
+        await asyncio.sleep(0.001)
+    assert model.completer is None
+    while not ends_soon and model.completer is None:
+        await asyncio.sleep(0.001)
+    if model.completer is not None:
+        offer = await asyncio.wrap_future(model.completer.update(Document(text, len(text))))
+        assert offer is not None
+    await model.close()
+    return shown
+
+
+class _Window(EditorWindow):
+    """Keeps what it would show, for there is no editor."""
+
+    def __init__(self, server: EdgedecServer, shown: list[str]) -> None:
+        super().__init__(server)
+        self._shown = shown
+
+    def progress(self, title: str) -> Any:
+        return _NoProgress()
+
+    def _show(self, kind: Any, text: str) -> None:
+        self._shown.append(text)
+
+
+class _NoProgress:
+    def report(self, done: int, total: int) -> None: ...
+    def end(self) -> None: ...
