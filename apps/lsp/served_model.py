@@ -67,6 +67,11 @@ class ServedModel:
         """
         self._begin(_Wanted(settings, tuple(roots)))
 
+    async def serving(self) -> Autocompleter | None:
+        """Returns the autocompleter; while one takes another's place, waits for the new one."""
+        async with self._replacing:
+            return self.completer
+
     def look(self) -> None:
         """Loads the bundle again if another has taken its place; looks now and then only."""
         now_s = time.monotonic()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 
 from lsprotocol import types
@@ -16,6 +16,13 @@ from edgedec.apps.lsp.text_buffer import TextBuffer
 from edgedec.apps.lsp.window import EditorWindow
 from edgedec.autocomplete import Autocompleter, Offer
 from edgedec.models.errors import ConfigError, SessionError
+
+
+@dataclass(frozen=True, eq=False)
+class _Question:
+    """What an editor asked of a document; equal to itself only."""
+
+    document: OpenDocument
 
 
 class EditorSession:
@@ -30,7 +37,7 @@ class EditorSession:
         self._window = window
         self._documents: dict[str, OpenDocument] = {}
         self._is_configured = False
-        self._asked: tuple[str, Future[Offer | None]] | None = None
+        self._newest: _Question | None = None  # None: the document has changed since
         self._shown_to: Autocompleter | None = None
 
     def begin(self, options: object) -> None:
@@ -102,33 +109,35 @@ class EditorSession:
     async def _offer(
         self, params: types.CompletionParams | types.InlineCompletionParams
     ) -> tuple[OpenDocument, Offer] | None:
-        """Returns what is offered at a position, and in what document; None: nothing, or stale.
+        """Returns what is offered at a position, and in which document; None: nothing, or stale.
 
-        Until it first waits, nothing else of the editor's is looked at.
+        Reads no other message of the editor before it first waits. If settings bring another
+        autocompleter meanwhile, that one is asked.
         """
         self._model.look()
-        completer = self._model.completer
         document = self._documents.get(params.text_document.uri)
-        if completer is None or document is None or not document.has(params.position):
+        if document is None or not document.has(params.position):
             return None
-        document.place = params.position
-        self._show_others(completer, document)
-        try:
-            future = completer.update(document.near(params.position, completer.reach))
-        except SessionError as error:
-            self._model.fail(error)
-            return None
-        self._asked = document.uri, future
-        try:
-            offer = await asyncio.wrap_future(future)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or not task.cancelling():
-                return None  # the document changed, or something else was asked
-            if self._asked == (document.uri, future):
-                completer.pause()
-            raise
-        return None if offer is None else (document, offer)
+        question = self._newest = _Question(document)
+        while (completer := await self._model.serving()) and question is self._newest:
+            document.place = params.position
+            self._show_others(completer, document)
+            try:
+                future = completer.update(document.near(params.position, completer.reach))
+            except SessionError as error:
+                self._model.fail(error)
+                break
+            try:
+                offer = await asyncio.wrap_future(future)
+            except asyncio.CancelledError:  # something else was asked, or the completer replaced
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    if question is self._newest:
+                        completer.pause()
+                    raise
+            else:
+                return None if offer is None else (document, offer)
+        return None
 
     def _show_others(self, completer: Autocompleter, document: OpenDocument) -> None:
         """Shows the completer other open documents as they are now."""
@@ -141,5 +150,7 @@ class EditorSession:
 
     def _make_stale(self, uri: str) -> None:
         """Computes no more for what was asked of a document; the next question may go on there."""
-        if self._asked is not None and self._asked[0] == uri and self._model.completer is not None:
-            self._model.completer.pause()
+        if self._newest is not None and self._newest.document.uri == uri:
+            self._newest = None
+            if self._model.completer is not None:
+                self._model.completer.pause()

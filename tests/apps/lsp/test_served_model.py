@@ -11,8 +11,11 @@ import pytest
 
 pytest.importorskip("pygls")
 
+from lsprotocol import types
+
 from edgedec.apps.lsp.served_model import ServedModel
 from edgedec.apps.lsp.server import EdgedecServer
+from edgedec.apps.lsp.session import EditorSession
 from edgedec.apps.lsp.settings import ServerSettings
 from edgedec.apps.lsp.window import EditorWindow
 from edgedec.autocomplete import Autocompleter, Document
@@ -57,6 +60,39 @@ async def _changes_settings(bundle: Path, ends_soon: bool) -> list[str]:
         assert offer is not None
     await model.close()
     return shown
+
+
+@pytest.mark.usefixtures("slow_to_close")
+@pytest.mark.parametrize("is_asked_first", [True, False])
+def test_a_question_is_answered_by_the_completer_that_takes_over(
+    smollm2_bundle: Path, is_asked_first: bool
+) -> None:
+    assert asyncio.run(_asks_within_a_change(smollm2_bundle, is_asked_first)) == [" 5"]
+
+
+async def _asks_within_a_change(bundle: Path, is_asked_first: bool) -> list[str]:
+    """Returns what is offered where a question meets a change of the number of tokens to one."""
+    server = EdgedecServer(ServerSettings(), "0")
+    model = ServedModel(_Window(server, []))
+    session = EditorSession(ServerSettings(bundle=str(bundle)), model, _Window(server, []))
+    session.configure({"min_probability": 0.1, "max_new_tokens": 9}, [])
+    while (first := model.completer) is None:
+        await asyncio.sleep(0.01)
+    text = "Words that were never read. " * 60 + "1, 2, 3, 4,"
+    item = types.TextDocumentItem("file:///a.txt", "plaintext", 1, text)
+    session.open(types.DidOpenTextDocumentParams(item))
+    place = types.Position(0, len(text))
+    context = types.InlineCompletionContext(types.InlineCompletionTriggerKind.Automatic)
+    params = types.InlineCompletionParams(context, types.TextDocumentIdentifier(item.uri), place)
+    asked = [asyncio.create_task(session.inline_completion(params))] * is_asked_first
+    await asyncio.sleep(0)  # what was asked is asked of the first
+    session.configure({"min_probability": 0.1, "max_new_tokens": 2}, [])
+    while model.completer is first:
+        await asyncio.sleep(0.001)
+    asked = asked or [asyncio.create_task(session.inline_completion(params))]
+    found = await asked[0]
+    await model.close()
+    return [str(one.insert_text) for one in found.items]
 
 
 class _Window(EditorWindow):
