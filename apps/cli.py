@@ -14,8 +14,9 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from edgedec.apps.console.signals import SignalWatch, end_endless_passes
+from edgedec.apps.console.endless_passes import end_endless_passes
 from edgedec.models.errors import EdgedecError
+from edgedec.system.signals import SignalWatch
 
 _VERBS_AT_ONCE = ("run", "chat")
 """Verbs whose user waits for a first token."""
@@ -26,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     signals = SignalWatch()
     if arguments is None:  # the process is ours
         signals.start()
-    from edgedec.apps.console.terminal import open_streams
+    from edgedec.system.streams import open_streams
 
     given = list(sys.argv[1:] if arguments is None else arguments)
     if arguments is None:
@@ -43,7 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _exit_code(given: list[str], signals: SignalWatch) -> int:
     """Returns what the program ends with, after saying what went wrong."""
-    from edgedec.apps.console.terminal import OutputError, print_error, silence_stdout
+    from edgedec.apps.console.terminal import OutputError, print_error
+    from edgedec.system.streams import silence_stdout
 
     try:
         return _run(given, signals)

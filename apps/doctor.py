@@ -15,19 +15,14 @@ from rich.table import Table
 from edgedec import __version__, kernels
 from edgedec.apps.console.consoles import out
 from edgedec.apps.console.terminal import bytes_text, print_json
-from edgedec.apps.measuring.machine import (
-    Requirement,
-    extras,
-    last_caches,
-    memory_bytes,
-    read_cpu,
-    version,
-)
+from edgedec.apps.measuring.installed import Requirement, extras, version
 from edgedec.apps.options import common as options
 from edgedec.kernels.cuda_driver import CudaError, find_gpus
 from edgedec.models.graph import SYSTEMS
-from edgedec.runtime.cores.machine import physical_cores
 from edgedec.runtime.opening.openvino_devices import available_devices
+from edgedec.system.machine import architecture, last_caches, read_cpu, system_name
+from edgedec.system.memory import memory_bytes
+from edgedec.system.processors import physical_cores
 from edgedec.targets.openvino_devices import OPENVINO_DEVICES, openvino_requirement
 from edgedec.targets.providers import PROVIDERS
 from edgedec.targets.qualcomm_socs import SOCS
@@ -70,7 +65,7 @@ def examine() -> dict[str, Any]:
         "qualcomm": _examine_qualcomm(),
         "cuda": _examine_cuda(),
         "kernels": _examine_kernels(problems),
-        "systems": {name: system == platform.system() for name, (system, _) in SYSTEMS.items()},
+        "systems": {name: system == system_name() for name, (system, _) in SYSTEMS.items()},
         "uses": {"threads": physical_cores(), "backend": "fused graph with edgedec's kernels"},
         "extras": {name: _extra(packages) for name, packages in extras().items()},
         "problems": problems,
@@ -109,7 +104,7 @@ def _examine_openvino() -> dict[str, Any]:
 def _examine_qualcomm() -> dict[str, Any]:
     """Returns version of Qualcomm's provider, the SoCs it compiles for, and what it runs on."""
     found = version("onnxruntime-qnn")
-    here = None if found is None else "x86 library" if platform.machine() == "x86_64" else "NPU"
+    here = None if found is None else "x86 library" if architecture() == "x86_64" else "NPU"
     return {"version": found, "compiles_for": list(SOCS) if found else [], "runs_on": here}
 
 

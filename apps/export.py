@@ -15,7 +15,7 @@ from rich.table import Table
 from edgedec.apps.console.consoles import out
 from edgedec.apps.console.progress import ProgressBars, bytes_amount
 from edgedec.apps.console.terminal import bytes_text, note, print_json
-from edgedec.apps.measuring.machine import extras
+from edgedec.apps.measuring.installed import extras
 from edgedec.apps.options import common as options
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.trust import libraries, trust

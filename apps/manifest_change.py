@@ -9,7 +9,7 @@ from pathlib import Path
 
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import MANIFEST_NAME, BundleManifest, fingerprint_of, read_manifest
-from edgedec.models.whole_files import replace_text
+from edgedec.system.files import replace_text
 
 
 def check_writable(bundle: Path) -> None:

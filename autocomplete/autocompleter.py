@@ -23,9 +23,9 @@ from edgedec.autocomplete.reading import Reading
 from edgedec.models.errors import EdgedecError, SessionError
 from edgedec.runtime.config import GenerationConfig, SuggestConfig
 from edgedec.runtime.config.checks import check_callable, check_type
-from edgedec.runtime.cores.power import PowerSource
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.sessions import under_way
+from edgedec.system.power import PowerSource
 
 _PASS_MS = 40.0  # of a prompt that is being read; a key that ends a pass loses what is in it
 _LIKELY = 0.5  # of a line on offer, for the next one to be computed before it is taken

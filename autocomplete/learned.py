@@ -8,8 +8,8 @@ from pathlib import Path
 
 from edgedec.models.errors import ConfigError
 from edgedec.models.fields import Fields
-from edgedec.models.whole_files import replace_text
 from edgedec.runtime.config.checks import checked_path
+from edgedec.system.files import replace_text
 
 N_CLASSES = 20
 """Classes of sureness, alike in width, from 0 to 1."""

@@ -7,15 +7,12 @@ whose lock is free belongs to a killed export and is removed by the next one int
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import fcntl
 import json
 import os
 import re
 import secrets
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,9 +20,9 @@ from pathlib import Path
 from edgedec.models.bundle_files import FileEntry, check_place, file_sha256
 from edgedec.models.errors import BundleError
 from edgedec.models.manifest import MANIFEST_NAME, BundleManifest
+from edgedec.system.files import exchange, sync
+from edgedec.system.locks import lock_folder
 
-_AT_FDCWD = -100 if sys.platform == "linux" else -2
-_RENAME_SWAP = 2  # RENAME_EXCHANGE on Linux, RENAME_SWAP on macOS
 _PARTIAL = re.compile(r"\..+\.partial-[0-9a-f]{8}(-old)?", re.DOTALL)
 _MAX_NAME = 200  # bytes: file systems take 255, and unfinished bundles have longer names
 _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -91,7 +88,7 @@ def remove_leftovers(destination: Path) -> None:
         if not _PARTIAL.fullmatch(folder.name) or folder.is_symlink():
             continue
         with suppress(OSError):
-            lock = _lock(folder)
+            lock = lock_folder(folder)
             if lock is not None:
                 shutil.rmtree(folder, ignore_errors=True)
                 os.close(lock)
@@ -171,35 +168,16 @@ def _make_partial(destination: Path) -> tuple[Path, int]:
         folder.mkdir()
         with suppress(FileNotFoundError):
             # Another export may take the new folder for a leftover before it is locked.
-            lock = _lock(folder)
+            lock = lock_folder(folder)
             if lock is not None:
                 if folder.exists():
                     return folder, lock
                 os.close(lock)
 
 
-def _lock(folder: Path) -> int | None:
-    """Returns the descriptor of an exclusive lock on ``folder``; None if it is taken."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
 def _sync_tree(folder: Path) -> None:
     for path in (*folder.rglob("*"), folder):
-        _sync(path)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync(path)
 
 
 def _publish(folder: Path, destination: Path, is_overwrite_allowed: bool) -> None:
@@ -207,20 +185,10 @@ def _publish(folder: Path, destination: Path, is_overwrite_allowed: bool) -> Non
     check_destination(destination, is_overwrite_allowed)  # it may have appeared meanwhile
     if not destination.exists():
         folder.rename(destination)
-    elif not _swap(folder, destination):
+    elif not exchange(folder, destination):
         # No atomic exchange here: for a moment neither bundle is at the destination.
         old = folder.with_name(f"{folder.name}-old")
         destination.rename(old)
         folder.rename(destination)
         shutil.rmtree(old, ignore_errors=True)
-    _sync(destination.parent)
-
-
-def _swap(a: Path, b: Path) -> bool:
-    """Exchanges two directories in one step; False where the system cannot."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    rename = getattr(libc, "renameat2" if sys.platform == "linux" else "renameatx_np", None)
-    if rename is None:
-        return False
-    paths = (os.fsencode(a), os.fsencode(b))
-    return bool(rename(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_SWAP) == 0)
+    sync(destination.parent)

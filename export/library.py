@@ -12,7 +12,7 @@ from edgedec.export.catalogue import CATALOGUE, find_installed
 from edgedec.export.hub import Fetched, HubName, fetch
 from edgedec.models.errors import CheckpointError, ConfigError
 from edgedec.models.fields import Fields
-from edgedec.models.whole_files import replace_text
+from edgedec.system.files import replace_text
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.models.errors import CheckpointError
+from edgedec.system.memory import release_pages
 
 
 class MappedFile:
@@ -38,5 +39,4 @@ class MappedFile:
 
     def release(self) -> None:
         """Lets the operating system take back every page read so far."""
-        if hasattr(self.data, "madvise"):
-            self.data.madvise(mmap.MADV_DONTNEED)
+        release_pages(self.data)

@@ -5,17 +5,16 @@ On x86 it comes with a library that compiles for these NPUs and evaluates what i
 
 from __future__ import annotations
 
-import ctypes
 import mmap
-import os
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 import onnxruntime
 import onnxruntime_qnn
+
+from edgedec.system.streams import stdout_on_stderr
 
 _NAME = "QNNExecutionProvider"
 _SEVERITY_FATAL = 4
@@ -48,7 +47,7 @@ def new_session(
         "htp_arch": str(arch),
         **(options or {}),
     }
-    with _lock, _nothing_printed():
+    with _lock, stdout_on_stderr():
         wanted.add_provider_for_devices([_device()], of_provider)
         return onnxruntime.InferenceSession(str(graph), wanted)
 
@@ -64,18 +63,3 @@ def _device() -> onnxruntime.OrtEpDevice:
     """Returns the device, after registering the provider's library, which is done once."""
     onnxruntime.register_execution_provider_library(_NAME, onnxruntime_qnn.get_library_path())
     return next(device for device in onnxruntime.get_ep_devices() if device.ep_name == _NAME)
-
-
-@contextmanager
-def _nothing_printed() -> Iterator[None]:
-    """Sends what Qualcomm's libraries write to the standard output to the standard error."""
-    libc = ctypes.CDLL(None)
-    libc.fflush(None)
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        yield
-    finally:
-        libc.fflush(None)
-        os.dup2(kept, 1)
-        os.close(kept)

@@ -6,7 +6,6 @@ from edgedec.runtime.config import (
     SpeculationConfig,
     SuggestConfig,
 )
-from edgedec.runtime.cores.machine import peak_rss_mb, physical_cores
 from edgedec.runtime.drafting.stats import DecodeStats
 from edgedec.runtime.engine import Engine, LoadedModel
 from edgedec.runtime.opening.load import load
@@ -17,6 +16,8 @@ from edgedec.runtime.requests.stream import Stream
 from edgedec.runtime.sessions.rows import Rows
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.system.processors import physical_cores
+from edgedec.system.usage import peak_rss_mb
 
 __all__ = [
     "Conversation",

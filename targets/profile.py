@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import platform
-import sys
 from dataclasses import dataclass
 
 from edgedec.models.errors import ConfigError
@@ -42,9 +40,3 @@ class DeviceTarget:
     def keeps(self, format_name: str) -> bool:
         """Whether matrices stay in ``format_name`` on this device."""
         return format_name in self.weight_formats
-
-
-def machine_triple() -> str:
-    """Returns the processor and system of this machine, as contracts name them."""
-    system = {"linux": "linux-gnu", "darwin": "apple-darwin", "win32": "windows"}
-    return f"{platform.machine().lower()}-{system.get(sys.platform, sys.platform)}"

@@ -12,12 +12,13 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 ALLOWED = {
-    "kernels": {"kernels"},
+    "system": {"system"},
+    "kernels": {"kernels", "system"},
     "models": {"models"},
     "targets": {"targets", "models"},
-    "export": {"export", "models", "targets", "kernels"},
-    "runtime": {"runtime", "models", "targets", "kernels"},
-    "autocomplete": {"autocomplete", "runtime", "models"},
+    "export": {"export", "models", "targets", "kernels", "system"},
+    "runtime": {"runtime", "models", "targets", "kernels", "system"},
+    "autocomplete": {"autocomplete", "runtime", "models", "system"},
     "widgets": {"widgets", "autocomplete", "runtime", "models"},
     "apps": {
         "apps",
@@ -28,6 +29,7 @@ ALLOWED = {
         "models",
         "targets",
         "kernels",
+        "system",
         "src",
     },
     "src": {"runtime", "models", "src"},
@@ -35,6 +37,7 @@ ALLOWED = {
 """Folder -> folders it may import. ``src`` is the front door, `edgedec` itself."""
 
 THIRD_PARTY = {
+    "system": set(),
     "kernels": {"numpy"},
     "models": {"numpy"},
     "targets": set(),

@@ -26,7 +26,6 @@ from edgedec.apps.bench.typing import TypingOptions, bench_typing
 from edgedec.apps.bench.work import read_work
 from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.terminal import note, write_out
-from edgedec.apps.measuring.energy import find_meter
 from edgedec.apps.measuring.loop import Job, Plan, measure
 from edgedec.apps.options import common as options
 from edgedec.apps.options.groups import takes_groups
@@ -35,7 +34,8 @@ from edgedec.apps.peers.client import PeerError, Worker
 from edgedec.apps.peers.rivals import PeerOptions, Rivals, only_keeping, only_plain
 from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.models.manifest import BundleManifest, read_manifest
-from edgedec.runtime.cores.machine import physical_cores
+from edgedec.system.energy import find_meter
+from edgedec.system.processors import physical_cores
 
 _SETTLE_S = 0.1
 """ONNX Runtime's threads, as others use them, spin for 80 ms after their last work."""

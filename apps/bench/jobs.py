@@ -11,10 +11,11 @@ from typing import Literal
 import numpy as np
 
 from edgedec import kernels
-from edgedec.apps.measuring.energy import EnergyMeter
 from edgedec.apps.measuring.loop import Sample
-from edgedec.apps.measuring.machine import last_caches, memory_bytes
 from edgedec.apps.peers.client import PeerError, Worker
+from edgedec.system.energy import EnergyMeter
+from edgedec.system.machine import last_caches
+from edgedec.system.memory import memory_bytes
 
 Kind = Literal["pp", "tg", "verify"]
 

@@ -24,10 +24,10 @@ from edgedec.apps.bench.jobs import (
 )
 from edgedec.apps.bench.work import Work, bound, read_work
 from edgedec.apps.measuring.loop import Measurement, Plan, Series
-from edgedec.apps.measuring.machine import read_cpu
 from edgedec.apps.measuring.summary import summarize
 from edgedec.apps.peers.instruction_sets import instruction_set, is_lesser
 from edgedec.models.manifest import BundleManifest
+from edgedec.system.machine import read_cpu
 
 Row = dict[str, Any]
 

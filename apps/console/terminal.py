@@ -5,7 +5,6 @@ Results go to standard output; progress, logs and errors to standard error.
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
@@ -20,25 +19,6 @@ from edgedec.models.errors import EdgedecError
 
 class OutputError(EdgedecError):
     """Standard output takes no more."""
-
-
-def open_streams() -> None:
-    """Opens the standard streams that the program was started without.
-
-    Otherwise the next file to be opened would get their number. Reading finds the end at once,
-    standard error leads nowhere, and writing to standard output fails, as it should.
-    """
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_WRONLY if name == "stderr" else os.O_RDONLY)
-            mode = "r" if name == "stdin" else "w"
-            stream = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115
-            setattr(sys, name, stream)
-    # A file's name need not be text: it is written as JSON has it, as standard error does already.
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def write_out(text: str) -> None:
@@ -181,9 +161,3 @@ def bytes_text(n_bytes: int) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:.2f} GB"
-
-
-def silence_stdout() -> None:
-    """Points standard output nowhere after its reader went away, so that exit stays quiet."""
-    with suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

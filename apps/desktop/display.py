@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 from edgedec.models.errors import ConfigError
+from edgedec.system.machine import needs_display_server
 
 _NAMES = ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM")
 _TRY = "from PySide6.QtWidgets import QApplication; QApplication([])"
@@ -18,7 +19,7 @@ class DisplayCheck:
     def __init__(self) -> None:
         """Begins."""
         self._trying: subprocess.Popen[str] | None = None
-        if sys.platform not in ("win32", "darwin"):
+        if needs_display_server():
             self._trying = subprocess.Popen(
                 [sys.executable, "-c", _TRY], stderr=subprocess.PIPE, text=True
             )

@@ -31,6 +31,8 @@ from edgedec.models.errors import EdgedecError, SessionError
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
+from edgedec.system.processes import step_back
+from edgedec.system.streams import claim_stdout
 
 _NICENESS = 5
 """Of the model's threads; the window's is 0."""
@@ -234,10 +236,8 @@ def main() -> None:
     """Serves standard input and output; returns never."""
     for number in (signal.SIGINT, signal.SIGTERM):  # a terminal sends them to the window as well
         signal.signal(number, signal.SIG_IGN)
-    if hasattr(os, "nice"):
-        os.nice(_NICENESS)
-    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever a library prints is no message
+    step_back(_NICENESS)
+    out = os.fdopen(claim_stdout(), "w", encoding="utf-8")
     serve(sys.stdin, out)
     os._exit(0)  # a bundle may still be loading, for which nobody waits
 

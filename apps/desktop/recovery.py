@@ -24,7 +24,7 @@ from PySide6.QtCore import QLockFile
 from edgedec.apps.desktop.text_file import Stamp
 from edgedec.models.errors import ConfigError
 from edgedec.models.fields import Fields
-from edgedec.models.whole_files import replace_text
+from edgedec.system.files import replace_text
 
 _LOCK = "lock"
 

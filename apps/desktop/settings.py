@@ -14,7 +14,7 @@ from edgedec.apps.typing.options import TYPING_NAMES, typing_config
 from edgedec.autocomplete import AutocompleteConfig
 from edgedec.models.errors import ConfigError
 from edgedec.models.fields import Fields
-from edgedec.models.whole_files import replace_text
+from edgedec.system.files import replace_text
 from edgedec.widgets import Trigger
 
 THEMES = ("light", "dark")

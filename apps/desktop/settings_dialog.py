@@ -20,7 +20,7 @@ from PySide6.QtWidgets import (
 
 from edgedec.apps.desktop.settings import THEMES, EditorSettings
 from edgedec.apps.desktop.spelling.worker import languages
-from edgedec.runtime.cores.machine import processors
+from edgedec.system.processors import processors
 from edgedec.widgets import Trigger
 
 _TRIGGERS = {

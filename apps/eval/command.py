@@ -14,6 +14,7 @@ from edgedec.apps.bench.output import find_plotter
 from edgedec.apps.bench.report import build_facts, device_facts
 from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.terminal import note, print_json, write_out
+from edgedec.apps.eval.contained import check_programs_run
 from edgedec.apps.eval.job import (
     Job,
     TaskName,
@@ -22,7 +23,6 @@ from edgedec.apps.eval.job import (
     make_settings,
     make_work,
 )
-from edgedec.apps.eval.programs import check_programs_run
 from edgedec.apps.eval.report import check_comparable, make_document, render
 from edgedec.apps.eval.samples import SampleFile, Samples, read_samples
 from edgedec.apps.eval.walk import walk

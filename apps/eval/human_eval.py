@@ -16,10 +16,10 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from edgedec.apps.eval.programs import Limits, run_program
 from edgedec.apps.eval.tasks import Judgement, Problem, encode_question
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine import Engine
+from edgedec.system.sandbox.programs import Limits, run_program
 
 _QUESTION = """\
 Please provide a self-contained Python script that solves the following problem in a markdown code \

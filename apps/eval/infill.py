@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edgedec.apps.eval.programs import Limits, run_program
 from edgedec.apps.eval.tasks import Judgement, Problem
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.text.infill import FORMATS, InfillTokens, find_infill_tokens
+from edgedec.system.sandbox.programs import Limits, run_program
 
 _SINGLE_LINE = "SingleLine"
 

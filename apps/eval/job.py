@@ -18,7 +18,6 @@ from edgedec.apps.eval.gsm8k import Gsm8k
 from edgedec.apps.eval.human_eval import HumanEval
 from edgedec.apps.eval.infill import Infill
 from edgedec.apps.eval.perplexity import cut
-from edgedec.apps.eval.programs import Limits
 from edgedec.apps.eval.pruned import PrunedModel, check_prunable
 from edgedec.apps.eval.requests import PRUNED, make_requests, request_facts
 from edgedec.apps.eval.samples import Models, Setting
@@ -32,7 +31,6 @@ from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.switching import ADADEC, SwitchConfig
 from edgedec.runtime.cores.affinity import Affinity
-from edgedec.runtime.cores.machine import physical_cores
 from edgedec.runtime.engine import Engine, LoadedModel
 from edgedec.runtime.methods.draft_source import DraftSource, find_draft
 from edgedec.runtime.methods.methods import AUTO, PLAIN
@@ -43,6 +41,8 @@ from edgedec.runtime.opening.options import EngineOptions
 from edgedec.runtime.sessions.model import Model
 from edgedec.runtime.switching.pair import checked
 from edgedec.runtime.text.tokenizer import Tokenizer
+from edgedec.system.processors import physical_cores
+from edgedec.system.sandbox.programs import Limits
 
 _DRAFT_ROOM = 32
 """Positions beyond prompt and output, so that the last drafts fit."""

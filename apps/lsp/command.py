@@ -16,6 +16,7 @@ from edgedec.apps.lsp.event_loop import run_until_signal
 from edgedec.apps.options import common as options
 from edgedec.models.errors import ConfigError
 from edgedec.models.installation import install_command
+from edgedec.system.streams import claim_stdout
 
 if TYPE_CHECKING:
     from edgedec.apps.lsp.server import EdgedecServer
@@ -107,8 +108,7 @@ def lsp(
 async def _serve_pipes(server: EdgedecServer) -> int:
     from edgedec.apps.lsp.transport import DescriptorReader, DescriptorWriter
 
-    out = os.dup(1)
-    os.dup2(2, 1)  # whatever else is printed is no part of the protocol
+    out = claim_stdout()
     reader = DescriptorReader(0)
     writer = DescriptorWriter(out, on_gone=reader.end)
     return await server.serve(reader, writer)

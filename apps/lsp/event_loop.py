@@ -10,7 +10,7 @@ from collections.abc import Coroutine
 from types import FrameType
 from typing import Any, TypeVar
 
-from edgedec.apps.console.signals import ENDINGS, PATIENCE_S
+from edgedec.system.signals import ENDINGS, PATIENCE_S
 
 T = TypeVar("T")
 

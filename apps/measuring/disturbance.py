@@ -1,26 +1,11 @@
-"""How much CPU time others took while something was measured. Linux tells; elsewhere unknown."""
+"""How much CPU time others took while something was measured."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-_STAT = Path("/proc/stat")
-_TICK_S = 1 / (os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100)
-
-
-@dataclass(frozen=True)
-class CpuTimes:
-    """CPU time spent since boot on the CPUs this process may use.
-
-    busy_s: by any process or the kernel. stolen_s: by other guests of the same host.
-    """
-
-    n_cpus: int
-    busy_s: float
-    stolen_s: float
+from edgedec.system.cpu_times import CpuTimes, read_cpu_times
 
 
 @dataclass(frozen=True)
@@ -52,31 +37,6 @@ class Window:
             self.stolen_s + other.stolen_s,
             self.spare_s + other.spare_s,
         )
-
-
-def read_cpu_times(stat: Path = _STAT, cpus: frozenset[int] | None = None) -> CpuTimes | None:
-    """Returns the CPU times so far, or None where the system does not tell.
-
-    cpus: those to count; the ones this process may run on when None.
-    """
-    try:
-        lines = stat.read_text(encoding="ascii").splitlines()
-    except (OSError, ValueError):
-        return None
-    if cpus is None:
-        affinity = getattr(os, "sched_getaffinity", None)
-        cpus = frozenset(affinity(0)) if affinity else frozenset()
-    n_cpus, busy_s, stolen_s = 0, 0.0, 0.0
-    for line in lines:
-        name, *fields = line.split()
-        if not name.startswith("cpu") or not name[3:].isdecimal() or int(name[3:]) not in cpus:
-            continue
-        # user nice system idle iowait irq softirq steal; guests' time is part of user's.
-        ticks = [int(field) for field in fields[:8]] + [0] * (8 - len(fields[:8]))
-        n_cpus += 1
-        busy_s += _TICK_S * (sum(ticks[:3]) + ticks[5] + ticks[6])
-        stolen_s += _TICK_S * ticks[7]
-    return CpuTimes(n_cpus, busy_s, stolen_s) if n_cpus else None
 
 
 class Watch:

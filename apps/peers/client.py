@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import selectors
 import subprocess
 import tempfile
+import threading
 import time
 from pathlib import Path
 from types import TracebackType
@@ -15,8 +15,10 @@ from typing import Any, Self
 
 from edgedec.apps.peers import Runtime
 from edgedec.models.errors import EdgedecError
+from edgedec.system import usage
 
 _FOLDER = Path(__file__).parent
+_USAGE = Path(usage.__file__)
 _TIMEOUT_S = 900.0
 
 
@@ -38,7 +40,7 @@ class Worker:
         started_s = time.perf_counter()
         try:
             self._process = subprocess.Popen(
-                [python, str(_FOLDER / "worker.py"), str(_FOLDER / runtime.adapter)],
+                [python, *map(str, (_FOLDER / "worker.py", _FOLDER / runtime.adapter, _USAGE))],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
@@ -101,12 +103,16 @@ class Worker:
 
     def _read_line(self, timeout_s: float) -> bytes:
         assert self._process.stdout is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
-            if not selector.select(timeout_s):
-                self._process.kill()
-                raise PeerError(f"no answer within {timeout_s:.0f} s")
-        return self._process.stdout.readline()
+        lines: list[bytes] = []
+        stdout = self._process.stdout
+        reading = threading.Thread(target=lambda: lines.append(stdout.readline()), daemon=True)
+        reading.start()
+        reading.join(timeout_s)
+        if reading.is_alive():
+            self._process.kill()
+            reading.join()
+            raise PeerError(f"no answer within {timeout_s:.0f} s")
+        return lines[0]
 
     def _explain(self, error: str) -> str:
         """Returns the error with what to do about it."""

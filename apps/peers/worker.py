@@ -1,9 +1,10 @@
 """Serves one runtime to `edgedec bench`: a request per line of JSON in, an answer per line out.
 
-Run as `python worker.py ADAPTER.py`. An adapter defines `open_model(spec)`, which returns an object
-with the dict `facts` (what was loaded), and three methods that return seconds, or None if the
-runtime cannot do it: `prefill(depth, n)` for n tokens after depth others; `decode(depth, n)` for n
-greedy tokens, one at a time; `verify(depth, m)` for a pass over m tokens with logits of every row.
+Run as `python worker.py ADAPTER.py USAGE.py`; the second is `system/usage.py`. An adapter defines
+`open_model(spec)`, which returns an object with the dict `facts` (what was loaded), and three
+methods that return seconds, or None if the runtime cannot do it: `prefill(depth, n)` for n tokens
+after depth others; `decode(depth, n)` for n greedy tokens, one at a time; `verify(depth, m)` for a
+pass over m tokens with logits of every row.
 Peers also define `generate(ids, n, mode, n_drafted)`. It returns n greedy tokens after the prompt
 `ids`, the seconds up to the first, and the seconds for the others. No part of the prompt may be in
 the KV cache before, and end tokens are tokens like others. `n_drafted`, tokens drafted at a time,
@@ -15,11 +16,9 @@ Works under any Python from 3.10 on, with nothing but the runtime installed.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import os
-import resource
 import signal
 import sys
 import time
@@ -29,8 +28,8 @@ from typing import Any
 _MIN_PASSES = 3
 
 
-def main(adapter: Path) -> None:
-    """Answers requests until standard input ends."""
+def main(adapter: Path, usage: Any) -> None:
+    """Answers requests until standard input ends. usage: a module."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C ends
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever a runtime prints must not end up among the answers
@@ -40,16 +39,16 @@ def main(adapter: Path) -> None:
         try:
             if request["op"] == "open":
                 started_s = time.perf_counter()
-                model = _load_adapter(adapter).open_model(request["spec"])
+                model = _load(adapter).open_model(request["spec"])
                 opened_s = time.perf_counter() - started_s
                 model.decode(0, 1)
                 answer: dict[str, Any] = {"facts": model.facts, "load_s": opened_s}
             elif request["op"] == "run":
-                answer = _run(model, request)
+                answer = _run(model, request, usage)
             elif request["op"] in ("generate", "go_on"):
-                answer = _generate(getattr(model, request["op"]), request)
+                answer = _generate(getattr(model, request["op"]), request, usage)
             else:
-                answer = {"peak_rss_mb": _peak_rss_mb()}
+                answer = {"peak_rss_mb": usage.peak_rss_mb()}
         except Exception as error:
             text = " ".join(str(error).split())
             answer = {"error": f"{type(error).__name__}: {text}"}
@@ -57,33 +56,34 @@ def main(adapter: Path) -> None:
         answers.flush()
 
 
-def _run(model: Any, request: dict[str, Any]) -> dict[str, Any]:
+def _run(model: Any, request: dict[str, Any], usage: Any) -> dict[str, Any]:
     """Returns seconds per unit of work and what the whole run took of the CPU."""
-    before = resource.getrusage(resource.RUSAGE_SELF)
+    before = _used(usage)
     method, depth, n = getattr(model, request["kind"]), request["depth"], request["n"]
     if request["kind"] == "verify":
         seconds = _repeat(lambda: method(depth, n), request["min_s"])
     else:
         seconds = method(depth, n)
-    return {"seconds": seconds, **_used_since(before)}
+    return {"seconds": seconds, **_used_since(before, usage)}
 
 
-def _generate(generate: Any, request: dict[str, Any]) -> dict[str, Any]:
+def _generate(generate: Any, request: dict[str, Any], usage: Any) -> dict[str, Any]:
     """Returns the tokens, the seconds before and after the first, and the CPU time taken."""
-    before = resource.getrusage(resource.RUSAGE_SELF)
+    before = _used(usage)
     tokens, prefill_s, decode_s = generate(
         request["ids"], request["n"], request["mode"], request["n_drafted"]
     )
     times = {"prefill_s": prefill_s, "decode_s": decode_s}
-    return {"ids": [int(token) for token in tokens], **times, **_used_since(before)}
+    return {"ids": [int(token) for token in tokens], **times, **_used_since(before, usage)}
 
 
-def _used_since(before: Any) -> dict[str, Any]:
-    after = resource.getrusage(resource.RUSAGE_SELF)
-    return {
-        "cpu_s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
-        "n_involuntary": after.ru_nivcsw - before.ru_nivcsw,
-    }
+def _used(usage: Any) -> tuple[float, int]:
+    return time.process_time(), usage.involuntary_switches()
+
+
+def _used_since(before: tuple[float, int], usage: Any) -> dict[str, Any]:
+    cpu_s, n_involuntary = _used(usage)
+    return {"cpu_s": cpu_s - before[0], "n_involuntary": n_involuntary - before[1]}
 
 
 def _repeat(run: Any, min_s: float) -> float | None:
@@ -97,7 +97,7 @@ def _repeat(run: Any, min_s: float) -> float | None:
     return sorted(passes)[len(passes) // 2]
 
 
-def _load_adapter(path: Path) -> Any:
+def _load(path: Path) -> Any:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -106,16 +106,6 @@ def _load_adapter(path: Path) -> Any:
     return module
 
 
-def _peak_rss_mb() -> float:
-    """Returns the most memory this process had resident. Units: 10**6 bytes."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024 / 1e6
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak * (1 if sys.platform == "darwin" else 1024) / 1e6
-
-
 if __name__ == "__main__":
     sys.path.pop(0)  # this folder: its files are no modules of the runtime's Python
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), _load(Path(sys.argv[2])))

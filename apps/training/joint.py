@@ -13,9 +13,9 @@ from edgedec.apps.training.options import Clock, needs_train_extra
 from edgedec.export.bundle import check_destination, writing_to
 from edgedec.models.kv_maps import MapsEntry
 from edgedec.models.manifest import read_manifest
-from edgedec.runtime.cores.machine import physical_cores
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
+from edgedec.system.processors import physical_cores
 
 if TYPE_CHECKING:
     from edgedec.export.heads.training import OnProgress

@@ -15,7 +15,7 @@ import numpy as np
 
 from edgedec.export.kv_maps import Float32, RidgeSums, Scales
 from edgedec.models.kv_maps import N_SINKS
-from edgedec.models.whole_files import replacing
+from edgedec.system.files import replacing
 
 HELD_OUT = 8
 """Every so many windows one is not fitted to, but measured with."""

@@ -14,7 +14,7 @@ import typer
 
 from edgedec.models.errors import ConfigError
 from edgedec.models.installation import install_command
-from edgedec.runtime.cores.machine import physical_cores
+from edgedec.system.processors import physical_cores
 
 _READING = 0.5
 """Share of the minutes after which no more is read."""

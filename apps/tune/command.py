@@ -38,11 +38,11 @@ from edgedec.models.bundle_files import file_sha256
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import BundleManifest, fingerprint_of, read_manifest
 from edgedec.runtime.config.switching import ADADEC, EAD, MARGIN
-from edgedec.runtime.cores.machine import physical_cores
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.methods.methods import identity_of
 from edgedec.runtime.sessions.memory import TARGET
 from edgedec.runtime.switching.pair import Pair, checked
+from edgedec.system.processors import physical_cores
 
 _RECORDING_SHARE = 0.4
 """Of the time, for traces; the rest is for real runs."""

@@ -12,7 +12,7 @@ import platformdirs
 from edgedec.apps.tune.catch_up import CatchUpCost
 from edgedec.apps.tune.traces import Trace
 from edgedec.models.errors import ConfigError
-from edgedec.models.whole_files import replace_text
+from edgedec.system.files import replace_text
 
 
 @dataclass(frozen=True)

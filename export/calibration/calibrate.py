@@ -21,7 +21,7 @@ from edgedec.export.quantize import Quantized
 from edgedec.models.families import find_family, matrices
 from edgedec.models.quant import PlainTensor, QuantFormat, ScaleKind
 from edgedec.models.weights import float_rows
-from edgedec.models.whole_files import replacing
+from edgedec.system.files import replacing
 
 Floats = npt.NDArray[np.float32]
 OnProgress = Callable[[int, int], None]

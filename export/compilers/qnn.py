@@ -23,7 +23,7 @@ from edgedec.kernels.qnn_provider import new_session
 from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.graph import ROUNDING_GAP, Capabilities, GraphContract, KVLayout
 from edgedec.models.static_passes import BUCKETS, CONTEXT_BINARIES
-from edgedec.targets.profile import machine_triple
+from edgedec.system.machine import machine_triple
 from edgedec.targets.qualcomm_socs import find_soc
 
 GRAPH_NAME = f"{BUCKETS[0].name}.onnx"

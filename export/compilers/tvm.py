@@ -15,7 +15,7 @@ from edgedec.export.verify import N_TOKENS
 from edgedec.export.weights_file import WEIGHTS_FILE, write_tensors
 from edgedec.kernels.tvm_program import RUNTIME_NAMES
 from edgedec.models.graph import Capabilities, GraphContract
-from edgedec.targets.profile import machine_triple
+from edgedec.system.machine import machine_triple
 
 GRAPH_NAME = "model.so"
 WEIGHTS_NAMES = (WEIGHTS_FILE, *RUNTIME_NAMES)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from edgedec.models.errors import ConfigError
 from edgedec.models.graph import N_TOP
-from edgedec.models.whole_files import replace_text
+from edgedec.system.files import replace_text
 
 HELD_OUT = 8
 """Every so many texts one is not trained on, but measured with."""

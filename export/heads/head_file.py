@@ -38,7 +38,7 @@ from edgedec.models.errors import CheckpointError, ConfigError
 from edgedec.models.fields import Fields
 from edgedec.models.head_ids import check_head_ids
 from edgedec.models.quant import FORMATS, PlainTensor
-from edgedec.models.whole_files import replacing
+from edgedec.system.files import replacing
 
 Float32 = npt.NDArray[np.float32]
 

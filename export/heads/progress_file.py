@@ -11,7 +11,7 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.models.whole_files import replacing
+from edgedec.system.files import replacing
 
 _KEY = "key"
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pkgutil
-import platform
 import threading
 from dataclasses import dataclass
 from importlib import import_module
@@ -16,7 +14,8 @@ from edgedec.models.installation import install_command
 from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions.model import Model
-from edgedec.targets.profile import machine_triple
+from edgedec.system.machine import machine_triple, system_name
+from edgedec.system.processes import after_fork_in_child
 
 _PACKAGES = {"onnxruntime": "onnxruntime", "tvm_ffi": "apache-tvm-ffi"}
 """What a backend imports -> the package that has it."""
@@ -102,7 +101,7 @@ def _keep_inherited() -> None:
     _open.clear()
 
 
-os.register_at_fork(after_in_child=_keep_inherited)
+after_fork_in_child(_keep_inherited)
 
 
 def _new_model(folder: Path, entry: ModelEntry, threads: int, affinity: Affinity) -> Model:
@@ -140,8 +139,8 @@ def _check_triple(graph: Path, triple: str) -> None:
 
 
 def _check_system(graph: Path, backend: str) -> None:
-    name, text = SYSTEMS.get(backend, (platform.system(), ""))
-    if platform.system() != name:
+    name, text = SYSTEMS.get(backend, (system_name(), ""))
+    if system_name() != name:
         raise BundleError(
             f"{graph} is for {backend}, which {text} runs, this machine is {machine_triple()}: run "
             "it there, or export the model again with --target cpu"

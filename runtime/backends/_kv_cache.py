@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import mmap
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +14,7 @@ from edgedec.models.config import ModelConfig
 from edgedec.models.errors import SessionError
 from edgedec.models.graph import KV_PANEL, KVFormat
 from edgedec.runtime.sessions.state import KVRows
+from edgedec.system.memory import zeroed_pages
 
 _SCALES_NBYTES = 2 * KV_PANEL
 
@@ -163,19 +162,15 @@ def _in_a_row(panels: Array) -> Array:
 def lazy_zeros(shape: tuple[int, ...], dtype: type[np.generic]) -> Array:
     """Returns zeros whose memory is taken only when a page is first written.
 
-    Huge pages are declined: each head of each layer would take 2 MB for its first token.
-
     Raises:
         SessionError: There are not that many addresses.
     """
     n_items = math.prod(shape)
     n_bytes = np.dtype(dtype).itemsize * n_items
     try:
-        pages = mmap.mmap(-1, max(n_bytes, 1))
+        pages = zeroed_pages(max(n_bytes, 1))
     except (OSError, OverflowError):
         raise SessionError(
             f"there is no room for a KV cache of {n_bytes} bytes: load with a smaller context"
         ) from None
-    if sys.platform == "linux":
-        pages.madvise(mmap.MADV_NOHUGEPAGE)
     return np.frombuffer(pages, dtype, n_items).reshape(shape)

@@ -1,1 +1,1 @@
-"""Processors and threads: what the machine has, and where computing stays."""
+"""Threads: on which processors computing stays."""

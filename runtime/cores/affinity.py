@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from edgedec.models.errors import ConfigError
-from edgedec.runtime.cores.machine import allowed_processors
+from edgedec.system.processors import allowed_processors, held_on
 
 
 @dataclass(frozen=True)
@@ -67,19 +66,7 @@ class Affinity:
 
     def held(self) -> AbstractContextManager[None]:
         """Keeps the calling thread on its processor, where the system offers that."""
-        if not self.processors or not hasattr(os, "sched_setaffinity"):
-            return _FREE
-        return _held_on(self.processors[0])
+        return held_on(self.processors[0]) if self.processors else _FREE
 
 
 _FREE = nullcontext()
-
-
-@contextmanager
-def _held_on(processor: int) -> Iterator[None]:
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, (processor,))
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from edgedec.models.whole_files import replace_text
 from edgedec.runtime.sessions.passes import Pass, Passes
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.system.files import replace_text
 
 ROWS = (1, 2, 3, 4, 6, 8, 16)
 """Pass sizes that are measured; between them costs are interpolated."""

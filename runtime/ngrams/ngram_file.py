@@ -9,10 +9,7 @@ says so: what a killed writer left beyond them is ignored, and later overwritten
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
-import stat
 import struct
 import zlib
 from collections.abc import Iterator
@@ -24,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.models.errors import BundleError, ConfigError
-from edgedec.models.whole_files import replacing
+from edgedec.system.files import open_regular, read_at, replacing, write_at
+from edgedec.system.locks import lock_file
 
 Tokens = npt.NDArray[np.uint32]
 
@@ -44,7 +42,6 @@ _COUNT_AT = 16  # bytes from the start of the file
 _BLOCK = 1023  # tokens
 _KEPT = 0.75  # of the tokens when the oldest are dropped, so that it happens now and then only
 _STALE_S = 3600.0  # age at which a temporary file is taken for a killed writer's
-_OPEN_FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +130,8 @@ class NgramFile:
                 n_last = header.n_tokens % _BLOCK
                 last = _read_newest(self._path, descriptor, header, n_last)
                 content, checksum = _in_blocks(np.concatenate([last, tokens]))
-                _write(descriptor, content, _place(header.n_tokens - n_last))
-                _write(descriptor, _COUNT.pack(n_tokens, checksum), _COUNT_AT)
+                write_at(descriptor, content, _place(header.n_tokens - n_last))
+                write_at(descriptor, _COUNT.pack(n_tokens, checksum), _COUNT_AT)
             else:
                 held = _read_newest(self._path, descriptor, header, self.max_tokens)
                 self._replace(self._newest(np.concatenate([held, tokens])))
@@ -210,11 +207,11 @@ def _in_blocks(tokens: Tokens) -> tuple[bytes, int]:
 def _opened(path: Path, flags: int) -> Iterator[tuple[int, _Header]]:
     """Yields the descriptor and the header of a file that others do not change meanwhile."""
     try:
-        descriptor = os.open(path, flags | _OPEN_FLAGS)
+        descriptor = open_regular(path, flags)
+        if descriptor is None:
+            raise ConfigError(f"{path} is no file, expected one: name another n-gram store")
         try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ConfigError(f"{path} is no file, expected one: name another n-gram store")
-            fcntl.flock(descriptor, fcntl.LOCK_SH if flags == os.O_RDONLY else fcntl.LOCK_EX)
+            lock_file(descriptor, is_shared=flags == os.O_RDONLY)
             yield descriptor, _read_header(path, descriptor)
         finally:
             os.close(descriptor)
@@ -225,7 +222,7 @@ def _opened(path: Path, flags: int) -> Iterator[tuple[int, _Header]]:
 def _read_header(path: Path, descriptor: int) -> _Header:
     """Returns the header, which must be that of a whole store."""
     n_bytes = os.fstat(descriptor).st_size
-    header = os.pread(descriptor, _HEADER.size, 0)
+    header = read_at(descriptor, _HEADER.size, 0)
     if not header.startswith(_MAGIC):
         raise BundleError(
             f"{path} is no n-gram store: name another file, or delete it to start anew"
@@ -280,11 +277,6 @@ def _read_newest(path: Path, descriptor: int, header: _Header, n_tokens: int) ->
     if content != found or checksum != header.checksum:
         raise _damaged(path)
     return tokens[len(tokens) - n_kept :]
-
-
-def _write(descriptor: int, content: bytes, offset: int) -> None:
-    if os.pwrite(descriptor, content, offset) < len(content):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _failure(path: Path, error: OSError) -> ConfigError:

@@ -12,10 +12,11 @@ from edgedec.models.errors import BundleError, ConfigError, SessionError
 from edgedec.models.fields import shown
 from edgedec.models.manifest import TUNED_KEY, BundleManifest
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.cores.machine import processors
 from edgedec.runtime.methods.methods import PLAIN, identity_of
 from edgedec.runtime.text.prompt import PromptEncoder
 from edgedec.runtime.text.tokenizer import Tokenizer
+from edgedec.system.machine import architecture
+from edgedec.system.processors import processors
 
 TEMPLATE_NAME = "chat_template.jinja"
 GENERATION_CONFIG_NAME = "generation_config.json"
@@ -72,7 +73,7 @@ def identity(manifest: BundleManifest, threads: int, providers: tuple[str, ...])
     built: tuple[object, ...] = ()
     if kernels.has_library():
         built = kernels.active_isa(), kernels.library_path().stat().st_mtime_ns
-    machine = platform.machine(), platform.node(), processors()
+    machine = architecture(), platform.node(), processors()
     return identity_of(weights, threads, *built, *machine, providers[:1])
 
 

@@ -20,7 +20,6 @@ from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.backends import release_model
 from edgedec.runtime.config.checks import check_progress, check_type, checked_path
 from edgedec.runtime.cores.affinity import Affinity
-from edgedec.runtime.cores.machine import physical_cores
 from edgedec.runtime.engine import Engine, LoadedModel
 from edgedec.runtime.methods.store_source import find_store
 from edgedec.runtime.opening.bundle_parts import (
@@ -36,6 +35,7 @@ from edgedec.runtime.opening.options import EngineOptions
 from edgedec.runtime.opening.split_cores import at_home, split_cores
 from edgedec.runtime.sessions.memory import DRAFT, TARGET, KnownModel, SessionMemory
 from edgedec.runtime.sessions.prefill import Progress
+from edgedec.system.processors import physical_cores
 
 if TYPE_CHECKING:
     from edgedec.runtime.decoding.auxiliary import Auxiliary

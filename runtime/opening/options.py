@@ -9,8 +9,8 @@ from pathlib import Path
 from edgedec.models.errors import ConfigError
 from edgedec.models.fields import shown
 from edgedec.runtime.config.checks import check_count, check_type, checked_counts, checked_path
-from edgedec.runtime.cores.machine import processors
 from edgedec.runtime.opening.split_cores import AUTO, MODES
+from edgedec.system.processors import processors
 from edgedec.targets.openvino_devices import check_openvino_device
 from edgedec.targets.providers import find_provider
 

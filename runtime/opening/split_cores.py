@@ -10,7 +10,7 @@ from edgedec.models.errors import ConfigError
 from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.cores.core_split import CoreSplit
-from edgedec.runtime.cores.machine import one_processor_per_core
+from edgedec.system.processors import one_processor_per_core
 
 if TYPE_CHECKING:
     from edgedec.runtime.methods.draft_source import DraftSource

@@ -13,7 +13,6 @@ from weakref import ref
 
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config.checks import check_callable
-from edgedec.runtime.cores.machine import peak_rss_mb
 from edgedec.runtime.decoding.prefilling import Prefilling, Provisional, begin_prefill
 from edgedec.runtime.decoding.strategy import TARGET, DecodeState, Decoding
 from edgedec.runtime.requests.request import Lender, Request, lent
@@ -23,6 +22,7 @@ from edgedec.runtime.sessions.passes import Passes, while_idle
 from edgedec.runtime.sessions.prefill import Prefilled, PrefillRequest
 from edgedec.runtime.text.common_prefix import common_prefix
 from edgedec.runtime.text.text_stream import TextStream
+from edgedec.system.usage import peak_rss_mb
 
 if TYPE_CHECKING:
     from edgedec.runtime.switching.policy import Signal

@@ -23,7 +23,6 @@ import numpy.typing as npt
 from edgedec.models.errors import SessionError
 from edgedec.models.fields import shown
 from edgedec.models.model_entry import MODEL_KINDS
-from edgedec.models.whole_files import replacing
 from edgedec.runtime.sessions.state import (
     TOKEN_AXIS,
     KVRows,
@@ -32,6 +31,7 @@ from edgedec.runtime.sessions.state import (
     check_layout,
     is_latest,
 )
+from edgedec.system.files import replacing
 
 MAGIC = b"edgedkv\n"
 VERSION = 1

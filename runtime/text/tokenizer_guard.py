@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from functools import cache
+from contextlib import contextmanager
 from typing import Any
 
 import tokenizers
+
+from edgedec.system.streams import HeldStderr
 
 _MOST_GROWTH = 100
 _LOCK = threading.RLock()
@@ -25,8 +24,7 @@ def panics_as(error: type[Exception]) -> Iterator[None]:
     and dropped if there was a panic. One thread at a time is inside.
     """
     with _LOCK:
-        held = _held_back()
-        stderr = _redirected(held)
+        stderr = HeldStderr()
         panic: BaseException | None = None
         try:
             yield
@@ -35,10 +33,7 @@ def panics_as(error: type[Exception]) -> Iterator[None]:
                 raise
             panic = caught
         finally:
-            if stderr is not None:
-                os.dup2(stderr, 2)
-                os.close(stderr)
-                _release(held, is_dropped=panic is not None)
+            stderr.end(is_dropped=panic is not None)
         if panic is not None:
             reason = " ".join(str(panic).split())[:200]
             raise error(
@@ -52,36 +47,6 @@ def check_growth(backend: tokenizers.Tokenizer) -> None:
     for part in (backend.normalizer, backend.decoder):
         if part is not None and (growth := _growth(json.loads(part.__getstate__()))) > _MOST_GROWTH:
             raise ValueError(f"its {part.__class__.__name__} may make texts {growth} times as long")
-
-
-@cache
-def _held_back() -> int:
-    """Returns a file for what is printed, one for all calls: a call for every token is quick."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("stderr")
-    return os.dup(tempfile.TemporaryFile().fileno())
-
-
-def _release(held: int, is_dropped: bool) -> None:
-    n_bytes = os.fstat(held).st_size
-    if not n_bytes:
-        return
-    printed = os.pread(held, n_bytes, 0)
-    os.ftruncate(held, 0)
-    os.lseek(held, 0, os.SEEK_SET)
-    if not is_dropped:
-        with suppress(OSError):
-            os.write(2, printed)
-
-
-def _redirected(target: int) -> int | None:
-    """Points standard error to ``target``; returns where it led, None if it is closed."""
-    try:
-        stderr = os.dup(2)
-    except OSError:
-        return None
-    os.dup2(target, 2)
-    return stderr
 
 
 def _growth(part: Mapping[str, Any]) -> int:

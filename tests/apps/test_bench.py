@@ -15,18 +15,18 @@ import numpy as np
 import pytest
 
 from edgedec import kernels
-from edgedec.apps.bench.command import command as bench_verb
+from edgedec.apps.bench import command as bench_verb
 from edgedec.apps.bench.jobs import Test as BenchTest
 from edgedec.apps.bench.jobs import make_tests, read_buffer_bytes
 from edgedec.apps.bench.report import _runtime_cells
 from edgedec.apps.bench.work import Work, bound
 from edgedec.apps.measuring.loop import Bounds
-from edgedec.apps.measuring.machine import last_caches
 from edgedec.apps.peers import EDGEDEC, PEERS, Runtime, edgedec_adapter
 from edgedec.apps.peers.client import PeerError, Worker
 from edgedec.apps.peers.instruction_sets import instruction_set
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
+from edgedec.system.machine import last_caches
 
 pytestmark = pytest.mark.e2e
 

@@ -11,7 +11,8 @@ import pytest
 
 from edgedec import kernels
 from edgedec.apps import doctor
-from edgedec.apps.measuring import machine
+from edgedec.apps.measuring import installed
+from edgedec.system import machine
 from edgedec.targets.providers import PROVIDERS
 
 Cli = Callable[..., Any]
@@ -53,7 +54,7 @@ def test_text(cli: Cli) -> None:
 def test_a_missing_package_is_named_with_its_command(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "version", lambda name: None if name == "onnx" else "1.0")
+    monkeypatch.setattr(installed, "version", lambda name: None if name == "onnx" else "1.0")
     done = cli("doctor", "--json")
     assert done.exit_code == 0
     export = done.json["extras"]["export"]
@@ -99,6 +100,6 @@ def test_cores_that_share_the_last_cache(tmp_path: Path) -> None:
     ],
 )
 def test_requirement_lines(line: str, name: str, bounds: str, extra: str | None) -> None:
-    row = machine._DEPENDENCY.match(line)
+    row = installed._DEPENDENCY.match(line)
     assert row is not None
     assert (row["name"], row["bounds"].strip(), row["extra"]) == (name, bounds, extra)

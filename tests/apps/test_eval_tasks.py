@@ -16,12 +16,12 @@ from edgedec.apps.eval.gsm8k import Gsm8k, final_number, right_number
 from edgedec.apps.eval.human_eval import HumanEval
 from edgedec.apps.eval.infill import Infill
 from edgedec.apps.eval.perplexity import cut, score
-from edgedec.apps.eval.programs import Limits
 from edgedec.apps.eval.tasks import Problem, read_problems
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.text.infill import find_infill_tokens
+from edgedec.system.sandbox.programs import Limits
 
 from ..runtime.conftest import ToySession
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from edgedec.runtime.cores.machine import allowed_processors
+from edgedec.system.processors import allowed_processors
 
 Cli = Callable[..., Any]
 SCHEMA = json.dumps({"enum": ["red", "green"]})

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from edgedec.apps.console.signals import SignalWatch
+from edgedec.system.signals import SignalWatch
 
 pytestmark = pytest.mark.robustness
 
 PROGRAM = [sys.executable, "-c", "from edgedec.apps.cli import main; main()"]
 REPORT_START = """
-from edgedec.apps.console.signals import SignalWatch
+from edgedec.system.signals import SignalWatch
 start = SignalWatch.start
 SignalWatch.start = lambda self: (start(self), print("up", flush=True))
 from edgedec.apps.cli import main; main()
@@ -64,7 +64,7 @@ def test_signals_at_the_start_are_silent(
 
 LATE = """
 import signal
-from edgedec.apps.console.signals import SignalWatch
+from edgedec.system.signals import SignalWatch
 end = SignalWatch.end
 
 def late(self):
@@ -104,7 +104,7 @@ def test_a_signal_inside_of_an_import_waits(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_signal_waits_for_no_import_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signal, "setitimer", lambda which, seconds: None)
-    monkeypatch.setattr("edgedec.apps.console.signals._LONGEST_IMPORT_S", 0.0)
+    monkeypatch.setattr("edgedec.system.signals._LONGEST_IMPORT_S", 0.0)
     watch = SignalWatch()
     watch.is_started = True
     found: dict[str, Any] = {"sys": sys}

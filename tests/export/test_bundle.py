@@ -93,7 +93,7 @@ def test_force_swaps(tmp_path: Path) -> None:
 
 
 def test_force_without_an_exchange_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundles, "_swap", lambda a, b: False)
+    monkeypatch.setattr(bundles, "exchange", lambda a, b: False)
     test_force_swaps(tmp_path)
 
 

@@ -17,7 +17,7 @@ from edgedec.kernels import library
 from edgedec.models.graph import BUNDLED_KERNELS
 from edgedec.models.manifest import read_manifest
 from edgedec.runtime.trust import libraries, trust
-from edgedec.targets.profile import machine_triple
+from edgedec.system.machine import machine_triple
 from edgedec.targets.triples import TRIPLES, find_triple
 
 GgufMaker = Callable[..., Path]

@@ -23,7 +23,7 @@ from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import read_manifest
 from edgedec.models.static_passes import BUCKETS
 from edgedec.runtime import backends
-from edgedec.targets.profile import machine_triple
+from edgedec.system.machine import machine_triple
 from edgedec.targets.qualcomm_socs import SOCS
 
 from .against_reference import error_of_passes, gap_of_tokens

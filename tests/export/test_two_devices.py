@@ -16,12 +16,12 @@ from edgedec.export.config import DraftModelConfig, ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import read_manifest
-from edgedec.runtime.cores.machine import physical_cores
 from edgedec.runtime.decoding.cost_book import CostBook
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.methods.draft_source import find_draft
 from edgedec.runtime.sessions.passes import Passes
 from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.system.processors import physical_cores
 
 GgufMaker = Callable[..., Path]
 

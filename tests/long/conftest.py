@@ -11,7 +11,7 @@ import edgedec
 from edgedec import kernels
 from edgedec.export.config import DraftModelConfig, ExportConfig
 from edgedec.export.pipeline import export
-from edgedec.runtime.cores.machine import processors
+from edgedec.system.processors import processors
 
 CONTEXT = 768
 QWEN = "Qwen2.5-Coder-{}-Instruct.Q4_K_M.gguf"

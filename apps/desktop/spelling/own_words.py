@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from edgedec.models.errors import ConfigError
-from edgedec.models.whole_files import replace_text
+from edgedec.system.files import replace_text
 
 _MOST_BYTES = 1 << 20
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from edgedec.apps.measuring.disturbance import Window, read_cpu_times
-from edgedec.apps.measuring.energy import BatteryMeter, RaplMeter, find_meter, tegra_watts
+from edgedec.apps.measuring.disturbance import Window
 from edgedec.apps.measuring.summary import summarize
 from edgedec.models.errors import ConfigError
+from edgedec.system.cpu_times import read_cpu_times
+from edgedec.system.energy import BatteryMeter, RaplMeter, find_meter, tegra_watts
 
 STAT = """cpu  400 40 200 9000 10 4 8 30 0 0
 cpu0 100 20 50 4000 5 2 4 10 0 0

@@ -7,9 +7,10 @@ from itertools import chain, repeat
 
 import pytest
 
-from edgedec.apps.measuring.disturbance import CpuTimes, Watch
+from edgedec.apps.measuring.disturbance import Watch
 from edgedec.apps.measuring.loop import Bounds, Plan, Sample, measure
 from edgedec.models.errors import ConfigError
+from edgedec.system.cpu_times import CpuTimes
 
 
 class Machine:

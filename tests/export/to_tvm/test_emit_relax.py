@@ -23,7 +23,7 @@ pytest.importorskip("tvm", reason="needs the extra tvm")
 from edgedec.export.to_tvm.build import build_library, copy_runtime
 from edgedec.export.to_tvm.emit import emit_relax
 from edgedec.export.to_tvm.runner import ProgramRunner
-from edgedec.targets.profile import machine_triple
+from edgedec.system.machine import machine_triple
 
 pytestmark = pytest.mark.parity
 

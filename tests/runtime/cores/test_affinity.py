@@ -11,7 +11,7 @@ import pytest
 import edgedec
 from edgedec import ConfigError, GenerationConfig
 from edgedec.runtime.cores.affinity import Affinity
-from edgedec.runtime.cores.machine import allowed_processors
+from edgedec.system.processors import allowed_processors
 
 PROCESSORS = allowed_processors()
 needs_affinity = pytest.mark.skipif(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from edgedec.runtime.cores.machine import allowed_processors
+from edgedec.system.processors import allowed_processors
 
 pytestmark = [
     pytest.mark.e2e,

@@ -1,9 +1,13 @@
-"""Files that are there whole or not at all, whatever happens to who writes them."""
+"""Files and folders that are there whole or not at all, whatever happens to who writes them."""
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import secrets
+import stat
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,6 +17,10 @@ from typing import IO
 _SUFFIX = ".part"
 _STALE_S = 3600.0
 """Age at which an unfinished file belongs to nobody any more."""
+
+_AT_FDCWD = -100 if sys.platform == "linux" else -2
+_RENAME_SWAP = 2  # RENAME_EXCHANGE on Linux, RENAME_SWAP on macOS
+_OPEN_FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
 
 
 @contextmanager
@@ -48,7 +56,9 @@ def replacing(
             part.unlink()
         raise
     if is_durable:
-        _sync(path.parent)
+        # The file has its name: were this to fail, only a power cut could still take that away.
+        with suppress(OSError):
+            sync(path.parent)
 
 
 def replace_text(path: Path, text: str, *, is_private: bool = False) -> None:
@@ -65,11 +75,50 @@ def _remove_stale(folder: Path, prefix: str) -> None:
                     left.unlink()
 
 
-def _sync(folder: Path) -> None:
-    # The file has its name: were this to fail, only a power cut could still take that away.
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def sync(path: Path) -> None:
+    """Returns once a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def exchange(a: Path, b: Path) -> bool:
+    """Exchanges two folders in one step; False if the system cannot."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    rename = getattr(libc, "renameat2" if sys.platform == "linux" else "renameatx_np", None)
+    if rename is None:
+        return False
+    paths = (os.fsencode(a), os.fsencode(b))
+    return bool(rename(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_SWAP) == 0)
+
+
+def open_regular(path: Path, flags: int) -> int | None:
+    """Returns the descriptor of a file, None if it is a folder, a pipe or a device.
+
+    flags: of `os.open`.
+
+    Raises:
+        OSError: There is none, it is a symbolic link, or it may not be opened.
+    """
+    descriptor = os.open(path, flags | _OPEN_FLAGS)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def read_at(descriptor: int, n_bytes: int, offset: int) -> bytes:
+    """Returns at most ``n_bytes`` bytes of an open file, from ``offset`` on."""
+    return os.pread(descriptor, n_bytes, offset)
+
+
+def write_at(descriptor: int, content: bytes, offset: int) -> None:
+    """Writes all of ``content`` to an open file, from ``offset`` on.
+
+    Raises:
+        OSError: The disk is full.
+    """
+    if os.pwrite(descriptor, content, offset) < len(content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

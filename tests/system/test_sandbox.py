@@ -15,9 +15,8 @@ from typing import Any, cast
 
 import pytest
 
-from edgedec.apps.eval import program_child, programs
+from edgedec.apps.eval.contained import check_programs_run
 from edgedec.apps.eval.human_eval import HumanEval
-from edgedec.apps.eval.programs import Limits, Verdict, check_programs_run, run_program
 from edgedec.apps.eval.samples import SampleFile, Setting
 from edgedec.apps.eval.tasks import Problem
 from edgedec.apps.eval.walk import Answers, Engines, walk
@@ -26,6 +25,8 @@ from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.drafting.stats import DecodeStats
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.requests.result import GenerationResult
+from edgedec.system.sandbox import child, programs
+from edgedec.system.sandbox.programs import Limits, Verdict, run_program
 
 pytestmark = pytest.mark.robustness
 
@@ -216,7 +217,7 @@ def test_the_filter_alone_holds(tmp_path: Path) -> None:
     victim.write_text("whole")
     script = (
         "import ctypes, importlib.util, json, os, resource, socket\n"
-        f"spec = importlib.util.spec_from_file_location('child', {program_child.__file__!r})\n"
+        f"spec = importlib.util.spec_from_file_location('child', {child.__file__!r})\n"
         "child = importlib.util.module_from_spec(spec)\n"
         "spec.loader.exec_module(child)\n"
         "assert child.filter_system_calls(ctypes.CDLL(None))\n"
@@ -275,7 +276,7 @@ ALLOW, REFUSE = 0x7FFF0000, 0x00050001
 
 @pytest.mark.parametrize("machine", ARCHES)
 def test_the_filter_for_each_machine(machine: str) -> None:
-    code = program_child.filter_code(machine)
+    code = child.filter_code(machine)
     arch, openat, write = ARCHES[machine]
     for name, number in FORBIDDEN[machine].items():
         assert _run_filter(code, arch, number, 0) == REFUSE, name

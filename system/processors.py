@@ -1,9 +1,10 @@
-"""What the runtime asks the operating system: cores to use, memory used."""
+"""Processors: which there are, which share a core, and where a thread stays."""
 
 from __future__ import annotations
 
 import os
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _CPU = Path("/sys/devices/system/cpu")
@@ -34,27 +35,22 @@ def processors() -> int:
     return os.cpu_count() or 1
 
 
+@contextmanager
+def held_on(processor: int) -> Iterator[None]:
+    """Keeps the calling thread on ``processor``, if the system offers that."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, (processor,))
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 def _siblings(cpu: int) -> str:
     try:
         return (_CPU / f"cpu{cpu}/topology/thread_siblings_list").read_text().strip()
     except OSError:
         return str(cpu)
-
-
-def peak_rss_mb() -> float:
-    """Returns the most memory this process has had resident. Units: 10**6 bytes.
-
-    Linux's ``VmHWM`` is preferred: ``ru_maxrss`` starts at the parent's size after a fork.
-    """
-    try:
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024 / 1e6
-    except OSError:
-        pass
-    if sys.platform == "win32":
-        return 0.0
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak * (1 if sys.platform == "darwin" else 1024) / 1e6

@@ -1,17 +1,15 @@
-"""What this machine is, and what edgedec finds installed on it."""
+"""What this machine is: its processor, its caches, its system's name."""
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 import subprocess
 import sys
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
-from edgedec.models.installation import installed_distribution
+from edgedec.system.processors import allowed_processors, processors
 
 # Flags worth knowing for quantised matrix kernels, as /proc/cpuinfo spells them.
 _NOTABLE_FLAGS = (
@@ -19,11 +17,6 @@ _NOTABLE_FLAGS = (
     "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16",
     "asimd", "asimdhp", "asimddp", "i8mm", "bf16", "sve", "sve2",
 )  # fmt: skip
-_DEPENDENCY = re.compile(
-    r"""^(?P<name>[\w.-]+)(\[(?P<nested>[^\]]*)\])?\s*\(?(?P<bounds>[^;)]*)\)?
-        \s*(;.*extra\s*==\s*['"](?P<extra>[^'"]+)['"])?""",
-    re.VERBOSE,
-)
 
 
 @dataclass(frozen=True)
@@ -37,26 +30,15 @@ class Cpu:
     flags: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Requirement:
-    """One package of an extra; ``installed`` is its version, or None."""
-
-    name: str
-    bounds: str
-    installed: str | None
-
-
 def read_cpu() -> Cpu:
     """Returns what the operating system says of the processor."""
     info = _cpuinfo()
     flags = set((info.get("flags") or info.get("Features") or "").split())
-    n_logical = os.cpu_count() or 1
-    affinity = getattr(os, "sched_getaffinity", None)
     return Cpu(
         model=info.get("model name") or _sysctl("machdep.cpu.brand_string") or "unknown",
-        architecture=platform.machine(),
-        n_logical=n_logical,
-        n_usable=len(affinity(0)) if affinity else n_logical,
+        architecture=architecture(),
+        n_logical=processors(),
+        n_usable=len(allowed_processors()),
         flags=tuple(flag for flag in _NOTABLE_FLAGS if flag in flags),
     )
 
@@ -68,6 +50,27 @@ class SharedCache:
     level: int
     size_bytes: int
     processors: tuple[int, ...]
+
+
+def machine_triple() -> str:
+    """Returns the processor and system of this machine, as contracts name them."""
+    system = {"linux": "linux-gnu", "darwin": "apple-darwin", "win32": "windows"}
+    return f"{platform.machine().lower()}-{system.get(sys.platform, sys.platform)}"
+
+
+def system_name() -> str:
+    """Returns the name of the operating system: ``Linux``, ``Darwin``, ``Windows``."""
+    return platform.system()
+
+
+def architecture() -> str:
+    """Returns the processor's instruction set, as the system names it."""
+    return platform.machine()
+
+
+def needs_display_server() -> bool:
+    """Returns whether windows need a display server, which may be missing."""
+    return sys.platform not in ("win32", "darwin")
 
 
 def last_caches(folder: Path = Path("/sys/devices/system/cpu")) -> tuple[SharedCache, ...]:
@@ -83,56 +86,6 @@ def last_caches(folder: Path = Path("/sys/devices/system/cpu")) -> tuple[SharedC
             found.add(SharedCache(int(level), _size_bytes(size), processors))
     last = max((cache.level for cache in found), default=0)
     return tuple(sorted((c for c in found if c.level == last), key=lambda cache: cache.processors))
-
-
-def memory_bytes() -> tuple[int, int | None]:
-    """Returns installed and, where it is known, available memory."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    found = re.search(r"^MemAvailable:\s+(\d+) kB", _text(Path("/proc/meminfo")), re.MULTILINE)
-    return total, int(found[1]) * 1024 if found else None
-
-
-def extras() -> dict[str, tuple[Requirement, ...]]:
-    """Returns the packages of every extra that edgedec's metadata names.
-
-    An extra made of other extras lists their packages, too.
-    """
-    distribution = installed_distribution()
-    if distribution is None:
-        return {}
-    own_name = distribution.metadata["Name"]
-    rows = [
-        row.groupdict()
-        for line in distribution.requires or []
-        if (row := _DEPENDENCY.match(line)) and row["extra"]
-    ]
-    found: dict[str, tuple[Requirement, ...]] = {}
-
-    def expand(extra: str) -> dict[str, str]:
-        packages: dict[str, str] = {}
-        for row in rows:
-            if row["extra"] != extra:
-                continue
-            if row["name"] == own_name:
-                for nested in row["nested"].split(","):
-                    packages |= expand(nested.strip())
-            else:
-                packages[row["name"]] = row["bounds"].strip()
-        return packages
-
-    for extra in dict.fromkeys(row["extra"] for row in rows):
-        found[extra] = tuple(
-            Requirement(name, bounds, version(name)) for name, bounds in expand(extra).items()
-        )
-    return found
-
-
-def version(package: str) -> str | None:
-    """Returns the installed version of ``package``, or None."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _numbers(ranges: str) -> tuple[int, ...]:

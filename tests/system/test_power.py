@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgedec.runtime.cores.power import PowerSource
+from edgedec.system.power import PowerSource
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edgedec.models.whole_files import replace_text, replacing
+from edgedec.system.files import replace_text, replacing
 
 
 def names(folder: Path) -> list[str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType
 
 PATIENCE_S = 2.0
@@ -17,9 +17,6 @@ _IMPORTING = "<frozen importlib"
 
 _LONGEST_IMPORT_S, _RETRY_S = 1.0, 0.005
 """How long a signal waits for an import to end, and how often it looks."""
-
-_LONGEST_PASS_S = 10.0
-"""Longer than any pass takes; one that goes on when Ctrl-C is so old is taken for endless."""
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -90,35 +87,19 @@ def _is_importing(frame: FrameType | None) -> bool:
     return False
 
 
-def end_endless_passes() -> None:
-    """Has signals end passes that do not end by themselves; others are left to end in peace.
+def hear_at_once(hear: Callable[[int], None]) -> None:
+    """Calls ``hear`` with the number of every signal, in another thread.
 
-    Python hears of a signal when a pass is over. The operating system's own handler writes its
-    number down at once, for another thread to read. A second signal ends any pass.
+    Python's own handlers wait until a call into a library returns. The operating system's handler
+    writes the number down at once, for the thread to read.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    threading.Thread(target=_on_signals, args=(reader,), daemon=True).start()
+    threading.Thread(target=_hear, args=(reader, hear), daemon=True).start()
 
 
-def _on_signals(reader: int) -> None:
-    last_s = -_LONGEST_PASS_S
+def _hear(reader: int, hear: Callable[[int], None]) -> None:
     while number := os.read(reader, 1):
-        if number[0] == signal.SIGALRM:
-            continue
-        now_s = time.monotonic()
-        if number[0] != signal.SIGINT or now_s - last_s < _LONGEST_PASS_S:
-            _end_passes()
-        else:
-            timer = threading.Timer(_LONGEST_PASS_S, _end_passes, [_LONGEST_PASS_S])
-            timer.daemon = True
-            timer.start()
-        last_s = now_s
-
-
-def _end_passes(least_s: float = 0.0) -> None:
-    # Not imported: whoever did not import it before, or is about to, has no passes.
-    under_way = sys.modules.get("edgedec.runtime.sessions.under_way")
-    if end_passes := vars(under_way).get("end_passes") if under_way else None:
-        end_passes(least_s)
+        if number[0] != signal.SIGALRM:
+            hear(number[0])

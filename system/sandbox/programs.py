@@ -1,6 +1,6 @@
 """Runs programs that a model wrote, each in a process of its own that is held at arm's length.
 
-What holds them is told in `program_child.py`. What does not: a program may read every file that
+What holds them is told in `child.py`. What does not: a program may read every file that
 the user (or nobody, if the user is root) may read, though it cannot send or store what it read; it
 may use its share of processor, memory and time; one that sets out to forge the verdict about
 itself can, since it shares the interpreter with its test; and an error in the kernel or in Python
@@ -16,7 +16,6 @@ import math
 import os
 import secrets
 import selectors
-import signal
 import subprocess
 import sys
 import tempfile
@@ -26,9 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgedec.models.errors import EdgedecError
+from edgedec.system.processes import APART, end_group
 
-_CHILD = Path(__file__).with_name("program_child.py")
+_CHILD = Path(__file__).with_name("child.py")
 _MAX_REPORT_BYTES = 1 << 16
 
 
@@ -94,28 +93,13 @@ def run_program(source: str, limits: Limits | None = None, is_filtered: bool = T
             stderr=subprocess.PIPE,
             cwd=folder,
             env={"PYTHONHASHSEED": "0"},  # so that a verdict does not depend on the run
-            start_new_session=True,
+            **APART,
         )
         try:
             report, reason = _listen(process, json.dumps(job).encode(), limits)
         finally:
             _end(process)
     return _read_report(report, token, reason, process.returncode)
-
-
-def check_programs_run(limits: Limits) -> tuple[str, ...]:
-    """Returns what holds programs on this machine.
-
-    Raises:
-        EdgedecError: Even a harmless one fails here, so that every verdict would be wrong.
-    """
-    verdict = run_program("import collections, hashlib, math, random, re, typing\n", limits)
-    if verdict.reason is not None:
-        raise EdgedecError(
-            f"cannot run programs apart on this machine ({verdict.reason}), so there is no telling "
-            "which ones pass"
-        )
-    return verdict.held_by
 
 
 def _listen(
@@ -152,10 +136,7 @@ def _listen(
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Kills the process and all that are left of its group."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.kill()
-    process.wait()
+    end_group(process)
     for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe is not None:
             with suppress(BrokenPipeError):

@@ -1,0 +1,67 @@
+"""What edgedec finds installed of what its extras name."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib import metadata
+
+from edgedec.models.installation import installed_distribution
+
+_DEPENDENCY = re.compile(
+    r"""^(?P<name>[\w.-]+)(\[(?P<nested>[^\]]*)\])?\s*\(?(?P<bounds>[^;)]*)\)?
+        \s*(;.*extra\s*==\s*['"](?P<extra>[^'"]+)['"])?""",
+    re.VERBOSE,
+)
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """One package of an extra; ``installed`` is its version, or None."""
+
+    name: str
+    bounds: str
+    installed: str | None
+
+
+def extras() -> dict[str, tuple[Requirement, ...]]:
+    """Returns the packages of every extra that edgedec's metadata names.
+
+    An extra made of other extras lists their packages, too.
+    """
+    distribution = installed_distribution()
+    if distribution is None:
+        return {}
+    own_name = distribution.metadata["Name"]
+    rows = [
+        row.groupdict()
+        for line in distribution.requires or []
+        if (row := _DEPENDENCY.match(line)) and row["extra"]
+    ]
+    found: dict[str, tuple[Requirement, ...]] = {}
+
+    def expand(extra: str) -> dict[str, str]:
+        packages: dict[str, str] = {}
+        for row in rows:
+            if row["extra"] != extra:
+                continue
+            if row["name"] == own_name:
+                for nested in row["nested"].split(","):
+                    packages |= expand(nested.strip())
+            else:
+                packages[row["name"]] = row["bounds"].strip()
+        return packages
+
+    for extra in dict.fromkeys(row["extra"] for row in rows):
+        found[extra] = tuple(
+            Requirement(name, bounds, version(name)) for name, bounds in expand(extra).items()
+        )
+    return found
+
+
+def version(package: str) -> str | None:
+    """Returns the installed version of ``package``, or None."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
