@@ -7,8 +7,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 
 ALLOWED = {
@@ -112,22 +110,27 @@ def imported(path: Path) -> Iterator[str]:
                 )
 
 
-@pytest.mark.parametrize(
-    ("folder", "path"), FILES, ids=[str(path.relative_to(ROOT)) for _, path in FILES]
-)
-def test_imports(folder: str, path: Path) -> None:
+def outsiders(folder: str, path: Path) -> Iterator[str]:
+    """Yields what a file imports and its folder must not, with the reason."""
     for name in imported(path):
         top, _, rest = name.partition(".")
         if top == "edgedec":
             part = rest.partition(".")[0]
-            used = part if part in ALLOWED else "src"
-            assert used in ALLOWED[folder], f"{folder} must not import {name}"
+            if (part if part in ALLOWED else "src") not in ALLOWED[folder]:
+                yield f"{path.relative_to(ROOT)}: {folder} must not import {name}"
+        elif top in ALLOWED:
+            yield f"{path.relative_to(ROOT)}: import edgedec.{name}, not {name}"
         elif top not in sys.stdlib_module_names:
-            assert top not in ALLOWED, f"import edgedec.{name}, not {name}"
             known = THIRD_PARTY.get(folder)
             for place in (path.relative_to(ROOT), path.parent.relative_to(ROOT)):
                 known = known and known | OPTIONAL.get(place.as_posix(), set())
-            assert known is None or top in known, f"{folder} must not need {top}"
+            if known is not None and top not in known:
+                yield f"{path.relative_to(ROOT)}: {folder} must not need {top}"
+
+
+def test_imports() -> None:
+    found = [line for folder, path in FILES for line in outsiders(folder, path)]
+    assert not found, "\n".join(found)
 
 
 def test_every_folder_was_read() -> None:
@@ -135,9 +138,10 @@ def test_every_folder_was_read() -> None:
     assert len(FILES) > 20
 
 
-@pytest.mark.parametrize("path", [path for _, path in FILES], ids=lambda p: p.stem)
-def test_files_stay_short(path: Path) -> None:
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
+def test_files_stay_short() -> None:
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for _, path in FILES}
+    found = [f"{path.relative_to(ROOT)}: {n} lines" for path, n in lengths.items() if n > 400]
+    assert not found, "\n".join(found)
 
 
 def room_of(path: Path) -> str | None:
@@ -145,16 +149,21 @@ def room_of(path: Path) -> str | None:
     return None if name == "__init__" else name
 
 
-RUNTIME_FILES = [path for folder, path in FILES if folder == "runtime" and room_of(path)]
-NAMES = [str(path.relative_to(ROOT)) for path in RUNTIME_FILES]
 LEVEL = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}
 
 
-@pytest.mark.parametrize("path", RUNTIME_FILES, ids=NAMES)
-def test_rooms_of_the_runtime_have_no_cycles(path: Path) -> None:
-    own = room_of(path)
-    assert own in LEVEL, f"{own} is no room of the runtime: add it to ROOMS where it belongs"
+def backward(path: Path, own: str) -> Iterator[str]:
+    """Yields the imports of a file of the runtime that lead to its own level or a later one."""
     for name in imported(path):
         if name.startswith("edgedec.runtime."):
             used = name.split(".")[2]
-            assert used == own or LEVEL.get(used, len(ROOMS)) < LEVEL[own], f"{own} -> {name}"
+            if used != own and LEVEL.get(used, len(ROOMS)) >= LEVEL[own]:
+                yield f"{path.relative_to(ROOT)}: {own} -> {name}"
+
+
+def test_rooms_of_the_runtime_have_no_cycles() -> None:
+    rooms = {path: room_of(path) for folder, path in FILES if folder == "runtime"}
+    named = {path: room for path, room in rooms.items() if room}
+    assert set(named.values()) - set(LEVEL) == set(), "add a new room to ROOMS where it belongs"
+    found = [line for path, room in named.items() for line in backward(path, room)]
+    assert not found, "\n".join(found)
