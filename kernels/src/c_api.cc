@@ -4,12 +4,11 @@
 #include <cstring>
 #include <exception>
 
+#include "export.h"
 #include "kernels.h"
 #include "limits.h"
 #include "pool.h"
 #include "scratch.h"
-
-#define EDGEDEC_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace edk {
 namespace {

@@ -4,6 +4,8 @@
 #include <map>
 #include <mutex>
 
+#include "export.h"
+
 namespace edk {
 
 std::vector<const OrtCustomOp*>& registered_ops() {
@@ -26,8 +28,7 @@ OrtStatus* make_domain(const OrtFunctions& ort, OrtCustomOpDomain** domain) {
 
 /// Adds the operators to a session. One domain serves all sessions of a runtime; it outlives them
 /// all, so it is never released.
-extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(
-    OrtSessionOptions* options, const OrtApiBase* base) {
+EDGEDEC_EXPORT OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const OrtApiBase* base) {
   static std::mutex mutex;
   static std::map<const OrtApi*, OrtCustomOpDomain*> domains;
   const OrtApi* api = base->get_api(edk::kOrtVersion);

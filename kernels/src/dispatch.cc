@@ -3,12 +3,8 @@
 #include <cstring>
 #include <string>
 
+#include "cpu_features.h"
 #include "kernels.h"
-
-#if defined(EDGEDEC_HAVE_NEONDOT)
-#include <asm/hwcap.h>
-#include <sys/auxv.h>
-#endif
 
 namespace edk {
 
@@ -36,39 +32,23 @@ struct Candidate {
   bool is_usable;
 };
 
-#if defined(EDGEDEC_HAVE_AVX2)
-bool has_avx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-         __builtin_cpu_supports("f16c");
-}
-#endif
-
-#if defined(EDGEDEC_HAVE_NEONDOT)
-bool has_neon(unsigned long first, unsigned long second) {
-  return (getauxval(AT_HWCAP) & first) == first && (getauxval(AT_HWCAP2) & second) == second;
-}
-#endif
-
-/// Best to worst. The operating system's support for the registers is part of the feature bits.
+/// Best to worst.
 const Candidate* candidates() {
   static const Candidate table[] = {
 #if defined(EDGEDEC_HAVE_AVX512VNNI)
-      {&avx512vnni::kKernels,
-       __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("fma")},
+      {&avx512vnni::kKernels, runs_avx512vnni()},
 #endif
 #if defined(EDGEDEC_HAVE_AVXVNNI)
-      {&avxvnni::kKernels, has_avx2() && __builtin_cpu_supports("avxvnni")},
+      {&avxvnni::kKernels, runs_avxvnni()},
 #endif
 #if defined(EDGEDEC_HAVE_AVX2)
-      {&avx2::kKernels, has_avx2()},
+      {&avx2::kKernels, runs_avx2()},
 #endif
 #if defined(EDGEDEC_HAVE_NEONI8MM)
-      {&neoni8mm::kKernels, has_neon(HWCAP_ASIMDDP, HWCAP2_I8MM)},
+      {&neoni8mm::kKernels, runs_neoni8mm()},
 #endif
 #if defined(EDGEDEC_HAVE_NEONDOT)
-      {&neondot::kKernels, has_neon(HWCAP_ASIMDDP, 0)},
+      {&neondot::kKernels, runs_neondot()},
 #endif
       {&scalar::kKernels, true},
       {nullptr, false},

@@ -1,13 +1,12 @@
 #include "pool.h"
 
-#include <sched.h>
-
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
 #include "first_error.h"
 #include "op_support.h"
+#include "thread_place.h"
 
 namespace edk {
 namespace {
@@ -32,17 +31,6 @@ bool comes_soon(Condition is_done) {
     pause_briefly();
   }
   return false;
-}
-
-void stay_on(int processor) {
-#if defined(__linux__)
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(processor, &set);
-  sched_setaffinity(0, sizeof set, &set);  // where it is refused, the system chooses
-#else
-  (void)processor;
-#endif
 }
 
 }  // namespace

@@ -1,7 +1,5 @@
 #include "scratch.h"
 
-#include <stdlib.h>  // posix_memalign, whose sizes need not be multiples of 64
-
 #include <atomic>
 #include <cstring>
 #include <new>
@@ -28,18 +26,19 @@ int next_fill() {
   return fills[n_uses++ % 3];
 }
 
+constexpr std::align_val_t kAlignment{64};
+
 struct Buffer {
   void* data = nullptr;
   size_t size = 0;
-  ~Buffer() { std::free(data); }
+  ~Buffer() { ::operator delete(data, kAlignment); }
 
   void* at_least(size_t bytes) {
     if (!kIsSanitized && bytes <= size) return data;
     const size_t wanted = kIsSanitized ? bytes : bytes + bytes / 2;
-    void* grown = nullptr;
-    if (posix_memalign(&grown, 64, wanted) != 0) throw std::bad_alloc();
+    void* grown = ::operator new(wanted, kAlignment);
     if (kIsSanitized) std::memset(grown, next_fill(), wanted);
-    std::free(data);
+    ::operator delete(data, kAlignment);
     data = grown;
     size = wanted;
     return data;

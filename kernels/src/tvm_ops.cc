@@ -1,16 +1,14 @@
 // The door through which programs that TVM compiled find the operators.
 #include "tvm_ops.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <sstream>
 
+#include "export.h"
+#include "shared_object.h"
 #include "tvm_abi.h"
-
-#define EDGEDEC_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace edk {
 
@@ -167,7 +165,7 @@ int run_node(void*, const TvmAny* args, int32_t n_args, TvmAny* result) {
 
 template <class Function>
 bool look_up(void* library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(dlsym(library, name));
+  function = reinterpret_cast<Function>(find_symbol(library, name));
   return function != nullptr;
 }
 

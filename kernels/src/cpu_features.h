@@ -1,0 +1,15 @@
+// Whether this processor has the instructions of a set, and the system lets programs use them.
+#pragma once
+
+namespace edk {
+
+#if defined(__x86_64__)
+bool runs_avx2();  // with FMA and half floats
+bool runs_avxvnni();
+bool runs_avx512vnni();
+#elif defined(__aarch64__)
+bool runs_neondot();
+bool runs_neoni8mm();
+#endif
+
+}  // namespace edk
