@@ -165,7 +165,7 @@ def _can_text(model: ModelEntry) -> str:
         "layers left out": can.gates,
         "row statistics": can.row_stats,
         "entry at a layer": can.entry,
-        "several sequences": can.batch,
+        "several sequences": can.n_sequences > 1,
     }
     return ", ".join(name for name, is_offered in names.items() if is_offered) or "chains only"
 

@@ -203,19 +203,19 @@ class Capabilities:
     left out. row_stats: statistics of logits rows come beside them. entry: a pass may start at any
     layer from given hidden states, and may stop after any and return them: closed gates pass the
     residual stream through, so that ``entry`` reaches the first layer that runs, and what the last
-    one leaves comes out as hidden.L of L layers. batch: rows of several sequences may share a pass.
-    hidden: layers whose hidden states a whole pass can return, rising. features: numbers that a row
-    of a draft head reads beside its token; 0 for models. row_gap: how much a logit of a row has
-    been seen to differ with the other rows of the pass; 0 where it cannot. mtp: tokens beyond the
-    next one that light heads in the graph name (multi-token prediction), each behind the likeliest
-    ones before it; 0 without them.
+    one leaves comes out as hidden.L of L layers. n_sequences: most sequences whose rows may share a
+    pass. hidden: layers whose hidden states a whole pass can return, rising. features: numbers that
+    a row of a draft head reads beside its token; 0 for models. row_gap: how much a logit of a row
+    has been seen to differ with the other rows of the pass; 0 where it cannot. mtp: tokens beyond
+    the next one that light heads in the graph name (multi-token prediction), each behind the
+    likeliest ones before it; 0 without them.
     """
 
     trees: bool = False
     gates: bool = False
     row_stats: bool = False
     entry: bool = False
-    batch: bool = False
+    n_sequences: int = 1
     hidden: tuple[int, ...] = ()
     features: int = 0
     row_gap: float = 0.0
@@ -224,6 +224,8 @@ class Capabilities:
     def __post_init__(self) -> None:
         if self.row_gap < 0:
             raise ConfigError(f"can.row_gap is {self.row_gap}, expected 0 or more")
+        if self.n_sequences < 1:
+            raise ConfigError(f"can.n_sequences is {self.n_sequences}, expected 1 or more")
 
 
 @dataclass(frozen=True)

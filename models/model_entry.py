@@ -128,6 +128,7 @@ def _read_contract(fields: Fields, n_layers: int) -> GraphContract:
                 features=can.integer("features", 0, least=0, most=_MAX_COUNT),
                 row_gap=can.number("row_gap", 0.0),
                 mtp=can.integer("mtp", 0, least=0, most=64),
+                n_sequences=can.integer("n_sequences", least=1, most=_MAX_COUNT),
             ),
         )
     except ConfigError as error:

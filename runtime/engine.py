@@ -34,8 +34,8 @@ from edgedec.runtime.sessions.memory import TARGET, SessionMemory
 from edgedec.runtime.sessions.model import KVPredictor, Model
 from edgedec.runtime.sessions.pool import SequencePool
 from edgedec.runtime.sessions.prefill import Progress, check_fits
+from edgedec.runtime.sessions.scheduler import Scheduler
 from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.turns import Turns
 from edgedec.runtime.text.prompt import Prompt, PromptEncoder
 from edgedec.runtime.text.text_stream import TextStream
 from edgedec.runtime.text.tokenizer import Codec
@@ -108,7 +108,7 @@ class Engine:
             auxiliary=loaded.auxiliary,
         )
         self._methods = Methods(parts, loaded.default_method)
-        self._turns = Turns()
+        self._scheduler = Scheduler()
         self._streams: WeakSet[Stream] = WeakSet()
         self._sequences: WeakSet[TokenSequence] = WeakSet()  # lent to nobody, asked for by callers
         self._abandoned: deque[Callable[[], None]] = deque()
@@ -146,7 +146,7 @@ class Engine:
         """
         text = checked_counts("text", text)
         self._tidy()
-        with lent(self._pool, self._turns, text) as sequence:
+        with lent(self._pool, self._scheduler, text) as sequence:
             yield sequence
 
     def new_sequence(self) -> TokenSequence:
@@ -236,7 +236,7 @@ class Engine:
         check_fits(tokens, loaded.context, loaded.model.vocab_size)
         own_stops = () if config.ignore_eos else loaded.stop_token_ids
         stops = frozenset(own_stops) | frozenset(config.stop_token_ids)
-        with self._turns.taken():  # what requests share is made when first asked for
+        with self._scheduler.exclusive():  # what requests share is made when first asked for
             strategy = self._strategy or self._methods.of_request(config)
             mask = self._masks.of(config, stops)
             sequence = self._pool.take(tokens)
@@ -245,7 +245,7 @@ class Engine:
             started_s=started_s,
             load_ms=loaded.load_ms,
             lender=self._pool,
-            turns=self._turns,
+            scheduler=self._scheduler,
             on_progress=on_progress,
             recall=partial(loaded.memory.recall, TARGET),
             abandon=self._abandoned.append,
@@ -280,10 +280,10 @@ class Engine:
         check_fits(tokens, loaded.context, loaded.model.vocab_size)
         stops = config.stop_token_ids.union(loaded.stop_token_ids)
         asked = replace(config, stop_token_ids=stops)
-        with lent(self._pool, self._turns, tokens) as sequence:
-            with self._turns.taken():
+        with lent(self._pool, self._scheduler, tokens) as sequence:
+            with self._scheduler.exclusive():
                 loaded.memory.recall(TARGET, sequence, tokens)
-            return self._turns.drive(
+            return self._scheduler.run(
                 complete(sequence, loaded.tokenizer, tokens, asked, on_progress)
             )
 
@@ -309,19 +309,19 @@ class Engine:
         """Adds a text to the n-gram store, if there is one."""
         text = checked_counts("text", text)
         if (store := self._open.store) is not None:
-            with self._turns.taken():
+            with self._scheduler.exclusive():
                 store.add(text)
 
     def forget_drafts(self) -> None:
         """Forgets what drafters learned from earlier requests, and their KV caches."""
         self._tidy()
-        with self._turns.taken():
+        with self._scheduler.exclusive():
             self._methods.forget()
 
     def forget_prompts(self) -> None:
         """Forgets what the KV caches of finished requests hold."""
         self._tidy()
-        with self._turns.taken():
+        with self._scheduler.exclusive():
             self._pool.forget()
 
     def save_session(self, path: str | Path, prompt: Sequence[int] | None = None) -> None:
@@ -337,7 +337,7 @@ class Engine:
         memory, file = self._open.memory, checked_path("the session", path)
         known = None if prompt is None else checked_counts("prompt", prompt)
         self._tidy()
-        with self._turns.taken():
+        with self._scheduler.exclusive():
             memory.save(file, known)
 
     def load_session(self, path: str | Path) -> int:
@@ -350,7 +350,7 @@ class Engine:
         """
         memory, file = self._open.memory, checked_path("the session", path)
         self._tidy()
-        with self._turns.taken():
+        with self._scheduler.exclusive():
             return memory.load(file)
 
     def close(self) -> None:
@@ -371,7 +371,7 @@ class Engine:
         for stream in streams:
             stream.stop()
         self._tidy()
-        with self._turns.taken():
+        with self._scheduler.exclusive():
             self._methods.close()
             if self._strategy is not None:
                 self._strategy.close()
@@ -386,7 +386,7 @@ class Engine:
         """Ends the streams that were let go of unfinished."""
         if not self._abandoned:
             return
-        with self._turns.taken():  # in here none of them is taken by another thread
+        with self._scheduler.exclusive():  # in here none of them is taken by another thread
             while self._abandoned:
                 self._abandoned.popleft()()
 

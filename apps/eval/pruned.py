@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from edgedec.models.errors import ConfigError
 from edgedec.models.model_entry import ModelEntry
-from edgedec.runtime.backends.fused import FusedKVCache, FusedModel
+from edgedec.runtime.backends.fused import FusedModel
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.rows import Rows
@@ -29,19 +30,9 @@ class PrunedModel(FusedModel):
         kept = {*range(n_kept - 1), entry.config.n_layers - 1}
         self.gates = tuple(i // 2 in kept for i in range(2 * entry.config.n_layers))
 
-    def new_cache(self, context: int) -> FusedKVCache:
-        """Returns an empty KV cache, whose passes leave layers out."""
-        return _PrunedKVCache(self, context)
-
-
-class _PrunedKVCache(FusedKVCache):
-    def __init__(self, model: PrunedModel, context: int) -> None:
-        super().__init__(model, context)
-        self._gates = model.gates
-
-    def compute(self, wanted: Pass, n_past: int, cores: Affinity | None) -> Rows:
-        """Returns the rows of a pass without some layers."""
-        return super().compute(replace(wanted, layer_gates=self._gates), n_past, cores)
+    def compute(self, passes: Sequence[Pass]) -> list[Rows]:
+        """Returns the rows of passes without some layers."""
+        return super().compute([replace(wanted, layer_gates=self.gates) for wanted in passes])
 
 
 def check_prunable(entry: ModelEntry) -> None:

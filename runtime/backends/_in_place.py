@@ -78,7 +78,7 @@ class InPlaceModel(ModelFacts, Generic[T]):
 
 
 class InPlaceKVCache:
-    """What a `KVCache` does whose rows the graph writes in place, but for `compute`.
+    """What a `SequenceState` does whose rows the graph writes in place, but for `run`.
 
     Layers with a window keep the latest rows only; see `LayerCaches`.
     """
@@ -103,26 +103,26 @@ class InPlaceKVCache:
     def nbytes(self, n_tokens: int) -> int:
         return self._caches.nbytes(n_tokens)
 
-    def reaches(self, n_tokens: int) -> bool:
-        return self._caches.reaches(n_tokens)
+    def reachable(self, n_tokens: int) -> int:
+        return self._caches.reachable(n_tokens)
 
     def reserve(self, n_kept: int, stop: int) -> None:
-        """Makes room; see `KVCache`. Where arrays move, all is bound anew."""
+        """Makes room; see `SequenceState`. Where arrays move, all is bound anew."""
         if self._caches.reserve(n_kept, stop):
             self._bind_anew()
 
-    def forget_all(self) -> None:
-        self._caches.forget_all()
+    def truncate(self, n_tokens: int) -> None:
+        self._caches.truncate(n_tokens)
 
-    def keep(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
+    def commit(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
         """Moves the rows of ``path`` together behind the committed ones."""
         if list(path) != list(range(len(path))):
             self._caches.compact(n_past, path)
 
-    def rows(self, start: int, stop: int) -> KVRows:
+    def snapshot(self, start: int, stop: int) -> KVRows:
         return self._caches.rows(start, stop)
 
-    def load_rows(self, start: int, stop: int, kv_rows: KVRows) -> None:
+    def restore(self, start: int, stop: int, kv_rows: KVRows) -> None:
         self._caches.load_rows(start, stop, kv_rows)
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from edgedec.models.kv_maps import HIDDEN, WRITTEN
 from edgedec.runtime.backends._ort import PassRunner, open_graph
 from edgedec.runtime.backends.fused import FusedKVCache
 from edgedec.runtime.cores.affinity import Affinity
-from edgedec.runtime.sessions.model import KVCache
+from edgedec.runtime.sessions.model import SequenceState
 from edgedec.runtime.sessions.rows import Float32
 
 
@@ -39,7 +39,7 @@ class FusedKVMaps:
             graph, threads, providers, kernels.library_path(), self._affinity
         )
 
-    def write(self, cache: KVCache, start: int, hidden: Float32) -> None:
+    def write(self, cache: SequenceState, start: int, hidden: Float32) -> None:
         """Writes rows of tokens from ``start`` on; see `KVPredictor`."""
         assert isinstance(cache, FusedKVCache)
         n = len(hidden)

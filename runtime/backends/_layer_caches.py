@@ -14,7 +14,7 @@ class LayerCaches:
     """One `PanelKVCache` for the layers that keep every token, one for those with a window.
 
     The latter is a ring. It keeps what a pass behind the tokens that are to stay looks at, and has
-    rows to spare, which is how far back a text can be cut (`reaches`). It grows where a pass adds
+    rows to spare, which is how far back a text can be cut (`reachable`). It grows where a pass adds
     more than those.
     """
 
@@ -42,9 +42,9 @@ class LayerCaches:
         n_latest = min(n_tokens, self.ring.n_rows)
         return n_tokens * self.whole.row_nbytes + n_latest * self.ring.row_nbytes
 
-    def reaches(self, n_tokens: int) -> bool:
-        """Says whether the rows are there that a pass behind the first ``n_tokens`` looks at."""
-        return self._first <= max(0, n_tokens - self.look_back)
+    def reachable(self, n_tokens: int) -> int:
+        """Returns ``n_tokens`` if the rows are there that a pass behind them looks at, else 0."""
+        return n_tokens if self._first <= max(0, n_tokens - self.look_back) else 0
 
     def reserve(self, n_kept: int, stop: int) -> bool:
         """Makes room for rows up to ``stop``; passes may still follow the first ``n_kept``.
@@ -60,9 +60,10 @@ class LayerCaches:
         self._note(stop)
         return has_grown
 
-    def forget_all(self) -> None:
-        """Learns that no row is of any use."""
-        self._first = self._stop = 0
+    def truncate(self, n_tokens: int) -> None:
+        """Learns that only the first ``n_tokens`` are left."""
+        if n_tokens == 0:
+            self._first = self._stop = 0
 
     def compact(self, n_committed: int, path: Sequence[int]) -> None:
         """Moves rows ``n_committed + path[j]`` to ``n_committed + j``."""

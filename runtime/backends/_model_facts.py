@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Protocol, cast
+
 from edgedec.models.config import ModelConfig
 from edgedec.models.graph import Capabilities, GraphContract
+from edgedec.runtime.sessions.model import SequenceState
+from edgedec.runtime.sessions.passes import Pass
+from edgedec.runtime.sessions.rows import Rows
+
+
+class RunningState(SequenceState, Protocol):
+    """A state with a graph's inputs and outputs of its own, which it runs passes with."""
+
+    def run(self, wanted: Pass) -> Rows:
+        """Returns the rows of a pass."""
 
 
 class ModelFacts:
@@ -30,3 +43,7 @@ class ModelFacts:
     @property
     def n_layers(self) -> int:
         return self.config.n_layers
+
+    def compute(self, passes: Sequence[Pass]) -> list[Rows]:
+        """Runs each pass with the inputs and outputs of its own sequence; see `Model`."""
+        return [cast(RunningState, wanted.sequence.state).run(wanted) for wanted in passes]

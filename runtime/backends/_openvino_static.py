@@ -69,7 +69,7 @@ class StaticModel(ModelFacts):
     def is_closed(self) -> bool:
         return self._is_closed
 
-    def new_cache(self, context: int) -> OpenVinoStaticKVCache:
+    def new_state(self, context: int) -> OpenVinoStaticKVCache:
         """Returns an empty KV cache; graphs are compiled when a pass first needs them."""
         return OpenVinoStaticKVCache(self, context)
 
@@ -123,7 +123,7 @@ def static_graph(graph: ov.Model, bucket: StaticPass, context: int) -> ov.Model:
 
 
 class OpenVinoStaticKVCache(StaticKVCache):
-    """A `KVCache` whose rows go into every pass.
+    """A `SequenceState` whose rows go into every pass.
 
     Shapes: each [1, n_kv_heads, context, head_size].
     """

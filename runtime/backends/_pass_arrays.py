@@ -100,9 +100,9 @@ class PassArrays:
             MTP_ROWS: self._mtp_rows,
         }
 
-    def fill(self, wanted: Pass, n_past: int) -> None:
-        """Writes the inputs of a pass whose rows come after ``n_past`` tokens."""
-        tree, n_known = wanted.tree, self._n_known
+    def fill(self, wanted: Pass) -> None:
+        """Writes the inputs of a pass."""
+        tree, n_known, n_past = wanted.tree, self._n_known, wanted.n_past
         self._past_length.write(n_past)
         if wanted.entry is not None:
             self._entry[0] = wanted.entry

@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from edgedec.models.static_passes import BUCKETS, StaticPass
 from edgedec.runtime.backends._whole_cache import WholeCache
-from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.row_stats import RowStats
 from edgedec.runtime.sessions.rows import Rows
@@ -50,7 +49,7 @@ def pieces_of(wanted: Pass) -> Iterator[BucketPiece]:
 
 
 class StaticKVCache(WholeCache):
-    """A `KVCache` in the memory of the host, token i in row i, of which graphs read all rows."""
+    """A `SequenceState` in the host's memory, token i in row i, of which graphs read all rows."""
 
     def __init__(self, context: int, arrays: Mapping[str, Array], dtype: np.dtype[Any]) -> None:
         """arrays: by the graph's names, tokens on the third axis. dtype: of a state's arrays."""
@@ -61,10 +60,10 @@ class StaticKVCache(WholeCache):
     def _compute(self, wanted: Pass, n_past: int, piece: BucketPiece) -> Rows:
         """Returns the rows of ``piece`` in memory of their own; writes its keys and values."""
 
-    def compute(self, wanted: Pass, n_past: int, cores: Affinity | None) -> Rows:
+    def run(self, wanted: Pass) -> Rows:
         """Returns the asked rows, in memory of their own."""
         pieces = [*pieces_of(wanted)]
-        parts = [self._compute(wanted, n_past, piece) for piece in pieces]
+        parts = [self._compute(wanted, wanted.n_past, piece) for piece in pieces]
         found = [row for piece in pieces for row in piece.logit_rows]
         order = [found.index(row) for row in wanted.logit_rows]
         logits = np.concatenate([part.logits for part in parts])
@@ -79,20 +78,20 @@ class StaticKVCache(WholeCache):
         joined = {name: np.concatenate([part[name] for part in stats])[order] for name in stats[0]}
         return Rows(logits, hidden, RowStats(**joined))
 
-    def keep(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
+    def commit(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
         """Moves the rows of ``path`` behind those before the pass."""
         places = n_past + np.asarray(path, int)
         if len(path) and places[-1] != n_past + len(path) - 1:
             for array in self._kv_rows.values():
                 array[:, :, n_past : n_past + len(path)] = array[:, :, places]
 
-    def rows(self, start: int, stop: int) -> KVRows:
+    def snapshot(self, start: int, stop: int) -> KVRows:
         return {
             name: array[:, :, start:stop].astype(self._dtype)
             for name, array in self._kv_rows.items()
         }
 
-    def load_rows(self, start: int, stop: int, kv_rows: KVRows) -> None:
+    def restore(self, start: int, stop: int, kv_rows: KVRows) -> None:
         self._write(start, kv_rows, stop - start)
 
     def close(self) -> None:

@@ -6,9 +6,9 @@ from edgedec.runtime.backends._model_facts import ModelFacts
 
 
 class WholeCache:
-    """The part of a `KVCache` that is alike where no row is ever dropped for being old.
+    """The part of a `SequenceState` that is alike where no row is ever dropped for being old.
 
-    `reserve` and `forget_all` are of those with memory for the whole context from the beginning,
+    `reserve` and `truncate` are of those with memory for the whole context from the beginning,
     whose rows are written anew.
     """
 
@@ -21,12 +21,12 @@ class WholeCache:
     def nbytes(self, n_tokens: int) -> int:
         return n_tokens * self._model.contract.kv.row_nbytes
 
-    def reaches(self, n_tokens: int) -> bool:
-        """Says yes: layers with a window keep all rows, too."""
-        return True
+    def reachable(self, n_tokens: int) -> int:
+        """Returns all of them: layers with a window keep all rows, too."""
+        return n_tokens
 
     def reserve(self, n_kept: int, stop: int) -> None:
         """Nothing to do: there is room for the whole context."""
 
-    def forget_all(self) -> None:
+    def truncate(self, n_tokens: int) -> None:
         """Nothing to do: rows are written anew."""

@@ -85,7 +85,7 @@ class CoreMLModel(ModelFacts):
             raise SessionError("the model is closed: load the bundle again")
         return self._functions
 
-    def new_cache(self, context: int) -> CoreMLKVCache:
+    def new_state(self, context: int) -> CoreMLKVCache:
         """Returns an empty KV cache, of as many rows as the package states."""
         return CoreMLKVCache(self)
 
@@ -121,7 +121,7 @@ def open_functions(package: Path) -> Mapping[str, StaticFunction]:
 
 
 class CoreMLKVCache(WholeCache):
-    """A `KVCache` of a package's state; committed token i has row ``self._places[i]``."""
+    """A `SequenceState` of a package's state; committed token i has row ``self._places[i]``."""
 
     _model: CoreMLModel
 
@@ -132,8 +132,9 @@ class CoreMLKVCache(WholeCache):
         self._places = np.zeros(0, np.int64)
         self._first = 0  # row of the first token of the pending pass
 
-    def compute(self, wanted: Pass, n_past: int, cores: Affinity | None) -> Rows:
+    def run(self, wanted: Pass) -> Rows:
         """Returns the asked rows, in arrays of their own."""
+        n_past = wanted.n_past
         if not wanted.n_known:
             self._drop_behind(n_past)
             self._first = self._end
@@ -154,15 +155,15 @@ class CoreMLKVCache(WholeCache):
             {layer: np.concatenate(parts) for layer, parts in hidden.items()},
         )
 
-    def keep(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
+    def commit(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
         """Notes where the rows of ``path`` are."""
         self._places = np.append(self._places[:n_past], self._first + np.asarray(path, int))
 
-    def rows(self, start: int, stop: int) -> KVRows:
+    def snapshot(self, start: int, stop: int) -> KVRows:
         places = self._places[start:stop]
         return {name: self._state.read_state(name)[:, :, places] for name in _STATES}
 
-    def load_rows(self, start: int, stop: int, kv_rows: KVRows) -> None:
+    def restore(self, start: int, stop: int, kv_rows: KVRows) -> None:
         self._drop_behind(start)
         end = self._end
         self._write(end, kv_rows)
@@ -181,7 +182,7 @@ class CoreMLKVCache(WholeCache):
         """Forgets where later tokens are; moves rows together where many are hidden."""
         self._places = self._places[:n_past]
         if self._end - n_past > _MAX_HIDDEN_ROWS:
-            self._write(0, self.rows(0, n_past))
+            self._write(0, self.snapshot(0, n_past))
             self._places = np.arange(n_past)
 
     def _write(self, first: int, kv_rows: KVRows) -> None:

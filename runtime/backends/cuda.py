@@ -78,7 +78,7 @@ class CudaModel(ModelFacts):
             raise SessionError("the model is closed: load the bundle again")
         return self._opened
 
-    def new_cache(self, context: int) -> CudaKVCache:
+    def new_state(self, context: int) -> CudaKVCache:
         """Returns an empty KV cache for all positions of the program.
 
         Raises:
@@ -124,7 +124,7 @@ def open_model(
 
 
 class CudaKVCache(WholeCache):
-    """A `KVCache` in the GPU's memory; committed token i has row i.
+    """A `SequenceState` in the GPU's memory; committed token i has row i.
 
     Shapes: keys [n_layers, n_kv_heads, head_size, C], values [n_layers, n_kv_heads, C, head_size],
         float16.
@@ -146,9 +146,9 @@ class CudaKVCache(WholeCache):
             VALUES: (*heads, capacity, config.head_size),
         }
 
-    def compute(self, wanted: Pass, n_past: int, cores: Affinity | None) -> Rows:
+    def run(self, wanted: Pass) -> Rows:
         """Returns the asked rows, in arrays of their own."""
-        tree, n_known = wanted.tree, wanted.n_known
+        tree, n_known, n_past = wanted.tree, wanted.n_known, wanted.n_past
         if not tree.is_chain and len(tree) > MAX_TREE:
             raise SessionError(
                 f"a tree of {len(tree)} tokens is more than the {MAX_TREE} of a pass on the GPU: "
@@ -165,7 +165,7 @@ class CudaKVCache(WholeCache):
                 found.read(opened, kind, rows, results)
         return found.rows()
 
-    def keep(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
+    def commit(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
         """Moves the rows of ``path`` together behind the committed ones."""
         first = next((i for i, row in enumerate(path) if row != i), len(path))
         if first < len(path):
@@ -173,14 +173,14 @@ class CudaKVCache(WholeCache):
             with self._model.on_device():
                 self._cache.keep(n_past + first, places)
 
-    def rows(self, start: int, stop: int) -> KVRows:
+    def snapshot(self, start: int, stop: int) -> KVRows:
         keys, values = self._downloaded()
         return {
             KEYS: np.ascontiguousarray(keys[..., start:stop].swapaxes(-1, -2)),
             VALUES: values[:, :, start:stop].copy(),
         }
 
-    def load_rows(self, start: int, stop: int, kv_rows: KVRows) -> None:
+    def restore(self, start: int, stop: int, kv_rows: KVRows) -> None:
         keys, values = self._downloaded()
         keys[..., start:stop] = kv_rows[KEYS].swapaxes(-1, -2)
         values[:, :, start:stop] = kv_rows[VALUES]

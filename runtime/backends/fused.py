@@ -41,7 +41,7 @@ class FusedModel(InPlaceModel[onnxruntime.InferenceSession]):
         check_ports(graph, session, contract, config)
         check_kv_cache(graph, contract, config)
 
-    def new_cache(self, context: int) -> FusedKVCache:
+    def new_state(self, context: int) -> FusedKVCache:
         """Returns an empty KV cache; its memory is taken when it is first written to."""
         return FusedKVCache(self, context)
 
@@ -58,7 +58,7 @@ def open_model(
 
 
 class FusedKVCache(InPlaceKVCache):
-    """A `KVCache` whose rows the graph writes in place.
+    """A `SequenceState` whose rows the graph writes in place.
 
     Every input and output is bound once per shape of pass, to arrays that stay where they are: a
     decode step writes a few numbers and runs.
@@ -72,14 +72,14 @@ class FusedKVCache(InPlaceKVCache):
         self._bind_anew()
         self._logits = np.empty((0, model.config.n_logits), np.float32)
 
-    def compute(self, wanted: Pass, n_past: int, cores: Affinity | None) -> Rows:
+    def run(self, wanted: Pass) -> Rows:
         """Returns the asked rows. They are overwritten by the next pass of the same shape."""
-        affinity, session = self._model.placed(cores)
+        affinity, session = self._model.placed(wanted.sequence.cores)
         self._begin(wanted)
         has_logits = wanted.with_logits or not self._model.capabilities.row_stats
         shape = PassShape.of(wanted, has_logits, self._config.n_layers)
         binding = self._bound(session, shape)
-        binding.arrays.fill(wanted, n_past)
+        binding.arrays.fill(wanted)
         with affinity.held():
             self._runner.run(partial(session.run_with_iobinding, binding.io))
         rows = binding.rows

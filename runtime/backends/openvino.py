@@ -80,7 +80,7 @@ class OpenVinoModel(ModelFacts):
             raise SessionError("the model is closed: load the bundle again")
         return self._compiled.create_infer_request()
 
-    def new_cache(self, context: int) -> OpenVinoKVCache:
+    def new_state(self, context: int) -> OpenVinoKVCache:
         """Returns an empty KV cache; its memory grows with the text."""
         return OpenVinoKVCache(self)
 
@@ -99,7 +99,7 @@ def open_model(
 
 
 class OpenVinoKVCache(WholeCache):
-    """A `KVCache` of the states of a request, by the names of their variables.
+    """A `SequenceState` of the states of a request, by the names of their variables.
 
     Shapes: each [1, n_kv_heads, rows, head_size]; committed token i has row ``self._places[i]``.
     """
@@ -120,15 +120,17 @@ class OpenVinoKVCache(WholeCache):
     def reserve(self, n_kept: int, stop: int) -> None:
         """Nothing to do: states grow by themselves."""
 
-    def forget_all(self) -> None:
-        """Empties all states."""
-        self._put({})
+    def truncate(self, n_tokens: int) -> None:
+        """Empties all states if no token is left."""
+        if n_tokens == 0:
+            self._put({})
 
-    def compute(self, wanted: Pass, n_past: int, cores: Affinity | None) -> Rows:
+    def run(self, wanted: Pass) -> Rows:
         """Returns the asked rows. They are overwritten by the next pass."""
         if not wanted.logit_rows:  # not all operators take arrays without rows
-            rows = self.compute(replace(wanted, logit_rows=(len(wanted.tree) - 1,)), n_past, cores)
+            rows = self.run(replace(wanted, logit_rows=(len(wanted.tree) - 1,)))
             return Rows(rows.logits[:0], rows.hidden, rows.stats.part(slice(0)))
+        n_past = wanted.n_past
         if not wanted.n_known:
             self._drop_behind(n_past)
         n_new = len(wanted.tree) - wanted.n_known
@@ -140,19 +142,19 @@ class OpenVinoKVCache(WholeCache):
         self._n_rows += n_new
         return rows_of(self._request, wanted, self._model.capabilities)
 
-    def keep(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
+    def commit(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
         """Notes where the rows of ``path`` are."""
         self._places = np.append(self._places[:n_past], self._pending[np.asarray(path, int)])
 
-    def rows(self, start: int, stop: int) -> KVRows:
+    def snapshot(self, start: int, stop: int) -> KVRows:
         if start == stop:
             config = self._model.config
             empty = np.zeros((1, config.n_kv_heads, 0, config.head_size), self._dtype)
             return dict.fromkeys(self._states, empty)
         return self._taken(self._places[start:stop])
 
-    def load_rows(self, start: int, stop: int, kv_rows: KVRows) -> None:
-        before = self.rows(0, start)
+    def restore(self, start: int, stop: int, kv_rows: KVRows) -> None:
+        before = self.snapshot(0, start)
         self._put({
             name: np.concatenate([before[name], rows], axis=2) for name, rows in kv_rows.items()
         })  # fmt: skip

@@ -86,7 +86,7 @@ class OrtModel(ModelFacts):
             raise SessionError("the model is closed: load the bundle again")
         return self._session
 
-    def new_cache(self, context: int) -> OrtKVCache:
+    def new_state(self, context: int) -> OrtKVCache:
         """Returns an empty KV cache; on the CPU its memory is taken when it is first written to."""
         return OrtKVCache(self, context)
 
@@ -113,7 +113,7 @@ class _Bound(NamedTuple):
 
 
 class OrtKVCache(WholeCache):
-    """A `KVCache` of arrays on the provider's device, by the names of the graph's inputs.
+    """A `SequenceState` of arrays on the provider's device, by the names of the graph's inputs.
 
     Shapes: each [1, n_kv_heads, C, head_size]; committed token i has row ``self._places[i]``, a
         list because a step looks at one of them, and NumPy's code is cold after a pass.
@@ -134,11 +134,12 @@ class OrtKVCache(WholeCache):
         self._first = 0  # row of the first token of the pending pass
         self._bindings: dict[tuple[bool, tuple[tuple[int, int], ...]], _Bound] = {}
 
-    def compute(self, wanted: Pass, n_past: int, cores: Affinity | None) -> Rows:
+    def run(self, wanted: Pass) -> Rows:
         """Returns the asked rows. They are overwritten by the next pass of the same sizes."""
         if not wanted.logit_rows:  # not all operators take arrays without rows
-            rows = self.compute(replace(wanted, logit_rows=(len(wanted.tree) - 1,)), n_past, cores)
+            rows = self.run(replace(wanted, logit_rows=(len(wanted.tree) - 1,)))
             return Rows(rows.logits[:0], rows.hidden, rows.stats.part(slice(0)))
+        n_past = wanted.n_past
         self._gather_rows(n_past)
         if not wanted.n_known:
             # In a pass over a whole text the operator rotates row i to position i.
@@ -146,7 +147,7 @@ class OrtKVCache(WholeCache):
         model = self._model
         with_logits = wanted.with_logits or not model.capabilities.row_stats
         bound = self._bound(PassShape.of(wanted, with_logits, model.n_layers))
-        bound.arrays.fill(wanted, n_past)
+        bound.arrays.fill(wanted)
         if model.provider.memory != HOST:  # binding is what copies them there
             for name, value in bound.inputs.items():
                 bound.io.bind_ortvalue_input(name, value)
@@ -189,15 +190,15 @@ class OrtKVCache(WholeCache):
         logits = np.empty((n_copied, model.vocab_size), np.float32)
         return empty_rows(shape, logits, model.config.hidden_size, model.capabilities)
 
-    def keep(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
+    def commit(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
         """Notes where the rows of ``path`` are."""
         self._places[n_past:] = [self._first + i for i in path]
 
-    def rows(self, start: int, stop: int) -> KVRows:
+    def snapshot(self, start: int, stop: int) -> KVRows:
         places = self._places[start:stop]
         return {name: array.take(places) for name, array in self._arrays.items()}
 
-    def load_rows(self, start: int, stop: int, kv_rows: KVRows) -> None:
+    def restore(self, start: int, stop: int, kv_rows: KVRows) -> None:
         self._gather_rows(start)
         end = self._end(start)
         for name, array in self._arrays.items():

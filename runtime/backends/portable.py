@@ -68,7 +68,7 @@ class PortableModel(ModelFacts):
     def is_closed(self) -> bool:
         return self._session is None
 
-    def new_cache(self, context: int) -> PortableKVCache:
+    def new_state(self, context: int) -> PortableKVCache:
         """Returns an empty KV cache, which grows as it is needed."""
         return PortableKVCache(self, dict(self._empty))
 
@@ -97,7 +97,7 @@ def open_model(
 
 
 class PortableKVCache:
-    """A `KVCache` of arrays by the names of the graph's inputs.
+    """A `SequenceState` of arrays by the names of the graph's inputs.
 
     Shapes: each [1, n_kv_heads, n, head_size], n at least the number of committed tokens.
     """
@@ -117,18 +117,19 @@ class PortableKVCache:
     def nbytes(self, n_tokens: int) -> int:
         return n_tokens * self._row_nbytes
 
-    def reaches(self, n_tokens: int) -> bool:
-        """Says yes: layers with a window keep all rows, too."""
-        return True
+    def reachable(self, n_tokens: int) -> int:
+        """Returns all of them: layers with a window keep all rows, too."""
+        return n_tokens
 
     def reserve(self, n_kept: int, stop: int) -> None:
         """Nothing to do: arrays grow with each pass."""
 
-    def forget_all(self) -> None:
+    def truncate(self, n_tokens: int) -> None:
         """Nothing to do: rows are cut by each pass."""
 
-    def compute(self, wanted: Pass, n_past: int, cores: Affinity | None) -> Rows:
+    def run(self, wanted: Pass) -> Rows:
         """Returns the asked rows, in arrays of their own."""
+        n_past = wanted.n_past
         asked = [row - wanted.n_known for row in wanted.logit_rows]
         presents = {name: present_port(name) for name in self._past}
         hidden = {layer: hidden_port(layer) for layer in wanted.hidden_layers}
@@ -140,17 +141,17 @@ class PortableKVCache:
             logits = logits[asked]
         return Rows(logits, {layer: results[name][0] for layer, name in hidden.items()})
 
-    def keep(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
+    def commit(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
         """Takes the rows of ``path`` over."""
         if len(path) != len(tree) or not tree.is_chain:
             kept = [*range(n_past), *(n_past + i for i in path)]
             self._present = {name: rows[:, :, kept] for name, rows in self._present.items()}
         self._past = self._present
 
-    def rows(self, start: int, stop: int) -> KVRows:
+    def snapshot(self, start: int, stop: int) -> KVRows:
         return {name: rows[:, :, start:stop].copy() for name, rows in self._past.items()}
 
-    def load_rows(self, start: int, stop: int, kv_rows: KVRows) -> None:
+    def restore(self, start: int, stop: int, kv_rows: KVRows) -> None:
         self._past = {
             name: np.concatenate([rows[:, :, :start], kv_rows[name]], axis=2)
             for name, rows in self._past.items()

@@ -65,7 +65,7 @@ class QnnModel(ModelFacts):
     def is_closed(self) -> bool:
         return self._sessions is None
 
-    def new_cache(self, context: int) -> QnnKVCache:
+    def new_state(self, context: int) -> QnnKVCache:
         """Returns an empty KV cache, of as many rows as the graphs take."""
         return QnnKVCache(self)
 
@@ -171,7 +171,7 @@ def _checked_ports(
 
 
 class QnnKVCache(StaticKVCache):
-    """A `KVCache` of 16-bit codes.
+    """A `SequenceState` of 16-bit codes.
 
     Shapes: keys [1, n_kv_heads, head_size, rows], values [1, n_kv_heads, rows, head_size].
     """

@@ -52,7 +52,7 @@ class TvmModel(InPlaceModel[Machine]):
         _check_ports(graph, self._program, contract)
         self._placed[affinity] = self._place(affinity, threads)
 
-    def new_cache(self, context: int) -> TvmKVCache:
+    def new_state(self, context: int) -> TvmKVCache:
         """Returns an empty KV cache; its memory is taken when it is first written to."""
         return TvmKVCache(self, context)
 
@@ -75,7 +75,7 @@ def open_model(
 
 
 class TvmKVCache(InPlaceKVCache):
-    """A `KVCache` whose rows the program writes in place."""
+    """A `SequenceState` whose rows the program writes in place."""
 
     def __init__(self, model: TvmModel, context: int) -> None:
         super().__init__(model.config, model.contract, context)
@@ -85,13 +85,13 @@ class TvmKVCache(InPlaceKVCache):
         self._places = {name: place for place, name in outputs}
         self._bind_anew()
 
-    def compute(self, wanted: Pass, n_past: int, cores: Affinity | None) -> Rows:
+    def run(self, wanted: Pass) -> Rows:
         """Returns the asked rows, in memory of their own."""
-        affinity, machine = self._model.placed(cores)
+        affinity, machine = self._model.placed(wanted.sequence.cores)
         self._begin(wanted)
         shape = PassShape.of(wanted, wanted.with_logits, self._config.n_layers)
         arrays, inputs = self._inputs_of(shape)
-        arrays.fill(wanted, n_past)
+        arrays.fill(wanted)
         with affinity.held():
             outputs = _Run(machine, inputs).outputs()
         return self._rows(outputs, shape)

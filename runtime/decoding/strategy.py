@@ -22,8 +22,8 @@ from edgedec.runtime.sessions.passes import Passes
 from edgedec.runtime.sessions.prefill import HiddenStates
 from edgedec.runtime.sessions.row_stats import RowStats
 from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sessions.scheduler import BusyClock
 from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.turns import BusyClock
 
 TARGET = "target"
 """Origin of tokens that no drafter proposed."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from edgedec.runtime.decoding.strategy import DecodingStrategy
 from edgedec.runtime.sessions.prefill import Progress
+from edgedec.runtime.sessions.scheduler import Scheduler
 from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.turns import Turns
 from edgedec.runtime.text.text_stream import TextStream
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Request:
 
     started_s: `time.perf_counter` when the caller asked.
     load_ms: passed on to the result.
-    lender: of the state's sequence. turns: with the other requests of the engine.
+    lender: of the state's sequence. scheduler: computes its passes.
     recall: called with the sequence and the prompt before its first pass; it may fill the KV cache
         with a prefix.
     abandon: called with what ends a stream that its caller let go of without finishing it.
@@ -45,7 +45,7 @@ class Request:
     started_s: float
     load_ms: float
     lender: Lender
-    turns: Turns
+    scheduler: Scheduler
     on_progress: Progress | None = None
     recall: Callable[[TokenSequence, Sequence[int]], None] = lambda sequence, prompt: None
     abandon: Callable[[Callable[[], None]], None] = lambda end: end()
@@ -54,12 +54,12 @@ class Request:
 
 
 @contextmanager
-def lent(lender: Lender, turns: Turns, text: Sequence[int]) -> Iterator[TokenSequence]:
-    """Lends a sequence for ``text`` while the block runs, which may take turns."""
-    with turns.taken():
+def lent(lender: Lender, scheduler: Scheduler, text: Sequence[int]) -> Iterator[TokenSequence]:
+    """Lends a sequence for ``text`` while the block runs, which may have passes computed."""
+    with scheduler.exclusive():
         sequence = lender.take(text)
     try:
         yield sequence
     finally:
-        with turns.taken():
+        with scheduler.exclusive():
             lender.give_back(sequence)

@@ -193,7 +193,9 @@ class Stream(Iterator[str]):
         self._is_stopping = True
         if self._is_running or self._result is not None:
             return
-        with self._request.turns.taken():  # first, so that nobody waits for it who has the turn
+        with (
+            self._request.scheduler.exclusive()
+        ):  # first, so that nobody waits for it who has the turn
             with self._claims:
                 is_free = not (self._is_running or self._is_ending) and self._result is None
                 self._is_ending |= is_free
@@ -221,12 +223,12 @@ class Stream(Iterator[str]):
         check_callable("is_over", is_over)
         if self._result is None or self._decoding is None or self._is_dropped:
             return 0
-        state, turns = self._state, self._request.turns
-        with lent(self._request.lender, turns, state.tokens) as target:
+        state, scheduler = self._state, self._request.scheduler
+        with lent(self._request.lender, scheduler, state.tokens) as target:
             if common_prefix(target.tokens, state.tokens) < state.n_prompt:
                 return 0  # another request has the text's sequence by now
             steps = while_idle(self._decoding.catch_up(target), is_over)
-            return turns.drive(steps) or 0
+            return scheduler.run(steps) or 0
 
     def _advance(self) -> str:
         """Returns the text of the next step, empty when it completed none."""
@@ -246,7 +248,7 @@ class Stream(Iterator[str]):
     def _step(self) -> str:
         """Returns the text the next token adds; empty when prefill was cancelled."""
         if not self._found:
-            self._request.turns.drive(self._find_tokens(), self._state.clock)
+            self._request.scheduler.run(self._find_tokens(), self._state.clock)
         if not self._found:
             return ""
         token, origin = self._found.popleft()
@@ -357,7 +359,7 @@ class Stream(Iterator[str]):
         self._found.clear()
         n_reused = state.stats.n_reused_tokens
         n_kept = n_reused if self._is_dropped and self._prefilling is not None else None
-        with self._request.turns.taken():
+        with self._request.scheduler.exclusive():
             _end(self._decoding, state, self._request.lender, n_kept)
 
     def _make_result(self, reason: FinishReason) -> GenerationResult:

@@ -10,8 +10,8 @@ from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.token_tree import TokenTree
 
 
-def check_capabilities(wanted: Pass) -> bool:
-    """Raises a SessionError where the graph cannot; returns whether sub-layers are left out."""
+def check_capabilities(wanted: Pass) -> None:
+    """Raises a SessionError where the graph cannot."""
     can, gates = wanted.sequence.model.capabilities, wanted.layer_gates
     _check_layers(wanted, can)
     if not can.trees and not wanted.tree.is_chain:
@@ -37,7 +37,7 @@ def check_capabilities(wanted: Pass) -> bool:
             "token of the pass"
         )
     if gates is None:
-        return False
+        return
     if not can.gates:
         raise SessionError(
             "this bundle's graph cannot leave sub-layers out: export the model again, as a fused "
@@ -48,7 +48,6 @@ def check_capabilities(wanted: Pass) -> bool:
             f"got {len(gates)} layer gates, expected {2 * wanted.sequence.model.n_layers}, two for "
             "each layer"
         )
-    return not all(gates)
 
 
 def _check_layers(wanted: Pass, can: Capabilities) -> None:

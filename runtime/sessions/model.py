@@ -1,4 +1,4 @@
-"""A model without a text: what every backend offers."""
+"""What every backend offers: a model, which computes, and states of sequences."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from edgedec.models.graph import Capabilities
-from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.rows import Float32, Rows
 from edgedec.runtime.sessions.state import KVRows
 from edgedec.runtime.sessions.token_tree import TokenTree
 
 
-class KVCache(Protocol):
-    """Keys and values of one text in the layout of a backend, which computes passes over them."""
+class SequenceState(Protocol):
+    """What a sequence keeps of its tokens in a backend's own layout, such as keys and values.
+
+    Passes of the model read and extend it. It may be unable to go back to every token: layers with
+    a window keep the latest rows, and a recurrent state is one for the whole text.
+    """
 
     @property
     def look_back(self) -> int:
@@ -23,38 +26,26 @@ class KVCache(Protocol):
     def nbytes(self, n_tokens: int) -> int:
         """Returns the bytes that ``n_tokens`` take."""
 
-    def reaches(self, n_tokens: int) -> bool:
-        """Says whether the rows are there that a pass behind the first ``n_tokens`` looks at."""
+    def reachable(self, n_tokens: int) -> int:
+        """Returns the most tokens, up to ``n_tokens``, that a pass may follow; 0 always may."""
 
     def reserve(self, n_kept: int, stop: int) -> None:
         """Makes room for rows up to ``stop``; passes may still follow the first ``n_kept``."""
 
-    def forget_all(self) -> None:
-        """Learns that no row is of any use, so that a text may begin anew."""
+    def commit(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
+        """Appends the tokens ``path`` of the latest pass to the first ``n_past``."""
 
-    def compute(self, wanted: Pass, n_past: int, cores: Affinity | None) -> Rows:
-        """Returns the rows of a pass after ``n_past`` committed tokens.
+    def truncate(self, n_tokens: int) -> None:
+        """Forgets all but the first ``n_tokens``, which `reachable` returned."""
 
-        Its keys and values are kept apart until `keep`, or the next pass.
-
-        Args:
-            cores: Processors to compute on; those the model was opened for when None.
-
-        Raises:
-            SessionError: The pass failed.
-        """
-
-    def keep(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
-        """Puts the keys and values of the tokens ``path`` of the latest pass behind ``n_past``."""
-
-    def rows(self, start: int, stop: int) -> KVRows:
+    def snapshot(self, start: int, stop: int) -> KVRows:
         """Returns copies of the rows of tokens ``start`` to ``stop``.
 
         Of layers that keep the latest only, all they have before ``stop``: see `SessionState`.
         """
 
-    def load_rows(self, start: int, stop: int, kv_rows: KVRows) -> None:
-        """Puts rows as `rows` returns them in place, those of tokens ``start`` to ``stop``."""
+    def restore(self, start: int, stop: int, kv_rows: KVRows) -> None:
+        """Puts rows as `snapshot` returns them in place, those of tokens ``start`` to ``stop``."""
 
     def close(self) -> None:
         """Releases the memory."""
@@ -71,7 +62,7 @@ class KVPredictor(Protocol):
     def hidden_size(self) -> int:
         """Width of the hidden states."""
 
-    def write(self, cache: KVCache, start: int, hidden: Float32) -> None:
+    def write(self, state: SequenceState, start: int, hidden: Float32) -> None:
         """Writes rows as attention would, one for each row of ``hidden``, from token ``start`` on.
 
         Shapes: hidden [T, hidden_size].
@@ -79,7 +70,10 @@ class KVPredictor(Protocol):
 
 
 class Model(Protocol):
-    """A graph with its weights and threads: opened once in a process, shared by its sequences."""
+    """A graph with its weights and threads: opened once in a process, shared by its sequences.
+
+    It computes; what a text needs to go on is in the state of its sequence.
+    """
 
     @property
     def vocab_size(self) -> int:
@@ -105,8 +99,21 @@ class Model(Protocol):
     def is_closed(self) -> bool:
         """The graph was released."""
 
-    def new_cache(self, context: int) -> KVCache:
-        """Returns an empty KV cache for at most ``context`` tokens."""
+    def new_state(self, context: int) -> SequenceState:
+        """Returns an empty state for at most ``context`` tokens."""
+
+    def compute(self, passes: Sequence[Pass]) -> list[Rows]:
+        """Returns the rows of each pass; see `Pass.n_past` for where they go.
+
+        What a pass adds to the state of its sequence is kept apart until it is committed, or the
+        next pass.
+
+        Args:
+            passes: Of different sequences, no more than `Capabilities.n_sequences`.
+
+        Raises:
+            SessionError: One of them failed; none counts as computed.
+        """
 
     def close(self) -> None:
         """Releases the graph; further passes are a SessionError."""

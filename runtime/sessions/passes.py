@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
@@ -53,16 +54,38 @@ class Pass:
     features: Float32 | None = None
     with_mtp: bool = False
 
-    def run(self) -> Rows:
-        """Returns the rows; raises a SessionError where the sequence or its model cannot."""
-        return self.sequence.run(self)
+    @property
+    def n_past(self) -> int:
+        """Tokens of the sequence before those of the pass."""
+        sequence = self.sequence
+        if self.layers is not None and self.layers.start:
+            return sequence.n_tokens + self.n_skipped
+        return sequence.n_tokens + len(sequence.partial)
 
-    def attempt(self) -> Rows | BaseException:
-        """Returns the rows, or what went wrong, an interrupt included; see `resume`."""
-        try:
-            return self.run()
-        except BaseException as error:  # belongs to the step, which tidies up and lets it go on
-            return error
+
+def compute(passes: Sequence[Pass]) -> list[Rows]:
+    """Returns the rows of passes over different sequences of one model, which are pending then.
+
+    Raises:
+        SessionError: A pass does not fit its sequence's context or pending pass, or one failed.
+    """
+    for wanted in passes:
+        wanted.sequence.begin(wanted)
+    started_s = time.perf_counter()
+    found = passes[0].sequence.model.compute(passes)
+    ms = 1000 * (time.perf_counter() - started_s)
+    for wanted, rows in zip(passes, found, strict=True):
+        rows.ms = ms
+        wanted.sequence.finish(wanted)
+    return found
+
+
+def attempt(wanted: Pass) -> Rows | BaseException:
+    """Returns the rows of a pass, or what went wrong, an interrupt included; see `resume`."""
+    try:
+        return compute((wanted,))[0]
+    except BaseException as error:  # belongs to the step, which tidies up and lets it go on
+        return error
 
 
 Passes = Generator[Pass, Rows, T]
@@ -77,7 +100,7 @@ def run_passes(passes: Passes[T]) -> T:
     outcome: Rows | BaseException | None = None
     try:
         while True:
-            outcome = resume(passes, outcome).attempt()
+            outcome = attempt(resume(passes, outcome))
     except StopIteration as end:
         result: T = end.value
         return result

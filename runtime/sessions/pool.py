@@ -15,7 +15,8 @@ _MAX_IDLE = 2
 class SequencePool:
     """Lends sequences; an idle one keeps its text until it is lent for another.
 
-    Whoever calls has the turn, see `Turns`: what is idle may be emptied or filled in between.
+    Whoever calls has the scheduler to itself, see `Scheduler.exclusive`: otherwise idle sequences
+    may be emptied or filled meanwhile.
 
     Args:
         context: Most tokens of a sequence.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ from edgedec.models.errors import SessionError
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions.capability_checks import check_capabilities, check_room, check_way
 from edgedec.runtime.sessions.model import KVPredictor, Model
-from edgedec.runtime.sessions.passes import Pass
+from edgedec.runtime.sessions.passes import Pass, compute
 from edgedec.runtime.sessions.rows import Float32, Rows
 from edgedec.runtime.sessions.state import (
     Layout,
@@ -50,7 +49,7 @@ class TokenSequence:
         self.model = model
         self.context = context
         self.row_ms = 0.0  # what a row of a long pass took of late; 0 while not known
-        self._cache = model.new_cache(context)
+        self.state = model.new_state(context)
         self._tokens: list[int] = []
         self._n_exact = sys.maxsize  # tokens before any whose rows are predictions for good
         self._partial: list[int] = []
@@ -59,7 +58,7 @@ class TokenSequence:
         self._pending: TokenTree | None = None
         self._pending_place = _Place(0, range(0))
         self._is_pending_gated = False
-        self._cores: Affinity | None = None
+        self.cores: Affinity | None = None  # that passes run on; those of the model when None
         self._is_closed = False
 
     @property
@@ -95,12 +94,12 @@ class TokenSequence:
     @property
     def nbytes(self) -> int:
         """Bytes of KV cache that committed tokens occupy."""
-        return self._cache.nbytes(len(self._tokens))
+        return self.state.nbytes(len(self._tokens))
 
     @property
     def look_back(self) -> int:
         """Tokens whose rows a pass needs in all layers; 0 where no layer keeps the latest only."""
-        return self._cache.look_back
+        return self.state.look_back
 
     @property
     def is_closed(self) -> bool:
@@ -118,7 +117,7 @@ class TokenSequence:
         The KV cache stays, and so do logits to the last bit. The first time takes as long as
         opening the graph, whose weights are in memory already.
         """
-        self._cores = cores if self.model.is_movable else None
+        self.cores = cores if self.model.is_movable else None
 
     def forward(
         self,
@@ -130,35 +129,42 @@ class TokenSequence:
         with_logits: bool = True,
         layer_gates: Sequence[bool] | None = None,
     ) -> Rows:
-        """Returns the rows of a pass at once; arguments as of `Pass`. For who drives no steps."""
+        """Returns the rows of a pass at once; arguments as of `Pass`."""
         return self.run(
             Pass(self, tree, logit_rows, hidden_layers, n_known, with_logits, layer_gates)
         )
 
     def run(self, wanted: Pass) -> Rows:
-        """Returns the rows of a pass, which is pending from then on.
+        """Returns the rows of a pass, which is pending from then on. For who drives no steps.
 
         Raises:
             SessionError: The pass does not fit the context or the pending pass, asks for what the
                 graph cannot do, or failed.
         """
+        check_capabilities(wanted)
+        return compute((wanted,))[0]
+
+    def begin(self, wanted: Pass) -> None:
+        """Makes room for a pass that the model is about to compute; called by `compute`.
+
+        Raises:
+            SessionError: The pass does not fit the context or the pending pass.
+        """
         self._check_open()
-        is_gated = check_capabilities(wanted)
         place = self._place_of(wanted)
         check_room(self.context, place.n_past, len(wanted.tree))
         self._check_known(wanted.tree, wanted.n_known, place)
-        was_gated = self._is_pending_gated
         self._pending = None
-        self._cache.reserve(len(self._tokens), place.n_past + len(wanted.tree))
-        started_s = time.perf_counter()
-        rows = self._cache.compute(wanted, place.n_past, self._cores)
-        rows.ms = 1000 * (time.perf_counter() - started_s)
-        self._is_pending_gated = is_gated or (wanted.n_known > 0 and was_gated)
-        if place.is_rough:
-            self._n_predicted = max(self._n_predicted, wanted.n_skipped + len(wanted.tree))
         self._pending_place = place
+        self.state.reserve(len(self._tokens), place.n_past + len(wanted.tree))
+
+    def finish(self, wanted: Pass) -> None:
+        """Takes the pass of the latest `begin` as pending: the model has computed it."""
+        is_gated = wanted.layer_gates is not None and not all(wanted.layer_gates)
+        self._is_pending_gated = is_gated or (wanted.n_known > 0 and self._is_pending_gated)
+        if self._pending_place.is_rough:
+            self._n_predicted = max(self._n_predicted, wanted.n_skipped + len(wanted.tree))
         self._pending = wanted.tree
-        return rows
 
     def arrange(self, rows: Sequence[int]) -> None:
         """Keeps ``rows`` of the last pass, which stopped early, in this order; drops the others.
@@ -170,7 +176,7 @@ class TokenSequence:
         assert place.layers.stop < self.model.n_layers
         tree = self._pending.part(rows)
         self._pending = None
-        self._cache.keep(place.n_past, tree, rows)
+        self.state.commit(place.n_past, tree, rows)
         self._pending = tree
 
     def commit(self, path: Sequence[int], *, is_rough: bool = False) -> None:
@@ -179,7 +185,7 @@ class TokenSequence:
         is_rough: the pass may have left sub-layers out; what follows is approximate.
         """
         tree, place = self._check_path(path, is_rough), self._pending_place
-        self._cache.keep(place.n_past, tree, path)
+        self.state.commit(place.n_past, tree, path)
         self._pending = None
         tokens = [tree.tokens[i] for i in path]
         # Each of these is one step that no interrupt can split.
@@ -211,8 +217,8 @@ class TokenSequence:
                 f"behind layer {self.depth}"
             )
         start = len(self._tokens) + first
-        self._cache.reserve(len(self._tokens), start + len(hidden))
-        predictor.write(self._cache, start, hidden)
+        self.state.reserve(len(self._tokens), start + len(hidden))
+        predictor.write(self.state, start, hidden)
         self._n_predicted = len(self._partial)
 
     def adopt_predicted(self) -> None:
@@ -250,8 +256,8 @@ class TokenSequence:
             )
         check_room(self.context, start := len(self._tokens), len(tokens))
         self._pending = None
-        self._cache.reserve(start, start + len(tokens))
-        predictor.write(self._cache, start, features)
+        self.state.reserve(start, start + len(tokens))
+        predictor.write(self.state, start, features)
         self._n_exact = self.n_exact
         self._tokens.extend(tokens)
 
@@ -275,17 +281,16 @@ class TokenSequence:
         self._pending = None
         self._partial, self._n_predicted = [], 0
         del self._tokens[n_tokens:]
-        if n_tokens == 0:
-            self._cache.forget_all()
+        self.state.truncate(n_tokens)
         if n_tokens <= self._n_exact:
             self._n_exact = sys.maxsize
 
     def reachable(self, n_tokens: int) -> int:
-        """Returns ``n_tokens`` where `truncate` can leave so many, 0 otherwise."""
-        return n_tokens if n_tokens and self._cache.reaches(n_tokens) else 0
+        """Returns the most tokens, up to ``n_tokens``, that `truncate` can leave."""
+        return self.state.reachable(n_tokens)
 
     def rewind(self, n_tokens: int) -> int:
-        """Truncates to ``n_tokens``, or to none where that is too far; returns what is left."""
+        """Truncates to ``n_tokens`` or, if that is too far, to fewer; returns what is left."""
         n_left = self.reachable(n_tokens)
         self.truncate(n_left)
         return n_left
@@ -303,7 +308,7 @@ class TokenSequence:
                 "those committed, and exact"
             )
         return SessionState(
-            tuple(self._tokens[:n_tokens]), start, self._cache.rows(start, n_tokens)
+            tuple(self._tokens[:n_tokens]), start, self.state.snapshot(start, n_tokens)
         )
 
     def restore(self, *pieces: SessionState) -> None:
@@ -319,11 +324,11 @@ class TokenSequence:
         for piece in pieces:
             check_continues(piece, known, self.layout, self.context, self.model.n_token_ids)
             known = piece.tokens
-        check_reach(pieces, self._cache.look_back)
+        check_reach(pieces, self.state.look_back)
         start = pieces[0].start
         self.truncate(start)  # an interrupt must not leave tokens with others' rows
         for piece in pieces:
-            self._cache.load_rows(piece.start, len(piece.tokens), piece.kv_rows)
+            self.state.restore(piece.start, len(piece.tokens), piece.kv_rows)
         self._tokens.extend(known[start:])
 
     def close(self) -> None:
@@ -331,7 +336,7 @@ class TokenSequence:
         self._is_closed = True
         self._pending = None
         self._tokens.clear()
-        self._cache.close()
+        self.state.close()
 
     def _check_open(self) -> None:
         if self.is_closed:

@@ -28,7 +28,7 @@ def say(cli: Cli, smollm2_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
     return run
 
 
-def test_turns_reuse_the_kv_cache_and_remember(say: Cli, smollm2_bundle: Path) -> None:
+def test_scheduler_reuse_the_kv_cache_and_remember(say: Cli, smollm2_bundle: Path) -> None:
     done = say("My name is Ada.\n\nWhat is my name?\n", "--json")
     assert done.exit_code == 0
     first, second = done.json["turns"]

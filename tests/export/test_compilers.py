@@ -130,7 +130,7 @@ def test_the_graph_has_what_its_contract_states(
     assert (tuple(inputs), tuple(outputs)) == (contract.inputs, contract.outputs)
     assert (contract.compiler, contract.kv.format) == (device.compiler, kv_format)
     assert (contract.triple, contract.providers) == (device.triple, device.providers)
-    assert not contract.can.batch
+    assert contract.can.n_sequences == 1
     check_capabilities(entry, inputs, outputs)
     check_kv_cache(contract.kv, entry.config, inputs)
 

@@ -115,7 +115,7 @@ def test_a_failed_pass_leaves_the_text_usable(
     with edgedec.load(bundle, EngineOptions(threads=1)) as engine:
         sequence, other = engine.new_sequence(), engine.new_sequence()
         as_chain(sequence, [7, 8, 9])
-        cache: Any = sequence._cache
+        cache: Any = sequence.state
         inputs = cache._inputs
         odd = {"input_ids": np.zeros((1, 1, 2), np.int64)}
         with monkeypatch.context() as patch:

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.models.graph import Capabilities
-from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.row_stats import RowStats
 from edgedec.runtime.sessions.rows import Rows
@@ -76,11 +75,14 @@ class MemoModel:
     def is_closed(self) -> bool:
         return self._computing.is_closed
 
-    def new_cache(self, context: int) -> MemoCache:
-        return MemoCache(self)
+    def new_state(self, context: int) -> MemoCache:
+        return MemoCache()
 
     def close(self) -> None:
         self._computing.close()
+
+    def compute(self, passes: Sequence[Pass]) -> list[Rows]:
+        return [self.rows_of(wanted) for wanted in passes]
 
     def rows_of(self, wanted: Pass) -> Rows:
         """Returns rows of a pass, known or computed."""
@@ -120,35 +122,29 @@ class MemoModel:
 
 
 class MemoCache:
-    """A `KVCache` of nothing: texts name their rows."""
+    """A `SequenceState` of nothing: texts name their rows."""
 
     look_back = 0
-
-    def __init__(self, model: MemoModel) -> None:
-        self._model = model
 
     def nbytes(self, n_tokens: int) -> int:
         return 0
 
-    def reaches(self, n_tokens: int) -> bool:
-        return True
+    def reachable(self, n_tokens: int) -> int:
+        return n_tokens
 
     def reserve(self, n_kept: int, stop: int) -> None:
         """Nothing to make room for."""
 
-    def forget_all(self) -> None:
+    def truncate(self, n_tokens: int) -> None:
         """Nothing to forget."""
 
-    def compute(self, wanted: Pass, n_past: int, cores: Affinity | None) -> Rows:
-        return self._model.rows_of(wanted)
-
-    def keep(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
+    def commit(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
         """Nothing to keep."""
 
-    def rows(self, start: int, stop: int) -> KVRows:
+    def snapshot(self, start: int, stop: int) -> KVRows:
         return {}
 
-    def load_rows(self, start: int, stop: int, kv_rows: KVRows) -> None:
+    def restore(self, start: int, stop: int, kv_rows: KVRows) -> None:
         """Nothing to load."""
 
     def close(self) -> None:

@@ -100,9 +100,9 @@ def same_bits(a: Logits, b: Logits) -> bool:
 
 
 def ring_nbytes(sequence: TokenSequence) -> int:
-    cache = sequence._cache
+    cache = sequence.state
     assert isinstance(cache, FusedKVCache)
-    return cache._caches.ring.nbytes
+    return cache.states.ring.nbytes
 
 
 @pytest.mark.parametrize("sizes", [(1,), (5, 1, 30, 2), (RING - WINDOW + 1,)], ids=str)
@@ -120,8 +120,8 @@ def test_windows_take_no_more_memory_in_a_larger_context(open_ring: Open) -> Non
         go(sequence, TEXT[:100], 40)
     grown = [s.nbytes for s in (small, large)]
     go(large, TEXT[100:], 40)
-    whole = large._cache.nbytes(330) - large._cache.nbytes(100)
-    per_token = open_ring(ring_rows=CONTEXT)._cache.nbytes(1)
+    whole = large.state.nbytes(330) - large.state.nbytes(100)
+    per_token = open_ring(ring_rows=CONTEXT).state.nbytes(1)
     assert grown[0] == grown[1]
     assert whole < 230 * per_token / 2  # one layer of three at most
 
@@ -228,7 +228,7 @@ def test_prompts_that_take_turns(open_ring: Open, make_source: Any) -> None:
 @pytest.mark.parametrize("n_tokens", [1, 70, 150, 260, 400])
 def test_a_memory_that_holds_little(open_ring: Open, make_source: Any, n_tokens: int) -> None:
     """Texts are forgotten, or never learnt; what is found is right."""
-    max_bytes = open_ring(ring_rows=CONTEXT)._cache.nbytes(n_tokens)
+    max_bytes = open_ring(ring_rows=CONTEXT).state.nbytes(n_tokens)
     memory = SessionMemory(max_bytes)
     memory.know(TARGET, KnownModel("tiny", make_source().config, CONTEXT))
     pool, fresh = memory.open(TARGET, open_ring().model, CONTEXT), open_ring()

@@ -12,7 +12,6 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from edgedec.models.graph import Capabilities
-from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.engine import Engine, LoadedModel
 from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.rows import Rows
@@ -52,8 +51,17 @@ class ToyModel:
         self.before_pass: Callable[[], None] = lambda: None
         self.rule = rule or self._random_row
 
-    def new_cache(self, context: int) -> ToyCache:
+    def new_state(self, context: int) -> ToyCache:
         return ToyCache(self)
+
+    def compute(self, passes: Sequence[Pass]) -> list[Rows]:
+        for wanted in passes:
+            assert isinstance(wanted.sequence.state, ToyCache)
+            wanted.sequence.state.check(wanted)
+        self.before_pass()
+        self.n_rows += sum(len(wanted.tree) - wanted.n_known for wanted in passes)
+        self.n_passes += 1
+        return [self.rows_of(wanted) for wanted in passes]
 
     def rows_of(self, wanted: Pass) -> Rows:
         """Returns the asked rows; toys that answer otherwise override it."""
@@ -69,7 +77,7 @@ class ToyModel:
 
 
 class ToyCache:
-    """A `KVCache` whose row of each token tells the token and all before it."""
+    """A `SequenceState` whose row of each token tells the token and all before it."""
 
     look_back = 0
 
@@ -80,29 +88,26 @@ class ToyCache:
     def nbytes(self, n_tokens: int) -> int:
         return 8 * n_tokens
 
-    def reaches(self, n_tokens: int) -> bool:
-        return True
+    def reachable(self, n_tokens: int) -> int:
+        return n_tokens
 
     def reserve(self, n_kept: int, stop: int) -> None:
         """Lists grow."""
 
-    def forget_all(self) -> None:
+    def truncate(self, n_tokens: int) -> None:
         """Rows are cut when they are kept."""
 
-    def compute(self, wanted: Pass, n_past: int, cores: Affinity | None) -> Rows:
-        assert self._tokens[:n_past] == list(wanted.sequence.tokens)
-        self._model.before_pass()
-        self._model.n_rows += len(wanted.tree) - wanted.n_known
-        self._model.n_passes += 1
-        return self._model.rows_of(wanted)
+    def check(self, wanted: Pass) -> None:
+        """Asserts that it holds what the pass follows."""
+        assert self._tokens[: wanted.n_past] == list(wanted.sequence.tokens)
 
-    def keep(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
+    def commit(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
         self._tokens[n_past:] = [tree.tokens[i] for i in path]
 
-    def rows(self, start: int, stop: int) -> KVRows:
+    def snapshot(self, start: int, stop: int) -> KVRows:
         return toy_state(self._tokens[:stop], start).kv_rows
 
-    def load_rows(self, start: int, stop: int, kv_rows: KVRows) -> None:
+    def restore(self, start: int, stop: int, kv_rows: KVRows) -> None:
         rows = kv_rows["rows"][0, 0, :, 0].tolist()
         digest = toy_digest(self._tokens[:start])
         del self._tokens[start:]

@@ -22,8 +22,8 @@ from edgedec.runtime.sampling.token_mask import TokenMask
 from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.row_stats import RowStats
 from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sessions.scheduler import Scheduler
 from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.turns import Turns
 from edgedec.runtime.text.text_stream import TextStream
 
 from .conftest import OnePool, Row, ToyModel, ToySession, prefix_of
@@ -245,7 +245,7 @@ def open_stream(
 ) -> Stream:
     """Returns a stream as the engine makes it."""
     state = DecodeState.start(session, prompt, config, frozenset(config.stop_token_ids), mask)
-    request = Request(strategy or Plain(), time.perf_counter(), 0.0, OnePool(session), Turns())
+    request = Request(strategy or Plain(), time.perf_counter(), 0.0, OnePool(session), Scheduler())
     return Stream(request, state, TextStream(Numerals(), config.stop))
 
 

@@ -21,7 +21,7 @@ from edgedec.runtime.sessions.passes import Passes
 from edgedec.runtime.text.common_prefix import common_prefix
 
 from .conftest import Row, ToyModel
-from .sessions.test_turns import wait_until
+from .sessions.test_scheduler import wait_until
 
 MakeEngine = Callable[..., Engine]
 PROMPTS = ("The quick brown fox jumps over", "lines and spaces and lines and")
@@ -163,7 +163,7 @@ def test_a_stream_may_be_iterated_by_who_has_the_turn_while_another_ends_it(
     def in_a_pass() -> None:
         toy(engine).before_pass = lambda: None
         stopping.start()
-        wait_until(lambda: engine._turns._waiting)
+        wait_until(lambda: engine._scheduler._waiting)
         pieces.extend(two)
 
     toy(engine).before_pass = in_a_pass

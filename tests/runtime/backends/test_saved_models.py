@@ -26,15 +26,15 @@ A, B = list(range(40)), list(range(100, 180))
 class OtherModel(ToyModel):
     """A model whose KV cache is of another format."""
 
-    def new_cache(self, context: int) -> ToyCache:
+    def new_state(self, context: int) -> ToyCache:
         return OtherCache(self)
 
 
 class OtherCache(ToyCache):
     """Rows under another name."""
 
-    def rows(self, start: int, stop: int) -> KVRows:
-        return {"other": super().rows(start, stop)["rows"]}
+    def snapshot(self, start: int, stop: int) -> KVRows:
+        return {"other": super().snapshot(start, stop)["rows"]}
 
 
 def both(make_source: Any) -> SessionMemory:

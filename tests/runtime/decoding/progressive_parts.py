@@ -24,8 +24,8 @@ from edgedec.runtime.requests.request import Request
 from edgedec.runtime.requests.stream import Stream
 from edgedec.runtime.sessions.model import KVPredictor
 from edgedec.runtime.sessions.prefill import Progress
+from edgedec.runtime.sessions.scheduler import Scheduler
 from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.turns import Turns
 from edgedec.runtime.text.text_stream import TextStream
 
 from ..conftest import OnePool
@@ -82,7 +82,7 @@ class Parts:
         stops = frozenset(config.stop_token_ids)
         state = DecodeState.start(sequence, prompt or PROMPT, config, stops, None)
         request = Request(
-            strategy or Plain(), time.perf_counter(), 0.0, OnePool(sequence), Turns(),
+            strategy or Plain(), time.perf_counter(), 0.0, OnePool(sequence), Scheduler(),
             new_text=lambda: TextStream(Numerals(), config.stop), predictor=lambda: self.predictor,
             on_progress=on_progress,
         )  # fmt: skip

@@ -19,8 +19,8 @@ from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
 from edgedec.runtime.requests.request import Request
 from edgedec.runtime.requests.stream import Stream
 from edgedec.runtime.sessions.pool import SequencePool
+from edgedec.runtime.sessions.scheduler import Scheduler
 from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.turns import Turns
 from edgedec.runtime.text.text_stream import TextStream
 
 from ..conftest import OnePool
@@ -60,7 +60,7 @@ class Reading:
     ) -> Stream:
         state = DecodeState.start(sequence, prompt, config, frozenset(config.stop_token_ids))
         request = Request(
-            strategy or Plain(), time.perf_counter(), 0.0, OnePool(sequence), Turns(),
+            strategy or Plain(), time.perf_counter(), 0.0, OnePool(sequence), Scheduler(),
             new_text=lambda: TextStream(Numerals(), ()), predictor=lambda: self.auxiliary,
             on_progress=on_progress,
         )  # fmt: skip

@@ -187,7 +187,7 @@ def test_no_token_is_measured_twice() -> None:
         wanted = next(passes)
         while True:
             seen += wanted.tree.tokens
-            wanted = passes.send(wanted.run())
+            wanted = passes.send(wanted.sequence.run(wanted))
     assert len(seen) == 2 * (sum(ROWS) + 1)
     assert len(set(seen)) == len(seen)
     assert 0 <= min(seen) < 10

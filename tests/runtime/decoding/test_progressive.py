@@ -284,7 +284,7 @@ def test_what_the_next_layer_keeps_is_predicted_as_attention_would_write_it(part
     with pytest.raises(SessionError, match="looked at predicted rows"):
         rough.commit((0,))
     rough.predict(parts.maps, hidden)
-    kept = [s._cache.rows(0, 50) for s in (rough, exact)]
+    kept = [s.state.snapshot(0, 50) for s in (rough, exact)]
     for name, found in kept[0].items():
         np.testing.assert_array_equal(found[:DEPTH], kept[1][name][:DEPTH])
     found, expected = (plain_kv(rows, parts.config, DEPTH) for rows in kept)

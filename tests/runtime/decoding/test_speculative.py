@@ -23,7 +23,7 @@ from edgedec.runtime.decoding.verifiers import VERIFIERS
 from edgedec.runtime.drafting.draft_tree import DraftTree, SiblingKind
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt, RoundOutcome
 from edgedec.runtime.sampling.sampling import History
-from edgedec.runtime.sessions.turns import BusyClock
+from edgedec.runtime.sessions.scheduler import BusyClock
 
 from ..conftest import ToySession
 from ..draft_toys import (

@@ -12,7 +12,7 @@ class LazyModel(ToyModel):
 
     n_copied = 0
 
-    def new_cache(self, context: int) -> ToyCache:
+    def new_state(self, context: int) -> ToyCache:
         return LazyCache(self)
 
 
@@ -23,6 +23,6 @@ class LazyCache(ToyCache):
         super().__init__(model)
         self._counting = model
 
-    def rows(self, start: int, stop: int) -> KVRows:
+    def snapshot(self, start: int, stop: int) -> KVRows:
         self._counting.n_copied += stop - start
-        return super().rows(start, stop)
+        return super().snapshot(start, stop)

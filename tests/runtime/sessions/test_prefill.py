@@ -81,7 +81,7 @@ def watched(passes: Passes[T]) -> tuple[list[Pass], T]:
     seen = [next(passes)]
     try:
         while True:
-            seen.append(passes.send(seen[-1].run()))
+            seen.append(passes.send(seen[-1].sequence.run(seen[-1])))
     except StopIteration as end:
         return seen, end.value
 
@@ -160,7 +160,7 @@ def test_the_time_of_all_passes_is_counted(monkeypatch: pytest.MonkeyPatch) -> N
     wanted = next(step)
     with pytest.raises(StopIteration) as end:
         while True:
-            rows = wanted.run()
+            rows = wanted.sequence.run(wanted)
             times.append(rows.ms)
             wanted = step.send(rows)
     assert len(times) == 4
@@ -175,7 +175,7 @@ def test_chunks_are_as_long_as_a_moment_allows() -> None:
     wanted = next(step)
     for row_ms in (10.0, 2.0, 1000.0, 0.1, 100.0, 100.0):
         widths.append(len(wanted.tree))
-        rows = wanted.run()
+        rows = wanted.sequence.run(wanted)
         rows.ms = row_ms * widths[-1]
         wanted = step.send(rows)
     assert widths == [128, 16, 112, 96, 128, 128]

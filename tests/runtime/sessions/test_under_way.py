@@ -26,7 +26,7 @@ from edgedec.runtime.backends._ort import PassRunner, open_graph
 from edgedec.runtime.sessions import under_way
 
 from ...passes_told import TELLING_PASSES, wait_for_passes
-from .test_turns import TIMEOUT_S, wait_until
+from .test_scheduler import TIMEOUT_S, wait_until
 
 pytestmark = pytest.mark.robustness
 

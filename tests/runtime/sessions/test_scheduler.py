@@ -1,4 +1,4 @@
-"""Turns: who comes first, what errors and interrupts leave, and what waiting costs."""
+"""The scheduler: who comes first, what errors and interrupts leave, and what waiting costs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 
 from edgedec.models.errors import SessionError
 from edgedec.runtime.sessions.passes import Pass, Passes, run_passes
+from edgedec.runtime.sessions.scheduler import BusyClock, Scheduler
 from edgedec.runtime.sessions.token_tree import TokenTree
-from edgedec.runtime.sessions.turns import BusyClock, Turns
 
 from ..conftest import ToySession
 
@@ -29,15 +29,15 @@ def wait_until(is_so: Callable[[], object]) -> None:
         time.sleep(0.001)
 
 
-def n_waiting(turns: Turns) -> int:
-    return len(turns._waiting)
+def n_waiting(scheduler: Scheduler) -> int:
+    return len(scheduler._waiting)
 
 
-def is_free(turns: Turns) -> bool:
+def is_free(scheduler: Scheduler) -> bool:
     """Whether whoever asks has a turn at once."""
 
     def take() -> None:
-        with turns.taken():
+        with scheduler.exclusive():
             pass
 
     thread = started(take)
@@ -68,17 +68,17 @@ def saying(session: ToySession, n_passes: int) -> Passes[list[int]]:
 
 
 def test_first_come_first_served() -> None:
-    turns, order = Turns(), list[int]()
+    scheduler, order = Scheduler(), list[int]()
 
     def take(i: int) -> None:
-        with turns.taken():
+        with scheduler.exclusive():
             order.append(i)
 
-    with turns.taken():
+    with scheduler.exclusive():
         threads = []
         for i in range(6):
             threads.append(started(lambda i=i: take(i)))
-            wait_until(lambda i=i: n_waiting(turns) == i + 1)
+            wait_until(lambda i=i: n_waiting(scheduler) == i + 1)
         assert order == []
     joined(*threads)
     assert order == list(range(6))
@@ -86,7 +86,7 @@ def test_first_come_first_served() -> None:
 
 def test_steps_alternate_pass_by_pass() -> None:
     """Whoever has just had a turn is behind all who wait, though its thread is awake."""
-    turns, order = Turns(), list[str]()
+    scheduler, order = Scheduler(), list[str]()
     done = {"a": False, "b": False}
     found: dict[str, list[int]] = {}
 
@@ -95,10 +95,10 @@ def test_steps_alternate_pass_by_pass() -> None:
 
         def before_pass() -> None:
             order.append(name)
-            wait_until(lambda: n_waiting(turns) or done[other])
+            wait_until(lambda: n_waiting(scheduler) or done[other])
 
         session.before_pass = before_pass
-        found[name] = turns.drive(saying(session, 4))
+        found[name] = scheduler.run(saying(session, 4))
         done[name] = True
 
     first = started(lambda: drive("a", "b"))
@@ -109,7 +109,7 @@ def test_steps_alternate_pass_by_pass() -> None:
 
 
 def test_one_turn_is_one_pass_at_a_time() -> None:
-    turns, n_inside, most = Turns(), 0, 0
+    scheduler, n_inside, most = Scheduler(), 0, 0
     lock = threading.Lock()
 
     def drive() -> None:
@@ -125,17 +125,17 @@ def test_one_turn_is_one_pass_at_a_time() -> None:
                 n_inside -= 1
 
         session.before_pass = before_pass
-        turns.drive(saying(session, 10))
+        scheduler.run(saying(session, 10))
 
     joined(*(started(drive) for _ in range(4)))
     assert most == 1
 
 
 def drives() -> list[Drive]:
-    return [run_passes, lambda step: Turns().drive(step)]
+    return [run_passes, lambda step: Scheduler().run(step)]
 
 
-@pytest.mark.parametrize("drive", drives(), ids=["alone", "in turns"])
+@pytest.mark.parametrize("drive", drives(), ids=["alone", "scheduled"])
 @pytest.mark.parametrize("error", [SessionError("no"), ValueError("no"), KeyboardInterrupt()])
 def test_an_error_is_raised_inside_the_step_which_may_go_on(
     drive: Drive, error: BaseException
@@ -161,7 +161,7 @@ def test_an_error_is_raised_inside_the_step_which_may_go_on(
 
 @pytest.mark.parametrize("error", [SessionError("no"), KeyboardInterrupt()])
 def test_an_error_that_the_step_leaves_ends_it_and_the_turn(error: BaseException) -> None:
-    turns, session, ended = Turns(), ToySession(VOCAB), list[str]()
+    scheduler, session, ended = Scheduler(), ToySession(VOCAB), list[str]()
 
     def step() -> Passes[list[int]]:
         try:
@@ -174,82 +174,82 @@ def test_an_error_that_the_step_leaves_ends_it_and_the_turn(error: BaseException
 
     session.before_pass = fail
     with pytest.raises(type(error)) as caught:
-        turns.drive(step())
+        scheduler.run(step())
     assert caught.value is error
     assert ended == ["ended"]
-    assert is_free(turns)
+    assert is_free(scheduler)
 
 
 def test_an_error_in_a_turn_ends_it() -> None:
-    turns = Turns()
-    with pytest.raises(ValueError, match="mine"), turns.taken():
+    scheduler = Scheduler()
+    with pytest.raises(ValueError, match="mine"), scheduler.exclusive():
         raise ValueError("mine")
-    assert is_free(turns)
+    assert is_free(scheduler)
 
 
 @pytest.mark.parametrize("way", ["taken", "drive"])
 def test_the_clock_stands_still_while_waiting(way: str) -> None:
-    turns, clock = Turns(), BusyClock()
+    scheduler, clock = Scheduler(), BusyClock()
     session, lost_s = ToySession(VOCAB), list[float]()
 
     def wait() -> None:
         started_s, busy_s = time.perf_counter(), clock.now_s()
         if way == "taken":
-            with turns.taken(clock):
+            with scheduler.exclusive(clock):
                 pass
         else:
-            turns.drive(saying(session, 3), clock)
+            scheduler.run(saying(session, 3), clock)
         busy_s, wall_s = clock.now_s() - busy_s, time.perf_counter() - started_s
         assert busy_s >= 0
         lost_s.append(wall_s - busy_s)
 
-    with turns.taken():
+    with scheduler.exclusive():
         thread = started(wait)
-        wait_until(lambda: n_waiting(turns) == 1)
+        wait_until(lambda: n_waiting(scheduler) == 1)
         time.sleep(0.2)
     joined(thread)
     assert lost_s[0] >= 0.2
 
 
 def test_the_clock_goes_on_inside_a_turn() -> None:
-    turns, clock = Turns(), BusyClock()
-    with turns.taken(clock):
+    scheduler, clock = Scheduler(), BusyClock()
+    with scheduler.exclusive(clock):
         before_s = clock.now_s()
         time.sleep(0.05)
         assert clock.now_s() - before_s >= 0.05
 
 
 def test_an_interrupt_while_waiting_leaves_the_queue() -> None:
-    turns, order, is_over = Turns(), list[str](), threading.Event()
+    scheduler, order, is_over = Scheduler(), list[str](), threading.Event()
     main = threading.main_thread().ident
     assert main is not None
     assert threading.get_ident() == main
 
     def hold() -> None:
-        with turns.taken():
+        with scheduler.exclusive():
             is_over.wait(TIMEOUT_S)
 
     def second() -> None:
-        with turns.taken():
+        with scheduler.exclusive():
             order.append("second")
 
     def interrupt() -> None:
-        wait_until(lambda: n_waiting(turns) == 1)
+        wait_until(lambda: n_waiting(scheduler) == 1)
         behind = started(second)
-        wait_until(lambda: n_waiting(turns) == 2)
+        wait_until(lambda: n_waiting(scheduler) == 2)
         signal.pthread_kill(main, signal.SIGINT)
-        wait_until(lambda: n_waiting(turns) == 1)
+        wait_until(lambda: n_waiting(scheduler) == 1)
         is_over.set()
         joined(behind)
 
     holder = started(hold)
-    wait_until(lambda: turns._holder)
+    wait_until(lambda: scheduler._holder)
     interrupter = started(interrupt)
-    with pytest.raises(KeyboardInterrupt), turns.taken():
+    with pytest.raises(KeyboardInterrupt), scheduler.exclusive():
         order.append("interrupted")
     joined(interrupter, holder)
     assert order == ["second"]
-    assert is_free(turns)
+    assert is_free(scheduler)
 
 
 class _TooLate(threading.Event):
@@ -261,32 +261,32 @@ class _TooLate(threading.Event):
 
 
 def test_an_interrupt_as_the_turn_comes_passes_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    turns, order = Turns(), list[str]()
+    scheduler, order = Scheduler(), list[str]()
 
     def first() -> None:
-        with pytest.raises(KeyboardInterrupt), turns.taken():
+        with pytest.raises(KeyboardInterrupt), scheduler.exclusive():
             order.append("interrupted")
 
     def second() -> None:
-        with turns.taken():
+        with scheduler.exclusive():
             order.append("second")
 
     late = SimpleNamespace(Event=_TooLate, get_ident=threading.get_ident)
-    with turns.taken():
+    with scheduler.exclusive():
         with monkeypatch.context() as patched:
-            patched.setattr("edgedec.runtime.sessions.turns.threading", late)
+            patched.setattr("edgedec.runtime.sessions.scheduler.threading", late)
             threads = [started(first)]
-            wait_until(lambda: n_waiting(turns) == 1)
+            wait_until(lambda: n_waiting(scheduler) == 1)
         threads.append(started(second))
-        wait_until(lambda: n_waiting(turns) == 2)
+        wait_until(lambda: n_waiting(scheduler) == 2)
     joined(*threads)
     assert order == ["second"]
-    assert is_free(turns)
+    assert is_free(scheduler)
 
 
 def test_who_has_the_turn_may_take_it_again() -> None:
-    turns, session = Turns(), ToySession(9)
-    with turns.taken(), turns.taken():
-        assert turns.drive(saying(session, 2)) == run_passes(saying(ToySession(9), 2))
-        assert not is_free(turns)
-    assert is_free(turns)
+    scheduler, session = Scheduler(), ToySession(9)
+    with scheduler.exclusive(), scheduler.exclusive():
+        assert scheduler.run(saying(session, 2)) == run_passes(saying(ToySession(9), 2))
+        assert not is_free(scheduler)
+    assert is_free(scheduler)

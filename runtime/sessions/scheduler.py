@@ -1,4 +1,4 @@
-"""Requests take turns at one engine, first come, first served."""
+"""Who computes when: steps of requests that share an engine."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
-from edgedec.runtime.sessions.passes import Passes, T, resume
+from edgedec.runtime.sessions.passes import Passes, T, attempt, resume
 from edgedec.runtime.sessions.rows import Rows
 
 
 class BusyClock:
-    """The time of one request, which stands still while others have their turn."""
+    """The time of one request, which stands still while others compute."""
 
     def __init__(self) -> None:
         self._waited_s = 0.0
@@ -32,39 +32,41 @@ class BusyClock:
             self._waited_s += time.perf_counter() - started_s
 
 
-class Turns:
-    """A lock whose waiters get it in the order they came.
+class Scheduler:
+    """Computes the passes of steps one at a time, in the order they came.
 
-    Python's own gives it back to whoever let go of it last, for that one is awake. Who has the turn
-    may take it again: a handler of Ctrl-C, or of progress, may stop another stream or iterate it.
+    A step is computed in the thread that submits it, so a single request costs no change of
+    threads. Python's own lock goes back to the thread that released it last, because that one is
+    awake; here it goes to whoever waited longest. Its holder may take it again: a handler of
+    Ctrl-C, or of progress, may stop another stream or iterate it.
     """
 
     def __init__(self) -> None:
         self._mutex = threading.RLock()
         self._waiting: deque[tuple[int, threading.Event]] = deque()
-        self._holder: int | None = None  # thread that has the turn
-        self._depth = 0  # times it took it again
+        self._holder: int | None = None  # thread that computes
+        self._depth = 0  # times it took the lock again
 
     @contextmanager
-    def taken(self, clock: BusyClock | None = None) -> Iterator[None]:
-        """It is nobody else's turn inside the block; ``clock`` stands still until it begins."""
+    def exclusive(self, clock: BusyClock | None = None) -> Iterator[None]:
+        """No step runs inside the block; ``clock`` stands still until it begins."""
         self._take(clock)
         try:
             yield
         finally:
             self._give()
 
-    def drive(self, passes: Passes[T], clock: BusyClock | None = None) -> T:
-        """Runs a step and returns its result; others may have a turn after each of its passes.
+    def run(self, passes: Passes[T], clock: BusyClock | None = None) -> T:
+        """Runs a step and returns its result; other steps may go on after each of its passes.
 
-        What a step does before a pass, and that pass, are one turn.
+        What a step does before a pass, and that pass, are not interrupted by other steps.
         """
         outcome: Rows | BaseException | None = None
         try:
             while True:
-                self._take(clock)  # without `taken`: what ends a step takes long through contexts
+                self._take(clock)  # without `exclusive`: a step's end is slow through contexts
                 try:
-                    outcome = resume(passes, outcome).attempt()
+                    outcome = attempt(resume(passes, outcome))
                 finally:
                     self._give()
         except StopIteration as end:
