@@ -193,9 +193,7 @@ class Stream(Iterator[str]):
         self._is_stopping = True
         if self._is_running or self._result is not None:
             return
-        with (
-            self._request.scheduler.exclusive()
-        ):  # first, so that nobody waits for it who has the turn
+        with self._request.scheduler.exclusive():  # first, so that its holder never waits
             with self._claims:
                 is_free = not (self._is_running or self._is_ending) and self._result is None
                 self._is_ending |= is_free

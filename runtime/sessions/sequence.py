@@ -138,18 +138,13 @@ class TokenSequence:
         """Returns the rows of a pass, which is pending from then on. For who drives no steps.
 
         Raises:
-            SessionError: The pass does not fit the context or the pending pass, asks for what the
-                graph cannot do, or failed.
+            SessionError: It does not fit, asks for what the graph cannot do, or failed.
         """
         check_capabilities(wanted)
         return compute((wanted,))[0]
 
     def begin(self, wanted: Pass) -> None:
-        """Makes room for a pass that the model is about to compute; called by `compute`.
-
-        Raises:
-            SessionError: The pass does not fit the context or the pending pass.
-        """
+        """Makes room for a pass that is about to be computed; a SessionError if it does not fit."""
         self._check_open()
         place = self._place_of(wanted)
         check_room(self.context, place.n_past, len(wanted.tree))
