@@ -20,6 +20,7 @@ VERBS = {
     "chat": "chat:chat",
     "suggest": "suggest:suggest",
     "store": "store:store",
+    "serve": "serve.command:serve",
     "lsp": "lsp.command:lsp",
     "desktop": "desktop.command:desktop",
     "bench": "bench.command:bench",

@@ -5,7 +5,8 @@ EdgedecError
 ├── CheckpointError        a model file is broken, truncated or incomplete
 ├── UnsupportedModelError  a healthy file of a kind we have no recipe for
 ├── BundleError            a bundle is broken, foreign or unsafe
-└── SessionError           a request cannot be served (prompt too long, session closed)
+└── SessionError           a request cannot be served (session closed, prompt empty)
+    └── PromptTooLongError its prompt has more tokens than the context
 
 The kernels stand alone and raise ValueError (shapes) and RuntimeError (no usable ISA).
 Each message is one line: what was got, what was expected, what to do.
@@ -34,3 +35,21 @@ class BundleError(EdgedecError):
 
 class SessionError(EdgedecError):
     """A request cannot be served."""
+
+
+class PromptTooLongError(SessionError):
+    """A prompt has more tokens than the context.
+
+    n_tokens: those of the prompt; of a text too long to be read to its end, fewer. context: most
+    that there may be.
+    """
+
+    def __init__(self, n_tokens: int, context: int, is_whole: bool = True) -> None:
+        """is_whole: the whole prompt was counted."""
+        more = "" if is_whole else "more than "
+        super().__init__(
+            f"the prompt has {more}{n_tokens} tokens, the context {context}: shorten the prompt, "
+            "or load or export with a larger context"
+        )
+        self.n_tokens = n_tokens
+        self.context = context

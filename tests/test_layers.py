@@ -84,6 +84,8 @@ OPTIONAL = {
     "apps/lsp/server.py": {"cattrs", "lsprotocol", "pygls"},
     "apps/lsp/session.py": {"lsprotocol"},
     "apps/lsp/window.py": {"lsprotocol", "pygls"},
+    "apps/serve": {"h11", "pydantic", "starlette", "uvicorn"},
+    "apps/serve/surfaces": {"pydantic"},
     "apps/bench/plot.py": {"matplotlib"},
     "apps/eval/plot.py": {"matplotlib"},
     "apps/bench/prompts_plot.py": {"matplotlib"},

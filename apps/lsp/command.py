@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from edgedec.apps.console.event_loop import run_until_signal
 from edgedec.apps.console.terminal import note
-from edgedec.apps.lsp.event_loop import run_until_signal
 from edgedec.apps.options import common as options
 from edgedec.models.errors import ConfigError
 from edgedec.models.installation import install_command

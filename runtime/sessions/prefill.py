@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from edgedec.models.errors import SessionError
+from edgedec.models.errors import PromptTooLongError, SessionError
 from edgedec.runtime.sessions.passes import Pass, Passes
 from edgedec.runtime.sessions.rows import Float32, Rows
 from edgedec.runtime.sessions.sequence import TokenSequence
@@ -107,10 +107,7 @@ class ExactPrefiller:
 def check_fits(prompt: Sequence[int], context: int, vocab_size: int) -> None:
     """Raises a SessionError unless ``prompt`` is made of the model's tokens and fits."""
     if len(prompt) > context:
-        raise SessionError(
-            f"the prompt has {len(prompt)} tokens, the context {context}: shorten the "
-            "prompt, or load or export with a larger context"
-        )
+        raise PromptTooLongError(len(prompt), context)
     worst = max(prompt) if min(prompt) >= 0 else min(prompt)
     if not 0 <= worst < vocab_size:
         raise SessionError(f"the prompt holds token {worst}, expected 0 to {vocab_size - 1}")

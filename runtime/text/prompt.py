@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from edgedec.models.errors import SessionError
+from edgedec.models.errors import PromptTooLongError, SessionError
 from edgedec.runtime.text.tokenizer import Codec, without_surrogates
 
 if TYPE_CHECKING:  # `loading` knows when to import it
@@ -109,10 +109,7 @@ class PromptEncoder:
             for start in range(0, len(text), _PIECE):
                 n_tokens += len(self._codec.encode(text[start : start + _PIECE])) - _SLACK
                 if n_tokens > self._context:
-                    raise SessionError(
-                        f"the prompt has more than {n_tokens} tokens, the context only "
-                        f"{self._context}: shorten the prompt"
-                    )
+                    raise PromptTooLongError(n_tokens, self._context, is_whole=False)
 
 
 def _checked(message: Message) -> dict[str, Any]:

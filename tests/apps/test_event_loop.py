@@ -10,7 +10,7 @@ import pytest
 
 PROGRAM = """
 import asyncio, os, sys, time
-from edgedec.apps.lsp.event_loop import run_until_signal
+from edgedec.apps.console.event_loop import run_until_signal
 from edgedec.system.signals import SignalWatch
 
 number = int(sys.argv[1])

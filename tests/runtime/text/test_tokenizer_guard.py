@@ -87,7 +87,7 @@ def test_a_prompt_much_too_long_is_not_read_to_its_end(
     codec = CountingCodec(backend)
     encoder = PromptEncoder(codec, ChatTemplate("{{ messages[0].content }}"), context=1000)
     text = "quick brown " * 2_000_000
-    with pytest.raises(SessionError, match="the context only 1000: shorten the prompt"):
+    with pytest.raises(SessionError, match="the context 1000: shorten the prompt"):
         encoder.encode([{"role": "user", "content": text}] if is_chat else text)
     assert codec.n_characters < 100_000
 

@@ -1,0 +1,137 @@
+"""`edgedec serve`: models over HTTP, for the clients that people have already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edgedec.apps.console.event_loop import run_until_signal
+from edgedec.apps.console.terminal import note
+from edgedec.apps.options import common as options
+from edgedec.models.errors import ConfigError
+from edgedec.models.installation import install_command
+
+if TYPE_CHECKING:
+    from edgedec.apps.serve.settings import ServerSettings
+    from edgedec.apps.serve.shelf import Shelf
+    from edgedec.runtime.engine import Engine
+
+_MB = 10**6
+
+
+def serve(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME=]BUNDLE...",
+            help="Bundles, or names that `edgedec models list` shows; all exported ones for none.",
+        ),
+    ] = None,
+    *,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Address to listen on; this machine's own only.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes any that is free.")
+    ] = 8080,
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY", help="Answer requests with this key alone; repeatable."),
+    ] = None,
+    no_auth: Annotated[
+        bool, typer.Option("--no-auth", help="Let everybody in whom --host lets reach the server.")
+    ] = False,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Answer to this name, too; repeatable."),
+    ] = None,
+    cors: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ORIGIN", help="Let web pages of this origin ask; repeatable."),
+    ] = None,
+    memory: Annotated[
+        int | None,
+        typer.Option(metavar="MB", min=1, help="Most memory of all loaded bundles together."),
+    ] = None,
+    keep_alive: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", min=0, help="Unload a model that nobody used for so long."),
+    ] = None,
+    max_new_tokens: Annotated[
+        int, typer.Option("--max-new-tokens", "-n", min=1, help="Most tokens of an answer.")
+    ] = 8192,
+    max_open: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Most requests at once; others are refused.")
+    ] = 64,
+    threads: options.Threads = None,
+    context: options.Context = None,
+    debug: options.Debug = False,
+) -> None:
+    """Serve models over HTTP to the programs that people have.
+
+    It speaks what clients of OpenAI send. A model is loaded when it is first asked for. Only this
+    machine may ask, unless you let others in.
+
+    Examples:
+
+      edgedec serve smollm2.edgedec
+
+      edgedec serve qwen2.5-coder:1.5b=coder.edgedec smollm2.edgedec --memory 4000
+
+      edgedec serve smollm2.edgedec --host 0.0.0.0 --api-key "$KEY"
+    """
+    with _needs_serve_extra():
+        import uvicorn  # noqa: F401
+
+        from edgedec.apps.serve.offers import find_offers
+        from edgedec.apps.serve.settings import ServerSettings
+        from edgedec.apps.serve.shelf import Shelf
+    from edgedec.runtime.opening.load import load
+    from edgedec.runtime.opening.options import EngineOptions
+
+    settings = ServerSettings(
+        host=host,
+        port=port,
+        api_keys=tuple(api_key or ()),
+        is_open=no_auth,
+        hosts=tuple(allow_host or ()),
+        origins=tuple(cors or ()),
+        max_new_tokens=max_new_tokens,
+        max_open=max_open,
+    )
+    loading = EngineOptions(threads=threads, context=context)
+
+    def open_bundle(bundle: Path) -> Engine:
+        return load(bundle, loading)
+
+    offers = find_offers(models or [])
+    shelf = Shelf(offers, open_bundle, None if memory is None else memory * _MB, keep_alive)
+    run_until_signal(_serve(shelf, settings))
+
+
+async def _serve(shelf: Shelf, settings: ServerSettings) -> None:
+    from edgedec.apps.serve import listening, web
+
+    sock = listening.bind(settings)
+    service = web.Service(shelf, settings)
+    address = sock.getsockname()
+    where = f"[{address[0]}]" if ":" in address[0] else address[0]
+    note(f"serving {', '.join(o.name for o in shelf.offers)} on http://{where}:{address[1]}")
+    try:
+        await listening.serve(web.make_web(service), sock, settings, service.end)
+    finally:
+        await service.close()
+
+
+@contextmanager
+def _needs_serve_extra() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").startswith("edgedec"):
+            raise
+        raise ConfigError(f"serve needs {error.name}: {install_command('serve')}") from error

@@ -1,0 +1,138 @@
+"""Who is let in: the checks that come before a request is read."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from edgedec.apps.serve.core import ServeError
+from edgedec.apps.serve.responses import log_unexpected, send_problem
+from edgedec.apps.serve.settings import ServerSettings
+from edgedec.apps.serve.surfaces.surface import Document
+
+OPEN_PATHS = frozenset({"/", "/health", "/v1/health"})
+"""Answered without a key: they tell nothing of anybody."""
+
+ErrorShape = Callable[[ServeError], Document]
+
+
+class Guard:
+    """Refuses requests of strangers: by Host, by Origin, by key, and by number."""
+
+    def __init__(
+        self, app: ASGIApp, settings: ServerSettings, error_shape: Callable[[str], ErrorShape]
+    ) -> None:
+        """error_shape: from a path to how errors look there."""
+        self._app = app
+        self._settings = settings
+        self._error_shape = error_shape
+        self._hosts = {"localhost", socket.gethostname().lower(), *settings.hosts}
+        self._n_open = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        headers = Headers(scope=scope)
+        origin = headers.get("origin", "")
+        if origin in self._settings.origins:
+            send = _with_headers(send, _cors(origin))
+        self._n_open += 1
+        try:
+            if scope["method"] == "OPTIONS" and origin in self._settings.origins:
+                return await _allow(send, headers)
+            self._check(scope["path"], headers)
+            await self._app(scope, receive, send)
+        except ServeError as problem:
+            await send_problem(send, problem, self._error_shape(scope["path"]))
+        except Exception as error:  # its text may quote a prompt: the log gets its place alone
+            log_unexpected(error)
+            unexpected = ServeError(500, "server_error", f"unexpected {type(error).__name__}")
+            with suppress(RuntimeError):  # the answer had begun
+                await send_problem(send, unexpected, self._error_shape(scope["path"]))
+        finally:
+            self._n_open -= 1
+
+    def _check(self, path: str, headers: Headers) -> None:
+        """Raises a ServeError if the request is a stranger's."""
+        host = headers.get("host", "")
+        if not self._is_own(host):
+            raise ServeError(
+                403,
+                "permission_error",
+                f"the Host header says {host[:80]!r}, which is not this server: use its address, "
+                "or name the host with --allow-host",
+            )
+        origin = headers.get("origin")
+        if origin is not None and not self._may_ask(origin, host):
+            raise ServeError(
+                403,
+                "permission_error",
+                f"web pages of {origin[:80]!r} may not ask: allow them with --cors",
+            )
+        if path not in OPEN_PATHS:
+            self._check_key(headers)
+        if self._n_open > self._settings.max_open:
+            raise ServeError(
+                503, "unavailable_error", f"{self._settings.max_open} requests are open: try later"
+            )
+
+    def _is_own(self, host: str) -> bool:
+        """Whether ``host`` is an address, which no stranger's name can stand for, or known."""
+        name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+        try:
+            ipaddress.ip_address(name.strip("[]"))
+        except ValueError:
+            return name.lower() in self._hosts
+        return True
+
+    def _may_ask(self, origin: str, host: str) -> bool:
+        """Whether a page of ``origin`` is the server's own, or was allowed."""
+        return origin in (f"http://{host}", f"https://{host}", *self._settings.origins)
+
+    def _check_key(self, headers: Headers) -> None:
+        keys = self._settings.api_keys
+        if not keys:
+            return
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        given = bearer.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        secret = given.encode()
+        if not any(hmac.compare_digest(secret, key.encode()) for key in keys):
+            raise ServeError(
+                401,
+                "authentication_error",
+                "the API key is missing or wrong: send it as Authorization: Bearer KEY",
+                code="invalid_api_key",
+            )
+
+
+def _cors(origin: str) -> Mapping[str, str]:
+    return {"access-control-allow-origin": origin, "vary": "Origin"}
+
+
+async def _allow(send: Send, headers: Headers) -> None:
+    """Answers a browser that asks whether a page of an allowed origin may ask."""
+    wanted = headers.get("access-control-request-headers", "content-type, authorization")
+    allowed = {
+        "access-control-allow-methods": "GET, POST, DELETE, OPTIONS",
+        "access-control-allow-headers": wanted,
+        "access-control-max-age": "600",
+    }
+    found = [(name.encode(), value.encode("latin-1")) for name, value in allowed.items()]
+    await send({"type": "http.response.start", "status": 204, "headers": found})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _with_headers(send: Send, added: Mapping[str, str]) -> Send:
+    async def with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            more = [(name.encode(), value.encode("latin-1")) for name, value in added.items()]
+            message = {**message, "headers": [*message.get("headers", []), *more]}
+        await send(message)
+
+    return with_headers

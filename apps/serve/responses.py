@@ -1,0 +1,135 @@
+"""Reading bodies and sending answers, within limits, to clients that may go away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import traceback
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, TypeVar
+
+from starlette.datastructures import Headers
+from starlette.types import Receive, Scope, Send
+
+from edgedec.apps.serve.core import ServeError
+from edgedec.apps.serve.settings import ServerSettings
+from edgedec.apps.serve.surfaces.surface import Document
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+
+class ClientGoneError(Exception):
+    """The client closed the connection: nobody waits for an answer."""
+
+
+async def read_body(scope: Scope, receive: Receive, settings: ServerSettings) -> bytes:
+    """Returns the body of a request.
+
+    Raises:
+        ServeError: It is too long, or takes too long to come.
+        ClientGoneError: The client went away.
+    """
+    most = settings.max_body_bytes
+    too_long = ServeError(413, "invalid_request_error", f"the body has more than {most} bytes")
+    if int(Headers(scope=scope).get("content-length", "0")) > most:
+        raise too_long
+    parts: list[bytes] = []
+    try:
+        async with asyncio.timeout(settings.body_s):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGoneError
+                parts.append(message.get("body", b""))
+                if sum(map(len, parts)) > most:
+                    raise too_long
+                if not message.get("more_body", False):
+                    return b"".join(parts)
+    except TimeoutError:
+        raise ServeError(
+            408, "invalid_request_error", f"the body did not come within {settings.body_s:g} s"
+        ) from None
+
+
+async def while_there(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Returns the result of ``work``, which is cancelled when the client goes away.
+
+    Raises:
+        ClientGoneError: It did.
+    """
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientGoneError
+    finally:
+        for one in (task, gone):
+            one.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def send_json(send: Send, document: Document | list[Any], status: int = 200) -> None:
+    """Sends one document."""
+    text = json.dumps(document, ensure_ascii=False, allow_nan=False)
+    await send_bytes(send, text.encode("utf-8", "replace"), "application/json", status)
+
+
+async def send_bytes(send: Send, body: bytes, media_type: str, status: int = 200) -> None:
+    """Sends a whole response."""
+    headers = [
+        (b"content-type", media_type.encode()),
+        (b"content-length", str(len(body)).encode()),
+        (b"x-content-type-options", b"nosniff"),
+        (b"cache-control", b"no-store"),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_problem(
+    send: Send, problem: ServeError, error_shape: Callable[[ServeError], Document]
+) -> None:
+    """Sends what is wrong, in the words of the interface that was asked."""
+    await send_json(send, error_shape(problem), problem.status)
+
+
+class StreamSender:
+    """Sends a response piece by piece."""
+
+    def __init__(self, send: Send, media_type: str) -> None:
+        self._send = send
+        self._media_type = media_type
+        self.is_begun = False
+
+    async def send(self, pieces: Iterable[bytes]) -> None:
+        """Sends some pieces, and the headers before the first."""
+        if not self.is_begun:
+            self.is_begun = True
+            headers = [
+                (b"content-type", self._media_type.encode()),
+                (b"x-content-type-options", b"nosniff"),
+                (b"cache-control", b"no-cache"),
+                (b"x-accel-buffering", b"no"),  # nginx would hold pieces back
+            ]
+            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        if body := b"".join(pieces):
+            await self._send({"type": "http.response.body", "body": body, "more_body": True})
+
+    async def end(self) -> None:
+        """Ends the response."""
+        await self._send({"type": "http.response.body", "body": b""})
+
+
+def log_unexpected(error: BaseException) -> None:
+    """Logs where an error came from, but not its text, which may quote a prompt."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    logger.error("unexpected %s in %s:%s", type(error).__name__, place.filename, place.lineno)

@@ -1,0 +1,48 @@
+"""What the server is told when it starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgedec.models.errors import ConfigError
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings:
+    """Where the server listens, whom it answers, and its limits.
+
+    api_keys: one of them must come with each request; none is asked for where there are none.
+    is_open: others than this machine may ask without a key.
+    hosts: names in the Host header that are answered besides addresses and this machine's own.
+    origins: web pages that may ask from a browser.
+    max_body_bytes, max_header_bytes: most of a request. max_open: requests at once.
+    max_parallel: answers that are written at once; others wait.
+    max_new_tokens: most tokens of an answer. header_s, body_s: how long a request may take to come.
+    request_s: how long an answer may take.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    api_keys: tuple[str, ...] = ()
+    is_open: bool = False
+    hosts: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    max_body_bytes: int = 16 << 20
+    max_header_bytes: int = 32 << 10
+    max_open: int = 64
+    max_parallel: int = 8
+    max_new_tokens: int = 8192
+    header_s: float = 10.0
+    body_s: float = 30.0
+    request_s: float = 3600.0
+
+    def __post_init__(self) -> None:
+        if self.host not in LOOPBACK and not self.api_keys and not self.is_open:
+            raise ConfigError(
+                f"--host {self.host} lets other machines in: give --api-key, or --no-auth to let "
+                "everybody in"
+            )
+        if self.api_keys and self.is_open:
+            raise ConfigError("--api-key and --no-auth are given, expected one of them")

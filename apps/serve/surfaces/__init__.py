@@ -1,0 +1,1 @@
+"""One file for each interface: its bodies become core requests, events become its answers."""

@@ -1,0 +1,115 @@
+"""What the bodies of several interfaces share."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from edgedec.apps.serve.core import ServeError, invalid
+
+MAX_CHOICES = 16
+"""Most answers to one request."""
+
+B = TypeVar("B", bound="Body")
+
+
+class Body(BaseModel):
+    """JSON that a client sends; types are not guessed, unknown fields are ignored."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+
+class Knobs(Body):
+    """edgedec's own fields, the same wherever answers are asked for."""
+
+    method: str | None = None
+    verifier: str | None = None
+    prefill: str | None = None
+    draft_len: int | None = None
+    draft_depth: int | None = None
+    switch: dict[str, Any] | None = None
+    regex: str | None = None
+    grammar: str | None = None
+
+    def knob_settings(self) -> dict[str, Any]:
+        """Returns the settings of a request that these fields state."""
+        names = ("method", "verifier", "prefill", "switch", "regex", "grammar")
+        given = stated(self, {name: name for name in names})
+        speculation = stated(self, {"draft_len": "draft_len", "draft_depth": "depth"})
+        return {**given, "speculation": speculation} if speculation else given
+
+
+class Sampling(Knobs):
+    """How answers are sampled, in the field's usual names."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = Field(default=None)
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    repeat_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """Returns the settings of a request that the fields state.
+
+        Raises:
+            ServeError: A key of ``logit_bias`` is no token id.
+        """
+        names = (
+            "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
+            "repetition_penalty",
+        )  # fmt: skip
+        same = {name: name for name in names}
+        sampling = stated(self, {"repeat_penalty": "repetition_penalty", **same})
+        if self.logit_bias:
+            sampling["logit_bias"] = dict(map(_bias, self.logit_bias.items()))
+        found = self.knob_settings()
+        if sampling:
+            found["sampling"] = sampling
+        if self.seed is not None:
+            found["seed"] = self.seed % 2**63
+        if self.stop:
+            found["stop"] = [self.stop] if isinstance(self.stop, str) else self.stop
+        return found
+
+
+def stated(body: Body, names: dict[str, str]) -> dict[str, Any]:
+    """Returns the fields of ``body`` that are stated, by the name that ``names`` gives them."""
+    found = {ours: getattr(body, theirs) for theirs, ours in names.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _bias(item: tuple[str, float]) -> tuple[int, float]:
+    token, bias = item
+    if not token.isdecimal():
+        raise invalid(
+            f"logit_bias has the key {token[:20]!r}, expected token ids", param="logit_bias"
+        )
+    # Minus 100 and less forbids a token, as those do who made the field.
+    return int(token), float("-inf") if bias <= -100 else bias
+
+
+def read_body(kind: type[B], data: bytes) -> B:
+    """Returns the body in ``data``.
+
+    Raises:
+        ServeError: It is no JSON, or not of this kind; the first fault is named.
+    """
+    try:
+        return kind.model_validate_json(data)
+    except ValidationError as error:
+        raise _problem(error) from None
+
+
+def _problem(error: ValidationError) -> ServeError:
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    if first["type"] == "json_invalid":
+        return invalid(f"the body is no JSON: {first['msg'].removeprefix('Invalid JSON: ')}")
+    place = ".".join(map(str, first["loc"])) or "the body"
+    return invalid(f"{place}: {first['msg']}", param=place)

@@ -1,0 +1,62 @@
+"""The contract between an interface and the server that offers it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from edgedec.apps.serve.core import Answer, CoreRequest, Event, ServeError
+
+Document = Mapping[str, Any]
+
+
+class Framer(Protocol):
+    """Turns the events of one answer into pieces of a streamed response."""
+
+    def begin(self) -> Iterable[bytes]:
+        """Returns what comes before the first event."""
+
+    def of(self, event: Event) -> Iterable[bytes]:
+        """Returns the pieces of one event."""
+
+    def end(self) -> Iterable[bytes]:
+        """Returns what comes behind the last event."""
+
+    def failed(self, problem: ServeError) -> Iterable[bytes]:
+        """Returns what tells of a problem that came after the beginning."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request as its interface understood it.
+
+    whole: makes the document of an answer that is not streamed. framer: of a streamed answer; None
+    where the client wants it whole.
+    """
+
+    request: CoreRequest
+    whole: Callable[[Answer], Document]
+    framer: Framer | None = None
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the server puts into an answer: its id, its time in seconds since 1970."""
+
+    id: str
+    created: int
+
+
+@dataclass(frozen=True)
+class Surface:
+    """One address that answers are asked at.
+
+    read: from the body to what is asked. error: the document of a problem.
+    media_type: of streamed answers.
+    """
+
+    path: str
+    read: Callable[[bytes, Reply], Asked]
+    error: Callable[[ServeError], Document]
+    media_type: str = "text/event-stream"

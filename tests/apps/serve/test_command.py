@@ -1,0 +1,108 @@
+"""The command itself: what it says, what it refuses, how it ends."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+PROGRAM = [sys.executable, "-c", "from edgedec.apps.cli import main; main()", "serve"]
+
+
+class Program:
+    """`edgedec serve` in a process of its own."""
+
+    def __init__(self, *arguments: object) -> None:
+        self.process = subprocess.Popen(
+            [*PROGRAM, *map(str, arguments), "--port", "0"], stderr=subprocess.PIPE, text=True
+        )
+        assert self.process.stderr is not None
+        self.line = self.process.stderr.readline()
+        self.port = int(re.search(r":(\d+)$", self.line)[1])  # type: ignore[index]
+
+    def connection(self) -> HTTPConnection:
+        return HTTPConnection("127.0.0.1", self.port, timeout=60)
+
+    def end(self, number: int) -> tuple[int, str]:
+        """Returns the exit code, and what was written besides the first line."""
+        self.process.send_signal(number)
+        _, rest = self.process.communicate(timeout=60)
+        return self.process.returncode, rest
+
+
+@pytest.fixture
+def program(smollm2_bundle: Path) -> Iterator[Program]:
+    found = Program(smollm2_bundle)
+    yield found
+    found.process.kill()
+    found.process.communicate()
+
+
+def ask_for_long(connection: HTTPConnection, **fields: Any) -> None:
+    message = {"role": "user", "content": "Tell me a SECRETWORD story."}
+    body = {"messages": [message], "max_tokens": 8000, **fields}
+    connection.request("POST", "/v1/chat/completions", json.dumps(body))
+
+
+def test_it_says_where_it_is(program: Program) -> None:
+    assert program.line == f"serving smollm2 on http://127.0.0.1:{program.port}\n"
+    connection = program.connection()
+    connection.request("GET", "/health")
+    assert connection.getresponse().status == 200
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it(program: Program, number: int, code: int) -> None:
+    assert program.end(number) == (code, "")
+
+
+def test_a_signal_ends_answers_in_progress(program: Program) -> None:
+    connection = program.connection()
+    ask_for_long(connection, stream=True)
+    response = connection.getresponse()
+    assert response.readline().startswith(b"data: ")
+    code, log = program.end(signal.SIGINT)
+    assert (code, log) == (130, "")
+    rest = response.read().decode()
+    assert '"type":"unavailable_error"' in rest
+    assert "[DONE]" not in rest
+
+
+def test_a_port_that_is_taken(cli: Any, smollm2_bundle: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        outcome = cli("serve", smollm2_bundle, "--port", port)
+    assert f"cannot listen on 127.0.0.1 port {port}" in outcome.error
+
+
+def test_other_machines_are_not_let_in_by_accident(cli: Any, smollm2_bundle: Path) -> None:
+    assert "give --api-key, or --no-auth" in cli("serve", smollm2_bundle, "--host", "0.0.0.0").error
+
+
+def test_what_is_no_bundle(cli: Any, tmp_path: Path, smollm2_bundle: Path) -> None:
+    assert "manifest" in cli("serve", tmp_path).error
+    twice = cli("serve", f"a={smollm2_bundle}", f"a={smollm2_bundle}")
+    assert "two models are called a" in twice.error
+
+
+def test_nothing_to_serve(cli: Any) -> None:
+    assert "there is no model to serve" in cli("serve").error
+
+
+def test_without_the_extra_it_says_what_to_install(smollm2_bundle: Path) -> None:
+    code = "import sys; sys.modules['uvicorn'] = None\nfrom edgedec.apps.cli import main; main()"
+    arguments = [sys.executable, "-c", code, "serve", str(smollm2_bundle)]
+    ran = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert ran.returncode == 1
+    assert ran.stderr == "error: serve needs uvicorn: pip install 'edgedec-runtime[serve]'\n"

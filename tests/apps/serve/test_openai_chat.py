@@ -1,0 +1,154 @@
+"""Chat completions, asked for by OpenAI's own client."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from edgedec.runtime.config import GenerationConfig, SamplingConfig
+from edgedec.runtime.engine import Engine
+
+openai = pytest.importorskip("openai")
+pytestmark = pytest.mark.e2e
+
+SKY = [{"role": "user", "content": "Why is the sky blue?"}]
+
+
+@pytest.fixture
+def client(server: Any) -> Any:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+
+
+@pytest.fixture
+def chat(client: Any) -> Any:
+    def ask(**fields: Any) -> Any:
+        asked = {"model": "smollm2", "messages": SKY, "max_tokens": 16, "temperature": 0}
+        return client.chat.completions.create(**{**asked, **fields})
+
+    return ask
+
+
+def expected(engine: Engine, n: int = 16, **fields: Any) -> str:
+    return engine.generate(SKY, GenerationConfig(max_new_tokens=n, **fields)).text
+
+
+def test_models_are_listed(client: Any) -> None:
+    assert [model.id for model in client.models.list()] == ["smollm2"]
+    assert client.models.retrieve("smollm2").meta["n_ctx"] == 8192
+
+
+def test_an_answer_is_that_of_the_engine(chat: Any, engine: Engine) -> None:
+    answer = chat()
+    assert answer.choices[0].message.content == expected(engine)
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage.prompt_tokens == len(engine.encode(SKY))
+    assert answer.usage.completion_tokens == 16
+    assert answer.timings["predicted_n"] == 16
+
+
+def test_a_stream_adds_up_to_the_answer(chat: Any, engine: Engine) -> None:
+    chunks = list(chat(stream=True, stream_options={"include_usage": True}))
+    assert chunks[0].choices[0].delta.role == "assistant"
+    text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+    assert text == expected(engine)
+    assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "length"
+    assert chunks[-1].usage.completion_tokens == 16
+    assert len({chunk.id for chunk in chunks}) == 1
+
+
+def test_content_may_come_in_parts(chat: Any, engine: Engine) -> None:
+    parts = [{"type": "text", "text": "Why is "}, {"type": "text", "text": "the sky blue?"}]
+    answer = chat(messages=[{"role": "user", "content": parts}])
+    assert answer.choices[0].message.content == expected(engine)
+
+
+def test_several_answers_have_seeds_of_their_own(chat: Any, engine: Engine) -> None:
+    answer = chat(n=2, temperature=0.9, top_p=0.95, seed=7)
+    sampling = SamplingConfig(temperature=0.9, top_p=0.95)
+    wanted = [expected(engine, sampling=sampling, seed=seed) for seed in (7, 8)]
+    assert [choice.message.content for choice in answer.choices] == wanted
+    assert wanted[0] != wanted[1]
+    assert answer.usage.completion_tokens == 32
+
+
+def test_without_a_seed_answers_differ(chat: Any) -> None:
+    texts = {chat(temperature=1.0).choices[0].message.content for _ in range(4)}
+    assert len(texts) > 1
+
+
+def test_stop_penalties_and_biases_are_the_engine_s(chat: Any, engine: Engine) -> None:
+    word = engine.tokenizer.encode(" sky")[0]
+    answer = chat(stop=["light"], frequency_penalty=0.5, logit_bias={str(word): -100})
+    sampling = SamplingConfig(frequency_penalty=0.5, logit_bias={word: float("-inf")})
+    text = expected(engine, stop=("light",), sampling=sampling)
+    assert answer.choices[0].message.content == text
+    assert answer.choices[0].finish_reason == "stop"
+
+
+def test_edgedec_s_own_fields(chat: Any, engine: Engine) -> None:
+    answer = chat(extra_body={"method": "lookup", "draft_len": 3})
+    assert answer.timings["method"] == "lookup"
+    assert answer.choices[0].message.content == expected(engine)
+
+
+def test_a_context_that_does_not_suffice_says_both_numbers(chat: Any) -> None:
+    messages = [{"role": "user", "content": "hello " * 8200}]
+    with pytest.raises(openai.BadRequestError) as caught:
+        chat(messages=messages)
+    error = caught.value.body
+    assert error["type"] == "exceed_context_size_error"
+    assert error["n_ctx"] == 8192
+    assert error["n_prompt_tokens"] > error["n_ctx"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"temperature": -1}, "temperature"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"n": 99}, "n: "),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "image_url"),
+        ({"logit_bias": {"word": 1}}, "logit_bias"),
+        ({"logit_bias": {"99999999": 1}}, "99999999"),
+        ({"extra_body": {"method": "magic"}}, "magic"),
+    ],
+)
+def test_what_makes_no_sense_is_named(chat: Any, fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        chat(**fields)
+    assert words in caught.value.body["message"]
+    assert caught.value.body["type"] == "invalid_request_error"
+
+
+def test_a_model_that_is_not_offered(chat: Any) -> None:
+    for name in ("gpt-9", "../smollm2.edgedec", "/etc/passwd"):
+        with pytest.raises(openai.NotFoundError) as caught:
+            chat(model=name)
+        assert caught.value.code == "model_not_found"
+
+
+def test_clients_in_an_event_loop(server: Any, engine: Engine) -> None:
+    async def ask(client: Any) -> str:
+        stream = await client.chat.completions.create(
+            model="smollm2", messages=SKY, max_tokens=16, temperature=0, stream=True
+        )
+        return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+
+    async def ask_all() -> list[str]:
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
+            return await asyncio.gather(*(ask(client) for _ in range(4)))
+
+    assert asyncio.run(ask_all()) == [expected(engine)] * 4
+
+
+def test_a_client_that_goes_away_ends_its_answer(server: Any, chat: Any, until: Any) -> None:
+    stream = chat(stream=True, max_tokens=8000)
+    next(iter(stream))
+    until(lambda: server.service.n_running == 1)
+    stream.close()
+    until(lambda: server.service.n_running == 0)
+    assert chat().usage.completion_tokens == 16
