@@ -23,7 +23,7 @@ MADE := .venv/made
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 KERNELS := kernels/CMakeLists.txt $(wildcard kernels/src/*)
 EXPORTER := $(shell find export models targets kernels system -name '*.py')
-PACKAGES := system models targets export kernels runtime autocomplete widgets apps
+PACKAGES := system models targets export training kernels runtime autocomplete widgets apps
 
 .PHONY: run test test-pair test-long test-sanitize test-arm test-gpu check clean
 

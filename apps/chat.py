@@ -17,13 +17,13 @@ from edgedec.apps.console.terminal import note, print_error, print_json
 from edgedec.apps.options import common as options
 from edgedec.apps.options.groups import takes_groups
 from edgedec.apps.options.switching import SwitchOptions, tell_if_approximate
-from edgedec.apps.replay_buffer import ReplayBuffer
 from edgedec.apps.run.command import ShowOptions, tell_if_recommended, write_stream
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.requests.conversation import Conversation
 from edgedec.runtime.requests.stream import Stream
+from edgedec.training.features.replay_buffer import ReplayBuffer
 
 _HELP = "/reset begins anew, /exit or Ctrl-D leaves, Ctrl-C stops an answer, /help shows this"
 _COMMAND = re.compile(r"/[a-z]+")

@@ -22,7 +22,7 @@ from edgedec.runtime.trust import libraries, trust
 from edgedec.targets.qualcomm_socs import SOCS
 
 if TYPE_CHECKING:
-    from edgedec.export.quantize import TensorError
+    from edgedec.export.quantising.quantize import TensorError
     from edgedec.export.report import ExportReport
 
 _N_SHOWN_TENSORS = 8

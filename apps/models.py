@@ -154,7 +154,7 @@ def remove(name: Name, json: options.Json = False, debug: options.Debug = False)
 def _named() -> list[dict[str, Any]]:
     """Returns the models that have a name, catalogue first."""
     library = open_library()
-    from edgedec.export.catalogue import CATALOGUE, find_installed
+    from edgedec.export.checkpoints.catalogue import CATALOGUE, find_installed
 
     found: list[dict[str, Any]] = []
     for name, entry in CATALOGUE.items():

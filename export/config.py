@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgedec.export.catalogue import brought_head
-from edgedec.export.quantize import MIXED, SCHEMES
+from edgedec.export.checkpoints.catalogue import brought_head
+from edgedec.export.quantising.quantize import MIXED, SCHEMES
 from edgedec.models.errors import ConfigError
 from edgedec.models.graph import KVFormat, as_kv_format
 from edgedec.models.model_entry import DRAFT_MODEL, TARGET_MODEL

@@ -8,8 +8,8 @@ import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from edgedec.export.catalogue import CATALOGUE, find_installed
-from edgedec.export.hub import Fetched, HubName, fetch
+from edgedec.export.checkpoints.catalogue import CATALOGUE, find_installed
+from edgedec.export.checkpoints.hub import Fetched, HubName, fetch
 from edgedec.models.errors import CheckpointError, ConfigError
 from edgedec.models.fields import Fields
 from edgedec.system.files import replace_text

@@ -9,21 +9,21 @@ from dataclasses import dataclass
 from functools import partial
 
 from edgedec.export.bundle import bundle_folder, check_destination
-from edgedec.export.calibration.phase import forget_unfinished
-from edgedec.export.checkpoint import open_checkpoint
+from edgedec.export.checkpoints.checkpoint import open_checkpoint
+from edgedec.export.checkpoints.lora import Merged
 from edgedec.export.config import ExportConfig
-from edgedec.export.cross_kernels import add_kernels, check_tools
 from edgedec.export.heads.attached import attach_head
 from edgedec.export.heads.exits import add_exit
 from edgedec.export.heads.head_file import read_head_file
-from edgedec.export.lora import Merged
-from edgedec.export.model_export import ModelExport, Phases
-from edgedec.export.optimum_model import OptimumModel, emit_with_optimum, find_recipeless
-from edgedec.export.recipe_model import RecipeModel
-from edgedec.export.recipe_phases import configure, recipe_phases, trim_head
+from edgedec.export.phases.cross_kernels import add_kernels, check_tools
+from edgedec.export.phases.model_export import ModelExport, Phases
+from edgedec.export.phases.optimum_model import OptimumModel, emit_with_optimum, find_recipeless
+from edgedec.export.phases.recipe_model import RecipeModel
+from edgedec.export.phases.recipe_phases import configure, recipe_phases, trim_head
+from edgedec.export.phases.texts import read_draft, read_target
+from edgedec.export.quantising.calibration.phase import forget_unfinished
 from edgedec.export.report import ExportReport
 from edgedec.export.seal import seal
-from edgedec.export.texts import read_draft, read_target
 from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.manifest import BundleManifest
 from edgedec.models.model_entry import DRAFT_MODEL, TARGET_MODEL

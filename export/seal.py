@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 
 from edgedec.export.bundle import hash_files, write_manifest
-from edgedec.export.model_export import ModelExport
+from edgedec.export.phases.model_export import ModelExport
 from edgedec.models.bundle_files import FileEntry
 from edgedec.models.installation import distribution_version
 from edgedec.models.manifest import SCHEMA_VERSION, BundleManifest, fingerprint_of

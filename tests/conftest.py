@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import settings
 
-from edgedec.export.catalogue import find_installed
+from edgedec.export.checkpoints.catalogue import find_installed
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.models.config import ModelConfig

@@ -17,11 +17,13 @@ ALLOWED = {
     "export": {"export", "models", "targets", "kernels", "system"},
     "runtime": {"runtime", "models", "targets", "kernels", "system"},
     "autocomplete": {"autocomplete", "runtime", "models", "system"},
+    "training": {"training", "export", "runtime", "models", "targets", "kernels", "system"},
     "widgets": {"widgets", "autocomplete", "runtime", "models"},
     "apps": {
         "apps",
         "widgets",
         "autocomplete",
+        "training",
         "runtime",
         "export",
         "models",
@@ -45,7 +47,7 @@ THIRD_PARTY = {
     "src": set(),
     "apps": {"numpy", "onnxruntime", "typer", "rich", "platformdirs"},
 }
-"""What an installation without extras offers. ``export`` may use its extra, too."""
+"""What an installation without extras offers. ``export`` and ``training`` may use theirs, too."""
 
 ROOMS = (
     ("trust",),

@@ -17,7 +17,7 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.export.catalogue import find_installed
+from edgedec.export.checkpoints.catalogue import find_installed
 
 ARCHITECTURE = "qwen3moe"
 BLOCK = np.dtype([("scale", np.float16), ("codes", np.uint8, 16)])

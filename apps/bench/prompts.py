@@ -21,7 +21,6 @@ from typing import Annotated
 import typer
 
 from edgedec.apps.bench.output import Printing, find_plotter
-from edgedec.apps.bench.prompts_data import BenchPrompt, read_prompts
 from edgedec.apps.bench.prompts_jobs import (
     Asked,
     Contestant,
@@ -44,6 +43,7 @@ from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
+from edgedec.training.features.prompt_files import BenchPrompt, read_prompts
 
 _WARMUP_TOKENS = 8
 

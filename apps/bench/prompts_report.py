@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgedec.apps.bench.prompts_data import BenchPrompt
 from edgedec.apps.bench.prompts_rows import (
     Round,
     Row,
@@ -19,6 +18,7 @@ from edgedec.apps.bench.prompts_rows import (
 from edgedec.apps.bench.report import build_facts, device_facts, table, written
 from edgedec.apps.measuring.loop import Plan
 from edgedec.models.manifest import BundleManifest
+from edgedec.training.features.prompt_files import BenchPrompt
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from functools import reduce
 from operator import add
 from typing import Any
 
-from edgedec.apps.bench.prompts_data import BenchPrompt
 from edgedec.apps.bench.prompts_jobs import Run
 from edgedec.apps.measuring.disturbance import Window
 from edgedec.runtime.drafting.stats import DecodeStats, DraftCounts
+from edgedec.training.features.prompt_files import BenchPrompt
 
 PLAIN = "plain"
 Row = dict[str, Any]

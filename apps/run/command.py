@@ -15,7 +15,6 @@ from edgedec.apps.options import common as options
 from edgedec.apps.options.grammar import GrammarOptions
 from edgedec.apps.options.groups import takes_groups
 from edgedec.apps.options.switching import SwitchOptions, tell_if_approximate
-from edgedec.apps.replay_buffer import ReplayBuffer
 from edgedec.apps.run.draft_colours import OriginColours
 from edgedec.apps.run.provisional import PieceWriter
 from edgedec.models.errors import ConfigError
@@ -23,6 +22,7 @@ from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.methods.methods import AUTO
 from edgedec.runtime.requests.result import GenerationResult
 from edgedec.runtime.requests.stream import Stream
+from edgedec.training.features.replay_buffer import ReplayBuffer
 
 
 @dataclass(frozen=True, kw_only=True)

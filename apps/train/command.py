@@ -12,16 +12,16 @@ import typer
 
 from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.terminal import note, print_json, stops_on_interrupt, write_out
-from edgedec.apps.manifest_change import check_writable
 from edgedec.apps.model_names import named_bundle
 from edgedec.apps.options import common as options
 from edgedec.apps.options.groups import takes_groups
-from edgedec.apps.training.options import TrainingOptions
+from edgedec.export.manifest_change import check_writable
 from edgedec.models.errors import ConfigError
+from edgedec.training.options import TrainingOptions
 
 if TYPE_CHECKING:
-    from edgedec.apps.training.head import HeadJob
-    from edgedec.export.heads.training import OnProgress
+    from edgedec.training.heads.head_job import HeadJob
+    from edgedec.training.loop import OnProgress
 
 _HELP = """Fit what makes a bundle's models quicker, and put it into the bundle.
 
@@ -115,8 +115,8 @@ def kv(
 
       edgedec train kv pair.edgedec --corpus src --auxiliary
     """
-    from edgedec.apps.training.kv_job import KVJob, train_model_maps, train_own_maps
     from edgedec.models.kv_maps import AUXILIARY_KV_MAPS, DRAFT_KV_MAPS
+    from edgedec.training.kv_maps.kv_job import KVJob, train_model_maps, train_own_maps
 
     job = KVJob(bundle, tuple(corpus), max_tokens, threads)
     if (exit_layer is not None) + draft + auxiliary > 1:
@@ -199,8 +199,8 @@ def head(
 
       edgedec train head general.edgedec --continue --from my.replay -o mine.edgedec
     """
-    from edgedec.apps.training.head import HeadJob
     from edgedec.models.draft_heads import LIGHT_HEADS
+    from edgedec.training.heads.head_job import HeadJob
 
     job = HeadJob(
         bundle=bundle,
@@ -241,8 +241,8 @@ def train_exit(
 
       edgedec train exit exits.edgedec --exit 4 --corpus src --minutes 30 -o out.edgedec
     """
-    from edgedec.apps.training.head import HeadJob
     from edgedec.models.draft_heads import ADAPTER
+    from edgedec.training.heads.head_job import HeadJob
 
     job = HeadJob(bundle, output, training, ADAPTER, quantization, exit_layer=exit_layer)
     _train_head(job, json)
@@ -290,7 +290,7 @@ def draft(
 
       edgedec train draft large.edgedec --from small.edgedec --corpus src --loss tvd -o out.edgedec
     """
-    from edgedec.apps.training.draft import DraftJob, train_bundle_draft
+    from edgedec.training.draft_models.draft_job import DraftJob, train_bundle_draft
 
     job = DraftJob(bundle, output, training, layers, origin, loss, quantization)
     _run(lambda report, is_stopping: train_bundle_draft(job, report, is_stopping), json)
@@ -339,7 +339,7 @@ def joint(
 
       edgedec train joint pair.edgedec --corpus src --minutes 60 -o pair-joint.edgedec
     """
-    from edgedec.apps.training.joint import JointJob, train_bundle_maps
+    from edgedec.training.joint.joint_job import JointJob, train_bundle_maps
 
     job = JointJob(
         bundle, output, tuple(corpus), max_tokens, epochs, minutes, learning_rate, seed, threads,
@@ -350,7 +350,7 @@ def joint(
 
 def _train_head(job: HeadJob, is_json: bool) -> None:
     """Does what ``job`` asks for, and says what became of it."""
-    from edgedec.apps.training.head import train_bundle_head
+    from edgedec.training.heads.head_job import train_bundle_head
 
     _run(lambda report, is_stopping: train_bundle_head(job, report, is_stopping), is_json)
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from edgedec.apps.bench.prompts_data import labels_of
 from edgedec.apps.tune.runs import Progress
 from edgedec.apps.tune.state import TuneState
 from edgedec.apps.tune.traces import predictions
@@ -20,6 +19,7 @@ from edgedec.runtime.config.switching import ADADEC, SwitchConfig
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.switching.pause_threshold import learn_threshold
 from edgedec.runtime.text.common_prefix import common_prefix
+from edgedec.training.features.prompt_files import labels_of
 
 _PROMPT_KEYS = ("prompt", "question")
 _ANSWER_KEYS = ("canonical_solution", "answer")

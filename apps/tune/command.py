@@ -11,12 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
-from edgedec.apps.bench.prompts_data import BenchPrompt, read_prompts
 from edgedec.apps.bench.report import device_facts
 from edgedec.apps.console.consoles import out
 from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.terminal import note, print_json
-from edgedec.apps.manifest_change import change_manifest, check_writable
 from edgedec.apps.options import common as options
 from edgedec.apps.options.groups import takes_groups
 from edgedec.apps.tune.adadec import learn, read_references
@@ -34,6 +32,7 @@ from edgedec.apps.tune.runs import REFERENCES, Job, costs_of, record, run_for_re
 from edgedec.apps.tune.skip import SkipState, tune_skip
 from edgedec.apps.tune.state import TuneState
 from edgedec.apps.tune.sweep import Expected, around, candidates, expect, frontier
+from edgedec.export.manifest_change import change_manifest, check_writable
 from edgedec.models.bundle_files import file_sha256
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import BundleManifest, fingerprint_of, read_manifest
@@ -43,6 +42,7 @@ from edgedec.runtime.methods.methods import identity_of
 from edgedec.runtime.sessions.memory import TARGET
 from edgedec.runtime.switching.pair import Pair, checked
 from edgedec.system.processors import physical_cores
+from edgedec.training.features.prompt_files import BenchPrompt, read_prompts
 
 _RECORDING_SHARE = 0.4
 """Of the time, for traces; the rest is for real runs."""

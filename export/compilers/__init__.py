@@ -10,9 +10,9 @@ import importlib
 import pkgutil
 from typing import Any, Protocol, cast
 
-from edgedec.export.model_export import Phases
-from edgedec.export.recipe_model import RecipeModel
-from edgedec.export.verify import GraphRunner
+from edgedec.export.phases.model_export import Phases
+from edgedec.export.phases.recipe_model import RecipeModel
+from edgedec.export.verifying.verify import GraphRunner
 from edgedec.models.errors import ConfigError
 from edgedec.models.graph import GraphContract
 from edgedec.models.installation import install_command

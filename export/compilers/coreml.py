@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from edgedec.export.recipe_model import RecipeModel
+from edgedec.export.phases.recipe_model import RecipeModel
 from edgedec.export.to_coreml.emit import emit_mil, state_shape
 from edgedec.export.to_coreml.package import ITEMS, SPECIFICATION, WEIGHTS, write_package
 from edgedec.export.to_coreml.runner import PackageRunner
 from edgedec.export.to_coreml.weights import Weights
-from edgedec.export.verify import N_TOKENS, verification_tokens
+from edgedec.export.verifying.verify import N_TOKENS, verification_tokens
 from edgedec.models.graph import (
     ATTENTION_BIAS,
     INPUT_IDS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from edgedec.export.recipe_model import RecipeModel
+from edgedec.export.phases.recipe_model import RecipeModel
 from edgedec.export.to_cuda.build import build_fatbin, device_program, find_nvcc, local_arch
 from edgedec.export.to_cuda.compile import cuda_source
 from edgedec.export.to_cuda.emit import Weights, check_supported, emit_program

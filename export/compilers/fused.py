@@ -8,14 +8,14 @@ from typing import Any
 import onnx
 
 from edgedec.export.compilers.portable import pack
-from edgedec.export.kv_error import check_kv_error, kv_error_tokens, measure_kv_error
 from edgedec.export.kv_panels import kv_panels
-from edgedec.export.recipe_model import RecipeModel
+from edgedec.export.phases.recipe_model import RecipeModel
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.graph import port_names
 from edgedec.export.to_onnx.runners import FusedRunner
-from edgedec.export.verify import N_TOKENS
+from edgedec.export.verifying.kv_error import check_kv_error, kv_error_tokens, measure_kv_error
+from edgedec.export.verifying.verify import N_TOKENS
 from edgedec.export.weights_file import WEIGHTS_FILE
 from edgedec.models.graph import Capabilities, GraphContract
 

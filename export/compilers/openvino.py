@@ -6,7 +6,7 @@ from typing import Any
 
 import openvino as ov
 
-from edgedec.export.recipe_model import RecipeModel
+from edgedec.export.phases.recipe_model import RecipeModel
 from edgedec.export.to_openvino.emit import emit_openvino
 from edgedec.export.to_openvino.runner import OpenVinoRunner
 from edgedec.export.to_openvino.stored import StoredWeights

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from edgedec.export.recipe_model import RecipeModel
+from edgedec.export.phases.recipe_model import RecipeModel
 from edgedec.export.to_onnx.contrib import block_chunks, emit_contrib, share_tables
 from edgedec.export.to_onnx.graph import port_names
 from edgedec.export.to_onnx.runners import PortableRunner

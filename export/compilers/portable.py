@@ -6,7 +6,7 @@ from typing import Any
 
 import onnx
 
-from edgedec.export.recipe_model import RecipeModel
+from edgedec.export.phases.recipe_model import RecipeModel
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.graph import port_names
 from edgedec.export.to_onnx.runners import PortableRunner

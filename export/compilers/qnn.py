@@ -9,16 +9,16 @@ import numpy as np
 import onnx
 from tokenizers import Tokenizer
 
-from edgedec.export.calibration.short_text import SHORT_TEXT
-from edgedec.export.calibration.texts import read_texts
-from edgedec.export.recipe_model import RecipeModel
+from edgedec.export.phases.recipe_model import RecipeModel
+from edgedec.export.quantising.calibration.short_text import SHORT_TEXT
+from edgedec.export.quantising.calibration.texts import read_texts
 from edgedec.export.to_onnx.graph import port_names
 from edgedec.export.to_qnn.binaries import compile_graphs
 from edgedec.export.to_qnn.emit import emit_qdq
 from edgedec.export.to_qnn.ranges import CHUNK, CONTEXT, measure_ranges
 from edgedec.export.to_qnn.runner import QdqRunner, open_on_cpu
 from edgedec.export.to_qnn.stored import WEIGHTS_NAME, StoredWeights
-from edgedec.export.verify import check_error, compare_logits, verification_tokens
+from edgedec.export.verifying.verify import check_error, compare_logits, verification_tokens
 from edgedec.kernels.qnn_provider import new_session
 from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.graph import ROUNDING_GAP, Capabilities, GraphContract, KVLayout

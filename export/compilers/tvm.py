@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from edgedec.export.kv_error import check_kv_error, compare_kv_formats, kv_error_tokens
 from edgedec.export.kv_panels import kv_panels
-from edgedec.export.recipe_model import RecipeModel
+from edgedec.export.phases.recipe_model import RecipeModel
 from edgedec.export.to_tvm.build import build_library, copy_runtime, dump_script
 from edgedec.export.to_tvm.emit import emit_relax
 from edgedec.export.to_tvm.runner import ProgramRunner
-from edgedec.export.verify import N_TOKENS
+from edgedec.export.verifying.kv_error import check_kv_error, compare_kv_formats, kv_error_tokens
+from edgedec.export.verifying.verify import N_TOKENS
 from edgedec.export.weights_file import WEIGHTS_FILE, write_tensors
 from edgedec.kernels.tvm_program import RUNTIME_NAMES
 from edgedec.models.graph import Capabilities, GraphContract

@@ -1,1 +1,1 @@
-"""Draft heads: trained on features of a bundle's own model, and put beside it."""
+"""Draft heads in a bundle: their files, and graphs with them."""

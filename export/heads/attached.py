@@ -8,7 +8,7 @@ from edgedec.export.heads.bundle_weights import BundleWeights
 from edgedec.export.heads.files import head_model, write_head_files
 from edgedec.export.heads.head_file import model_digest
 from edgedec.export.heads.mtp_graph import joined_model
-from edgedec.export.recipe_model import RecipeModel
+from edgedec.export.phases.recipe_model import RecipeModel
 from edgedec.models.blocks import head_weight
 from edgedec.models.draft_heads import LIGHT_HEADS, HeadEntry
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from edgedec.export.head_tokens import choose_head_ids
 from edgedec.export.heads.bundle_weights import BundleWeights
 from edgedec.export.heads.files import head_model, write_head_files
-from edgedec.export.recipe_model import RecipeModel
+from edgedec.export.heads.head_tokens import choose_head_ids
+from edgedec.export.phases.recipe_model import RecipeModel
 from edgedec.models.blocks import head_weight
 from edgedec.models.draft_heads import EXIT, HeadEntry, head_config
 

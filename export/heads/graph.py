@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 from edgedec.export.heads.bundle_weights import BundleWeights
 from edgedec.export.kv_panels import kv_panels
-from edgedec.export.quantize import quantize_rows
+from edgedec.export.quantising.quantize import quantize_rows
 from edgedec.export.to_onnx.emit import PortableEmitter
 from edgedec.export.to_onnx.graph import place, port_names
 from edgedec.export.to_onnx.passes.add_layer_gates import add_layer_gates

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from edgedec.export.to_coreml.emit import MASKED
 from edgedec.export.to_coreml.interpreter import Interpreter
-from edgedec.export.verify import Logits
+from edgedec.export.verifying.verify import Logits
 from edgedec.models.graph import (
     ATTENTION_BIAS,
     INPUT_IDS,

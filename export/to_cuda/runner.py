@@ -9,7 +9,7 @@ import numpy as np
 
 from edgedec.export.to_cuda.kernel import Kernel
 from edgedec.export.to_cuda.twin import CpuTwin
-from edgedec.export.verify import Logits
+from edgedec.export.verifying.verify import Logits
 from edgedec.kernels.device_program import DeviceProgram, OpenProgram, PassInputs, pieces
 from edgedec.models.graph import LOGITS
 from edgedec.models.reference import tree_mask

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
-from edgedec.export.verify import Logits
+from edgedec.export.verifying.verify import Logits
 from edgedec.kernels import PANEL, has_library, library_path
 from edgedec.models.config import ModelConfig
 from edgedec.models.graph import (

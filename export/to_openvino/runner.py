@@ -10,7 +10,7 @@ import numpy as np
 import openvino as ov
 
 from edgedec.export.to_openvino.emit import MASKED
-from edgedec.export.verify import Logits
+from edgedec.export.verifying.verify import Logits
 from edgedec.models.graph import (
     ATTENTION_BIAS,
     BEAM_IDX,

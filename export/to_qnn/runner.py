@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
-from edgedec.export.verify import Logits
+from edgedec.export.verifying.verify import Logits
 from edgedec.models.graph import (
     ATTENTION_BIAS,
     INPUT_IDS,

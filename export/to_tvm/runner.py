@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.export.verify import Logits
+from edgedec.export.verifying.verify import Logits
 from edgedec.export.weights_file import WEIGHTS_FILE
 from edgedec.kernels import PANEL
 from edgedec.kernels.tvm_program import RUNTIME_NAMES, Program, as_array, as_tensor

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from edgedec.apps.bench.prompts import in_turn
-from edgedec.apps.bench.prompts_data import BenchPrompt, read_prompts
 from edgedec.apps.bench.prompts_jobs import Run, parse_methods
 from edgedec.apps.bench.prompts_rows import (
     Round,
@@ -25,6 +24,7 @@ from edgedec.apps.measuring.disturbance import Window
 from edgedec.apps.peers import find_mode
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.drafting.stats import DecodeStats, DraftCounts
+from edgedec.training.features.prompt_files import BenchPrompt, read_prompts
 
 
 def write(path: Path, *lines: object) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import edgedec
-from edgedec.export.catalogue import brought_head
+from edgedec.export.checkpoints.catalogue import brought_head
 from edgedec.models.draft_heads import HYDRA
 from edgedec.models.manifest import read_manifest
 

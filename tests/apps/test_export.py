@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from edgedec.apps.export import KVCacheFormat, Quantization
-from edgedec.export.quantize import SCHEMES
+from edgedec.export.quantising.quantize import SCHEMES
 from edgedec.targets import device_target, device_target_names
 
 Cli = Callable[..., Any]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from edgedec.apps import replay_buffer
-from edgedec.apps.replay_buffer import LONGEST, ReplayBuffer
 from edgedec.models.errors import ConfigError
+from edgedec.training.features import replay_buffer
+from edgedec.training.features.replay_buffer import LONGEST, ReplayBuffer
 
 from .conftest import Cli
 

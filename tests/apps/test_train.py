@@ -16,11 +16,11 @@ import edgedec
 from edgedec.apps.eval.pruned import PrunedModel
 from edgedec.apps.measuring import loop
 from edgedec.apps.measuring.disturbance import Window
-from edgedec.apps.training.kv_progress import FitFile
 from edgedec.models.manifest import read_manifest
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.training.kv_maps.kv_progress import FitFile
 
 from .conftest import Cli
 
@@ -222,8 +222,8 @@ def test_a_model_without_layers(smollm2_bundle: Path, n_kept: int) -> None:
 def test_a_killed_fit_goes_on_where_it_ended(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from edgedec.apps.training import kv_progress
-    from edgedec.apps.training.kv import corpus_windows, fit
+    from edgedec.training.kv_maps import kv_progress
+    from edgedec.training.kv_maps.fit_maps import corpus_windows, fit
 
     bundle = copied(trained, tmp_path)
     config = read_manifest(bundle).target.config

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from edgedec.apps.training.corpus import Corpus
-from edgedec.apps.training.kv import corpus_windows
 from edgedec.models.errors import ConfigError
+from edgedec.training.features.corpus import Corpus
+from edgedec.training.kv_maps.fit_maps import corpus_windows
 
 from .conftest import Cli
 

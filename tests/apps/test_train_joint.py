@@ -20,11 +20,11 @@ from .conftest import Cli
 
 torch = pytest.importorskip("torch", reason="needs the extra train")
 
-from edgedec.export.heads.torch_head import TorchWeights  # noqa: E402
-from edgedec.export.heads.training import TrainingPlan  # noqa: E402
-from edgedec.export.joint import train_maps as joint  # noqa: E402
-from edgedec.export.joint.stored_maps import read_maps  # noqa: E402
-from edgedec.export.joint.torch_maps import KeepingOps, MappedModel, PredictingOps  # noqa: E402
+from edgedec.training.heads.torch_head import TorchWeights  # noqa: E402
+from edgedec.training.joint import train_maps as joint  # noqa: E402
+from edgedec.training.joint.stored_maps import read_maps  # noqa: E402
+from edgedec.training.joint.torch_maps import KeepingOps, MappedModel, PredictingOps  # noqa: E402
+from edgedec.training.loop import TrainingPlan  # noqa: E402
 
 pytestmark = pytest.mark.e2e
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 import edgedec
-from edgedec.apps.training import kv_progress
-from edgedec.apps.training.kv_job import KVJob, train_model_maps
 from edgedec.export.config import DraftModelConfig, ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.models.manifest import read_manifest
+from edgedec.training.kv_maps import kv_progress
+from edgedec.training.kv_maps.kv_job import KVJob, train_model_maps
 
 from ..export.conftest import make_gguf  # noqa: F401 (a fixture)
 from .conftest import Cli

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgedec.apps.manifest_change import change_manifest
 from edgedec.apps.tune import runs as tune_runs
 from edgedec.apps.tune.catch_up import CatchUpCost, measure_catch_up
 from edgedec.apps.tune.report import Choice, choose, rows_of, with_tuned
@@ -23,6 +22,7 @@ from edgedec.apps.tune.runs import PLAIN, REFERENCES
 from edgedec.apps.tune.state import Measured, TuneState
 from edgedec.apps.tune.sweep import Costs, Expected, around, candidates, expect, frontier
 from edgedec.apps.tune.traces import Trace, predictions
+from edgedec.export.manifest_change import change_manifest
 from edgedec.models.bundle_files import FileEntry, file_sha256
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import TUNED_KEY, read_manifest

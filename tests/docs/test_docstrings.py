@@ -17,6 +17,7 @@ FOLDERS = (
     "runtime",
     "targets",
     "tools",
+    "training",
     "widgets",
 )
 FILES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]

@@ -9,7 +9,9 @@ ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 MAPS = [ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("adding-*.md"))]
 
-_FOLDERS = "apps|docs|examples|export|kernels|models|runtime|src|targets|tests|tools|widgets"
+_FOLDERS = (
+    "apps|docs|examples|export|kernels|models|runtime|src|targets|tests|tools|training|widgets"
+)
 _NAMED = re.compile(rf"`((?:{_FOLDERS})/[\w./*-]*)`")
 _LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 

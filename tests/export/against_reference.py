@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec import Engine, GenerationConfig
-from edgedec.export.checkpoint import open_checkpoint
+from edgedec.export.checkpoints.checkpoint import open_checkpoint
 from edgedec.models.reference import ReferenceModel
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.token_tree import TokenTree

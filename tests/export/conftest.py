@@ -238,7 +238,7 @@ def model_file(name: str) -> Path | None:
 @pytest.fixture(scope="session")
 def smollm2_file() -> Path:
     """Returns the SmolLM2 file; skips where neither file nor package is there."""
-    from edgedec.export.catalogue import find_installed
+    from edgedec.export.checkpoints.catalogue import find_installed
     from edgedec.models.errors import CheckpointError
 
     if path := model_file("SmolLM2-135M-Instruct.Q4_1.gguf"):

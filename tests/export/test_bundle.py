@@ -18,8 +18,8 @@ import pytest
 from edgedec.export import bundle as bundles
 from edgedec.export.bundle import bundle_folder, hash_files, write_manifest
 from edgedec.export.config import ExportConfig
+from edgedec.export.phases.recipe_phases import recipe_phases
 from edgedec.export.pipeline import FIRST_PHASES, export
-from edgedec.export.recipe_phases import recipe_phases
 from edgedec.models.bundle_files import damaged_files
 from edgedec.models.errors import BundleError, ConfigError
 from edgedec.models.manifest import read_manifest

@@ -14,11 +14,11 @@ import edgedec
 from edgedec import BundleError, Engine, EngineOptions, GenerationConfig
 from edgedec.apps.cli import main
 from edgedec.export import compilers
-from edgedec.export.checkpoint import open_checkpoint
+from edgedec.export.checkpoints.checkpoint import open_checkpoint
 from edgedec.export.config import ExportConfig
+from edgedec.export.phases.recipe_model import RecipeModel
+from edgedec.export.phases.recipe_phases import configure
 from edgedec.export.pipeline import export
-from edgedec.export.recipe_model import RecipeModel
-from edgedec.export.recipe_phases import configure
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import read_manifest
 from edgedec.models.static_passes import STATIC_PASSES

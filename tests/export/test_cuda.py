@@ -15,7 +15,7 @@ import pytest
 
 import edgedec
 from edgedec import Engine, EngineOptions, GenerationConfig
-from edgedec.export.checkpoint import open_checkpoint
+from edgedec.export.checkpoints.checkpoint import open_checkpoint
 from edgedec.export.config import DraftModelConfig, ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.kernels import cuda_driver

@@ -14,7 +14,7 @@ import pytest
 
 import edgedec
 from edgedec import Engine, EngineOptions, GenerationConfig
-from edgedec.export.checkpoint import open_checkpoint
+from edgedec.export.checkpoints.checkpoint import open_checkpoint
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.models.graph import ROUNDING_GAP, KVFormat

@@ -13,14 +13,14 @@ import pytest
 
 import edgedec
 from edgedec import EngineOptions
-from edgedec.export import head_tokens
-from edgedec.export.checkpoint import open_checkpoint
+from edgedec.export.checkpoints.checkpoint import open_checkpoint
 from edgedec.export.config import DRAFT_HEAD_SIZE, DraftModelConfig, ExportConfig
-from edgedec.export.head_tokens import choose_head_ids, count_tokens
+from edgedec.export.heads import head_tokens
+from edgedec.export.heads.head_tokens import choose_head_ids, count_tokens
+from edgedec.export.phases.trimmed_head import TrimmedHead
 from edgedec.export.pipeline import export
-from edgedec.export.quantize import Quantized
+from edgedec.export.quantising.quantize import Quantized
 from edgedec.export.report import ExportReport
-from edgedec.export.trimmed_head import TrimmedHead
 from edgedec.models.bundle_files import damaged_files
 from edgedec.models.errors import BundleError, CheckpointError, ConfigError
 from edgedec.models.head_ids import read_head_ids, write_head_ids

@@ -16,7 +16,7 @@ import pytest
 
 import edgedec
 from edgedec import BundleError, ConfigError, EngineOptions, SessionError
-from edgedec.export.checkpoint import open_checkpoint
+from edgedec.export.checkpoints.checkpoint import open_checkpoint
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.models.config import ModelConfig

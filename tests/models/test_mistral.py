@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from family_parity import FamilyParity, gguf, transformers
 
-from edgedec.export.checkpoint import open_checkpoint
+from edgedec.export.checkpoints.checkpoint import open_checkpoint
 from edgedec.models.config import LayerConfig
 from edgedec.models.errors import UnsupportedModelError
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from family_parity import SIZES, TOKENS, FamilyParity, Logits, Tensors, Toy, transformers
 
-from edgedec.export.checkpoint import open_checkpoint
+from edgedec.export.checkpoints.checkpoint import open_checkpoint
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.export.to_onnx.runners import PortableRunner

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.export.checkpoint import open_checkpoint
+from edgedec.export.checkpoints.checkpoint import open_checkpoint
 from edgedec.models import families
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.quant import FORMATS

@@ -15,11 +15,11 @@ import pytest
 
 from edgedec import EngineOptions, load
 from edgedec.export import kv_panels
-from edgedec.export.checkpoint import open_checkpoint
+from edgedec.export.checkpoints.checkpoint import open_checkpoint
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.export.to_onnx.runners import FusedRunner, PortableRunner
-from edgedec.export.verify import compare_logits
+from edgedec.export.verifying.verify import compare_logits
 from edgedec.kernels import has_library
 from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.graph import KVFormat

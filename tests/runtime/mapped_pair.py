@@ -9,8 +9,6 @@ import numpy as np
 import onnx
 from graph_models import open_graph_model
 
-from edgedec.apps.training.model_kv import ModelFitted, Reader, fit_model
-from edgedec.export.kv_maps import write_kv_maps
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.weights_file import write_weights
@@ -18,6 +16,8 @@ from edgedec.models.families import weight_shapes
 from edgedec.runtime.backends._kv_maps import FusedKVMaps
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.training.kv_maps.kv_maps import write_kv_maps
+from edgedec.training.kv_maps.model_kv import ModelFitted, Reader, fit_model
 
 CONTEXT, VOCAB = 320, 83
 PROMPT = [int(t) for t in np.random.default_rng(11).integers(0, VOCAB, 200)]

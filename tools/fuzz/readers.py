@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from edgedec.export.gguf import GgufCheckpoint
-from edgedec.export.safetensors_dir import HuggingFaceCheckpoint
+from edgedec.export.checkpoints.gguf import GgufCheckpoint
+from edgedec.export.checkpoints.safetensors_dir import HuggingFaceCheckpoint
 from edgedec.models.errors import EdgedecError
 from edgedec.models.families import matrices
 from edgedec.models.manifest import read_manifest

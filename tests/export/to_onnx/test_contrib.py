@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from edgedec.export.checkpoint import open_checkpoint
+from edgedec.export.checkpoints.checkpoint import open_checkpoint
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.export.to_onnx import contrib

@@ -8,14 +8,14 @@ import numpy as np
 import onnx
 import pytest
 
-from edgedec.export.quantize import Quantized
+from edgedec.export.quantising.quantize import Quantized
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.graph import attributes, op_counts
 from edgedec.export.to_onnx.linear_node import LinearNode
 from edgedec.export.to_onnx.passes import pipeline
 from edgedec.export.to_onnx.runners import FusedRunner, PortableRunner
-from edgedec.export.verify import compare_logits
+from edgedec.export.verifying.verify import compare_logits
 from edgedec.kernels import has_library
 from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.families import weight_shapes

@@ -27,7 +27,7 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Any]:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("optimum.exporters.onnx")
-    from edgedec.export.optimum_fallback import export_with_optimum
+    from edgedec.export.phases.optimum_fallback import export_with_optimum
 
     torch.manual_seed(1)
     config = transformers.GPT2Config(

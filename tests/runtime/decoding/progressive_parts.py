@@ -10,8 +10,6 @@ import numpy as np
 import onnx
 from graph_models import open_graph_model
 
-from edgedec.apps.training.kv import Fitted, fit
-from edgedec.export.kv_maps import write_kv_maps
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.weights_file import write_weights
@@ -27,6 +25,8 @@ from edgedec.runtime.sessions.prefill import Progress
 from edgedec.runtime.sessions.scheduler import Scheduler
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.text.text_stream import TextStream
+from edgedec.training.kv_maps.fit_maps import Fitted, fit
+from edgedec.training.kv_maps.kv_maps import write_kv_maps
 
 from ..conftest import OnePool
 from ..draft_toys import Numerals

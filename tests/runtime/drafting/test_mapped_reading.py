@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from edgedec import kernels
-from edgedec.apps.training.model_kv import fit_model, nearest_layers
 from edgedec.models.errors import ConfigError, SessionError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding.plain import Plain
@@ -35,6 +34,7 @@ from edgedec.runtime.sessions.pool import SequencePool
 from edgedec.runtime.sessions.prefill import ExactPrefiller, PrefillRequest
 from edgedec.runtime.sessions.token_tree import TokenTree
 from edgedec.runtime.text.token_map import TokenMap
+from edgedec.training.kv_maps.model_kv import fit_model, nearest_layers
 
 from ..draft_toys import SAMPLINGS
 from ..mapped_pair import CONTEXT, PROMPT, VOCAB, Pair, read

@@ -1,1 +1,0 @@
-"""What is trained beside a bundle's models."""

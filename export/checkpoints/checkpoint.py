@@ -1,0 +1,165 @@
+"""Checkpoint: a model as it was published, and `open_checkpoint`, which finds its reader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from edgedec.models.config import ModelConfig
+from edgedec.models.errors import CheckpointError
+from edgedec.models.quant import PlainTensor, QuantFormat
+from edgedec.models.weights import WeightSource
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """Ids with a meaning of their own.
+
+    bos_id: token that opens a text, None if the model has none.
+    eos_ids: tokens that end a text or a turn.
+    add_bos: whether a prompt without template begins with ``bos_id``.
+    """
+
+    bos_id: int | None
+    eos_ids: tuple[int, ...]
+    add_bos: bool
+
+
+SAMPLING_KEYS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+"""Recommendations that a bundle keeps, named as in ``generation_config.json``, besides the flag
+``do_sample``."""
+
+
+class Published(Protocol):
+    """What a model's publisher states besides its weights."""
+
+    @property
+    def name(self) -> str:
+        """The model's name, from its file, folder or hub id."""
+
+    @property
+    def licence(self) -> str | None:
+        """The licence the publisher states."""
+
+    @property
+    def special(self) -> SpecialTokens:
+        """The tokens that begin and end texts."""
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """What the publisher recommends for sampling, by the names of `SAMPLING_KEYS`."""
+
+    def tokenizer_json(self) -> str:
+        """Returns the tokenizer in the format of the ``tokenizers`` library."""
+
+    def chat_template(self) -> str | None:
+        """Returns the Jinja template of conversations."""
+
+
+class Checkpoint(Published, WeightSource, Protocol):
+    """Weights with everything else a bundle needs from a published model."""
+
+    def stand_in(self, name: str) -> QuantFormat | None:
+        """Returns the format that ``keep`` converts the matrix ``name`` to.
+
+        None where `format` is that of the file, to the last bit. Otherwise `rows` returns floats.
+        """
+
+
+class EditedCheckpoint:
+    """A checkpoint that others edit by overriding; by itself it is the one it wraps."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+
+    @property
+    def config(self) -> ModelConfig:
+        """The hyper-parameters."""
+        return self._checkpoint.config
+
+    @property
+    def name(self) -> str:
+        """The name of the checkpoint."""
+        return self._checkpoint.name
+
+    @property
+    def licence(self) -> str | None:
+        """The licence of the checkpoint."""
+        return self._checkpoint.licence
+
+    @property
+    def special(self) -> SpecialTokens:
+        """The special tokens of the checkpoint."""
+        return self._checkpoint.special
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """The sampling that the checkpoint's publisher recommends."""
+        return self._checkpoint.sampling
+
+    def tokenizer_json(self) -> str:
+        """Returns the checkpoint's tokenizer."""
+        return self._checkpoint.tokenizer_json()
+
+    def chat_template(self) -> str | None:
+        """Returns the checkpoint's chat template."""
+        return self._checkpoint.chat_template()
+
+    def format(self, name: str) -> QuantFormat:
+        """Returns the storage format of the matrix ``name``."""
+        return self._checkpoint.format(name)
+
+    def stand_in(self, name: str) -> QuantFormat | None:
+        """Returns the format that stands in for that of the matrix ``name``."""
+        return self._checkpoint.stand_in(name)
+
+    def rows(self, name: str, start: int, stop: int) -> PlainTensor:
+        """Returns rows [start, stop) of the matrix ``name``."""
+        return self._checkpoint.rows(name, start, stop)
+
+    def vector(self, name: str) -> npt.NDArray[np.float32]:
+        """Returns the norm weight or bias ``name``."""
+        return self._checkpoint.vector(name)
+
+    def release(self) -> None:
+        """Drops mapped pages of what was read."""
+        self._checkpoint.release()
+
+
+def open_checkpoint(source: str) -> Checkpoint:
+    """Returns the checkpoint that ``source`` names.
+
+    Args:
+        source: a GGUF file, a Hugging Face directory, a catalogue name, or a hub id ``org/name``,
+            with ``:FILE`` for one of its GGUF files.
+
+    Raises:
+        CheckpointError: there is no such model, or its files are broken.
+        UnsupportedModelError: the files are healthy, but there is no recipe for them.
+    """
+    # Readers import this module for its types, so they are imported here.
+    from edgedec.export.checkpoints.catalogue import CATALOGUE, find_installed
+    from edgedec.export.checkpoints.gguf import GgufCheckpoint
+    from edgedec.export.checkpoints.hub import HubName, fetch
+    from edgedec.export.checkpoints.safetensors_dir import HuggingFaceCheckpoint
+
+    path = Path(source)
+    if source and path.is_dir():
+        return HuggingFaceCheckpoint(path)
+    if path.is_file():
+        return GgufCheckpoint(path)
+    if source.lower() in CATALOGUE:
+        return GgufCheckpoint(find_installed(source.lower()))
+    if (name := HubName.parse(source)) is not None:
+        fetched = fetch(name).source
+        if name.file:
+            return GgufCheckpoint(fetched)
+        return HuggingFaceCheckpoint(fetched, name=name.hub_id.split("/")[1])
+    raise CheckpointError(
+        f"no model {source!r}: expected a .gguf file, a Hugging Face directory, a hub id such as "
+        f"org/name, or one of: {', '.join(sorted(CATALOGUE))}"
+    )

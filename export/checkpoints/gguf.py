@@ -1,0 +1,150 @@
+"""GGUF files as checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgedec.export.checkpoints.checkpoint import SpecialTokens
+from edgedec.export.checkpoints.gguf_codes import TensorType
+from edgedec.export.checkpoints.gguf_header import GgufHeader
+from edgedec.export.checkpoints.gguf_parts import model_name, read_headers
+from edgedec.export.checkpoints.tokenizer import build_tokenizer, read_special
+from edgedec.models.errors import CheckpointError, ConfigError, UnsupportedModelError
+from edgedec.models.families import ROPE_FACTOR_NAMES, GgufFacts, find_family
+from edgedec.models.fields import Fields
+from edgedec.models.quant import PlainTensor, QuantFormat
+from edgedec.models.weights import check_layers, check_weights
+
+MAX_ROPE_FACTORS = 1 << 16
+
+_SAMPLING = {
+    "temperature": "temp",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "penalty_repeat",
+}
+"""Our names -> those of ``general.sampling.*``.
+
+Source: ggml-org/llama.cpp ``gguf-py/gguf/constants.py`` (MIT).
+"""
+
+
+class GgufCheckpoint:
+    """A GGUF file, mapped. Nothing but its header is read until rows are asked for."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens and checks the file.
+
+        Raises:
+            CheckpointError: the file is broken or incomplete.
+            UnsupportedModelError: its family, a tensor type or the like has no reader.
+        """
+        self.name = model_name(path)
+        header = read_headers(path)
+        self._metadata, self._tensors = header.metadata, header.tensors
+        self._fields = Fields(self._metadata, path.name, CheckpointError)
+        _refuse_adapters(self._fields)
+        family = find_family(self._fields.text("general.architecture"))
+        shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
+        try:
+            facts = GgufFacts(self._fields, shapes, self._rope_factors(header))
+            self.config = family.read_gguf(facts)
+            check_layers(self.config, len(shapes))
+            weights = family.weights(self.config).items()
+            self._map = {ours: (weight.shape, weight.gguf) for ours, weight in weights}
+            check_weights(self.config.family, self._map, shapes, frozenset(ROPE_FACTOR_NAMES))
+        except (ConfigError, CheckpointError) as error:
+            raise CheckpointError(_prefixed(path, error)) from None
+        except UnsupportedModelError as error:
+            raise UnsupportedModelError(_prefixed(path, error)) from None
+
+    @property
+    def licence(self) -> str | None:
+        """The licence the metadata states."""
+        return self._fields.text("general.license", "") or None
+
+    @property
+    def special(self) -> SpecialTokens:
+        """The tokens that begin and end texts."""
+        return read_special(self._fields, self.config.vocab_size)
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """The sampling that ``general.sampling.*`` recommends; most files state none."""
+        stated = {
+            key: self._fields.optional(f"general.sampling.{theirs}", self._fields.number)
+            for key, theirs in _SAMPLING.items()
+        }
+        kept: dict[str, Any] = {key: value for key, value in stated.items() if value is not None}
+        if "top_k" in kept:
+            kept["top_k"] = self._fields.integer("general.sampling.top_k")
+        return {"do_sample": kept.get("temperature", 0) > 0, **kept} if kept else {}
+
+    def tokenizer_json(self) -> str:
+        """Returns the tokenizer in the format of the ``tokenizers`` library."""
+        return build_tokenizer(self._fields, self.config.vocab_size)
+
+    def chat_template(self) -> str | None:
+        """Returns the Jinja template of conversations."""
+        return self._fields.text("tokenizer.chat_template", "") or None
+
+    def format(self, name: str) -> QuantFormat:
+        """Returns the storage format of the matrix ``name``."""
+        return self._type(name).format
+
+    def stand_in(self, name: str) -> QuantFormat | None:
+        """Returns the format that stands in for one that only floats hold exactly."""
+        return self._type(name).stand_in
+
+    def rows(self, name: str, start: int, stop: int) -> PlainTensor:
+        """Returns rows [start, stop) of the matrix ``name``, rotary halves apart."""
+        (n_rows, *_), source = self._map[name]
+        tensor = self._tensors[source.name]
+        try:
+            return tensor.type.plain(source.take(tensor.rows(), n_rows, start, stop))
+        except CheckpointError as error:
+            raise CheckpointError(f"{self.name}: tensor {tensor.name}: {error}") from None
+
+    def vector(self, name: str) -> npt.NDArray[np.float32]:
+        """Returns the norm weight or bias ``name``."""
+        (n_rows, *_), source = self._map[name]
+        tensor = self._tensors[source.name]
+        values = tensor.type.plain(tensor.rows()).dequantize().reshape(tensor.shape)
+        return np.array(source.take(values, n_rows), np.float32) + np.float32(source.offset)
+
+    def release(self) -> None:
+        """Drops mapped pages of what was read."""
+        for file in {id(t.file): t.file for t in self._tensors.values()}.values():
+            file.release()
+
+    def _type(self, name: str) -> TensorType:
+        return self._tensors[self._map[name][1].name].type
+
+    def _rope_factors(self, header: GgufHeader) -> dict[str, tuple[float, ...]]:
+        found = {}
+        for name in ROPE_FACTOR_NAMES:
+            if (tensor := header.tensors.get(name)) is None:
+                continue
+            if len(tensor.shape) != 1 or tensor.shape[0] > MAX_ROPE_FACTORS:
+                raise CheckpointError(f"{name} has shape {list(tensor.shape)}, expected one row")
+            values = tensor.type.plain(tensor.rows()).dequantize()[0]
+            found[name] = tuple(values.tolist())
+        return found
+
+
+def _refuse_adapters(fields: Fields) -> None:
+    if fields.text("general.type", "model") != "model":
+        raise UnsupportedModelError(
+            f"{fields.origin}: general.type is {fields.text('general.type')[:40]!r}, "
+            f"expected 'model'"
+        )
+
+
+def _prefixed(path: Path, error: Exception) -> str:
+    text = str(error)
+    return text if text.startswith(path.name) else f"{path.name}: {text}"

@@ -1,0 +1,276 @@
+"""Hugging Face directories as checkpoints: config.json, safetensors, tokenizer.json."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+
+from edgedec.export.checkpoints.checkpoint import SAMPLING_KEYS, SpecialTokens
+from edgedec.export.checkpoints.safetensors_file import StoredTensor, read_tensors
+from edgedec.export.checkpoints.stored_matrices import gather, unused_biases
+from edgedec.export.checkpoints.tokenizer_model import build_from_model
+from edgedec.models.errors import CheckpointError, ConfigError, EdgedecError, UnsupportedModelError
+from edgedec.models.families import find_family
+from edgedec.models.fields import Fields
+from edgedec.models.quant import PlainTensor, QuantFormat
+from edgedec.models.weights import check_layers, check_weights
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+def read_model_type(folder: Path) -> str:
+    """Returns the family a Hugging Face directory states, reading only its config.json."""
+    return _read_fields(folder, "config.json").text("model_type")
+
+
+class HuggingFaceTexts:
+    """What a Hugging Face directory states besides its weights; any family will do."""
+
+    def __init__(self, folder: Path, name: str | None = None) -> None:
+        """Reads config.json.
+
+        Raises:
+            CheckpointError: it is missing or broken.
+        """
+        self.name = name or folder.resolve().name
+        self._folder = folder
+        self._fields = _read_fields(folder, "config.json")
+
+    @property
+    def licence(self) -> str | None:
+        """The licence in the model card's front matter."""
+        card = self._folder / "README.md"
+        if not card.is_file():
+            return None
+        head = card.read_text(encoding="utf-8", errors="replace")[:4096]
+        found = re.search(r"^license:\s*([\w.+-]+)\s*$", head, re.MULTILINE)
+        return found.group(1) if found else None
+
+    @property
+    def special(self) -> SpecialTokens:
+        """The tokens that begin and end texts."""
+        tokenizer = Tokenizer.from_str(self._tokenizer_json)
+        stated = _read_fields(self._folder, "tokenizer_config.json", is_optional=True)
+        generation = _read_fields(self._folder, "generation_config.json", is_optional=True)
+
+        def stated_ids(kind: str) -> tuple[int, ...]:
+            for fields in (generation, self._fields):
+                if ids := _ids(fields, f"{kind}_token_id", self._fields.integer("vocab_size")):
+                    return ids
+            return ()
+
+        def named_ids(kind: str) -> tuple[int, ...]:
+            text = _token_text(stated.get(f"{kind}_token"))
+            found = tokenizer.token_to_id(text) if text else None
+            return () if found is None else (found,)
+
+        bos_id = next(iter(stated_ids("bos") + named_ids("bos")), None)
+        # Fine-tuned models often name the end of a turn in one of the files only.
+        eos_ids = tuple(dict.fromkeys(stated_ids("eos") + named_ids("eos")))
+        opening = tokenizer.encode("a").ids[:1]
+        return SpecialTokens(bos_id, eos_ids, bos_id is not None and opening == [bos_id])
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """The sampling that ``generation_config.json`` recommends."""
+        stated = _read_fields(self._folder, "generation_config.json", is_optional=True)
+        if stated.get("do_sample") is None and not any(map(stated.get, SAMPLING_KEYS)):
+            return {}
+        kept = {key: stated.optional(key, stated.number) for key in SAMPLING_KEYS}
+        numbers = {key: value for key, value in kept.items() if value is not None}
+        if "top_k" in numbers:
+            numbers["top_k"] = stated.integer("top_k")
+        return {"do_sample": stated.flag("do_sample", False), **numbers}
+
+    def tokenizer_json(self) -> str:
+        """Returns the directory's own tokenizer.json, or what its tokenizer.model comes to."""
+        return self._tokenizer_json
+
+    @cached_property
+    def _tokenizer_json(self) -> str:
+        whole, model = self._folder / "tokenizer.json", self._folder / "tokenizer.model"
+        if whole.is_file():
+            return _checked_tokenizer(whole)
+        if model.is_file():
+            stated = _read_fields(self._folder, "tokenizer_config.json", is_optional=True)
+            return build_from_model(model, stated, self._fields.integer("vocab_size"))
+        raise CheckpointError(
+            f"{self._folder}: has neither tokenizer.json nor tokenizer.model; write one with "
+            f"transformers: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        )
+
+    def chat_template(self) -> str | None:
+        """Returns the Jinja template of conversations, from wherever the directory keeps it."""
+        single = self._folder / "chat_template.jinja"
+        if single.is_file():
+            return _read_text(single)
+        for name in ("chat_template.json", "tokenizer_config.json"):
+            template = _read_fields(self._folder, name, is_optional=True).get("chat_template")
+            if isinstance(template, list):
+                named = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
+                template = named.get("default")
+            if isinstance(template, str) and template:
+                return template
+        return None
+
+
+class HuggingFaceCheckpoint(HuggingFaceTexts):
+    """A Hugging Face directory of a family we have a recipe for, its safetensors mapped."""
+
+    def __init__(self, folder: Path, name: str | None = None) -> None:
+        """Opens and checks the directory.
+
+        Raises:
+            CheckpointError: a file is missing or broken.
+            UnsupportedModelError: its family or a tensor type has no reader.
+        """
+        super().__init__(folder, name)
+        family = find_family(self._fields.text("model_type"))
+        stored_tensors = _read_all_tensors(folder)
+        self._files = {id(tensor.file): tensor.file for tensor in stored_tensors.values()}
+        try:
+            self._tensors = gather(stored_tensors, self._fields)
+            shapes = {stored: tensor.shape for stored, tensor in self._tensors.items()}
+            ignorable = {stored for stored in shapes if stored.endswith("rotary_emb.inv_freq")}
+            ignorable |= unused_biases(self._tensors)
+            fields = _with_tie(self._fields, "lm_head.weight" in shapes)
+            self.config = family.read_hf(fields)
+            check_layers(self.config, len(shapes))
+            weights = family.weights(self.config).items()
+            self._map = {ours: (weight.shape, weight.hf) for ours, weight in weights}
+            if self.config.is_head_tied:
+                ignorable.add("lm_head.weight")
+            check_weights(self.config.family, self._map, shapes, frozenset(ignorable))
+            self._check_experts()
+        except ConfigError as error:
+            raise CheckpointError(f"{self.name}: {error}") from None
+        except EdgedecError as error:
+            raise type(error)(f"{self.name}: {error}") from None
+
+    def format(self, name: str) -> QuantFormat:
+        """Returns the storage format of the matrix ``name``."""
+        return self._tensors[self._map[name][1].names[0]].format
+
+    def _check_experts(self) -> None:
+        for name, (_, source) in self._map.items():
+            stored = [self._tensors[each] for each in source.names if each in self._tensors]
+            if source.n_experts and not all(isinstance(one, StoredTensor) for one in stored):
+                raise UnsupportedModelError(
+                    f"{name} is a mixture of experts, quantised already, expected "
+                    "floats: start from the float checkpoint"
+                )
+
+    def stand_in(self, name: str) -> QuantFormat | None:
+        """Returns the format that stands in for that of the matrix ``name``."""
+        tensor = self._tensors[self._map[name][1].names[0]]
+        return None if isinstance(tensor, StoredTensor) else tensor.stand_in
+
+    def rows(self, name: str, start: int, stop: int) -> PlainTensor:
+        """Returns rows [start, stop) of the matrix ``name``."""
+        (n_rows, *_), source = self._map[name]
+        tensors = [self._tensors[name] for name in source.names]
+        first = tensors[0]
+        if not isinstance(first, StoredTensor):
+            return first.plain(source.take(np.arange(first.shape[0]), n_rows, start, stop))
+        values = [tensor.values() for tensor in tensors if isinstance(tensor, StoredTensor)]
+        stored = values[0] if source.names == (source.name,) else values
+        return PlainTensor(first.format, source.take(stored, n_rows, start, stop))
+
+    def vector(self, name: str) -> npt.NDArray[np.float32]:
+        """Returns the norm weight or bias ``name``."""
+        (n_rows, *_), source = self._map[name]
+        tensor = self._tensors[source.name]
+        assert isinstance(tensor, StoredTensor)  # the others have two dimensions
+        values = source.take(tensor.values(), n_rows)
+        floats = np.array(PlainTensor(tensor.format, values).dequantize(), np.float32)
+        return floats + np.float32(source.offset)
+
+    def release(self) -> None:
+        """Drops mapped pages of what was read."""
+        for file in self._files.values():
+            file.release()
+
+
+def _with_tie(fields: Fields, has_head: bool) -> Fields:
+    """Returns ``fields`` where an unstated tie is read from the absence of a head."""
+    if fields.get("tie_word_embeddings") is not None:
+        return fields
+    stated = {**fields.values, "tie_word_embeddings": not has_head}
+    return Fields(stated, fields.origin, CheckpointError)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise CheckpointError(f"{path.name}: is not UTF-8 text; fetch it again") from None
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _read_fields(folder: Path, name: str, is_optional: bool = False) -> Fields:
+    path = folder / name
+    if not path.is_file():
+        if is_optional:
+            return Fields({}, name, CheckpointError)
+        raise CheckpointError(
+            f"{folder}: has no {name}; expected a Hugging Face directory (config.json, "
+            f"*.safetensors, tokenizer.json) or a .gguf file"
+        )
+    try:
+        values: Any = json.loads(_read_text(path))
+    except (ValueError, RecursionError):
+        raise CheckpointError(f"{path}: is not JSON; fetch it again") from None
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{path}: is not a table; fetch it again")
+    return Fields(values, name, CheckpointError)
+
+
+def _read_all_tensors(folder: Path) -> dict[str, StoredTensor]:
+    if (folder / INDEX).is_file():
+        names = _read_fields(folder, INDEX).table("weight_map", {}).values
+        files = sorted({file for file in names.values() if isinstance(file, str)})
+        if bad := next((file for file in files if Path(file).name != file), None):
+            raise CheckpointError(f"{INDEX}: file name {bad[:60]!r} leaves the directory")
+    elif (folder / SINGLE).is_file():
+        files = [SINGLE]
+    else:
+        raise CheckpointError(f"{folder}: has neither {SINGLE} nor {INDEX}; fetch it again")
+    tensors: dict[str, StoredTensor] = {}
+    for file in files:
+        if not (folder / file).is_file():
+            raise CheckpointError(f"{folder}: {INDEX} names {file}, which is missing; fetch it")
+        tensors.update(read_tensors(folder / file))
+    return tensors
+
+
+def _checked_tokenizer(path: Path) -> str:
+    text = _read_text(path)
+    try:
+        Tokenizer.from_str(text)
+    except Exception as error:  # the library raises bare Exception
+        reason = (str(error).splitlines() or [""])[0][:160]
+        raise CheckpointError(f"{path}: is no tokenizer: {reason}") from None
+    return text
+
+
+def _ids(fields: Fields, key: str, vocab_size: int) -> tuple[int, ...]:
+    value = fields.get(key)
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(type(i) is int and 0 <= i < vocab_size for i in ids):
+        raise CheckpointError(
+            f"{fields.origin}: {key} is {str(value)[:60]!r}, expected ids below {vocab_size}"
+        )
+    return tuple(ids)
+
+
+def _token_text(value: Any) -> str | None:
+    text = value.get("content") if isinstance(value, dict) else value
+    return text if isinstance(text, str) else None

@@ -1,0 +1,279 @@
+"""Matrices that safetensors directories hold quantised: FP8 with scales, GPTQ, AWQ.
+
+Each is several tensors of a file. Together they make one matrix, read by rows as any other.
+
+Sources: AutoGPTQ ``auto_gptq/nn_modules/qlinear/qlinear_cuda_old.py`` (MIT), AutoAWQ
+``awq/modules/linear/gemm.py`` (MIT), vLLM ``docs/features/quantization/fp8`` (layouts, Apache-2.0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgedec.export.checkpoints.safetensors_file import StoredTensor
+from edgedec.models.errors import CheckpointError, UnsupportedModelError
+from edgedec.models.fields import Fields
+from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat
+
+Floats = npt.NDArray[np.float32]
+Rows = npt.NDArray[np.intp]
+
+FP8_SCALES = ("weight_scale_inv", "weight_scale")
+"""Names of what FP8 values are multiplied with, whichever a checkpoint has."""
+_AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
+"""Nibble of an AWQ word that holds its column i."""
+_GROUP = 32
+
+
+@dataclass(frozen=True)
+class Fp8Matrix:
+    """FP8 values, and scales, each of a block of ``block`` rows and columns."""
+
+    values: StoredTensor
+    scale: StoredTensor
+    block: tuple[int, int]
+
+    format = FORMATS["f32"]
+    stand_in = FORMATS["q8_0"]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its dimensions [N, K]."""
+        return self.values.shape
+
+    def plain(self, rows: Rows) -> PlainTensor:
+        """Returns some rows as floats."""
+        table = _fp8_table(5 if self.values.type == "F8_E5M2" else 4)
+        height, width = self.block
+        floats = PlainTensor(self.scale.format, self.scale.values()).dequantize()
+        by_block = floats.reshape(-(-self.shape[0] // height), -1)
+        scale = np.repeat(by_block[rows // height], width, axis=1)[:, : self.shape[1]]
+        return PlainTensor(self.format, table[self.values.values()[rows]] * scale)
+
+
+def _fp8_table(exponent_bits: int) -> Floats:
+    """Returns the values of all bytes; E4M3 has no infinities, one NaN of each sign."""
+    codes = np.arange(256)
+    n_mantissa = 7 - exponent_bits
+    exponent = codes >> n_mantissa & (1 << exponent_bits) - 1
+    mantissa = (codes & (1 << n_mantissa) - 1) / (1 << n_mantissa)
+    bias = (1 << exponent_bits - 1) - 1
+    values = np.where(
+        exponent == 0, mantissa * 2.0 ** (1 - bias), (1 + mantissa) * 2.0 ** (exponent - bias)
+    )
+    last = exponent == (1 << exponent_bits) - 1
+    values = np.where(last & ((exponent_bits == 5) | (mantissa == 7 / 8)), np.nan, values)
+    return np.where(codes & 0x80, -values, values).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class PackedMatrix:
+    """4-bit codes in words of 32 bits, with a scale and a zero for each group of a row.
+
+    words: GPTQ packs eight rows of [K, N] into a word, AWQ eight columns. zero_offset: what the
+    packed zeros lack. groups: the group of each input, None where they follow each other.
+    """
+
+    words: StoredTensor
+    zeros: StoredTensor
+    scales: StoredTensor
+    groups: StoredTensor | None
+    is_awq: bool
+    zero_offset: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its dimensions [N, K]."""
+        first, second = self.words.shape
+        return (8 * second, first) if self.is_awq else (second, 8 * first)
+
+    @property
+    def format(self) -> QuantFormat:
+        """The smallest format that holds it to the last bit; floats if none does."""
+        if not self._is_regular:
+            return FORMATS["f32"]
+        return FORMATS["q4_0" if (self._zero == 8).all() else "q5_0"]
+
+    @property
+    def stand_in(self) -> QuantFormat | None:
+        """The format that stands in for floats."""
+        return None if self._is_regular else FORMATS["q8_0"]
+
+    def plain(self, rows: Rows) -> PlainTensor:
+        """Returns some rows."""
+        fmt, k = self.format, self.shape[1]
+        group = self._group_of
+        zero = self._zero[rows][:, group]
+        signed = self._codes(rows).astype(np.int16) - zero
+        scale = self.scales.values()[:, rows].T
+        if fmt.is_float:
+            floats = PlainTensor(self.scales.format, np.ascontiguousarray(scale)).dequantize()
+            return PlainTensor(fmt, signed.astype(np.float32) * floats[:, group])
+        codes = (signed + fmt.zero_point).astype(np.uint8)
+        return PlainTensor(fmt, codes, np.ascontiguousarray(scale[:, group[0:k:_GROUP]]))
+
+    @cached_property
+    def _group_of(self) -> npt.NDArray[np.intp]:
+        """The group of each input."""
+        if self.groups is not None:
+            return self.groups.values().astype(np.intp)
+        k, n_groups = self.shape[1], self.scales.shape[0]
+        return np.arange(k) // (k // n_groups)
+
+    @cached_property
+    def _is_regular(self) -> bool:
+        """Whether groups of 32 inputs share a scale, and scales are float16."""
+        group = self._group_of
+        if len(group) % _GROUP or self.scales.format.name != "f16":
+            return False
+        return bool((group.reshape(-1, _GROUP) == group[::_GROUP, None]).all())
+
+    @cached_property
+    def _zero(self) -> npt.NDArray[np.int16]:
+        """The zero of each group [N, groups]."""
+        nibbles = _nibbles(self.zeros.values(), self.is_awq)
+        return (nibbles.astype(np.int16) + self.zero_offset).T
+
+    def _codes(self, rows: Rows) -> npt.NDArray[np.uint8]:
+        """Returns the codes of some rows [n, K]."""
+        if not self.is_awq:
+            words = np.ascontiguousarray(self.words.values()[:, rows]).view(np.uint32)
+            shifts = np.arange(0, 32, 4, dtype=np.uint32)[None, :, None]
+            codes = (words[:, None, :] >> shifts & 15).astype(np.uint8)
+            return codes.reshape(-1, len(rows)).T
+        words = np.ascontiguousarray(self.words.values()[:, rows // 8]).view(np.uint32)
+        shifts = 4 * np.array(_AWQ_ORDER, np.uint32)[rows % 8]
+        return (words >> shifts & 15).astype(np.uint8).T
+
+
+def _nibbles(words: npt.NDArray[Any], is_awq: bool) -> npt.NDArray[np.uint8]:
+    """Returns the columns [M, 8 * W] of words [M, W]."""
+    order = _AWQ_ORDER if is_awq else range(8)
+    shifts = 4 * np.array(order, np.uint32)
+    packed = np.ascontiguousarray(words).view(np.uint32)[:, :, None]
+    return (packed >> shifts & 15).astype(np.uint8).reshape(len(words), -1)
+
+
+QuantisedMatrix = Fp8Matrix | PackedMatrix
+
+
+def gather(
+    tensors: Mapping[str, StoredTensor], config: Fields
+) -> dict[str, StoredTensor | QuantisedMatrix]:
+    """Returns tensors by name, with one matrix ``NAME.weight`` in place of those it consists of.
+
+    Args:
+        config: config.json, whose quantization_config says how matrices are packed.
+
+    Raises:
+        CheckpointError: parts of a matrix are missing or do not fit each other.
+        UnsupportedModelError: FP8 without scales, other bits than 4, or another layout.
+    """
+    found: dict[str, StoredTensor | QuantisedMatrix] = dict(tensors)
+    for name, tensor in tensors.items():
+        stem, _, part = name.rpartition(".")
+        if name not in found:  # a part of a matrix by now
+            continue
+        if tensor.type.startswith("F8_"):
+            found |= _fp8(found, stem, name, config)
+        elif part == "qweight":
+            found |= _packed(found, stem, config)
+    left = next((n for n, t in found.items() if isinstance(t, StoredTensor) and t.is_raw), None)
+    if left is not None:
+        raise UnsupportedModelError(f"tensor {left} holds whole numbers, expected floats")
+    return found
+
+
+def unused_biases(found: Mapping[str, StoredTensor | QuantisedMatrix]) -> set[str]:
+    """Returns the biases of packed matrices that are zero, which some packers add to all."""
+    return {
+        f"{name.removesuffix('weight')}bias"
+        for name, matrix in found.items()
+        if isinstance(matrix, PackedMatrix)
+        and isinstance(bias := found.get(f"{name.removesuffix('weight')}bias"), StoredTensor)
+        and not bias.values().any()
+    }
+
+
+def _fp8(found: dict[str, Any], stem: str, name: str, config: Fields) -> dict[str, QuantisedMatrix]:
+    scales = [f"{stem}.{part}" for part in FP8_SCALES if f"{stem}.{part}" in found]
+    values = found[name]
+    if len(values.shape) != 2 or not name.endswith(".weight") or not scales:
+        raise UnsupportedModelError(
+            f"tensor {name} has type {values.type} and no scales beside it, expected "
+            f"{stem}.{' or '.join(FP8_SCALES)}: take the checkpoint in another type"
+        )
+    scale = found.pop(scales[0])
+    if scale.is_raw:
+        raise CheckpointError(f"{scales[0]} has type {scale.type}, expected floats")
+    found.pop(f"{stem}.input_scale", None)  # of activations, which are quantised as they come
+    sizes = [128, 128]
+    if config.get("quantization_config"):
+        stated = config.table("quantization_config").get("weight_block_size")
+        sizes = stated if isinstance(stated, list) and len(stated) == 2 else sizes
+    n_scales = (*scale.shape, 1, 1)[:2] if scale.shape else (1, 1)
+    blocks = [
+        size if count == 1 else 1 if count == size else block
+        for size, count, block in zip(values.shape, n_scales, sizes, strict=True)
+    ]
+    fits = len(scale.shape) <= 2 and all(
+        type(block) is int and block > 0 and -(-size // block) == count
+        for size, count, block in zip(values.shape, n_scales, blocks, strict=True)
+    )
+    if not fits:
+        raise CheckpointError(
+            f"{scales[0]} has shape {list(scale.shape)}, expected a scale, one for each row, or "
+            f"for each block of {sizes} of {list(values.shape)}"
+        )
+    return {name: Fp8Matrix(values, scale, (blocks[0], blocks[1]))}
+
+
+def _packed(found: dict[str, Any], stem: str, config: Fields) -> dict[str, QuantisedMatrix]:
+    stated = config.table("quantization_config")
+    stated.refuse("bits", 4)
+    method = stated.text("quant_method")
+    if method not in ("gptq", "awq"):
+        stated.fail("quant_method", method, "'gptq' or 'awq'")
+    if method == "awq":
+        stated.refuse("version", "gemm", "GEMM")
+    is_awq = method == "awq"
+    names = [f"{stem}.{part}" for part in ("qweight", "qzeros", "scales")]
+    if missing := [name for name in names if name not in found]:
+        raise CheckpointError(
+            f"missing tensor {missing[0]}; the file is incomplete, fetch it again"
+        )
+    words, zeros, scales = (found.pop(name) for name in names)
+    groups = found.pop(f"{stem}.g_idx", None)
+    lacks_one = not is_awq and stated.text("checkpoint_format", "gptq") == "gptq"
+    matrix = PackedMatrix(words, zeros, scales, groups, is_awq, int(lacks_one))
+    _check(stem, matrix)
+    return {f"{stem}.weight": matrix}
+
+
+def _check(stem: str, matrix: PackedMatrix) -> None:
+    """Raises a CheckpointError unless the parts of a matrix fit each other."""
+    parts = (matrix.words, matrix.zeros, matrix.scales)
+    if any(len(part.shape) != 2 for part in parts) or 0 in matrix.shape:
+        raise CheckpointError(f"{stem}: qweight, qzeros and scales are no matrices; fetch it again")
+    n, k = matrix.shape
+    n_groups = matrix.scales.shape[0]
+    fits = n_groups > 0 and n % 8 == 0
+    fits &= matrix.scales.shape == (n_groups, n) and matrix.zeros.shape == (n_groups, n // 8)
+    if matrix.words.type != "I32" or matrix.zeros.type != "I32" or matrix.scales.is_raw:
+        raise CheckpointError(f"{stem}: expected qweight and qzeros of I32, scales of floats")
+    if not fits or (matrix.groups is None and k % n_groups):
+        raise CheckpointError(
+            f"{stem}: scales of shape {list(matrix.scales.shape)} and qzeros of "
+            f"{list(matrix.zeros.shape)} do not fit a matrix of {[n, k]}; fetch it again"
+        )
+    if matrix.groups is not None:
+        values = matrix.groups.values()
+        is_index = matrix.groups.type == "I32" and matrix.groups.shape == (k,)
+        if not is_index or values.min() < 0 or values.max() >= n_groups:
+            raise CheckpointError(f"{stem}: g_idx names groups that are not there; fetch it again")

@@ -1,0 +1,282 @@
+"""Tokenizers of GGUF metadata in the format of the ``tokenizers`` library.
+
+The document is written directly: saving through the library prints to standard output when ids
+have gaps. It is read back with the library before anyone relies on it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from edgedec.export.checkpoints.checkpoint import SpecialTokens
+from edgedec.export.checkpoints.sentencepiece_tokenizer import added_token, sentencepiece_document
+from edgedec.export.checkpoints.sentencepiece_vocabulary import (
+    CONTROL,
+    NORMAL,
+    UNUSED,
+    USER_DEFINED,
+    vocabulary_of_gguf,
+)
+from edgedec.models.errors import CheckpointError, UnsupportedModelError
+from edgedec.models.fields import Fields
+
+TURN_ENDS = (
+    "<|im_end|>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|end|>",
+    "<end_of_turn>",
+)  # fmt: skip
+"""Control tokens that end a text or a turn wherever they exist.
+
+Source: ggml-org/llama.cpp ``src/llama-vocab.cpp`` (end-of-generation tokens by text, MIT).
+"""
+
+_QWEN2_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_LLAMA3_SPLIT = _QWEN2_SPLIT.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    """How a family cuts text before merging.
+
+    split: pattern whose matches are the pieces; empty for GPT-2's own.
+    splits_digits: every digit is a piece.
+    composes: text is put into Unicode form NFC first.
+    takes_whole_pieces: a piece that is a token is taken without merging.
+    adds_bos: what holds where ``tokenizer.ggml.add_bos_token`` is absent.
+
+    Sources: tokenizer.json of openai-community/gpt2, HuggingFaceTB/SmolLM2-135M-Instruct,
+    Qwen/Qwen2.5-Coder-0.5B-Instruct and meta-llama/Meta-Llama-3-8B.
+    """
+
+    split: str = ""
+    splits_digits: bool = False
+    composes: bool = False
+    takes_whole_pieces: bool = False
+    adds_bos: bool = False
+
+
+_GPT2 = _Recipe()
+_LLAMA3 = _Recipe(_LLAMA3_SPLIT, takes_whole_pieces=True, adds_bos=True)
+RECIPES: dict[str, _Recipe] = {
+    "default": _GPT2,
+    "gpt-2": _GPT2,
+    "gpt2": _GPT2,
+    "llama-bpe": _LLAMA3,
+    "llama-v3": _LLAMA3,
+    "llama3": _LLAMA3,
+    "qwen2": _Recipe(_QWEN2_SPLIT, composes=True),
+    "smollm": _Recipe(splits_digits=True),
+}
+"""Known values of ``tokenizer.ggml.pre``."""
+
+SENTENCEPIECE = {"llama": False, "t5": True}
+"""Values of ``tokenizer.ggml.model`` that mean SentencePiece -> whether as a unigram model."""
+
+
+def build_tokenizer(fields: Fields, vocab_size: int) -> str:
+    """Returns the text of a ``tokenizer.json``.
+
+    Args:
+        fields: GGUF metadata.
+        vocab_size: rows of the embedding, the upper bound of token ids.
+
+    Raises:
+        CheckpointError: the vocabulary contradicts itself.
+        UnsupportedModelError: no such tokenizer model or pre-tokenizer is known.
+    """
+    tokens, kinds = _read_tokens(fields, vocab_size)
+    model = fields.text("tokenizer.ggml.model")
+    if model in SENTENCEPIECE:
+        vocabulary = vocabulary_of_gguf(fields, tokens, kinds, is_unigram=SENTENCEPIECE[model])
+        return checked_text(sentencepiece_document(vocabulary), fields.origin)
+    recipe = _find_recipe(fields)
+    merges = [_read_merge(fields, merge) for merge in _texts(fields, "tokenizer.ggml.merges")]
+    document = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": _added_tokens(tokens, kinds),
+        "normalizer": {"type": "NFC"} if recipe.composes else None,
+        "pre_tokenizer": _pre_tokenizer(recipe),
+        "post_processor": None,
+        "decoder": _byte_level(uses_gpt2_split=True),
+        "model": _bpe(_vocabulary(fields, tokens, kinds), merges, recipe),
+    }
+    return checked_text(document, fields.origin)
+
+
+def checked_text(document: Mapping[str, Any], origin: str) -> str:
+    """Returns the text of a ``tokenizer.json``.
+
+    Raises:
+        CheckpointError: the library makes no tokenizer of it.
+    """
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    try:
+        Tokenizer.from_str(text)
+    except BaseException as error:  # the library raises bare Exception, and panics
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
+        raise CheckpointError(
+            f"{origin}: the vocabulary makes no tokenizer: {_first_line(error)}"
+        ) from None
+    return text
+
+
+def read_special(fields: Fields, vocab_size: int) -> SpecialTokens:
+    """Returns the tokens that begin and end texts, from GGUF metadata."""
+    adds_bos = _adds_bos(fields)
+    tokens, kinds = _read_tokens(fields, vocab_size)
+
+    def token_id(key: str) -> int | None:
+        value = fields.integer(f"tokenizer.ggml.{key}_token_id", -1)
+        if value >= len(tokens):
+            raise CheckpointError(
+                f"{fields.origin}: {key}_token_id is {value}, the vocabulary has {len(tokens)}"
+            )
+        return value if value >= 0 else None
+
+    stated = [token_id("eos"), token_id("eot"), token_id("eom")]
+    by_text = [
+        i
+        for i, (token, kind) in enumerate(zip(tokens, kinds, strict=True))
+        if kind == CONTROL and token in TURN_ENDS
+    ]
+    eos_ids = tuple(dict.fromkeys(i for i in stated + by_text if i is not None))
+    bos_id = token_id("bos")
+    add_bos = fields.flag("tokenizer.ggml.add_bos_token", adds_bos)
+    return SpecialTokens(bos_id, eos_ids, add_bos and bos_id is not None)
+
+
+def _adds_bos(fields: Fields) -> bool:
+    """Whether texts begin with a token of their own where the file does not say."""
+    model = fields.text("tokenizer.ggml.model")
+    # Of the two SentencePiece models only the BPE one does.
+    return not SENTENCEPIECE[model] if model in SENTENCEPIECE else _find_recipe(fields).adds_bos
+
+
+def _find_recipe(fields: Fields) -> _Recipe:
+    model = fields.text("tokenizer.ggml.model")
+    if model != "gpt2":
+        raise UnsupportedModelError(
+            f"{fields.origin}: tokenizer model {model[:40]!r} is not supported; known: gpt2 "
+            f"(byte-level BPE), llama and t5 (SentencePiece). Export from the Hugging Face "
+            f"directory instead"
+        )
+    pre = fields.text("tokenizer.ggml.pre", "default")
+    if pre not in RECIPES:
+        raise UnsupportedModelError(
+            f"{fields.origin}: pre-tokenizer {pre[:40]!r} is not supported; known: "
+            f"{', '.join(RECIPES)}. Export from the Hugging Face directory instead"
+        )
+    return RECIPES[pre]
+
+
+def _texts(fields: Fields, key: str) -> list[str]:
+    value = fields.get(key)
+    if not isinstance(value, list) or not value:
+        raise CheckpointError(f"{fields.origin}: {key} is missing, expected a list of strings")
+    return value
+
+
+def _read_tokens(fields: Fields, vocab_size: int) -> tuple[list[str], list[int]]:
+    tokens = _texts(fields, "tokenizer.ggml.tokens")
+    if len(tokens) > vocab_size:
+        raise CheckpointError(
+            f"{fields.origin}: {len(tokens)} tokens, but the embedding has {vocab_size} rows"
+        )
+    kinds = fields.get("tokenizer.ggml.token_type")
+    if kinds is None:
+        return tokens, [NORMAL] * len(tokens)
+    if not hasattr(kinds, "dtype") or kinds.dtype.kind not in "iu" or len(kinds) != len(tokens):
+        raise CheckpointError(
+            f"{fields.origin}: tokenizer.ggml.token_type does not hold one integer for each of "
+            f"{len(tokens)} tokens"
+        )
+    return tokens, kinds.tolist()
+
+
+def _read_merge(fields: Fields, merge: str) -> tuple[str, str]:
+    # A token may begin with a space in foreign vocabularies, but none is empty.
+    cut = merge.find(" ", 1)
+    if cut < 0 or cut == len(merge) - 1:
+        raise CheckpointError(f"{fields.origin}: merge {merge[:40]!r} is not a pair of tokens")
+    return merge[:cut], merge[cut + 1 :]
+
+
+def _vocabulary(fields: Fields, tokens: Sequence[str], kinds: Sequence[int]) -> dict[str, int]:
+    """Returns token -> id; unused entries only fill up the embedding and have no text."""
+    vocabulary: dict[str, int] = {}
+    for i, (token, kind) in enumerate(zip(tokens, kinds, strict=True)):
+        if kind == UNUSED or not token:
+            continue
+        if token in vocabulary:
+            raise CheckpointError(
+                f"{fields.origin}: tokens {vocabulary[token]} and {i} are both {token[:40]!r}"
+            )
+        vocabulary[token] = i
+    return vocabulary
+
+
+def _added_tokens(tokens: Sequence[str], kinds: Sequence[int]) -> list[dict[str, Any]]:
+    """Returns the tokens found in text before anything else; only control tokens are special."""
+    return [
+        added_token(i, token, kind == CONTROL)
+        for i, (token, kind) in enumerate(zip(tokens, kinds, strict=True))
+        if kind in (CONTROL, USER_DEFINED) and token
+    ]
+
+
+def _pre_tokenizer(recipe: _Recipe) -> dict[str, Any]:
+    steps: list[dict[str, Any]] = []
+    if recipe.splits_digits:
+        steps.append({"type": "Digits", "individual_digits": True})
+    if recipe.split:
+        pattern = {"Regex": recipe.split}
+        steps.append({"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False})
+    steps.append(_byte_level(uses_gpt2_split=not recipe.split))
+    return {"type": "Sequence", "pretokenizers": steps}
+
+
+def _byte_level(uses_gpt2_split: bool) -> dict[str, Any]:
+    return {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": uses_gpt2_split,
+    }
+
+
+def _bpe(
+    vocabulary: dict[str, int], merges: list[tuple[str, str]], recipe: _Recipe
+) -> dict[str, Any]:
+    return {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": recipe.takes_whole_pieces,
+        "vocab": vocabulary,
+        "merges": _joined(merges),
+    }
+
+
+def _joined(merges: list[tuple[str, str]]) -> list[str] | list[tuple[str, str]]:
+    """Returns each pair as one text, which loads sooner, unless a token holds the space between."""
+    if any(" " in token for pair in merges for token in pair):
+        return merges
+    return [" ".join(pair) for pair in merges]
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

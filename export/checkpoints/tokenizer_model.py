@@ -1,0 +1,98 @@
+"""Tokenizers of Hugging Face directories that have a `tokenizer.model` and no `tokenizer.json`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from edgedec.export.checkpoints.sentencepiece_tokenizer import sentencepiece_document
+from edgedec.export.checkpoints.sentencepiece_vocabulary import (
+    CONTROL,
+    UNUSED,
+    USER_DEFINED,
+    Vocabulary,
+    read_model_file,
+)
+from edgedec.export.checkpoints.tokenizer import checked_text
+from edgedec.models.errors import CheckpointError
+from edgedec.models.fields import Fields
+
+_FLAGS = ("single_word", "lstrip", "rstrip")
+
+
+def build_from_model(path: Path, stated: Fields, vocab_size: int) -> str:
+    """Returns the text of a ``tokenizer.json`` that does what the SentencePiece model does.
+
+    Args:
+        path: the `tokenizer.model` file.
+        stated: the directory's tokenizer_config.json, which may add tokens.
+        vocab_size: rows of the embedding.
+
+    Raises:
+        CheckpointError: a file is damaged, or they contradict each other.
+        UnsupportedModelError: the model is of a kind that is not read.
+    """
+    vocabulary = read_model_file(path)
+    added = {_token_id(stated, key, vocab_size): token for key, token in _added(stated)}
+    vocabulary = _with_tokens(vocabulary, added)
+    if len(vocabulary.pieces) > vocab_size:
+        raise CheckpointError(
+            f"{path}: {len(vocabulary.pieces)} tokens, but the embedding has {vocab_size} rows"
+        )
+    document = sentencepiece_document(vocabulary)
+    for token in document["added_tokens"]:
+        if token["id"] in added:
+            fields = added[token["id"]]
+            token |= {flag: fields.flag(flag, False) for flag in _FLAGS}
+    document["post_processor"] = _opening(vocabulary, stated)
+    return checked_text(document, str(path))
+
+
+def _added(stated: Fields) -> list[tuple[str, Fields]]:
+    return stated.tables("added_tokens_decoder") if stated.get("added_tokens_decoder") else []
+
+
+def _token_id(stated: Fields, key: str, vocab_size: int) -> int:
+    if not key.isdecimal() or int(key) >= vocab_size:
+        stated.fail("added_tokens_decoder", key, f"ids below {vocab_size}")
+    return int(key)
+
+
+def _with_tokens(vocabulary: Vocabulary, added: dict[int, Fields]) -> Vocabulary:
+    """Returns ``vocabulary`` with the tokens that the directory adds, or says more about."""
+    n_missing = max([0, *(i + 1 - len(vocabulary.pieces) for i in added)])
+    pieces = [*vocabulary.pieces, *[""] * n_missing]
+    kinds = [*vocabulary.kinds, *[UNUSED] * n_missing]
+    for i, token in added.items():
+        is_piece = i < len(vocabulary.pieces)
+        if is_piece and token.text("content") != pieces[i]:
+            token.fail("content", token.text("content"), f"{pieces[i]!r} as in tokenizer.model")
+        pieces[i] = token.text("content")
+        is_special = token.flag("special", False)
+        if not is_piece or kinds[i] in (CONTROL, USER_DEFINED) or is_special:
+            is_unknown = is_piece and i == vocabulary.unknown_id
+            kinds[i] = kinds[i] if is_unknown else CONTROL if is_special else USER_DEFINED
+    return dataclasses.replace(
+        vocabulary,
+        pieces=tuple(pieces),
+        kinds=tuple(kinds),
+        scores=(*vocabulary.scores, *[0.0] * n_missing),
+    )
+
+
+def _opening(vocabulary: Vocabulary, stated: Fields) -> dict[str, Any] | None:
+    """Returns what puts the opening token before a text; unigram models have none by default."""
+    token = stated.get("bos_token")
+    text = token.get("content") if isinstance(token, dict) else token
+    is_wanted = stated.flag("add_bos_token", not vocabulary.is_unigram)
+    if not is_wanted or not isinstance(text, str) or text not in vocabulary.pieces:
+        return None
+    parts = [{"SpecialToken": {"id": text, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+    special = {"id": text, "ids": [vocabulary.pieces.index(text)], "tokens": [text]}
+    return {
+        "type": "TemplateProcessing",
+        "single": parts,
+        "pair": [*parts, {"Sequence": {"id": "B", "type_id": 0}}],
+        "special_tokens": {text: special},
+    }

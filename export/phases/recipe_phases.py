@@ -1,0 +1,137 @@
+"""The phases that every compiler's models share: before their graph is made, and after."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from edgedec.export.checkpoints.lora import Merged
+from edgedec.export.compilers import find_compiler
+from edgedec.export.heads.head_tokens import choose_head_ids
+from edgedec.export.phases.model_export import Phases
+from edgedec.export.phases.recipe_model import RecipeModel
+from edgedec.export.phases.shortened import Shortened
+from edgedec.export.phases.trimmed_head import TrimmedHead
+from edgedec.export.quantising.calibration.phase import calibrate
+from edgedec.export.quantising.quantize import Quantized, measure_errors
+from edgedec.export.verifying.verify import N_TOKENS, check_error, verify_logits
+from edgedec.models.errors import ConfigError
+from edgedec.models.families import matrices
+from edgedec.models.head_ids import write_head_ids
+from edgedec.models.model_entry import DRAFT_MODEL, TARGET_MODEL, ModelEntry
+from edgedec.models.quant import FORMATS
+
+HEAD_IDS_NAME = "head_ids.bin"
+
+
+def recipe_phases(compiler: str) -> Phases:
+    """Returns the phases of a model that ``compiler`` makes the graph of."""
+    return (("quantise", quantise), *find_compiler(compiler).PHASES, ("verify", verify))
+
+
+def configure(model: RecipeModel) -> None:
+    """How long and how deep the graph is."""
+    config, wanted = model.source.config, model.config.context
+    usual = model.device.usual_context or config.max_positions
+    model.context = wanted or min(usual, config.max_positions)
+    if model.kind == DRAFT_MODEL:
+        model.context = min(model.context, config.max_positions)
+    if model.context > config.max_positions:
+        raise ConfigError(
+            f"context {model.context} is more than the {config.max_positions} positions "
+            f"{model.source.name} was trained for; ask for fewer"
+        )
+    if model.context < N_TOKENS:
+        raise ConfigError(
+            f"context {model.context} is less than the {N_TOKENS} tokens that graphs are verified "
+            "on; ask for more"
+        )
+    if config.rope_scaling.kind == "longrope":
+        # Which of the two lists of factors is right depends on how long texts may become.
+        model.source = Shortened(model.source, model.context)
+    exits = model.config.exit
+    if exits is not None and exits.layers[-1] >= config.n_layers:
+        raise ConfigError(
+            f"--exit {exits.layers[-1]}: expected 1 to {config.n_layers - 1} of the "
+            f"{config.n_layers} layers of {model.source.name}"
+        )
+    if model.hidden_layers and model.hidden_layers[-1] > config.n_layers:
+        raise ConfigError(
+            f"hidden layer {model.hidden_layers[-1]} does not exist, {model.source.name} has "
+            f"layers 0 (embeddings) to {config.n_layers}"
+        )
+
+
+def trim_head(model: RecipeModel) -> None:
+    """The tokens that a draft model's LM head knows."""
+    wanted = model.config.draft
+    assert wanted is not None
+    size = wanted.chosen_head_size(model.source.config.vocab_size)
+    if size:
+        ids = choose_head_ids(model.source, size, wanted.corpus, model.report)
+        write_head_ids(model.folder / HEAD_IDS_NAME, ids)
+        model.source = TrimmedHead(model.source, ids)
+
+
+def quantise(model: RecipeModel) -> None:
+    """The format of every matrix, and what quantising costs each."""
+    original = model.source
+    if isinstance(model.published, Merged):
+        model.lora = model.published.changes()
+    stand_ins = {original.stand_in(name) for name in matrices(original.config)} - {None}
+    is_converted = any(fmt is not None and model.device.keeps(fmt.name) for fmt in stand_ins)
+    is_keeping = model.quantization == "keep"
+    if model.config.calibrate is not None and model.kind == TARGET_MODEL and not is_keeping:
+        calibrated = calibrate(model)
+        model.source, model.tensors = calibrated, measure_errors(calibrated.original, calibrated)
+    elif model.quantization != "keep" or is_converted:
+        is_draft = model.kind == DRAFT_MODEL
+        model.source = Quantized(original, model.quantization, is_draft, model.bundle_folder)
+        model.tensors = measure_errors(original, model.source, model.report)
+    for name in matrices(model.source.config):
+        own = model.source.format(name)
+        model.formats[name] = own if model.device.keeps(own.name) else FORMATS["f32"]
+
+
+def verify(model: RecipeModel) -> None:
+    """Logits of the written graph against the reference, and what else the compiler measures."""
+    compiler = find_compiler(model.compiler)
+    model.entry = _entry(model)
+    can = model.entry.contract.can
+    model.verification = verify_logits(
+        compiler.open_graph(model), model.source, can.trees, can.row_gap > 0
+    )
+    check_error(
+        model.verification,
+        f"the logits of {model.source.name} are {{}} from the reference",
+        f"its weights are broken, or it is no plain {model.source.config.family}",
+    )
+    if can.row_gap:
+        can = replace(can, row_gap=max(can.row_gap, model.verification["row_gap"]))
+        model.entry = replace(model.entry, contract=replace(model.entry.contract, can=can))
+    model.verification |= compiler.measure(model)
+    if model.lora:
+        changes = list(model.lora.values())
+        model.verification["lora"] = {
+            "n_matrices": len(changes),
+            "mean_change": sum(changes) / len(changes),
+            "largest_change": max(changes),
+        }
+    if model.calibration:
+        model.verification["calibration"] = model.calibration
+
+
+def _entry(model: RecipeModel) -> ModelEntry:
+    compiler = find_compiler(model.compiler)
+    config = model.source.config
+    return ModelEntry(
+        kind=model.kind,
+        graph=model.listed(compiler.GRAPH_NAME),
+        weights=tuple(
+            model.listed(name) for name in compiler.WEIGHTS_NAMES if (model.folder / name).exists()
+        ),
+        contract=compiler.contract(model),
+        config=config,
+        context=model.context,
+        tensor_formats={name: fmt.name for name, fmt in model.formats.items()},
+        head_ids=model.listed(HEAD_IDS_NAME) if config.trimmed_head_size else None,
+    )

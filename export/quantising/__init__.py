@@ -1,0 +1,1 @@
+"""From floats to the codes of a storage format."""

@@ -1,0 +1,113 @@
+"""Bits of each matrix, chosen against a budget by what they cost its outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from edgedec.export.checkpoints.checkpoint import Checkpoint
+from edgedec.export.quantising.calibration.rows import SideBySideOps
+from edgedec.export.quantising.calibration.texts import CalibrationTexts
+from edgedec.export.quantising.quantize import quantize_rows
+from edgedec.models.blocks import head_weight
+from edgedec.models.errors import ConfigError
+from edgedec.models.families import find_family, matrices
+from edgedec.models.quant import FORMATS, QuantFormat, ScaleKind
+from edgedec.models.weights import float_rows
+
+Floats = npt.NDArray[np.float32]
+
+CANDIDATES = tuple(FORMATS[name] for name in ("q4_0", "q4_1", "q8_0"))
+"""Formats a matrix may get, the smallest first."""
+_ROWS = 1024
+
+
+@dataclass(frozen=True)
+class _Step:
+    """The next larger format of a matrix: what it gains for what it costs."""
+
+    name: str
+    fmt: QuantFormat
+    gain: float
+    n_bits: float
+
+
+def stored_bits(fmt: QuantFormat) -> float:
+    """Returns the bits a weight takes, its share of scales and minima included."""
+    return fmt.bits + (1.0 if fmt.kind is ScaleKind.ONE_MIN else 0.5)
+
+
+def choose_formats(
+    source: Checkpoint, texts: CalibrationTexts, target_bits: float
+) -> dict[str, QuantFormat]:
+    """Returns a format for each float matrix, ``target_bits`` a weight on the mean.
+
+    All begin with the fewest bits; more go where each takes away the most of the relative error of
+    outputs, as measured on ``texts``.
+
+    Raises:
+        ConfigError: no choice has so few bits.
+    """
+    errors = _measure(source, texts)
+    sizes = {name: float(np.prod(matrices(source.config)[name])) for name in errors}
+    room = (target_bits - stored_bits(CANDIDATES[0])) * sum(sizes.values())
+    if room < 0:
+        raise ConfigError(
+            f"target bits are {target_bits:g}, expected at least {stored_bits(CANDIDATES[0]):g}: "
+            f"that is the smallest format a matrix can have"
+        )
+    chosen = dict.fromkeys(errors, CANDIDATES[0])
+    while steps := [s for s in _steps(chosen, errors, sizes) if s.n_bits <= room and s.gain > 0]:
+        best = max(steps, key=lambda step: step.gain / step.n_bits)
+        chosen[best.name] = best.fmt
+        room -= best.n_bits
+    return chosen
+
+
+def _steps(
+    chosen: Mapping[str, QuantFormat],
+    errors: Mapping[str, Mapping[str, float]],
+    sizes: Mapping[str, float],
+) -> list[_Step]:
+    return [
+        _Step(
+            name,
+            larger,
+            errors[name][fmt.name] - errors[name][larger.name],
+            (stored_bits(larger) - stored_bits(fmt)) * sizes[name],
+        )
+        for name, fmt in chosen.items()
+        for larger in CANDIDATES[CANDIDATES.index(fmt) + 1 :]
+    ]
+
+
+def _measure(source: Checkpoint, texts: CalibrationTexts) -> dict[str, dict[str, float]]:
+    """Returns the relative squared error of each matrix's outputs, by format."""
+    found: dict[str, dict[str, float]] = {}
+
+    def on_inputs(name: str, inputs: Floats) -> None:
+        if source.format(name).is_float and name not in found:
+            found[name] = _errors(source, name, np.mean(inputs * inputs, axis=0))
+
+    ops = SideBySideOps(source, source, texts.texts[:1], [texts.held_out], on_inputs)
+    find_family(source.config.family).recipe(ops, source.config)
+    embedding = "embed_tokens.weight"
+    if head_weight(source.config) != embedding and source.format(embedding).is_float:
+        hidden = source.config.hidden_size
+        found[embedding] = _errors(source, embedding, np.ones(hidden, np.float32))
+    return found
+
+
+def _errors(source: Checkpoint, name: str, power: Floats) -> dict[str, float]:
+    n = matrices(source.config)[name][0]
+    lost, total = dict.fromkeys((fmt.name for fmt in CANDIDATES), 0.0), 0.0
+    for start in range(0, n, _ROWS):
+        weights = float_rows(source, name, start, min(start + _ROWS, n))
+        total += float((weights * weights @ power).sum())
+        for fmt in CANDIDATES:
+            error = quantize_rows(weights, fmt).dequantize() - weights
+            lost[fmt.name] += float((error * error @ power).sum())
+    return {name: value / max(total, 1e-30) for name, value in lost.items()}

@@ -1,0 +1,1 @@
+"""What was written, against the reference."""

@@ -1,0 +1,1 @@
+"""Draft models made of some of the model's layers."""

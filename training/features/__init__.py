@@ -1,0 +1,1 @@
+"""What training reads: prompts, texts, answers that the model wrote, hidden states of them."""

@@ -1,0 +1,92 @@
+"""What trainings read: texts, earlier drafts that failed, and what the model writes itself."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain, cycle
+from pathlib import Path
+
+from edgedec.models.manifest import BundleManifest, fingerprint_of
+from edgedec.runtime.engine import Engine
+from edgedec.runtime.opening.load import load
+from edgedec.runtime.opening.options import EngineOptions
+from edgedec.training.features.corpus import Corpus
+from edgedec.training.features.feature_file import FeatureFile
+from edgedec.training.features.feature_reader import WINDOW, FeatureReader, beginnings
+from edgedec.training.features.own_answers import OwnAnswers
+from edgedec.training.features.prompt_files import read_prompts
+from edgedec.training.features.replay_buffer import ReplayBuffer
+from edgedec.training.options import Clock, TrainingOptions
+
+REPLAY = "replay"
+"""Kind of texts in which drafts did not come true."""
+
+
+@contextmanager
+def features_of(
+    bundle: Path,
+    manifest: BundleManifest,
+    options: TrainingOptions,
+    output: Path,
+    report: Callable[[str, int, int], None],
+    clock: Clock,
+    replay: Sequence[Path] = (),
+    layers: tuple[int, ...] = (),
+) -> Iterator[tuple[FeatureFile, int]]:
+    """Yields the features that ``output`` learns from, and how many files were skipped.
+
+    They are removed in the end, unless they are to be kept, or the training was stopped or failed
+    though there was something to learn from.
+
+    replay: texts that `run --adapt` kept. layers: whose hidden states are read.
+
+    Raises:
+        ConfigError: The corpus or the prompts cannot be read.
+        BundleError: The bundle is broken.
+        OSError: The disk is full.
+    """
+    folder = options.features or output.absolute().with_name(f".{output.name}.features")
+    config = manifest.target.config
+    known = fingerprint_of(manifest, manifest.target_name), layers
+    replayed = [
+        (REPLAY, text)
+        for path in replay
+        for text in ReplayBuffer.of_bundle(path, bundle).texts(config.vocab_size)
+    ]
+    texts, prompts = options.corpus or [], options.prompts or []
+    key = (*known, *map(Path.absolute, (*texts, *prompts)), *replayed, options.temperature)
+    file = FeatureFile(folder, key, len(layers) * config.hidden_size)
+    n_most = min(options.max_tokens, options.cache_mb * 10**6 // file.token_nbytes)
+    n_own = min(options.n_self, n_most)
+    corpus = Corpus(tuple(texts), min(WINDOW, manifest.target.context))
+    with load(bundle, EngineOptions(threads=options.threads, draft=False)) as engine:
+        encode, epsilon = engine.tokenizer.encode, config.rms_norm_eps
+        reader = FeatureReader(engine, layers, epsilon, file, report, clock.is_reading_over)
+        reader.read(chain(replayed, corpus.windows(encode)), n_most - n_own)
+        answers = OwnAnswers(
+            bundle,
+            manifest,
+            layers,
+            options.temperature,
+            options.n_threads,
+            clock.is_reading_over,
+        )
+        reader.write(_prompts(texts, prompts, engine), n_own, answers)
+    is_over = False
+    try:
+        yield file, corpus.n_skipped
+        is_over = not clock.is_stopping()
+    finally:
+        if options.features is None and (is_over or not file.n_tokens):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _prompts(texts: Sequence[Path], prompts: list[Path], engine: Engine) -> Iterator[list[int]]:
+    """Yields what the model is asked, over and over; without prompts beginnings of the texts."""
+    if not prompts:
+        windows = Corpus(tuple(texts), min(WINDOW, engine.context)).windows(engine.tokenizer.encode)
+        return beginnings(windows)
+    is_chat = engine.has_chat_template
+    return cycle([prompt.encode(engine, is_chat) for prompt in read_prompts(prompts)])

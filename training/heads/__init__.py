@@ -1,0 +1,1 @@
+"""Draft heads, trained on hidden states of a bundle's own model."""

@@ -1,0 +1,252 @@
+"""Joins the two sides of a draft head: features from the runtime, training and export."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgedec.export.bundle import check_destination
+from edgedec.models.draft_heads import (
+    ADAPTER,
+    DRAFT_HEADS,
+    EAGLE,
+    FILE_SCHEMES,
+    LIGHT_HEADS,
+    HeadEntry,
+)
+from edgedec.models.errors import ConfigError
+from edgedec.models.manifest import BundleManifest, fingerprint_of, read_manifest
+from edgedec.models.model_entry import ModelEntry
+from edgedec.training.features.feature_file import held_out_of
+from edgedec.training.features.reading import features_of
+from edgedec.training.heads.head_check import share_found
+from edgedec.training.options import (
+    Clock,
+    TrainingOptions,
+    check_exit,
+    needs_train_extra,
+)
+
+if TYPE_CHECKING:
+    from edgedec.training.heads.train_head import HeadPlan
+    from edgedec.training.loop import OnProgress
+
+
+@dataclass(frozen=True)
+class HeadJob:
+    """What `edgedec train head` or `edgedec train exit` was asked for; see their options.
+
+    kind: of the head. n_steps: tokens deep that drafting is practised, or how many light heads
+    there shall be. replay: texts that `run --adapt` kept. exit_layer: layers behind which an
+    adapter ends the model; None for a head on its last ones. head_file: where the head is written
+    by itself.
+    """
+
+    bundle: Path
+    output: Path
+    options: TrainingOptions
+    kind: str = EAGLE
+    scheme: str = "int8"
+    n_steps: int = 1
+    replay: tuple[Path, ...] = ()
+    is_continued: bool = False
+    exit_layer: int | None = None
+    head_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in (*DRAFT_HEADS, ADAPTER):
+            raise ConfigError(
+                f"there is no draft head of the kind {self.kind!r}, expected one of "
+                f"{', '.join(DRAFT_HEADS)}"
+            )
+        if self.head_file is not None and self.scheme not in FILE_SCHEMES:
+            raise ConfigError(
+                f"a head's file is quantised as {' or '.join(FILE_SCHEMES)}, got {self.scheme}: "
+                "choose one with --quantization"
+            )
+        if self.head_file is not None and not self.head_file.absolute().parent.is_dir():
+            raise ConfigError(
+                f"cannot write {self.head_file}: there is no such folder; make it first"
+            )
+        self.options.check(self.replay)
+
+
+@dataclass(frozen=True)
+class HeadReport:
+    """What became of it.
+
+    covered: share of the model's own choices that the head can name. quantised: share that it
+    finds as the bundle holds it. before: share that the head found which it went on from.
+    """
+
+    bundle: Path
+    entry: HeadEntry
+    n_bytes: int
+    covered: float
+    quantised: float
+    before: float | None
+    by_kind: dict[str, float]
+    n_skipped: int
+    is_finite: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns JSON-ready fields."""
+        return {
+            "bundle": str(self.bundle),
+            "kind": self.entry.kind,
+            "n_tokens": self.entry.n_tokens,
+            "n_bytes": self.n_bytes,
+            "vocabulary": self.entry.head.config.trimmed_head_size,
+            "hidden_layers": list(self.entry.hidden_layers),
+            "held_out": list(self.entry.held_out),
+            "held_out_quantised": round(self.quantised, 4),
+            "held_out_before": None if self.before is None else round(self.before, 4),
+            "covered": round(self.covered, 4),
+            "by_kind": {kind: round(share, 4) for kind, share in self.by_kind.items()},
+            "n_skipped_files": self.n_skipped,
+            "is_finite": self.is_finite,
+        }
+
+    def text(self) -> str:
+        """Returns what people read."""
+        depths = ", ".join(f"{share:.1%}" for share in self.entry.held_out)
+        kinds = ", ".join(f"{kind or 'no suffix'} {s:.1%}" for kind, s in self.by_kind.items())
+        what = "a draft head"
+        if self.entry.kind in LIGHT_HEADS:
+            what = f"{self.entry.head.config.n_layers} light heads ({self.entry.kind})"
+        if self.entry.kind == ADAPTER:
+            what = f"an exit behind layer {self.entry.hidden_layers[0]} with an adapter"
+        lines = [
+            f"{self.bundle}: {what} of {self.n_bytes / 1e6:.1f} MB, trained on "
+            f"{self.entry.n_tokens:,} tokens",
+            f"of other texts it finds {depths} of the model's own tokens, by depth; it can name "
+            f"{self.covered:.1%} of them; quantised it finds {self.quantised:.1%} of the next ones",
+            f"the first by kind of file: {kinds}",
+        ]
+        if self.before is not None:
+            lines.append(f"the head that it went on from found {self.before:.1%} of these")
+        if self.n_skipped:
+            lines.append(f"{self.n_skipped} files are no UTF-8 text and were skipped")
+        if not self.is_finite:
+            lines.append("the loss was no number any more: the best head before that was kept")
+        return "\n".join(lines) + "\n"
+
+
+def train_bundle_head(
+    job: HeadJob, report: OnProgress, is_stopping: Callable[[], bool]
+) -> HeadReport:
+    """Writes the bundle that ``job`` asks for.
+
+    Raises:
+        ConfigError: The bundle's model, the corpus or an option is not fit for it.
+        BundleError: A bundle is broken, or cannot be written.
+    """
+    with needs_train_extra():
+        from edgedec.training.heads import train_head as heads
+    options = job.options
+    check_destination(job.output, options.force)
+    manifest = read_manifest(job.bundle)
+    plan = _plan(job, manifest)
+    layers = _checked_layers(manifest.target, job)
+    _check_head(job, manifest)
+    clock = Clock(options.minutes, is_stopping)
+    heads.use_threads(options.n_threads)
+    with features_of(
+        job.bundle, manifest, options, job.output, report, clock, job.replay, layers
+    ) as (file, n_skipped):
+        head = heads.train_head(
+            job.bundle, manifest, file, len(layers), plan, report, clock.is_over
+        )
+        entry = heads.head_entry(
+            head,
+            manifest.target,
+            fingerprint_of(manifest, manifest.target_name),
+            layers[-1:] if job.kind in LIGHT_HEADS else layers,
+            job.scheme,
+            ", ".join(map(str, (*(options.corpus or ()), *job.replay, *(options.prompts or ())))),
+        )
+        if job.head_file is not None:
+            heads.share_head(job.head_file, job.bundle, manifest, head, entry, job.scheme)
+        sealed = heads.put_head(job.bundle, manifest, head, entry, job.output, options.force)
+        unseen = held_out_of(file.texts())
+        quantised = share_found(job.output, sealed, unseen, options.n_threads)
+        before = None
+        if job.is_continued:
+            before = share_found(job.bundle, manifest, unseen, options.n_threads)
+    own = [path for path in entry.files if path not in manifest.target.files]
+    measured = head.trained.measured
+    return HeadReport(
+        job.output,
+        entry,
+        sum(sealed.files[path].n_bytes for path in own),
+        measured.covered,
+        quantised,
+        before,
+        measured.by_kind,
+        n_skipped,
+        head.trained.is_finite,
+    )
+
+
+def _plan(job: HeadJob, manifest: BundleManifest) -> HeadPlan:
+    """Returns how the head is trained; of light heads there are as many as those continued."""
+    from edgedec.training.heads.train_head import LIGHT_BATCH, HeadPlan
+    from edgedec.training.loop import TrainingPlan
+
+    options, n_steps = job.options, job.n_steps
+    if job.is_continued and job.kind in LIGHT_HEADS and manifest.head is not None:
+        n_steps = manifest.head.head.config.n_layers
+    training = TrainingPlan(
+        options.epochs, n_steps, learning_rate=options.learning_rate, seed=options.seed
+    )
+    if job.kind in LIGHT_HEADS:
+        training = dataclasses.replace(training, batch=LIGHT_BATCH)
+    return HeadPlan(training, options.vocabulary, job.scheme, job.is_continued, job.kind)
+
+
+def _check_head(job: HeadJob, manifest: BundleManifest) -> None:
+    """Raises a ConfigError where a head is to be continued that cannot be."""
+    if not job.is_continued:
+        return
+    if manifest.head is None or manifest.head.kind != job.kind:
+        has = (
+            "no draft head" if manifest.head is None else f"a head of the kind {manifest.head.kind}"
+        )
+        raise ConfigError(
+            f"{job.bundle} has {has}, expected one of the kind {job.kind} to continue: leave "
+            "--continue away, or name its --kind"
+        )
+    target = manifest.target
+    manifest.head.check_fits(
+        fingerprint_of(manifest, manifest.target_name), target.config, target.contract.can.hidden
+    )
+
+
+def _checked_layers(entry: ModelEntry, job: HeadJob) -> tuple[int, ...]:
+    """Returns the layers whose hidden states are read, the last one included, or an adapter's.
+
+    Light heads need no other than the last one's. Where the graph returns more, these are read as
+    well, so that one reading serves all kinds of heads.
+    """
+    n_layers, layers = entry.config.n_layers, entry.contract.can.hidden
+    if (exit_layer := job.exit_layer) is not None:
+        check_exit(exit_layer, n_layers)
+        if not (exit_layer in layers and entry.contract.can.entry):
+            raise ConfigError(
+                f"this bundle's graph returns the hidden states of the layers {list(layers)}, an "
+                f"exit behind layer {exit_layer} of {n_layers} needs its own: export the model "
+                f"again with --exit {exit_layer}"
+            )
+        return (exit_layer,)
+    n_least = 1 if job.kind in LIGHT_HEADS else 2
+    if len(layers) < n_least or layers[-1] != n_layers:
+        wanted = f"{max(1, n_layers // 14)},{n_layers // 2}"
+        raise ConfigError(
+            f"this bundle's graph returns the hidden states of the layers {list(layers)}, a draft "
+            f"head needs those of a low, a middle and the last one: export the model again with "
+            f"--hidden-layers {wanted}"
+        )
+    return layers

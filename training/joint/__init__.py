@@ -1,0 +1,1 @@
+"""KV maps and the model that reads them, trained together."""

@@ -1,0 +1,1 @@
+"""Maps that predict keys and values of later layers from hidden states."""

@@ -1,0 +1,161 @@
+"""Fits KV maps for a bundle, and puts them into it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+
+from edgedec.models.errors import ConfigError
+from edgedec.models.graph import CODE_BACKENDS, K_CACHE
+from edgedec.models.kv_maps import DRAFT_KV_MAPS, KV_MAPS, MapsEntry
+from edgedec.models.manifest import BundleManifest, fingerprint_of, read_manifest
+from edgedec.models.model_entry import ModelEntry
+from edgedec.runtime.engine import Engine
+from edgedec.runtime.methods.draft_source import DraftSource
+from edgedec.runtime.opening.load import load
+from edgedec.runtime.opening.options import EngineOptions
+from edgedec.runtime.sessions.prefill import Progress
+from edgedec.training.features.corpus import corpus_key
+from edgedec.training.kv_maps.fit_maps import corpus_windows, fit
+from edgedec.training.kv_maps.kv_entry import write_model_maps, write_own_maps
+from edgedec.training.kv_maps.kv_progress import FitFile
+from edgedec.training.kv_maps.model_kv import Reader, fit_model
+from edgedec.training.options import check_exit
+
+
+@dataclass(frozen=True)
+class KVJob:
+    """What is asked for.
+
+    corpus: text files, or folders of them. threads: one per core when None.
+    """
+
+    bundle: Path
+    corpus: tuple[Path, ...]
+    max_tokens: int
+    threads: int | None
+
+    @property
+    def described(self) -> str:
+        """The corpus, as the manifest names it."""
+        return ", ".join(map(str, self.corpus))
+
+    def windows(
+        self, engine: Engine, is_stopping: Callable[[], bool], context: int
+    ) -> Iterator[list[int]]:
+        """Yields pieces of the corpus, of ``context`` tokens at most, until ``is_stopping``."""
+        found = corpus_windows(self.corpus, engine.tokenizer.encode, self.max_tokens, context)
+        return takewhile(lambda _: not is_stopping(), found)
+
+    def file(self, *facts: object) -> FitFile:
+        """Returns the file that keeps what is read. facts: what the models are, and their maps."""
+        return FitFile(self.bundle, (*facts, self.max_tokens, corpus_key(self.corpus)))
+
+
+def train_own_maps(
+    job: KVJob, exit_layer: int | None, report: Progress, is_stopping: Callable[[], bool]
+) -> tuple[MapsEntry, str]:
+    """Fits maps from the first layers to the others; returns what was written, and from where.
+
+    Raises:
+        ConfigError: The bundle cannot have such maps, or the corpus is too small.
+    """
+    manifest = read_manifest(job.bundle)
+    chosen = _checked_exit(manifest, exit_layer)
+    config = manifest.target.config
+    with load(job.bundle, EngineOptions(threads=job.threads, draft=False)) as engine:
+        file = job.file(KV_MAPS, chosen, fingerprint_of(manifest, manifest.target_name))
+        fitted = fit(
+            engine.new_sequence(),
+            config,
+            chosen,
+            job.windows(engine, is_stopping, engine.context),
+            lambda n_tokens: report("fit", n_tokens, job.max_tokens),
+            file,
+        )
+    entry = write_own_maps(job.bundle, manifest, chosen, fitted, job.described)
+    file.remove()
+    return entry, f"layer {chosen} of {config.n_layers}"
+
+
+def train_model_maps(
+    job: KVJob, kind: str, report: Progress, is_stopping: Callable[[], bool]
+) -> tuple[MapsEntry, str]:
+    """Fits maps between the two models of a bundle; returns what was written, and from where.
+
+    kind: `DRAFT_KV_MAPS` for those from the target to the draft model, `AUXILIARY_KV_MAPS` for the
+        other way.
+
+    Raises:
+        ConfigError: The bundle cannot have such maps, or the corpus is too small.
+    """
+    manifest = read_manifest(job.bundle)
+    file = job.file(kind, *(fingerprint_of(manifest, name) for name in manifest.models))
+    with load(job.bundle, EngineOptions(threads=job.threads)) as engine:
+        draft, source = _checked_draft(manifest, engine.draft)
+        role = source.open()
+        readers = {
+            manifest.target_name: Reader(engine.new_sequence(), manifest.target.config),
+            draft: Reader(role.pool.take(()), source.entry.config),
+        }
+        read, written = readers if kind == DRAFT_KV_MAPS else reversed(readers)
+        try:
+            _check_runs_maps(manifest.models[written])
+            fitted = fit_model(
+                readers[read],
+                readers[written],
+                job.windows(engine, is_stopping, min(engine.context, source.context)),
+                lambda n_tokens: report("fit", n_tokens, job.max_tokens),
+                file,
+            )
+        finally:
+            role.close()
+    names = (read, written)
+    entry = write_model_maps(job.bundle, manifest, kind, names, fitted, job.described)
+    file.remove()
+    kinds = [manifest.models[name].kind for name in names]
+    return entry, f"the {kinds[0]} model to the {kinds[1]} model"
+
+
+def _checked_draft(manifest: BundleManifest, source: DraftSource | None) -> tuple[str, DraftSource]:
+    """Returns the draft model, if what it keeps of a text can be predicted from the target's."""
+    name = manifest.draft_name
+    if name is None or source is None:
+        raise ConfigError("this bundle has no draft model: export it with --draft")
+    if source.tokenizers is not None:
+        raise ConfigError(
+            "keys and values are mapped token by token, but the draft model has a tokenizer of its "
+            "own: choose one with the target model's"
+        )
+    for model in (manifest.target, manifest.models[name]):
+        if K_CACHE not in model.contract.inputs or model.config.windowed_layers:
+            raise ConfigError(
+                f"the {model.kind} model does not keep all tokens of all layers in panels, which "
+                "maps read and write: export a model without windows, as a fused graph"
+            )
+    return name, source
+
+
+def _checked_exit(manifest: BundleManifest, exit_layer: int | None) -> int:
+    """Returns the layers that are computed; raises a ConfigError where the model has no such."""
+    entry = manifest.target
+    if not entry.contract.can.entry or K_CACHE not in entry.contract.inputs:
+        raise ConfigError(
+            "this bundle's graph has no entry port, which predicted rows need: export the model "
+            "again, as a fused graph"
+        )
+    _check_runs_maps(entry)
+    n_layers = entry.config.n_layers
+    chosen = n_layers // 2 if exit_layer is None else exit_layer
+    check_exit(chosen, n_layers)
+    return chosen
+
+
+def _check_runs_maps(model: ModelEntry) -> None:
+    if model.contract.backend in CODE_BACKENDS:
+        raise ConfigError(
+            "predicted rows are written by an ONNX graph, which compiled bundles do not run: "
+            "export the model again without --compiler"
+        )
