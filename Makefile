@@ -99,6 +99,6 @@ $(MADE)/model: $(MADE)/python
 # mypy cannot see through an editable install; these links mirror the installed package.
 build/typing/edgedec: Makefile
 	@mkdir -p $@
-	@ln -sfn ../../../src/edgedec/__init__.py $@/__init__.py
+	@for file in src/edgedec/*.py; do ln -sfn ../../../$$file $@/; done
 	@for name in $(PACKAGES); do ln -sfn ../../../$$name $@/$$name; done
 	@touch $@

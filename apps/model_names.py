@@ -1,21 +1,22 @@
-"""Names of models wherever a bundle is taken: exported once, and found again.
+"""Models as command lines and settings name them. `export.named_models` says what they mean.
 
-What it imports is imported where there is a name to look up; a path must not wait for it.
+What it imports is imported where there is something to look up; a bundle must not wait for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-import platformdirs
-
 from edgedec.apps.user_paths import user_path
 from edgedec.models.errors import ConfigError
+from edgedec.models.manifest import MANIFEST_NAME
 
 if TYPE_CHECKING:
     from edgedec.export.library import Library
+    from edgedec.export.named_models import OnProgress
 
 MaybePath = TypeVar("MaybePath", Path, Path | None)
 
@@ -25,67 +26,54 @@ def open_library() -> Library:
     from edgedec.apps.export import needs_export_extra
 
     with needs_export_extra():
-        from edgedec.export.library import Library
+        from edgedec.export.library import user_library
 
-    return Library(Path(platformdirs.user_cache_dir("edgedec")))
+        return user_library()
 
 
 def named_bundle(given: MaybePath) -> MaybePath:
     """Returns the bundle that ``given`` is or names, made now if need be.
 
-    What is neither a path that exists nor a known name is returned as it is.
-
     Raises:
-        EdgedecError: The named model cannot be exported.
+        EdgedecError: Nothing is called so, or the model cannot be exported.
     """
-    if given is None or given.exists() or not _may_be_name(given):
+    if given is None or (given / MANIFEST_NAME).is_file():
         return given
-    try:
-        library = open_library()
-    except ConfigError:  # nothing has a name where nothing can be exported
-        return given
-    name = str(given)
-    bundle = library.bundle(name)
-    if bundle.is_dir():
-        return bundle
-    source = library.source(name)
-    if source is None:
-        return given
-    _export(source, bundle, name)
-    return bundle
+    from edgedec.apps.export import needs_export_extra
+
+    with needs_export_extra():
+        from edgedec.export.named_models import bundle_of
+
+        return bundle_of(given, _announced)
 
 
 def find_bundle(text: str, roots: Sequence[Path] = ()) -> Path:
     """Returns the bundle that a setting means: a path, also below a root, or the name of a model.
 
     Raises:
-        ConfigError: It names a model whose bundle was not made yet, or a user who is not here.
+        ConfigError: Nothing is called so, its bundle was not made yet, or its path names a user who
+            is not here.
     """
     path = user_path(text)
-    for candidate in (path, *(root / path for root in roots)):
-        if candidate.exists():
-            return candidate
-    try:
-        library = open_library()
-    except ConfigError:  # nothing has a name where nothing can be exported
-        return path
-    bundle = library.bundle(text)
-    if not bundle.is_dir() and library.source(text) is not None:
+    found = next((p for p in (path, *(root / path for root in roots)) if p.exists()), path)
+    if (found / MANIFEST_NAME).is_file():
+        return found
+    from edgedec.apps.export import needs_export_extra
+
+    with needs_export_extra():
+        from edgedec.export.named_models import what_is_meant
+
+    meant = what_is_meant(found if found.exists() else text)
+    if not meant.is_made:
         raise ConfigError(f"{text} has no bundle yet: run edgedec inspect {text} once, to make it")
-    return bundle if bundle.is_dir() else path
+    return meant.bundle
 
 
-def _may_be_name(given: Path) -> bool:
-    """Whether ``given`` is unlike a path to a bundle, so that nothing is imported for a typo."""
-    return given.suffix != ".edgedec" and not given.is_absolute() and len(given.parts) <= 3
-
-
-def _export(source: str, bundle: Path, name: str) -> None:
+@contextmanager
+def _announced(text: str, bundle: Path) -> Iterator[OnProgress]:
     from edgedec.apps.console.progress import ProgressBars, bytes_amount
     from edgedec.apps.console.terminal import note
-    from edgedec.export import pipeline
-    from edgedec.export.config import ExportConfig
 
-    note(f"exporting {name} once, to {bundle}")
+    note(f"exporting {text} once, to {bundle}")
     with ProgressBars(bytes_amount, has_lines=True) as bars:
-        pipeline.export(ExportConfig(source=source, destination=bundle), bars.report)
+        yield bars.report

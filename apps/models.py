@@ -17,6 +17,7 @@ from edgedec.apps.model_names import open_library
 from edgedec.apps.options import common as options
 from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.models.manifest import read_manifest
+from edgedec.system.memory import memory_bytes
 
 _HELP = """List models by name, fetch them from the Hugging Face hub, remove them.
 
@@ -52,12 +53,14 @@ def list_models(json: options.Json = False, debug: options.Debug = False) -> Non
     if json:
         print_json({"models": named, "bundles": bundles})
         return
-    table = Table("model", "from", "licence", "state", box=None, padding=(0, 2, 0, 0))
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("model", no_wrap=True, overflow="fold")
+    for heading in ("size", "for", "licence", "state"):
+        table.add_column(heading)
     for model in named:
         licence = model["licence"] or "not stated"
-        table.add_row(
-            *(escape(text) for text in (model["name"], model["from"], licence)), model["state"]
-        )
+        size, use = bytes_text(model["n_bytes"]), model["for"]
+        table.add_row(*map(escape, (model["name"], size, use, licence, model["state"])))
     out.print(table)
     if bundles:
         table = Table("bundle", "model", "size", "format", box=None, padding=(0, 2, 0, 0))
@@ -102,7 +105,7 @@ def show(name: Name, json: options.Json = False, debug: options.Debug = False) -
                 else (f"{value['path']}, {bytes_text(value['n_bytes'])}, {value['format']}")
             )
         else:
-            shown = bytes_text(value) if key == "n_bytes" else str(value or "not stated")
+            shown = bytes_text(value) if key.endswith("_bytes") else str(value or "not stated")
         facts.add_row(escape(key), escape(shown))
     out.print(facts)
 
@@ -156,15 +159,26 @@ def _named() -> list[dict[str, Any]]:
     library = open_library()
     from edgedec.export.checkpoints.catalogue import CATALOGUE, find_installed
 
+    total_bytes, _ = memory_bytes()
     found: list[dict[str, Any]] = []
     for name, entry in CATALOGUE.items():
-        model = {"name": name, "from": f"package {entry.package} {entry.version}"}
-        try:
-            n_bytes: int | None = find_installed(name).stat().st_size
-            state = "installed"
-        except EdgedecError:
-            n_bytes, state = None, f"run: {entry.install_command}"
-        found.append({**model, "licence": entry.licence, "state": state, "n_bytes": n_bytes or 0})
+        here, fits = find_installed(name), entry.ram_bytes < total_bytes
+        absent = (
+            "fetched on first use" if fits else f"needs {bytes_text(entry.ram_bytes)} of memory"
+        )
+        found.append(
+            {
+                "name": name,
+                "from": entry.origin,
+                "licence": entry.licence,
+                "state": "here" if here else absent,
+                "n_bytes": here.stat().st_size if here else entry.n_bytes,
+                "ram_bytes": entry.ram_bytes,
+                "fits": fits,
+                "for": entry.purpose,
+                "draft": entry.draft,
+            }
+        )
     for pulled in library.pulled():
         state = "pulled" if Path(pulled.source).exists() else "gone: pull it again"
         found.append(
@@ -174,6 +188,7 @@ def _named() -> list[dict[str, Any]]:
                 "licence": pulled.licence,
                 "state": state,
                 "n_bytes": pulled.n_bytes,
+                "for": "",
                 "source": pulled.source,
             }
         )

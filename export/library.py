@@ -8,7 +8,9 @@ import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from edgedec.export.checkpoints.catalogue import CATALOGUE, find_installed
+import platformdirs
+
+from edgedec.export.checkpoints.catalogue import CATALOGUE
 from edgedec.export.checkpoints.hub import Fetched, HubName, fetch
 from edgedec.models.errors import CheckpointError, ConfigError
 from edgedec.models.fields import Fields
@@ -66,10 +68,10 @@ class Library:
         """Returns what an export of the model ``name`` reads, None if nobody knows the name.
 
         Raises:
-            CheckpointError: its package is not installed, or its files are gone.
+            CheckpointError: its files are gone.
         """
         if name.lower() in CATALOGUE:
-            return str(find_installed(name.lower()))
+            return name.lower()
         pulled = self.find(name)
         if pulled is not None and not Path(pulled.source).exists():
             raise CheckpointError(
@@ -79,7 +81,7 @@ class Library:
 
     def bundle(self, name: str) -> Path:
         """Returns where the bundle of the model ``name`` is, once it was exported."""
-        return self._bundles / f"{_slug(name)}.edgedec"
+        return self._bundles / f"{self.slug(name)}.edgedec"
 
     def bundles(self) -> list[Path]:
         """Returns the bundles that were made of named models."""
@@ -104,11 +106,17 @@ class Library:
         return n_freed
 
     def _record_path(self, name: str) -> Path:
-        return self._records / f"{_slug(name)}.json"
+        return self._records / f"{self.slug(name)}.json"
+
+    @staticmethod
+    def slug(name: str) -> str:
+        """Returns ``name`` as file names have it."""
+        return re.sub(r"[^\w.-]", "--", name.lower())
 
 
-def _slug(name: str) -> str:
-    return re.sub(r"[^\w.-]", "--", name.lower())
+def user_library() -> Library:
+    """Returns the user's own models by name."""
+    return Library(Path(platformdirs.user_cache_dir("edgedec")))
 
 
 def _record(found: Fetched) -> Pulled:

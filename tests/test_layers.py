@@ -32,7 +32,7 @@ ALLOWED = {
         "system",
         "src",
     },
-    "src": {"runtime", "models", "src"},
+    "src": {"runtime", "export", "models", "src"},
 }
 """Folder -> folders it may import. ``src`` is the front door, `edgedec` itself."""
 

@@ -17,7 +17,7 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.export.checkpoints.catalogue import find_installed
+from edgedec.export.checkpoints.catalogue import model_file
 
 ARCHITECTURE = "qwen3moe"
 BLOCK = np.dtype([("scale", np.float16), ("codes", np.uint8, 16)])
@@ -36,7 +36,7 @@ def random_q4(rng: np.random.Generator, *shape: int, size: float) -> npt.NDArray
 
 def copy_tokenizer(writer: gguf.GGUFWriter) -> int:
     """Copies SmolLM2's; returns its number of tokens."""
-    fields = gguf.GGUFReader(find_installed("smollm2-135m-instruct")).fields
+    fields = gguf.GGUFReader(model_file("smollm2-135m-instruct")).fields
     for name, field in fields.items():
         if name.startswith("tokenizer.") and name != "tokenizer.chat_template":
             kind = field.types[0]

@@ -28,18 +28,11 @@ def pull(name: str) -> str:
 
 def export(name: str) -> str:
     """Exports a model that has a name; returns its bundle."""
-    from edgedec.apps.model_names import open_library
-    from edgedec.export import pipeline
-    from edgedec.export.config import ExportConfig
-    from edgedec.models.errors import ConfigError
+    from contextlib import nullcontext
 
-    library = open_library()
-    bundle, source = library.bundle(name), library.source(name)
-    if source is None:
-        raise ConfigError(f"there is no model {name!r}: pull it first")
-    if not bundle.is_dir():
-        pipeline.export(ExportConfig(source=source, destination=bundle), report)
-    return str(bundle)
+    from edgedec.export.named_models import bundle_of
+
+    return str(bundle_of(name, lambda text, bundle: nullcontext(report)))
 
 
 def main(arguments: list[str]) -> int:

@@ -142,7 +142,7 @@ def open_checkpoint(source: str) -> Checkpoint:
         UnsupportedModelError: the files are healthy, but there is no recipe for them.
     """
     # Readers import this module for its types, so they are imported here.
-    from edgedec.export.checkpoints.catalogue import CATALOGUE, find_installed
+    from edgedec.export.checkpoints.catalogue import CATALOGUE, model_file
     from edgedec.export.checkpoints.gguf import GgufCheckpoint
     from edgedec.export.checkpoints.hub import HubName, fetch
     from edgedec.export.checkpoints.safetensors_dir import HuggingFaceCheckpoint
@@ -153,7 +153,7 @@ def open_checkpoint(source: str) -> Checkpoint:
     if path.is_file():
         return GgufCheckpoint(path)
     if source.lower() in CATALOGUE:
-        return GgufCheckpoint(find_installed(source.lower()))
+        return GgufCheckpoint(model_file(source))
     if (name := HubName.parse(source)) is not None:
         fetched = fetch(name).source
         if name.file:

@@ -23,6 +23,7 @@ from edgedec.models.errors import (
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if typing.TYPE_CHECKING:
+    from edgedec.loading import load
     from edgedec.runtime import (
         Conversation,
         DecodeStats,
@@ -34,7 +35,6 @@ if typing.TYPE_CHECKING:
         SpeculationConfig,
         Stream,
         SuggestConfig,
-        load,
     )
 
     __version__: str
@@ -48,6 +48,10 @@ else:
             from edgedec.models.installation import distribution_version
 
             return distribution_version()
+        if name == "load":
+            from edgedec.loading import load
+
+            return load
         from edgedec import runtime
 
         return getattr(runtime, name)

@@ -85,7 +85,7 @@ def test_light_heads_have_files_too(
 
 def bring(monkeypatch: pytest.MonkeyPatch, source: Path, file: Path) -> None:
     """Makes ``source`` a model of the catalogue, for which edgedec brings the head ``file``."""
-    entry = CatalogueEntry("tiny", "1.0", "none", str(file))
+    entry = CatalogueEntry("none", 1, 1, "tests", package="tiny", version="1.0", head=str(file))
     monkeypatch.setitem(catalogue.CATALOGUE, "tiny", entry)
     monkeypatch.setattr(catalogue, "find_installed", lambda name: source)
 
