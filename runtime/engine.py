@@ -113,6 +113,7 @@ class Engine:
         self._sequences: WeakSet[TokenSequence] = WeakSet()  # lent to nobody, asked for by callers
         self._abandoned: deque[Callable[[], None]] = deque()
         self.defaults = loaded.defaults
+        self.encoder = loaded.encoder
         self._predictors = Predictors(loaded.predictor, self._methods.auxiliary)
         self._masks = Masks(loaded.tokenizer, loaded.model.vocab_size)
         self._pool = loaded.memory.open(TARGET, loaded.model, loaded.context)

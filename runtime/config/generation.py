@@ -24,6 +24,9 @@ from edgedec.runtime.config.speculation import SpeculationConfig
 from edgedec.runtime.config.switching import SwitchConfig
 from edgedec.runtime.sessions.prefill import PASS_MS
 
+MAX_LOGPROBS = 20
+"""Most likeliest tokens that a request may ask for at each place."""
+
 AUTO, EXACT, PROGRESSIVE, PREDICTED = "auto", "exact", "progressive", "predicted"
 PREFILLS = (AUTO, EXACT, PROGRESSIVE, PREDICTED)
 
@@ -52,6 +55,9 @@ class GenerationConfig:
         Much less than the default takes longer in all.
     prefix: text that the output begins with, in tokens of the model's choice; it is part of the
         output. For a prompt that would end in the middle of a word.
+    logprobs: how many of the likeliest tokens are told at each place, with their log-probabilities
+        and that of the token taken; None tells nothing. Needs a verifier that gives the text of
+        plain decoding.
     json_schema, regex, grammar: what the output has to follow, at most one of them: a JSON schema
         as a mapping or as text, a regular expression for the whole output, or a grammar in the
         dialect of Lark that llguidance reads. Needs the extra ``grammar``.
@@ -71,6 +77,7 @@ class GenerationConfig:
     prefill: str = AUTO
     prefill_pass_ms: float = PASS_MS
     prefix: str = ""
+    logprobs: int | None = None
     json_schema: str | Mapping[str, Any] | None = None
     regex: str | None = None
     grammar: str | None = None
@@ -103,6 +110,7 @@ class GenerationConfig:
             raise ConfigError(f"prefill is {shown(self.prefill)}, expected {', '.join(PREFILLS)}")
         check_number("prefill_pass_ms", self.prefill_pass_ms, 0.0, 1e9, "milliseconds")
         self._check_constraint()
+        self._check_logprobs()
 
     @property
     def constraint(self) -> tuple[str, str] | None:
@@ -135,6 +143,18 @@ class GenerationConfig:
             _ = json.loads(schema) if isinstance(schema, str) else json.dumps(schema)
         except (TypeError, ValueError, RecursionError) as error:
             raise ConfigError(f"json_schema is no JSON: {error}") from None
+
+    def _check_logprobs(self) -> None:
+        if self.logprobs is None:
+            return
+        check_count("logprobs", self.logprobs, 0, f"at most {MAX_LOGPROBS}")
+        if self.logprobs > MAX_LOGPROBS:
+            raise ConfigError(f"logprobs is {self.logprobs}, expected at most {MAX_LOGPROBS}")
+        if self.verifier is not None or self.switch is not None:
+            raise ConfigError(
+                "logprobs are asked for, which need the default verifier and no switching: leave "
+                "those out"
+            )
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:

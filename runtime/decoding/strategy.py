@@ -13,8 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.models.errors import SessionError
+from edgedec.models.graph import N_TOP
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.drafting.stats import DecodeStats
+from edgedec.runtime.sampling.logprobs import TokenLogprob, token_logprob
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sampling.sampling import History, Survivors, choose, edit, greedy, truncate
 from edgedec.runtime.sampling.token_mask import Allowed, TokenMask
@@ -40,6 +42,7 @@ class DecodeState:
     clock: what the method's own timings are read from.
     n_prompt: how many of ``tokens`` are the prompt.
     is_watched: statistics of the row that chose the newest token are kept, in ``chosen_by``.
+    logprobs: of each emitted token, if the request asks for them.
     """
 
     sequence: TokenSequence
@@ -54,8 +57,10 @@ class DecodeState:
     n_prompt: int = field(init=False)
     is_watched: bool = False
     chosen_by: tuple[RowStats, int] | None = field(default=None, init=False)
+    logprobs: list[TokenLogprob] = field(default_factory=list, init=False)
     _is_always_edited: bool = field(init=False)
     _choosers: dict[int, tuple[RowStats, int]] = field(default_factory=dict, init=False)
+    _logprobs: dict[int, TokenLogprob] = field(default_factory=dict, init=False)
     _allowed: dict[tuple[int, ...], Allowed | None] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -97,7 +102,8 @@ class DecodeState:
     @property
     def needs_logits(self) -> bool:
         """Whether rows must have logits; their statistics are enough otherwise."""
-        return self.is_edited or not self.sampling.is_greedy
+        n_top = self.config.logprobs or 0
+        return self.is_edited or not self.sampling.is_greedy or n_top > N_TOP
 
     def take_rows(self) -> Rows | None:
         """Returns the rows that prefill left, once."""
@@ -111,12 +117,18 @@ class DecodeState:
             index: Which of ``rows`` is the one after ``path``.
             path: Drafted tokens, taken to be emitted.
         """
+        position = len(self.tokens) + len(path)
         if self.is_watched:
-            self._choosers[len(self.tokens) + len(path)] = (rows.stats, index)
+            self._choosers[position] = (rows.stats, index)
         if not self.needs_logits and rows.row_stats is not None:
-            return _likeliest(rows, index)
-        values = self._edited(rows, index, path)
-        return choose(values, self.sampling, noise, len(self.tokens) + len(path))
+            token = _likeliest(rows, index)
+        else:
+            values = self._edited(rows, index, path)
+            token = choose(values, self.sampling, noise, position)
+        if self.config.logprobs is not None:
+            told = token_logprob(rows, index, token, self.config.logprobs)
+            self._logprobs[position] = told
+        return token
 
     def survivors_from(self, rows: Rows, index: int, path: Sequence[int] = ()) -> Survivors:
         """Returns the tokens plain decoding may emit after ``tokens`` and ``path``, with scores.
@@ -141,6 +153,8 @@ class DecodeState:
         """Records an emitted token."""
         if self.is_watched:
             self.chosen_by = self._choosers.pop(len(self.tokens), None)
+        if self.config.logprobs is not None:
+            self.logprobs.append(self._logprobs.pop(len(self.tokens)))
         self.tokens.append(token)
         self.history.add(token)
         if self.mask is not None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from edgedec.runtime.decoding.strategy import DecodingStrategy
+from edgedec.runtime.decoding.strategy import DecodeState, Decoding, DecodingStrategy
 from edgedec.runtime.sessions.prefill import Progress
 from edgedec.runtime.sessions.scheduler import Scheduler
 from edgedec.runtime.sessions.sequence import TokenSequence
@@ -63,3 +63,17 @@ def lent(lender: Lender, scheduler: Scheduler, text: Sequence[int]) -> Iterator[
     finally:
         with scheduler.exclusive():
             lender.give_back(sequence)
+
+
+def end_part(
+    decoding: Decoding | None, state: DecodeState, lender: Lender, n_kept: int | None = None
+) -> None:
+    """Ends a request's part everywhere. n_kept: tokens that stay in the KV cache, all when None."""
+    try:
+        if decoding is not None:
+            decoding.end()
+        if not state.sequence.is_closed:
+            n_exact = state.sequence.n_exact  # what was predicted is nobody else's business
+            state.sequence.rewind(n_exact if n_kept is None else min(n_kept, n_exact))
+    finally:
+        lender.give_back(state.sequence)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from edgedec.runtime.drafting.stats import DecodeStats
+from edgedec.runtime.sampling.logprobs import TokenLogprob
 
 FinishReason = Literal["stop", "length", "cancelled", "context"]
 """A stop token or text; max_new_tokens; stopped by the caller; no room for another token."""
@@ -32,6 +33,7 @@ class GenerationResult:
     lossless: whether the text is what plain decoding gives; ``up to ties``: where no two tokens
         are closer than ``largest_gap``, by which a logit was seen to differ with the other rows of
         a pass. That is 0 for the other two.
+    logprobs: of each token, if the request asked for them.
     switch: what switching did, see `Switching.summary`; empty for methods that do not switch.
     """
 
@@ -50,6 +52,7 @@ class GenerationResult:
     switch: dict[str, Any] = field(default_factory=dict)
     provisional_ms: float = 0.0
     largest_gap: float = 0.0
+    logprobs: tuple[TokenLogprob, ...] = ()
 
     @property
     def n_new_tokens(self) -> int:

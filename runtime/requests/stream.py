@@ -15,8 +15,9 @@ from edgedec.models.errors import SessionError
 from edgedec.runtime.config.checks import check_callable
 from edgedec.runtime.decoding.prefilling import Prefilling, Provisional, begin_prefill
 from edgedec.runtime.decoding.strategy import TARGET, DecodeState, Decoding
-from edgedec.runtime.requests.request import Lender, Request, lent
+from edgedec.runtime.requests.request import Request, end_part, lent
 from edgedec.runtime.requests.result import UP_TO_TIES, FinishReason, GenerationResult
+from edgedec.runtime.sampling.logprobs import TokenLogprob
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sessions.passes import Passes, while_idle
 from edgedec.runtime.sessions.prefill import Prefilled, PrefillRequest
@@ -132,7 +133,9 @@ class Stream(Iterator[str]):
     def __del__(self) -> None:
         # Whoever lets go of an unfinished stream may be in the middle of another's turn.
         if self.__dict__.get("_finish_reason", "never begun") is None and self._result is None:
-            self._request.abandon(partial(_end, self._decoding, self._state, self._request.lender))
+            self._request.abandon(
+                partial(end_part, self._decoding, self._state, self._request.lender)
+            )
 
     @property
     def method(self) -> str:
@@ -162,6 +165,11 @@ class Stream(Iterator[str]):
     def token_ids(self) -> tuple[int, ...]:
         """The prompt and the output so far."""
         return tuple(self._state.tokens)
+
+    @property
+    def logprobs(self) -> tuple[TokenLogprob, ...]:
+        """Of each token of the output so far, if the request asks for them."""
+        return tuple(self._state.logprobs)
 
     @property
     def result(self) -> GenerationResult:
@@ -358,7 +366,7 @@ class Stream(Iterator[str]):
         n_reused = state.stats.n_reused_tokens
         n_kept = n_reused if self._is_dropped and self._prefilling is not None else None
         with self._request.scheduler.exclusive():
-            _end(self._decoding, state, self._request.lender, n_kept)
+            end_part(self._decoding, state, self._request.lender, n_kept)
 
     def _make_result(self, reason: FinishReason) -> GenerationResult:
         strategy, n_prompt = self._request.strategy, self._state.n_prompt
@@ -377,6 +385,7 @@ class Stream(Iterator[str]):
             ttft_ms=1000 * self._ttft_s,
             tpot_ms=decode_ms / (len(token_ids) - 1) if len(token_ids) > 1 else 0.0,
             peak_rss_mb=peak_rss_mb(),
+            logprobs=tuple(self._state.logprobs),
             method=strategy.name,
             provisional_ms=1000 * self._provisional_s,
             lossless=is_lossless and (UP_TO_TIES if gap else True),
@@ -384,17 +393,3 @@ class Stream(Iterator[str]):
             stats=self._state.stats,
             switch={} if self._decoding is None else self._decoding.summary(),
         )
-
-
-def _end(
-    decoding: Decoding | None, state: DecodeState, lender: Lender, n_kept: int | None = None
-) -> None:
-    """Ends a request's part everywhere. n_kept: tokens that stay in the KV cache, all when None."""
-    try:
-        if decoding is not None:
-            decoding.end()
-        if not state.sequence.is_closed:
-            n_exact = state.sequence.n_exact  # what was predicted is nobody else's business
-            state.sequence.rewind(n_exact if n_kept is None else min(n_kept, n_exact))
-    finally:
-        lender.give_back(state.sequence)

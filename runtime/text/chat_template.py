@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from jinja2.meta import find_undeclared_variables
+
 from edgedec.models.errors import SessionError
 from edgedec.runtime.text.template_sandbox import (
     MAX_TEMPLATE_WORK,
@@ -79,21 +81,31 @@ class ChatTemplate:
         self._budget = sandbox.budget
         with _one_line_errors():
             self._template = sandbox.from_string(source)
+            self._names = find_undeclared_variables(sandbox.parse(source))
 
-    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    @property
+    def reads_tools(self) -> bool:
+        """The template shows the tools it is given, so that the model knows of them."""
+        return "tools" in self._names
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> str:
         """Returns the prompt text that asks for the next assistant message.
+
+        tools: what the model may call, in OpenAI's form.
 
         Raises:
             SessionError: The template refuses the messages, fails, or makes too much of them.
         """
         self._budget.n_left = MAX_TEMPLATE_WORK + WORK_PER_INPUT * sum(
-            map(len, texts_of(list(messages)))
+            map(len, texts_of([*messages, *tools]))
         )
         with _one_line_errors():
             return self._template.render(
                 messages=list(messages),
                 add_generation_prompt=True,
-                tools=None,
+                tools=list(tools) or None,
                 documents=None,
                 **self._variables,
             )

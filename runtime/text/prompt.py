@@ -9,7 +9,7 @@ from edgedec.models.errors import PromptTooLongError, SessionError
 from edgedec.runtime.text.tokenizer import Codec, without_surrogates
 
 if TYPE_CHECKING:  # `loading` knows when to import it
-    from edgedec.runtime.text.chat_template import ChatTemplate
+    from edgedec.runtime.text.chat_template import ChatTemplate, Guard
 
 Message = Mapping[str, Any]
 """A chat message: ``role`` and ``content``, and whatever else the model's template reads."""
@@ -51,8 +51,13 @@ class PromptEncoder:
         """Conversations can be written."""
         return self._template is not None
 
-    def encode(self, prompt: Prompt) -> list[int]:
-        """Returns the ids of ``prompt``.
+    @property
+    def reads_tools(self) -> bool:
+        """The chat template tells the model of tools."""
+        return self._template is not None and self._template.reads_tools
+
+    def encode(self, prompt: Prompt, tools: Sequence[Message] = ()) -> list[int]:
+        """Returns the ids of ``prompt``; with messages, the template is given ``tools``.
 
         Raises:
             SessionError: The prompt is empty, of no known kind, or refused by the template.
@@ -62,7 +67,7 @@ class PromptEncoder:
         is_list = isinstance(prompt, Sequence) and not isinstance(prompt, _BYTES)
         items: list[Any] = list(prompt) if is_list else []
         if items and all(isinstance(item, Mapping) for item in items):
-            return self._encode_messages(items)
+            return self._encode_messages(items, tools)
         if items and all(isinstance(i, int) and not isinstance(i, bool) for i in items):
             return items
         raise SessionError(
@@ -80,7 +85,24 @@ class PromptEncoder:
             )
         return ids
 
-    def _encode_messages(self, items: Sequence[Any]) -> list[int]:
+    def render(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> str:
+        """Returns the text that the chat template makes of ``messages``.
+
+        Raises:
+            SessionError: There is no template, or it refuses the messages.
+        """
+        text, guard = self._rendered(messages, tools)
+        return text.translate(guard.restore)
+
+    def _encode_messages(self, items: Sequence[Any], tools: Sequence[Message]) -> list[int]:
+        text, guard = self._rendered(items, tools)
+        ids = self._codec.encode_rendered(text, guard.restore)
+        if not ids:
+            raise SessionError("the chat template renders these messages to nothing")
+        return ids
+
+    def _rendered(self, items: Sequence[Any], tools: Sequence[Message]) -> tuple[str, Guard]:
+        """Returns the text of messages, in which special tokens are the template's own."""
         if self._template is None:
             raise SessionError(
                 "this bundle has no chat template: pass the prompt as plain text instead of "
@@ -89,13 +111,11 @@ class PromptEncoder:
         from edgedec.runtime.text.chat_template import Guard, texts_of
 
         messages = [_checked(message) for message in items]
-        self._check_length(texts_of(messages))
-        guard = Guard(self._codec.special_texts, texts_of(messages))
+        texts = list(texts_of([*messages, *tools]))
+        self._check_length(texts)
+        guard = Guard(self._codec.special_texts, texts)
         guarded = [{**guard.hide_all(m), "role": m["role"]} for m in messages]
-        ids = self._codec.encode_rendered(self._template.render(guarded), guard.restore)
-        if not ids:
-            raise SessionError("the chat template renders these messages to nothing")
-        return ids
+        return self._template.render(guarded, guard.hide_all(list(tools))), guard
 
     def _check_length(self, texts: Iterable[str]) -> None:
         """Refuses what is too long by far without encoding all of it, which takes a while.

@@ -1,0 +1,48 @@
+"""How likely a token was, and which were likeliest: of the model's logits before any edit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgedec.models.graph import N_TOP
+from edgedec.runtime.sessions.rows import Rows
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """One token of an output.
+
+    logprob: of the token, at temperature 1, over the whole vocabulary. Units: nats.
+    top: the likeliest tokens and theirs, likeliest first.
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+def token_logprob(rows: Rows, index: int, token: int, n_top: int) -> TokenLogprob:
+    """Returns how likely ``token`` was after a row. Above `N_TOP`, rows need logits."""
+    stats = rows.stats
+    total = float(stats.log_sum_exp[index])
+    ids, logits = stats.top_ids[index], stats.top_logits[index]
+    if n_top > N_TOP:
+        ids, logits = _likeliest(rows.logits[index], n_top)
+    found = {int(i): float(x) - total for i, x in zip(ids, logits, strict=True) if i >= 0}
+    own = found.get(token)
+    if own is None:
+        own = float(rows.logits[index][token]) - total
+    return TokenLogprob(token, own, tuple(found.items())[:n_top])
+
+
+def _likeliest(row: npt.NDArray[Any], n: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Returns the ``n`` likeliest tokens, likeliest first, of equals the lowest id first."""
+    n = min(n, len(row))
+    least = np.partition(row, -n)[-n]
+    ids = np.flatnonzero(row >= least)
+    ids = ids[np.argsort(-row[ids].astype(np.float64), kind="stable")][:n]
+    return ids, row[ids]
