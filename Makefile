@@ -17,10 +17,13 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 PROMPT ?= Why is the sky blue?
 BUNDLE ?= build/smollm2.edgedec
+WORKERS ?= auto
 
 BIN := .venv/bin
 MADE := .venv/made
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+# A process per core: libraries that start a thread per core as well would wait for one another.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
 KERNELS := kernels/CMakeLists.txt $(wildcard kernels/src/*)
 EXPORTER := $(shell find export models targets kernels system -name '*.py')
 PACKAGES := system models targets export training kernels runtime autocomplete widgets apps
@@ -31,7 +34,7 @@ run: $(BUNDLE)/manifest.json
 	$(BIN)/edgedec run $(BUNDLE) "$(PROMPT)" --max-new-tokens 96
 
 test: check $(MADE)/model
-	$(BIN)/python -m pytest -m 'not pair and not long'
+	$(PYTEST) -m 'not pair and not long'
 
 # The Qwen2.5-Coder GGUF files, 1.6 GB, are the user's to bring (EDGEDEC_MODELS names their folder).
 test-pair: $(MADE)/dev
