@@ -87,7 +87,7 @@ $(MADE)/tools: $(MADE)/python
 
 # An editable install does not rebuild the library by itself.
 $(MADE)/installed: pyproject.toml $(KERNELS) $(MADE)/tools
-	$(PIP) --no-build-isolation -e '.[export]'
+	$(PIP) --no-build-isolation -e .
 	@touch $@
 
 $(MADE)/dev: pyproject.toml $(MADE)/installed

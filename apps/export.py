@@ -15,7 +15,6 @@ from rich.table import Table
 from edgedec.apps.console.consoles import out
 from edgedec.apps.console.progress import ProgressBars, bytes_amount
 from edgedec.apps.console.terminal import bytes_text, note, print_json
-from edgedec.apps.measuring.installed import extras
 from edgedec.apps.options import common as options
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.trust import libraries, trust
@@ -248,7 +247,7 @@ def export(
         raise ConfigError("--draft-quantization needs --draft MODEL")
     if draft is None and not exits and (draft_vocabulary or draft_corpus):
         raise ConfigError("--draft-vocabulary and --draft-corpus need --draft MODEL or --exit E")
-    with needs_export_extra():
+    with needs_exporter():
         from edgedec.export import pipeline
         from edgedec.export.config import (
             DraftModelConfig,
@@ -295,19 +294,21 @@ def export(
 
 
 @contextmanager
-def needs_export_extra() -> Iterator[None]:
-    """Says what to install where an import inside fails.
+def needs_exporter() -> Iterator[None]:
+    """Says what is missing if an import inside fails, in an installation without dependencies.
 
     Raises:
-        ConfigError: A package of the extra ``export`` is missing.
+        ConfigError: A package that exports need is missing.
     """
     try:
         yield
     except ImportError as error:
         if (error.name or "").startswith("edgedec"):
             raise
-        missing = " ".join(f"'{p.name}{p.bounds}'" for p in extras()["export"] if not p.installed)
-        raise ConfigError(f"export needs {error.name}: pip install {missing}") from error
+        raise ConfigError(
+            f"export needs {error.name}, which this installation lacks: install edgedec with its "
+            "dependencies"
+        ) from error
 
 
 def _show(done: ExportReport) -> None:

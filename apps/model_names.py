@@ -23,9 +23,9 @@ MaybePath = TypeVar("MaybePath", Path, Path | None)
 
 def open_library() -> Library:
     """Returns the models by name on this machine."""
-    from edgedec.apps.export import needs_export_extra
+    from edgedec.apps.export import needs_exporter
 
-    with needs_export_extra():
+    with needs_exporter():
         from edgedec.export.library import user_library
 
         return user_library()
@@ -39,9 +39,9 @@ def named_bundle(given: MaybePath) -> MaybePath:
     """
     if given is None or (given / MANIFEST_NAME).is_file():
         return given
-    from edgedec.apps.export import needs_export_extra
+    from edgedec.apps.export import needs_exporter
 
-    with needs_export_extra():
+    with needs_exporter():
         from edgedec.export.named_models import bundle_of
 
         return bundle_of(given, _announced)
@@ -58,9 +58,9 @@ def find_bundle(text: str, roots: Sequence[Path] = ()) -> Path:
     found = next((p for p in (path, *(root / path for root in roots)) if p.exists()), path)
     if (found / MANIFEST_NAME).is_file():
         return found
-    from edgedec.apps.export import needs_export_extra
+    from edgedec.apps.export import needs_exporter
 
-    with needs_export_extra():
+    with needs_exporter():
         from edgedec.export.named_models import what_is_meant
 
     meant = what_is_meant(found if found.exists() else text)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from edgedec.models.errors import CheckpointError, EdgedecError
-from edgedec.models.installation import install_command
 
 WANTED_FILES = (
     "config.json",
@@ -83,7 +82,7 @@ def fetch(name: HubName, shows_bars: bool = False) -> Fetched:
     except ImportError:
         raise CheckpointError(
             f"{name} looks like a hub id, but huggingface_hub is not installed; "
-            f"run: {install_command('export')}"
+            "run: pip install huggingface_hub"
         ) from None
     if not shows_bars:
         disable_progress_bars()

@@ -31,8 +31,8 @@ def test_json(cli: Cli) -> None:
     assert all(install is None or "pip install" in install for install in providers.values())
     assert report["kernels"]["active_isa"] in report["kernels"]["available_isas"]
     assert report["kernels"]["library"] == str(kernels.library_path())
-    assert {"export", "optimum", "dev"} <= set(report["extras"])
-    assert report["extras"]["export"]["packages"]["onnx"] == metadata.version("onnx")
+    assert {"grammar", "optimum", "dev"} <= set(report["extras"])
+    assert report["extras"]["grammar"]["packages"]["llguidance"] == metadata.version("llguidance")
     assert report["problems"] == []
 
 
@@ -47,20 +47,20 @@ def test_qualcomm_says_what_is_here(cli: Cli, monkeypatch: pytest.MonkeyPatch) -
 def test_text(cli: Cli) -> None:
     done = cli("doctor")
     assert done.exit_code == 0
-    for word in ("processor", "last cache", "memory", "onnxruntime", "kernels", "export", "ready"):
+    for word in ("processor", "last cache", "memory", "onnxruntime", "kernels", "grammar", "ready"):
         assert word in done.out
 
 
 def test_a_missing_package_is_named_with_its_command(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(installed, "version", lambda name: None if name == "onnx" else "1.0")
+    monkeypatch.setattr(installed, "version", lambda name: None if name == "llguidance" else "1.0")
     done = cli("doctor", "--json")
     assert done.exit_code == 0
-    export = done.json["extras"]["export"]
-    assert (export["is_complete"], export["missing"]) == (False, ["onnx"])
-    assert export["install"].startswith("pip install 'onnx>=")
-    assert export["install"] in cli("doctor").out
+    grammar = done.json["extras"]["grammar"]
+    assert (grammar["is_complete"], grammar["missing"]) == (False, ["llguidance"])
+    assert grammar["install"].startswith("pip install 'llguidance>=")
+    assert grammar["install"] in cli("doctor").out
 
 
 def test_a_missing_library_is_a_problem(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

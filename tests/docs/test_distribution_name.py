@@ -61,7 +61,7 @@ def test_a_stranger_is_noticed(line: str) -> None:
         f"pip install '{OURS}[lsp]'",
         "pip install ./edgedec_runtime-0.1.0-py3-none-any.whl",
         "uvx --from ./edgedec_runtime.whl edgedec run smollm2-135m-instruct",
-        "pip install '.[export]'  # installs edgedec-runtime",
+        "pip install '.[lsp]'  # installs edgedec-runtime",
         "edgedec run smollm2.edgedec",
     ],
 )

@@ -21,7 +21,7 @@ from edgedec.models.errors import CheckpointError, ConfigError
 from edgedec.models.manifest import read_manifest
 
 torch = pytest.importorskip("torch", reason="needs the extra train")
-safetensors = pytest.importorskip("safetensors.numpy", reason="needs the extra export")
+safetensors = pytest.importorskip("safetensors.numpy", reason="needs safetensors")
 safe_open = pytest.importorskip("safetensors").safe_open
 
 from edgedec.training.features.feature_file import TextFeatures  # noqa: E402
