@@ -53,8 +53,8 @@ def _manifest(models: dict[str, ModelExport], files: dict[str, FileEntry]) -> Bu
         models=entries,
         files=files,
         stop_token_ids=published.special.eos_ids,
-        bos_token_id=published.special.bos_id,
-        add_bos=published.special.add_bos,
+        opening_token_ids=published.special.opening_ids,
+        template_variables=dict(published.special.variables),
         defaults={"method": "auto"},
         verification=verification,
     )

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from edgedec.models.draft_heads import HeadEntry
     from edgedec.models.kv_maps import MapsEntry
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 MANIFEST_NAME = "manifest.json"
 TOKENIZER_NAME = "tokenizer.json"
 """Files that every bundle holds."""
@@ -47,7 +47,8 @@ class BundleManifest:
 
     models: by a name of the exporter's choice, which is also the folder of their files. files: by
     relative POSIX path. auxiliary: what was trained beside the models, by name; may be absent.
-    head: a draft head of the target model, if one was trained.
+    head: a draft head of the target model, if one was trained. opening_token_ids: what plain text
+    begins with. template_variables: what the chat template may name.
     """
 
     schema_version: int
@@ -59,8 +60,8 @@ class BundleManifest:
     models: dict[str, ModelEntry]
     files: dict[str, FileEntry]
     stop_token_ids: tuple[int, ...]
-    bos_token_id: int | None
-    add_bos: bool
+    opening_token_ids: tuple[int, ...]
+    template_variables: dict[str, str | tuple[str, ...]]
     defaults: dict[str, Any]
     verification: dict[str, Any]
     auxiliary: dict[str, MapsEntry] = field(default_factory=dict)
@@ -132,10 +133,8 @@ class BundleManifest:
             models=models,
             files={path: _read_file_entry(path, e) for path, e in reader.tables("files")},
             stop_token_ids=reader.integers("stop_token_ids", 0, last_id),
-            bos_token_id=reader.optional(
-                "bos_token_id", lambda key: reader.integer(key, least=0, most=last_id)
-            ),
-            add_bos=reader.flag("add_bos"),
+            opening_token_ids=reader.integers("opening_token_ids", 0, last_id),
+            template_variables=_read_variables(reader.table("template_variables")),
             defaults=dict(reader.table("defaults").values),
             verification=dict(reader.table("verification").values),
             auxiliary=_read_auxiliary(reader) if "auxiliary" in trained else {},
@@ -143,6 +142,13 @@ class BundleManifest:
         )
         _check_references(manifest)
         return manifest
+
+
+def _read_variables(stated: Fields) -> dict[str, str | tuple[str, ...]]:
+    return {
+        name: stated.text(name) if isinstance(value, str) else stated.texts(name)
+        for name, value in stated.values.items()
+    }
 
 
 def fingerprint_of(manifest: BundleManifest, name: str) -> str:

@@ -338,11 +338,11 @@ def _make_predictions(job: Job, stack: ExitStack) -> tuple[Work, str]:
             f"--window is {window}, expected at most {job.context}, the context there is"
         )
     engines = Engines(lambda models: job.open(models, window), stack)
-    start = job.manifest.bos_token_id if job.manifest.add_bos else None
+    opening = job.manifest.opening_token_ids
     plain = Setting(PLAIN, GenerationConfig())
     tokens = engines.of(plain).tokenizer.encode(text)
-    windows = list(cut(len(tokens), window, stride, start is not None))[: job.what.limit]
-    return Predictions(tokens, windows, start, engines), f"windows of {window}, {stride} apart"
+    windows = list(cut(len(tokens), window, stride, len(opening)))[: job.what.limit]
+    return Predictions(tokens, windows, opening, engines), f"windows of {window}, {stride} apart"
 
 
 def make_settings(job: Job, how: str) -> list[Setting]:

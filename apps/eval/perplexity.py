@@ -38,20 +38,20 @@ class Window:
         return self.end - self.scored
 
 
-def cut(n_tokens: int, window: int, stride: int, has_start_token: bool) -> Iterator[Window]:
+def cut(n_tokens: int, window: int, stride: int, n_opening: int) -> Iterator[Window]:
     """Yields the windows of a text.
 
     Raises:
         ConfigError: The numbers make no sense.
     """
-    room = window - has_start_token
+    room = window - n_opening
     if window < 2:
         raise ConfigError(f"--window is {window}, expected at least 2")
     if not 1 <= stride < window:
         raise ConfigError(
             f"--stride is {stride}, expected 1 to {window - 1}, so that every token follows another"
         )
-    scored = 0 if has_start_token else 1
+    scored = 0 if n_opening else 1
     if n_tokens <= scored:
         raise ConfigError(f"the text has {n_tokens} tokens, expected at least {scored + 1}")
     end = 0
@@ -62,13 +62,12 @@ def cut(n_tokens: int, window: int, stride: int, has_start_token: bool) -> Itera
 
 
 def score(
-    sequence: TokenSequence, tokens: Sequence[int], window: Window, start_token: int | None
+    sequence: TokenSequence, tokens: Sequence[int], window: Window, opening: Sequence[int]
 ) -> tuple[float, float]:
     """Returns the nats that a window's scored tokens take together, and the seconds it took."""
     started_s = time.perf_counter()
-    lead = [] if start_token is None else [start_token]
-    ids = [*lead, *tokens[window.start : window.end]]
-    first = window.scored - window.start + len(lead)  # index in ids of the first scored token
+    ids = [*opening, *tokens[window.start : window.end]]
+    first = window.scored - window.start + len(opening)  # index in ids of the first scored token
     sequence.truncate(0)
     nats = 0.0
     for start in range(0, len(ids) - 1, _CHUNK):

@@ -114,7 +114,7 @@ class Predictions:
 
     tokens: Sequence[int]
     windows: Sequence[Window]
-    start_token: int | None
+    opening: tuple[int, ...]
     engines: Engines
 
     @property
@@ -130,7 +130,7 @@ class Predictions:
         """Returns the mean surprise at the tokens of a window. Units: nats."""
         window = self.windows[index]
         sequence = self.engines.of(setting).new_sequence()
-        nats, seconds = score(sequence, self.tokens, window, self.start_token)
+        nats, seconds = score(sequence, self.tokens, window, self.opening)
         sequence.close()
         return Sample(
             fingerprint=setting.fingerprint,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,16 +18,16 @@ from edgedec.models.weights import WeightSource
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """Ids with a meaning of their own.
+    """Tokens with a meaning of their own.
 
-    bos_id: token that opens a text, None if the model has none.
-    eos_ids: tokens that end a text or a turn.
-    add_bos: whether a prompt without template begins with ``bos_id``.
+    eos_ids: those that end a text or a turn.
+    opening_ids: those that a prompt without template begins with.
+    variables: what a chat template may name, such as ``bos_token``: a text, or several.
     """
 
-    bos_id: int | None
     eos_ids: tuple[int, ...]
-    add_bos: bool
+    opening_ids: tuple[int, ...] = ()
+    variables: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
 
 
 SAMPLING_KEYS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")

@@ -16,6 +16,8 @@ WANTED_FILES = (
     "tokenizer.json",
     "tokenizer.model",
     "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
     "chat_template.jinja",
     "chat_template.json",
     "README.md",

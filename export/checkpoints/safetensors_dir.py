@@ -16,6 +16,12 @@ from edgedec.export.checkpoints.checkpoint import SAMPLING_KEYS, SpecialTokens
 from edgedec.export.checkpoints.safetensors_file import StoredTensor, read_tensors
 from edgedec.export.checkpoints.stored_matrices import gather, unused_biases
 from edgedec.export.checkpoints.tokenizer_model import build_from_model
+from edgedec.export.tokenizer_settings import (
+    TokenizerFiles,
+    opening_ids,
+    template_variables,
+    with_settings,
+)
 from edgedec.models.errors import CheckpointError, ConfigError, EdgedecError, UnsupportedModelError
 from edgedec.models.families import find_family
 from edgedec.models.fields import Fields
@@ -56,26 +62,19 @@ class HuggingFaceTexts:
     @property
     def special(self) -> SpecialTokens:
         """The tokens that begin and end texts."""
-        tokenizer = Tokenizer.from_str(self._tokenizer_json)
-        stated = _read_fields(self._folder, "tokenizer_config.json", is_optional=True)
+        tokenizer, files = Tokenizer.from_str(self._tokenizer_json), self._tokenizer_files
         generation = _read_fields(self._folder, "generation_config.json", is_optional=True)
-
-        def stated_ids(kind: str) -> tuple[int, ...]:
-            for fields in (generation, self._fields):
-                if ids := _ids(fields, f"{kind}_token_id", self._fields.integer("vocab_size")):
-                    return ids
-            return ()
-
-        def named_ids(kind: str) -> tuple[int, ...]:
-            text = _token_text(stated.get(f"{kind}_token"))
-            found = tokenizer.token_to_id(text) if text else None
-            return () if found is None else (found,)
-
-        bos_id = next(iter(stated_ids("bos") + named_ids("bos")), None)
+        stated = (_ids(fields, "eos_token_id") for fields in (generation, self._fields))
+        end = files.roles().get("eos_token")
+        named = None if end is None else tokenizer.token_to_id(end)
         # Fine-tuned models often name the end of a turn in one of the files only.
-        eos_ids = tuple(dict.fromkeys(stated_ids("eos") + named_ids("eos")))
-        opening = tokenizer.encode("a").ids[:1]
-        return SpecialTokens(bos_id, eos_ids, bos_id is not None and opening == [bos_id])
+        eos_ids = [*next(filter(None, stated), ()), *([] if named is None else [named])]
+        vocab_size = self._fields.integer("vocab_size")
+        return SpecialTokens(
+            tuple(dict.fromkeys(i for i in eos_ids if 0 <= i < vocab_size)),
+            tuple(i for i in opening_ids(tokenizer, files) if i < vocab_size),
+            template_variables(tokenizer, files),
+        )
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -94,13 +93,21 @@ class HuggingFaceTexts:
         return self._tokenizer_json
 
     @cached_property
+    def _tokenizer_files(self) -> TokenizerFiles:
+        names = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+        settings, more, added = (
+            _read_fields(self._folder, name, is_optional=True) for name in names
+        )
+        return TokenizerFiles(settings, more, added, self._fields)
+
+    @cached_property
     def _tokenizer_json(self) -> str:
         whole, model = self._folder / "tokenizer.json", self._folder / "tokenizer.model"
+        files, vocab_size = self._tokenizer_files, self._fields.integer("vocab_size")
         if whole.is_file():
-            return _checked_tokenizer(whole)
+            return with_settings(_checked_tokenizer(whole), files, vocab_size)
         if model.is_file():
-            stated = _read_fields(self._folder, "tokenizer_config.json", is_optional=True)
-            return build_from_model(model, stated, self._fields.integer("vocab_size"))
+            return build_from_model(model, files.settings, vocab_size)
         raise CheckpointError(
             f"{self._folder}: has neither tokenizer.json nor tokenizer.model; write one with "
             f"transformers: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
@@ -261,16 +268,8 @@ def _checked_tokenizer(path: Path) -> str:
     return text
 
 
-def _ids(fields: Fields, key: str, vocab_size: int) -> tuple[int, ...]:
+def _ids(fields: Fields, key: str) -> tuple[int, ...]:
     value = fields.get(key)
-    ids = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(type(i) is int and 0 <= i < vocab_size for i in ids):
-        raise CheckpointError(
-            f"{fields.origin}: {key} is {str(value)[:60]!r}, expected ids below {vocab_size}"
-        )
-    return tuple(ids)
-
-
-def _token_text(value: Any) -> str | None:
-    text = value.get("content") if isinstance(value, dict) else value
-    return text if isinstance(text, str) else None
+    if isinstance(value, list):
+        return fields.integers(key)
+    return () if value is None else (fields.integer(key),)

@@ -18,6 +18,7 @@ from edgedec.export.checkpoints.sentencepiece_tokenizer import added_token, sent
 from edgedec.export.checkpoints.sentencepiece_vocabulary import (
     CONTROL,
     NORMAL,
+    UNKNOWN,
     UNUSED,
     USER_DEFINED,
     vocabulary_of_gguf,
@@ -80,6 +81,19 @@ SENTENCEPIECE = {"llama": False, "t5": True}
 """Values of ``tokenizer.ggml.model`` that mean SentencePiece -> whether as a unigram model."""
 
 
+_ROLES = {
+    "bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "sep_token": "seperator",
+    "pad_token": "padding", "cls_token": "cls", "mask_token": "mask",
+}  # fmt: skip
+"""What chat templates name -> what ``tokenizer.ggml.*_token_id`` does, misspelt as it is."""
+
+_SPM_IDS = {"bos": 1, "eos": 2, "unknown": 0}
+"""What SentencePiece files mean that state no id, if there is such a token.
+
+Source: ggml-org/llama.cpp ``src/llama-vocab.cpp`` (MIT).
+"""
+
+
 def build_tokenizer(fields: Fields, vocab_size: int) -> str:
     """Returns the text of a ``tokenizer.json``.
 
@@ -132,16 +146,17 @@ def checked_text(document: Mapping[str, Any], origin: str) -> str:
 
 def read_special(fields: Fields, vocab_size: int) -> SpecialTokens:
     """Returns the tokens that begin and end texts, from GGUF metadata."""
-    adds_bos = _adds_bos(fields)
     tokens, kinds = _read_tokens(fields, vocab_size)
+    is_spm = SENTENCEPIECE.get(fields.text("tokenizer.ggml.model")) is False
 
     def token_id(key: str) -> int | None:
         value = fields.integer(f"tokenizer.ggml.{key}_token_id", -1)
-        if value >= len(tokens):
-            raise CheckpointError(
-                f"{fields.origin}: {key}_token_id is {value}, the vocabulary has {len(tokens)}"
-            )
-        return value if value >= 0 else None
+        if 0 <= value < len(tokens):
+            return value
+        # As llama.cpp does: an id that is no token's counts as absent.
+        usual = _SPM_IDS.get(key, -1) if is_spm else -1
+        is_usual = 0 <= usual < len(tokens) and kinds[usual] in (CONTROL, UNKNOWN)
+        return usual if is_usual else None
 
     stated = [token_id("eos"), token_id("eot"), token_id("eom")]
     by_text = [
@@ -151,8 +166,10 @@ def read_special(fields: Fields, vocab_size: int) -> SpecialTokens:
     ]
     eos_ids = tuple(dict.fromkeys(i for i in stated + by_text if i is not None))
     bos_id = token_id("bos")
-    add_bos = fields.flag("tokenizer.ggml.add_bos_token", adds_bos)
-    return SpecialTokens(bos_id, eos_ids, add_bos and bos_id is not None)
+    adds_bos = fields.flag("tokenizer.ggml.add_bos_token", _adds_bos(fields))
+    ids = {role: token_id(key) for role, key in _ROLES.items()}
+    variables = {role: tokens[i] for role, i in ids.items() if i is not None}
+    return SpecialTokens(eos_ids, (bos_id,) if adds_bos and bos_id is not None else (), variables)
 
 
 def _adds_bos(fields: Fields) -> bool:

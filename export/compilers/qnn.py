@@ -143,5 +143,5 @@ def _texts(model: RecipeModel) -> list[list[int]]:
     ids = tokenizer.encode(SHORT_TEXT, add_special_tokens=False).ids
     ids = np.resize(ids or [0], -(-len(ids) // CHUNK.n_rows) * CHUNK.n_rows).tolist()
     special = model.published.special
-    openings = sorted(i for i in {special.bos_id, *special.eos_ids} if i is not None)
+    openings = sorted({*special.opening_ids, *special.eos_ids})
     return [ids[:CONTEXT], *([opening, *ids][:CONTEXT] for opening in openings)]

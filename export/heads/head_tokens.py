@@ -110,6 +110,6 @@ def _special_ids(tokenizer: Tokenizer, checkpoint: Checkpoint) -> list[int]:
     """Returns the special tokens, those that end texts among them."""
     added = tokenizer.get_added_tokens_decoder().items()
     special = checkpoint.special
-    begins = () if special.bos_id is None else (special.bos_id,)
-    ids = {token_id for token_id, token in added if token.special} | {*special.eos_ids, *begins}
+    ids = {token_id for token_id, token in added if token.special}
+    ids |= {*special.eos_ids, *special.opening_ids}
     return sorted(i for i in ids if i < checkpoint.config.vocab_size)

@@ -17,7 +17,6 @@ def read_target(model: ModelExport) -> None:
         _write(folder / "chat_template.jinja", template)
     special = published.special
     settings = {
-        "bos_token_id": special.bos_id,
         "eos_token_id": list(special.eos_ids),
         **published.sampling,
     }

@@ -68,7 +68,7 @@ def kv_error_tokens(checkpoint: Checkpoint, context: int) -> list[int]:
     encoding = Tokenizer.from_str(checkpoint.tokenizer_json()).encode(
         TEXT, add_special_tokens=False
     )
-    first = [special.bos_id] if special.add_bos and special.bos_id is not None else []
+    first = list(special.opening_ids)
     tokens = [token for token in [*first, *encoding.ids] if token < vocab_size]
     return (tokens or list(range(vocab_size)))[:context]
 

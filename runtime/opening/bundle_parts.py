@@ -28,19 +28,13 @@ def prompt_encoder(folder: Path, manifest: BundleManifest, tokenizer: Tokenizer)
     if TEMPLATE_NAME in manifest.files:
         from edgedec.runtime.text.chat_template import ChatTemplate
 
-        eos = manifest.stop_token_ids[0] if manifest.stop_token_ids else None
-        variables = {
-            "bos_token": tokenizer.token(manifest.bos_token_id),
-            "eos_token": tokenizer.token(eos),
-        }
         source = _read_text(folder / TEMPLATE_NAME)
         try:
-            template = ChatTemplate(source, variables)
+            template = ChatTemplate(source, manifest.template_variables)
         except SessionError as error:
             raise BundleError(f"{folder / TEMPLATE_NAME}: {error}") from None
-    bos = manifest.bos_token_id if manifest.add_bos else None
     context = manifest.target.context
-    return PromptEncoder(tokenizer, template, bos, context)
+    return PromptEncoder(tokenizer, template, manifest.opening_token_ids, context)
 
 
 def default_method(manifest: BundleManifest) -> str:

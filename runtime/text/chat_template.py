@@ -69,7 +69,7 @@ class Guard:
 class ChatTemplate:
     """A Jinja template that turns messages into one prompt text."""
 
-    def __init__(self, source: str, variables: Mapping[str, str] | None = None) -> None:
+    def __init__(self, source: str, variables: Mapping[str, Any] | None = None) -> None:
         """variables: what the template may name besides the messages, such as ``bos_token``."""
         self._variables = dict(variables or {})
         if len(source) > _MAX_CHARACTERS:

@@ -31,20 +31,20 @@ class PromptEncoder:
         self,
         codec: Codec,
         template: ChatTemplate | None = None,
-        bos_token_id: int | None = None,
+        opening: Sequence[int] = (),
         context: int | None = None,
     ) -> None:
         """Makes an encoder.
 
         Args:
-            bos_token_id: Put before plain text; None when the model wants no start token.
+            opening: Tokens that plain text begins with.
             context: Most tokens that can be of use; longer texts are refused before they are read
                 to their ends.
         """
         self._codec = codec
         self._context = context
         self._template = template
-        self._bos_token_id = bos_token_id
+        self._opening = tuple(opening)
 
     @property
     def has_template(self) -> bool:
@@ -77,8 +77,7 @@ class PromptEncoder:
 
     def _encode_text(self, text: str) -> list[int]:
         self._check_length([text])
-        bos = [] if self._bos_token_id is None else [self._bos_token_id]
-        ids = bos + self._codec.encode(text)
+        ids = [*self._opening, *self._codec.encode(text)]
         if not ids:
             raise SessionError(
                 "the prompt is empty and this model has no start token: pass at least one character"

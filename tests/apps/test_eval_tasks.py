@@ -313,18 +313,18 @@ def hash_row(tokens: Sequence[int]) -> npt.NDArray[np.float32]:
     return (3 * rng.standard_normal(11)).astype(np.float32)
 
 
-@pytest.mark.parametrize("start_token", [None, 3])
+@pytest.mark.parametrize("opening", [(), (3,), (3, 5)])
 @pytest.mark.parametrize(
     ("n_tokens", "window", "stride"), [(300, 130, 65), (140, 140, 3), (9, 4, 2)]
 )
 def test_scores_are_those_of_float64(
-    n_tokens: int, window: int, stride: int, start_token: int | None
+    n_tokens: int, window: int, stride: int, opening: tuple[int, ...]
 ) -> None:
     tokens = [int(i) for i in np.random.default_rng(1).integers(0, 11, n_tokens)]
     session = ToySession(11, window, hash_row)
-    lead = [] if start_token is None else [start_token]
-    for one in cut(n_tokens, window, stride, start_token is not None):
-        nats, seconds = score(session, tokens, one, start_token)
+    lead = list(opening)
+    for one in cut(n_tokens, window, stride, len(opening)):
+        nats, seconds = score(session, tokens, one, opening)
         expected = 0.0
         for i in range(one.scored, one.end):
             row = hash_row([*lead, *tokens[one.start : i]]).astype(np.float64)

@@ -34,7 +34,7 @@ def make_manifest(folder: Path) -> BundleManifest:
     (folder / "tokenizer.json").write_text("{}")
     paths = (GRAPH, WEIGHTS, "tokenizer.json")
     manifest = BundleManifest(
-        schema_version=2,
+        schema_version=3,
         name="tiny",
         licence=None,
         edgedec_version="0.1.0",
@@ -66,8 +66,8 @@ def make_manifest(folder: Path) -> BundleManifest:
         },
         files={p: FileEntry((folder / p).stat().st_size, file_sha256(folder / p)) for p in paths},
         stop_token_ids=(2,),
-        bos_token_id=1,
-        add_bos=False,
+        opening_token_ids=(),
+        template_variables={"bos_token": "<s>", "additional_special_tokens": ("<a>", "<b>")},
         defaults={"method": "plain"},
         verification={"max_abs_error": 0.25},
     )

@@ -100,13 +100,13 @@ def test_unknown_schema_version(bundle: Path) -> None:
     rewrite(bundle, lambda f: f.update(schema_version=7, novelty={}))
     message = refusal(bundle)
     assert "7" in message
-    assert "this edgedec reads 2" in message
+    assert "this edgedec reads 3" in message
     assert "install" in message
 
 
 def test_bundles_of_schema_1_are_to_be_exported_again(bundle: Path) -> None:
     rewrite(bundle, lambda f: f.update(schema_version=1))
-    assert refusal(bundle).endswith("is 1, this edgedec reads 2: export the model again")
+    assert refusal(bundle).endswith("is 1, this edgedec reads 3: export the model again")
 
 
 @pytest.mark.parametrize("n_bytes", [-1, -(2**70), 2**70, 1.5, "5", True, None, [5]])
@@ -192,8 +192,9 @@ def test_sizes_are_counts(bundle: Path, n_bytes: object) -> None:
         (("stop_token_ids",), [-1]),
         (("stop_token_ids",), [10]),
         (("stop_token_ids",), 2),
-        (("bos_token_id",), 10),
-        (("add_bos",), 0),
+        (("opening_token_ids",), [10]),
+        (("template_variables",), {"bos_token": 1}),
+        (("template_variables",), {"more": ["a", 1]}),
         (("defaults",), []),
         (("verification",), None),
     ],

@@ -240,7 +240,7 @@ def make_engine(tokenizer: Tokenizer) -> Callable[..., Engine]:
     ) -> Engine:
         model = fields.pop("model", None) or ToyModel(tokenizer.vocab_size, rule)
         chat_template = None if template is None else ChatTemplate(template)
-        encoder = PromptEncoder(tokenizer, chat_template, fields.pop("bos_token_id", None))
+        encoder = PromptEncoder(tokenizer, chat_template, fields.pop("opening", ()))
         return Engine(LoadedModel(model, context, tokenizer, encoder, **fields))
 
     return make

@@ -18,7 +18,7 @@ def test_empty_prompt(make_engine: MakeEngine) -> None:
     with pytest.raises(SessionError, match="prompt is empty"):
         make_engine().generate("")
     one = GenerationConfig(max_new_tokens=1)
-    assert make_engine(bos_token_id=0).generate("", one).n_prompt_tokens == 1
+    assert make_engine(opening=(0,)).generate("", one).n_prompt_tokens == 1
 
 
 def test_messages_without_template(make_engine: MakeEngine) -> None:

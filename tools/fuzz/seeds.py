@@ -154,7 +154,8 @@ def bundle(is_panels: bool) -> bytes:
             name: FileEntry(len(content), hashlib.sha256(content).hexdigest())
             for name, content in files.items()
         },
-        stop_token_ids=(2,), bos_token_id=1, add_bos=False, defaults={"method": "plain"},
+        stop_token_ids=(2,), opening_token_ids=(1,),
+        template_variables={"bos_token": "<s>"}, defaults={"method": "plain"},
         verification={"max_abs_error": 0.25},
     )  # fmt: skip
     return readers.SEPARATOR.join([json.dumps(manifest.to_dict()).encode(), settings])

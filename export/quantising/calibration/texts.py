@@ -45,7 +45,7 @@ def read_texts(path: Path, published: Published, length: int = LENGTH) -> Calibr
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
         raise ConfigError(f"cannot calibrate on {path}: {reason}; name a text file") from None
     special = published.special
-    opening = [special.bos_id] if special.add_bos and special.bos_id is not None else []
+    opening = list(special.opening_ids)
     n_body = length - len(opening)
     tokenizer = Tokenizer.from_str(published.tokenizer_json())
     ids = tokenizer.encode(text, add_special_tokens=False).ids

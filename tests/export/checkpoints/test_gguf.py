@@ -17,6 +17,8 @@ from edgedec.models.families import find_family, matrices, weight_shapes
 from edgedec.models.rope import rope_tables
 from edgedec.models.weights import float_rows
 
+BEGIN, END = {"bos_token": "<|im_start|>"}, {"eos_token": "<|im_end|>"}
+
 gguf = pytest.importorskip("gguf", reason="needs the dev extra")
 
 
@@ -139,7 +141,7 @@ def test_facts_of_the_file(make_gguf: Any) -> None:
     assert checkpoint.name == "tiny-llama"
     assert checkpoint.licence == "apache-2.0"
     assert checkpoint.chat_template() == "{{ messages }}"
-    assert checkpoint.special == SpecialTokens(1, (2, 0), add_bos=False)
+    assert checkpoint.special == SpecialTokens((2, 0), (), {**BEGIN, **END})
 
 
 def test_absent_facts_are_none(make_gguf: Any) -> None:
@@ -147,7 +149,7 @@ def test_absent_facts_are_none(make_gguf: Any) -> None:
     checkpoint = open_checkpoint(str(make_gguf("llama", metadata=dict.fromkeys(names))))
     assert checkpoint.licence is None
     assert checkpoint.chat_template() is None
-    assert checkpoint.special.bos_id is None
+    assert "bos_token" not in checkpoint.special.variables
 
 
 def test_linear_rope_scaling(make_gguf: Any) -> None:
@@ -268,5 +270,7 @@ def test_smollm2_equals_the_gguf_package(smollm2_file: Path) -> None:
         tensor = tensors[weights[name].gguf.name]
         expected = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
         np.testing.assert_array_equal(float_rows(checkpoint, name, 0, len(expected)), expected)
-    assert checkpoint.special == SpecialTokens(1, (2, 0), add_bos=False)
+    assert checkpoint.special == SpecialTokens(
+        (2, 0), (), {**BEGIN, **END, "unk_token": "<|endoftext|>", "pad_token": "<|im_end|>"}
+    )
     assert checkpoint.licence == "apache-2.0"

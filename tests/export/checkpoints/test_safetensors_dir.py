@@ -240,16 +240,20 @@ def test_index_cannot_leave_the_folder(make_folder: Maker) -> None:
 def test_special_tokens(make_folder: Maker) -> None:
     folder, _ = make_folder(bos_token_id=0, eos_token_id=5)
     edit(folder / "generation_config.json", bos_token_id=0, eos_token_id=[1, 7])
-    assert open_checkpoint(str(folder)).special == SpecialTokens(0, (1, 7), add_bos=False)
+    assert open_checkpoint(str(folder)).special == SpecialTokens((1, 7))
     (folder / "generation_config.json").unlink()
     assert open_checkpoint(str(folder)).special.eos_ids == (5,)
     edit(folder / "tokenizer_config.json", eos_token="<eos>")
     assert open_checkpoint(str(folder)).special.eos_ids == (5, 1)
     edit(folder / "config.json", eos_token_id=None, bos_token_id=None)
     edit(folder / "tokenizer_config.json", eos_token={"content": "<eos>"}, bos_token="<bos>")
-    assert open_checkpoint(str(folder)).special == SpecialTokens(0, (1,), add_bos=False)
-    edit(folder / "generation_config.json", eos_token_id=9999)
-    with pytest.raises(CheckpointError, match="eos_token_id is '9999', expected ids below 96"):
+    assert open_checkpoint(str(folder)).special == SpecialTokens(
+        (1,), (), {"bos_token": "<bos>", "eos_token": "<eos>"}
+    )
+    edit(folder / "generation_config.json", eos_token_id=[9999, -1, 4])
+    assert open_checkpoint(str(folder)).special.eos_ids == (4, 1)
+    edit(folder / "generation_config.json", eos_token_id="</s>")
+    with pytest.raises(CheckpointError, match="eos_token_id is '</s>', expected an integer"):
         assert open_checkpoint(str(folder)).special
 
 
@@ -301,7 +305,7 @@ def test_tokenizer_that_adds_bos(make_folder: Maker) -> None:
         "special_tokens": {"<bos>": {"id": "<bos>", "ids": [0], "tokens": ["<bos>"]}},
     }
     edit(folder / "tokenizer.json", post_processor=template)
-    assert open_checkpoint(str(folder)).special.add_bos
+    assert open_checkpoint(str(folder)).special.opening_ids == (0,)
 
 
 def test_chat_template_wherever_it_is(make_folder: Maker) -> None:

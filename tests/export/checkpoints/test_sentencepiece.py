@@ -155,8 +155,8 @@ def test_gguf_says_the_same_as_the_model_file(
         kind == "t5"  # a unigram model lists what only fills up the embedding, too
     )
     special = checkpoint.special
-    assert (special.bos_id, special.eos_ids) == (1, (2,))
-    assert special.add_bos is (model == "llama")
+    assert special.eos_ids == (2,)
+    assert special.opening_ids == ((1,) if model == "llama" else ())
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma", "unigram"])

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from edgedec.export.checkpoints.checkpoint import open_checkpoint
+from edgedec.export.checkpoints.checkpoint import SpecialTokens, open_checkpoint
 from edgedec.export.checkpoints.gguf import GgufCheckpoint
 from edgedec.export.checkpoints.gguf_header import read_header
 from edgedec.export.checkpoints.mapped_file import MappedFile
@@ -170,7 +170,9 @@ def test_only_qwen2_composes(make_gguf: Any) -> None:
 def test_llama3_adds_bos_unless_told_otherwise(make_gguf: Any) -> None:
     def adds_bos(**metadata: Any) -> bool:
         fields = {f"tokenizer.ggml.{key}": value for key, value in metadata.items()}
-        return open_checkpoint(str(make_gguf("llama", metadata=fields))).special.add_bos
+        special = open_checkpoint(str(make_gguf("llama", metadata=fields))).special
+        assert special.opening_ids in ((), (1,))
+        return special.opening_ids == (1,)
 
     assert adds_bos(pre="llama-bpe")
     assert not adds_bos(pre="llama-bpe", add_bos_token=False)
@@ -209,7 +211,6 @@ def test_unknown_tokenizers_are_named(
         ({"token_type": [1, 2, 3]}, "one integer for each"),
         ({"tokens": ["a"] * 292}, "tokens 0 and 1 are both 'a'"),
         ({"tokens": [str(i) for i in range(301)], "token_type": None}, "301 tokens.*300 rows"),
-        ({"eos_token_id": 292}, "eos_token_id is 292, the vocabulary has 292"),
         ({"tokens": [1, 2, 3]}, "expected a list of strings"),
     ],
 )
@@ -220,3 +221,12 @@ def test_vocabularies_that_contradict(make_gguf: Any, metadata: dict[str, Any], 
         assert checkpoint.tokenizer_json() is checkpoint.special
     assert isinstance(caught.value, EdgedecError)
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_ids_that_are_no_tokens_count_as_absent(make_gguf: Any) -> None:
+    """As llama.cpp reads them, which warns and goes on."""
+    odd = {"eos": 292, "bos": 0xFFFFFFFF, "unknown": -1, "padding": 2**31 - 1}
+    fields = {f"tokenizer.ggml.{key}_token_id": value for key, value in odd.items()}
+    fields["tokenizer.ggml.add_bos_token"] = True
+    special = open_checkpoint(str(make_gguf("llama", metadata=fields))).special
+    assert special == SpecialTokens((0, 2), (), {})

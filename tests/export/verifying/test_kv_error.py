@@ -112,9 +112,9 @@ def test_text_of_a_few_hundred_tokens(smollm2_gguf: Path) -> None:
     assert 300 < len(tokens) < 800
     assert len(set(tokens)) > 200
     assert kv_error_tokens(checkpoint, 100) == tokens[:100]
-    whole = Tokens(49152, checkpoint.tokenizer_json(), SpecialTokens(1, (), add_bos=True))
+    whole = Tokens(49152, checkpoint.tokenizer_json(), SpecialTokens((), (1,)))
     assert kv_error_tokens(whole, 8192) == [1, *tokens]  # type: ignore[arg-type]
-    few = Tokens(3, checkpoint.tokenizer_json(), SpecialTokens(1, (), add_bos=False))
+    few = Tokens(3, checkpoint.tokenizer_json(), SpecialTokens(()))
     assert kv_error_tokens(few, 8192) == [0, 1, 2]  # type: ignore[arg-type]
 
 

@@ -1,0 +1,207 @@
+"""What the files beside a ``tokenizer.json`` change in it: added tokens, roles, the opening.
+
+Source: transformers 4.57 ``tokenization_utils_base.py`` ``_from_pretrained`` and
+``tokenization_utils_fast.py`` ``PreTrainedTokenizerFast.__init__`` (Apache-2.0).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from edgedec.models.fields import Fields
+
+ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token",
+         "mask_token")  # fmt: skip
+"""Names of tokens with a role; a chat template may use each of them."""
+
+MORE_ROLES = "additional_special_tokens"
+
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+
+@dataclass(frozen=True)
+class TokenizerClass:
+    """What a tokenizer class of transformers does by itself.
+
+    roles: tokens that hold a role where no file says so. adds_bos: whether texts begin with
+    ``bos_token`` where ``add_bos_token`` is not stated; None where the class leaves that to the
+    post-processor of the file.
+    """
+
+    roles: Mapping[str, str] = field(default_factory=dict)
+    adds_bos: bool | None = None
+
+
+_END = "<|endoftext|>"
+_LLAMA = TokenizerClass({"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}, True)
+_GEMMA = TokenizerClass(
+    {"bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>", "pad_token": "<pad>"}, True
+)
+_GPT2 = TokenizerClass({"bos_token": _END, "eos_token": _END, "unk_token": _END})
+_QWEN2 = TokenizerClass({"eos_token": _END, "unk_token": _END, "pad_token": _END})
+_CLASSES = {
+    "Llama": _LLAMA,
+    "CodeLlama": _LLAMA,
+    "Gemma": _GEMMA,
+    "GPT2": _GPT2,
+    "GPTNeoX": TokenizerClass(_GPT2.roles, False),
+    "Qwen2": _QWEN2,
+    "Cohere": TokenizerClass(
+        {"bos_token": "<BOS_TOKEN>", "eos_token": "<|END_OF_TURN_TOKEN|>", "unk_token": "<UNK>"},
+        True,
+    ),
+}
+"""By their name without ``Tokenizer`` and ``Fast``; all others leave everything to the files."""
+
+_CLASS_OF_FAMILY = {
+    "llama": "Llama", "mistral": "Llama", "mixtral": "Llama", "phi3": "Llama",
+    "gemma": "Gemma", "gemma2": "Gemma", "gemma3": "Gemma", "gemma3_text": "Gemma",
+    "granite": "GPT2", "granitemoe": "GPT2", "gpt2": "GPT2", "olmo2": "GPTNeoX",
+    "qwen2": "Qwen2", "qwen3": "Qwen2", "qwen2_moe": "Qwen2", "qwen3_moe": "Qwen2",
+}  # fmt: skip
+"""The class that transformers chooses by ``model_type`` where no file names one."""
+
+
+@dataclass(frozen=True)
+class TokenizerFiles:
+    """The files beside a tokenizer. more_roles: special_tokens_map.json. added: added_tokens.json.
+
+    config: of the model.
+    """
+
+    settings: Fields
+    more_roles: Fields
+    added: Fields
+    config: Fields
+
+    @property
+    def is_legacy(self) -> bool:
+        """Whether the older files count: those that have no list of added tokens."""
+        return self.settings.get("added_tokens_decoder") is None
+
+    @property
+    def tokenizer_class(self) -> TokenizerClass:
+        """The class that transformers reads the tokenizer with."""
+        stated = self.settings.get("tokenizer_class") or self.config.get("tokenizer_class")
+        family = self.config.get("model_type")
+        name = stated if isinstance(stated, str) else _CLASS_OF_FAMILY.get(str(family), "")
+        return _CLASSES.get(name.removesuffix("Fast").removesuffix("Tokenizer"), TokenizerClass())
+
+    def roles(self) -> dict[str, str]:
+        """Returns the token of each role. Null takes away what the class gives."""
+        found = {**self.tokenizer_class.roles, **self.stated_roles()}
+        return {role: text for role, text in found.items() if text}
+
+    def stated_roles(self) -> dict[str, str | None]:
+        """Returns the token of each role that a file names, None for null."""
+        stated = {**self.settings.values, **(self.more_roles.values if self.is_legacy else {})}
+        return {role: token_text(stated[role]) for role in ROLES if role in stated}
+
+    def additional(self) -> list[str]:
+        """Returns the special tokens without a role of their own."""
+        sources = [self.settings, *([self.more_roles] if self.is_legacy else [])]
+        listed = [item for source in sources for item in source.get(MORE_ROLES) or []]
+        return list(dict.fromkeys(text for item in listed if (text := token_text(item))))
+
+
+def with_settings(text: str, files: TokenizerFiles, vocab_size: int) -> str:
+    """Returns ``tokenizer.json`` as transformers uses it: with the tokens that other files add.
+
+    A token whose id would lie outside the embedding is left out.
+    """
+    document: dict[str, Any] = json.loads(text)
+    before = json.dumps([document.get("added_tokens"), document.get("pre_tokenizer")])
+    _add_tokens(document, files, vocab_size)
+    first = document.get("pre_tokenizer") or {}
+    if first.get("type") == "ByteLevel":
+        first["add_prefix_space"] = files.settings.flag("add_prefix_space", False)
+    after = json.dumps([document.get("added_tokens"), document.get("pre_tokenizer")])
+    if before == after:
+        return text
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+
+
+def opening_ids(tokenizer: Tokenizer, files: TokenizerFiles) -> tuple[int, ...]:
+    """Returns the tokens that transformers puts before a text.
+
+    Tokens that a post-processor puts behind it are left out: a prompt goes on.
+    """
+    adds_bos = files.tokenizer_class.adds_bos
+    bos = files.roles().get("bos_token")
+    bos_id = None if bos is None else tokenizer.token_to_id(bos)
+    if adds_bos is not None and bos_id is not None:
+        return (bos_id,) if files.settings.flag("add_bos_token", adds_bos) else ()
+    encoded = tokenizer.encode("a")
+    n_leading = next((i for i, added in enumerate(encoded.special_tokens_mask) if not added), 0)
+    return tuple(encoded.ids[:n_leading])
+
+
+def template_variables(
+    tokenizer: Tokenizer, files: TokenizerFiles
+) -> dict[str, str | tuple[str, ...]]:
+    """Returns what transformers lets a chat template name: the tokens by their roles."""
+    known = {role: t for role, t in files.roles().items() if tokenizer.token_to_id(t) is not None}
+    more = tuple(files.additional())
+    return {**known, **({MORE_ROLES: more} if more else {})}
+
+
+def token_text(value: Any) -> str | None:
+    """Returns the text of a token, which files write as text or as a table."""
+    text = value.get("content") if isinstance(value, Mapping) else value
+    return text if isinstance(text, str) else None
+
+
+def _add_tokens(document: dict[str, Any], files: TokenizerFiles, vocab_size: int) -> None:
+    """Adds to ``document`` what other files add; their flags replace those of a known token."""
+    listed: list[dict[str, Any]] = document.get("added_tokens") or []
+    added = {token["content"]: token for token in listed}
+    vocabulary = _vocabulary(document)
+    special = {*files.roles().values(), *files.additional()}
+    given = special - {*files.stated_roles().values(), *files.additional()}  # by the class alone
+    for content, flags in _stated_tokens(files).items():
+        is_known = content in added
+        if is_known and flags is None:
+            continue
+        token_id = added[content]["id"] if is_known else vocabulary.get(content)
+        if token_id is None:
+            if content in given:
+                continue
+            token_id = max(len(vocabulary), *(token["id"] + 1 for token in added.values()), 0)
+        if token_id >= vocab_size:
+            continue
+        flags = dict.fromkeys(_FLAGS, False) if flags is None else flags
+        is_special = flags["special"] or content in special
+        added[content] = {"id": token_id, "content": content, **flags, "special": is_special}
+    document["added_tokens"] = sorted(added.values(), key=lambda token: int(token["id"]))
+
+
+def _stated_tokens(files: TokenizerFiles) -> dict[str, dict[str, bool] | None]:
+    """Returns the tokens that files name, in the order in which they are added, and their flags.
+
+    None for flags that no file states.
+    """
+    found: dict[str, dict[str, bool] | None] = {}
+    if not files.is_legacy:
+        tokens = files.settings.tables("added_tokens_decoder")
+        for _, token in sorted(tokens, key=lambda item: int(item[0]) if item[0].isdecimal() else 0):
+            content, is_special = token.text("content"), token.flag("special", False)
+            defaults = {**dict.fromkeys(_FLAGS, False), "normalized": not is_special}
+            found[content] = {flag: token.flag(flag, defaults[flag]) for flag in _FLAGS}
+    else:
+        ids = {text: files.added.integer(text) for text in files.added.values}
+        found |= dict.fromkeys(sorted(ids, key=ids.__getitem__))
+    for text in (*files.roles().values(), *files.additional()):
+        found.setdefault(text, None)
+    return found
+
+
+def _vocabulary(document: Mapping[str, Any]) -> Mapping[str, int]:
+    vocabulary = document.get("model", {}).get("vocab") or {}
+    if isinstance(vocabulary, list):  # Unigram: pieces with scores, in the order of ids
+        return {piece: i for i, (piece, _) in enumerate(vocabulary)}
+    return dict(vocabulary)
