@@ -36,7 +36,7 @@ from edgedec.runtime.sessions.pool import SequencePool
 from edgedec.runtime.sessions.prefill import Progress, check_fits
 from edgedec.runtime.sessions.scheduler import Scheduler
 from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.text.prompt import Prompt, PromptEncoder
+from edgedec.runtime.text.prompt import Prompt, PromptEncoder, is_conversation
 from edgedec.runtime.text.text_stream import TextStream
 from edgedec.runtime.text.tokenizer import Codec
 
@@ -223,8 +223,12 @@ class Engine:
         config: GenerationConfig | None,
         on_progress: Progress | None,
         on_done: OnDone | None = None,
+        is_answer: bool = False,
     ) -> Stream:
-        """Returns a `stream` that also reports its result to ``on_done``."""
+        """Returns a `stream` that also reports its result to ``on_done``.
+
+        is_answer: whether ids end where an answer begins, as messages do; others are gone on from.
+        """
         started_s = time.perf_counter()
         loaded = self._open
         config = self.defaults if config is None else config
@@ -235,6 +239,12 @@ class Engine:
         self._predictors.check(config)
         tokens = self.encode(prompt)
         check_fits(tokens, loaded.context, loaded.model.vocab_size)
+        before = () if is_answer or is_conversation(prompt) else tokens
+        hidden = loaded.tokenizer.hidden_in(config.stop)
+
+        def new_text() -> TextStream:
+            return TextStream(loaded.tokenizer.detokenizer(before), config.stop, hidden)
+
         own_stops = () if config.ignore_eos else loaded.stop_token_ids
         stops = frozenset(own_stops) | frozenset(config.stop_token_ids)
         with self._scheduler.exclusive():  # what requests share is made when first asked for
@@ -250,12 +260,11 @@ class Engine:
             on_progress=on_progress,
             recall=partial(loaded.memory.recall, TARGET),
             abandon=self._abandoned.append,
-            new_text=lambda: TextStream(loaded.tokenizer.detokenizer(), config.stop),
+            new_text=new_text,
             predictor=partial(self._predictors.of, config),
         )
-        text = TextStream(loaded.tokenizer.detokenizer(), config.stop)
         state = DecodeState.start(sequence, tokens, config, stops, mask)
-        stream = Stream(request, state, text, on_done)
+        stream = Stream(request, state, new_text(), on_done)
         self._streams.add(stream)
         return stream
 

@@ -31,8 +31,9 @@ class Host(Protocol):
         config: GenerationConfig | None,
         on_progress: Progress | None,
         on_done: OnDone | None = None,
+        is_answer: bool = False,
     ) -> Stream:
-        """Returns the output as it appears."""
+        """Returns the output as it appears, as `Engine.open_stream` does."""
 
 
 class Conversation:
@@ -78,7 +79,7 @@ class Conversation:
                 self._cached = ids, result.token_ids
 
         config = self._config if config is None else config
-        self._stream = self._host.open_stream(ids, config, on_progress, on_done)
+        self._stream = self._host.open_stream(ids, config, on_progress, on_done, True)
         return self._stream
 
     def _finish_answer(self) -> None:

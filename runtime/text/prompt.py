@@ -24,6 +24,11 @@ _PIECE = 1 << 15  # characters
 _SLACK = 32  # tokens that a cut may add at most, by far
 
 
+def is_conversation(prompt: Prompt) -> bool:
+    """Returns whether ``prompt`` is messages, so that what follows is an answer."""
+    return not isinstance(prompt, str) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
+
+
 class PromptEncoder:
     """Turns prompts into token ids as the bundle's model expects them."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from edgedec.runtime.text.tokenizer import Detokenizer
 
@@ -53,12 +53,30 @@ class StopFilter:
         return 0
 
 
+_FIRST_MARK = 0x100000  # of a private-use plane
+
+
 class TextStream:
     """Tokens in, text out: the detokeniser followed by the stop filter."""
 
-    def __init__(self, detokenizer: Detokenizer, stop: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        detokenizer: Detokenizer,
+        stop: Sequence[str] = (),
+        hidden: Mapping[int, str] | None = None,
+    ) -> None:
+        """hidden: tokens that stop texts spell and the output does not show.
+
+        The filter sees a character of private use for each.
+        """
+        names = sorted((hidden or {}).items(), key=lambda item: -len(item[1]))
+        self._marks = {token: chr(_FIRST_MARK + i) for i, (token, _) in enumerate(names)}
+        self._unmarked = dict.fromkeys(map(ord, self._marks.values()), "")
+        marked = list(stop)
+        for token, name in names:
+            marked = [text.replace(name, self._marks[token]) for text in marked]
         self._detokenizer = detokenizer
-        self._filter = StopFilter(stop)
+        self._filter = StopFilter(tuple(dict.fromkeys([*stop, *marked])))
         self._pieces: list[str] = []
 
     @property
@@ -73,7 +91,8 @@ class TextStream:
 
     def push(self, token: int) -> str:
         """Returns the text that ``token`` makes certain."""
-        return self._emit(self._filter.push(self._detokenizer.push(token)))
+        text = self._detokenizer.push(token) + self._marks.get(token, "")
+        return self._emit(self._filter.push(text))
 
     def flush(self) -> str:
         """Returns the rest, once no more tokens will come."""
@@ -81,6 +100,7 @@ class TextStream:
         return self._emit(rest + self._filter.flush())
 
     def _emit(self, piece: str) -> str:
+        piece = piece.translate(self._unmarked) if self._marks else piece
         if piece:
             self._pieces.append(piece)
         return piece

@@ -9,15 +9,23 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Protocol
 
 import tokenizers
-from tokenizers.decoders import ByteLevel, DecodeStream
+from tokenizers.decoders import ByteLevel
 
 from edgedec.models.errors import BundleError, SessionError
+from edgedec.runtime.text.stream_decoder import StreamDecoder
 from edgedec.runtime.text.tokenizer_guard import check_growth, panics_as
+
+_CONTROL = re.compile(
+    r"<\|[^<>]*\|>|<｜[^<>]*｜>"
+    r"|</?(?:fim|tool|function|file|repo|gh|issue|commit|jupyter|empty)[a-z]*(?:[_-][a-z_-]+)?>"
+    r"|\[/?[A-Z_]*TOOL[A-Z_]*\]"
+)
+"""How control tokens are written; some files mark those of infills and tools as ordinary."""
 
 
 class Codec(Protocol):
@@ -36,8 +44,11 @@ class Codec(Protocol):
     def decode(self, ids: Sequence[int]) -> str:
         """Returns the text of ``ids`` without special tokens."""
 
-    def detokenizer(self) -> Detokenizer:
-        """Returns a decoder of one output as its tokens appear."""
+    def detokenizer(self, before: Sequence[int] = ()) -> Detokenizer:
+        """Returns a decoder of one output as its tokens appear; it goes on from ``before``."""
+
+    def hidden_in(self, texts: Sequence[str]) -> dict[int, str]:
+        """Returns the special tokens that no text shows, of those that ``texts`` spell."""
 
     def spellings(self) -> Mapping[int, bytes | str]:
         """Returns the bytes that each token stands for; for special tokens, their names."""
@@ -60,6 +71,13 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
+        self._hidden = frozenset(
+            i for i, token in backend.get_added_tokens_decoder().items() if token.special
+        )
+        _mark_control_tokens(backend)
+        self._guard: Callable[[], AbstractContextManager[None]] = partial(panics_as, SessionError)
+        if isinstance(backend.decoder, ByteLevel):  # which takes any bytes: it cannot panic
+            self._guard = nullcontext
         self._special = {
             token.content: token
             for token in backend.get_added_tokens_decoder().values()
@@ -130,8 +148,9 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Returns the text of ``ids`` without special tokens."""
-        with panics_as(SessionError):
-            return str(self._backend.decode(list(ids), skip_special_tokens=True))
+        shown = [i for i in ids if i not in self._hidden]
+        with self._guard():
+            return str(self._backend.decode(shown, skip_special_tokens=False))
 
     def spellings(self) -> Mapping[int, bytes | str]:
         """Returns the bytes that each token stands for; for special tokens, their names.
@@ -167,9 +186,27 @@ class Tokenizer:
         whole: dict[str, int] = backend.get_vocab(with_added_tokens=False)
         return {piece: token for piece, token in whole.items() if token not in added}
 
-    def detokenizer(self) -> StreamDecoder:
-        """Returns a decoder of one output as its tokens appear."""
-        return StreamDecoder(self._backend)
+    def detokenizer(self, before: Sequence[int] = ()) -> StreamDecoder:
+        """Returns a decoder of one output as its tokens appear; it goes on from ``before``."""
+        return StreamDecoder(self.decode, self._byte_values, before)
+
+    def hidden_in(self, texts: Sequence[str]) -> dict[int, str]:
+        """Returns the special tokens that no text shows, of those that ``texts`` spell."""
+        return {
+            i: content
+            for content in self._special
+            if any(content in text for text in texts)
+            and (i := self._backend.token_to_id(content)) in self._hidden
+        }
+
+    @cached_property
+    def _byte_values(self) -> dict[int, int]:
+        """The tokens ``<0x00>`` to ``<0xFF>`` of a vocabulary that spells characters in bytes."""
+        decoder = self._backend.decoder
+        if decoder is None or "ByteFallback" not in decoder.__getstate__().decode():
+            return {}
+        ids = ((self._backend.token_to_id(f"<0x{value:02X}>"), value) for value in range(256))
+        return {i: value for i, value in ids if i is not None}
 
     def _ids(self, text: str, is_special_text: bool) -> list[int]:
         if not text:
@@ -185,38 +222,14 @@ class Tokenizer:
                 self._backend.encode_special_tokens = before
 
 
-class StreamDecoder:
-    """Decodes one output token by token; special tokens are left out."""
-
-    def __init__(self, backend: tokenizers.Tokenizer) -> None:
-        self._backend = backend
-        self._stream = DecodeStream(skip_special_tokens=True)
-        self._last: list[int] = []  # tokens of the newest piece
-        self._held: list[int] = []  # tokens since then
-        self._guard: Callable[[], AbstractContextManager[None]] = partial(panics_as, SessionError)
-        if isinstance(backend.decoder, ByteLevel):  # which takes any bytes: it cannot panic
-            self._guard = nullcontext
-
-    def push(self, token: int) -> str:
-        """Returns the text that ``token`` completes; may be empty."""
-        with self._guard():
-            piece = self._stream.step(self._backend, token)
-        if piece is None:
-            self._held.append(token)
-            return ""
-        self._last, self._held = [*self._held, token], []
-        return str(piece)
-
-    def flush(self) -> str:
-        """Returns what incomplete characters at the end of the output decode to."""
-        last, held = self._last, self._held
-        self._last, self._held = [], []
-        # Some decoders treat the first token of a text differently, so the newest piece leads.
-        return self._decode(last + held)[len(self._decode(last)) :] if held else ""
-
-    def _decode(self, ids: list[int]) -> str:
-        with panics_as(SessionError):
-            return str(self._backend.decode(ids, skip_special_tokens=True))
+def _mark_control_tokens(backend: tokenizers.Tokenizer) -> None:
+    """Makes special what reads like a control token, so that no user's text becomes one."""
+    added = backend.get_added_tokens_decoder().values()
+    control = [one for one in added if not one.special and _CONTROL.fullmatch(one.content)]
+    for token in control:
+        token.special = True
+    if control:
+        backend.add_special_tokens(control)
 
 
 def without_surrogates(text: str) -> str:

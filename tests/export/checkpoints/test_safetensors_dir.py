@@ -248,7 +248,7 @@ def test_special_tokens(make_folder: Maker) -> None:
     edit(folder / "config.json", eos_token_id=None, bos_token_id=None)
     edit(folder / "tokenizer_config.json", eos_token={"content": "<eos>"}, bos_token="<bos>")
     assert open_checkpoint(str(folder)).special == SpecialTokens(
-        (1,), (), {"bos_token": "<bos>", "eos_token": "<eos>"}
+        (1,), (0,), {"bos_token": "<bos>", "eos_token": "<eos>"}
     )
     edit(folder / "generation_config.json", eos_token_id=[9999, -1, 4])
     assert open_checkpoint(str(folder)).special.eos_ids == (4, 1)

@@ -295,7 +295,14 @@ CASES: dict[str, tuple[Any, bool, dict[str, Any], dict[str, Any]]] = {
         None,
         True,
         {},
-        {"tokenizer_config": {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True, **S}},
+        {
+            "tokenizer_config": {
+                "tokenizer_class": "GPT2Tokenizer",
+                "add_prefix_space": True,
+                "unk_token": "<unk>",
+                **S,
+            }
+        },
     ),
     "a prefix space taken away": (
         None,

@@ -1,0 +1,168 @@
+"""Outputs as they appear, of tokenizers that write blanks before words and characters in bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+
+from edgedec.runtime.text.infill import find_infill_tokens
+from edgedec.runtime.text.text_stream import TextStream
+from edgedec.runtime.text.tokenizer import Tokenizer
+
+WORDS = ["a", "▁cat", "▁dog", ".", "▁", "▁▁", "é", "x", "\n"]
+BYTES = [f"<0x{value:02X}>" for value in range(256)]
+PIECES = ["<s>", "</s>", "<unk>", *BYTES, *WORDS]
+
+LLAMA = [
+    decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
+    decoders.Strip(content=" ", left=1, right=0),
+]  # fmt: skip
+DECODERS: dict[str, Callable[[], Any]] = {
+    "strip": lambda: decoders.Sequence(LLAMA),
+    "gemma": lambda: decoders.Sequence(LLAMA[:3]),
+    "metaspace": lambda: decoders.Metaspace(),
+    "metaspace, bytes": lambda: decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()]),
+}
+
+
+def make(kind: str) -> Tokenizer:
+    vocabulary = {piece: i for i, piece in enumerate(PIECES)}
+    backend = tokenizers.Tokenizer(
+        models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True, fuse_unk=True)
+    )
+    backend.decoder = DECODERS[kind]()
+    backend.add_special_tokens(["<s>", "</s>", "<unk>"])
+    return Tokenizer(backend)
+
+
+def ids(*pieces: str) -> list[int]:
+    return [PIECES.index(piece) for piece in pieces]
+
+
+def streamed(tokenizer: Tokenizer, tokens: Sequence[int], before: Sequence[int] = ()) -> str:
+    stream = TextStream(tokenizer.detokenizer(before))
+    return "".join(stream.push(token) for token in tokens) + stream.flush()
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+@pytest.mark.parametrize(
+    "before", [["a"], ["<s>", "a"], ["▁cat"], ["a"] * 40, ["<0xC3>", "<0xA9>"]]
+)
+def test_an_output_goes_on_from_its_prompt(kind: str, before: list[str]) -> None:
+    tokenizer, known = make(kind), ids(*before)
+    for new in (["▁cat", "▁dog", "."], ["▁", "▁▁", "x"], [".", "▁cat"], ["</s>", "▁cat"]):
+        n_known = len(tokenizer.decode(known))
+        whole = tokenizer.decode([*known, *ids(*new)])
+        assert streamed(tokenizer, ids(*new), known) == whole[n_known:], new
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+def test_an_answer_is_a_text_of_its_own(kind: str) -> None:
+    tokenizer = make(kind)
+    for new in (["▁cat", "▁dog"], ["a", "▁cat"], ["<s>", "▁cat"], ["▁", "▁", "x"], ["é", "▁cat"]):
+        assert streamed(tokenizer, ids(*new)) == tokenizer.decode(ids(*new)), new
+    assert streamed(tokenizer, ids("▁cat", "▁dog"), ids("<s>")) == tokenizer.decode(
+        ids("▁cat", "▁dog")
+    )
+
+
+BROKEN = {
+    "a byte too many": (["<0xC3>", "<0xA9>", "<0x80>", "▁cat"], "é\ufffd cat"),
+    "a byte that begins nothing": (["a", "<0xFF>", "▁cat"], "a\ufffd cat"),
+    "half a character, then a word": (["<0xC3>", "▁cat", "x"], "\ufffd catx"),
+    "half a character at the end": (["a", "<0xE2>", "<0x82>"], "a\ufffd"),
+    "two halves": (["<0xC3>", "<0xC3>", "<0xA9>"], "\ufffdé"),
+    "a surrogate": (["<0xED>", "<0xA0>", "<0x80>", "x"], "\ufffd\ufffd\ufffdx"),
+    "four bytes": (["<0xF0>", "<0x9F>", "<0x99>", "<0x82>", "▁dog"], "🙂 dog"),
+    "a broken one among words": (["▁cat", "<0x80>", "<0x80>", "▁dog", "<0x80>"], None),
+    "a special token within": (["<0xC3>", "</s>", "<0xA9>"], None),
+}
+
+
+@pytest.mark.parametrize("kind", ["strip", "gemma", "metaspace, bytes"])
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_bytes_become_the_replacement_character(kind: str, name: str) -> None:
+    pieces, expected = BROKEN[name]
+    text = streamed(make(kind), ids(*pieces), ids("a"))
+    assert expected is None or text == expected
+    assert text.count("\ufffd") <= sum(piece in BYTES for piece in pieces)
+    assert [word for word in ("cat", "dog") if f"▁{word}" in pieces] == [
+        word for word in ("cat", "dog") if f" {word}" in text
+    ]
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+@settings(max_examples=150, deadline=None)
+@given(tokens=st.lists(st.integers(0, len(PIECES) - 1), max_size=30), n_before=st.integers(0, 3))
+def test_no_tokens_end_an_output(kind: str, tokens: list[int], n_before: int) -> None:
+    tokenizer = make(kind)
+    text = streamed(tokenizer, tokens[n_before:], tokens[:n_before])
+    whole = tokenizer.decode(tokens)
+    assert text.replace("\ufffd", "") in whole.replace("\ufffd", "") or "\ufffd" in whole + text
+
+
+MARKS = [
+    "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|fim_pad|>", "<|repo_name|>",
+    "<|file_sep|>", "<tool_call>", "</tool_call>", "<tool_response>", "[TOOL_CALLS]",
+    "<｜tool▁calls▁begin｜>", "<fim_prefix>", "<function=", "<table>", "   ", "<think>",
+]  # fmt: skip
+CONTROL = {mark for mark in MARKS if mark not in ("<function=", "<table>", "   ", "<think>")}
+
+
+@pytest.fixture
+def coder() -> Tokenizer:
+    """Returns a tokenizer whose marks are all said to be ordinary."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = tokenizers.Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(["<|endoftext|>"])
+    backend.add_tokens([AddedToken(mark, special=False, normalized=False) for mark in MARKS])
+    return Tokenizer(backend)
+
+
+@pytest.mark.parametrize("mark", MARKS)
+def test_text_becomes_no_control_token(coder: Tokenizer, mark: str) -> None:
+    (token,) = coder.encode_rendered(mark, {})
+    assert (token in coder.encode(f"x{mark}y")) is (mark not in CONTROL)
+    assert coder.decode(coder.encode(f"x{mark}y")) == f"x{mark}y"
+    # What the file calls ordinary is shown, as transformers does.
+    assert coder.decode([token]) == mark
+    assert streamed(coder, [token, *coder.encode("y")]) == f"{mark}y"
+
+
+def test_control_tokens_end_an_infill(coder: Tokenizer) -> None:
+    infill = find_infill_tokens(coder)
+    assert infill is not None
+    for mark in ("<|file_sep|>", "<|repo_name|>", "<|fim_pad|>", "<|endoftext|>"):
+        assert coder.encode_rendered(mark, {})[0] in infill.stops
+
+
+@pytest.mark.parametrize(
+    ("stop", "new", "expected"),
+    [
+        (("</s>",), ["▁cat", "</s>", "▁dog"], " cat"),
+        (("cat</s>",), ["▁cat", "▁dog", "▁cat", "</s>", "▁dog"], " cat dog "),
+        (("</s>x",), ["▁cat", "</s>", "▁dog", "</s>", "x", "a"], " cat dog"),
+        (("<s></s>",), ["▁cat", "<s>", "a", "<s>", "</s>", "x"], " cata"),
+        (("dog", "</s>"), ["▁cat", "▁dog", "</s>"], " cat "),
+        (("</s>",), ["▁cat", "<s>", "▁dog"], " cat dog"),
+        (("no",), ["▁cat", "</s>"], " cat"),
+    ],
+)
+def test_stop_texts_may_spell_special_tokens(
+    stop: tuple[str, ...], new: list[str], expected: str
+) -> None:
+    tokenizer = make("strip")
+    stream = TextStream(tokenizer.detokenizer(ids("a")), stop, tokenizer.hidden_in(stop))
+    text = ""
+    for token in ids(*new):
+        if not stream.is_stopped:
+            text += stream.push(token)
+    assert text + stream.flush() == expected == stream.text
