@@ -16,7 +16,7 @@ from edgedec.export.checkpoints.checkpoint import SAMPLING_KEYS, SpecialTokens
 from edgedec.export.checkpoints.safetensors_file import StoredTensor, read_tensors
 from edgedec.export.checkpoints.stored_matrices import gather, unused_biases
 from edgedec.export.checkpoints.tokenizer_model import build_from_model
-from edgedec.export.tokenizer_settings import (
+from edgedec.export.checkpoints.tokenizer_settings import (
     TokenizerFiles,
     opening_ids,
     template_variables,
