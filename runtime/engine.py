@@ -37,7 +37,7 @@ from edgedec.runtime.sessions.prefill import Progress, check_fits
 from edgedec.runtime.sessions.scheduler import Scheduler
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.text.prompt import Prompt, PromptEncoder, is_conversation
-from edgedec.runtime.text.text_stream import TextStream
+from edgedec.runtime.text.text_stream import maker_of_texts
 from edgedec.runtime.text.tokenizer import Codec
 
 if TYPE_CHECKING:  # imported where they are needed: each import delays a first token
@@ -225,10 +225,7 @@ class Engine:
         on_done: OnDone | None = None,
         is_answer: bool = False,
     ) -> Stream:
-        """Returns a `stream` that also reports its result to ``on_done``.
-
-        is_answer: whether ids end where an answer begins, as messages do; others are gone on from.
-        """
+        """Returns a `stream` that also reports its result; of an answer it does not go on a text."""
         started_s = time.perf_counter()
         loaded = self._open
         config = self.defaults if config is None else config
@@ -240,11 +237,7 @@ class Engine:
         tokens = self.encode(prompt)
         check_fits(tokens, loaded.context, loaded.model.vocab_size)
         before = () if is_answer or is_conversation(prompt) else tokens
-        hidden = loaded.tokenizer.hidden_in(config.stop)
-
-        def new_text() -> TextStream:
-            return TextStream(loaded.tokenizer.detokenizer(before), config.stop, hidden)
-
+        new_text = maker_of_texts(loaded.tokenizer, before, config.stop)
         own_stops = () if config.ignore_eos else loaded.stop_token_ids
         stops = frozenset(own_stops) | frozenset(config.stop_token_ids)
         with self._scheduler.exclusive():  # what requests share is made when first asked for

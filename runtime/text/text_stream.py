@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from edgedec.runtime.text.tokenizer import Detokenizer
+from edgedec.runtime.text.tokenizer import Codec, Detokenizer
 
 
 class StopFilter:
@@ -104,3 +104,11 @@ class TextStream:
         if piece:
             self._pieces.append(piece)
         return piece
+
+
+def maker_of_texts(
+    codec: Codec, before: Sequence[int], stop: Sequence[str]
+) -> Callable[[], TextStream]:
+    """Returns a maker of streams of text that go on from ``before`` and end at a stop text."""
+    hidden = codec.hidden_in(stop)
+    return lambda: TextStream(codec.detokenizer(before), stop, hidden)
