@@ -225,7 +225,7 @@ class Engine:
         on_done: OnDone | None = None,
         is_answer: bool = False,
     ) -> Stream:
-        """Returns a `stream` that also reports its result; of an answer it does not go on a text."""
+        """Returns a `stream` that also reports its result; an answer goes on from no text."""
         started_s = time.perf_counter()
         loaded = self._open
         config = self.defaults if config is None else config
