@@ -1,5 +1,6 @@
 # make run    sets everything up, exports SmolLM2-135M-Instruct, writes text and shows the speed
 # make test   sets everything up, then checks style and types and runs every test
+# make test-fast  the tests of a commit: no real model from file to tokens, none of a second or more
 # make test-pair  the tests that need the Qwen2.5-Coder files
 # make test-long  exactness of decoding on real models: many prompts, many seeds
 # make test-sanitize  the kernels' tests under sanitizers of memory, behaviour and threads
@@ -28,13 +29,16 @@ KERNELS := kernels/CMakeLists.txt $(wildcard kernels/src/*)
 EXPORTER := $(shell find export models targets kernels system -name '*.py')
 PACKAGES := system models targets export training kernels runtime autocomplete widgets apps
 
-.PHONY: run test test-pair test-long test-sanitize test-arm test-gpu check clean
+.PHONY: run test test-fast test-pair test-long test-sanitize test-arm test-gpu check clean
 
 run: $(BUNDLE)/manifest.json
 	$(BIN)/edgedec run $(BUNDLE) "$(PROMPT)" --max-new-tokens 96
 
 test: check $(MADE)/model
 	$(PYTEST) -m 'not pair and not long'
+
+test-fast: $(MADE)/dev $(MADE)/model
+	$(PYTEST) -m 'not pair and not long and not e2e and not slow'
 
 # The Qwen2.5-Coder GGUF files, 1.6 GB, are the user's to bring (EDGEDEC_MODELS names their folder).
 test-pair: $(MADE)/dev

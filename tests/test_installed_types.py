@@ -7,6 +7,8 @@ import sys
 import venv
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 PROGRAM = """
@@ -33,6 +35,7 @@ def _install_wheel(folder: Path) -> Path:
     return python
 
 
+@pytest.mark.slow
 def test_a_wrong_argument_is_found_against_the_installed_wheel(tmp_path: Path) -> None:
     python = _install_wheel(tmp_path)
     program = tmp_path / "program.py"

@@ -197,6 +197,7 @@ class Awaited(Autocompleter):
         return found
 
 
+@pytest.mark.slow
 def test_the_report_has_a_row_for_each_method(
     cli: Cli, smollm2_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_export_and_inspect(cli: Cli, smollm2_gguf: Path, corpus: Path, tmp_path: Path) -> None:
     bundle = tmp_path / "pair.edgedec"
     done = cli(

@@ -22,6 +22,7 @@ def test_schemes_are_those_of_the_exporter() -> None:
     assert {kv_format.value for kv_format in KVCacheFormat} == set().union(*choices)
 
 
+@pytest.mark.slow
 def test_report(cli: Cli, smollm2_gguf: Path, tmp_path: Path) -> None:
     bundle = tmp_path / "b.edgedec"
     done = cli("export", smollm2_gguf, "-o", bundle, "--context", 256, "--json")
@@ -43,6 +44,7 @@ def test_report(cli: Cli, smollm2_gguf: Path, tmp_path: Path) -> None:
     assert cli("export", smollm2_gguf, "-o", bundle, "--force").exit_code == 0
 
 
+@pytest.mark.slow
 def test_int8_kv_cache(cli: Cli, smollm2_gguf: Path, tmp_path: Path) -> None:
     """The error is told by the export, in its JSON and by `edgedec inspect`."""
     bundle = tmp_path / "b.edgedec"

@@ -83,6 +83,7 @@ def bundle(smollm2_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return found
 
 
+@pytest.mark.slow
 def test_sets_are_found_written_and_drafted_with(bundle: Path, cli: Cli, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     lines = [{"prompt": "Count from one to ten."}, {"prompt": "Name three rivers."}]

@@ -208,6 +208,7 @@ def test_a_failing_phase_leaves_nothing(smollm2_gguf: Path, tmp_path: Path) -> N
         assert names(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_the_bundle_is_as_the_manifest_says(smollm2_bundle: Path) -> None:
     manifest = read_manifest(smollm2_bundle)
     assert damaged_files(smollm2_bundle, manifest.files) == []
@@ -217,6 +218,7 @@ def test_the_bundle_is_as_the_manifest_says(smollm2_bundle: Path) -> None:
     assert manifest.models["target"].tensor_formats["embed_tokens.weight"] == "q8_0"
 
 
+@pytest.mark.slow
 def test_progress_names_every_phase_in_order(smollm2_gguf: Path, tmp_path: Path) -> None:
     seen: list[tuple[str, int, int]] = []
 

@@ -54,6 +54,7 @@ def test_every_place_of_a_tensor_is_found(tmp_path: Path) -> None:
     assert locations(tmp_path / "m.onnx") == expected
 
 
+@pytest.mark.slow
 def test_an_exported_graph_reads_its_weights_only(smollm2_bundle: Path) -> None:
     assert locations(smollm2_bundle / "target" / "model.onnx") == {"weights.bin"}
 

@@ -17,7 +17,7 @@ FUZZ = Path(__file__).parents[2] / "tools/fuzz"
 KEPT = sorted((FUZZ / "corpus").glob("*/*"))
 N_EDITED = 60  # inputs made of each seed
 
-pytestmark = pytest.mark.robustness
+pytestmark = [pytest.mark.robustness, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

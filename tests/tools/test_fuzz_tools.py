@@ -12,7 +12,7 @@ import pytest
 
 FUZZ = Path(__file__).parents[2] / "tools/fuzz"
 
-pytestmark = pytest.mark.robustness
+pytestmark = [pytest.mark.robustness, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

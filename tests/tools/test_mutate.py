@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 MUTATE = Path(__file__).parents[2] / "tools/mutate"
 SOURCE = '''"""Of prices."""
 

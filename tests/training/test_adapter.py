@@ -77,6 +77,7 @@ def graph_logits(bundle: Path, text: TextFeatures, shift: int) -> np.ndarray:
     return logits
 
 
+@pytest.mark.slow
 def test_the_graph_computes_what_torch_does(
     bundle: Path, adapter: heads.TrainedHead, texts_at_exit: list[TextFeatures], tmp_path: Path
 ) -> None:

@@ -45,6 +45,7 @@ def test_gradients_pass_as_if_nothing_were_rounded() -> None:
     torch.testing.assert_close(matrix.grad, slopes)
 
 
+@pytest.mark.slow
 def test_a_bundle_finds_what_the_training_measured(
     bundle: Path, texts: list[TextFeatures], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

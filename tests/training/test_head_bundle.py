@@ -33,6 +33,7 @@ from .head_parts import (  # noqa: E402
 )
 
 
+@pytest.mark.slow
 def test_the_graph_computes_what_torch_does(
     bundle: Path, head: heads.TrainedHead, texts: list[TextFeatures], tmp_path: Path
 ) -> None:

@@ -44,6 +44,7 @@ def file(bundle: Path, head: heads.TrainedHead, tmp_path_factory: pytest.TempPat
     return share(bundle, head, tmp_path_factory.mktemp("file"), "int4")[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["int4", "int8"])
 def test_an_attached_head_is_the_trained_one(
     source: Path, bundle: Path, head: heads.TrainedHead, tmp_path: Path, scheme: str
@@ -90,6 +91,7 @@ def bring(monkeypatch: pytest.MonkeyPatch, source: Path, file: Path) -> None:
     monkeypatch.setattr(catalogue, "find_installed", lambda name: source)
 
 
+@pytest.mark.slow
 def test_a_model_of_the_catalogue_gets_the_head_that_is_brought(
     source: Path, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

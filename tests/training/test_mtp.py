@@ -72,6 +72,7 @@ def rows_of(folder: Path, entry: ModelEntry, with_mtp: bool) -> Rows:
     return found
 
 
+@pytest.mark.slow
 def test_the_logits_are_those_of_the_graph_without_heads(joined: Path) -> None:
     manifest = read_manifest(joined)
     plain = rows_of(joined, manifest.target, False)

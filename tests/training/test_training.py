@@ -38,6 +38,7 @@ from .head_parts import (  # noqa: E402
 )
 
 
+@pytest.mark.slow
 def test_training_learns(
     bundle: Path, texts: list[TextFeatures], head: heads.TrainedHead, tmp_path: Path
 ) -> None:
@@ -99,6 +100,7 @@ def train(bundle: Path, folder: Path, *more: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_the_best_and_a_kill_what_was_read(bundle: Path, tmp_path: Path) -> None:
     work = tmp_path / ".new.edgedec.features"
     killed = start_training(bundle, tmp_path, "--epochs", "100000")
@@ -129,6 +131,7 @@ def test_ctrl_c_keeps_the_best_and_a_kill_what_was_read(bundle: Path, tmp_path: 
     assert sorted(set(kinds)) == [".py", "self"]
 
 
+@pytest.mark.slow
 def test_a_head_learns_from_answers_alone(bundle: Path, tmp_path: Path) -> None:
     prompts = tmp_path / "asked.jsonl"
     prompts.write_text('{"prompt": "Why?"}\n{"prompt": "What is the name of this?"}\n')

@@ -45,6 +45,7 @@ def names(dialog: ModelsDialog) -> list[str]:
     return [row.text(0) for row in rows if row is not None]
 
 
+@pytest.mark.slow
 def test_a_model_is_exported_and_used(application: QApplication, library: Path) -> None:
     dialog, chosen = ModelsDialog(), []
     dialog.chosen.connect(chosen.append)

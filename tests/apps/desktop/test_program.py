@@ -87,6 +87,7 @@ def wait_for_draft(tmp_path: Path) -> Path:
     return found[0]
 
 
+@pytest.mark.slow
 def test_no_display_is_one_line(begin: Begin) -> None:
     for platform, reason in (("", "neither DISPLAY nor WAYLAND_DISPLAY is set"), ("no", "=no")):
         editor = begin(MAIN, QT_QPA_PLATFORM=platform)
@@ -211,6 +212,7 @@ def test_a_draft_that_makes_no_sense_is_left_out(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_real_model_in_the_window(
     open_window: Callable[..., EditorWindow], smollm2_bundle: Path
 ) -> None:

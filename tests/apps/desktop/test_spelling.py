@@ -176,6 +176,7 @@ def test_a_dictionary_that_dies_is_no_harm(window: EditorWindow) -> None:
     QTest.keyClicks(edit, "still ")
 
 
+@pytest.mark.slow
 def test_long_prose_is_looked_at_where_it_is_seen(
     window: EditorWindow, monkeypatch: pytest.MonkeyPatch
 ) -> None:

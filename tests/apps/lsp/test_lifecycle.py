@@ -30,6 +30,7 @@ def bundle(smollm2_bundle: Path, tmp_path: Path) -> Path:
     return shutil.copytree(smollm2_bundle, tmp_path / "own.edgedec", copy_function=os.link)
 
 
+@pytest.mark.slow
 def test_editors_without_inline_completion_get_ordinary_one(start: Start, bundle: Path) -> None:
     editor = start(str(bundle))
     told = editor.begin(capabilities={"general": {"positionEncodings": ["utf-8", "utf-16"]}})
@@ -95,6 +96,7 @@ def test_settings_by_every_way(start: Start, bundle: Path, tmp_path: Path) -> No
     assert editor.end() == 0
 
 
+@pytest.mark.slow
 def test_a_bundle_that_is_replaced_is_loaded_again(start: Start, bundle: Path) -> None:
     editor = start(str(bundle))
     editor.begin(options=QUICK)
@@ -139,6 +141,7 @@ def test_two_editors_at_once(start: Start, bundle: Path) -> None:
     assert inline(editors[1], editors[1].open(SUN), 0, len(SUN))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["at rest", "within a message", "within a pass", "while it loads"])
 def test_an_editor_that_dies(start: Start, bundle: Path, way: str) -> None:
     editor = start(str(bundle))
@@ -166,6 +169,7 @@ def test_an_exit_without_a_shutdown_is_a_failure(start: Start) -> None:
     assert editor.wait() == 1
 
 
+@pytest.mark.slow
 def test_settings_that_change_within_a_pass(start: Start, bundle: Path) -> None:
     editor = start(str(bundle))
     editor.begin(options=QUICK)

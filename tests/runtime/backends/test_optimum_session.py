@@ -44,6 +44,7 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Any]:
     return folder / "onnx" / "model.onnx", written.config, logits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(6,), (1,) * 6, (4, 2)], ids=str)
 def test_chain_equals_transformers(gpt2: tuple[Path, Any, Any], sizes: tuple[int, ...]) -> None:
     graph, config, expected = gpt2

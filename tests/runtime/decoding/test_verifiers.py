@@ -116,6 +116,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "kind", "branching"), CASES, ids=str)
 @pytest.mark.parametrize(("target", "draft"), [pair[1:] for pair in PAIRS], ids=IDS)
 def test_law_is_exact_for_drawn_trees(

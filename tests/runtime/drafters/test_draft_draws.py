@@ -167,6 +167,7 @@ def test_trees_grow_where_the_draft_model_is_sure() -> None:
     assert np.mean(depths) > 3.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [WOR, IID])
 def test_what_rejection_leaves_is_the_target_models_law(kind: SiblingKind) -> None:
     """The first two tokens of whole rounds, against their exact distribution."""

@@ -114,6 +114,7 @@ WRONG_GUESS += [("random", 1, 1, 1, 1), ("random", 1, 2, 1, 1), ("drafted", 1, 1
 """A guess rides along in a pass, is not among what is likely there, and its parent comes true."""
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(plan=rounds, is_greedy=st.booleans())
 @example(plan=WRONG_GUESS, is_greedy=False)

@@ -94,6 +94,7 @@ def test_maps_are_needed() -> None:
         SwitchConfig(policy="adadec", mode="predict")
 
 
+@pytest.mark.slow
 def test_maps_of_a_real_bundle_are_needed(smollm2_bundle: Path) -> None:
     import edgedec
 

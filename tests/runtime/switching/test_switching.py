@@ -257,6 +257,7 @@ def log_of(result: GenerationResult) -> list[dict[str, object]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("mode", ["trust", "repair", "verify"])
 @pytest.mark.parametrize("setting", ["ead:threshold=inf", "ead:threshold=-1", *SETTINGS])
