@@ -36,6 +36,11 @@ ALLOWED = {
 }
 """Folder -> folders it may import. ``src`` is the front door, `edgedec` itself."""
 
+DEVICE_FILES = {"export": ALLOWED["export"], "run": ALLOWED["runtime"]}
+"""First word of a file in `targets/NAME/` -> folders it may import; any other file is data."""
+
+DEVICES = {path.parent.name for path in (ROOT / "targets").glob("*/__init__.py")}
+
 THIRD_PARTY = {
     "system": set(),
     "kernels": {"numpy"},
@@ -73,12 +78,12 @@ Of two side by side neither imports the other. The public surface comes last.
 
 OPTIONAL = {
     "runtime/sampling/grammar.py": {"llguidance"},
-    "runtime/backends/coreml.py": {"coremltools"},
+    "targets/coreml/run_coreml.py": {"coremltools"},
     "kernels/tvm_program.py": {"tvm_ffi"},
     "kernels/qnn_provider.py": {"onnxruntime", "onnxruntime_qnn"},
-    "runtime/backends/openvino.py": {"openvino"},
-    "runtime/backends/_openvino.py": {"openvino"},
-    "runtime/backends/_openvino_static.py": {"openvino"},
+    "targets/openvino/run_openvino.py": {"openvino"},
+    "targets/openvino/run_graph.py": {"openvino"},
+    "targets/openvino/run_static.py": {"openvino"},
     "runtime/opening/openvino_devices.py": {"openvino"},
     "apps/desktop": {"PySide6"},
     "apps/desktop/spelling": {"PySide6", "spellchecker"},
@@ -114,13 +119,23 @@ def imported(path: Path) -> Iterator[str]:
                 )
 
 
+def role_of(path: Path) -> str:
+    """Returns ``export`` or ``run`` for a file of a device that does one, or else nothing."""
+    of_device = path.parent.parent == ROOT / "targets"
+    role = path.stem.partition("_")[0]
+    return role if of_device and role in DEVICE_FILES else ""
+
+
 def outsiders(folder: str, path: Path) -> Iterator[str]:
     """Yields what a file imports and its folder must not, with the reason."""
+    role = role_of(path)
+    allowed = DEVICE_FILES.get(role, ALLOWED[folder])
+    folder = {"export": "export", "run": "runtime"}.get(role, folder)
     for name in imported(path):
         top, _, rest = name.partition(".")
         if top == "edgedec":
             part = rest.partition(".")[0]
-            if (part if part in ALLOWED else "src") not in ALLOWED[folder]:
+            if (part if part in ALLOWED else "src") not in allowed:
                 yield f"{path.relative_to(ROOT)}: {folder} must not import {name}"
         elif top in ALLOWED:
             yield f"{path.relative_to(ROOT)}: import edgedec.{name}, not {name}"
@@ -134,6 +149,24 @@ def outsiders(folder: str, path: Path) -> Iterator[str]:
 
 def test_imports() -> None:
     found = [line for folder, path in FILES for line in outsiders(folder, path)]
+    assert not found, "\n".join(found)
+
+
+def device_imports(folder: str, path: Path) -> Iterator[str]:
+    """Yields imports of devices by the core, and by files of devices that do something else."""
+    for name in imported(path):
+        parts = name.split(".")
+        if parts[:2] == ["edgedec", "targets"] and len(parts) > 2 and parts[2] in DEVICES:
+            role = parts[3].partition("_")[0] if len(parts) > 3 else ""
+            if folder != "targets" or (role in DEVICE_FILES and role != role_of(path)):
+                yield f"{path.relative_to(ROOT)}: {name}"
+
+
+def test_the_core_imports_no_device() -> None:
+    """Devices are found by name; only apps may know one."""
+    found = [
+        line for folder, path in FILES if folder != "apps" for line in device_imports(folder, path)
+    ]
     assert not found, "\n".join(found)
 
 

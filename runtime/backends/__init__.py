@@ -1,11 +1,12 @@
-"""Models over what a bundle holds: one module per kind of graph."""
+"""Models over what a bundle holds, and what the backends of devices share.
+
+The backend NAME is `targets/*/run_NAME.py`.
+"""
 
 from __future__ import annotations
 
-import pkgutil
 import threading
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
 from edgedec.models.errors import BundleError
@@ -16,6 +17,7 @@ from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions.model import Model
 from edgedec.system.machine import machine_triple, system_name
 from edgedec.system.processes import after_fork_in_child
+from edgedec.targets import device_module, graph_kinds
 
 _PACKAGES = {"onnxruntime": "onnxruntime", "tvm_ffi": "apache-tvm-ffi"}
 """What a backend imports -> the package that has it."""
@@ -114,7 +116,7 @@ def _new_model(folder: Path, entry: ModelEntry, threads: int, affinity: Affinity
         )
     _check_system(graph, contract.backend)
     try:
-        module = import_module(f"{__name__}.{contract.backend}")
+        module = device_module("run", contract.backend)
     except ImportError as error:
         raise BundleError(
             f"{graph} is for the backend {contract.backend}, which needs {error.name}: "
@@ -125,9 +127,8 @@ def _new_model(folder: Path, entry: ModelEntry, threads: int, affinity: Affinity
 
 
 def backend_names() -> tuple[str, ...]:
-    """Returns the backends there are, sorted: the modules beside this one."""
-    names = (module.name for module in pkgutil.iter_modules(__path__))
-    return tuple(sorted(name for name in names if not name.startswith("_")))
+    """Returns the backends there are, sorted."""
+    return graph_kinds()
 
 
 def _check_triple(graph: Path, triple: str) -> None:

@@ -23,6 +23,7 @@ from edgedec.runtime.decoding.auxiliary import Auxiliary
 from edgedec.runtime.drafting.mapped_reading import MappedReading
 from edgedec.runtime.sessions.model import KVPredictor
 from edgedec.runtime.sessions.pool import SequencePool
+from edgedec.targets import device_module
 
 
 def find_predictor(
@@ -132,6 +133,6 @@ def _open_maps(
     providers: tuple[str, ...],
     affinity: Affinity,
 ) -> KVPredictor:
-    from edgedec.runtime.backends._kv_maps import FusedKVMaps
-
-    return FusedKVMaps(graph, depth, width, threads, providers, affinity)
+    opener = device_module("run", "kv_maps").FusedKVMaps
+    found: KVPredictor = opener(graph, depth, width, threads, providers, affinity)
+    return found

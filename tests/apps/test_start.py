@@ -40,7 +40,7 @@ def test_a_short_run(smollm2_bundle: Path) -> None:
         "from edgedec.apps.cli import main; main()",
         "run", smollm2_bundle, "Why is the sky blue?", "-n", 1,
     )  # fmt: skip
-    assert modules >= {"edgedec.apps.run.command", "edgedec.runtime.backends.fused", "jinja2"}
+    assert modules >= {"edgedec.apps.run.command", "edgedec.targets.cpu.run_fused", "jinja2"}
     unneeded = {
         "rich", "pydantic", "importlib.metadata", "statistics", "torch", "transformers", "onnx",
         "llguidance", "matplotlib", "edgedec.export", "edgedec.runtime.sessions.file",

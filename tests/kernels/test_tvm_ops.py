@@ -1,6 +1,6 @@
 """The door for compiled programs: lists of nodes that make no sense are refused with a reason.
 
-What programs compute is compared with ONNX Runtime in tests/export/test_tvm.py.
+What programs compute is compared with ONNX Runtime in tests/targets/tvm/test_tvm.py.
 """
 
 from __future__ import annotations

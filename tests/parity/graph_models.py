@@ -21,11 +21,11 @@ from edgedec.models.graph import (
     hidden_port,
     stats_port,
 )
-from edgedec.runtime.backends.fused import FusedModel
-from edgedec.runtime.backends.ort import OrtModel
-from edgedec.runtime.backends.portable import PortableModel
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions.model import Model
+from edgedec.targets.cpu.run_fused import FusedModel
+from edgedec.targets.ort.run_ort import OrtModel
+from edgedec.targets.portable.run_portable import PortableModel
 
 
 def contract_of(graph: Path, config: ModelConfig) -> GraphContract:

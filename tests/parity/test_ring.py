@@ -21,7 +21,6 @@ from edgedec.models.config import LayerConfig
 from edgedec.models.errors import BundleError, SessionError
 from edgedec.models.families import weight_shapes
 from edgedec.models.graph import KVFormat
-from edgedec.runtime.backends.fused import FusedKVCache, FusedModel
 from edgedec.runtime.sessions.file import Expected, SavedModel, read_states, write_states
 from edgedec.runtime.sessions.memory import TARGET, KnownModel, SessionMemory
 from edgedec.runtime.sessions.passes import Pass, run_passes
@@ -29,6 +28,7 @@ from edgedec.runtime.sessions.prefill import feed, rewind
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.state import LATEST
 from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.targets.cpu.run_fused import FusedKVCache, FusedModel
 
 pytestmark = [
     pytest.mark.parity,

@@ -14,7 +14,6 @@ import pytest
 
 import edgedec
 from edgedec.export.checkpoints.checkpoint import SpecialTokens, open_checkpoint
-from edgedec.export.compilers import fused
 from edgedec.export.config import DraftModelConfig, ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.export.to_onnx.emit import emit_portable
@@ -33,7 +32,8 @@ from edgedec.models.families import weight_shapes
 from edgedec.models.graph import KVFormat
 from edgedec.models.manifest import BundleManifest, read_manifest
 from edgedec.runtime.backends import open_model, release_model
-from edgedec.runtime.backends.fused import FusedModel
+from edgedec.targets.cpu import export_fused as fused
+from edgedec.targets.cpu.run_fused import FusedModel
 
 GgufMaker = Callable[..., Path]
 TOKENS = [(37 * i + 5) % 83 for i in range(60)]

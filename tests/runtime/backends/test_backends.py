@@ -13,7 +13,6 @@ import pytest
 from graph_models import contract_of, open_graph_model
 
 from edgedec import kernels
-from edgedec.export.to_onnx.contrib import emit_contrib
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.weights_file import write_weights
@@ -21,12 +20,13 @@ from edgedec.models.errors import BundleError, ConfigError, SessionError
 from edgedec.models.families import matrices
 from edgedec.models.graph import GraphContract
 from edgedec.models.reference import ReferenceModel
-from edgedec.runtime.backends.fused import FusedModel
-from edgedec.runtime.backends.portable import PortableModel
 from edgedec.runtime.sessions.model import Model
 from edgedec.runtime.sessions.row_stats import RowStats
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.targets.cpu.run_fused import FusedModel
+from edgedec.targets.ort.export_contrib import emit_contrib
+from edgedec.targets.portable.run_portable import PortableModel
 
 pytestmark = pytest.mark.parity
 

@@ -28,9 +28,9 @@ from edgedec.models.errors import BundleError, SessionError
 from edgedec.models.families import weight_shapes
 from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.backends import open_model, release_model
-from edgedec.runtime.backends.portable import PortableModel
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.targets.portable.run_portable import PortableModel
 
 CONTEXT = 64
 TEXT = TokenTree.chain([3, 80, 7, 7, 41])
@@ -165,7 +165,7 @@ from pathlib import Path
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
-import edgedec.runtime.backends.fused, edgedec.runtime.backends.portable
+import edgedec.targets.cpu.run_fused, edgedec.targets.portable.run_portable
 from edgedec.runtime.backends import open_model
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.token_tree import TokenTree

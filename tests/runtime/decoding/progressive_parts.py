@@ -14,7 +14,6 @@ from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.families import weight_shapes
-from edgedec.runtime.backends._kv_maps import FusedKVMaps
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.decoding.plain import Plain
 from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
@@ -25,6 +24,7 @@ from edgedec.runtime.sessions.prefill import Progress
 from edgedec.runtime.sessions.scheduler import Scheduler
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.text.text_stream import TextStream
+from edgedec.targets.cpu.run_kv_maps import FusedKVMaps
 from edgedec.training.kv_maps.fit_maps import Fitted, fit
 from edgedec.training.kv_maps.kv_maps import write_kv_maps
 

@@ -17,13 +17,13 @@ from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.families import weight_shapes
-from edgedec.runtime.backends.portable import PortableModel
 from edgedec.runtime.drafting.stats import DecodeStats
 from edgedec.runtime.sessions import prefill
 from edgedec.runtime.sessions.passes import Pass, Passes, run_passes
 from edgedec.runtime.sessions.prefill import ExactPrefiller, PrefillRequest, feed, rewind
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.targets.portable.run_portable import PortableModel
 
 from ..conftest import ToySession, toy_state
 

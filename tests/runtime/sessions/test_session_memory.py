@@ -20,7 +20,6 @@ from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.errors import SessionError
 from edgedec.models.families import weight_shapes
-from edgedec.runtime.backends.portable import PortableModel
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.decoding.speculative import Speculative
@@ -42,6 +41,7 @@ from edgedec.runtime.text.common_prefix import common_prefix
 from edgedec.runtime.text.prompt import PromptEncoder
 from edgedec.runtime.text.token_map import TokenMap
 from edgedec.runtime.text.tokenizer import Tokenizer
+from edgedec.targets.portable.run_portable import PortableModel
 
 from ..conftest import CHATML, ToyModel, ToySession, toy_state
 from ..test_engine import reciting

@@ -1,0 +1,75 @@
+"""Graph compilers: `targets/*/export_NAME.py`, found by name.
+
+A compiler turns the recipe of a family into a graph and its weights, and states the graph's
+contract. A device target names its compiler; the contract names the backend that runs the graph.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, cast
+
+from edgedec.export.phases.model_export import Phases
+from edgedec.export.phases.recipe_model import RecipeModel
+from edgedec.export.verifying.verify import GraphRunner
+from edgedec.models.errors import ConfigError
+from edgedec.models.graph import GraphContract
+from edgedec.models.installation import install_command
+from edgedec.targets import device_module, graph_kinds
+
+__all__ = ["GraphCompiler", "compiler_names", "find_compiler"]
+
+_EXTRAS = {
+    "tvm": "tvm",
+    "tvm_ffi": "tvm",
+    "openvino": "openvino",
+    "coremltools": "coreml",
+    "onnxruntime_qnn": "qnn",
+}
+"""Package that a compiler needs -> the extra that has it."""
+
+
+class GraphCompiler(Protocol):
+    """What a compiler module defines.
+
+    PHASES: from the formats of a model's matrices to its files, in ``RecipeModel.folder``.
+    GRAPH_NAME, WEIGHTS_NAMES: what those files are called, of the second as many as were written.
+    """
+
+    PHASES: Phases
+    GRAPH_NAME: str
+    WEIGHTS_NAMES: tuple[str, ...]
+
+    def contract(self, model: RecipeModel) -> GraphContract:
+        """Returns what the graph of ``model`` takes, gives and can do."""
+
+    def open_graph(self, model: RecipeModel) -> GraphRunner:
+        """Returns a way to run the written graph, for its verification."""
+
+    def measure(self, model: RecipeModel) -> dict[str, Any]:
+        """Returns what else the verification report shall say of the written graph.
+
+        Raises:
+            UnsupportedModelError: The graph does not do what it should.
+        """
+
+
+def compiler_names() -> tuple[str, ...]:
+    """Returns the names of all compilers, sorted."""
+    return graph_kinds()
+
+
+def find_compiler(name: str) -> GraphCompiler:
+    """Returns the compiler module called ``name``; an unknown name is a ConfigError.
+
+    So is one whose extra is not installed.
+    """
+    if name not in compiler_names():
+        raise ConfigError(f"unknown compiler {name!r}; known: {', '.join(compiler_names())}")
+    try:
+        return cast(GraphCompiler, device_module("export", name))
+    except ImportError as error:
+        if (extra := _EXTRAS.get(error.name or "")) is None:
+            raise
+        raise ConfigError(
+            f"the compiler {name} needs {error.name}: {install_command(extra)}"
+        ) from None

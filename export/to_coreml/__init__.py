@@ -1,6 +1,0 @@
-"""MIL, the language of Core ML: written, packed and, in NumPy, evaluated."""
-
-import logging
-
-# On systems other than macOS each import would list the parts of coremltools that need one.
-logging.getLogger("coremltools").setLevel(logging.ERROR)

@@ -1,0 +1,1 @@
+"""Any CPU, through edgedec's own kernels."""

@@ -1,0 +1,77 @@
+"""edgedec's own operators on ONNX Runtime: packed weights, KV cache written in place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from edgedec.export.kv_panels import kv_panels
+from edgedec.export.phases.recipe_model import RecipeModel
+from edgedec.export.to_onnx.emit import emit_portable
+from edgedec.export.to_onnx.fuse import fuse
+from edgedec.export.to_onnx.graph import port_names
+from edgedec.export.to_onnx.runners import FusedRunner
+from edgedec.export.verifying.kv_error import check_kv_error, kv_error_tokens, measure_kv_error
+from edgedec.export.verifying.verify import N_TOKENS
+from edgedec.export.weights_file import WEIGHTS_FILE
+from edgedec.models.graph import Capabilities, GraphContract
+from edgedec.targets.portable.export_portable import pack
+
+GRAPH_NAME = "model.onnx"
+WEIGHTS_NAMES = (WEIGHTS_FILE,)
+
+
+def emit(model: RecipeModel) -> None:
+    """The graph of the family's recipe; passes that stop early need its last hidden states."""
+    model.graph = emit_portable(model.source.config, model.context, model.returned_layers)
+
+
+def fuse_graph(model: RecipeModel) -> None:
+    """The graph after every pass, packed matrices and edgedec's operators in it."""
+
+    def dump(stem: str, graph: onnx.ModelProto) -> None:
+        model.dump(stem, lambda path: onnx.save(graph, Path(f"{path}.onnx")))
+
+    config, formats = model.source.config, model.formats
+    model.graph = fuse(model.graph, config, formats, dump, kv_format=model.kv_format)
+
+
+PHASES = (("emit", emit), ("fuse", fuse_graph), ("pack", pack))
+
+
+def contract(model: RecipeModel) -> GraphContract:
+    """Returns what the graph of ``model`` takes, gives and can do."""
+    device = model.device
+    return GraphContract(
+        compiler="fused",
+        backend="fused",
+        triple=model.config.triple or device.triple,
+        providers=device.providers,
+        inputs=port_names(model.graph.graph.input),
+        outputs=port_names(model.graph.graph.output),
+        kv=kv_panels(model.source.config, model.kv_format),
+        can=Capabilities(
+            trees=True, gates=True, row_stats=True, entry=True, hidden=model.returned_layers
+        ),
+    )
+
+
+def open_graph(model: RecipeModel) -> FusedRunner:
+    """Returns a way to run the written graph."""
+    return FusedRunner(model.folder / GRAPH_NAME, model.source.config, 2 * N_TOKENS)
+
+
+def measure(model: RecipeModel) -> dict[str, Any]:
+    """Returns what an int8 KV cache costs, as ``int8_kv_cache``; nothing of float16.
+
+    Raises:
+        UnsupportedModelError: It costs so much that the model is of no use.
+    """
+    if model.kv_format == "float16":
+        return {}
+    tokens = kv_error_tokens(model.source, model.context)
+    found = measure_kv_error(model.folder / GRAPH_NAME, model.source.config, tokens)
+    check_kv_error(found, model.source.name)
+    return {"int8_kv_cache": found}

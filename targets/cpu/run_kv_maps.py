@@ -1,0 +1,59 @@
+"""Keys and values predicted by maps, written into the KV cache of a fused graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from onnxruntime import OrtValue
+
+from edgedec import kernels
+from edgedec.models.graph import PARENTS, PAST_LENGTH, POSITION_IDS
+from edgedec.models.kv_maps import HIDDEN, WRITTEN
+from edgedec.runtime.backends._ort import PassRunner, open_graph
+from edgedec.runtime.cores.affinity import Affinity
+from edgedec.runtime.sessions.model import SequenceState
+from edgedec.runtime.sessions.rows import Float32
+from edgedec.targets.cpu.run_fused import FusedKVCache
+
+
+class FusedKVMaps:
+    """A `KVPredictor` over a graph of maps."""
+
+    def __init__(
+        self,
+        graph: Path,
+        depth: int,
+        hidden_size: int,
+        threads: int,
+        providers: Sequence[str],
+        affinity: Affinity | None = None,
+    ) -> None:
+        self.depth = depth
+        self.hidden_size = hidden_size
+        self._affinity = affinity or Affinity()
+        self._runner = PassRunner()
+        self._session = open_graph(
+            graph, threads, providers, kernels.library_path(), self._affinity
+        )
+
+    def write(self, cache: SequenceState, start: int, hidden: Float32) -> None:
+        """Writes rows of tokens from ``start`` on; see `KVPredictor`."""
+        assert isinstance(cache, FusedKVCache)
+        n = len(hidden)
+        inputs = {
+            HIDDEN: hidden[np.newaxis],
+            POSITION_IDS: np.arange(start, start + n, dtype=np.int64)[np.newaxis],
+            PARENTS: np.full((1, n), -1, np.int64),  # rows that see least cost least
+            PAST_LENGTH: np.array([start], np.int64),
+        }
+        values = {name: OrtValue.ortvalue_from_numpy(array) for name, array in inputs.items()}
+        values |= cache.panels
+        binding = self._session.io_binding()
+        for name, value in values.items():
+            binding.bind_ortvalue_input(name, value)
+        binding.bind_ortvalue_output(WRITTEN, OrtValue.ortvalue_from_numpy(np.empty(1, np.int64)))
+        with self._affinity.held():
+            self._runner.run(partial(self._session.run_with_iobinding, binding))

@@ -1,0 +1,1 @@
+"""NVIDIA's GPUs, through kernels that TVM makes."""

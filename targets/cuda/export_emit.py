@@ -1,0 +1,367 @@
+"""The program that a GPU runs: a recipe written down as launches of kernels.
+
+Every kind of pass is written down by itself, for its sizes are fixed: what changes from pass to
+pass, the length of the text too, is read by the kernels from `PassInputs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from edgedec.export.weights_file import StoredTensor, offsets_of, rope_names
+from edgedec.kernels.device_program import (
+    INPUTS,
+    KEYS,
+    MAX_TREE,
+    VALUES,
+    WEIGHTS,
+    Argument,
+    DevicePass,
+    KeepInputs,
+    KernelLaunch,
+    PassInputs,
+)
+from edgedec.models.blocks import Ops
+from edgedec.models.config import ModelConfig
+from edgedec.models.errors import UnsupportedModelError
+from edgedec.models.families import find_family, weight_shapes
+from edgedec.models.graph import LOGITS, N_TOP, ROW_STATS, hidden_port, stats_port
+from edgedec.models.quant import QuantFormat
+from edgedec.models.rope import rope_of
+from edgedec.targets.cuda import export_attention as attention
+from edgedec.targets.cuda import export_rows as rows
+from edgedec.targets.cuda import export_stats as stats
+from edgedec.targets.cuda.export_kernel import Kernel
+from edgedec.targets.cuda.export_memory import Layout, Place, Value, lay_out
+from edgedec.targets.cuda.export_products import StoredMatrix, product
+from edgedec.targets.cuda.export_stored import tensors_of
+
+PASSES = ((1, 1), (4, 4), (8, 8), (16, 16), (64, 1))
+"""Rows of each kind of pass, and of how many of them it gives logits."""
+
+
+class Row(NamedTuple):
+    """Rows of activations: where they are, how many, and how wide."""
+
+    place: Place
+    n_rows: int
+    width: int
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A product that waits for a residual stream to be added to."""
+
+    x: Row
+    weight: str
+    bias: str | None
+
+
+Activation = Row | Pending
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """Launches of all passes. n_work: bytes of working memory. n_kv: of keys, and of values."""
+
+    passes: tuple[DevicePass, ...]
+    keep: KernelLaunch
+    kernels: tuple[Kernel, ...]
+    n_work: int
+    n_inputs: int
+    n_kv: int
+
+
+class Weights:
+    """The tensors of the weights file, and where in it each is."""
+
+    def __init__(self, config: ModelConfig, context: int, formats: dict[str, QuantFormat]) -> None:
+        self.matrices: dict[str, StoredMatrix] = {}
+        tensors: dict[str, StoredTensor] = {}
+        for name, shape in weight_shapes(config).items():
+            if len(shape) == 2:
+                self.matrices[name] = StoredMatrix.of(shape[0], shape[1], formats[name])
+                tensors |= {t.name: t for t in tensors_of(name, self.matrices[name])}
+            else:
+                tensors[name] = StoredTensor(name, False, shape)
+        for rope in {rope_of(config.layer(i)) for i in range(config.n_layers)}:
+            for name in rope_names(config, rope):
+                tensors[name] = StoredTensor(name, False, (context, config.head_size // 2))
+        self.tensors = tuple(tensors.values())
+        self._offsets = offsets_of(self.tensors)
+        last = self.tensors[-1]
+        self.n_bytes = self._offsets[last.name] + last.nbytes
+
+    def vector(self, name: str) -> Argument:
+        """Returns where a vector, or a table of rotations, is."""
+        return Argument(WEIGHTS, self._offsets[name])
+
+    def matrix(self, name: str) -> list[Argument]:
+        """Returns where the parts of a matrix are."""
+        return [self.vector(tensor.name) for tensor in tensors_of(name, self.matrices[name])]
+
+
+def check_supported(config: ModelConfig) -> None:
+    """Raises an UnsupportedModelError where a recipe has what there are no kernels for."""
+    refused = {
+        "attends to windows": bool(config.windowed_layers),
+        "chooses experts": bool(config.n_experts),
+    }
+    for what, is_so in refused.items():
+        if is_so:
+            raise UnsupportedModelError(
+                f"{config.family} {what}, which the compiler cuda has no kernels for: export with "
+                "--target ort or --target cpu"
+            )
+    if config.hidden_size % 8 or config.head_size % 2:
+        raise UnsupportedModelError(
+            f"rows of {config.hidden_size} numbers are read 8 at a time: export with --target ort"
+        )
+
+
+def emit_program(
+    config: ModelConfig, context: int, weights: Weights, hidden_layers: Sequence[int]
+) -> Emitted:
+    """Returns the launches of all kinds of passes, and the kernels they are of.
+
+    hidden_layers: layers (0: embeddings) whose residual stream is an output.
+    """
+    capacity = -(-(context + PASSES[-1][0]) // attention.SPLIT) * attention.SPLIT
+    kernels: dict[str, Kernel] = {}
+    passes, n_work, n_inputs = [], 0, KeepInputs().nbytes
+    for n_rows, n_results in PASSES:
+        inputs = PassInputs(n_rows, n_results)
+        emitter = CudaEmitter(
+            config, weights, frozenset(hidden_layers), capacity, (n_rows, n_results), inputs
+        )
+        found, layout = emitter.device_pass()
+        kernels |= emitter.kernels
+        passes.append(found)
+        n_work, n_inputs = max(n_work, layout.size), max(n_inputs, inputs.nbytes)
+    keep = attention.keep(config.n_layers, emitter.shape, MAX_TREE)
+    kernels[keep.name] = keep
+    given = (Argument(INPUTS, offset) for offset in KeepInputs().offsets.values())
+    arguments = (Argument(KEYS, 0), Argument(VALUES, 0), *given)
+    n_kv = config.n_kv_numbers * capacity
+    return Emitted(
+        tuple(passes), KernelLaunch(keep.name, arguments), tuple(kernels.values()), n_work,
+        n_inputs, n_kv,
+    )  # fmt: skip
+
+
+class CudaEmitter(Ops[Activation]):
+    """`Ops` over rows in the device's memory, for one kind of pass."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        hidden_layers: frozenset[int],
+        capacity: int,
+        sizes: tuple[int, int],
+        inputs: PassInputs,
+    ) -> None:
+        self._config = config
+        self._weights = weights
+        self._hidden_layers = hidden_layers
+        self._n_rows, self._n_results = sizes
+        self._inputs = inputs
+        self._launches: list[tuple[str, list[Place]]] = []
+        self._values: list[Value] = []
+        self._outputs: dict[str, Value] = {}
+        self.kernels: dict[str, Kernel] = {}
+        self.shape = attention.AttentionShape(
+            self._n_rows, config.n_heads, config.n_kv_heads, config.head_size, capacity,
+            config.product_scale, config.attention_softcap,
+        )  # fmt: skip
+
+    def device_pass(self) -> tuple[DevicePass, Layout]:
+        """Returns the pass of the family's recipe, and the working memory it needs."""
+        recipe = find_family(self._config.family).recipe
+        logits = self._made(recipe(self, self._config))
+        self._output(LOGITS, logits.place)
+        self._row_stats(logits)
+        layout = lay_out(self._values)
+        launches = tuple(
+            KernelLaunch(name, tuple(map(layout.argument, places)))
+            for name, places in self._launches
+        )
+        outputs = {name: layout.offsets[value] for name, value in self._outputs.items()}
+        return DevicePass(self._n_rows, self._n_results, launches, outputs), layout
+
+    def embed(self, weight: str) -> Row:
+        """Launches a gather of rows."""
+        matrix = self._weights.matrices[weight]
+        kernel = rows.embed(self._n_rows, matrix, 1.0)
+        y = self._new(self._n_rows, matrix.k)
+        self._launch(kernel, self._input("ids"), *self._weights.matrix(weight), y.place)
+        return y
+
+    def rms_norm(self, x: Activation, weight: str) -> Row:
+        """Launches a norm of rows."""
+        return self._normed(self._made(x), weight, 1)
+
+    def head_norm(self, x: Activation, weight: str) -> Row:
+        """Launches a norm of the heads of rows."""
+        made = self._made(x)
+        return self._normed(made, weight, made.width // self._config.head_size)
+
+    def linear(self, x: Activation, weight: str, bias: str | None = None) -> Pending:
+        """Waits for a residual stream, or for whoever reads it."""
+        return Pending(self._made(x), weight, bias)
+
+    def attention(self, q: Activation, k: Activation, v: Activation, layer: int) -> Row:
+        """Launches rotations, an append to the KV cache, and the three steps of an attention."""
+        shape = self.shape
+        queries, keys, values = self._rotated(q, layer), self._rotated(k, layer), self._made(v)
+        n_bytes = 2 * shape.n_kv_heads * shape.head_size * shape.capacity
+        cached_keys, cached_values = (Argument(name, layer * n_bytes) for name in (KEYS, VALUES))
+        self._launch(
+            attention.append(shape), keys.place, values.place, self._input("slots"), cached_keys,
+            cached_values,
+        )  # fmt: skip
+        heads = (self._n_rows, shape.n_heads)
+        scores = self._new(*heads, shape.capacity)
+        scalars = self._input("scalars")
+        self._launch(attention.scores(shape), queries.place, cached_keys, scalars, scores.place)
+        sums = self._new(*heads, shape.n_splits * shape.head_size)
+        totals, tops = (self._new(*heads, shape.n_splits) for _ in range(2))
+        self._launch(
+            attention.partials(shape), scores.place, cached_values, self._input("seen"),
+            self._input("mask"), scalars, sums.place, totals.place, tops.place,
+        )  # fmt: skip
+        y = self._new(self._n_rows, shape.n_heads * shape.head_size)
+        self._launch(
+            attention.combine(shape), sums.place, totals.place, tops.place, scalars, y.place
+        )
+        return y
+
+    def gate(self, gate: Activation, up: Activation) -> Row:
+        """Launches an activation and a product of numbers."""
+        g, u = self._made(gate), self._made(up)
+        y = self._new(g.n_rows, g.width)
+        kernel = rows.gate(g.n_rows, g.width, self._config.activation)
+        self._launch(kernel, g.place, u.place, y.place)
+        return y
+
+    def experts(self, x: Activation, router: Activation, prefix: str) -> Row:
+        """Is not called: `check_supported` refuses such models."""
+        raise AssertionError(prefix)
+
+    def add(self, a: Activation, b: Activation) -> Row:
+        """Launches a product that adds to the residual stream, or a sum."""
+        residual = self._made(a)
+        if isinstance(b, Pending):
+            return self._product(b, residual)
+        y = self._new(residual.n_rows, residual.width)
+        kernel = rows.add(residual.n_rows, residual.width)
+        self._launch(kernel, residual.place, b.place, y.place)
+        return y
+
+    def scale(self, x: Activation, factor: float) -> Row:
+        """Launches a product with a constant."""
+        made = self._made(x)
+        return self._mapped(rows.scale(made.n_rows, made.width, factor), made)
+
+    def soft_cap(self, x: Activation, bound: float) -> Row:
+        """Launches a bend towards a bound."""
+        made = self._made(x)
+        return self._mapped(rows.soft_cap(made.n_rows, made.width, bound), made)
+
+    def select_rows(self, x: Activation) -> Row:
+        """Launches a gather of the rows whose logits are asked for."""
+        made = self._made(x)
+        y = self._new(self._n_results, made.width)
+        kernel = rows.take_rows(made.n_rows, self._n_results, made.width)
+        self._launch(kernel, made.place, self._input("results"), y.place)
+        return y
+
+    def hidden(self, x: Activation, layer: int) -> None:
+        """Makes ``x`` an output, if ``layer`` is among the chosen."""
+        if layer in self._hidden_layers:
+            self._output(hidden_port(layer), self._made(x).place)
+
+    def _made(self, value: Activation) -> Row:
+        """Returns rows; a product that waits is launched."""
+        return self._product(value, None) if isinstance(value, Pending) else value
+
+    def _product(self, pending: Pending, residual: Row | None) -> Row:
+        matrix, x = self._weights.matrices[pending.weight], pending.x
+        kernel = product(x.n_rows, matrix, pending.bias is not None, residual is not None)
+        y = self._new(x.n_rows, matrix.n)
+        extra: list[Place] = [] if pending.bias is None else [self._weights.vector(pending.bias)]
+        if residual is not None:
+            extra.append(residual.place)
+        self._launch(kernel, x.place, *self._weights.matrix(pending.weight), *extra, y.place)
+        return y
+
+    def _normed(self, x: Row, weight: str, n_heads: int) -> Row:
+        epsilon = self._config.rms_norm_eps
+        kernel = rows.rms_norm(x.n_rows, n_heads, x.width // n_heads, epsilon)
+        y = self._new(x.n_rows, x.width)
+        self._launch(kernel, x.place, self._weights.vector(weight), y.place)
+        return y
+
+    def _rotated(self, x: Activation, layer: int) -> Row:
+        made, rope = self._made(x), rope_of(self._config.layer(layer))
+        if not rope.theta:
+            return made
+        cos, sin = map(self._weights.vector, rope_names(self._config, rope))
+        head_size = self._config.head_size
+        context = self._rope_rows(rope_names(self._config, rope)[0])
+        kernel = rows.rotate(made.n_rows, made.width // head_size, head_size, context)
+        y = self._new(made.n_rows, made.width)
+        self._launch(kernel, made.place, cos, sin, self._input("positions"), y.place)
+        return y
+
+    def _rope_rows(self, name: str) -> int:
+        return next(t.dims[0] for t in self._weights.tensors if t.name == name)
+
+    def _mapped(self, kernel: Kernel, x: Row) -> Row:
+        y = self._new(x.n_rows, x.width)
+        self._launch(kernel, x.place, y.place)
+        return y
+
+    def _row_stats(self, logits: Row) -> None:
+        """Launches the steps from logits to their statistics."""
+        n_rows = logits.n_rows
+        first, second = (
+            [self._new(n_rows, n * size).place for size in (N_TOP, N_TOP, 3)]
+            for n in stats.LISTS[:2]
+        )
+        self._launch(stats.scan(n_rows, logits.width), logits.place, *first)
+        self._launch(stats.merge(n_rows, 0), *first, *second)
+        found = {
+            name: self._new(n_rows, sizes[0] if sizes else 1).place
+            for name, (_, sizes) in ROW_STATS.items()
+        }
+        self._launch(stats.finish(n_rows), *second, *found.values())
+        for name, place in found.items():
+            self._output(stats_port(name), place)
+
+    def _new(self, n_rows: int, *sizes: int) -> Row:
+        """Returns rows of 32-bit numbers without a place yet."""
+        width = 1
+        for size in sizes:
+            width *= size
+        value = Value(4 * n_rows * width)
+        self._values.append(value)
+        return Row(value, n_rows, width)
+
+    def _input(self, name: str) -> Argument:
+        return Argument(INPUTS, self._inputs.offsets[name])
+
+    def _output(self, name: str, place: Place) -> None:
+        assert isinstance(place, Value)
+        place.is_output = True
+        self._outputs[name] = place
+
+    def _launch(self, kernel: Kernel, *places: Place) -> None:
+        self.kernels.setdefault(kernel.name, kernel)
+        for place in places:
+            if isinstance(place, Value):
+                place.first = len(self._launches) if place.first < 0 else place.first
+                place.last = len(self._launches)
+        self._launches.append((kernel.name, list(places)))

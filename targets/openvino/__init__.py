@@ -1,0 +1,1 @@
+"""OpenVINO, on Intel's CPUs, GPUs and NPUs."""

@@ -1,0 +1,178 @@
+"""OpenVINO graphs for devices that want all sizes to be known, as NPUs do.
+
+The graph's states become inputs with room for the whole context, and outputs with the rows of a
+pass; `edgedec.runtime.backends._static_cache` says how passes are cut into them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import openvino as ov
+from openvino import opset13 as ops
+
+from edgedec.models.config import ModelConfig
+from edgedec.models.errors import SessionError
+from edgedec.models.graph import (
+    ATTENTION_BIAS,
+    BEAM_IDX,
+    INPUT_IDS,
+    LOGIT_ROWS,
+    POSITION_IDS,
+    GraphContract,
+    past_port,
+    present_port,
+)
+from edgedec.models.static_passes import StaticPass
+from edgedec.runtime.backends._kv_cache import lazy_zeros
+from edgedec.runtime.backends._model_facts import ModelFacts
+from edgedec.runtime.backends._static_cache import BucketPiece, PieceInputs, StaticKVCache
+from edgedec.runtime.cores.affinity import Affinity
+from edgedec.runtime.sessions.passes import Pass
+from edgedec.runtime.sessions.row_stats import RowStats
+from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.targets.openvino.run_graph import (
+    check_ports,
+    compile_graph,
+    read_graph,
+    rows_of,
+    run_pass,
+)
+
+Array = npt.NDArray[Any]
+
+_MASKED = np.float32(-3.0e38)
+
+
+class StaticModel(ModelFacts):
+    """A `Model` over one compiled graph for each size of pass, all for one context."""
+
+    def __init__(
+        self,
+        graph: Path,
+        config: ModelConfig,
+        contract: GraphContract,
+        threads: int,
+        affinity: Affinity,
+    ) -> None:
+        super().__init__(config, contract)
+        self.device, self.affinity = contract.providers[0], affinity
+        self._graph, self._threads, self._is_closed = graph, threads, False
+        self._compiled: dict[tuple[StaticPass, int], ov.CompiledModel] = {}
+        check_ports(graph, read_graph(graph), contract, config)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    def new_state(self, context: int) -> OpenVinoStaticKVCache:
+        """Returns an empty KV cache; graphs are compiled when a pass first needs them."""
+        return OpenVinoStaticKVCache(self, context)
+
+    def new_request(self, bucket: StaticPass, context: int) -> ov.InferRequest:
+        """Returns a request of the graph for ``bucket``; a SessionError where it was released."""
+        if self._is_closed:
+            raise SessionError("the model is closed: load the bundle again")
+        if (bucket, context) not in self._compiled:
+            graph = static_graph(read_graph(self._graph), bucket, context)
+            with self.affinity.held():
+                self._compiled[bucket, context] = compile_graph(
+                    graph, self.device, self.contract.kv.format, self._threads
+                )
+        return self._compiled[bucket, context].create_infer_request()
+
+    def close(self) -> None:
+        """Releases the graphs."""
+        self._is_closed = True
+        self._compiled.clear()
+
+
+def static_graph(graph: ov.Model, bucket: StaticPass, context: int) -> ov.Model:
+    """Returns ``graph`` for the sizes of ``bucket`` after up to ``context`` tokens, without states.
+
+    Keys and values of a layer [1, n_kv_heads, context, head_size] are an input, those of a pass an
+    output; the graph joins them as it joins its state and them.
+    """
+    for sink in graph.get_sinks():
+        whole, name = sink.input_value(0).get_node(), sink.get_variable_id()
+        sizes = whole.output(0).partial_shape
+        past = ops.parameter([1, sizes[1].get_length(), context, sizes[3].get_length()], np.float32)
+        past.output(0).get_tensor().set_names({name})
+        rows = ops.result(whole.input_value(1))
+        rows.output(0).get_tensor().set_names({present_port(name)})
+        whole.input(0).replace_source_output(past.output(0))
+        graph.remove_sink(sink)
+        graph.add_parameters([past])
+        graph.add_results([rows])
+    for variable in graph.get_variables():
+        graph.remove_variable(variable)
+    beam_idx = next(node for node in graph.get_parameters() if BEAM_IDX in node.output(0).names)
+    graph.remove_parameter(beam_idx)
+    n = bucket.n_rows
+    graph.reshape({
+        INPUT_IDS: [1, n],
+        POSITION_IDS: [1, n],
+        LOGIT_ROWS: [bucket.n_logits],
+        ATTENTION_BIAS: [1, 1, n, context + n],
+    })  # fmt: skip
+    return graph
+
+
+class OpenVinoStaticKVCache(StaticKVCache):
+    """A `SequenceState` whose rows go into every pass.
+
+    Shapes: each [1, n_kv_heads, context, head_size].
+    """
+
+    _model: StaticModel
+
+    def __init__(self, model: StaticModel, context: int) -> None:
+        self._model = model
+        config = model.config
+        shape = (1, config.n_kv_heads, context, config.head_size)
+        arrays = {
+            past_port(layer, part): lazy_zeros(shape, np.float32)
+            for layer in range(config.n_layers)
+            for part in ("key", "value")
+        }
+        super().__init__(context, arrays, np.dtype(model.contract.kv.format))
+        self._requests: dict[StaticPass, ov.InferRequest] = {}
+
+    def _compute(self, wanted: Pass, n_past: int, piece: BucketPiece) -> Rows:
+        request = self._request(piece.bucket)
+        run_pass(request, self._inputs(wanted.tree, n_past, piece), self._model)
+        new = {name: request.get_tensor(present_port(name)).data for name in self._kv_rows}
+        self._write(n_past + piece.tokens.start, new, len(piece.tokens))
+        rows = rows_of(request, wanted, self._model.capabilities)
+        n, k = len(piece.tokens), len(piece.logit_rows)
+        # Arrays of a piece are written anew by the next one of its size.
+        hidden = {layer: values[:n].copy() for layer, values in rows.hidden.items()}
+        stats = rows.row_stats and RowStats(**{
+            name: values[:k].copy() for name, values in vars(rows.row_stats).items()
+        })  # fmt: skip
+        return Rows(rows.logits[:k].copy(), hidden, stats)
+
+    def _request(self, bucket: StaticPass) -> ov.InferRequest:
+        if self._model.is_closed or bucket not in self._requests:
+            self._requests[bucket] = self._model.new_request(bucket, self._context)
+        return self._requests[bucket]
+
+    def close(self) -> None:
+        """Releases arrays and requests."""
+        self._requests.clear()
+        super().close()
+
+    def _inputs(self, tree: TokenTree, n_past: int, piece: BucketPiece) -> dict[str, Array]:
+        given = PieceInputs.of(tree, n_past, piece)
+        sees = self._visible(tree, n_past, piece)
+        return {
+            INPUT_IDS: given.ids,
+            POSITION_IDS: given.positions,
+            LOGIT_ROWS: given.logit_rows,
+            ATTENTION_BIAS: np.where(sees, np.float32(0), _MASKED)[np.newaxis, np.newaxis],
+            **self._kv_rows,
+        }

@@ -1,0 +1,1 @@
+"""ONNX Runtime's own operators, on any of its providers."""

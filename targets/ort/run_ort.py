@@ -1,0 +1,234 @@
+"""Graphs of ONNX Runtime's own operators, on any of its providers.
+
+Keys and values are arrays on the provider's device with room for more tokens than there are, which
+go in and come out of a pass and are written in place. Where a tree's path is kept, the rows of the
+tokens beside it stay where they are, hidden from later passes, until there are many of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+from onnxruntime import OrtValue
+
+from edgedec.models.config import ModelConfig
+from edgedec.models.errors import BundleError, SessionError
+from edgedec.models.graph import (
+    ATTENTION_BIAS,
+    INPUT_IDS,
+    LOGIT_ROWS,
+    POSITION_IDS,
+    GraphContract,
+    present_port,
+)
+from edgedec.runtime.backends._binding import empty_rows, output_arrays
+from edgedec.runtime.backends._model_facts import ModelFacts
+from edgedec.runtime.backends._ort import PassRunner, check_ports, open_graph
+from edgedec.runtime.backends._pass_arrays import PassArrays, PassShape
+from edgedec.runtime.backends._whole_cache import WholeCache
+from edgedec.runtime.cores.affinity import Affinity
+from edgedec.runtime.sessions.passes import Pass
+from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sessions.state import KVRows
+from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.targets.ort.run_device_array import HOST, DeviceArray
+from edgedec.targets.providers import provider_of
+
+Array = npt.NDArray[Any]
+
+_MASKED = np.float32(-3.0e38)  # -inf would turn rows without any valid position into NaN
+_FIXED_INPUTS = (INPUT_IDS, POSITION_IDS, LOGIT_ROWS)
+"""Inputs whose sizes the shape of a pass says."""
+
+_MAX_HIDDEN_ROWS = 128
+"""Rows of tokens that were not kept, before those that were are moved together."""
+
+
+class OrtModel(ModelFacts):
+    """A `Model` over a graph of ONNX Runtime's operators."""
+
+    def __init__(
+        self,
+        graph: Path,
+        config: ModelConfig,
+        contract: GraphContract,
+        threads: int,
+        affinity: Affinity,
+    ) -> None:
+        super().__init__(config, contract)
+        self.provider = provider_of(contract.providers[0])
+        self.affinity = affinity
+        self._session: onnxruntime.InferenceSession | None = open_graph(
+            graph, threads, (self.provider.ort_name,), affinity=affinity
+        )
+        if self._session.get_providers()[0] != self.provider.ort_name:
+            raise BundleError(
+                f"provider {self.provider.name} is installed but does not start on this machine: "
+                "see its driver and libraries, or use --provider cpu"
+            )
+        check_ports(graph, self._session, contract, config)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._session is None
+
+    @property
+    def session(self) -> onnxruntime.InferenceSession:
+        """The graph; a SessionError where it was released."""
+        if self._session is None:
+            raise SessionError("the model is closed: load the bundle again")
+        return self._session
+
+    def new_state(self, context: int) -> OrtKVCache:
+        """Returns an empty KV cache; on the CPU its memory is taken when it is first written to."""
+        return OrtKVCache(self, context)
+
+    def close(self) -> None:
+        """Releases the graph."""
+        self._session = None
+
+
+def open_model(
+    graph: Path, config: ModelConfig, contract: GraphContract, threads: int, affinity: Affinity
+) -> OrtModel:
+    """Returns the model of ``graph``; raises a BundleError where it is not what is stated."""
+    return OrtModel(graph, config, contract, threads, affinity)
+
+
+class _Bound(NamedTuple):
+    """Arrays of one kind of pass, bound, and of which shape the latest one was."""
+
+    io: onnxruntime.IOBinding
+    shape: PassShape
+    arrays: PassArrays
+    inputs: dict[str, OrtValue]
+    rows: Rows
+
+
+class OrtKVCache(WholeCache):
+    """A `SequenceState` of arrays on the provider's device, by the names of the graph's inputs.
+
+    Shapes: each [1, n_kv_heads, C, head_size]; committed token i has row ``self._places[i]``, a
+        list because a step looks at one of them, and NumPy's code is cold after a pass.
+    """
+
+    _model: OrtModel
+
+    def __init__(self, model: OrtModel, context: int) -> None:
+        self._model = model
+        self._runner = PassRunner()
+        config, contract = model.config, model.contract
+        shape = (1, config.n_kv_heads, context + _MAX_HIDDEN_ROWS, config.head_size)
+        dtype = np.dtype(contract.kv.format).type
+        self._arrays = {
+            name: DeviceArray(shape, dtype, model.provider) for name in contract.past_ports
+        }
+        self._places: list[int] = []
+        self._first = 0  # row of the first token of the pending pass
+        self._bindings: dict[tuple[bool, tuple[tuple[int, int], ...]], _Bound] = {}
+
+    def run(self, wanted: Pass) -> Rows:
+        """Returns the asked rows. They are overwritten by the next pass of the same sizes."""
+        if not wanted.logit_rows:  # not all operators take arrays without rows
+            rows = self.run(replace(wanted, logit_rows=(len(wanted.tree) - 1,)))
+            return Rows(rows.logits[:0], rows.hidden, rows.stats.part(slice(0)))
+        n_past = wanted.n_past
+        self._gather_rows(n_past)
+        if not wanted.n_known:
+            # In a pass over a whole text the operator rotates row i to position i.
+            self._first = self._end(n_past) or int(not wanted.tree.is_chain)
+        model = self._model
+        with_logits = wanted.with_logits or not model.capabilities.row_stats
+        bound = self._bound(PassShape.of(wanted, with_logits, model.n_layers))
+        bound.arrays.fill(wanted)
+        if model.provider.memory != HOST:  # binding is what copies them there
+            for name, value in bound.inputs.items():
+                bound.io.bind_ortvalue_input(name, value)
+        bias = self._attention_bias(wanted.tree, wanted.n_known, n_past)
+        bound.io.bind_cpu_input(ATTENTION_BIAS, bias)
+        with model.affinity.held():
+            self._runner.run(partial(model.session.run_with_iobinding, bound.io))
+        rows = bound.rows
+        return Rows(rows.logits, rows.hidden, rows.row_stats)
+
+    def _bound(self, shape: PassShape) -> _Bound:
+        """Returns keys, values and the arrays of a pass of ``shape``, bound."""
+        kind = shape.has_logits, shape.hidden
+        bound = self._bindings.get(kind)
+        if bound is None or bound.shape != shape:
+            io = self._bind_cache() if bound is None else bound.io
+            bound = self._bindings[kind] = self._new_arrays(io, shape)
+        return bound
+
+    def _new_arrays(self, io: onnxruntime.IOBinding, shape: PassShape) -> _Bound:
+        arrays = PassArrays(shape, self._model.config.hidden_size)
+        ports, rows = arrays.by_port(), self._new_rows(shape)
+        inputs = {name: OrtValue.ortvalue_from_numpy(ports[name]) for name in _FIXED_INPUTS}
+        for name, value in inputs.items():
+            io.bind_ortvalue_input(name, value)
+        for name, array in output_arrays(shape, rows).items():
+            io.bind_ortvalue_output(name, OrtValue.ortvalue_from_numpy(array))
+        return _Bound(io, shape, arrays, inputs, rows)
+
+    def _bind_cache(self) -> onnxruntime.IOBinding:
+        io = self._model.session.io_binding()
+        for name, array in self._arrays.items():
+            io.bind_ortvalue_input(name, array.value)
+            io.bind_ortvalue_output(present_port(name), array.value)
+        return io
+
+    def _new_rows(self, shape: PassShape) -> Rows:
+        model = self._model
+        n_copied = shape.n_rows if shape.has_logits else 0
+        logits = np.empty((n_copied, model.vocab_size), np.float32)
+        return empty_rows(shape, logits, model.config.hidden_size, model.capabilities)
+
+    def commit(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
+        """Notes where the rows of ``path`` are."""
+        self._places[n_past:] = [self._first + i for i in path]
+
+    def snapshot(self, start: int, stop: int) -> KVRows:
+        places = self._places[start:stop]
+        return {name: array.take(places) for name, array in self._arrays.items()}
+
+    def restore(self, start: int, stop: int, kv_rows: KVRows) -> None:
+        self._gather_rows(start)
+        end = self._end(start)
+        for name, array in self._arrays.items():
+            array.put(end, kv_rows[name])
+        self._places[start:] = range(end, end + stop - start)
+
+    def close(self) -> None:
+        """Releases all arrays."""
+        self._bindings.clear()
+        self._arrays.clear()
+
+    def _end(self, n_past: int) -> int:
+        """Returns the row behind those of the first ``n_past`` tokens."""
+        return self._places[n_past - 1] + 1 if n_past else 0
+
+    def _gather_rows(self, n_past: int) -> None:
+        """Moves the rows of the first ``n_past`` tokens together where many are hidden."""
+        if self._end(n_past) - n_past > _MAX_HIDDEN_ROWS:
+            for array in self._arrays.values():
+                array.put(0, array.take(self._places[:n_past]))
+            self._places = list(range(n_past))
+
+    def _attention_bias(self, tree: TokenTree, n_known: int, n_past: int) -> Array:
+        """Returns what is added to attention scores [1, 1, T, rows]."""
+        end = self._first
+        bias = np.zeros((len(tree) - n_known, end + len(tree)), np.float32)
+        if end > n_past:
+            hidden = np.ones(end, np.bool_)
+            hidden[self._places[:n_past]] = False
+            bias[:, :end][:, hidden] = _MASKED
+        if len(bias) > 1 or len(tree) > 1:
+            bias[:, end:][~tree.ancestry()[n_known:]] = _MASKED
+        return bias[np.newaxis, np.newaxis]

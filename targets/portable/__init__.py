@@ -1,0 +1,1 @@
+"""Standard ONNX operators, for any runtime that reads them."""

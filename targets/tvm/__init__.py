@@ -1,0 +1,1 @@
+"""Programs that TVM compiles, of the target cpu."""
