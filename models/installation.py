@@ -7,7 +7,10 @@ ask here, and this asks the installed metadata.
 from __future__ import annotations
 
 import functools
-from importlib import metadata
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib import metadata
 
 _COMMAND = "edgedec.apps.cli:main"  # no other distribution has an entry point there
 
@@ -15,6 +18,8 @@ _COMMAND = "edgedec.apps.cli:main"  # no other distribution has an entry point t
 @functools.cache
 def installed_distribution() -> metadata.Distribution | None:
     """Returns the installed distribution, or None if edgedec runs without its metadata."""
+    from importlib import metadata  # delays a short run, which asks for nothing
+
     for distribution in metadata.distributions():
         if _COMMAND in (distribution.read_text("entry_points.txt") or ""):
             return distribution
