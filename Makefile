@@ -68,6 +68,8 @@ check: $(MADE)/dev build/typing/edgedec
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --platform win32 --no-warn-unused-ignores -p edgedec.system
+	$(BIN)/mypy --platform darwin -p edgedec.system
 
 clean:
 	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def _exit_code(given: list[str], signals: SignalWatch) -> int:
     """Returns what the program ends with, after saying what went wrong."""
     from edgedec.apps.console.terminal import OutputError, print_error
-    from edgedec.system.streams import silence_stdout
+    from edgedec.system.streams import is_reader_gone, silence_stdout
 
     try:
         return _run(given, signals)
@@ -53,10 +53,10 @@ def _exit_code(given: list[str], signals: SignalWatch) -> int:
         return stopped.code if isinstance(stopped.code, int) else int(stopped.code is not None)
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        silence_stdout()
-        return 1
     except BaseException as error:
+        if is_reader_gone(error):
+            silence_stdout()
+            return 1
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         if signals.exit_code is None:  # or else that is what became of the interruption

@@ -20,7 +20,7 @@ from pathlib import Path
 from edgedec.models.bundle_files import FileEntry, check_place, file_sha256
 from edgedec.models.errors import BundleError
 from edgedec.models.manifest import MANIFEST_NAME, BundleManifest
-from edgedec.system.files import exchange, sync
+from edgedec.system.files import exchange, is_open_elsewhere, sync
 from edgedec.system.locks import lock_folder
 
 _PARTIAL = re.compile(r"\..+\.partial-[0-9a-f]{8}(-old)?", re.DOTALL)
@@ -102,7 +102,7 @@ def write_manifest(folder: Path, manifest: BundleManifest) -> None:
     """
     BundleManifest.from_dict(manifest.to_dict())
     text = json.dumps(manifest.to_dict(), indent=2, allow_nan=False)
-    (folder / MANIFEST_NAME).write_text(text + "\n", encoding="utf-8")
+    (folder / MANIFEST_NAME).write_text(text + "\n", encoding="utf-8", newline="\n")
 
 
 def hash_files(folder: Path, on_bytes: Callable[[int], None] | None = None) -> dict[str, FileEntry]:
@@ -130,6 +130,11 @@ def writing_to(destination: Path) -> Iterator[None]:
             ) from error
         reason = error.strerror or str(error)
         place = error.filename or destination
+        if is_open_elsewhere(error) and destination.exists():
+            raise BundleError(
+                f"cannot replace {destination}: a program has it open; close that, or choose "
+                "another path with -o"
+            ) from error
         raise BundleError(f"cannot write {place}: {reason}; no bundle was written") from error
 
 
@@ -189,6 +194,10 @@ def _publish(folder: Path, destination: Path, is_overwrite_allowed: bool) -> Non
         # No atomic exchange here: for a moment neither bundle is at the destination.
         old = folder.with_name(f"{folder.name}-old")
         destination.rename(old)
-        folder.rename(destination)
+        try:
+            folder.rename(destination)
+        except OSError:
+            old.rename(destination)
+            raise
         shutil.rmtree(old, ignore_errors=True)
     sync(destination.parent)

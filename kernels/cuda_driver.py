@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.kernels.device_program import KernelGeometry
+from edgedec.system.machine import nvidia_driver
 
-LIBRARY = "libcuda.so.1"
+LIBRARY = nvidia_driver()
 
 _OUT_OF_MEMORY = 2
 _MAJOR, _MINOR = 75, 76  # attributes of a device: its compute capability

@@ -18,6 +18,10 @@ _SUFFIX = ".part"
 _STALE_S = 3600.0
 """Age at which an unfinished file belongs to nobody any more."""
 
+_PATIENCE_S, _LOOK_S = 2.0, 0.02
+"""How long a file that a program has open is waited for, and how often it is looked at."""
+
+_IN_USE = (5, 32, 33)  # ERROR_ACCESS_DENIED, ERROR_SHARING_VIOLATION, ERROR_LOCK_VIOLATION
 _AT_FDCWD = -100 if sys.platform == "linux" else -2
 _RENAME_SWAP = 2  # RENAME_EXCHANGE on Linux, RENAME_SWAP on macOS
 _OPEN_FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
@@ -31,7 +35,8 @@ def replacing(
 
     What killed writers left behind is removed.
 
-    is_private: its owner alone may read it; else whoever may read the file that it replaces.
+    is_private: its owner alone may read it; else whoever may read the file that it replaces. On
+        Windows that is up to the folder: those of a user's profile are private.
     is_durable: it is on the disk before it takes its name, so that a power cut does not take both.
 
     Raises:
@@ -40,7 +45,7 @@ def replacing(
     prefix = f".{path.name}."
     _remove_stale(path.parent, prefix)
     part = path.with_name(f"{prefix}{secrets.token_hex(4)}{_SUFFIX}")
-    flags = os.O_CREAT | os.O_EXCL | os.O_RDWR
+    flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_BINARY", 0)
     descriptor = os.open(part, flags, 0o600 if is_private else 0o666)
     try:
         with os.fdopen(descriptor, "w+b") as file:
@@ -50,7 +55,7 @@ def replacing(
                 os.fsync(file.fileno())
         if not is_private and path.exists():
             part.chmod(path.stat().st_mode & 0o777)
-        part.replace(path)
+        move_over(part, path)
     except BaseException:
         with suppress(OSError):
             part.unlink()
@@ -75,9 +80,33 @@ def _remove_stale(folder: Path, prefix: str) -> None:
                     left.unlink()
 
 
+def move_over(source: Path, destination: Path) -> None:
+    """Gives a file the name of another one, which is lost.
+
+    Raises:
+        OSError: Also if a program has the other one open, on Windows, for longer than a moment.
+    """
+    ends_s = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            source.replace(destination)
+            return
+        except OSError as error:
+            if not is_open_elsewhere(error) or destination.is_dir() or time.monotonic() > ends_s:
+                raise
+        time.sleep(_LOOK_S)
+
+
+def is_open_elsewhere(error: OSError) -> bool:
+    """Returns whether an error means that a program has the file open: Windows keeps those."""
+    return getattr(error, "winerror", None) in _IN_USE
+
+
 def sync(path: Path) -> None:
     """Returns once a file, or the names in a folder, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    if sys.platform == "win32" and path.is_dir():
+        return  # Windows does not open folders, and writes names down by itself
+    descriptor = os.open(path, os.O_RDWR if sys.platform == "win32" else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -86,6 +115,8 @@ def sync(path: Path) -> None:
 
 def exchange(a: Path, b: Path) -> bool:
     """Exchanges two folders in one step; False if the system cannot."""
+    if sys.platform == "win32":
+        return False
     libc = ctypes.CDLL(None, use_errno=True)
     rename = getattr(libc, "renameat2" if sys.platform == "linux" else "renameatx_np", None)
     if rename is None:
@@ -102,6 +133,8 @@ def open_regular(path: Path, flags: int) -> int | None:
     Raises:
         OSError: There is none, it is a symbolic link, or it may not be opened.
     """
+    if sys.platform == "win32" and path.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
     descriptor = os.open(path, flags | _OPEN_FLAGS)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -111,6 +144,9 @@ def open_regular(path: Path, flags: int) -> int | None:
 
 def read_at(descriptor: int, n_bytes: int, offset: int) -> bytes:
     """Returns at most ``n_bytes`` bytes of an open file, from ``offset`` on."""
+    if sys.platform == "win32":
+        os.lseek(descriptor, offset, os.SEEK_SET)
+        return os.read(descriptor, n_bytes)
     return os.pread(descriptor, n_bytes, offset)
 
 
@@ -120,5 +156,10 @@ def write_at(descriptor: int, content: bytes, offset: int) -> None:
     Raises:
         OSError: The disk is full.
     """
-    if os.pwrite(descriptor, content, offset) < len(content):
+    if sys.platform == "win32":
+        os.lseek(descriptor, offset, os.SEEK_SET)
+        n_written = os.write(descriptor, content)
+    else:
+        n_written = os.pwrite(descriptor, content, offset)
+    if n_written < len(content):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

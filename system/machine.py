@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import platform
 import re
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgedec.system import _linux, _macos, _windows
 from edgedec.system.processors import allowed_processors, processors
 
 # Flags worth knowing for quantised matrix kernels, as /proc/cpuinfo spells them.
@@ -35,7 +35,7 @@ def read_cpu() -> Cpu:
     info = _cpuinfo()
     flags = set((info.get("flags") or info.get("Features") or "").split())
     return Cpu(
-        model=info.get("model name") or _sysctl("machdep.cpu.brand_string") or "unknown",
+        model=_processor_name() or info.get("model name") or "unknown",
         architecture=architecture(),
         n_logical=processors(),
         n_usable=len(allowed_processors()),
@@ -55,7 +55,7 @@ class SharedCache:
 def machine_triple() -> str:
     """Returns the processor and system of this machine, as contracts name them."""
     system = {"linux": "linux-gnu", "darwin": "apple-darwin", "win32": "windows"}
-    return f"{platform.machine().lower()}-{system.get(sys.platform, sys.platform)}"
+    return f"{architecture().lower()}-{system.get(sys.platform, sys.platform)}"
 
 
 def system_name() -> str:
@@ -64,13 +64,19 @@ def system_name() -> str:
 
 
 def architecture() -> str:
-    """Returns the processor's instruction set, as the system names it."""
-    return platform.machine()
+    """Returns the processor's instruction set, as compilers name it: ``x86_64``, ``aarch64``."""
+    named = platform.machine()
+    return {"AMD64": "x86_64", "ARM64": "aarch64"}.get(named, named)  # of Windows
 
 
 def needs_display_server() -> bool:
     """Returns whether windows need a display server, which may be missing."""
     return sys.platform not in ("win32", "darwin")
+
+
+def nvidia_driver() -> str:
+    """Returns the name of the library of NVIDIA's driver."""
+    return "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 
 
 def last_caches(folder: Path = Path("/sys/devices/system/cpu")) -> tuple[SharedCache, ...]:
@@ -80,20 +86,12 @@ def last_caches(folder: Path = Path("/sys/devices/system/cpu")) -> tuple[SharedC
     """
     found = set()
     for index in folder.glob("cpu[0-9]*/cache/index[0-9]*"):
-        level, size = _text(index / "level").strip(), _text(index / "size").strip()
-        processors = _numbers(_text(index / "shared_cpu_list"))
+        level, size = _linux.text(index / "level"), _linux.text(index / "size")
+        processors = _linux.numbers(_linux.text(index / "shared_cpu_list"))
         if level.isdecimal() and processors:
             found.add(SharedCache(int(level), _size_bytes(size), processors))
     last = max((cache.level for cache in found), default=0)
     return tuple(sorted((c for c in found if c.level == last), key=lambda cache: cache.processors))
-
-
-def _numbers(ranges: str) -> tuple[int, ...]:
-    """Returns the numbers of a list such as ``0-3,8``; none if it is anything else."""
-    if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", ranges.strip()):
-        return ()
-    pairs = (part.partition("-") for part in ranges.strip().split(","))
-    return tuple(n for first, _, last in pairs for n in range(int(first), int(last or first) + 1))
 
 
 def _size_bytes(text: str) -> int:
@@ -103,20 +101,12 @@ def _size_bytes(text: str) -> int:
 
 
 def _cpuinfo() -> dict[str, str]:
-    first = _text(Path("/proc/cpuinfo")).partition("\n\n")[0]
+    first = _linux.text(Path("/proc/cpuinfo")).partition("\n\n")[0]
     pairs = (line.partition(":") for line in first.splitlines())
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
-def _sysctl(name: str) -> str:
-    if sys.platform != "darwin":
-        return ""
-    run = subprocess.run(["sysctl", "-n", name], capture_output=True, text=True, check=False)
-    return run.stdout.strip()
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
+def _processor_name() -> str:
+    if sys.platform == "win32":
+        return _windows.processor_name()
+    return _macos.sysctl("machdep.cpu.brand_string") if sys.platform == "darwin" else ""

@@ -8,11 +8,16 @@ import re
 import sys
 from pathlib import Path
 
+from edgedec.system import _linux, _windows
+
 
 def memory_bytes() -> tuple[int, int | None]:
-    """Returns installed and, where it is known, available memory."""
+    """Returns installed and, if it is known, available memory. Units: bytes."""
+    if sys.platform == "win32":
+        return _windows.memory()
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    found = re.search(r"^MemAvailable:\s+(\d+) kB", _text(Path("/proc/meminfo")), re.MULTILINE)
+    facts = _linux.text(Path("/proc/meminfo"))
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", facts, re.MULTILINE)
     return total, int(found[1]) * 1024 if found else None
 
 
@@ -33,12 +38,5 @@ def zeroed_pages(n_bytes: int) -> mmap.mmap:
 
 def release_pages(mapped: mmap.mmap) -> None:
     """Lets the system take back every page of a mapped file that was read so far."""
-    if hasattr(mapped, "madvise"):
+    if sys.platform != "win32":
         mapped.madvise(mmap.MADV_DONTNEED)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

@@ -1,9 +1,12 @@
-"""Whether the machine draws on its battery, where the system tells."""
+"""Whether the machine draws on its battery, if the system tells."""
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
+
+from edgedec.system import _linux, _macos, _windows
 
 _POWER_SUPPLY = Path("/sys/class/power_supply")
 _LOOK_S = 5.0
@@ -14,6 +17,7 @@ class PowerSource:
     """Tells where the machine's power is from."""
 
     def __init__(self, folder: Path = _POWER_SUPPLY) -> None:
+        """folder: where Linux describes batteries."""
         self._folder = folder
         self._looked_s = -_LOOK_S
         self._is_battery = False
@@ -24,18 +28,18 @@ class PowerSource:
         now_s = time.monotonic()
         if now_s - self._looked_s >= _LOOK_S:
             self._looked_s = now_s
-            self._is_battery = any(map(_is_drained, self._folder.glob("*")))
+            self._is_battery = self._is_drained()
         return self._is_battery
+
+    def _is_drained(self) -> bool:
+        if sys.platform == "win32":
+            return _windows.is_on_battery()
+        if sys.platform == "darwin":
+            return _macos.is_on_battery()
+        return any(map(_is_drained, self._folder.glob("*")))
 
 
 def _is_drained(supply: Path) -> bool:
     """Whether a supply is a battery of the machine, not of a mouse, and is being drained."""
-    facts = (_read(supply / "type"), _read(supply / "status"), _read(supply / "scope"))
-    return facts[:2] == ("Battery", "Discharging") and facts[2] != "Device"
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
+    kind, status, scope = (_linux.text(supply / name) for name in ("type", "status", "scope"))
+    return (kind, status) == ("Battery", "Discharging") and scope != "Device"

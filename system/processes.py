@@ -5,27 +5,43 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from edgedec.system import _windows
+
 APART: dict[str, Any] = {"start_new_session": True}
 """Options of `subprocess.Popen`: the process leads a group that `end_group` ends."""
+
+if sys.platform == "win32":
+    APART = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
     """Kills a process that was started with `APART` and all that are left of its group."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.kill()
+    if sys.platform == "win32":
+        command = ["taskkill", "/F", "/T", "/PID", str(process.pid)]
+        with suppress(OSError):
+            subprocess.run(command, capture_output=True, check=False, **APART)
+    else:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    with suppress(PermissionError):  # Windows refuses it where the process has ended
+        process.kill()
     process.wait()
 
 
 def step_back(niceness: int) -> None:
-    """Lets other processes compute before this one."""
-    os.nice(niceness)
+    """Lets other processes compute before this one. niceness: on systems that have degrees."""
+    if sys.platform == "win32":
+        _windows.lower_priority()
+    else:
+        os.nice(niceness)
 
 
 def after_fork_in_child(function: Callable[[], None]) -> None:
     """Has ``function`` called in every process that is forked from this one."""
-    os.register_at_fork(after_in_child=function)
+    if sys.platform != "win32":
+        os.register_at_fork(after_in_child=function)

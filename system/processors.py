@@ -1,33 +1,64 @@
-"""Processors: which there are, which share a core, and where a thread stays."""
+"""Processors: which there are, which share a core, which are fast, and where a thread stays."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import dataclass
 
-_CPU = Path("/sys/devices/system/cpu")
+from edgedec.system import _linux, _macos, _windows
+
+_FEW = 2
+"""Fast cores that are too few to compute alone, so that the next kind of core joins them."""
+
+
+@dataclass(frozen=True)
+class Core:
+    """rank: higher for a faster kind of core. processors: its hyper-threads."""
+
+    rank: int
+    processors: tuple[int, ...]
 
 
 def allowed_processors() -> list[int]:
     """Returns the processors this process may run on, hyper-threads counted."""
-    if hasattr(os, "sched_getaffinity"):
+    if sys.platform == "win32":
+        return _windows.allowed_processors()
+    if sys.platform == "linux":
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
 
 
 def physical_cores() -> int:
-    """Returns the cores this process may run on, counting hyper-threads of a core once."""
-    return max(1, len(one_processor_per_core()))
+    """Returns the cores that computing uses, unless a user asks for more or fewer.
+
+    Hyper-threads of a core count once, and slow cores not at all: a pass waits for the slowest
+    thread. Quotas of Linux's control groups bound it, rounded down.
+    """
+    n_cores = len(one_processor_per_core())
+    quota = _linux.cpu_quota() if sys.platform == "linux" else None
+    return max(1, n_cores if quota is None else min(n_cores, int(quota)))
 
 
 def one_processor_per_core() -> list[int]:
-    """Returns the first processor of each core this process may run on."""
-    first: dict[str, int] = {}
-    for cpu in allowed_processors():
-        first.setdefault(_siblings(cpu), cpu)
-    return list(first.values())
+    """Returns the first processor of each core that computing uses."""
+    return [core.processors[0] for core in fast_cores(_cores(), allowed_processors())]
+
+
+def fast_cores(cores: Sequence[Core], allowed: Sequence[int]) -> list[Core]:
+    """Returns the fastest cores that have an allowed processor, with those processors alone.
+
+    Slower kinds are left out, unless there is but one faster core.
+    """
+    kept = [Core(c.rank, tuple(p for p in c.processors if p in allowed)) for c in cores]
+    usable = [core for core in kept if core.processors]
+    chosen: list[Core] = []
+    for rank in sorted({core.rank for core in usable}, reverse=True):
+        if len(chosen) < _FEW:
+            chosen += [core for core in usable if core.rank == rank]
+    return sorted(chosen, key=lambda core: core.processors)
 
 
 def processors() -> int:
@@ -38,19 +69,31 @@ def processors() -> int:
 @contextmanager
 def held_on(processor: int) -> Iterator[None]:
     """Keeps the calling thread on ``processor``, if the system offers that."""
-    if not hasattr(os, "sched_setaffinity"):
+    if sys.platform == "win32":
+        held = _windows.set_thread_processors([processor])
+        try:
+            yield
+        finally:
+            _windows.set_thread_processors(held)
+    elif sys.platform == "linux":
+        before = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, (processor,))
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, before)
+    else:
         yield
-        return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, (processor,))
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
-def _siblings(cpu: int) -> str:
-    try:
-        return (_CPU / f"cpu{cpu}/topology/thread_siblings_list").read_text().strip()
-    except OSError:
-        return str(cpu)
+def _cores() -> list[Core]:
+    if sys.platform == "win32":
+        found = [Core(rank, numbers) for rank, numbers in _windows.cores()]
+    elif sys.platform == "darwin":
+        counts = _macos.core_counts()
+        ranks = [-level for level, count in enumerate(counts) for _ in range(count)]
+        found = [Core(rank, (number,)) for number, rank in enumerate(ranks)]
+    else:
+        groups = {_linux.siblings(number) for number in allowed_processors()}
+        found = [Core(_linux.rank(group[0]), group) for group in groups]
+    return found or [Core(0, (number,)) for number in allowed_processors()]

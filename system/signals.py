@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +19,13 @@ _IMPORTING = "<frozen importlib"
 _LONGEST_IMPORT_S, _RETRY_S = 1.0, 0.005
 """How long a signal waits for an import to end, and how often it looks."""
 
-ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDINGS: tuple[signal.Signals, ...] = (signal.SIGINT, signal.SIGTERM)
+"""Signals that ask a program to end: Ctrl-C, a request, a terminal that was closed."""
+
+if sys.platform == "win32":
+    ENDINGS += (signal.SIGBREAK,)
+else:
+    ENDINGS += (signal.SIGHUP,)
 
 
 class SignalWatch:
@@ -44,11 +51,13 @@ class SignalWatch:
         for number in ENDINGS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._on_signal)
-        signal.signal(signal.SIGALRM, self._on_alarm)
+        if sys.platform != "win32":
+            signal.signal(signal.SIGALRM, self._on_alarm)
 
     def end(self) -> None:
         """Lets nothing disturb the end of the program."""
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        if sys.platform != "win32":
+            signal.setitimer(signal.ITIMER_REAL, 0)
         for number in ENDINGS:
             if signal.getsignal(number) == self._on_signal:
                 signal.signal(number, signal.SIG_IGN)
@@ -74,8 +83,18 @@ class SignalWatch:
         number, since_s = self._waiting = self._waiting or (number, time.monotonic())
         if time.monotonic() - since_s > _LONGEST_IMPORT_S:
             return False
-        signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
+        _come_again(number)
         return True
+
+
+def _come_again(number: int) -> None:
+    """Has a signal come soon: on Windows itself, elsewhere an alarm."""
+    if sys.platform == "win32":
+        timer = threading.Timer(_RETRY_S, signal.raise_signal, [number])
+        timer.daemon = True
+        timer.start()
+    else:
+        signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
 
 
 def _is_importing(frame: FrameType | None) -> bool:
@@ -94,12 +113,13 @@ def hear_at_once(hear: Callable[[int], None]) -> None:
     writes the number down at once, for the thread to read.
     """
     reader, writer = os.pipe()
-    os.set_blocking(writer, False)
+    if sys.platform != "win32":
+        os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     threading.Thread(target=_hear, args=(reader, hear), daemon=True).start()
 
 
 def _hear(reader: int, hear: Callable[[int], None]) -> None:
     while number := os.read(reader, 1):
-        if number[0] != signal.SIGALRM:
+        if sys.platform == "win32" or number[0] != signal.SIGALRM:
             hear(number[0])

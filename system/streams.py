@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import io
 import os
 import sys
@@ -26,9 +27,25 @@ def open_streams() -> None:
             mode = "r" if name == "stdin" else "w"
             stream = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115
             setattr(sys, name, stream)
+    if sys.platform == "win32":  # whose pipes and files would get the encoding of a code page
+        for stream in (sys.stdin, sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(encoding="utf-8")
     # A file's name need not be text: it is written as JSON has it, as standard error does already.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def is_reader_gone(error: BaseException) -> bool:
+    """Returns whether an error of writing to a pipe means that nobody reads it any more."""
+    if isinstance(error, BrokenPipeError):
+        return True
+    return (
+        sys.platform == "win32"
+        and isinstance(error, OSError)
+        and error.errno == errno.EINVAL  # what Windows makes of ERROR_NO_DATA
+        and error.filename is None
+    )
 
 
 def silence_stdout() -> None:
@@ -50,7 +67,7 @@ def claim_stdout() -> int:
 @contextmanager
 def stdout_on_stderr() -> Iterator[None]:
     """Sends what C libraries write to standard output to standard error."""
-    libc = ctypes.CDLL(None)
+    libc = ctypes.CDLL("ucrtbase" if sys.platform == "win32" else None)
     libc.fflush(None)
     kept = claim_stdout()
     try:
@@ -93,6 +110,7 @@ class HeldStderr:
 @cache
 def _held_back() -> int:
     """Returns a file for what is printed, one for all calls: a call for every token is quick."""
-    if hasattr(os, "memfd_create"):
+    if sys.platform == "linux":
         return os.memfd_create("stderr")
-    return os.dup(tempfile.TemporaryFile().fileno())
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 from edgedec.models.errors import EdgedecError
+from edgedec.system.streams import is_reader_gone
 
 
 class OutputError(EdgedecError):
@@ -49,7 +50,7 @@ def flush_stdout() -> None:
 
 def output_error(error: OSError) -> OSError | OutputError:
     """Returns what to raise when standard output failed with ``error``."""
-    if isinstance(error, BrokenPipeError):
+    if is_reader_gone(error):
         return error
     return OutputError(f"cannot write to standard output: {error.strerror}")
 

@@ -82,9 +82,9 @@ def evaluate(
 
     Generated programs run in a process of their own, with limits on time, memory and output; where
     the kernel can filter system calls (Linux on x86-64 and ARM64) they cannot write, start
-    processes, signal others or reach a network, elsewhere only Python's own checks say no. Not
-    contained: they may read the files you may read, and one that sets out to forge its own verdict
-    can.
+    processes, signal others or reach a network. On other Linux machines Python's own checks say no.
+    Other systems refuse such programs unless --uncontained-programs is given. Not contained: they
+    may read the files you may read, and one that sets out to forge its own verdict can.
 
     Examples:
 
@@ -128,7 +128,7 @@ def run_job(job: Job, results: ResultOptions, others: Samples) -> Outcome:
         held_by: tuple[str, ...] = ()
         work, how = make_work(job, stack)
         if job.task in (TaskName.HUMAN_EVAL, TaskName.INFILL):
-            held_by = check_programs_run(job.limits)
+            held_by = check_programs_run(job.limits, job.what.uncontained_programs)
             if "system-call filter" not in held_by:
                 note(f"this kernel filters no system calls: programs are held by {held_by[-1]}")
         own = make_settings(job, how)

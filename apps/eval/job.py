@@ -113,6 +113,13 @@ class TaskOptions:
     program_seconds: Annotated[
         float, typer.Option(min=0.1, help="Longest a generated program may run.")
     ] = 10.0
+    uncontained_programs: Annotated[
+        bool,
+        typer.Option(
+            "--uncontained-programs",
+            help="Run generated programs on a system that cannot hold them, such as Windows.",
+        ),
+    ] = False
     window: Annotated[
         int | None, typer.Option(min=2, help="Tokens of a window of perplexity; 512 by default.")
     ] = None

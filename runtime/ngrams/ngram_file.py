@@ -109,7 +109,8 @@ class NgramFile:
             self._max_bytes = max_bytes or header.max_bytes
         if header.max_bytes != self._max_bytes:
             with self._checked(os.O_RDWR) as (descriptor, header):
-                self._replace(self._newest(_read_newest(path, descriptor, header, header.n_tokens)))
+                held = _read_newest(path, descriptor, header, header.n_tokens)
+            self._replace(self._newest(held))
 
     @property
     def max_tokens(self) -> int:
@@ -132,9 +133,9 @@ class NgramFile:
                 content, checksum = _in_blocks(np.concatenate([last, tokens]))
                 write_at(descriptor, content, _place(header.n_tokens - n_last))
                 write_at(descriptor, _COUNT.pack(n_tokens, checksum), _COUNT_AT)
-            else:
-                held = _read_newest(self._path, descriptor, header, self.max_tokens)
-                self._replace(self._newest(np.concatenate([held, tokens])))
+                return
+            held = _read_newest(self._path, descriptor, header, self.max_tokens)
+        self._replace(self._newest(np.concatenate([held, tokens])))  # none may have it open
 
     def _newest(self, tokens: Tokens) -> Tokens:
         """Returns ``tokens`` if the file may hold them, else whole texts from the end."""

@@ -9,7 +9,8 @@ and only before it has locked itself in. What holds the program, strongest first
 - resource limits: memory, CPU time, file size 0, open files, and processes of an ordinary user;
 - a network namespace of its own, and another user, where the system grants them;
 - an audit hook, which cannot be taken out again: it refuses what Python knows to be writing,
-  networking, signalling or starting something, and the program fails even if it goes on.
+  networking, signalling or starting something, and the program fails even if it goes on. Windows
+  has nothing else.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ import ctypes
 import json
 import os
 import platform
-import resource
-import signal
 import sys
 from collections.abc import Callable
 from typing import Any
 
+if sys.platform != "win32":
+    import resource
+
 _MAX_REASON = 300
+_SIGKILL = 9
 _NOBODY = 65534
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
@@ -114,10 +117,11 @@ def confine(limits: dict[str, int], is_filtered: bool, refused: list[str]) -> li
         held_by.append("another user")
     if libc is not None:
         # After the change of user, which resets it: the program dies with its parent.
-        libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    for name, value in limits.items():
-        lower_limit(getattr(resource, name), value)
-    held_by.append("resource limits")
+        libc.prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
+    if sys.platform != "win32":
+        for name, value in limits.items():
+            lower_limit(getattr(resource, name), value)
+        held_by.append("resource limits")
     if libc is not None and is_filtered and filter_system_calls(libc):
         held_by.append("system-call filter")
     sys.addaudithook(make_hook(refused))
@@ -127,21 +131,22 @@ def confine(limits: dict[str, int], is_filtered: bool, refused: list[str]) -> li
 
 def lower_limit(kind: int, value: int) -> None:
     """Sets a resource limit, or leaves the lower one that holds already."""
-    _, hard = resource.getrlimit(kind)
-    if hard != resource.RLIM_INFINITY:
-        value = min(value, hard)
-    resource.setrlimit(kind, (value, value))
+    if sys.platform != "win32":
+        _, hard = resource.getrlimit(kind)
+        if hard != resource.RLIM_INFINITY:
+            value = min(value, hard)
+        resource.setrlimit(kind, (value, value))
 
 
 def leave_network(libc: ctypes.CDLL) -> bool:
     """Moves into an empty network; returns whether the system let us."""
-    flags = _CLONE_NEWNET if os.geteuid() == 0 else _CLONE_NEWUSER | _CLONE_NEWNET
+    flags = _CLONE_NEWNET if _is_root() else _CLONE_NEWUSER | _CLONE_NEWNET
     return bool(libc.unshare(flags) == 0)
 
 
 def leave_root() -> bool:
     """Becomes nobody, if root and if nobody can read Python; returns whether that was so."""
-    if os.geteuid() != 0:
+    if sys.platform == "win32" or not _is_root():
         return False
     try:
         os.seteuid(_NOBODY)
@@ -155,6 +160,10 @@ def leave_root() -> bool:
     except OSError:
         return False
     return True
+
+
+def _is_root() -> bool:
+    return sys.platform != "win32" and os.geteuid() == 0
 
 
 class _Instruction(ctypes.Structure):

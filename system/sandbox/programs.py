@@ -14,11 +14,12 @@ from __future__ import annotations
 import json
 import math
 import os
+import queue
 import secrets
-import selectors
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,6 +30,11 @@ from edgedec.system.processes import APART, end_group
 
 _CHILD = Path(__file__).with_name("child.py")
 _MAX_REPORT_BYTES = 1 << 16
+_NEEDED = ("SYSTEMROOT",)  # without it, Windows starts no Python
+_ENVIRONMENT = {
+    "PYTHONHASHSEED": "0",  # so that a verdict does not depend on the run
+    **{name: os.environ[name] for name in _NEEDED if name in os.environ},
+}
 
 
 @dataclass(frozen=True)
@@ -92,7 +98,7 @@ def run_program(source: str, limits: Limits | None = None, is_filtered: bool = T
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=folder,
-            env={"PYTHONHASHSEED": "0"},  # so that a verdict does not depend on the run
+            env=_ENVIRONMENT,
             **APART,
         )
         try:
@@ -100,6 +106,11 @@ def run_program(source: str, limits: Limits | None = None, is_filtered: bool = T
         finally:
             _end(process)
     return _read_report(report, token, reason, process.returncode)
+
+
+def is_contained() -> bool:
+    """Returns whether this system holds programs that try to get out."""
+    return sys.platform == "linux"
 
 
 def _listen(
@@ -113,25 +124,34 @@ def _listen(
     with suppress(BrokenPipeError):  # it died already; there will be no report
         process.stdin.write(job)
         process.stdin.close()
-    heard = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
-    most = {process.stdout.fileno(): _MAX_REPORT_BYTES, process.stderr.fileno(): 0}
+    heard: dict[int, bytearray] = {0: bytearray(), 1: bytearray()}
+    most = {0: _MAX_REPORT_BYTES, 1: 0}
     n_printed = 0
-    with selectors.DefaultSelector() as selector:
-        for number in heard:
-            selector.register(number, selectors.EVENT_READ)
-        while selector.get_map():
-            ready = selector.select(max(0.0, deadline - time.monotonic()))
-            if not ready:
-                return b"", f"ran longer than {limits.seconds:g} s"
-            for key, _ in ready:
-                data = os.read(key.fd, 1 << 16)
-                if not data:
-                    selector.unregister(key.fd)
-                n_printed += len(data)
-                heard[key.fd] += data[: max(0, most[key.fd] - len(heard[key.fd]))]
-            if n_printed > limits.output_bytes:
-                return b"", f"printed more than {limits.output_bytes} bytes"
-    return bytes(heard[process.stdout.fileno()]), None
+    pieces: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
+    for i, pipe in enumerate((process.stdout, process.stderr)):
+        own = os.dup(pipe.fileno())  # the pipe may be closed before the thread hears of its end
+        threading.Thread(target=_pass_on, args=(own, i, pieces), daemon=True).start()
+    n_open = 2
+    while n_open:
+        try:
+            i, data = pieces.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            return b"", f"ran longer than {limits.seconds:g} s"
+        n_open -= not data
+        n_printed += len(data)
+        heard[i] += data[: max(0, most[i] - len(heard[i]))]
+        if n_printed > limits.output_bytes:
+            return b"", f"printed more than {limits.output_bytes} bytes"
+    return bytes(heard[0]), None
+
+
+def _pass_on(pipe: int, number: int, pieces: queue.SimpleQueue[tuple[int, bytes]]) -> None:
+    """Passes on what a pipe gives until it ends: not all systems wait for several pipes at once."""
+    data = b"more"
+    while data:
+        data = os.read(pipe, 1 << 16)
+        pieces.put((number, data))
+    os.close(pipe)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

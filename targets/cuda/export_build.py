@@ -77,7 +77,7 @@ def build_fatbin(source: CudaSource, arch: str, path: Path) -> None:
     nvcc, version = find_nvcc(), arch.removeprefix("sm_")
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder) / "kernels.cu"
-        text.write_text(source.text, encoding="utf-8")
+        text.write_text(source.text, encoding="utf-8", newline="\n")
         codes = f"arch=compute_{version},code=[sm_{version},compute_{version}]"
         flags = ["-w", "-O3", "-fatbin", "-gencode", codes]
         command = [str(nvcc), *flags, "-o", str(path), str(text)]

@@ -62,7 +62,7 @@ def compile_kernels(model: RecipeModel) -> None:
     model.dump("00_kernels", lambda path: _write_text(path.with_suffix(".cu"), source.text))
     build_fatbin(source, arch, model.folder / KERNELS_NAME)
     program = device_program(emitted, weights, source, arch)
-    (model.folder / GRAPH_NAME).write_text(program.to_json(), encoding="utf-8")
+    (model.folder / GRAPH_NAME).write_text(program.to_json(), encoding="utf-8", newline="\n")
     model.graph = program, weights, emitted
 
 
@@ -112,4 +112,4 @@ def measure(model: RecipeModel) -> dict[str, Any]:
 
 
 def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
+    path.write_text(text, encoding="utf-8", newline="\n")

@@ -1,0 +1,76 @@
+"""What Linux tells in `/proc` and `/sys`. Each function takes the folder that these lie in."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path("/")
+
+
+def text(path: Path) -> str:
+    """Returns a file's text, empty if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def numbers(ranges: str) -> tuple[int, ...]:
+    """Returns the numbers of a list such as ``0-3,8``; none if it is anything else."""
+    if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", ranges.strip()):
+        return ()
+    pairs = (part.partition("-") for part in ranges.strip().split(","))
+    return tuple(n for first, _, last in pairs for n in range(int(first), int(last or first) + 1))
+
+
+def siblings(processor: int, root: Path = ROOT) -> tuple[int, ...]:
+    """Returns the processors of a processor's core, itself among them."""
+    place = root / f"sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list"
+    return numbers(text(place)) or (processor,)
+
+
+def rank(processor: int, root: Path = ROOT) -> int:
+    """Returns how fast a processor's kind of core is: a number to compare with others."""
+    capacity = text(root / f"sys/devices/system/cpu/cpu{processor}/cpu_capacity")
+    if capacity.isdecimal():
+        return int(capacity)
+    return 0 if processor in numbers(text(root / "sys/devices/cpu_atom/cpus")) else 1
+
+
+def cpu_quota(root: Path = ROOT) -> float | None:
+    """Returns how many processors' time the control groups of this process grant; None: any.
+
+    Source: the kernel's admin-guide/cgroup-v2.rst (cpu.max), scheduler/sched-bwc.rst (version 1).
+    """
+    found = []
+    for line in text(root / "proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if not controllers:
+            top, read = root / "sys/fs/cgroup", _quota_v2
+        elif "cpu" in controllers.split(","):
+            top, read = root / "sys/fs/cgroup" / controllers, _quota_v1
+        else:
+            continue
+        folder = top / path.lstrip("/")
+        for group in (folder, *folder.parents):
+            if group.is_relative_to(top):
+                found.append(read(group))
+    granted = [quota for quota in found if quota is not None]
+    return min(granted, default=None)
+
+
+def _quota_v2(group: Path) -> float | None:
+    quota, _, period = text(group / "cpu.max").partition(" ")
+    return _share(quota, period)
+
+
+def _quota_v1(group: Path) -> float | None:
+    return _share(text(group / "cpu.cfs_quota_us"), text(group / "cpu.cfs_period_us"))
+
+
+def _share(quota_us: str, period_us: str) -> float | None:
+    if not (quota_us.isdecimal() and period_us.isdecimal() and int(period_us)):
+        return None
+    return int(quota_us) / int(period_us)
