@@ -21,6 +21,9 @@ from edgedec.system.signals import SignalWatch
 _VERBS_AT_ONCE = ("run", "chat")
 """Verbs whose user waits for a first token."""
 
+_OVERVIEW = {"--help", "-h", "--version"}
+"""What is answered without any verb: these, or nothing at all."""
+
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs the program and exits. ``arguments`` default to those of the process."""
@@ -75,9 +78,12 @@ def _run(given: list[str], signals: SignalWatch) -> int:
     if is_verb_given and given[0] in _VERBS_AT_ONCE:
         _start_soon()
     from edgedec.apps.console.terminal import flush_stdout, output_error
-    from edgedec.apps.verbs import VERBS, make_app
+    from edgedec.apps.verbs import VERBS, make_app, make_overview
 
-    app = make_app(given[:1] if is_verb_given and given[0] in VERBS else VERBS)
+    if set(given) <= _OVERVIEW:
+        app = make_overview()
+    else:
+        app = make_app(given[:1] if is_verb_given and given[0] in VERBS else VERBS)
     signals.is_started = True
     try:
         app(args=given, prog_name="edgedec")

@@ -33,8 +33,49 @@ VERBS = {
 """Verb -> its file in this folder, and there its function, or its own verbs."""
 
 
+SUMMARIES = {
+    "models": "List models by name, fetch them from the Hugging Face hub, remove them.",
+    "export": "Turn a model file into a bundle that `edgedec run` maps into memory.",
+    "run": "Generate text from a prompt.",
+    "chat": "Talk with a model; one line is one turn.",
+    "suggest": "Show the likeliest ways to go on with a text.",
+    "store": "Fill n-gram stores, which drafts are taken from, and show them.",
+    "serve": "Serve models over HTTP to the programs that people have.",
+    "lsp": "Serve suggestions while typing to an editor (Language Server Protocol).",
+    "desktop": "Open a window to write in, with suggestions at the cursor.",
+    "bench": "Measure prefill (pp), decode (tg) and verify passes, and what bounds them.",
+    "tune": "Find when the target model should take over from the draft model, and keep it in the "
+    "bundle.",
+    "train": "Fit what makes a bundle's models quicker, and put it into the bundle.",
+    "eval": "Measure the quality of answers, with intervals, and what they take.",
+    "inspect": "Show what a bundle holds; with --verify, whether every byte is as exported.",
+    "doctor": "Show what this machine is, what edgedec will use, and what is missing.",
+}
+"""Verb -> the first sentence of its help, for those who do not want to import the verb."""
+
+
 def make_app(verbs: Iterable[str]) -> typer.Typer:
     """Returns the program with ``verbs`` alone: each verb imported delays the others."""
+    app = _empty_app()
+    for verb in verbs:
+        file, _, function = VERBS[verb].partition(":")
+        found = getattr(import_module(f"edgedec.apps.{file}"), function)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=verb)
+        else:
+            app.command(verb)(found)
+    return app
+
+
+def make_overview() -> typer.Typer:
+    """Returns the program for ``--help`` and ``--version``, whose verbs have a summary only."""
+    app = _empty_app()
+    for verb, summary in SUMMARIES.items():
+        app.command(verb, help=summary)(_start_logging)
+    return app
+
+
+def _empty_app() -> typer.Typer:
     app = typer.Typer(
         name="edgedec",
         help="Run language models on this machine.",
@@ -45,13 +86,6 @@ def make_app(verbs: Iterable[str]) -> typer.Typer:
         rich_markup_mode="rich",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for verb in verbs:
-        file, _, function = VERBS[verb].partition(":")
-        found = getattr(import_module(f"edgedec.apps.{file}"), function)
-        if isinstance(found, typer.Typer):
-            app.add_typer(found, name=verb)
-        else:
-            app.command(verb)(found)
     app.callback()(_options)
     return app
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import platformdirs
 import pytest
+import typer
 
 from edgedec import __version__
 from edgedec.apps import inspect as inspect_bundle
 from edgedec.apps.model_names import find_bundle
+from edgedec.apps.verbs import SUMMARIES, VERBS, make_app
 from edgedec.models.errors import ConfigError
 
 Cli = Callable[..., Any]
 NAME = "smollm2-135m-instruct"
-VERBS = ("export", "run", "chat", "suggest", "store", "inspect", "doctor")
 
 
 def test_help_names_every_verb_and_shows_examples(cli: Cli) -> None:
@@ -26,7 +29,27 @@ def test_help_names_every_verb_and_shows_examples(cli: Cli) -> None:
         assert verb in done.out
         page = cli(verb, "--help")
         assert page.exit_code == 0
-        assert f"edgedec {verb}" in page.out.split("Examples", 1)[1]
+        assert f"edgedec {verb}" in page.out.split("Example", 1)[1]
+
+
+def test_the_overview_says_of_verbs_what_they_say_themselves() -> None:
+    verbs = typer.main.get_command(make_app(VERBS)).commands  # type: ignore[attr-defined]
+    own = {name: verb.help.partition("\n\n")[0] for name, verb in verbs.items()}
+    assert {name: " ".join(text.split()) for name, text in own.items()} == SUMMARIES
+    assert list(SUMMARIES) == list(VERBS)
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_the_overview_imports_no_verb(option: str) -> None:
+    """NumPy and ONNX Runtime take longer than everything that is shown here."""
+    code = (
+        "import sys\nfrom edgedec.apps.cli import main\n"
+        f"try:\n    main([{option!r}])\nexcept SystemExit:\n    pass\n"
+        "print(*{'numpy', 'onnxruntime'} & set(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "edgedec" in done.stdout
+    assert done.stderr.split() == []
 
 
 @pytest.mark.parametrize("verb", ["head", "joint"])
