@@ -226,12 +226,12 @@ inline void run_gated_panels(const ExpertsPlan& plan, const ExpertRows& own, int
                        {&up, &own.in, plan.zero_up},
                        expert_panels(gate, plan.args->k, own.expert),
                        expert_panels(up, plan.args->k, own.expert)};
-  for (int64_t i = 0; i < own.n; i += kTileRows)
-    run_gated(pair, first, end, i / kTileRows, min_of(own.n - i, kTileRows),
-              [&](int64_t p, int64_t r, Floats y) {
-                store_n(plan.hidden + (own.first + i + r) * gate.n + p * kPanel, y,
-                        gate.n - p * kPanel);
-              });
+  for (int64_t i = 0, m; i < own.n; i += m) {
+    m = rows_at_once(own.n - i);
+    run_gated(pair, first, end, i / kTileRows, m, [&](int64_t p, int64_t r, Floats y) {
+      store_n(plan.hidden + (own.first + i + r) * gate.n + p * kPanel, y, gate.n - p * kPanel);
+    });
+  }
 }
 
 /// Some panels of gate and up of one expert.
@@ -255,9 +255,9 @@ void down_task(void* user, int64_t task) {
   const ExpertRows& own = plan.routes.chosen[task / panels];
   const uint8_t* packed = expert_panels(down, plan.args->gate.n, own.expert);
   const Operand rows{&down, &own.gated, plan.zero_down};
-  for (int64_t i = 0; i < own.n; i += kTileRows) {
-    const int64_t m = min_of(own.n - i, kTileRows);
-    Floats sums[kTileRows];
+  for (int64_t i = 0, m; i < own.n; i += m) {
+    m = rows_at_once(own.n - i);
+    Floats sums[kMostRows];
     multiply_panel(rows, packed, p, i / kTileRows, m, sums);
     for (int64_t r = 0; r < m; ++r)
       store_n(plan.results + (own.first + i + r) * down.n + column, sums[r], down.n - column);

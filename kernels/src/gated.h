@@ -27,12 +27,12 @@ struct GatedPair {
 };
 
 /// Calls `store(p, r, y)` with the channels of each of the panels [first, end), at most kGatedPanels, for
-/// each of the m rows of a tile. Those of the one matrix are read before those of the other: each change
-/// interrupts what the processor fetches ahead by itself.
+/// each of the m rows that begin with `tile`, as many as `rows_at_once` says. Those of the one matrix are
+/// read before those of the other: each change interrupts what the processor fetches ahead by itself.
 template <class Store>
 inline void run_gated(const GatedPair& pair, int64_t first, int64_t end, int64_t tile, int64_t m,
                       const Store& store) {
-  Floats gates[kGatedPanels][kTileRows], ups[kTileRows];
+  Floats gates[kGatedPanels][kMostRows], ups[kMostRows];
   for (int64_t p = first; p < end; ++p)
     multiply_panel(pair.gate, pair.gate_panels, p, tile, m, gates[p - first]);
   for (int64_t p = first; p < end; ++p) {

@@ -50,8 +50,8 @@ constexpr int64_t kCacheLine = 64;                 // bytes; no two threads ever
 // from there into the first. 8 to 24 kB and 1 to 3 kB measure alike. Straight into the first, two to
 // four rows take 10 to 20 % longer: its few requests then wait for memory, and all other loads for them.
 constexpr int64_t kEarlyBytes = 8192;
+constexpr int64_t kEarlierBytes = 16384;  // with one row, whose groups take less time each
 constexpr int64_t kSoonBytes = 1536;
-constexpr int64_t kEarlyBlocks = 4;  // where only headers are fetched
 constexpr int kVector = 4 * kPanel;                // bytes of one quad of all channels
 constexpr int kQuads = kGroup / 4;                 // quads of a group
 constexpr int kGroupsPerBlock = kSuper / kGroup;

@@ -45,13 +45,12 @@ inline int64_t rows_of_tile(const LinearPlan& plan, int64_t tile) {
 inline void run_panel(const LinearPlan& plan, int i, int64_t p, int64_t offset) {
   const Matrix& matrix = plan.args->matrices[i];
   const int64_t column = p * kPanel, n = matrix.n - column;
-  for (int64_t tile = 0; tile < plan.tiles; ++tile) {
-    const int64_t m = rows_of_tile(plan, tile);
-    Floats sums[kTileRows];
-    multiply_panel(plan.operands[i], matrix.packed, p, tile, m, sums);
+  for (int64_t row = 0, m; row < plan.args->rows; row += m) {
+    m = rows_at_once(plan.args->rows - row);
+    Floats sums[kMostRows];
+    multiply_panel(plan.operands[i], matrix.packed, p, row / kTileRows, m, sums);
     for (int64_t r = 0; r < m; ++r)
-      store_row(plan, add_bias(sums[r], matrix, column, n), tile * kTileRows + r, offset + column,
-                n);
+      store_row(plan, add_bias(sums[r], matrix, column, n), row + r, offset + column, n);
   }
 }
 
@@ -59,10 +58,12 @@ inline void run_panel(const LinearPlan& plan, int i, int64_t p, int64_t offset) 
 inline void run_gated_panels(const LinearPlan& plan, int64_t first, int64_t end) {
   const GatedPair pair{plan.operands[0], plan.operands[1], plan.args->matrices[0].packed,
                        plan.args->matrices[1].packed};
-  for (int64_t tile = 0; tile < plan.tiles; ++tile)
-    run_gated(pair, first, end, tile, rows_of_tile(plan, tile), [&](int64_t p, int64_t r, Floats y) {
-      store_row(plan, y, tile * kTileRows + r, p * kPanel, plan.n_out - p * kPanel);
+  for (int64_t row = 0, m; row < plan.args->rows; row += m) {
+    m = rows_at_once(plan.args->rows - row);
+    run_gated(pair, first, end, row / kTileRows, m, [&](int64_t p, int64_t r, Floats y) {
+      store_row(plan, y, row + r, p * kPanel, plan.n_out - p * kPanel);
     });
+  }
 }
 
 void linear_task(void* user, int64_t task) {

@@ -53,8 +53,9 @@ struct Rows {
 
   /// m: rows of the tile.
   GroupRows at(int64_t tile, int64_t g, int64_t m) const {
-    return {coarse + (tile * groups + g) * group_bytes, m};
+    return {coarse + tile * tile_bytes() + g * group_bytes, m};
   }
+  int64_t tile_bytes() const { return groups * group_bytes; }
   GroupRows fine(const GroupRows& group) const { return {group.base + plane_bytes, group.m}; }
 };
 

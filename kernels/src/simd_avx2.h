@@ -303,7 +303,5 @@ EDK_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(
 
 EDK_INLINE void prefetch_early(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 
-constexpr bool kOneRowWaitsForMemory = false;
-
 }  // namespace
 }  // namespace edk

@@ -134,9 +134,6 @@ EDK_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(
 
 EDK_INLINE void prefetch_early(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 
-/// Whether products with one row take no longer than reading the weights does.
-constexpr bool kOneRowWaitsForMemory = true;
-
 }  // namespace
 }  // namespace edk
 

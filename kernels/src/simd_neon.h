@@ -296,7 +296,5 @@ EDK_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
 
 EDK_INLINE void prefetch_early(const void* p) { __builtin_prefetch(p, 0, 2); }
 
-constexpr bool kOneRowWaitsForMemory = false;
-
 }  // namespace
 }  // namespace edk

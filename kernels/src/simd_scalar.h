@@ -196,8 +196,6 @@ inline void prefetch(const void*) {}
 
 inline void prefetch_early(const void*) {}
 
-constexpr bool kOneRowWaitsForMemory = false;
-
 }  // namespace
 }  // namespace edk
 

@@ -1,6 +1,6 @@
-// Products of one panel of packed weights with the rows of one tile. Included after one simd_*.h.
+// Products of one panel of packed weights with the rows of one tile or two. Included after one simd_*.h.
 //
-// Each group is unpacked once for up to kTileRows rows. Where registers hold fewer than a panel's
+// Each group is unpacked once for up to kMostRows rows. Where registers hold fewer than a panel's
 // channels, a group is worked on in kParts parts, one after the other, so that a part's unpacked weights
 // stay in registers.
 #pragma once
@@ -130,32 +130,24 @@ EDK_INLINE void load_outer(const uint8_t* panel, int part, PartFloats* outer) {
 template <int F>
 constexpr int64_t kShare = ceil_div(block_bytes(F, kGroupsPerBlock), kGroupsPerBlock);
 
-template <int F>
+/// With one row, whose groups follow each other fastest, the processor itself brings lines from the second
+/// cache to the first sooner than if asked to.
+template <int F, int M>
 EDK_INLINE void fetch_share(const uint8_t* share) {
   for (int64_t line = 0; line < kShare<F>; line += kCacheLine) {
-    prefetch_early(share + kEarlyBytes + line);
-    prefetch(share + kSoonBytes + line);
+    prefetch_early(share + (M == 1 ? kEarlierBytes : kEarlyBytes) + line);
+    if constexpr (M > 1) prefetch(share + kSoonBytes + line);
   }
 }
 
-template <int F>
-EDK_INLINE void fetch_header(const uint8_t* block) {
-  const uint8_t* header = block + kEarlyBlocks * block_bytes(F, kGroupsPerBlock);
-  for (int64_t line = 0; line < header_bytes(F, kGroupsPerBlock); line += kCacheLine)
-    prefetch_early(header + line);
-}
-
-/// Products of one panel with the M rows of tile `tile`.
-template <int F, int M>
-void quantised_tile(const Operand& op, const uint8_t* panel, int64_t tile, Floats* out) {
+/// Products of one panel with the M rows of each of `Tiles` tiles, the first being `tile`.
+template <int F, int M, int Tiles>
+void quantised_tiles(const Operand& op, const uint8_t* panel, int64_t tile, Floats* out) {
   constexpr int64_t kPartBytes = kVector / kParts;
-  // A processor that only waits for codes fetches them by itself, and sooner if nobody else does; but
-  // not beside headers that are read as fast, a line for each group.
-  constexpr bool kOnlyHeaders =
-      kOneRowWaitsForMemory && M == 1 && kFormats[F].kind != ScaleKind::kOneMin;
-  PartFloats sum[kParts * M];
-#pragma GCC unroll 16
-  for (int i = 0; i < kParts * M; ++i) sum[i] = set1_part(0.0f);
+  constexpr int kRows = Tiles * M;
+  PartFloats sum[kParts * kRows];
+#pragma GCC unroll 32
+  for (int i = 0; i < kParts * kRows; ++i) sum[i] = set1_part(0.0f);
   for (int64_t block = 0; block < op.rows->groups; block += kGroupsPerBlock) {
     const int64_t left = op.rows->groups - block;
     const int64_t groups = left < kGroupsPerBlock ? left : kGroupsPerBlock;
@@ -164,9 +156,8 @@ void quantised_tile(const Operand& op, const uint8_t* panel, int64_t tile, Float
     const uint8_t* own = panel + group_scales_offset(F);
     const uint8_t* codes = panel + header_bytes(F, groups);
     const uint8_t* share = panel;
-    if constexpr (kOnlyHeaders) fetch_header<F>(panel);
     for (int64_t g = 0; g < groups; ++g) {
-      if constexpr (!kOnlyHeaders) fetch_share<F>(share);
+      fetch_share<F, M>(share);
       share += kShare<F>;
       GroupRows rows = op.rows->at(tile, block + g, M);
       for (int part = 0; part < kParts; ++part) {
@@ -174,15 +165,18 @@ void quantised_tile(const Operand& op, const uint8_t* panel, int64_t tile, Float
         if constexpr (kParts > 1) asm volatile("" : "+r"(rows.base));
         const GroupCodes weights = unpack<kFormats[F].bits>(codes + part * kPartBytes);
         const GroupScales scales = group_scales<kFormats[F].kind>(outer[part], own, part);
-        add_groups<F, M>(sum + part * M, op, weights, scales, rows);
+#pragma GCC unroll 2
+        for (int t = 0; t < Tiles; ++t)
+          add_groups<F, M>(sum + part * kRows + t * M, op, weights, scales,
+                           GroupRows{rows.base + t * op.rows->tile_bytes(), M});
       }
       own += group_scales_bytes(F);
       codes += group_bytes(F);
     }
     panel = codes;
   }
-#pragma GCC unroll 8
-  for (int r = 0; r < M; ++r) out[r] = join<M>(sum + r);
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) out[r] = join<kRows>(sum + r);
 }
 
 template <int F>
@@ -193,7 +187,7 @@ inline Floats load_weights(const uint8_t* panel, int64_t k) {
   return load_bfloat(half);
 }
 
-/// As `quantised_tile`, in float32: even and odd k are two chains, added at the end.
+/// As `quantised_tiles` of one tile, in float32: even and odd k are two chains, added at the end.
 template <int F, int M>
 void float_tile(const Operand& op, const uint8_t* panel, int64_t tile, Floats* out) {
   const int64_t k = op.rows->k;
@@ -215,7 +209,18 @@ inline void tile_of_format(const Operand& op, const uint8_t* panel, int64_t tile
   if constexpr (is_float(F))
     float_tile<F, M>(op, panel, tile, out);
   else
-    quantised_tile<F, M>(op, panel, tile, out);
+    quantised_tiles<F, M, 1>(op, panel, tile, out);
+}
+
+/// Two full tiles; those of floats, which need no unpacking, one after the other.
+template <int F>
+inline void pair_of_format(const Operand& op, const uint8_t* panel, int64_t tile, Floats* out) {
+  if constexpr (is_float(F)) {
+    float_tile<F, kTileRows>(op, panel, tile, out);
+    float_tile<F, kTileRows>(op, panel, tile + 1, out + kTileRows);
+  } else {
+    quantised_tiles<F, kTileRows, 2>(op, panel, tile, out);
+  }
 }
 
 using Tile = void (*)(const Operand&, const uint8_t*, int64_t, Floats*);
@@ -228,6 +233,7 @@ inline Tile tile_from(int64_t m, std::integer_sequence<int, Index...>) {
 
 template <int F>
 inline Tile tile_of_rows(int64_t m) {
+  if (m > kTileRows) return pair_of_format<F>;
   return tile_from<F>(m, std::make_integer_sequence<int, kTileRows>());
 }
 
@@ -248,7 +254,15 @@ inline Tile find_tile(int format, int64_t m) {
   }
 }
 
-/// Products of the m rows of a tile with panel `p` of those that begin at `panels`.
+constexpr int64_t kMostRows = 2 * kTileRows;  // that one product takes
+
+/// How many of the `left` rows, which begin with a tile, the next product takes: two full tiles or one.
+inline int64_t rows_at_once(int64_t left) {
+  return left >= kMostRows ? kMostRows : min_of(left, kTileRows);
+}
+
+/// Products of m rows that begin with a tile, as many as `rows_at_once` says, with panel `p` of those
+/// that begin at `panels`.
 inline void multiply_panel(const Operand& op, const uint8_t* panels, int64_t p, int64_t tile,
                            int64_t m, Floats* out) {
   const int format = op.matrix->format;

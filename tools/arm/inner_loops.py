@@ -26,7 +26,7 @@ PROGRAM = """
 #include "tiles.h"
 constexpr int parts = edk::kParts;
 extern "C" void tile(const edk::Operand* op, const uint8_t* panel, edk::Floats* out) {{
-  edk::quantised_tile<edk::{format}, {rows}>(*op, panel, 0, out);
+  edk::quantised_tiles<edk::{format}, {rows}, 1>(*op, panel, 0, out);
 }}
 """
 
