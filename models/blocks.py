@@ -78,7 +78,8 @@ def attention_half(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
         norm = ops.rms_norm if config.is_qk_norm_whole else ops.head_norm
         q, k = norm(q, f"{prefix}.q_norm.weight"), norm(k, f"{prefix}.k_norm.weight")
     heads = ops.attention(q, k, v, layer)
-    return _added(ops, config, x, ops.linear(heads, f"{prefix}.o_proj.weight"), prefix)
+    bias = f"{prefix}.o_proj.bias" if config.has_o_bias else None
+    return _added(ops, config, x, ops.linear(heads, f"{prefix}.o_proj.weight", bias), prefix)
 
 
 def mlp_half(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
@@ -154,6 +155,8 @@ def decoder_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
             shapes[f"{attention}.q_norm.weight"] = (q if is_whole else config.head_size,)
             shapes[f"{attention}.k_norm.weight"] = (kv if is_whole else config.head_size,)
         shapes[f"{attention}.o_proj.weight"] = (hidden, q)
+        if config.has_o_bias:
+            shapes[f"{attention}.o_proj.bias"] = (hidden,)
         if config.has_post_norms:
             shapes[f"{attention}.post_norm.weight"] = (hidden,)
             shapes[f"{mlp}.post_norm.weight"] = (hidden,)

@@ -22,8 +22,9 @@ class RopeScaling:
     """How rotary frequencies are stretched for contexts longer than the trained one.
 
     kind: ``none``; ``linear`` divides every frequency by ``factor``; ``llama3`` stretches long
-    wavelengths only; ``factors`` divides frequency ``i`` by ``factors[i]`` (GGUF ``rope_freqs``);
-    ``longrope`` does so where the model has more than ``original_max_positions``, divides by
+    wavelengths only; ``factors`` divides frequency ``i`` by ``factors[i]`` (GGUF ``rope_freqs``)
+    and multiplies cosines and sines by ``factor``; ``longrope`` does so where the model has more
+    than ``original_max_positions``, divides by
     ``short_factors`` where it has not, and multiplies cosines and sines by ``factor`` in both.
 
     Source: transformers ``modeling_rope_utils.py`` (linear, llama3, longrope), GGUF specification.
@@ -67,7 +68,8 @@ class ModelConfig:
     A field that is added needs a default: what names a model by its configuration, a saved session
     for one, uses `canonical`, which leaves out whatever equals its default.
 
-    has_qkv_bias: biases on q, k and v. has_qk_norm: an RMS norm over each head of q and of k.
+    has_qkv_bias: biases on q, k and v. has_o_bias: one behind the heads. has_qk_norm: an RMS norm
+        over each head of q and of k.
     trimmed_head_size: rows of an LM head, apart from the embedding, of whose tokens there is a
         list, mostly some of all; 0 when row and token are the same.
     layers: of each layer; empty where all are as the model.
@@ -114,6 +116,7 @@ class ModelConfig:
     n_experts: int = 0
     n_experts_used: int = 0
     is_routing_normed: bool = True
+    has_o_bias: bool = False
 
     def __post_init__(self) -> None:
         for name in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -42,7 +43,7 @@ def rope_tables(
         frequencies[: size // 2] = _frequencies(config, rope.theta, size, scaling)
     angles = np.outer(np.arange(n_positions, dtype=np.float64), frequencies)
     cos, sin = np.cos(angles), np.sin(angles)
-    if scaling.kind == "longrope":
+    if scaling.kind in ("factors", "longrope"):
         cos[:, frequencies > 0] *= scaling.factor
         sin *= scaling.factor
     return cos.astype(np.float32), sin.astype(np.float32)
@@ -65,6 +66,37 @@ def _frequencies(
             raise ConfigError(f"rope factors: got {len(factors)}, expected {size // 2}")
         return frequencies / np.asarray(factors, np.float64)
     return frequencies
+
+
+def yarn_factors(
+    theta: float,
+    size: int,
+    factor: float,
+    original_max_positions: int,
+    betas: tuple[float, float] = (32.0, 1.0),
+    is_truncated: bool = True,
+) -> tuple[float, ...]:
+    """Returns what YaRN divides each frequency of ``size`` rotating channels by.
+
+    betas: turns within the original context from which frequencies stay, and below which they are
+    divided by ``factor``. is_truncated: whether the bounds between are whole channels.
+
+    Source: arXiv:2309.00071, section 3.2; transformers ``modeling_rope_utils.py``
+    ``_compute_yarn_parameters`` (Apache-2.0).
+    """
+    turns = original_max_positions / (np.array(betas) * 2 * np.pi)
+    low, high = size * np.log(turns) / (2 * np.log(theta))
+    if is_truncated:
+        low, high = np.floor(low), np.ceil(high)
+    low, high = max(low, 0), min(high, size - 1)
+    ramp = (np.arange(size // 2) - low) / (high - low or 0.001)
+    kept = 1 - np.clip(ramp, 0, 1)
+    return tuple((1 / (kept + (1 - kept) / factor)).tolist())
+
+
+def yarn_scale(factor: float, weight: float = 1.0) -> float:
+    """Returns what YaRN multiplies cosines and sines by. Source: as for `yarn_factors`."""
+    return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
 
 
 def _llama3_frequencies(

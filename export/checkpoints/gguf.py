@@ -14,7 +14,13 @@ from edgedec.export.checkpoints.gguf_header import GgufHeader
 from edgedec.export.checkpoints.gguf_parts import model_name, read_headers
 from edgedec.export.checkpoints.tokenizer import build_tokenizer, read_special
 from edgedec.models.errors import CheckpointError, ConfigError, UnsupportedModelError
-from edgedec.models.families import ROPE_FACTOR_NAMES, GgufFacts, find_family
+from edgedec.models.families import (
+    ROPE_FACTOR_NAMES,
+    GgufFacts,
+    NotedKeys,
+    check_all_read,
+    find_family,
+)
 from edgedec.models.fields import Fields
 from edgedec.models.quant import PlainTensor, QuantFormat
 from edgedec.models.weights import check_layers, check_weights
@@ -49,11 +55,14 @@ class GgufCheckpoint:
         self._metadata, self._tensors = header.metadata, header.tensors
         self._fields = Fields(self._metadata, path.name, CheckpointError)
         _refuse_adapters(self._fields)
-        family = find_family(self._fields.text("general.architecture"))
+        architecture = self._fields.text("general.architecture")
+        family, noted = find_family(architecture), NotedKeys(self._metadata)
         shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
         try:
-            facts = GgufFacts(self._fields, shapes, self._rope_factors(header))
+            fields = Fields(noted, path.name, CheckpointError)
+            facts = GgufFacts(fields, shapes, self._rope_factors(header))
             self.config = family.read_gguf(facts)
+            check_all_read(noted, path.name, architecture)
             check_layers(self.config, len(shapes))
             weights = family.weights(self.config).items()
             self._map = {ours: (weight.shape, weight.gguf) for ours, weight in weights}

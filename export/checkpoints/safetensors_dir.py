@@ -13,8 +13,10 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from edgedec.export.checkpoints.checkpoint import SAMPLING_KEYS, SpecialTokens
+from edgedec.export.checkpoints.hub import PICKLES
 from edgedec.export.checkpoints.safetensors_file import StoredTensor, read_tensors
 from edgedec.export.checkpoints.stored_matrices import gather, unused_biases
+from edgedec.export.checkpoints.stored_names import with_found, with_usual_names
 from edgedec.export.checkpoints.tokenizer_model import build_from_model
 from edgedec.export.checkpoints.tokenizer_settings import (
     TokenizerFiles,
@@ -34,6 +36,19 @@ SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 def read_model_type(folder: Path) -> str:
     """Returns the family a Hugging Face directory states, reading only its config.json."""
     return _read_fields(folder, "config.json").text("model_type")
+
+
+def refuse_images(fields: Fields) -> None:
+    """Refuses models that see images or hear sounds.
+
+    Raises:
+        UnsupportedModelError: there is a text_config, of which the text model is only a part.
+    """
+    if fields.get("text_config") is not None:
+        raise UnsupportedModelError(
+            f"{fields.origin}: text_config is there, so the model sees images or the like; only "
+            f"text models are supported: export one whose config.json has no text_config"
+        )
 
 
 class HuggingFaceTexts:
@@ -139,15 +154,16 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
             UnsupportedModelError: its family or a tensor type has no reader.
         """
         super().__init__(folder, name)
+        refuse_images(self._fields)
         family = find_family(self._fields.text("model_type"))
         stored_tensors = _read_all_tensors(folder)
         self._files = {id(tensor.file): tensor.file for tensor in stored_tensors.values()}
         try:
-            self._tensors = gather(stored_tensors, self._fields)
+            self._tensors = with_usual_names(gather(stored_tensors, self._fields))
             shapes = {stored: tensor.shape for stored, tensor in self._tensors.items()}
             ignorable = {stored for stored in shapes if stored.endswith("rotary_emb.inv_freq")}
             ignorable |= unused_biases(self._tensors)
-            fields = _with_tie(self._fields, "lm_head.weight" in shapes)
+            fields = with_found(self._fields, self._tensors, ignorable)
             self.config = family.read_hf(fields)
             check_layers(self.config, len(shapes))
             weights = family.weights(self.config).items()
@@ -205,14 +221,6 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
             file.release()
 
 
-def _with_tie(fields: Fields, has_head: bool) -> Fields:
-    """Returns ``fields`` where an unstated tie is read from the absence of a head."""
-    if fields.get("tie_word_embeddings") is not None:
-        return fields
-    stated = {**fields.values, "tie_word_embeddings": not has_head}
-    return Fields(stated, fields.origin, CheckpointError)
-
-
 def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
@@ -241,21 +249,31 @@ def _read_fields(folder: Path, name: str, is_optional: bool = False) -> Fields:
 
 
 def _read_all_tensors(folder: Path) -> dict[str, StoredTensor]:
-    if (folder / INDEX).is_file():
+    if (folder / SINGLE).is_file():  # as in transformers, an index beside it does not count
+        files = [SINGLE]
+    elif (folder / INDEX).is_file():
         names = _read_fields(folder, INDEX).table("weight_map", {}).values
         files = sorted({file for file in names.values() if isinstance(file, str)})
         if bad := next((file for file in files if Path(file).name != file), None):
             raise CheckpointError(f"{INDEX}: file name {bad[:60]!r} leaves the directory")
-    elif (folder / SINGLE).is_file():
-        files = [SINGLE]
     else:
-        raise CheckpointError(f"{folder}: has neither {SINGLE} nor {INDEX}; fetch it again")
+        raise CheckpointError(_no_weights(folder))
     tensors: dict[str, StoredTensor] = {}
     for file in files:
         if not (folder / file).is_file():
             raise CheckpointError(f"{folder}: {INDEX} names {file}, which is missing; fetch it")
         tensors.update(read_tensors(folder / file))
     return tensors
+
+
+def _no_weights(folder: Path) -> str:
+    pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
+    if pickles:
+        return (
+            f"{folder}: its weights are in {pickles[0]}, which may run code when read; convert it "
+            f"with transformers: AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(NEW)"
+        )
+    return f"{folder}: has neither {SINGLE} nor {INDEX}; fetch it again"
 
 
 def _checked_tokenizer(path: Path) -> str:

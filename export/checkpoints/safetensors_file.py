@@ -24,6 +24,7 @@ _TYPES: dict[str, tuple[QuantFormat, np.dtype[Any]]] = {
     "F32": (FORMATS["f32"], np.dtype("<f4")),
     "F16": (FORMATS["f16"], np.dtype("<f2")),
     "BF16": (FORMATS["bf16"], np.dtype("<u2")),
+    "F64": (FORMATS["f32"], np.dtype("<f8")),
 }
 _RAW_TYPES: dict[str, tuple[QuantFormat, np.dtype[Any]]] = {
     "F8_E4M3": (FORMATS["f32"], np.dtype("u1")),
@@ -50,9 +51,13 @@ class StoredTensor:
         return self.type in _RAW_TYPES
 
     def values(self) -> npt.NDArray[Any]:
-        """Returns the values in their stored type, without a copy (bfloat16 as its bits)."""
+        """Returns the values in their stored type, without a copy (bfloat16 as its bits).
+
+        Of float64 they are rounded to float32.
+        """
         n_bytes = math.prod(self.shape) * self.dtype.itemsize
-        return self.file.view(self.offset, n_bytes).view(self.dtype).reshape(self.shape)
+        stored = self.file.view(self.offset, n_bytes).view(self.dtype).reshape(self.shape)
+        return stored.astype(np.float32) if self.type == "F64" else stored
 
 
 def read_tensors(path: Path) -> dict[str, StoredTensor]:

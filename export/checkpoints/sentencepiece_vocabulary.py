@@ -28,7 +28,8 @@ class Vocabulary:
     is_unigram: the likeliest cut of the whole text is taken; otherwise (BPE) the best pair of
     neighbours is merged until none is left. has_prefix: a blank is put before the text.
     trims: blanks at the ends go, runs of them become one. charsmap: compiled rules that replace
-    characters, empty for none.
+    characters, empty for none. stated_unknown: the piece for unknown characters where none is of
+    that kind.
     """
 
     origin: str
@@ -39,6 +40,7 @@ class Vocabulary:
     has_prefix: bool
     trims: bool
     charsmap: bytes
+    stated_unknown: int = -1
 
     def __post_init__(self) -> None:
         if not all(map(math.isfinite, self.scores)):
@@ -64,6 +66,8 @@ class Vocabulary:
             CheckpointError: there is none.
         """
         if UNKNOWN not in self.kinds:
+            if 0 <= self.stated_unknown < len(self.pieces):
+                return self.stated_unknown
             raise CheckpointError(f"{self.origin}: no piece stands for unknown characters")
         return self.kinds.index(UNKNOWN)
 
@@ -105,6 +109,7 @@ def vocabulary_of_gguf(
         has_prefix=fields.flag("tokenizer.ggml.add_space_prefix", True),
         trims=fields.flag("tokenizer.ggml.remove_extra_whitespaces", False),
         charsmap=bytes(map(int, _numbers(fields, "tokenizer.ggml.precompiled_charsmap", "iu"))),
+        stated_unknown=fields.integer("tokenizer.ggml.unknown_token_id", 0),
     )
 
 

@@ -39,6 +39,21 @@ _QWEN2_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+_UPPER, _LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
+
+
+def _cased_split(contractions: str = "", digits: str = "") -> str:
+    """Returns the expression of vocabularies that cut words where case changes.
+
+    Source: tokenizer.json of microsoft/Phi-4-mini-instruct and mistralai/Mistral-Nemo-Base-2407.
+    """
+    before = r"[^\r\n\p{L}\p{N}]?"
+    words = (f"{before}[{_UPPER}]*[{_LOWER}]+", f"{before}[{_UPPER}]+[{_LOWER}]*")
+    others = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    parts = [f"{word}{contractions}" for word in words]
+    return "|".join([*parts, rf"\p{{N}}{digits}", others])
+
+
 _LLAMA3_SPLIT = _QWEN2_SPLIT.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
 
 
@@ -63,19 +78,37 @@ class _Recipe:
     adds_bos: bool = False
 
 
-_GPT2 = _Recipe()
+_GPT2, _DIGITS = _Recipe(), _Recipe(splits_digits=True)
 _LLAMA3 = _Recipe(_LLAMA3_SPLIT, takes_whole_pieces=True, adds_bos=True)
+_DBRX, _PLAIN_QWEN2 = _Recipe(_LLAMA3_SPLIT), _Recipe(_QWEN2_SPLIT)
+_GPT4O = _Recipe(_cased_split(contractions="(?i:'s|'t|'re|'ve|'m|'ll|'d)?", digits="{1,3}"))
+_TEKKEN = _Recipe(_cased_split(), takes_whole_pieces=True, adds_bos=True)
 RECIPES: dict[str, _Recipe] = {
-    "default": _GPT2,
-    "gpt-2": _GPT2,
-    "gpt2": _GPT2,
-    "llama-bpe": _LLAMA3,
-    "llama-v3": _LLAMA3,
-    "llama3": _LLAMA3,
+    **dict.fromkeys(
+        ("default", "gpt-2", "gpt2", "phi-2", "mpt", "olmo", "jais", "trillion", "exaone4",
+         "granite-docling", "gigachat", "a.x-4.0", "mellum"), _GPT2
+    ),
+    **dict.fromkeys(
+        ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b",
+         "mellum2"), _DIGITS
+    ),
+    **dict.fromkeys(
+        ("llama-bpe", "llama-v3", "llama3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"),
+        _LLAMA3,
+    ),
+    **dict.fromkeys(("dbrx", "smaug-bpe", "glm4", "chatglm-bpe"), _DBRX),
     "qwen2": _Recipe(_QWEN2_SPLIT, composes=True),
-    "smollm": _Recipe(splits_digits=True),
-}
-"""Known values of ``tokenizer.ggml.pre``."""
+    **dict.fromkeys(
+        ("deepseek-r1-qwen", "kormo", "f2llmv2", "megrez", "stablelm2", "hunyuan", "solar-open",
+         "grok-2"), _PLAIN_QWEN2
+    ),
+    **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"), _GPT4O),
+    "tekken": _TEKKEN,
+}  # fmt: skip
+"""Known values of ``tokenizer.ggml.pre``.
+
+Source: ggml-org/llama.cpp ``src/llama-vocab.cpp`` (MIT): which names mean the same expression.
+"""
 
 SENTENCEPIECE = {"llama": False, "t5": True}
 """Values of ``tokenizer.ggml.model`` that mean SentencePiece -> whether as a unigram model."""

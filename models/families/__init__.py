@@ -20,14 +20,20 @@ from edgedec.models.families._gguf import (
     ROPE_FACTORS,
     SHORT_FACTORS,
     GgufFacts,
+    NotedKeys,
+    check_all_read,
 )
+from edgedec.models.families._hf import HAS_O_BIAS
 from edgedec.models.fields import Fields
 from edgedec.models.weights import Weight
 
 __all__ = [
+    "HAS_O_BIAS",
     "ROPE_FACTOR_NAMES",
     "Family",
     "GgufFacts",
+    "NotedKeys",
+    "check_all_read",
     "find_family",
     "known_families",
     "matrices",

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from edgedec.models.config import ModelConfig, RopeScaling
+import numpy as np
+
+from edgedec.models.config import MAX_LAYERS, LayerConfig, ModelConfig, RopeScaling
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
-from edgedec.models.fields import Fields
+from edgedec.models.fields import Fields, shown
+from edgedec.models.rope import yarn_factors, yarn_scale
 from edgedec.models.weights import RowOrder, SourceWeight
 
 EMBEDDING, HEAD = "token_embd.weight", "output.weight"
@@ -16,6 +21,57 @@ ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS = (
     "rope_factors_long.weight",
     "rope_factors_short.weight",
 )
+
+
+class NotedKeys(dict[str, Any]):
+    """Metadata that notes which keys were read."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        self.read: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Returns the value of ``key``."""
+        self.read.add(key)
+        return super().get(key, default)
+
+
+_HARMLESS: dict[str, tuple[Any, ...] | None] = {
+    "vocab_size": None, "tensor_data_layout": None, "embedding_length_out": None,
+    "rope.scaling.finetuned": None, "rope.scaling.original_context_length": None,
+    "rope.scaling.type": None, "rope.scaling.factor": None,
+    "attention.causal": (True,), "use_parallel_residual": (False,), "pooling_type": (0,),
+    "attention.layer_norm_epsilon": None, "attention.max_alibi_bias": (0,),
+    "attention.clamp_kqv": (0,), "attn_logit_softcapping": (0,), "final_logit_softcapping": (0,),
+    "logit_scale": (0, 1), "residual_scale": (0, 1), "embedding_scale": (0, 1),
+    "rope.scaling.attn_factor": (1,), "rope.scaling.yarn_log_multiplier": (0,),
+    "rope.scale_linear": (0, 1), "expert_used_count": None, "expert_gating_func": (0, 1),
+    "expert_weights_norm": (True,), "expert_weights_scale": (0, 1), "expert_shared_count": (0,),
+    "expert_shared_feed_forward_length": (0,), "expert_group_count": (0, 1),
+    "expert_group_used_count": (0, 1), "feed_forward_length": None,
+    "leading_dense_block_count": (0,), "interleave_moe_layer_step": (0, 1),
+    "nextn_predict_layers": (0,),
+}  # fmt: skip
+"""Keys that no recipe reads -> the values with which they change nothing; None for any."""
+
+
+def check_all_read(noted: NotedKeys, origin: str, architecture: str) -> None:
+    """Checks that no key of the architecture was passed over.
+
+    Raises:
+        UnsupportedModelError: names a key that may change the logits and that no recipe reads.
+    """
+    for key in sorted(set(noted) - noted.read):
+        stem, _, name = key.partition(".")
+        if stem != architecture:
+            continue
+        harmless = _HARMLESS.get(name, ())
+        value = noted[key]
+        if harmless is not None and not (np.isscalar(value) and value in harmless):
+            raise UnsupportedModelError(
+                f"{origin}: {key} is {shown(value)}, which the recipe does not read; the model is "
+                f"a variant of {architecture} that edgedec does not know"
+            )
 
 
 @dataclass(frozen=True)
@@ -57,7 +113,8 @@ def gguf_decoder(
     n_experts = fields.integer(f"{family}.expert_count") if has_experts else 0
     width = fields.get(f"{family}.expert_feed_forward_length") if has_experts else None
     hidden_size = fields.integer(f"{family}.embedding_length")
-    n_heads = fields.integer(f"{family}.attention.head_count")
+    n_layers = fields.integer(f"{family}.block_count", least=1, most=MAX_LAYERS)
+    n_heads = _same_in_all(fields, f"{family}.attention.head_count", n_layers, 0)
     head_size = fields.integer(f"{family}.attention.key_length", hidden_size // max(n_heads, 1))
     fields.refuse(f"{family}.attention.value_length", head_size)
     rotary_size = fields.integer(f"{family}.rope.dimension_count", head_size)
@@ -66,30 +123,72 @@ def gguf_decoder(
     max_positions = fields.integer(f"{family}.context_length")
     if not has_windows:
         _refuse_short_window(fields, f"{family}.attention.sliding_window", max_positions)
+        fields.get(f"{family}.attention.sliding_window_pattern")  # of a window there is none of
     if EMBEDDING not in facts.shapes:
         raise CheckpointError(f"missing tensor {EMBEDDING}; the file is incomplete")
-    return ModelConfig(
+    feed = "feed" if width is None else "expert_feed"
+    widths = _by_layer(fields, f"{family}.{feed}_forward_length", n_layers)
+    theta = fields.number(f"{family}.rope.freq_base", 10000.0)
+    config = ModelConfig(
         family=family,
         vocab_size=facts.shapes[EMBEDDING][0],
         hidden_size=hidden_size,
-        intermediate_size=fields.integer(
-            f"{family}.{'feed' if width is None else 'expert_feed'}_forward_length"
-        ),
-        n_layers=fields.integer(f"{family}.block_count"),
+        intermediate_size=widths[0],
+        n_layers=n_layers,
         n_heads=n_heads,
-        n_kv_heads=fields.integer(f"{family}.attention.head_count_kv", n_heads),
+        n_kv_heads=_same_in_all(fields, f"{family}.attention.head_count_kv", n_layers, n_heads),
         head_size=head_size,
         max_positions=max_positions,
         rms_norm_eps=fields.number(f"{family}.attention.layer_norm_rms_epsilon"),
-        rope_theta=fields.number(f"{family}.rope.freq_base", 10000.0),
-        rope_scaling=_rope_scaling(facts, family, rotary_size),
+        rope_theta=theta,
+        rope_scaling=_rope_scaling(facts, family, rotary_size, theta, max_positions),
         rotary_size=0 if rotary_size == head_size else rotary_size,
-        has_qkv_bias=has_qkv_bias,
+        has_qkv_bias=has_qkv_bias or "blk.0.attn_q.bias" in facts.shapes,
         has_qk_norm=has_qk_norm,
+        has_o_bias="blk.0.attn_output.bias" in facts.shapes,
         is_head_tied=HEAD not in facts.shapes,
+        attention_scale=fields.number(f"{family}.attention.scale", 0.0),
         n_experts=n_experts,
         n_experts_used=fields.integer(f"{family}.expert_used_count") if has_experts else 0,
     )
+    if len(set(widths)) == 1:
+        return config
+    layers = tuple(LayerConfig(width, theta) for width in widths)
+    return dataclasses.replace(config, layers=layers)
+
+
+def _by_layer(fields: Fields, key: str, n_layers: int) -> tuple[int, ...]:
+    """Returns the number of each layer, where a file states one for all or a list."""
+    value = fields.get(key)
+    if not isinstance(value, np.ndarray):
+        return (fields.integer(key, least=1),) * n_layers
+    numbers = fields.nested(key, {"": value.tolist()}).integers("", least=1)
+    if len(numbers) != n_layers:
+        fields.fail(key, list(numbers), f"a number, or {n_layers} of them")
+    return numbers
+
+
+def gguf_windowed(fields: Fields, key: str, n_layers: int, period: int) -> list[bool]:
+    """Returns which layers have a window: all but one in ``period``, or as a file lists them."""
+    value = fields.get(key)
+    if isinstance(value, np.ndarray):
+        if len(value) != n_layers:
+            fields.fail(key, value.tolist(), f"a number, or {n_layers} of them")
+        return [bool(flag) for flag in value]
+    period = fields.integer(key, period, least=0)
+    return [period > 0 and (i + 1) % period != 0 for i in range(n_layers)]
+
+
+def _same_in_all(fields: Fields, key: str, n_layers: int, default: int) -> int:
+    if fields.get(key) is None:
+        return default
+    numbers = _by_layer(fields, key, n_layers)
+    if len(set(numbers)) > 1:
+        raise UnsupportedModelError(
+            f"{fields.origin}: {key} differs from layer to layer ({min(numbers)} to "
+            f"{max(numbers)}), expected one number for all"
+        )
+    return numbers[0]
 
 
 def _refuse_short_window(fields: Fields, key: str, max_positions: int) -> None:
@@ -101,7 +200,9 @@ def _refuse_short_window(fields: Fields, key: str, max_positions: int) -> None:
         )
 
 
-def _rope_scaling(facts: GgufFacts, family: str, rotary_size: int) -> RopeScaling:
+def _rope_scaling(
+    facts: GgufFacts, family: str, rotary_size: int, theta: float, max_positions: int
+) -> RopeScaling:
     fields = facts.fields
     for name, factors in facts.rope_factors.items():
         if len(factors) != rotary_size // 2 or not all(0 < f < 1e6 for f in factors):
@@ -129,10 +230,32 @@ def _rope_scaling(facts: GgufFacts, family: str, rotary_size: int) -> RopeScalin
         return RopeScaling()
     if kind == "linear" and factor > 0:
         return RopeScaling("linear", factor=factor)
+    if kind == "yarn" and factor > 0:
+        return _yarn(fields, f"{family}.rope.scaling", factor, theta, rotary_size, max_positions)
     raise UnsupportedModelError(
         f"{fields.origin}: RoPE scaling {kind[:60]!r} with factor {factor} is not supported; "
-        f"known: none, linear with a positive factor, {ROPE_FACTORS}"
+        f"known: none, linear and yarn with a positive factor, {ROPE_FACTORS}"
     )
+
+
+def _yarn(
+    fields: Fields, stem: str, factor: float, theta: float, size: int, max_positions: int
+) -> RopeScaling:
+    """Returns YaRN's scaling.
+
+    Source: ggml-org/llama.cpp ``src/llama-context.cpp``, ggml ``rope_yarn`` (MIT): what absent
+    keys mean.
+    """
+    original = fields.integer(f"{stem}.original_context_length", max_positions, least=2)
+    betas = (
+        fields.number(f"{stem}.yarn_beta_fast", 32.0),
+        fields.number(f"{stem}.yarn_beta_slow", 1.0),
+    )
+    fields.refuse(f"{stem}.yarn_ext_factor", 1.0, -1.0)
+    scale = fields.number(f"{stem}.attn_factor", 1.0) * yarn_scale(factor)
+    scale *= fields.number(f"{stem}.yarn_attn_factor", 1.0)
+    factors = yarn_factors(theta, size, factor, original, betas)
+    return RopeScaling("factors", factor=scale, factors=factors)
 
 
 _LAYER_NAMES = {
@@ -146,6 +269,7 @@ _LAYER_NAMES = {
     "self_attn.q_norm.weight": "attn_q_norm.weight",
     "self_attn.k_norm.weight": "attn_k_norm.weight",
     "self_attn.o_proj.weight": "attn_output.weight",
+    "self_attn.o_proj.bias": "attn_output.bias",
     "post_attention_layernorm.weight": "ffn_norm.weight",
     "mlp.gate_proj.weight": "ffn_gate.weight",
     "mlp.up_proj.weight": "ffn_up.weight",

@@ -5,13 +5,25 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Collection
+from typing import Any
 
 from edgedec.models.config import ModelConfig, RopeScaling
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.fields import Fields, shown
+from edgedec.models.rope import yarn_factors, yarn_scale
 
 QUANT_METHODS = ("awq", "compressed-tensors", "fp8", "gptq")
 """Ways of packing matrices that are read; of compressed-tensors FP8 alone."""
+
+
+HAS_O_BIAS = "has_o_proj_bias"
+"""A key that readers of checkpoints add: whether there are biases ``o_proj.bias``."""
+_ORIGINAL = "original_max_position_embeddings"
+
+
+def with_defaults(fields: Fields, **defaults: Any) -> Fields:
+    """Returns ``fields`` with what the family's class takes for keys that are absent, not null."""
+    return Fields({**defaults, **fields.values}, fields.origin, CheckpointError)
 
 
 def hf_decoder(
@@ -41,7 +53,8 @@ def hf_decoder(
             )
     hidden_size, n_heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     head_size = fields.integer("head_dim", hidden_size // max(n_heads, 1))
-    theta, scaling = hf_rope(fields)
+    rotary_size = _rotary_size(fields, head_size, can_rotate_partly)
+    theta, scaling = hf_rope(fields, rotary_size or head_size)
     return ModelConfig(
         family=family,
         vocab_size=fields.integer("vocab_size"),
@@ -51,27 +64,46 @@ def hf_decoder(
         n_heads=n_heads,
         n_kv_heads=fields.integer("num_key_value_heads", n_heads),
         head_size=head_size,
-        max_positions=fields.integer("max_position_embeddings", 2048),
+        max_positions=_max_positions(fields),
         rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
         rope_theta=theta,
         rope_scaling=scaling,
         has_qkv_bias=has_qkv_bias,
         has_qk_norm=has_qk_norm,
-        rotary_size=_rotary_size(fields, head_size, can_rotate_partly),
+        rotary_size=rotary_size,
+        has_o_bias=fields.flag(HAS_O_BIAS, False),
         is_head_tied=fields.flag("tie_word_embeddings", False),
     )
 
 
-def hf_rope(fields: Fields) -> tuple[float, RopeScaling]:
-    """Returns base and scaling of the rotary frequencies.
+def _max_positions(fields: Fields) -> int:
+    """Returns the stated number, or what YaRN stretches the original one to if that is more."""
+    stated, rope = fields.integer("max_position_embeddings", 2048), _rope_fields(fields)
+    if _rope_kind(rope) != "yarn":
+        return stated
+    original = rope.integer(_ORIGINAL, stated, least=2)
+    return max(stated, int(original * positive(rope, "factor")))
+
+
+def _rope_fields(fields: Fields) -> Fields:
+    key = "rope_parameters" if fields.get("rope_parameters") is not None else "rope_scaling"
+    return fields.table(key, {})
+
+
+def _rope_kind(rope: Fields) -> str:
+    return rope.text("rope_type", rope.text("type", "default"))
+
+
+def hf_rope(fields: Fields, size: int) -> tuple[float, RopeScaling]:
+    """Returns base and scaling of the rotary frequencies of ``size`` channels.
 
     Reads ``rope_theta`` with ``rope_scaling`` (transformers 4) and ``rope_parameters`` (5).
     """
-    key = "rope_parameters" if fields.get("rope_parameters") is not None else "rope_scaling"
-    rope = fields.table(key, {})
+    rope = _rope_fields(fields)
     theta = rope.number("rope_theta", fields.number("rope_theta", 10000.0))
-    kind = rope.text("rope_type", rope.text("type", "default"))
-    if kind == "default":
+    kind = _rope_kind(rope)
+    # Dynamic NTK stretches texts longer than max_position_embeddings, which no bundle serves.
+    if kind in ("default", "dynamic"):
         return theta, RopeScaling()
     if kind == "linear":
         return theta, RopeScaling("linear", factor=positive(rope, "factor"))
@@ -88,12 +120,30 @@ def hf_rope(fields: Fields) -> tuple[float, RopeScaling]:
             high_freq_factor=high,
             original_max_positions=rope.integer("original_max_position_embeddings"),
         )
+    if kind == "yarn":
+        return theta, _yarn(fields, rope, theta, size)
     if kind in ("longrope", "su"):  # the latter in older files
         return theta, _long_rope(fields, rope)
     raise UnsupportedModelError(
         f"{fields.origin}: RoPE scaling {shown(kind)} is not supported; known: default, linear, "
-        f"llama3, longrope"
+        f"llama3, longrope, yarn, dynamic"
     )
+
+
+def _yarn(fields: Fields, rope: Fields, theta: float, size: int) -> RopeScaling:
+    """Returns YaRN's scaling, whose factors do not depend on the text.
+
+    Source: transformers ``modeling_rope_utils.py`` ``_compute_yarn_parameters``.
+    """
+    factor = positive(rope, "factor")
+    original = rope.integer(_ORIGINAL, fields.integer("max_position_embeddings", 2048), least=2)
+    betas = rope.number("beta_fast", 32.0) or 32.0, rope.number("beta_slow", 1.0) or 1.0
+    weights = rope.number("mscale", 0.0), rope.number("mscale_all_dim", 0.0)
+    scale = yarn_scale(factor)
+    if all(weights):
+        scale = yarn_scale(factor, weights[0]) / yarn_scale(factor, weights[1])
+    factors = yarn_factors(theta, size, factor, original, betas, rope.flag("truncate", True))
+    return RopeScaling("factors", factor=rope.number("attention_factor", scale), factors=factors)
 
 
 def _long_rope(fields: Fields, rope: Fields) -> RopeScaling:
@@ -101,7 +151,7 @@ def _long_rope(fields: Fields, rope: Fields) -> RopeScaling:
 
     Source: transformers ``modeling_rope_utils.py`` ``_compute_longrope_parameters``.
     """
-    key, n_positions = "original_max_position_embeddings", fields.integer("max_position_embeddings")
+    key, n_positions = _ORIGINAL, fields.integer("max_position_embeddings")
     original = rope.integer(key, fields.integer(key, n_positions), least=2)
     stretch = max(n_positions / original, 1.0)
     return RopeScaling(

@@ -6,8 +6,14 @@ import dataclasses
 
 from edgedec.models.blocks import decoder
 from edgedec.models.config import ModelConfig
-from edgedec.models.families._gguf import GgufFacts, gguf_decoder
-from edgedec.models.families._hf import hf_decoder, hf_windows, positive, with_windows
+from edgedec.models.families._gguf import GgufFacts, gguf_decoder, gguf_windowed
+from edgedec.models.families._hf import (
+    hf_decoder,
+    hf_windows,
+    positive,
+    with_defaults,
+    with_windows,
+)
 from edgedec.models.families._post_norms import post_norm_weights
 from edgedec.models.fields import Fields
 from edgedec.models.weights import Weight
@@ -22,6 +28,15 @@ def read_hf(fields: Fields) -> ModelConfig:
     """Returns the config that ``config.json`` states."""
     fields.refuse("attention_bias", False)
     fields.refuse("hidden_activation", ACTIVATION)
+    fields = with_defaults(
+        fields,
+        num_key_value_heads=4,
+        head_dim=256,
+        max_position_embeddings=8192,
+        sliding_window=4096,
+        attn_logit_softcapping=50.0,
+        final_logit_softcapping=30.0,
+    )
     config = hf_decoder(fields, "gemma2", hidden_act=ACTIVATION)
     if fields.get("layer_types") is not None:
         config = hf_windows(fields, config)
@@ -42,7 +57,9 @@ def read_gguf(facts: GgufFacts) -> ModelConfig:
     """
     fields = facts.fields
     config = gguf_decoder(facts, "gemma2", has_windows=True)
-    config = _with_windows(config, fields.integer("gemma2.attention.sliding_window", 4096))
+    window = fields.integer("gemma2.attention.sliding_window", 4096)
+    local = gguf_windowed(fields, "gemma2.attention.sliding_window_pattern", config.n_layers, 2)
+    config = with_windows(config, window, [i for i, here in enumerate(local) if here])
     return with_gemma(
         config,
         query_size=gguf_query_size(config, _LAYERS_OF_27B),
@@ -75,7 +92,9 @@ def with_gemma(
 
 
 def gguf_query_size(config: ModelConfig, n_layers_of_27b: int) -> float:
-    """Returns ``query_size``, which GGUF files do not state: the largest model has another."""
+    """Returns ``query_size``, which few GGUF files state: the largest model has another."""
+    if config.attention_scale:
+        return config.attention_scale**-2
     if config.n_layers == n_layers_of_27b:
         return config.hidden_size / config.n_heads
     return config.head_size

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from edgedec.models.blocks import decoder
 from edgedec.models.config import LayerConfig, ModelConfig
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
-from edgedec.models.families._gguf import GgufFacts, gguf_decoder
-from edgedec.models.families._hf import hf_decoder, hf_layer_types, positive
+from edgedec.models.families._gguf import GgufFacts, gguf_decoder, gguf_windowed
+from edgedec.models.families._hf import hf_decoder, hf_layer_types, positive, with_defaults
 from edgedec.models.families.gemma2 import ACTIVATION, gguf_query_size, weights, with_gemma
 from edgedec.models.fields import Fields
 
@@ -33,6 +33,14 @@ def read_hf(fields: Fields) -> ModelConfig:
     fields.refuse("attention_bias", False)
     fields.refuse("use_bidirectional_attention", False)
     fields.refuse("hidden_activation", ACTIVATION)
+    fields = with_defaults(
+        fields,
+        num_key_value_heads=4,
+        head_dim=256,
+        max_position_embeddings=131072,
+        rope_theta=1e6,
+        sliding_window=4096,
+    )
     fields, local_theta = _rotations(fields)
     config = hf_decoder(fields, "gemma3", has_qk_norm=True, hidden_act=ACTIVATION)
     types = hf_layer_types(fields, config.n_layers)
@@ -44,7 +52,7 @@ def read_hf(fields: Fields) -> ModelConfig:
         attention_softcap=fields.number("attn_logit_softcapping", 0.0),
         logit_softcap=fields.number("final_logit_softcapping", 0.0),
     )
-    return _with_local_layers(config, local, fields.integer("sliding_window", 4096), local_theta)
+    return _with_local_layers(config, local, fields.integer("sliding_window", 0), local_theta)
 
 
 def read_gguf(facts: GgufFacts) -> ModelConfig:
@@ -62,7 +70,9 @@ def read_gguf(facts: GgufFacts) -> ModelConfig:
     )
     local_theta = fields.number("gemma3.rope.freq_base_swa", _LOCAL_THETA)
     window = fields.integer("gemma3.attention.sliding_window")
-    return _with_local_layers(config, _local_layers(config, _PATTERN), window, local_theta)
+    pattern = "gemma3.attention.sliding_window_pattern"
+    local = gguf_windowed(fields, pattern, config.n_layers, _PATTERN)
+    return _with_local_layers(config, local, window, local_theta)
 
 
 def _rotations(fields: Fields) -> tuple[Fields, float]:
@@ -87,6 +97,10 @@ def _with_local_layers(
     config: ModelConfig, is_local: Sequence[bool], window: int, theta: float
 ) -> ModelConfig:
     window = window if 0 < window < config.max_positions else 0
-    local = LayerConfig(config.intermediate_size, theta, window, has_rope_scaling=False)
-    layers = tuple(local if here else config.layer(i) for i, here in enumerate(is_local))
+    layers = tuple(
+        LayerConfig(config.layer(i).intermediate_size, theta, window, has_rope_scaling=False)
+        if here
+        else config.layer(i)
+        for i, here in enumerate(is_local)
+    )
     return dataclasses.replace(config, layers=layers)

@@ -38,8 +38,16 @@ def read_gguf(facts: GgufFacts) -> ModelConfig:
 
 
 def gguf_multipliers(fields: Fields, config: ModelConfig) -> ModelConfig:
-    """Returns ``config`` with the multipliers of the GGUF header."""
+    """Returns ``config`` with the multipliers of the GGUF header.
+
+    Source: ggml-org/llama.cpp ``src/models/granite.cpp`` (MIT): what ``finetuned`` means.
+    """
     name = config.family
+    if not fields.flag(f"{name}.rope.scaling.finetuned", True):  # here it means: rotates nothing
+        layers = tuple(
+            dataclasses.replace(config.layer(i), rope_theta=0.0) for i in range(config.n_layers)
+        )
+        config = dataclasses.replace(config, layers=layers)
     return _with_multipliers(
         config,
         embedding=positive(fields, f"{name}.embedding_scale", 1.0),

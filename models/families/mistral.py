@@ -7,7 +7,7 @@ from edgedec.models.config import ModelConfig
 from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.families import llama
 from edgedec.models.families._gguf import GgufFacts
-from edgedec.models.families._hf import hf_decoder, hf_windows
+from edgedec.models.families._hf import hf_decoder, hf_windows, with_defaults
 from edgedec.models.fields import Fields
 
 recipe = decoder
@@ -16,6 +16,9 @@ weights = llama.weights
 
 def read_hf(fields: Fields) -> ModelConfig:
     """Returns the config that ``config.json`` states."""
+    fields = with_defaults(
+        fields, num_key_value_heads=8, sliding_window=4096, max_position_embeddings=131072
+    )
     return hf_windows(fields, hf_decoder(fields, "mistral"))
 
 

@@ -7,7 +7,7 @@ import dataclasses
 from edgedec.models.blocks import decoder
 from edgedec.models.config import ModelConfig
 from edgedec.models.families._gguf import GgufFacts, gguf_decoder
-from edgedec.models.families._hf import hf_decoder
+from edgedec.models.families._hf import hf_decoder, with_defaults
 from edgedec.models.families._post_norms import post_norm_weights
 from edgedec.models.fields import Fields
 
@@ -18,6 +18,7 @@ weights = post_norm_weights
 def read_hf(fields: Fields) -> ModelConfig:
     """Returns the config that ``config.json`` states."""
     fields.refuse("attention_bias", False)
+    fields = with_defaults(fields, rms_norm_eps=1e-5)
     return _with_norms(hf_decoder(fields, "olmo2", has_qk_norm=True))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from edgedec.models.blocks import decoder, decoder_shapes
 from edgedec.models.config import ModelConfig
 from edgedec.models.families._gguf import GgufFacts, gguf_decoder, gguf_name
-from edgedec.models.families._hf import hf_decoder, hf_name, hf_windows, with_windows
+from edgedec.models.families._hf import hf_decoder, hf_name, hf_windows, with_defaults, with_windows
 from edgedec.models.fields import Fields
 from edgedec.models.weights import PartialHeads, SourceWeight, Weight
 
@@ -17,6 +17,12 @@ recipe = decoder
 
 def read_hf(fields: Fields) -> ModelConfig:
     """Returns the config that ``config.json`` states."""
+    fields = with_defaults(
+        fields,
+        rms_norm_eps=1e-5,
+        max_position_embeddings=4096,
+        original_max_position_embeddings=4096,
+    )
     return hf_windows(fields, hf_decoder(fields, "phi3", can_rotate_partly=True))
 
 

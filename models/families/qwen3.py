@@ -5,7 +5,7 @@ from __future__ import annotations
 from edgedec.models.blocks import decoder, decoder_shapes
 from edgedec.models.config import ModelConfig
 from edgedec.models.families._gguf import GgufFacts, gguf_decoder, gguf_name
-from edgedec.models.families._hf import hf_decoder, hf_name, hf_optional_windows
+from edgedec.models.families._hf import hf_decoder, hf_name, hf_optional_windows, with_defaults
 from edgedec.models.fields import Fields
 from edgedec.models.weights import SourceWeight, Weight
 
@@ -14,6 +14,13 @@ recipe = decoder
 
 def read_hf(fields: Fields) -> ModelConfig:
     """Returns the config that ``config.json`` states."""
+    fields = with_defaults(
+        fields,
+        num_key_value_heads=32,
+        head_dim=128,
+        max_position_embeddings=32768,
+        max_window_layers=28,
+    )
     has_bias = fields.flag("attention_bias", False)
     config = hf_decoder(fields, "qwen3", has_qkv_bias=has_bias, has_qk_norm=True)
     return hf_optional_windows(fields, config)

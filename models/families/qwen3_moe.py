@@ -8,7 +8,7 @@ from edgedec.models.blocks import decoder, decoder_shapes
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.families._gguf import GgufFacts, gguf_decoder, gguf_weight
-from edgedec.models.families._hf import hf_decoder, hf_name
+from edgedec.models.families._hf import hf_decoder, hf_name, with_defaults
 from edgedec.models.fields import Fields, shown
 from edgedec.models.weights import SourceWeight, Weight
 
@@ -17,6 +17,14 @@ recipe = decoder
 
 def read_hf(fields: Fields) -> ModelConfig:
     """Returns the config that ``config.json`` states."""
+    fields = with_defaults(
+        fields,
+        num_key_value_heads=4,
+        max_position_embeddings=32768,
+        moe_intermediate_size=768,
+        num_experts=128,
+        num_experts_per_tok=8,
+    )
     fields.refuse("use_sliding_window", False)
     fields.refuse("decoder_sparse_step", 1)
     if (dense := fields.get("mlp_only_layers")) not in (None, []):

@@ -9,7 +9,7 @@ from edgedec.models.blocks import decoder
 from edgedec.models.config import ModelConfig
 from edgedec.models.families import llama
 from edgedec.models.families._gguf import GgufFacts, gguf_decoder
-from edgedec.models.families._hf import hf_decoder, hf_windows
+from edgedec.models.families._hf import hf_decoder, hf_windows, with_defaults, with_windows
 from edgedec.models.fields import Fields
 
 recipe = decoder
@@ -21,6 +21,9 @@ _STRIDE = 4
 
 def read_hf(fields: Fields) -> ModelConfig:
     """Returns the config that ``config.json`` states."""
+    fields = with_defaults(
+        fields, rope_theta=2e6, num_key_value_heads=4, max_position_embeddings=32768
+    )
     has_bias = fields.flag("attention_bias", False)
     config = hf_decoder(fields, "smollm3", has_qkv_bias=has_bias)
     rotates = _rotating_layers(config.n_layers, fields.integer("no_rope_layer_interval", _STRIDE))
@@ -29,7 +32,12 @@ def read_hf(fields: Fields) -> ModelConfig:
         if len(rotates) != config.n_layers:
             fields.fail("no_rope_layers", rotates, f"a list of {config.n_layers}")
     config = _without_rotation(config, rotates)
-    return hf_windows(fields, config) if fields.flag("use_sliding_window", False) else config
+    if fields.get("layer_types") is not None:
+        return hf_windows(fields, config)
+    if not fields.flag("use_sliding_window", False):
+        return config
+    still = [i for i, turns in enumerate(rotates) if not turns]
+    return with_windows(config, fields.integer("sliding_window", 0), still)
 
 
 def read_gguf(facts: GgufFacts) -> ModelConfig:

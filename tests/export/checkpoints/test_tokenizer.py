@@ -185,7 +185,7 @@ def test_llama3_adds_bos_unless_told_otherwise(make_gguf: Any) -> None:
     ("metadata", "words"),
     [
         ({"model": "bert"}, ["tokenizer model 'bert'", "gpt2", "llama and t5", "Hugging Face"]),
-        ({"pre": "tekken"}, ["pre-tokenizer 'tekken'", "qwen2", "smollm"]),
+        ({"pre": "falcon"}, ["pre-tokenizer 'falcon'", "qwen2", "smollm"]),
     ],
 )
 def test_unknown_tokenizers_are_named(

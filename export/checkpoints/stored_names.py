@@ -1,0 +1,73 @@
+"""Names of stored weights as the recipes expect them, and what their presence says."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from edgedec.export.checkpoints.safetensors_file import StoredTensor
+from edgedec.export.checkpoints.stored_matrices import QuantisedMatrix
+from edgedec.models.errors import CheckpointError
+from edgedec.models.families import HAS_O_BIAS
+from edgedec.models.fields import Fields
+from edgedec.models.quant import PlainTensor
+
+Stored = StoredTensor | QuantisedMatrix
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+_TIE = "tie_word_embeddings"
+_ROWS = 4096
+
+
+def with_usual_names(tensors: Mapping[str, Stored]) -> dict[str, Stored]:
+    """Returns ``tensors`` with ``model.`` before all but the head.
+
+    Some files leave it out, others have more before it, such as ``language_model.``.
+    """
+    stem = "embed_tokens.weight"
+    found = [name for name in tensors if name == stem or name.endswith(f".{stem}")]
+    if EMBEDDING in tensors or len(found) != 1:
+        return dict(tensors)
+    prefix = found[0].removesuffix(stem)
+    heads = [name for name in tensors if name.endswith(HEAD)]
+    return {
+        HEAD
+        if heads == [name]
+        else f"model.{name.removeprefix(prefix)}"
+        if name.startswith(prefix)
+        else name: tensor
+        for name, tensor in tensors.items()
+    }
+
+
+def with_found(fields: Fields, tensors: Mapping[str, Stored], unused: Collection[str]) -> Fields:
+    """Returns ``fields`` with what the stored weights say.
+
+    A head that differs from the embedding is none that is tied to it, whatever config.json states,
+    and one that is missing is tied where nothing is stated.
+    """
+    is_tied = fields.get(_TIE)
+    if HEAD in tensors and is_tied:
+        is_tied = _are_equal(tensors[HEAD], tensors.get(EMBEDDING))
+    elif is_tied is None:
+        is_tied = HEAD not in tensors
+    has_o_bias = any(n.endswith("self_attn.o_proj.bias") for n in tensors if n not in unused)
+    values = {**fields.values, _TIE: is_tied, HAS_O_BIAS: has_o_bias}
+    return Fields(values, fields.origin, CheckpointError)
+
+
+def _are_equal(head: Stored, embedding: Stored | None) -> bool:
+    if not (isinstance(head, StoredTensor) and isinstance(embedding, StoredTensor)):
+        return embedding is head
+    if head.shape != embedding.shape:
+        return False
+    return all(
+        np.array_equal(_floats(head, row), _floats(embedding, row))
+        for row in range(0, head.shape[0], _ROWS)
+    )
+
+
+def _floats(tensor: StoredTensor, row: int) -> npt.NDArray[np.float32]:
+    return PlainTensor(tensor.format, tensor.values()[row : row + _ROWS]).dequantize()

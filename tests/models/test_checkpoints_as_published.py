@@ -1,0 +1,287 @@
+"""Directories as people publish them, against transformers reading the same files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from family_parity import SIZES, TOKENIZER, TOKENS, transformers
+
+from edgedec.export.checkpoints.checkpoint import open_checkpoint
+from edgedec.models.reference import ReferenceModel
+
+torch = pytest.importorskip("torch", reason="needs the dev extra")
+safetensors = pytest.importorskip("safetensors.torch", reason="needs the dev extra")
+pytestmark = pytest.mark.parity
+
+EMBEDDING = "model.embed_tokens.weight"
+Edit = Callable[[dict[str, Any]], Any]
+
+
+def save(folder: Path, family: str, dtype: str = "float32", **fields: Any) -> None:
+    """Writes a tiny model whose norms and biases do something."""
+    torch.manual_seed(4)
+    config = transformers.AutoConfig.for_model(family, **{**SIZES, **fields})
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    for name, parameter in model.named_parameters():
+        torch.nn.init.normal_(parameter, 1.0 if "norm" in name else 0.0, 0.3)
+    model.to(getattr(torch, dtype)).save_pretrained(folder)
+    (folder / "tokenizer.json").write_text(json.dumps(TOKENIZER))
+
+
+def edit_config(folder: Path, edit: Edit) -> None:
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    edit(config)
+    path.write_text(json.dumps(config))
+
+
+def edit_weights(folder: Path, edit: Edit) -> None:
+    path = folder / "model.safetensors"
+    weights = edit(safetensors.load_file(path))
+    safetensors.save_file({k: v.contiguous() for k, v in weights.items()}, path, {"format": "pt"})
+
+
+def theirs(folder: Path, **options: Any) -> Any:
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager", **options
+    )
+    with torch.inference_mode():
+        return model.eval()(torch.tensor([TOKENS])).logits[0].numpy()
+
+
+def error(folder: Path, expected: Any) -> float:
+    """Returns how far our logits are, over the spread of theirs."""
+    ours = ReferenceModel(open_checkpoint(str(folder))).forward(TOKENS).logits
+    return float(np.abs(ours - expected).max() / expected.std())
+
+
+OF_4 = {"head_dim": 12, "num_key_value_heads": 4}
+LEFT_OUT = {
+    "llama rope_theta": ("llama", {}, ["rope_theta"]),
+    "llama rms_norm_eps": ("llama", {}, ["rms_norm_eps"]),
+    "llama num_key_value_heads": ("llama", {"num_key_value_heads": 4}, ["num_key_value_heads"]),
+    "llama head_dim": ("llama", {"head_dim": 10}, ["head_dim"]),
+    "llama tie_word_embeddings": ("llama", {}, ["tie_word_embeddings"]),
+    "mistral num_key_value_heads": (
+        "mistral",
+        {"num_attention_heads": 8, "num_key_value_heads": 8},
+        ["num_key_value_heads"],
+    ),
+    "qwen2 num_key_value_heads": (
+        "qwen2",
+        {"num_attention_heads": 32, "num_key_value_heads": 32, "head_dim": 2, "hidden_size": 64},
+        ["num_key_value_heads"],
+    ),
+    "qwen3 head_dim": ("qwen3", {"head_dim": 128}, ["head_dim"]),
+    "phi3 rms_norm_eps": ("phi3", {"head_dim": 10}, ["rms_norm_eps"]),
+    "olmo2 rms_norm_eps": ("olmo2", {"head_dim": 10}, ["rms_norm_eps"]),
+    "smollm3 rope_theta": ("smollm3", {"head_dim": 10, "rope_theta": 2e6}, ["rope_theta"]),
+    "smollm3 num_key_value_heads": (
+        "smollm3",
+        {"head_dim": 10, "num_key_value_heads": 4},
+        ["num_key_value_heads"],
+    ),
+    "smollm3 windows": (
+        "smollm3",
+        {"head_dim": 10, "use_sliding_window": True, "sliding_window": 5},
+        ["layer_types"],
+    ),
+    "smollm3 windows and no interval": (
+        "smollm3",
+        {"head_dim": 10, "use_sliding_window": True, "sliding_window": 5},
+        ["layer_types", "no_rope_layer_interval", "no_rope_layers"],
+    ),
+    "gemma2 caps": ("gemma2", {}, ["attn_logit_softcapping", "final_logit_softcapping"]),
+    "gemma2 num_key_value_heads and head_dim": (
+        "gemma2",
+        {"head_dim": 256, "num_key_value_heads": 4},
+        ["num_key_value_heads", "head_dim"],
+    ),
+    "gemma2 query_pre_attn_scalar": ("gemma2", {}, ["query_pre_attn_scalar"]),
+    "gemma2 layer_types": ("gemma2", {"sliding_window": 6}, ["layer_types"]),
+    "gemma3 rope_theta": ("gemma3_text", {"rope_theta": 1e6}, ["rope_theta"]),
+    "gemma3 local base": ("gemma3_text", {}, ["rope_local_base_freq"]),
+    "gemma3 head_dim": ("gemma3_text", {"head_dim": 256}, ["head_dim"]),
+    "gemma3 layer_types": (
+        "gemma3_text",
+        {"num_hidden_layers": 7, "sliding_window": 6},
+        ["layer_types", "sliding_window_pattern"],
+    ),
+    "granite multipliers": (
+        "granite",
+        {"head_dim": 10},
+        ["embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"],
+    ),
+    "granitemoe experts": (
+        "granitemoe",
+        {"head_dim": 10},
+        ["num_local_experts", "num_experts_per_tok"],
+    ),
+    "qwen3_moe experts": (
+        "qwen3_moe",
+        {"moe_intermediate_size": 16, "num_experts": 128},
+        ["num_experts", "num_experts_per_tok"],
+    ),
+    "qwen3_moe norm_topk_prob": (
+        "qwen3_moe",
+        {"moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2},
+        ["norm_topk_prob"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_keys_that_are_left_out(tmp_path: Path, name: str) -> None:
+    family, fields, keys = LEFT_OUT[name]
+    save(tmp_path, family, **fields)
+    edit_config(tmp_path, lambda config: [config.pop(key, None) for key in keys])
+    assert error(tmp_path, theirs(tmp_path)) < 2e-3
+
+
+WINDOWS = {
+    "mistral, absent": ("mistral", {}, "absent", 4096),
+    "mistral, null": ("mistral", {"sliding_window": None}, None, 0),
+    "mistral, 6": ("mistral", {"sliding_window": 6}, 6, 6),
+    "phi3, absent": ("phi3", {}, "absent", 0),
+    "gemma2, absent": ("gemma2", {}, "absent", 4096),
+    "gemma2, null": ("gemma2", {}, None, 0),
+    "gemma3, absent": ("gemma3_text", {}, "absent", 4096),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_windows_that_are_absent_or_null(tmp_path: Path, name: str) -> None:
+    family, fields, stated, expected = WINDOWS[name]
+    head = {} if family.startswith("gemma") else {"head_dim": 10}
+    save(tmp_path, family, **{**head, **fields, "max_position_embeddings": 8192})
+
+    def edit(config: dict[str, Any]) -> None:
+        del config["sliding_window"]
+        config.pop("layer_types", None)
+        if stated != "absent":
+            config["sliding_window"] = stated
+
+    edit_config(tmp_path, edit)
+    config = open_checkpoint(str(tmp_path)).config
+    assert max((config.layer(i).window for i in range(config.n_layers)), default=0) == expected
+
+
+@pytest.mark.parametrize("key", ["attn_logit_softcapping", "final_logit_softcapping"])
+def test_null_is_no_cap(tmp_path: Path, key: str) -> None:
+    save(tmp_path, "gemma2", **{key: None})
+    assert error(tmp_path, theirs(tmp_path)) < 2e-3
+
+
+ROPE = {
+    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
+    "yarn of old files": {"type": "yarn", "factor": 2.5, "original_max_position_embeddings": 32},
+    "yarn without the original": {"rope_type": "yarn", "factor": 4.0},
+    "yarn with betas": {
+        "rope_type": "yarn",
+        "factor": 8.0,
+        "beta_fast": 4,
+        "beta_slow": 0.5,
+        "original_max_position_embeddings": 16,
+    },
+    "yarn with mscale": {
+        "rope_type": "yarn",
+        "factor": 8.0,
+        "mscale": 0.7,
+        "mscale_all_dim": 1.3,
+        "original_max_position_embeddings": 16,
+    },
+    "yarn with a factor of attention": {
+        "rope_type": "yarn",
+        "factor": 8.0,
+        "attention_factor": 1.5,
+        "original_max_position_embeddings": 16,
+    },
+    "yarn, not truncated": {
+        "rope_type": "yarn",
+        "factor": 8.0,
+        "truncate": False,
+        "original_max_position_embeddings": 16,
+    },
+    "yarn of a factor of 1": {
+        "rope_type": "yarn",
+        "factor": 1.0,
+        "original_max_position_embeddings": 64,
+    },
+    "dynamic": {"rope_type": "dynamic", "factor": 2.0},
+    "dynamic of old files": {"type": "dynamic", "factor": 8.0},
+    "linear": {"rope_type": "linear", "factor": 2.0},
+}
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+@pytest.mark.parametrize("name", ROPE)
+def test_rope_scaling(tmp_path: Path, family: str, name: str) -> None:
+    save(tmp_path, family, head_dim=10)
+    edit_config(tmp_path, lambda config: config.update(rope_scaling=ROPE[name]))
+    assert error(tmp_path, theirs(tmp_path)) < 2e-3
+
+
+def test_yarn_serves_what_it_stretches_to(tmp_path: Path) -> None:
+    save(tmp_path, "qwen2", head_dim=10)
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    edit_config(tmp_path, lambda config: config.update(rope_scaling=scaling))
+    assert open_checkpoint(str(tmp_path)).config.max_positions == 256
+
+
+NAMES: dict[str, Edit] = {
+    "no model.": lambda w: {k.removeprefix("model."): v for k, v in w.items()},
+    "language_model.": lambda w: {f"language_model.{k}": v for k, v in w.items()},
+    "model.language_model.": lambda w: {
+        k.replace("model.", "model.language_model.", 1): v for k, v in w.items()
+    },
+    "_orig_mod.": lambda w: {f"_orig_mod.{k}": v for k, v in w.items()},
+    "module.": lambda w: {f"module.{k}": v for k, v in w.items()},
+}
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3"])
+@pytest.mark.parametrize("is_tied", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_names_of_weights(tmp_path: Path, family: str, is_tied: bool, name: str) -> None:
+    save(tmp_path, family, tie_word_embeddings=is_tied)
+    expected = theirs(tmp_path)
+    edit_weights(tmp_path, NAMES[name])
+    assert error(tmp_path, expected) < 2e-3
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "smollm3", "granite", "qwen3_moe"])
+def test_biases_behind_the_heads(tmp_path: Path, family: str) -> None:
+    more = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+    head = {"head_dim": 12 if family.startswith("qwen3") else 10}
+    save(tmp_path, family, attention_bias=True, **head, **more)
+    assert error(tmp_path, theirs(tmp_path)) < 2e-3
+    edit_weights(tmp_path, lambda w: {k: v for k, v in w.items() if "o_proj.bias" not in k})
+    assert not open_checkpoint(str(tmp_path)).config.has_o_bias
+
+
+def test_a_head_of_its_own_is_kept_though_a_tie_is_stated(tmp_path: Path) -> None:
+    save(tmp_path, "llama", tie_word_embeddings=False)
+    expected = theirs(tmp_path)
+    edit_config(tmp_path, lambda config: config.update(tie_word_embeddings=True))
+    assert error(tmp_path, expected) < 2e-3
+    edit_weights(
+        tmp_path, lambda w: {**w, "lm_head.weight": w["model.embed_tokens.weight"].clone()}
+    )
+    assert open_checkpoint(str(tmp_path)).config.is_head_tied
+
+
+def test_float64(tmp_path: Path) -> None:
+    save(tmp_path, "llama", dtype="float64")
+    assert error(tmp_path, theirs(tmp_path)) < 2e-3
+
+
+def test_a_stale_index_beside_a_whole_file(tmp_path: Path) -> None:
+    save(tmp_path, "llama")
+    index = {"weight_map": {"model.norm.weight": "model-00001-of-00002.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert error(tmp_path, theirs(tmp_path)) < 2e-3
