@@ -10,6 +10,7 @@ from edgedec.autocomplete.config import AutocompleteConfig
 from edgedec.autocomplete.document import Document
 from edgedec.autocomplete.layout import PromptLayout
 from edgedec.autocomplete.offer import Offer
+from edgedec.autocomplete.repeats import without_repeats
 from edgedec.runtime.config import SuggestConfig
 from edgedec.runtime.decoding.strategy import TARGET
 from edgedec.runtime.engine import Engine
@@ -39,7 +40,8 @@ class Alternatives:
             Unwanted: It said no.
         """
         started_s = time.perf_counter()
-        tokens = self._layout.prompt(self._layout.window(document))
+        window = self._layout.window(document)
+        tokens = self._layout.prompt(window)
         n_tokens = min(self._config.max_new_tokens, (self._engine.context - len(tokens)) // n)
         if not tokens or n_tokens < 1:
             return []
@@ -59,6 +61,7 @@ class Alternatives:
         found: dict[str, Offer] = {}
         for one in completions:
             text = one.text if self._config.is_block else first_line(one.text)
+            text = without_repeats(text, window.before.rpartition("\n")[2], window.after)
             if text.strip():
                 offer = Offer(text, version, True, one.probability, ms, ((text, TARGET),))
                 found.setdefault(text, offer)

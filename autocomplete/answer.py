@@ -9,6 +9,7 @@ from itertools import accumulate
 
 from edgedec.autocomplete.config import AutocompleteConfig
 from edgedec.autocomplete.document import Document, Window
+from edgedec.autocomplete.repeats import without_repeats
 from edgedec.runtime.requests.stream import Stream
 from edgedec.runtime.switching.stop_rule import StopRule
 
@@ -16,7 +17,7 @@ from edgedec.runtime.switching.stop_rule import StopRule
 def first_line(text: str) -> str:
     """Returns ``text`` up to the end of its first line that is not blank."""
     end = text.find("\n", len(text) - len(text.lstrip()))
-    return text if end < 0 else text[:end]
+    return text if end < 0 else text[:end].removesuffix("\r")
 
 
 _NEAR = 256
@@ -74,11 +75,16 @@ class Answer:
     @property
     def is_line_whole(self) -> bool:
         """What is offered will not grow."""
-        return self.is_ended or len(self.rest) < len(self.text) - self._n_typed
+        return self.is_ended or len(self._line) < len(self.text) - self._n_typed
 
     @property
     def rest(self) -> str:
-        """What is on offer: a line of what was not typed yet, or all of it."""
+        """What is on offer: a line of what was not typed yet, or all of it, without repeats."""
+        before = self.window.before + self.text[: self._n_typed]
+        return without_repeats(self._line, before.rpartition("\n")[2], self.window.after)
+
+    @property
+    def _line(self) -> str:
         rest = self.text[self._n_typed :] if self.text.startswith(self._half_word) else ""
         return rest if self._is_block else first_line(rest)
 

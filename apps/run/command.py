@@ -229,7 +229,7 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
         raise typer.BadParameter("expected either PROMPT (- for standard input) or --prompt-file")
     try:
         if prompt_file is not None:
-            return prompt_file.read_text(encoding="utf-8")
+            return prompt_file.read_bytes().decode("utf-8")  # with its line ends as they are
         return sys.stdin.buffer.read().decode("utf-8") if prompt == "-" else str(prompt)
     except UnicodeDecodeError as error:
         raise ConfigError(f"the prompt is no UTF-8 text: {error}") from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -33,6 +33,21 @@ class SpecialTokens:
 SAMPLING_KEYS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 """Recommendations that a bundle keeps, named as in ``generation_config.json``, besides the flag
 ``do_sample``."""
+
+
+def usable(stated: Mapping[str, float]) -> dict[str, Any]:
+    """Returns recommended numbers without those that mean "off", such as a ``top_k`` of -1.
+
+    Numbers that no sampler can use count as off as well.
+    """
+    is_on: dict[str, Callable[[float], bool]] = {
+        "temperature": lambda value: value >= 0,
+        "top_k": lambda value: value > 0,
+        "top_p": lambda value: 0 < value < 1,
+        "min_p": lambda value: 0 < value <= 1,
+        "repetition_penalty": lambda value: value > 0,
+    }
+    return {key: value for key, value in stated.items() if is_on[key](value)}
 
 
 class Published(Protocol):

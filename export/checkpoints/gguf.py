@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.export.checkpoints.checkpoint import SpecialTokens
+from edgedec.export.checkpoints.checkpoint import SpecialTokens, usable
 from edgedec.export.checkpoints.gguf_codes import TensorType
 from edgedec.export.checkpoints.gguf_header import GgufHeader
 from edgedec.export.checkpoints.gguf_parts import model_name, read_headers
@@ -92,7 +92,7 @@ class GgufCheckpoint:
         kept: dict[str, Any] = {key: value for key, value in stated.items() if value is not None}
         if "top_k" in kept:
             kept["top_k"] = self._fields.integer("general.sampling.top_k")
-        return {"do_sample": kept.get("temperature", 0) > 0, **kept} if kept else {}
+        return {"do_sample": kept.get("temperature", 0) > 0, **usable(kept)} if kept else {}
 
     def tokenizer_json(self) -> str:
         """Returns the tokenizer in the format of the ``tokenizers`` library."""

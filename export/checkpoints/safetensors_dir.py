@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from edgedec.export.checkpoints.checkpoint import SAMPLING_KEYS, SpecialTokens
+from edgedec.export.checkpoints.checkpoint import SAMPLING_KEYS, SpecialTokens, usable
 from edgedec.export.checkpoints.hub import PICKLES
 from edgedec.export.checkpoints.safetensors_file import StoredTensor, read_tensors
 from edgedec.export.checkpoints.stored_matrices import gather, unused_biases
@@ -101,7 +101,7 @@ class HuggingFaceTexts:
         numbers = {key: value for key, value in kept.items() if value is not None}
         if "top_k" in numbers:
             numbers["top_k"] = stated.integer("top_k")
-        return {"do_sample": stated.flag("do_sample", False), **numbers}
+        return {"do_sample": stated.flag("do_sample", False), **usable(numbers)}
 
     def tokenizer_json(self) -> str:
         """Returns the directory's own tokenizer.json, or what its tokenizer.model comes to."""

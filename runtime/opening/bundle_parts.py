@@ -6,7 +6,7 @@ import json
 import platform
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgedec.models.errors import BundleError, ConfigError, SessionError
 from edgedec.models.fields import shown
@@ -18,21 +18,24 @@ from edgedec.runtime.text.tokenizer import Tokenizer
 from edgedec.system.machine import architecture
 from edgedec.system.processors import processors
 
+if TYPE_CHECKING:
+    from edgedec.runtime.text.chat_template import BrokenTemplate, ChatTemplate
+
 TEMPLATE_NAME = "chat_template.jinja"
 GENERATION_CONFIG_NAME = "generation_config.json"
 
 
 def prompt_encoder(folder: Path, manifest: BundleManifest, tokenizer: Tokenizer) -> PromptEncoder:
     """Returns what turns prompts into the ids that the bundle's model expects."""
-    template = None
+    template: ChatTemplate | BrokenTemplate | None = None
     if TEMPLATE_NAME in manifest.files:
-        from edgedec.runtime.text.chat_template import ChatTemplate
+        from edgedec.runtime.text.chat_template import BrokenTemplate, ChatTemplate
 
         source = _read_text(folder / TEMPLATE_NAME)
         try:
             template = ChatTemplate(source, manifest.template_variables)
-        except SessionError as error:
-            raise BundleError(f"{folder / TEMPLATE_NAME}: {error}") from None
+        except SessionError as error:  # plain text needs none
+            template = BrokenTemplate(f"{folder / TEMPLATE_NAME}: {error}")
     context = manifest.target.context
     return PromptEncoder(tokenizer, template, manifest.opening_token_ids, context)
 

@@ -5,6 +5,7 @@ Stop tokens are allowed where the output would be complete, and nowhere else.
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -66,12 +67,15 @@ class Grammars:
                 "regex": library.LLMatcher.grammar_from_regex,
                 "grammar": library.LLMatcher.grammar_from_lark,
             }[kind]
-            matcher = library.LLMatcher(self._tokenizer, make(text), log_level=0)
+            is_schema = kind == "json_schema"
+            grammar = make(_with_bounded_space(text) if is_schema else text)
+            matcher = library.LLMatcher(self._tokenizer, grammar, log_level=0)
             reason = matcher.get_error()
         except ValueError as error:
             reason = str(error)
         if reason:
-            raise ConfigError(f"{kind} is refused: {_one_line(reason)}")
+            hint = _LENIENT if is_schema else ""
+            raise ConfigError(f"{kind} is refused: {_one_line(reason)}{hint}")
         mask = GrammarMask(matcher.deep_copy(), self._n_ids, frozenset())
         try:
             is_finished = mask.is_finished
@@ -194,6 +198,18 @@ class GrammarMask:
             raise SessionError(f"the grammar fails: {_one_line(self._matcher.get_error())}")
 
 
+_SPACE = r"( |\n{1,2}[ \t]{0,20})?"
+"""White space between the tokens of JSON: without a bound a model may write nothing else.
+
+Source: ggml-org/llama.cpp ``common/json-schema-to-grammar.cpp`` (MIT).
+"""
+
+_LENIENT = (
+    '; change the schema, or put "x-guidance": {"lenient": true} into it to have what cannot be '
+    "enforced ignored"
+)
+
+
 class _Vocabulary:
     """A tokenizer as llguidance asks for it.
 
@@ -225,6 +241,18 @@ class _Vocabulary:
         if isinstance(text, bytes):
             text = text.decode("utf-8", "replace")
         return self._codec.encode(text)
+
+
+def _with_bounded_space(schema: str) -> str:
+    """Returns ``schema`` with a bound on white space between tokens, unless it states its own."""
+    stated = json.loads(schema)
+    stated = {} if stated is True else stated
+    if not isinstance(stated, dict):
+        return schema
+    options = stated.get("x-guidance", {})
+    if not isinstance(options, dict) or any(key.startswith("whitespace_") for key in options):
+        return schema
+    return json.dumps({**stated, "x-guidance": {"whitespace_pattern": _SPACE, **options}})
 
 
 def _llguidance() -> Any:

@@ -111,6 +111,24 @@ class ChatTemplate:
             )
 
 
+class BrokenTemplate:
+    """A template that does not compile: it keeps conversations out, and no plain text."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    @property
+    def reads_tools(self) -> bool:
+        """It reads nothing."""
+        return False
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> str:
+        """Raises a SessionError that says why the template does not compile."""
+        raise SessionError(self._reason)
+
+
 def texts_of(value: Any) -> Iterator[str]:
     """Yields every text in nested lists and mappings."""
     if isinstance(value, str):

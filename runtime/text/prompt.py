@@ -9,7 +9,7 @@ from edgedec.models.errors import PromptTooLongError, SessionError
 from edgedec.runtime.text.tokenizer import Codec, without_surrogates
 
 if TYPE_CHECKING:  # `loading` knows when to import it
-    from edgedec.runtime.text.chat_template import ChatTemplate, Guard
+    from edgedec.runtime.text.chat_template import BrokenTemplate, ChatTemplate, Guard
 
 Message = Mapping[str, Any]
 """A chat message: ``role`` and ``content``, and whatever else the model's template reads."""
@@ -35,7 +35,7 @@ class PromptEncoder:
     def __init__(
         self,
         codec: Codec,
-        template: ChatTemplate | None = None,
+        template: ChatTemplate | BrokenTemplate | None = None,
         opening: Sequence[int] = (),
         context: int | None = None,
     ) -> None:

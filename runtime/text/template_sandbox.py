@@ -17,8 +17,9 @@ from typing import Any, cast
 import jinja2
 from jinja2 import nodes
 from jinja2.exceptions import SecurityError
-from jinja2.ext import loopcontrols
+from jinja2.ext import Extension, loopcontrols
 from jinja2.nodes import EvalContext
+from jinja2.parser import Parser
 from jinja2.runtime import BlockReference, Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import pass_eval_context
@@ -73,6 +74,21 @@ _CONVERSION = re.compile(
 )
 
 
+class GenerationTag(Extension):
+    """``{% generation %}``, with which training tells answers apart: its content stays as it is.
+
+    Source: transformers ``utils/chat_template_utils.py``, Apache-2.0.
+    """
+
+    tags = {"generation"}  # noqa: RUF012 (as Jinja declares it)
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """Returns the content, in a scope of its own."""
+        lineno = next(parser.stream).lineno
+        content = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(content, lineno=lineno)
+
+
 class TemplateSandbox(ImmutableSandboxedEnvironment):
     """The dialect that transformers' ``apply_chat_template`` speaks, sandboxed and bounded.
 
@@ -88,7 +104,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         super().__init__(
             trim_blocks=True,
             lstrip_blocks=True,
-            extensions=[loopcontrols],
+            extensions=[loopcontrols, GenerationTag],
             optimized=False,
             finalize=self._output,
         )

@@ -293,6 +293,23 @@ def test_recommendations_of_the_wrong_type(make_folder: Maker, fields: dict[str,
         _ = open_checkpoint(str(folder)).sampling
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("top_k", -1), ("top_k", 0), ("top_p", 1.0), ("top_p", 0), ("top_p", 1.5), ("min_p", 0),
+        ("min_p", -1), ("temperature", -1), ("repetition_penalty", 0), ("repetition_penalty", -1.0),
+    ],
+)  # fmt: skip
+def test_recommendations_that_mean_off(
+    make_folder: Maker, tmp_path: Path, key: str, value: float
+) -> None:
+    folder, _ = make_folder()
+    edit(folder / "generation_config.json", **{**SAMPLING, key: value})
+    kept = {name: number for name, number in SAMPLING.items() if name != key}
+    assert open_checkpoint(str(folder)).sampling == kept
+    edgedec.GenerationConfig.from_bundle(open_checkpoint(str(folder)).sampling)
+
+
 def test_tokenizer_that_adds_bos(make_folder: Maker) -> None:
     folder, _ = make_folder(bos_token_id=0)
     template = {

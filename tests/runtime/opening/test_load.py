@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import edgedec
-from edgedec import (
+from edgedec import SessionError, (
     BundleError,
     ConfigError,
     Engine,
@@ -186,7 +186,6 @@ def test_a_context_without_room_is_refused(smollm2_bundle: Path, tmp_path: Path)
     [
         ("tokenizer.json", None, "lists no tokenizer.json"),
         ("tokenizer.json", b"{}", "is no tokenizer"),
-        ("chat_template.jinja", b"{% for %}", "chat template failed"),
         ("chat_template.jinja", b"\xff\xfe", "cannot read"),
         ("generation_config.json", b"{", "generation_config.json"),
         ("generation_config.json", b'{"do_sample": true, "temperature": -2}', "temperature is -2"),
@@ -210,6 +209,16 @@ def n_users() -> int:
     return sum(shared.n_users for shared in backends._open.values())
 
 
+def test_a_broken_template_keeps_no_plain_text_out(smollm2_bundle: Path, tmp_path: Path) -> None:
+    bundle = mutable_copy(smollm2_bundle, tmp_path / "copy")
+    replace(bundle, "chat_template.jinja", b"{% for %}")
+    with edgedec.load(bundle) as engine:
+        assert engine.generate("Hi", GenerationConfig(max_new_tokens=2)).token_ids
+        with pytest.raises(SessionError, match=r"chat_template\.jinja: the chat template failed"):
+            engine.generate([{"role": "user", "content": "Hi"}])
+
+
+@pytest.mark.e2e
 def test_bundle_without_template_still_completes_text(smollm2_bundle: Path, tmp_path: Path) -> None:
     bundle = mutable_copy(smollm2_bundle, tmp_path / "copy")
     replace(bundle, "chat_template.jinja", None)

@@ -382,3 +382,46 @@ def test_what_no_text_fits_is_refused_in_plain_words(
     ) as e:
         mask_of(tokenizer, request_)
     assert "state" not in str(e.value)
+
+
+def texts_allowed(tokenizer: Tokenizer, schema: Any, text: str) -> bool:
+    """Whether ``text`` may begin an output under ``schema``."""
+    request = GenerationConfig(json_schema=schema)
+    mask = Grammars(tokenizer, tokenizer.vocab_size).mask(request, STOPS)
+    assert mask is not None
+    for token in tokenizer.encode(text):
+        row = mask.row_after(())
+        if row is not None and not row[token]:
+            return False
+        mask.accept(token)
+    return True
+
+
+def test_white_space_under_a_schema_is_bounded(tokenizer: Tokenizer) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    for text in ('{"a": 1}', '{"a":1}', '{\n  "a": 1\n}', '{\n\n\t"a": 1}'):
+        assert texts_allowed(tokenizer, schema, text), text
+    for text in ("{" + " " * 30, "{\n\n\n\n", '{"a":' + " " * 30):
+        assert not texts_allowed(tokenizer, schema, text), text
+    loose = {**schema, "x-guidance": {"whitespace_flexible": True}}
+    assert texts_allowed(tokenizer, loose, "{" + " " * 30)
+    strict = {**schema, "x-guidance": {"whitespace_flexible": False}}
+    assert not texts_allowed(tokenizer, strict, "{\n")
+
+
+@pytest.mark.parametrize(
+    ("schema", "keyword"),
+    [
+        ({"not": {"type": "string"}}, "not"), ({"type": "object", "if": {}}, "if"),
+        ({"type": "array", "uniqueItems": True}, "uniqueItems"),
+        ({"type": "string", "format": "nonsense"}, "nonsense"),
+    ],
+)  # fmt: skip
+def test_a_refused_schema_names_the_keyword_and_the_lenient_way(
+    tokenizer: Tokenizer, schema: dict[str, Any], keyword: str
+) -> None:
+    grammars = Grammars(tokenizer, tokenizer.vocab_size)
+    with pytest.raises(ConfigError, match=rf"{keyword}.*x-guidance.*lenient"):
+        grammars.mask(GenerationConfig(json_schema=schema), STOPS)
+    lenient = {**schema, "x-guidance": {"lenient": True}}
+    assert grammars.mask(GenerationConfig(json_schema=lenient), STOPS) is not None

@@ -157,3 +157,28 @@ def test_a_template_of_millions_of_characters_is_refused() -> None:
 def test_what_a_namespace_holds_is_seen() -> None:
     """Jinja keeps it in an attribute of its own, which it may rename."""
     assert list(parts(Namespace(x="a", y=[1]))) == [{"x": "a", "y": [1]}]
+
+
+GENERATION = [
+    "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
+    "{% set x = 'a' %}{% generation %}{% set x = 'b' %}{{ x }}{% endgeneration %}{{ x }}",
+    "{%- generation -%} a {%- endgeneration -%} b",
+    "{% for m in messages %}{% generation %}{{ loop.index }}{% endgeneration %}{% endfor %}",
+    "{% set ns = namespace(n=0) %}{% generation %}{% set ns.n = 3 %}{% endgeneration %}{{ ns.n }}",
+    "{% macro f(t) %}{% generation %}<{{ t }}>{% endgeneration %}{% endmacro %}{{ f('x') }}",
+    "{% if messages %}\n{% generation %}\ntext\n{% endgeneration %}\n{% endif %}end",
+]
+
+
+@pytest.mark.parametrize("source", GENERATION)
+def test_generation_tags_render_as_in_transformers(source: str) -> None:
+    utils = pytest.importorskip("transformers.utils.chat_template_utils", reason="needs dev")
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
+    (theirs,), _ = utils.render_jinja_template([messages], chat_template=source)
+    assert ChatTemplate(source).render(messages) == theirs
+
+
+def test_an_endless_loop_within_a_generation_tag_is_refused() -> None:
+    source = "{% generation %}{% for i in range(10**9) %}{{ i }}{% endfor %}{% endgeneration %}"
+    with pytest.raises(SessionError):
+        ChatTemplate(source).render([{"role": "user", "content": "hi"}])
