@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 import edgedec
-from edgedec import SessionError, (
+from edgedec import (
     BundleError,
     ConfigError,
     Engine,
     EngineOptions,
     GenerationConfig,
     SamplingConfig,
+    SessionError,
     kernels,
 )
 from edgedec.models.manifest import read_manifest
