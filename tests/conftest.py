@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from edgedec.export.checkpoints.catalogue import find_installed
 from edgedec.export.config import ExportConfig
@@ -33,8 +33,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda number, frame: None)
 
-# An example that takes longer than another says that the machine is busy.
-settings.register_profile("untimed", deadline=None)
+# Examples that take long, to make or to run, say that the machine is busy.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
 TINY = ModelConfig(

@@ -303,7 +303,10 @@ json_values = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 @given(data=st.data())
 def test_mangled_manifests_raise_nothing_but_bundle_errors(
     bundle: Path, data: st.DataObject
@@ -324,7 +327,10 @@ def test_mangled_manifests_raise_nothing_but_bundle_errors(
         BundleManifest.from_dict(fields)
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=100,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 @given(data=st.data())
 def test_mangled_bytes_raise_nothing_but_bundle_errors(bundle: Path, data: st.DataObject) -> None:
     raw = bytearray((bundle / "manifest.json").read_bytes())

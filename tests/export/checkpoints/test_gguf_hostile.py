@@ -197,7 +197,10 @@ def test_empty_and_absent_files(tmp_path: Path) -> None:
         open_checkpoint(str(tmp_path / "absent.gguf"))
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=300,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 @given(data=st.data())
 def test_flipped_bytes_never_escape(healthy: bytes, tmp_path: Path, data: st.DataObject) -> None:
     path = tmp_path / "flipped.gguf"

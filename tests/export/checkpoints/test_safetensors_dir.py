@@ -389,7 +389,10 @@ def test_hostile_safetensors_headers(make_folder: Maker) -> None:
 
 
 @pytest.mark.robustness
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 @given(flips=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=4))
 def test_flipped_bytes_never_escape(flipped_folder: Path, flips: list[tuple[float, int]]) -> None:
     path = flipped_folder / "model.safetensors"

@@ -85,7 +85,7 @@ def test_special_token_text_stays_text_while_a_signal_is_handled(
 
     thread = threading.Thread(target=encode, daemon=True)
     thread.start()
-    thread.join(timeout=10)
+    thread.join(timeout=60)
     assert found == [as_template, as_text]
 
 
