@@ -44,6 +44,7 @@ def expected(smollm2_bundle: Path) -> Logits:
         return one_by_one(engine.new_sequence())
 
 
+@pytest.mark.slow
 @pytest.mark.parity
 @pytest.mark.parametrize("threads", [1, 2])
 def test_rows_do_not_depend_on_their_company(

@@ -73,6 +73,7 @@ def case(
         yield Case(session, load_reference(gguf), tokenizer, FILES[request.param])
 
 
+@pytest.mark.slow
 @pytest.mark.parity
 def test_greedy_tokens_agree(case: Case, record_property: Any) -> None:
     prompts = [case.tokenizer.encode(text).ids for text in PROMPTS]

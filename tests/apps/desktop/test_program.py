@@ -24,6 +24,8 @@ from edgedec.apps.desktop.text_file import Stamp
 from edgedec.apps.desktop.window import EditorWindow
 from edgedec.autocomplete import AutocompleteConfig
 
+pytestmark = pytest.mark.slow
+
 PLAIN = AutocompleteConfig(method="plain")
 """Without a first look at what passes of all sizes cost, which takes a slow machine a minute."""
 
@@ -87,7 +89,6 @@ def wait_for_draft(tmp_path: Path) -> Path:
     return found[0]
 
 
-@pytest.mark.slow
 def test_no_display_is_one_line(begin: Begin) -> None:
     for platform, reason in (("", "neither DISPLAY nor WAYLAND_DISPLAY is set"), ("no", "=no")):
         editor = begin(MAIN, QT_QPA_PLATFORM=platform)
@@ -212,7 +213,6 @@ def test_a_draft_that_makes_no_sense_is_left_out(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
 def test_a_real_model_in_the_window(
     open_window: Callable[..., EditorWindow], smollm2_bundle: Path
 ) -> None:

@@ -22,6 +22,8 @@ from edgedec.autocomplete import Document
 
 from .test_program import MAIN, PLAIN, Begin, begin, wait_for_another
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["begin"]
 
 TEXT = "The sun rises in the east and sets in the"

@@ -29,6 +29,8 @@ from edgedec.apps.desktop.window import EditorWindow
 from edgedec.models.errors import ConfigError
 from edgedec.widgets.ghost_text import GhostText
 
+pytestmark = pytest.mark.slow
+
 WORKER = [sys.executable, "-m", "edgedec.apps.desktop.spelling.worker"]
 
 
@@ -176,7 +178,6 @@ def test_a_dictionary_that_dies_is_no_harm(window: EditorWindow) -> None:
     QTest.keyClicks(edit, "still ")
 
 
-@pytest.mark.slow
 def test_long_prose_is_looked_at_where_it_is_seen(
     window: EditorWindow, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,8 @@ from edgedec.apps.desktop.text_file import (
     write_data,
 )
 
+pytestmark = pytest.mark.slow
+
 KEPT = {
     "unix": "a\nb\n",
     "windows": "a\r\nb\r\n",
