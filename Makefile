@@ -28,7 +28,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
 KERNELS := kernels/CMakeLists.txt $(wildcard kernels/src/*)
 EXPORTER := $(shell find export models targets kernels system -name '*.py')
-PACKAGES := system models targets export training kernels runtime autocomplete widgets apps
+PACKAGES := system models targets export training labs kernels runtime autocomplete widgets apps
 
 .PHONY: run test test-fast test-pair test-long test-sanitize test-arm test-gpu wheels check clean
 

@@ -119,6 +119,7 @@ Layers = Annotated[
     str | None,
     typer.Option(
         metavar="POLICY",
+        rich_help_panel="Labs: these paid on nothing that was tried",
         help="Write with some of the model's layers, which is approximate: unified, skipdecode or "
         "ffn; or a whole setting such as unified:keep=0.9.",
     ),

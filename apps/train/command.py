@@ -339,7 +339,7 @@ def joint(
 
       edgedec train joint pair.edgedec --corpus src --minutes 60 -o pair-joint.edgedec
     """
-    from edgedec.training.joint.joint_job import JointJob, train_bundle_maps
+    from edgedec.labs.joint.joint_job import JointJob, train_bundle_maps
 
     job = JointJob(
         bundle, output, tuple(corpus), max_tokens, epochs, minutes, learning_rate, seed, threads,

@@ -14,6 +14,8 @@ from enum import Enum
 from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
+from edgedec.runtime.labs import lab_module, lab_names
+
 if TYPE_CHECKING:  # what no drafter needs is not imported: it delays a first token
     from edgedec.runtime.cores.core_split import CoreSplit
     from edgedec.runtime.drafting.draft_role import DraftRole
@@ -129,10 +131,14 @@ Method = FreeMethod | ModelMethod
 @cache
 def drafter_names() -> tuple[str, ...]:
     """Returns the names `find_drafter` knows, sorted."""
-    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
+    own = (module.name for module in pkgutil.iter_modules(__path__))
+    return tuple(sorted((*own, *lab_names("drafters"))))
 
 
 def find_drafter(name: str) -> Method:
     """Returns the method called ``name``, which must be one of `drafter_names`."""
-    found: Method = importlib.import_module(f"{__name__}.{name}").METHOD
+    if name in lab_names("drafters"):
+        found: Method = lab_module("drafters", name).METHOD
+    else:
+        found = importlib.import_module(f"{__name__}.{name}").METHOD
     return found

@@ -18,6 +18,7 @@ from edgedec.runtime.config.switching import ADADEC, PREDICT, SwitchConfig
 from edgedec.runtime.cores.core_split import CoreSplit
 from edgedec.runtime.decoding.plain import Plain
 from edgedec.runtime.decoding.strategy import DecodingStrategy
+from edgedec.runtime.labs import lab_module
 
 if TYPE_CHECKING:  # imported by whom they are asked of, for they delay a first token
     from edgedec.runtime.decoding.auxiliary import Auxiliary
@@ -29,8 +30,6 @@ if TYPE_CHECKING:  # imported by whom they are asked of, for they delay a first 
     from edgedec.runtime.methods.head_source import HeadSource
     from edgedec.runtime.ngrams.ngram_store import NgramStore
     from edgedec.runtime.sessions.pool import SequencePool
-    from edgedec.runtime.switching.adadec import AdaDec
-    from edgedec.runtime.switching.switching import Switching
 
 PLAIN, AUTO, DRAFT = "plain", "auto", "draft"
 
@@ -68,7 +67,7 @@ class Methods:
         self._parts = parts
         self._plain = Plain()
         self._drafting: DraftingMethods | None = None
-        self._switching: dict[SwitchConfig, Switching | AdaDec] = {}
+        self._switching: dict[SwitchConfig, DecodingStrategy] = {}
         self._role: DraftRole | None = None
         self._head: HeadRole | None = None
         self._auxiliary: Auxiliary | None = None
@@ -79,9 +78,9 @@ class Methods:
         if request.switch is not None:
             return self._switch(request.switch)
         if request.layers is not None:
-            from edgedec.runtime.skipping.layer_skipping import LayerSkipping
-
-            return LayerSkipping(request.layers)
+            found = lab_module("methods", "layer_skipping")
+            strategy: DecodingStrategy = found.make(request.layers)
+            return strategy
         return self.strategy(request.method, request.verifier)
 
     def strategy(self, method: str | None, verifier: str | None = None) -> DecodingStrategy:
@@ -118,20 +117,22 @@ class Methods:
                 role.close()
         self._role = self._head = None
 
-    def _switch(self, setting: SwitchConfig) -> Switching | AdaDec:
+    def _switch(self, setting: SwitchConfig) -> DecodingStrategy:
         if setting not in self._switching:
             self._switching[setting] = self._make_switch(setting)
         return self._switching[setting]
 
-    def _make_switch(self, setting: SwitchConfig) -> Switching | AdaDec:
+    def _make_switch(self, setting: SwitchConfig) -> DecodingStrategy:
         """Returns switching between the target model and the draft model, as a whole one."""
-        from edgedec.runtime.switching.adadec import AdaDec
         from edgedec.runtime.switching.pair import checked
         from edgedec.runtime.switching.switching import Switching
         from edgedec.runtime.switching.tuned import resolve
 
         if setting.policy == ADADEC:
-            return AdaDec(resolve(setting, self._parts.tuned, None))
+            found: DecodingStrategy = lab_module("methods", ADADEC).make(
+                resolve(setting, self._parts.tuned, None)
+            )
+            return found
         pair = checked(self._parts.draft.pair if self._parts.draft else None)
         resolved = resolve(setting, self._parts.tuned, pair.fingerprint)
         auxiliary = None

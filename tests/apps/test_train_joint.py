@@ -20,10 +20,10 @@ from .conftest import Cli
 
 torch = pytest.importorskip("torch", reason="needs the extra train")
 
+from edgedec.labs.joint import train_maps as joint  # noqa: E402
+from edgedec.labs.joint.stored_maps import read_maps  # noqa: E402
+from edgedec.labs.joint.torch_maps import KeepingOps, MappedModel, PredictingOps  # noqa: E402
 from edgedec.training.heads.torch_head import TorchWeights  # noqa: E402
-from edgedec.training.joint import train_maps as joint  # noqa: E402
-from edgedec.training.joint.stored_maps import read_maps  # noqa: E402
-from edgedec.training.joint.torch_maps import KeepingOps, MappedModel, PredictingOps  # noqa: E402
 from edgedec.training.loop import TrainingPlan  # noqa: E402
 
 pytestmark = pytest.mark.e2e

@@ -13,6 +13,7 @@ FOLDERS = (
     "examples",
     "export",
     "kernels",
+    "labs",
     "models",
     "runtime",
     "targets",

@@ -10,7 +10,7 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 MAPS = [ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("adding-*.md"))]
 
 _FOLDERS = (
-    "apps|docs|examples|export|kernels|models|runtime|src|targets|tests|tools|training|widgets"
+    "apps|docs|examples|export|kernels|labs|models|runtime|src|targets|tests|tools|training|widgets"
 )
 _NAMED = re.compile(rf"`((?:{_FOLDERS})/[\w./*-]*)`")
 _LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")

@@ -123,7 +123,7 @@ make_package() {
   local package=$out/package folder file
   mkdir -p "$package/edgedec/kernels"
   ln -sfn ../../../../src/edgedec/__init__.py "$package/edgedec/__init__.py"
-  for folder in system models targets export training runtime apps; do
+  for folder in system models targets export training labs runtime apps; do
     ln -sfn "../../../../$folder" "$package/edgedec/$folder"
   done
   find "$package/edgedec/kernels" -type l -delete

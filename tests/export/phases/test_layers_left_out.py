@@ -12,9 +12,9 @@ import pytest
 import edgedec
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
+from edgedec.labs.methods.layer_policies import LayerPolicy, make_policy
 from edgedec.runtime.config import GenerationConfig, LayersConfig
 from edgedec.runtime.sessions.rows import Rows
-from edgedec.runtime.skipping.layer_policies import LayerPolicy, make_policy
 
 from ..tiny_llama import TOKENIZER, sizes
 

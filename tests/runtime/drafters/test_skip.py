@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import edgedec
+from edgedec.labs.drafters.skip.skip_drafter import SkipDrafter
 from edgedec.models.errors import BundleError
 from edgedec.models.manifest import MANIFEST_NAME, SKIP_KEY, read_manifest
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
@@ -20,7 +21,6 @@ from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.decoding.speculative import Speculative
 from edgedec.runtime.decoding.strategy import DecodeState
-from edgedec.runtime.drafters.skip.skip_drafter import SkipDrafter
 from edgedec.runtime.drafting.drafter import Budget, Promise
 from edgedec.runtime.drafting.skip_set import SkipSet
 from edgedec.runtime.sampling.noise import Noise

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from edgedec.labs.drafters.skip.refining import N_TRIES, WINDOW, SkipRefiner
+from edgedec.labs.drafters.skip.skip_drafter import SkipDrafter
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.decoding.speculative import Speculative
-from edgedec.runtime.drafters.skip.refining import N_TRIES, WINDOW, SkipRefiner
-from edgedec.runtime.drafters.skip.skip_drafter import SkipDrafter
 from edgedec.runtime.drafting.drafter import Budget, Promise
 from edgedec.runtime.drafting.skip_set import SkipSet
 from edgedec.runtime.sessions.passes import Pass, run_passes, while_idle

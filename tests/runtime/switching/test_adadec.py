@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from edgedec.labs.methods.adadec import AdaDec
+from edgedec.labs.methods.pause_threshold import _fit, learn_threshold
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.config.switching import SwitchConfig
 from edgedec.runtime.requests.result import GenerationResult
-from edgedec.runtime.switching.adadec import AdaDec
-from edgedec.runtime.switching.pause_threshold import _fit, learn_threshold
 from edgedec.runtime.switching.policy import Signal
 from edgedec.runtime.switching.stop_rule import StopRule
 

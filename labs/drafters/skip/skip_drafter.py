@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from edgedec.labs.drafters.skip.refining import SkipRefiner
 from edgedec.runtime.drafters.draft.tree_drafting import TreeDrafter, TreeDrafting
-from edgedec.runtime.drafters.skip.refining import SkipRefiner
 from edgedec.runtime.drafting.draft_passes import DraftPasses
 from edgedec.runtime.drafting.drafter import DraftPrompt
 from edgedec.runtime.drafting.skip_set import SkipSet

@@ -8,7 +8,7 @@ from edgedec.runtime.drafting.drafter import ModelDrafter
 
 
 def _make(parts: DrafterParts, split: CoreSplit | None) -> ModelDrafter:
-    from edgedec.runtime.drafters.skip.skip_drafter import SkipDrafter
+    from edgedec.labs.drafters.skip.skip_drafter import SkipDrafter
 
     assert parts.skip_set is not None
     return SkipDrafter(parts.skip_set)

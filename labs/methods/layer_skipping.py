@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from edgedec.labs.methods.layer_policies import LayerPolicy, make_policy
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config.layers import LayersConfig
 from edgedec.runtime.decoding.strategy import (
@@ -15,7 +16,6 @@ from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sessions.passes import Pass, Passes
 from edgedec.runtime.sessions.prefill import HiddenStates
 from edgedec.runtime.sessions.token_tree import TokenTree
-from edgedec.runtime.skipping.layer_policies import LayerPolicy, make_policy
 
 
 class LayerSkipping(DecodingStrategy):
@@ -86,3 +86,8 @@ class LayerSkippingDecoding(Decoding):
         self._state.stats.n_pass_tokens += 1
         self._n_run += sum(gates)
         self._n_gates += len(gates)
+
+
+def make(setting: LayersConfig) -> LayerSkipping:
+    """Returns the method of ``setting``."""
+    return LayerSkipping(setting)

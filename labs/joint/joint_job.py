@@ -18,7 +18,7 @@ from edgedec.training.features.corpus import Corpus
 from edgedec.training.options import Clock, needs_train_extra
 
 if TYPE_CHECKING:
-    from edgedec.training.joint.train_maps import Score
+    from edgedec.labs.joint.train_maps import Score
     from edgedec.training.loop import OnProgress
 
 WINDOW = 256
@@ -101,8 +101,8 @@ def train_bundle_maps(
         BundleError: A bundle is broken, or cannot be written.
     """
     with needs_train_extra():
+        from edgedec.labs.joint.train_maps import maps_of, put_maps, train_maps
         from edgedec.training.heads.train_head import use_threads
-        from edgedec.training.joint.train_maps import maps_of, put_maps, train_maps
         from edgedec.training.loop import TrainingPlan
     check_destination(job.output, job.force)
     with writing_to(job.output):

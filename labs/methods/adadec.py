@@ -186,3 +186,8 @@ def _grow(passes: DraftPasses, branches: Sequence[_Branch]) -> Passes[None]:
 def _log_prob(rows: Rows, index: int, rank: int) -> float:
     stats = rows.stats
     return float(stats.top_logits[index, rank]) - float(stats.log_sum_exp[index])
+
+
+def make(setting: SwitchConfig) -> AdaDec:
+    """Returns the method of ``setting``, whose threshold is a number."""
+    return AdaDec(setting)

@@ -17,6 +17,8 @@ import torch
 from edgedec.export.heads.bundle_weights import BundleWeights
 from edgedec.export.quantising.quantize import quantize_rows
 from edgedec.kernels import pack
+from edgedec.labs.joint.stored_maps import read_maps
+from edgedec.labs.joint.torch_maps import Losses, MappedModel
 from edgedec.models.bundle_files import FileEntry, file_sha256
 from edgedec.models.draft_heads import OF_MODEL
 from edgedec.models.errors import ConfigError
@@ -32,8 +34,6 @@ from edgedec.models.model_entry import ModelEntry
 from edgedec.models.quant import FORMATS, QuantFormat, ScaleKind
 from edgedec.training.features.feature_file import TextFeatures, parted
 from edgedec.training.heads.torch_head import TorchWeights
-from edgedec.training.joint.stored_maps import read_maps
-from edgedec.training.joint.torch_maps import Losses, MappedModel
 from edgedec.training.kv_maps.kv_maps import LayerMaps, Scales, write_kv_maps
 from edgedec.training.loop import (
     Batch,

@@ -1,0 +1,1 @@
+"""Drafting methods that pay on nothing tried."""

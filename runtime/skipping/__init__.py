@@ -1,1 +1,0 @@
-"""Decoding with layers left out, which is approximate."""
