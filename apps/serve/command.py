@@ -73,8 +73,9 @@ def serve(
 ) -> None:
     """Serve models over HTTP to the programs that people have.
 
-    It speaks what clients of OpenAI send. A model is loaded when it is first asked for. Only this
-    machine may ask, unless you let others in.
+    It speaks what clients of OpenAI, Anthropic, Ollama and llama-server send, and has a page to try
+    it. A model is loaded when it is first asked for. Only this machine may ask, unless you let
+    others in.
 
     Examples:
 
@@ -115,9 +116,10 @@ def serve(
 
 async def _serve(shelf: Shelf, settings: ServerSettings) -> None:
     from edgedec.apps.serve import listening, web
+    from edgedec.apps.serve.service import Service
 
     sock = listening.bind(settings)
-    service = web.Service(shelf, settings)
+    service = Service(shelf, settings)
     address = sock.getsockname()
     where = f"[{address[0]}]" if ":" in address[0] else address[0]
     note(f"serving {', '.join(o.name for o in shelf.offers)} on http://{where}:{address[1]}")

@@ -7,15 +7,34 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Message = Mapping[str, Any]
-EndReason = Literal["stop", "length", "tool_calls", "cancelled"]
-"""A stop token or text; no tokens left to spend; the model calls tools; the server shuts down."""
+EndReason = Literal["stop", "length", "tool_calls"]
+"""A stop token or text; no tokens left to spend; the model calls tools."""
+
+AUTO, NONE, REQUIRED = "auto", "none", "required"
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A function that the model may call. parameters: the JSON schema of its arguments."""
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class ChatPrompt:
-    """A conversation that the model's chat template writes."""
+    """A conversation that the model's chat template writes.
+
+    messages: in OpenAI's form; the arguments of calls are mappings.
+    choice: auto, required, or the name of the one tool to call. is_parallel: several calls may
+        come in one answer.
+    """
 
     messages: Sequence[Message]
+    tools: Sequence[Tool] = ()
+    choice: str = AUTO
+    is_parallel: bool = True
 
 
 @dataclass(frozen=True)
@@ -25,7 +44,20 @@ class TextPrompt:
     text: str | Sequence[int]
 
 
-Prompt = ChatPrompt | TextPrompt
+@dataclass(frozen=True)
+class InfillPrompt:
+    """What is missing between two texts. begun: text that it begins with.
+
+    others: names and texts of other files that the model is to know.
+    """
+
+    before: str
+    after: str
+    begun: str = ""
+    others: Sequence[tuple[str, str]] = ()
+
+
+Prompt = ChatPrompt | TextPrompt | InfillPrompt
 
 
 @dataclass(frozen=True)
@@ -36,12 +68,14 @@ class CoreRequest:
     settings: fields of `GenerationConfig`, as `GenerationConfig.from_dict` reads them, and of its
         ``sampling``; the bundle's recommendation holds for what is left out.
     n: answers to the one prompt.
+    keep_alive_s: how long the model stays loaded afterwards; negative for ever, None as usual.
     """
 
     model: str
     prompt: Prompt
     settings: Mapping[str, Any] = field(default_factory=dict)
     n: int = 1
+    keep_alive_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -64,11 +98,51 @@ class Counts:
 
 
 @dataclass(frozen=True)
+class Likely:
+    """A token and its log-probability. Units: nats."""
+
+    text: str
+    token: int
+    logprob: float
+
+
+@dataclass(frozen=True)
+class TokenInfo:
+    """A token of an answer, and the likeliest ones at its place."""
+
+    own: Likely
+    top: Sequence[Likely]
+
+
+@dataclass(frozen=True)
 class TextDelta:
-    """More text of answer ``index``."""
+    """More text of answer ``index``. tokens: those since the text before, if asked for."""
 
     index: int
     text: str
+    tokens: Sequence[TokenInfo] = ()
+
+
+@dataclass(frozen=True)
+class ReasoningDelta:
+    """More of what the model thinks before answer ``index``."""
+
+    index: int
+    text: str
+
+
+@dataclass(frozen=True)
+class CallDelta:
+    """More of a tool call. id, name: with the first piece of the call alone.
+
+    call: which of the answer's calls, from 0. arguments: more of their JSON text.
+    """
+
+    index: int
+    call: int
+    arguments: str = ""
+    id: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,7 +154,16 @@ class Done:
     counts: Counts
 
 
-Event = TextDelta | Done
+Event = TextDelta | ReasoningDelta | CallDelta | Done
+
+
+@dataclass
+class Call:
+    """A complete tool call. arguments: JSON text."""
+
+    id: str
+    name: str
+    arguments: str = ""
 
 
 @dataclass
@@ -88,8 +171,25 @@ class Choice:
     """One complete answer."""
 
     text: str = ""
+    reasoning: str = ""
+    calls: list[Call] = field(default_factory=list)
+    tokens: list[TokenInfo] = field(default_factory=list)
     reason: EndReason = "stop"
     counts: Counts | None = None
+
+    def add(self, event: Event) -> None:
+        """Takes in what happened."""
+        if isinstance(event, TextDelta):
+            self.text += event.text
+            self.tokens += event.tokens
+        elif isinstance(event, ReasoningDelta):
+            self.reasoning += event.text
+        elif isinstance(event, CallDelta):
+            if event.id:
+                self.calls.append(Call(event.id, event.name))
+            self.calls[event.call].arguments += event.arguments
+        else:
+            self.reason, self.counts = event.reason, event.counts
 
 
 @dataclass(frozen=True)
@@ -103,11 +203,7 @@ class Answer:
         """Returns what ``events`` add up to."""
         choices = [Choice() for _ in range(n)]
         for event in events:
-            choice = choices[event.index]
-            if isinstance(event, TextDelta):
-                choice.text += event.text
-            else:
-                choice.reason, choice.counts = event.reason, event.counts
+            choices[event.index].add(event)
         return cls(choices)
 
     @property

@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edgedec.apps.serve.core import ServeError
-from edgedec.apps.serve.responses import log_unexpected, send_problem
+from edgedec.apps.serve.responses import ClientGoneError, log_unexpected, send_problem
 from edgedec.apps.serve.settings import ServerSettings
 from edgedec.apps.serve.surfaces.surface import Document
 
@@ -50,6 +50,8 @@ class Guard:
             await self._app(scope, receive, send)
         except ServeError as problem:
             await send_problem(send, problem, self._error_shape(scope["path"]))
+        except ClientGoneError:
+            pass  # nobody waits for an answer
         except Exception as error:  # its text may quote a prompt: the log gets its place alone
             log_unexpected(error)
             unexpected = ServeError(500, "server_error", f"unexpected {type(error).__name__}")

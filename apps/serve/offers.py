@@ -8,7 +8,10 @@ from pathlib import Path
 from edgedec.apps.model_names import named_bundle, open_library
 from edgedec.apps.serve.shelf import Offer
 from edgedec.models.errors import ConfigError
-from edgedec.models.manifest import MANIFEST_NAME, read_manifest
+from edgedec.models.manifest import MANIFEST_NAME, TOKENIZER_NAME, read_manifest
+from edgedec.runtime.opening.bundle_parts import TEMPLATE_NAME
+from edgedec.runtime.text.infill import find_infill_tokens
+from edgedec.runtime.text.tokenizer import Tokenizer
 
 
 def find_offers(texts: Sequence[str]) -> list[Offer]:
@@ -41,4 +44,9 @@ def _of_bundle(name: str, bundle: Path) -> Offer:
     if not name.isprintable():
         raise ConfigError(f"a model is called {name!r}, expected a name that can be shown")
     manifest = read_manifest(bundle)
-    return Offer(name, bundle, manifest, int((bundle / MANIFEST_NAME).stat().st_mtime))
+    created = int((bundle / MANIFEST_NAME).stat().st_mtime)
+    has_template = TEMPLATE_NAME in manifest.files
+    template = (bundle / TEMPLATE_NAME).read_text(encoding="utf-8") if has_template else ""
+    tokenizer = Tokenizer.load(bundle / TOKENIZER_NAME)
+    can_infill = find_infill_tokens(tokenizer) is not None
+    return Offer(name, bundle, manifest, created, template, can_infill)

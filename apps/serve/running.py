@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from edgedec.apps.serve.core import (
-    ChatPrompt,
     CoreRequest,
     Counts,
     Done,
     EndReason,
     Event,
+    Likely,
     ServeError,
-    TextDelta,
+    TokenInfo,
     invalid,
 )
+from edgedec.apps.serve.parsing import OutputParser
+from edgedec.apps.serve.prompts import Prepared, prepare
+from edgedec.apps.serve.responses import log_unexpected
 from edgedec.models.errors import ConfigError, EdgedecError, PromptTooLongError, SessionError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.requests.result import GenerationResult
 from edgedec.runtime.requests.stream import Stream
+from edgedec.runtime.sampling.logprobs import TokenLogprob
+from edgedec.runtime.text.tokenizer import Codec
+
+_LEAST = -9999.0
+"""Told in place of log-probabilities below it: JSON has no infinity."""
 
 _REASONS: Mapping[str, EndReason] = {"stop": "stop", "length": "length", "context": "length"}
 
@@ -32,8 +41,16 @@ _REASONS: Mapping[str, EndReason] = {"stop": "stop", "length": "length", "contex
 class Run:
     """One request in progress: iterate its events, and `close` it, whatever happened."""
 
-    def __init__(self, streams: Sequence[Stream], pool: ThreadPoolExecutor) -> None:
+    def __init__(
+        self,
+        streams: Sequence[Stream],
+        prepared: Prepared,
+        codec: Codec,
+        pool: ThreadPoolExecutor,
+    ) -> None:
         self._streams = streams
+        self._prepared = prepared
+        self._codec = codec
         self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[Event | ServeError] = asyncio.Queue()
         self._is_cancelled = False
@@ -66,22 +83,42 @@ class Run:
 
     def _write(self, index: int, stream: Stream) -> None:
         """Writes an answer, in a thread of its own."""
+        found = self._prepared
+        parser = OutputParser(index, found.has_calls, found.is_thinking)
+        n_told = 0
         try:
             while not self._is_cancelled and (text := next(stream, None)) is not None:
-                if text:
-                    self._tell(TextDelta(index, text))
+                tokens = stream.logprobs[n_told:]
+                n_told += len(tokens)
+                self._tell_all(parser.push(text, self._infos(tokens)))
             if stream.is_finished and stream.result.finish_reason in _REASONS:
-                self._tell(_done(index, stream.result))
+                self._tell_all(parser.push("", self._infos(stream.logprobs[n_told:])))
+                self._tell_all(parser.flush())
+                self._tell(_done(index, stream.result, parser.n_calls > 0))
         except EdgedecError as error:
             self._tell(ServeError(500, "server_error", str(error)))
         except Exception as error:  # a client must not wait for an answer that nobody writes
+            log_unexpected(error)
             self._tell(ServeError(500, "server_error", f"unexpected {type(error).__name__}"))
+
+    def _infos(self, tokens: Sequence[TokenLogprob]) -> list[TokenInfo]:
+        def likely(token: int, logprob: float) -> Likely:
+            return Likely(self._codec.decode([token]), token, max(logprob, _LEAST))
+
+        return [
+            TokenInfo(likely(one.token, one.logprob), [likely(*pair) for pair in one.top])
+            for one in tokens
+        ]
+
+    def _tell_all(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self._tell(event)
 
     def _tell(self, event: Event | ServeError) -> None:
         self._loop.call_soon_threadsafe(self._queue.put_nowait, event)
 
 
-def _done(index: int, result: GenerationResult) -> Done:
+def _done(index: int, result: GenerationResult, has_calls: bool) -> Done:
     stats = result.stats
     counts = Counts(
         n_prompt=result.n_prompt_tokens,
@@ -94,7 +131,8 @@ def _done(index: int, result: GenerationResult) -> Done:
         method=result.method,
         lossless=result.lossless,
     )
-    return Done(index, _REASONS[result.finish_reason], counts)
+    reason = _REASONS[result.finish_reason]
+    return Done(index, "tool_calls" if has_calls and reason == "stop" else reason, counts)
 
 
 class Runner:
@@ -110,56 +148,46 @@ class Runner:
         Raises:
             ServeError: The request makes no sense, or does not fit the context.
         """
-        streams = await asyncio.to_thread(self._streams, engine, request)
-        return Run(streams, self._pool)
+        streams, prepared = await asyncio.to_thread(self._streams, engine, request)
+        return Run(streams, prepared, engine.tokenizer, self._pool)
 
     def close(self) -> None:
         """Ends the threads; all requests have ended."""
         self._pool.shutdown(cancel_futures=True)
 
-    def _streams(self, engine: Engine, request: CoreRequest) -> list[Stream]:
-        try:
-            tokens = encode(engine, request)
-            config = self._config(engine, request, len(tokens))
+    def _streams(self, engine: Engine, request: CoreRequest) -> tuple[list[Stream], Prepared]:
+        with told_problems():
+            prepared = prepare(engine, request.prompt)
+            tokens = prepared.tokens
+            config = self._config(engine, {**request.settings, **prepared.settings}, len(tokens))
             seeds = [config.seed + index for index in range(request.n)]
-            return [engine.stream(tokens, replace(config, seed=seed)) for seed in seeds]
-        except PromptTooLongError as error:
-            raise too_long(error) from None
-        except (ConfigError, SessionError) as error:
-            raise invalid(str(error)) from None
+            return [engine.stream(tokens, replace(config, seed=seed)) for seed in seeds], prepared
 
-    def _config(self, engine: Engine, request: CoreRequest, n_prompt: int) -> GenerationConfig:
+    def _config(self, engine: Engine, stated: Mapping[str, Any], n_prompt: int) -> GenerationConfig:
         n_room = max(1, engine.context + 1 - n_prompt)
         settings: dict[str, Any] = {
             "seed": secrets.randbelow(2**31),
-            "max_new_tokens": min(n_room, self._max_new_tokens),
-            **request.settings,
+            "max_new_tokens": n_room,
+            **stated,
         }
-        settings["max_new_tokens"] = min(settings["max_new_tokens"], self._max_new_tokens)
-        stated = GenerationConfig.from_dict(settings)
-        sampling = replace(engine.defaults.sampling, **request.settings.get("sampling", {}))
-        return replace(stated, sampling=sampling)
+        n_most = min(settings["max_new_tokens"], self._max_new_tokens)
+        config = GenerationConfig.from_dict({**settings, "max_new_tokens": n_most})
+        sampling = replace(engine.defaults.sampling, **stated.get("sampling", {}))
+        return replace(config, sampling=sampling)
 
 
-def encode(engine: Engine, request: CoreRequest) -> list[int]:
-    """Returns the token ids of a request's prompt.
+@contextmanager
+def told_problems() -> Iterator[None]:
+    """Turns what is wrong with a request into words of clients.
 
     Raises:
-        SessionError: It is empty, refused by the chat template, or too long.
+        ServeError: Something is.
     """
-    prompt = request.prompt
-    tokens = engine.encode(list(prompt.messages) if isinstance(prompt, ChatPrompt) else prompt.text)
-    if len(tokens) > engine.context:
-        raise PromptTooLongError(len(tokens), engine.context)
-    return tokens
-
-
-def too_long(error: PromptTooLongError) -> ServeError:
-    """Returns the problem in the words that clients of llama-server match on."""
-    return ServeError(
-        400,
-        "exceed_context_size_error",
-        str(error),
-        n_prompt_tokens=error.n_tokens,
-        n_ctx=error.context,
-    )
+    try:
+        yield
+    except PromptTooLongError as error:
+        # The type and the two numbers are what clients of llama-server match on.
+        numbers = {"n_prompt_tokens": error.n_tokens, "n_ctx": error.context}
+        raise ServeError(400, "exceed_context_size_error", str(error), **numbers) from None
+    except (ConfigError, SessionError) as error:
+        raise invalid(str(error)) from None

@@ -12,18 +12,34 @@ from pathlib import Path
 from edgedec.apps.console.terminal import bytes_text
 from edgedec.apps.serve.core import ServeError
 from edgedec.models.errors import EdgedecError
-from edgedec.models.manifest import BundleManifest
+from edgedec.models.manifest import BundleManifest, fingerprint_of
 from edgedec.runtime.engine import Engine
 
 
 @dataclass(frozen=True)
 class Offer:
-    """A model that requests may name."""
+    """A model that requests may name.
+
+    created: seconds since 1970. template: of conversations, if there is one. can_infill: it knows
+    how to fill in between two texts.
+    """
 
     name: str
     bundle: Path
     manifest: BundleManifest
     created: int
+    template: str = ""
+    can_infill: bool = False
+
+    @property
+    def has_template(self) -> bool:
+        """Conversations can be written."""
+        return bool(self.template)
+
+    @property
+    def digest(self) -> str:
+        """Tells the model from others: of what its manifest states."""
+        return fingerprint_of(self.manifest, self.manifest.target_name)
 
     @property
     def n_bytes(self) -> int:

@@ -1,152 +1,38 @@
-"""The server's addresses: requests come in, are answered by a model, and go out."""
+"""The server's addresses."""
 
 from __future__ import annotations
-
-import asyncio
-import logging
-import secrets
-import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from edgedec.apps.serve.core import Answer, Event, ServeError
+from edgedec.apps.serve.core import ServeError
 from edgedec.apps.serve.guard import ErrorShape, Guard
-from edgedec.apps.serve.responses import (
-    ClientGoneError,
-    StreamSender,
-    read_body,
-    send_json,
-    send_problem,
-    while_there,
+from edgedec.apps.serve.routes import Facts
+from edgedec.apps.serve.service import Service
+from edgedec.apps.serve.surfaces import (
+    anthropic,
+    llama_server,
+    ollama,
+    openai,
+    openai_chat,
+    openai_completions,
 )
-from edgedec.apps.serve.running import Run, Runner
-from edgedec.apps.serve.settings import ServerSettings
-from edgedec.apps.serve.shelf import Shelf
-from edgedec.apps.serve.surfaces import openai, openai_chat, openai_models
-from edgedec.apps.serve.surfaces.surface import Asked, Reply, Surface
+from edgedec.apps.serve.surfaces.surface import Surface
 
-SURFACES = (openai_chat.SURFACE,)
-logger = logging.getLogger(__name__)
-
-
-class Service:
-    """What all addresses share: the models, who runs requests on them, and the settings."""
-
-    def __init__(self, shelf: Shelf, settings: ServerSettings) -> None:
-        self.shelf = shelf
-        self.settings = settings
-        self.runner = Runner(settings.max_parallel, settings.max_new_tokens)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._is_ending = False
-
-    @property
-    def n_running(self) -> int:
-        """Requests that models are answering."""
-        return len(self._tasks)
-
-    @asynccontextmanager
-    async def running(self, asked: Asked) -> AsyncIterator[Run]:
-        """Runs a request until the block is left."""
-        offer = self.shelf.find(asked.request.model)
-        async with self.shelf.lent(offer) as engine:
-            run = await self.runner.start(engine, asked.request)
-            try:
-                yield run
-            finally:
-                await run.close()
-
-    async def answer(self, scope: Scope, receive: Receive, send: Send, surface: Surface) -> None:
-        """Answers one request at ``surface``."""
-        try:
-            if self._is_ending:
-                raise _ending()
-            data = await read_body(scope, receive, self.settings)
-            reply = Reply(secrets.token_hex(12), int(time.time()))
-            asked = await asyncio.to_thread(surface.read, data, reply)
-            if asked.framer is None:
-                await self._send_whole(asked, receive, send)
-            else:
-                await self._send_stream(asked, receive, send, surface)
-        except ServeError as problem:
-            await send_problem(send, problem, surface.error)
-        except ClientGoneError:
-            logger.info("%s: the client went away", surface.path)
-
-    async def end(self) -> None:
-        """Ends requests in progress; those that come get an error."""
-        self._is_ending = True
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def close(self) -> None:
-        """Ends the threads, and unloads the models; requests have ended."""
-        self.runner.close()
-        await self.shelf.close()
-
-    async def _send_whole(self, asked: Asked, receive: Receive, send: Send) -> None:
-        events = await while_there(receive, self._events(asked))
-        await send_json(send, asked.whole(Answer.of(events, asked.request.n)))
-
-    async def _events(self, asked: Asked) -> list[Event]:
-        async with self._limited(), self.running(asked) as run:
-            return [event async for event in run.events()]
-
-    async def _send_stream(
-        self, asked: Asked, receive: Receive, send: Send, surface: Surface
-    ) -> None:
-        sender = StreamSender(send, surface.media_type)
-        try:
-            await while_there(receive, self._stream(asked, sender))
-        except ServeError as problem:
-            if not sender.is_begun:
-                raise
-            assert asked.framer is not None
-            await sender.send(asked.framer.failed(problem))
-        await sender.end()
-
-    async def _stream(self, asked: Asked, sender: StreamSender) -> None:
-        framer = asked.framer
-        assert framer is not None
-        async with self._limited(), self.running(asked) as run:
-            await sender.send(framer.begin())
-            async for event in run.events():
-                await sender.send(framer.of(event))
-        await sender.send(framer.end())
-
-    @asynccontextmanager
-    async def _limited(self) -> AsyncIterator[None]:
-        """Ends what is inside when it takes too long, or the server ends.
-
-        Raises:
-            ServeError: Either happened.
-        """
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        try:
-            async with asyncio.timeout(self.settings.request_s):
-                yield
-        except TimeoutError:
-            limit = f"{self.settings.request_s:g} s"
-            raise ServeError(504, "timeout_error", f"the answer took more than {limit}") from None
-        except asyncio.CancelledError:
-            if self._is_ending:
-                raise _ending() from None
-            raise
-        finally:
-            self._tasks.discard(task)
-
-
-def _ending() -> ServeError:
-    return ServeError(503, "unavailable_error", "the server is ending: try again later")
+SURFACES = (
+    openai_chat.SURFACE,
+    openai_completions.SURFACE,
+    anthropic.SURFACE,
+    ollama.CHAT,
+    ollama.GENERATE,
+    llama_server.COMPLETION,
+    llama_server.COMPLETIONS,
+    llama_server.INFILL,
+)
 
 
 class AnswerEndpoint:
@@ -162,36 +48,20 @@ class AnswerEndpoint:
 
 def make_web(service: Service) -> ASGIApp:
     """Returns the server's ASGI application."""
-    answers: list[BaseRoute] = [
+    answers = [
         Route(surface.path, AnswerEndpoint(service, surface), methods=["POST"])
         for surface in SURFACES
     ]
-    shelf = service.shelf
-
-    async def models(request: Request) -> Response:
-        return JSONResponse(openai_models.listing(shelf.offers))
-
-    async def model(request: Request) -> Response:
-        return JSONResponse(openai_models.entry(shelf.find(request.path_params["name"])))
-
-    async def health(request: Request) -> Response:
-        return JSONResponse({"status": "ok"})
-
-    routes = [
-        *answers,
-        Route("/v1/models", models),
-        Route("/v1/models/{name:path}", model),
-        Route("/health", health),
-    ]
-    app = Starlette(
-        routes=routes, exception_handlers={HTTPException: _refused, ServeError: _refused}
-    )
+    handlers = dict.fromkeys((HTTPException, ServeError), _refused)
+    app = Starlette(routes=[*answers, *Facts(service).routes()], exception_handlers=handlers)
     return Guard(app, service.settings, error_shape)
 
 
 def error_shape(path: str) -> ErrorShape:
     """Returns how errors look at ``path``."""
-    return openai.error
+    if path.startswith("/api/"):
+        return ollama.error
+    return anthropic.error if path.startswith("/v1/messages") else openai.error
 
 
 async def _refused(request: Request, error: Exception) -> Response:

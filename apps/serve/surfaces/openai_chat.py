@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
 from pydantic import Field
 
 from edgedec.apps.serve.core import (
+    AUTO,
     Answer,
+    Call,
+    CallDelta,
     ChatPrompt,
+    Choice,
     CoreRequest,
     Counts,
-    Done,
     Event,
+    ReasoningDelta,
     ServeError,
     TextDelta,
+    TokenInfo,
+    Tool,
     invalid,
 )
 from edgedec.apps.serve.surfaces import openai
@@ -31,11 +38,63 @@ class Part(Body):
     text: str | None = None
 
 
+class Function(Body):
+    """A function that was called. arguments: JSON text."""
+
+    name: str
+    arguments: str | dict[str, Any] = ""
+
+
+class ToolCall(Body):
+    """A call that an earlier answer made."""
+
+    id: str = ""
+    function: Function
+
+
 class ChatMessage(Body):
     """A message of the conversation."""
 
     role: str
     content: str | list[Part] | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+
+
+class FunctionTool(Body):
+    """A function that may be called."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class AnyTool(Body):
+    """A tool; those that are no functions are left out."""
+
+    type: str = "function"
+    function: FunctionTool | None = None
+
+
+class NamedChoice(Body):
+    """The one tool to call."""
+
+    function: Function
+
+
+class Schema(Body):
+    """The schema of a response format."""
+
+    json_schema: dict[str, Any] | None = Field(default=None, alias="schema")
+
+
+class ResponseFormat(Body):
+    """What an answer has to look like."""
+
+    type: str
+    json_schema: Schema | None = None
+    json_schema_alone: dict[str, Any] | None = Field(default=None, alias="schema")
 
 
 class StreamOptions(Body):
@@ -54,6 +113,12 @@ class ChatBody(Sampling):
     n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
     max_tokens: int | None = Field(default=None, ge=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    response_format: ResponseFormat | None = None
+    tools: list[AnyTool] | None = None
+    tool_choice: str | NamedChoice | None = None
+    parallel_tool_calls: bool | None = None
 
 
 def read(data: bytes, reply: Reply) -> Asked:
@@ -66,16 +131,67 @@ def read(data: bytes, reply: Reply) -> Asked:
     settings = body.settings()
     if (n_most := body.max_completion_tokens or body.max_tokens) is not None:
         settings["max_new_tokens"] = n_most
-    prompt = ChatPrompt([_message(message) for message in body.messages])
-    request = CoreRequest(body.model, prompt, settings, body.n or 1)
+    if body.logprobs:
+        settings["logprobs"] = body.top_logprobs or 0
+    if body.response_format is not None:
+        settings.update(_format(body.response_format))
+    request = CoreRequest(body.model, _prompt(body), settings, body.n or 1)
     with_usage = body.stream_options is not None and body.stream_options.include_usage
     framer = ChatFramer(reply, body.model, with_usage, request.n) if body.stream else None
     return Asked(request, partial(whole, reply, body.model), framer)
 
 
-def _message(message: ChatMessage) -> dict[str, Any]:
+def _prompt(body: ChatBody) -> ChatPrompt:
+    functions = [tool.function for tool in body.tools or () if tool.function is not None]
+    choice = body.tool_choice or AUTO
+    choice = choice if isinstance(choice, str) else choice.function.name
+    is_parallel = body.parallel_tool_calls
+    return ChatPrompt(
+        [chat_message(message) for message in body.messages],
+        [Tool(f.name, f.description or "", f.parameters or {}) for f in functions],
+        choice,
+        choice == AUTO if is_parallel is None else is_parallel,
+    )
+
+
+def _format(wanted: ResponseFormat) -> dict[str, Any]:
+    """Returns the setting of a response format."""
+    if wanted.type == "text":
+        return {}
+    schema = wanted.json_schema_alone
+    if wanted.type == "json_schema":
+        if wanted.json_schema is not None:
+            schema = wanted.json_schema.json_schema
+        if schema is None:
+            raise invalid("response_format has no schema", param="response_format")
+    elif wanted.type != "json_object":
+        known = "text, json_object, json_schema"
+        message = f"response_format is {wanted.type[:40]!r}, expected {known}"
+        raise invalid(message, param="response_format")
+    return {"json_schema": schema or {"type": "object"}}
+
+
+def chat_message(message: ChatMessage) -> dict[str, Any]:
+    """Returns a message as templates read it."""
     role = "system" if message.role == "developer" else message.role
-    return {"role": role, "content": content_text(message.content)}
+    found: dict[str, Any] = {"role": role, "content": content_text(message.content)}
+    if message.tool_calls:
+        found["tool_calls"] = [_earlier_call(call) for call in message.tool_calls]
+    for name in ("tool_call_id", "name"):
+        if (value := getattr(message, name)) is not None:
+            found[name] = value
+    return found
+
+
+def _earlier_call(call: ToolCall) -> dict[str, Any]:
+    arguments: Any = call.function.arguments
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments or "{}")
+        except (ValueError, RecursionError):
+            raise invalid(f"the arguments of the call {call.id[:40]!r} are no JSON") from None
+    function = {"name": call.function.name, "arguments": arguments}
+    return {"id": call.id, "type": "function", "function": function}
 
 
 def content_text(content: str | list[Part] | None) -> str:
@@ -100,15 +216,42 @@ def whole(reply: Reply, model: str, answer: Answer) -> Document:
         "choices": [
             {
                 "index": index,
-                "message": {"role": "assistant", "content": choice.text},
-                "logprobs": None,
-                "finish_reason": finish_reason(choice.reason),
+                "message": _answer_message(choice),
+                "logprobs": token_infos(choice.tokens),
+                "finish_reason": choice.reason,
             }
             for index, choice in enumerate(answer.choices)
         ],
         "usage": openai.usage(counts),
         "timings": openai.timings(counts[0]),
     }
+
+
+def _answer_message(choice: Choice) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": choice.text}
+    if choice.reasoning:
+        message["reasoning_content"] = choice.reasoning
+    if choice.calls:
+        message["content"] = choice.text or None
+        message["tool_calls"] = [_call(call) for call in choice.calls]
+    return message
+
+
+def _call(call: Call) -> Document:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def token_infos(tokens: Sequence[TokenInfo]) -> Document | None:
+    """Returns the log-probabilities of tokens; None where none were asked for."""
+    if not tokens:
+        return None
+
+    def likely(one: Any) -> dict[str, Any]:
+        return {"token": one.text, "logprob": one.logprob, "bytes": list(one.text.encode())}
+
+    content = [{**likely(t.own), "top_logprobs": [likely(one) for one in t.top]} for t in tokens]
+    return {"content": content, "refusal": None}
 
 
 class ChatFramer:
@@ -128,11 +271,15 @@ class ChatFramer:
     def of(self, event: Event) -> Iterable[bytes]:
         """Returns the chunk of an event."""
         if isinstance(event, TextDelta):
-            yield self._chunk(event.index, {"content": event.text})
-        elif isinstance(event, Done):
+            yield self._chunk(event.index, {"content": event.text}, tokens=event.tokens)
+        elif isinstance(event, ReasoningDelta):
+            yield self._chunk(event.index, {"reasoning_content": event.text})
+        elif isinstance(event, CallDelta):
+            yield self._chunk(event.index, {"tool_calls": [_call_piece(event)]})
+        else:
             self._counts.append(event.counts)
             times = {"timings": openai.timings(event.counts)}
-            yield self._chunk(event.index, {}, finish_reason(event.reason), times)
+            yield self._chunk(event.index, {}, event.reason, times)
 
     def end(self) -> Iterable[bytes]:
         """Returns the usage, if it is wanted, and the mark of the end."""
@@ -150,14 +297,18 @@ class ChatFramer:
         delta: Document,
         reason: str | None = None,
         more: Document | None = None,
+        tokens: Sequence[TokenInfo] = (),
     ) -> bytes:
-        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
+        told = {"logprobs": token_infos(tokens), "finish_reason": reason}
+        choice = {"index": index, "delta": delta, **told}
         return openai.sse({**self._head, "choices": [choice], **(more or {})})
 
 
-def finish_reason(reason: str) -> str:
-    """Returns OpenAI's word for why an answer ended."""
-    return "stop" if reason == "cancelled" else reason
+def _call_piece(event: CallDelta) -> dict[str, Any]:
+    if not event.id:
+        return {"index": event.call, "function": {"arguments": event.arguments}}
+    function = {"name": event.name, "arguments": event.arguments}
+    return {"index": event.call, "id": event.id, "type": "function", "function": function}
 
 
 def _head(reply: Reply, model: str, kind: str) -> Document:

@@ -8,19 +8,20 @@ from edgedec.apps.serve.shelf import Offer
 from edgedec.apps.serve.surfaces.surface import Document
 
 
-def listing(offers: Sequence[Offer]) -> Document:
+def listing(offers: Sequence[Offer], loaded: Sequence[Offer]) -> Document:
     """Returns the models that may be asked for."""
-    return {"object": "list", "data": [entry(offer) for offer in offers]}
+    return {"object": "list", "data": [entry(offer, loaded) for offer in offers]}
 
 
-def entry(offer: Offer) -> Document:
-    """Returns what is known of one model, with llama-server's ``meta``."""
+def entry(offer: Offer, loaded: Sequence[Offer]) -> Document:
+    """Returns what is known of one model, with llama-server's ``status`` and ``meta``."""
     target = offer.manifest.target
     return {
         "id": offer.name,
         "object": "model",
         "created": offer.created,
         "owned_by": "edgedec",
+        "status": {"value": "loaded" if offer in loaded else "unloaded"},
         "meta": {
             "n_ctx": target.context,
             "n_ctx_train": target.config.max_positions,

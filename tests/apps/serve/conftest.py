@@ -21,6 +21,7 @@ pytest.importorskip("pydantic")
 
 from edgedec.apps.serve import listening, web
 from edgedec.apps.serve.offers import find_offers
+from edgedec.apps.serve.service import Service
 from edgedec.apps.serve.settings import ServerSettings
 from edgedec.apps.serve.shelf import Shelf
 from edgedec.runtime.engine import Engine
@@ -32,7 +33,7 @@ DEADLINE_S = 60
 class Server:
     """A server in a thread of its own. service: what it is made of."""
 
-    service: web.Service
+    service: Service
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class Server:
 
     async def _run(self) -> None:
         shelf = Shelf(find_offers(self._models), self._load, **self._shelf)
-        self.service = web.Service(shelf, self.settings)
+        self.service = Service(shelf, self.settings)
         self._loop = asyncio.get_running_loop()
         app = web.make_web(self.service)
         serving = listening.serve(app, self._sock, self.settings, self.service.end)

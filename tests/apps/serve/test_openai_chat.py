@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -152,3 +153,115 @@ def test_a_client_that_goes_away_ends_its_answer(server: Any, chat: Any, until: 
     stream.close()
     until(lambda: server.service.n_running == 0)
     assert chat().usage.completion_tokens == 16
+
+
+WEATHER = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 20}, "days": {"type": "integer"}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+TOOLS = [
+    {"type": "function", "function": {"name": "get_weather", "parameters": WEATHER}},
+    {"type": "web_search", "filters": None},
+]
+
+
+def test_an_answer_follows_its_schema(chat: Any) -> None:
+    wanted = {"name": "place", "strict": True, "schema": WEATHER}
+    answer = chat(response_format={"type": "json_schema", "json_schema": wanted}, max_tokens=80)
+    found = json.loads(answer.choices[0].message.content)
+    assert set(found) == {"city", "days"}
+    assert isinstance(found["days"], int)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"type": "yaml"},
+        {"type": "json_schema"},
+        {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "nothing"}}},
+    ],
+)
+def test_formats_that_nobody_knows(chat: Any, wanted: Any) -> None:
+    with pytest.raises(openai.BadRequestError):
+        chat(response_format=wanted)
+
+
+def test_a_call_that_is_required_fits_its_schema(chat: Any) -> None:
+    answer = chat(tools=TOOLS, tool_choice="required", max_tokens=100)
+    choice = answer.choices[0]
+    assert choice.finish_reason == "tool_calls"
+    (call,) = choice.message.tool_calls
+    assert call.function.name == "get_weather"
+    found = json.loads(call.function.arguments)
+    assert isinstance(found["city"], str)
+    assert isinstance(found["days"], int)
+
+
+def test_a_streamed_call_adds_up_to_the_call(chat: Any) -> None:
+    asked = {"tools": TOOLS, "tool_choice": "required", "max_tokens": 100}
+    whole = chat(**asked).choices[0].message.tool_calls[0]
+    pieces = [
+        piece
+        for chunk in chat(stream=True, **asked)
+        for piece in chunk.choices[0].delta.tool_calls or []
+    ]
+    assert pieces[0].function.name == "get_weather"
+    assert pieces[0].id
+    assert len(pieces) > 2
+    assert "".join(p.function.arguments or "" for p in pieces) == whole.function.arguments
+
+
+def test_what_a_tool_said_is_read(chat: Any, engine: Engine) -> None:
+    call = {"name": "get_weather", "arguments": '{"city": "Paris", "days": 1}'}
+    messages = [
+        *SKY,
+        {"role": "assistant", "tool_calls": [{"id": "c1", "type": "function", "function": call}]},
+        {"role": "tool", "tool_call_id": "c1", "content": "Rain."},
+    ]
+    answer = chat(messages=messages, tools=TOOLS, tool_choice="none")
+    assert answer.choices[0].message.content
+    assert answer.usage.prompt_tokens > len(engine.encode(SKY))
+
+
+def test_a_call_that_is_cut_off_says_so(chat: Any) -> None:
+    answer = chat(tools=TOOLS, tool_choice="required", max_tokens=20)
+    assert answer.choices[0].finish_reason == "length"
+
+
+def test_a_tool_that_is_not_there(chat: Any) -> None:
+    choice = {"type": "function", "function": {"name": "get_time"}}
+    with pytest.raises(openai.BadRequestError, match="get_time"):
+        chat(tools=TOOLS, tool_choice=choice)
+
+
+def test_log_probabilities_are_the_engine_s(chat: Any, engine: Engine) -> None:
+    answer = chat(logprobs=True, top_logprobs=3)
+    told = answer.choices[0].logprobs.content
+    config = GenerationConfig(max_new_tokens=16, logprobs=3)
+    exact = engine.generate(SKY, config).logprobs
+    assert [t.logprob for t in told] == [e.logprob for e in exact]
+    assert [[one.logprob for one in t.top_logprobs] for t in told] == [
+        [p for _, p in e.top] for e in exact
+    ]
+    assert "".join(t.token for t in told) == answer.choices[0].message.content
+    chunks = list(chat(logprobs=True, top_logprobs=3, stream=True))
+    streamed = [t for c in chunks if c.choices[0].logprobs for t in c.choices[0].logprobs.content]
+    assert [t.logprob for t in streamed] == [t.logprob for t in told]
+
+
+def test_completions_echo_and_log_probabilities(client: Any, engine: Engine) -> None:
+    asked = {"model": "smollm2", "prompt": "One, two,", "max_tokens": 8, "temperature": 0}
+    config = GenerationConfig(max_new_tokens=8)
+    text = engine.generate("One, two,", config).text
+    answer = client.completions.create(**asked, echo=True)
+    assert answer.choices[0].text == "One, two," + text
+    answer = client.completions.create(**asked, logprobs=2)
+    assert answer.choices[0].text == text
+    assert len(answer.choices[0].logprobs.token_logprobs) == 8
+    tokens = engine.tokenizer.encode("One, two,")
+    answer = client.completions.create(**{**asked, "prompt": tokens})
+    assert answer.choices[0].text == text
+    chunks = client.completions.create(**asked, stream=True)
+    assert "".join(chunk.choices[0].text for chunk in chunks) == text

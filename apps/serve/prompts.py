@@ -1,0 +1,112 @@
+"""From a core request to what an engine is given: token ids, settings, how to read the text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from edgedec.apps.serve import tools
+from edgedec.apps.serve.core import NONE, ChatPrompt, InfillPrompt, Prompt, invalid
+from edgedec.apps.serve.parsing import THINK
+from edgedec.models.errors import PromptTooLongError, SessionError
+from edgedec.runtime.engine import Engine
+from edgedec.runtime.text.infill import InfillTokens, find_infill_tokens
+
+_FOR_INFILL = 512
+"""Most tokens of the context that are kept free for what is filled in."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A prompt as an engine takes it.
+
+    settings: what the prompt adds to those of the request. has_calls: the text may call tools.
+    is_thinking: the text begins within a thought; None: that is to be seen, or it cannot.
+    """
+
+    tokens: list[int]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    has_calls: bool = False
+    is_thinking: bool | None = False
+
+
+def prepare(engine: Engine, prompt: Prompt) -> Prepared:
+    """Returns what ``prompt`` becomes.
+
+    Raises:
+        ServeError: The model cannot do what is asked.
+        SessionError: The prompt is empty, refused by the chat template, or too long.
+    """
+    if isinstance(prompt, ChatPrompt):
+        found = _chat(engine, prompt)
+    elif isinstance(prompt, InfillPrompt):
+        found = _infill(engine, prompt)
+    else:
+        found = Prepared(engine.encode(prompt.text))
+    if len(found.tokens) > engine.context:
+        raise PromptTooLongError(len(found.tokens), engine.context)
+    return found
+
+
+def chat_text(engine: Engine, prompt: ChatPrompt) -> str:
+    """Returns the text that the chat template makes of a conversation."""
+    return engine.encoder.render(*_template_input(engine, prompt))
+
+
+def _chat(engine: Engine, prompt: ChatPrompt) -> Prepared:
+    if prompt.choice == NONE or not prompt.tools:
+        prompt = ChatPrompt(prompt.messages)
+    elif prompt.choice not in ("auto", "required", *tools.names(prompt.tools)):
+        raise invalid(f"tool_choice names {prompt.choice!r}, which is none of the tools")
+    messages, described = _template_input(engine, prompt)
+    rendered = engine.encoder.render(messages, described)
+    is_thinking = True if rendered.rstrip().endswith(THINK) else None
+    settings = {"grammar": tools.grammar(prompt)} if prompt.tools else {}
+    tokens = engine.encoder.encode(messages, described)
+    return Prepared(tokens, settings, bool(prompt.tools), is_thinking)
+
+
+def _template_input(engine: Engine, prompt: ChatPrompt) -> tuple[list[Any], list[Any]]:
+    """Returns the messages and tools that the chat template is given."""
+    described = [tools.described(tool) for tool in prompt.tools]
+    if described and not _knows_calls(engine, described):
+        return tools.told_in_words(prompt), []
+    return list(prompt.messages), described
+
+
+def _knows_calls(engine: Engine, described: list[dict[str, Any]]) -> bool:
+    """Whether the chat template tells of tools, and of calls in the form that is read here."""
+    if not engine.encoder.reads_tools:
+        return False
+    try:
+        text = engine.encoder.render([{"role": "user", "content": "-"}], described)
+    except SessionError:
+        return False
+    return tools.BEGIN in text
+
+
+def _infill(engine: Engine, prompt: InfillPrompt) -> Prepared:
+    marks = find_infill_tokens(engine.tokenizer)
+    if marks is None:
+        raise invalid("this model cannot fill in: its tokenizer has no tokens for that")
+    encode = engine.tokenizer.encode
+    room = max(8, engine.context - min(_FOR_INFILL, engine.context // 2) - 8)
+    after = encode(prompt.after)[: room // 4]
+    before = encode(prompt.before)[-(room - len(after)) :]
+    begun = encode(prompt.begun)
+    middle = [*marks.prompt(before, after), *begun]
+    others = _others(engine, prompt, marks, room - len(middle))
+    return Prepared([*others, *middle], {"stop_token_ids": marks.stops})
+
+
+def _others(engine: Engine, prompt: InfillPrompt, marks: InfillTokens, room: int) -> list[int]:
+    """Returns other files before the one at hand, the last ones that fit."""
+    found: list[int] = []
+    mark = [] if marks.file is None else [marks.file]
+    for name, text in reversed(prompt.others):
+        tokens = [*mark, *engine.tokenizer.encode(f"{name}\n{text}\n")]
+        if len(found) + len(tokens) + len(mark) > room:
+            break
+        found = tokens + found
+    return found + mark if found else []

@@ -1,0 +1,197 @@
+"""What the server tells besides answers: models, tokens, templates, its own state."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from importlib.resources import files
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from edgedec.apps.serve.core import ChatPrompt
+from edgedec.apps.serve.prompts import chat_text, prepare
+from edgedec.apps.serve.responses import read_body
+from edgedec.apps.serve.running import told_problems
+from edgedec.apps.serve.service import Service
+from edgedec.apps.serve.surfaces import anthropic, llama_server, ollama, openai_models
+from edgedec.apps.serve.surfaces.fields import Body
+from edgedec.apps.serve.surfaces.fields import read_body as read_fields
+from edgedec.apps.serve.surfaces.openai_chat import ChatMessage, chat_message
+from edgedec.models.errors import SessionError
+from edgedec.runtime.engine import Engine
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+_PAGE_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+class TokenizeBody(Body):
+    """Text to be turned into tokens."""
+
+    model: str = ""
+    content: str
+    add_special: bool = False
+
+
+class DetokenizeBody(Body):
+    """Tokens to be turned into text."""
+
+    model: str = ""
+    tokens: list[int]
+
+
+class TemplateBody(Body):
+    """A conversation to be written by the template."""
+
+    model: str = ""
+    messages: list[ChatMessage]
+
+
+class NamedBody(Body):
+    """The name of a model; older clients say ``name``."""
+
+    model: str = ""
+    name: str = ""
+
+
+class Facts:
+    """The handlers of all these addresses."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._shelf = service.shelf
+
+    def routes(self) -> list[BaseRoute]:
+        """Returns the addresses."""
+        told: dict[str, Handler] = {
+            "/": self.page,
+            "/health": self.health,
+            "/v1/health": self.health,
+            "/metrics": self.metrics,
+            "/props": self.props,
+            "/v1/props": self.props,
+            "/slots": self.slots,
+            "/v1/models": self.models,
+            "/models": self.models,
+            "/v1/models/{name:path}": self.model,
+            "/api/version": self.version,
+            "/api/tags": self.tags,
+            "/api/ps": self.running,
+        }
+        asked: dict[str, Handler] = {
+            "/api/show": self.show,
+            "/tokenize": self.tokenize,
+            "/detokenize": self.detokenize,
+            "/apply-template": self.template,
+            "/v1/messages/count_tokens": self.count_tokens,
+        }
+        return [
+            *(Route(path, handler, methods=["GET"]) for path, handler in told.items()),
+            *(Route(path, handler, methods=["POST"]) for path, handler in asked.items()),
+        ]
+
+    async def page(self, request: Request) -> Response:
+        """Answers with the page to try models."""
+        text = files("edgedec.apps.serve").joinpath("page.html").read_text(encoding="utf-8")
+        headers = {"content-security-policy": _PAGE_POLICY, "x-content-type-options": "nosniff"}
+        return Response(text, media_type="text/html", headers=headers)
+
+    async def health(self, request: Request) -> Response:
+        """Says that the server runs."""
+        return JSONResponse({"status": "ok"})
+
+    async def metrics(self, request: Request) -> Response:
+        """Answers with all counters."""
+        service = self._service
+        text = service.metrics.text(service.n_running, len(self._shelf.loaded))
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def props(self, request: Request) -> Response:
+        """Tells of the server and one model."""
+        offer = self._shelf.find(request.query_params.get("model", ""))
+        return JSONResponse(llama_server.props(offer, self._service.settings.max_parallel))
+
+    async def slots(self, request: Request) -> Response:
+        """Tells what is being answered."""
+        service, offer = self._service, self._shelf.find("")
+        n_slots = service.settings.max_parallel
+        return JSONResponse(llama_server.slots(n_slots, service.n_running, offer))
+
+    async def models(self, request: Request) -> Response:
+        """Lists the models."""
+        return JSONResponse(openai_models.listing(self._shelf.offers, self._shelf.loaded))
+
+    async def model(self, request: Request) -> Response:
+        """Tells of one model."""
+        offer = self._shelf.find(request.path_params["name"])
+        return JSONResponse(openai_models.entry(offer, self._shelf.loaded))
+
+    async def version(self, request: Request) -> Response:
+        """Tells which version of Ollama this is like."""
+        return JSONResponse({"version": ollama.VERSION})
+
+    async def tags(self, request: Request) -> Response:
+        """Lists the models as Ollama does."""
+        return JSONResponse(ollama.tags(self._shelf.offers))
+
+    async def running(self, request: Request) -> Response:
+        """Lists the models in memory as Ollama does."""
+        return JSONResponse(ollama.running(self._shelf.loaded))
+
+    async def show(self, request: Request) -> Response:
+        """Tells of one model as Ollama does."""
+        body = read_fields(NamedBody, await self._body(request))
+        return JSONResponse(ollama.shown(self._shelf.find(body.model or body.name)))
+
+    async def tokenize(self, request: Request) -> Response:
+        """Turns text into tokens."""
+        body = read_fields(TokenizeBody, await self._body(request))
+
+        def work(engine: Engine) -> Any:
+            encode = engine.encode if body.add_special else engine.tokenizer.encode
+            return {"tokens": encode(body.content)}
+
+        return await self._worked(body.model, work)
+
+    async def detokenize(self, request: Request) -> Response:
+        """Turns tokens into text."""
+        body = read_fields(DetokenizeBody, await self._body(request))
+
+        def work(engine: Engine) -> Any:
+            if odd := [t for t in body.tokens if not 0 <= t < engine.model.vocab_size]:
+                raise SessionError(f"tokens has {odd[0]}, which is no token of this model")
+            return {"content": engine.tokenizer.decode(body.tokens)}
+
+        return await self._worked(body.model, work)
+
+    async def template(self, request: Request) -> Response:
+        """Writes a conversation by the model's template."""
+        body = read_fields(TemplateBody, await self._body(request))
+        prompt = ChatPrompt([chat_message(message) for message in body.messages])
+        return await self._worked(body.model, lambda engine: {"prompt": chat_text(engine, prompt)})
+
+    async def count_tokens(self, request: Request) -> Response:
+        """Counts the tokens of Anthropic's messages."""
+        model, prompt = anthropic.read_count(await self._body(request))
+        return await self._worked(
+            model, lambda engine: {"input_tokens": len(prepare(engine, prompt).tokens)}
+        )
+
+    async def _body(self, request: Request) -> bytes:
+        return await read_body(request.scope, request.receive, self._service.settings)
+
+    async def _worked(self, model: str, work: Callable[[Engine], Any]) -> Response:
+        """Answers with what ``work`` makes of an engine, in a thread."""
+
+        def told(engine: Engine) -> Any:
+            with told_problems():
+                return work(engine)
+
+        async with self._shelf.lent(self._shelf.find(model)) as engine:
+            return JSONResponse(await asyncio.to_thread(told, engine))

@@ -1,0 +1,152 @@
+"""Answering requests: from the body to the last piece, within limits, for clients that may go."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.types import Receive, Scope, Send
+
+from edgedec.apps.serve.core import Answer, Done, Event, ServeError
+from edgedec.apps.serve.metrics import Metrics
+from edgedec.apps.serve.responses import (
+    ClientGoneError,
+    StreamSender,
+    read_body,
+    send_json,
+    send_problem,
+    while_there,
+)
+from edgedec.apps.serve.running import Run, Runner
+from edgedec.apps.serve.settings import ServerSettings
+from edgedec.apps.serve.shelf import Shelf
+from edgedec.apps.serve.surfaces.surface import Asked, Reply, Surface
+
+logger = logging.getLogger(__name__)
+
+
+class Service:
+    """What all addresses share: the models, who runs requests on them, and the settings."""
+
+    def __init__(self, shelf: Shelf, settings: ServerSettings) -> None:
+        self.shelf = shelf
+        self.settings = settings
+        self.runner = Runner(settings.max_parallel, settings.max_new_tokens)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.metrics = Metrics()
+        self._is_ending = False
+
+    @property
+    def n_running(self) -> int:
+        """Requests that models are answering."""
+        return len(self._tasks)
+
+    @asynccontextmanager
+    async def running(self, asked: Asked) -> AsyncIterator[Run]:
+        """Runs a request until the block is left."""
+        offer = self.shelf.find(asked.request.model)
+        async with self.shelf.lent(offer, asked.request.keep_alive_s) as engine:
+            run = await self.runner.start(engine, asked.request)
+            try:
+                yield run
+            finally:
+                await run.close()
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send, surface: Surface) -> None:
+        """Answers one request at ``surface``."""
+        self.metrics.requests_total += 1
+        try:
+            if self._is_ending:
+                raise _ending()
+            data = await read_body(scope, receive, self.settings)
+            reply = Reply(secrets.token_hex(12), int(time.time()))
+            asked = await asyncio.to_thread(surface.read, data, reply)
+            if asked.framer is None:
+                await self._send_whole(asked, receive, send)
+            else:
+                await self._send_stream(asked, receive, send, surface)
+        except ServeError as problem:
+            self.metrics.requests_failed_total += 1
+            await send_problem(send, problem, surface.error)
+        except ClientGoneError:
+            self.metrics.requests_cancelled_total += 1
+            logger.info("%s: the client went away", surface.path)
+
+    async def end(self) -> None:
+        """Ends requests in progress; those that come get an error."""
+        self._is_ending = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Ends the threads, and unloads the models; requests have ended."""
+        self.runner.close()
+        await self.shelf.close()
+
+    async def _send_whole(self, asked: Asked, receive: Receive, send: Send) -> None:
+        events = await while_there(receive, self._events(asked))
+        await send_json(send, asked.whole(Answer.of(events, asked.request.n)))
+
+    async def _events(self, asked: Asked) -> list[Event]:
+        async with self._limited(), self.running(asked) as run:
+            return [event async for event in self._counted(run)]
+
+    async def _send_stream(
+        self, asked: Asked, receive: Receive, send: Send, surface: Surface
+    ) -> None:
+        sender = StreamSender(send, surface.media_type)
+        try:
+            await while_there(receive, self._stream(asked, sender))
+        except ServeError as problem:
+            if not sender.is_begun:
+                raise
+            assert asked.framer is not None
+            await sender.send(asked.framer.failed(problem))
+        await sender.end()
+
+    async def _stream(self, asked: Asked, sender: StreamSender) -> None:
+        framer = asked.framer
+        assert framer is not None
+        async with self._limited(), self.running(asked) as run:
+            await sender.send(framer.begin())
+            async for event in self._counted(run):
+                await sender.send(framer.of(event))
+        await sender.send(framer.end())
+
+    async def _counted(self, run: Run) -> AsyncIterator[Event]:
+        async for event in run.events():
+            if isinstance(event, Done):
+                self.metrics.count(event.counts)
+            yield event
+
+    @asynccontextmanager
+    async def _limited(self) -> AsyncIterator[None]:
+        """Ends what is inside when it takes too long, or the server ends.
+
+        Raises:
+            ServeError: Either happened.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            async with asyncio.timeout(self.settings.request_s):
+                yield
+        except TimeoutError:
+            limit = f"{self.settings.request_s:g} s"
+            raise ServeError(504, "timeout_error", f"the answer took more than {limit}") from None
+        except asyncio.CancelledError:
+            if self._is_ending:
+                raise _ending() from None
+            raise
+        finally:
+            self._tasks.discard(task)
+
+
+def _ending() -> ServeError:
+    return ServeError(503, "unavailable_error", "the server is ending: try again later")

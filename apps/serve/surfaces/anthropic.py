@@ -1,0 +1,306 @@
+"""Anthropic's messages: `POST /v1/messages`, and `/v1/messages/count_tokens`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from pydantic import Field
+
+from edgedec.apps.serve.core import (
+    AUTO,
+    NONE,
+    REQUIRED,
+    Answer,
+    CallDelta,
+    ChatPrompt,
+    CoreRequest,
+    Counts,
+    Event,
+    ReasoningDelta,
+    ServeError,
+    TextDelta,
+    Tool,
+    invalid,
+)
+from edgedec.apps.serve.surfaces import openai
+from edgedec.apps.serve.surfaces.fields import Body, Knobs, read_body, stated
+from edgedec.apps.serve.surfaces.surface import Asked, Document, Reply, Surface
+
+_BILLING = "x-anthropic-billing-header:"
+"""Begins a system block that differs from request to request, so that no prefix would be found."""
+
+_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+
+
+class Block(Body):
+    """A block of content. content: of a tool's result."""
+
+    type: str
+    text: str | None = None
+    id: str = ""
+    name: str = ""
+    input: dict[str, Any] | None = None
+    tool_use_id: str = ""
+    content: str | list[Block] | None = None
+
+
+class MessageIn(Body):
+    """A message of the conversation."""
+
+    role: str
+    content: str | list[Block]
+
+
+class ToolIn(Body):
+    """A tool; those that have no schema of their own are left out."""
+
+    name: str = ""
+    description: str = ""
+    input_schema: dict[str, Any] | None = None
+
+
+class ChoiceIn(Body):
+    """Which tool is to be called."""
+
+    type: str
+    name: str = ""
+    disable_parallel_tool_use: bool | None = None
+
+
+class CountBody(Knobs):
+    """The body of a request to count tokens."""
+
+    model: str = ""
+    messages: list[MessageIn] = Field(min_length=1)
+    system: str | list[Block] | None = None
+    tools: list[ToolIn] | None = None
+    tool_choice: ChoiceIn | None = None
+
+
+class MessagesBody(CountBody):
+    """The body of a request."""
+
+    max_tokens: int = Field(ge=1)
+    stream: bool | None = None
+    stop_sequences: list[str] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+
+
+def read(data: bytes, reply: Reply) -> Asked:
+    """Returns what a body asks for.
+
+    Raises:
+        ServeError: The body makes no sense.
+    """
+    body = read_body(MessagesBody, data)
+    settings = {**body.knob_settings(), "max_new_tokens": body.max_tokens}
+    sampling = stated(body, {name: name for name in ("temperature", "top_p", "top_k")})
+    if sampling:
+        settings["sampling"] = sampling
+    if body.seed is not None:
+        settings["seed"] = body.seed % 2**63
+    if body.stop_sequences:
+        settings["stop"] = body.stop_sequences
+    request = CoreRequest(body.model, _prompt(body), settings)
+    framer = MessagesFramer(reply, body.model) if body.stream else None
+    return Asked(request, partial(whole, reply, body.model), framer)
+
+
+def read_count(data: bytes) -> tuple[str, ChatPrompt]:
+    """Returns the model and the prompt whose tokens are to be counted."""
+    body = read_body(CountBody, data)
+    return body.model, _prompt(body)
+
+
+def _prompt(body: CountBody) -> ChatPrompt:
+    messages: list[dict[str, Any]] = []
+    if system := _system(body.system):
+        messages.append({"role": "system", "content": system})
+    for message in body.messages:
+        messages += _messages(message)
+    tools = [
+        Tool(tool.name, tool.description, tool.input_schema)
+        for tool in body.tools or ()
+        if tool.input_schema is not None
+    ]
+    choice = body.tool_choice or ChoiceIn(type=AUTO)
+    known = {"auto": AUTO, "any": REQUIRED, "none": NONE, "tool": choice.name}
+    if choice.type not in known:
+        raise invalid(f"tool_choice.type is {choice.type[:40]!r}, expected {', '.join(known)}")
+    is_parallel = choice.type == AUTO and not choice.disable_parallel_tool_use
+    return ChatPrompt(messages, tools, known[choice.type], is_parallel)
+
+
+def _system(system: str | list[Block] | None) -> str:
+    blocks = [system] if isinstance(system, str) else [block.text or "" for block in system or ()]
+    return "\n".join(block for block in blocks if not block.startswith(_BILLING))
+
+
+def _messages(message: MessageIn) -> list[dict[str, Any]]:
+    """Returns a message in OpenAI's form: results of tools are messages of their own there."""
+    if isinstance(message.content, str):
+        return [{"role": message.role, "content": message.content}]
+    results = [
+        {"role": "tool", "tool_call_id": block.tool_use_id, "content": _text(block.content or "")}
+        for block in message.content
+        if block.type == "tool_result"
+    ]
+    calls = [
+        {
+            "id": block.id,
+            "type": "function",
+            "function": {"name": block.name, "arguments": block.input or {}},
+        }
+        for block in message.content
+        if block.type == "tool_use"
+    ]
+    said = [block for block in message.content if block.type not in ("tool_use", "tool_result")]
+    text = _text([block for block in said if not block.type.endswith("thinking")])
+    if not (text or calls) and results:
+        return results
+    own: dict[str, Any] = {"role": message.role, "content": text}
+    return [*results, {**own, "tool_calls": calls} if calls else own]
+
+
+def _text(content: str | list[Block]) -> str:
+    if isinstance(content, str):
+        return content
+    if odd := [block.type for block in content if block.text is None]:
+        raise invalid(f"a block of type {odd[0][:40]!r} has no text; this model reads text alone")
+    return "".join(block.text or "" for block in content)
+
+
+def error(problem: ServeError) -> Document:
+    """Returns the document of a problem."""
+    kinds = {
+        503: "overloaded_error",
+        500: "api_error",
+        504: "timeout_error",
+        413: "request_too_large",
+    }
+    kind = kinds.get(problem.status, problem.kind)
+    return {
+        "type": "error",
+        "error": {"type": kind, "message": problem.message, **problem.details},
+    }
+
+
+def _usage(counts: Counts) -> dict[str, int]:
+    return {
+        "input_tokens": counts.n_prompt - counts.n_cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": counts.n_cached,
+        "output_tokens": counts.n_new,
+    }
+
+
+def whole(reply: Reply, model: str, answer: Answer) -> Document:
+    """Returns the document of an answer."""
+    choice = answer.choices[0]
+    content: list[dict[str, Any]] = []
+    if choice.reasoning:
+        content.append({"type": "thinking", "thinking": choice.reasoning, "signature": ""})
+    if choice.text or not choice.calls:
+        content.append({"type": "text", "text": choice.text})
+    for call in choice.calls:
+        content.append({**_tool_use(call.id, call.name), "input": _arguments(call.arguments)})
+    return {
+        **_head(reply, model),
+        "content": content,
+        "stop_reason": _REASONS[choice.reason],
+        "stop_sequence": None,
+        "usage": _usage(answer.counts[0]),
+    }
+
+
+def _arguments(text: str) -> Any:
+    try:
+        return json.loads(text or "{}")
+    except ValueError:  # cut off by the limit of tokens
+        return {}
+
+
+def _tool_use(call_id: str, name: str) -> dict[str, Any]:
+    identity = "toolu_" + call_id.removeprefix("call_")
+    return {"type": "tool_use", "id": identity, "name": name, "input": {}}
+
+
+def _head(reply: Reply, model: str) -> dict[str, Any]:
+    return {"id": f"msg_{reply.id}", "type": "message", "role": "assistant", "model": model}
+
+
+class MessagesFramer:
+    """Makes the events of a streamed answer: blocks that begin, grow and end."""
+
+    def __init__(self, reply: Reply, model: str) -> None:
+        self._message = _head(reply, model)
+        self._kind = ""  # of the block in progress
+        self._index = -1
+
+    def begin(self) -> Iterable[bytes]:
+        """Returns the event that begins the message."""
+        usage = {"input_tokens": 0, "output_tokens": 0}
+        empty: dict[str, Any] = {
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": usage,
+        }
+        yield _event("message_start", message={**self._message, **empty})
+
+    def of(self, event: Event) -> Iterable[bytes]:
+        """Returns the events of one event of ours."""
+        if isinstance(event, TextDelta):
+            yield from self._in_block("text", {"type": "text", "text": ""})
+            yield self._delta(type="text_delta", text=event.text)
+        elif isinstance(event, ReasoningDelta):
+            empty = {"type": "thinking", "thinking": "", "signature": ""}
+            yield from self._in_block("thinking", empty)
+            yield self._delta(type="thinking_delta", thinking=event.text)
+        elif isinstance(event, CallDelta):
+            if event.id:
+                yield from self._in_block(event.id, _tool_use(event.id, event.name))
+            if event.arguments:
+                yield self._delta(type="input_json_delta", partial_json=event.arguments)
+        else:
+            if self._index < 0:
+                yield from self._in_block("text", {"type": "text", "text": ""})
+            yield from self._end_block()
+            delta = {"stop_reason": _REASONS[event.reason], "stop_sequence": None}
+            yield _event("message_delta", delta=delta, usage=_usage(event.counts))
+
+    def end(self) -> Iterable[bytes]:
+        """Returns the event that ends the message."""
+        yield _event("message_stop")
+
+    def failed(self, problem: ServeError) -> Iterable[bytes]:
+        """Returns an event that tells of the problem."""
+        yield openai.sse(error(problem), "error")
+
+    def _in_block(self, kind: str, empty: dict[str, Any]) -> Iterable[bytes]:
+        """Begins a block of ``kind`` unless it is in progress."""
+        if kind != self._kind:
+            yield from self._end_block()
+            self._kind, self._index = kind, self._index + 1
+            yield _event("content_block_start", index=self._index, content_block=empty)
+
+    def _end_block(self) -> Iterable[bytes]:
+        if self._kind:
+            self._kind = ""
+            yield _event("content_block_stop", index=self._index)
+
+    def _delta(self, **delta: str) -> bytes:
+        return _event("content_block_delta", index=self._index, delta=delta)
+
+
+def _event(kind: str, **fields: Any) -> bytes:
+    return openai.sse({"type": kind, **fields}, kind)
+
+
+SURFACE = Surface("/v1/messages", read, error)

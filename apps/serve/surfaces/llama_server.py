@@ -1,0 +1,218 @@
+"""llama-server's own interface: `POST /completion`, `POST /infill`, and what is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from pydantic import Field
+
+from edgedec.apps.serve.core import (
+    Answer,
+    Choice,
+    CoreRequest,
+    Counts,
+    Done,
+    Event,
+    InfillPrompt,
+    Prompt,
+    ServeError,
+    TextDelta,
+    TextPrompt,
+)
+from edgedec.apps.serve.shelf import Offer
+from edgedec.apps.serve.surfaces import openai
+from edgedec.apps.serve.surfaces.fields import MAX_CHOICES, Body, Sampling, read_body
+from edgedec.apps.serve.surfaces.surface import Asked, Document, Reply, Surface
+
+
+class ExtraFile(Body):
+    """Another file that the model is to know."""
+
+    filename: str = ""
+    text: str = ""
+
+
+class Common(Sampling):
+    """What both kinds of requests have."""
+
+    model: str = ""
+    stream: bool | None = None
+    n_predict: int | None = None
+    n_cmpl: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
+    n_probs: int | None = Field(default=None, ge=0, le=20)
+    json_schema: dict[str, Any] | None = None
+    ignore_eos: bool | None = None
+    response_fields: list[str] | None = None
+
+    def request(self, prompt: Prompt) -> CoreRequest:
+        """Returns the request for ``prompt``. No tokens at all, a warm-up, becomes one."""
+        settings = self.settings()
+        if self.n_predict is not None and self.n_predict >= 0:
+            settings["max_new_tokens"] = max(1, self.n_predict)
+        if self.json_schema is not None:
+            settings["json_schema"] = self.json_schema
+        if self.ignore_eos is not None:
+            settings["ignore_eos"] = self.ignore_eos
+        if self.n_probs:
+            settings["logprobs"] = self.n_probs
+        return CoreRequest(self.model, prompt, settings, self.n_cmpl or 1)
+
+
+class CompletionBody(Common):
+    """The body of a request for text."""
+
+    prompt: str | list[int]
+
+
+class InfillBody(Common):
+    """The body of a request for what is missing."""
+
+    input_prefix: str = ""
+    input_suffix: str = ""
+    input_extra: list[ExtraFile] | None = None
+    prompt: str = ""
+
+
+def read_completion(data: bytes, reply: Reply) -> Asked:
+    """Returns what a body asks for.
+
+    Raises:
+        ServeError: The body makes no sense.
+    """
+    body = read_body(CompletionBody, data)
+    return _asked(body, TextPrompt(body.prompt))
+
+
+def read_infill(data: bytes, reply: Reply) -> Asked:
+    """Returns what a body asks for.
+
+    Raises:
+        ServeError: The body makes no sense.
+    """
+    body = read_body(InfillBody, data)
+    others = [(extra.filename, extra.text) for extra in body.input_extra or ()]
+    return _asked(body, InfillPrompt(body.input_prefix, body.input_suffix, body.prompt, others))
+
+
+def _asked(body: Common, prompt: Prompt) -> Asked:
+    fields = body.response_fields
+    framer = CompletionFramer(body.model, fields) if body.stream else None
+    return Asked(body.request(prompt), partial(_whole, body.model, fields), framer)
+
+
+def _whole(model: str, fields: Sequence[str] | None, answer: Answer) -> Any:
+    """Returns the document of an answer; a list of several."""
+    found = [
+        _picked({**_ending(model, index, choice.reason, choice.counts), **_said(choice)}, fields)
+        for index, choice in enumerate(answer.choices)
+        if choice.counts is not None
+    ]
+    return found[0] if len(found) == 1 else found
+
+
+def _said(choice: Choice) -> dict[str, Any]:
+    found: dict[str, Any] = {"content": choice.text}
+    if choice.tokens:
+        found["completion_probabilities"] = [
+            {
+                "id": token.own.token,
+                "token": token.own.text,
+                "logprob": token.own.logprob,
+                "top_logprobs": [
+                    {"id": one.token, "token": one.text, "logprob": one.logprob}
+                    for one in token.top
+                ],
+            }
+            for token in choice.tokens
+        ]
+    return found
+
+
+def _ending(model: str, index: int, reason: str, counts: Counts) -> dict[str, Any]:
+    return {
+        "index": index,
+        "content": "",
+        "model": model,
+        "stop": True,
+        "stop_type": "limit" if reason == "length" else "eos",
+        "truncated": False,
+        "tokens_predicted": counts.n_new,
+        "tokens_evaluated": counts.n_prompt,
+        "tokens_cached": counts.n_prompt + counts.n_new - 1,
+        "timings": openai.timings(counts),
+    }
+
+
+def _picked(document: dict[str, Any], fields: Sequence[str] | None) -> dict[str, Any]:
+    """Returns the fields of ``document`` that are asked for; a slash leads into an object."""
+    if not fields:
+        return document
+    picked: dict[str, Any] = {}
+    for name in fields:
+        value: Any = document
+        for part in name.split("/"):
+            value = value.get(part) if isinstance(value, dict) else None
+        if value is not None:
+            picked[name] = value
+    return picked
+
+
+class CompletionFramer:
+    """Makes the events of a streamed answer."""
+
+    def __init__(self, model: str, fields: Sequence[str] | None) -> None:
+        self._model = model
+        self._fields = fields
+
+    def begin(self) -> Iterable[bytes]:
+        """Returns nothing: every event has text."""
+        return ()
+
+    def of(self, event: Event) -> Iterable[bytes]:
+        """Returns the event of one of ours."""
+        if isinstance(event, TextDelta):
+            choice = Choice(tokens=list(event.tokens), text=event.text)
+            yield openai.sse({"index": event.index, "stop": False, **_said(choice)})
+        elif isinstance(event, Done):
+            ending = _ending(self._model, event.index, event.reason, event.counts)
+            yield openai.sse(_picked(ending, self._fields))
+
+    def end(self) -> Iterable[bytes]:
+        """Returns nothing: the last event says that it is."""
+        return ()
+
+    def failed(self, problem: ServeError) -> Iterable[bytes]:
+        """Returns an event that tells of the problem."""
+        yield openai.sse(openai.error(problem))
+
+
+def props(offer: Offer, n_slots: int) -> Document:
+    """Returns what is known of the server and one model."""
+    return {
+        "default_generation_settings": {"n_ctx": offer.manifest.target.context, "params": {}},
+        "total_slots": n_slots,
+        "model_alias": offer.name,
+        "model_path": offer.name,
+        "chat_template": offer.template,
+        "chat_template_caps": {"supports_tool_calls": offer.has_template},
+        "modalities": {"vision": False, "audio": False},
+        "bos_token": "",
+        "eos_token": "",
+        "build_info": "edgedec",
+    }
+
+
+def slots(n_slots: int, n_busy: int, offer: Offer) -> list[Document]:
+    """Returns what writes answers at once: a slot for each."""
+    n_ctx = offer.manifest.target.context
+    return [
+        {"id": i, "id_task": -1, "n_ctx": n_ctx, "is_processing": i < n_busy}
+        for i in range(n_slots)
+    ]
+
+
+COMPLETION = Surface("/completion", read_completion, openai.error)
+COMPLETIONS = Surface("/completions", read_completion, openai.error)
+INFILL = Surface("/infill", read_infill, openai.error)

@@ -1,0 +1,335 @@
+"""Ollama's interface: `POST /api/chat`, `POST /api/generate`, and what is told of models."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from pydantic import Field
+
+from edgedec.apps.serve.core import (
+    Answer,
+    CallDelta,
+    ChatPrompt,
+    Choice,
+    CoreRequest,
+    Counts,
+    Done,
+    Event,
+    InfillPrompt,
+    Prompt,
+    ReasoningDelta,
+    ServeError,
+    TextPrompt,
+    Tool,
+    invalid,
+)
+from edgedec.apps.serve.shelf import Offer
+from edgedec.apps.serve.surfaces.fields import Body, Sampling, read_body
+from edgedec.apps.serve.surfaces.openai_chat import AnyTool
+from edgedec.apps.serve.surfaces.surface import Asked, Document, Reply, Surface
+
+VERSION = "0.6.4"
+"""Of Ollama, whose clients look for what that one could do."""
+
+NDJSON = "application/x-ndjson"
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
+_DURATION = re.compile(r"(-?\d+(?:\.\d+)?)(ms|s|m|h|)")
+
+
+class Options(Sampling):
+    """What Ollama keeps apart from a request's other fields."""
+
+    num_predict: int | None = None
+
+
+class Common(Body):
+    """What both kinds of requests have."""
+
+    model: str
+    stream: bool | None = None
+    options: Options | None = None
+    keep_alive: str | float | None = None
+    format: str | dict[str, Any] | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """Returns the settings of a request that the fields state."""
+        options = self.options or Options()
+        found = options.settings()
+        if (n_most := options.num_predict) is not None and n_most > 0:
+            found["max_new_tokens"] = n_most
+        if self.format:
+            if isinstance(self.format, str) and self.format != "json":
+                raise invalid(f"format is {self.format[:40]!r}, expected json or a schema")
+            is_schema = isinstance(self.format, dict)
+            found["json_schema"] = self.format if is_schema else {"type": "object"}
+        return found
+
+    def request(self, prompt: Prompt) -> CoreRequest:
+        """Returns the request for ``prompt``."""
+        keep_alive_s = None if self.keep_alive is None else seconds(self.keep_alive)
+        return CoreRequest(self.model, prompt, self.settings(), keep_alive_s=keep_alive_s)
+
+
+class CalledFunction(Body):
+    """A function that an earlier answer called."""
+
+    name: str
+    arguments: dict[str, Any] = Field(default_factory=dict)
+
+
+class EarlierCall(Body):
+    """A call that an earlier answer made."""
+
+    function: CalledFunction
+
+
+class ChatMessage(Body):
+    """A message of the conversation."""
+
+    role: str
+    content: str = ""
+    tool_calls: list[EarlierCall] | None = None
+    tool_name: str | None = None
+
+
+class ChatBody(Common):
+    """The body of a request for a conversation."""
+
+    messages: list[ChatMessage] = Field(min_length=1)
+    tools: list[AnyTool] | None = None
+
+
+class GenerateBody(Common):
+    """The body of a request for text."""
+
+    prompt: str = ""
+    suffix: str = ""
+    system: str = ""
+    raw: bool = False
+
+
+def seconds(text: str | float) -> float:
+    """Returns a duration such as ``5m``; a number means seconds, a negative one for ever."""
+    if not isinstance(text, str):
+        return float(text)
+    parts = _DURATION.findall(text.strip())
+    if not parts or "".join(map("".join, parts)) != text.strip():
+        raise invalid(f"keep_alive is {text[:40]!r}, expected a duration such as 5m")
+    return sum(float(number) * _UNITS[unit] for number, unit in parts)
+
+
+def read_chat(data: bytes, reply: Reply) -> Asked:
+    """Returns what a body asks for.
+
+    Raises:
+        ServeError: The body makes no sense.
+    """
+    body = read_body(ChatBody, data)
+    functions = [tool.function for tool in body.tools or () if tool.function is not None]
+    tools = [Tool(f.name, f.description or "", f.parameters or {}) for f in functions]
+    prompt = ChatPrompt([_message(message) for message in body.messages], tools)
+    return _asked(body, prompt, reply, _chat_part)
+
+
+def _message(message: ChatMessage) -> dict[str, Any]:
+    found: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        found["tool_calls"] = [
+            {"type": "function", "function": call.function.model_dump()}
+            for call in message.tool_calls
+        ]
+    if message.tool_name is not None:
+        found["name"] = message.tool_name
+    return found
+
+
+def read_generate(data: bytes, reply: Reply) -> Asked:
+    """Returns what a body asks for.
+
+    Raises:
+        ServeError: The body makes no sense.
+    """
+    body = read_body(GenerateBody, data)
+    prompt: Prompt
+    if body.suffix:
+        prompt = InfillPrompt(body.prompt, body.suffix)
+    elif body.raw:
+        prompt = TextPrompt(body.prompt)
+    else:
+        system = [{"role": "system", "content": body.system}] if body.system else []
+        prompt = ChatPrompt([*system, {"role": "user", "content": body.prompt}])
+    return _asked(body, prompt, reply, _text_part)
+
+
+Part = Callable[[Choice], dict[str, Any]]
+
+
+def _asked(body: Common, prompt: Prompt, reply: Reply, part: Part) -> Asked:
+    head = {"model": body.model, "created_at": moment(reply.created)}
+    framer = None if body.stream is False else LineFramer(head, part)
+    return Asked(body.request(prompt), partial(_whole, head, part), framer)
+
+
+def _chat_part(choice: Choice) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": choice.text}
+    if choice.reasoning:
+        message["thinking"] = choice.reasoning
+    if choice.calls:
+        message["tool_calls"] = [
+            {"function": {"name": call.name, "arguments": _arguments(call.arguments)}}
+            for call in choice.calls
+        ]
+    return {"message": message}
+
+
+def _text_part(choice: Choice) -> dict[str, Any]:
+    found = {"response": choice.text}
+    return {**found, "thinking": choice.reasoning} if choice.reasoning else found
+
+
+def _arguments(text: str) -> Any:
+    try:
+        return json.loads(text or "{}")
+    except ValueError:  # cut off by the limit of tokens
+        return {}
+
+
+def _whole(head: Document, part: Part, answer: Answer) -> Document:
+    choice = answer.choices[0]
+    return {**head, **part(choice), **_ending(choice.reason, answer.counts[0])}
+
+
+def _ending(reason: str, counts: Counts) -> dict[str, Any]:
+    return {
+        "done": True,
+        "done_reason": "length" if reason == "length" else "stop",
+        "total_duration": _nanoseconds(counts.prompt_ms + counts.decode_ms),
+        "load_duration": 0,
+        "prompt_eval_count": counts.n_prompt,
+        "prompt_eval_duration": _nanoseconds(counts.prompt_ms),
+        "eval_count": counts.n_new,
+        "eval_duration": _nanoseconds(counts.decode_ms),
+    }
+
+
+def _nanoseconds(ms: float) -> int:
+    return round(ms * 1e6)
+
+
+class LineFramer:
+    """Makes the lines of a streamed answer. Calls come whole, when the answer is complete."""
+
+    def __init__(self, head: Document, part: Part) -> None:
+        self._head = head
+        self._part = part
+        self._calls = Choice()
+
+    def begin(self) -> Iterable[bytes]:
+        """Returns nothing: every line has text."""
+        return ()
+
+    def of(self, event: Event) -> Iterable[bytes]:
+        """Returns the line of an event."""
+        if isinstance(event, CallDelta):
+            self._calls.add(event)
+        elif isinstance(event, Done):
+            if self._calls.calls:
+                yield self._line(self._calls, {"done": False})
+            yield self._line(Choice(), _ending(event.reason, event.counts))
+        else:
+            is_thought = isinstance(event, ReasoningDelta)
+            piece = Choice(reasoning=event.text) if is_thought else Choice(text=event.text)
+            yield self._line(piece, {"done": False})
+
+    def end(self) -> Iterable[bytes]:
+        """Returns nothing: the last line says that it is done."""
+        return ()
+
+    def failed(self, problem: ServeError) -> Iterable[bytes]:
+        """Returns a line that tells of the problem."""
+        yield line(error(problem))
+
+    def _line(self, choice: Choice, more: Document) -> bytes:
+        return line({**self._head, **self._part(choice), **more})
+
+
+def line(document: Document) -> bytes:
+    """Returns ``document`` as a line of a stream."""
+    return (json.dumps(document, ensure_ascii=False) + "\n").encode("utf-8", "replace")
+
+
+def error(problem: ServeError) -> Document:
+    """Returns the document of a problem."""
+    return {"error": problem.message, "type": problem.kind, **problem.details}
+
+
+def moment(time_s: float) -> str:
+    """Returns seconds since 1970 as Ollama writes them."""
+    return datetime.fromtimestamp(time_s, UTC).isoformat().replace("+00:00", "Z")
+
+
+def tags(offers: Sequence[Offer]) -> Document:
+    """Returns the models that may be asked for."""
+    return {"models": [_tag(offer) for offer in offers]}
+
+
+def running(offers: Sequence[Offer]) -> Document:
+    """Returns the models that are in memory."""
+    return {"models": [{**_tag(offer), "size_vram": 0} for offer in offers]}
+
+
+def _tag(offer: Offer) -> dict[str, Any]:
+    return {
+        "name": offer.name,
+        "model": offer.name,
+        "modified_at": moment(offer.created),
+        "size": offer.n_bytes,
+        "digest": offer.digest,
+        "details": _details(offer),
+    }
+
+
+def _details(offer: Offer) -> dict[str, Any]:
+    family = offer.manifest.target.config.family
+    return {
+        "format": "edgedec",
+        "family": family,
+        "families": [family],
+        "parameter_size": "",
+        "quantization_level": offer.manifest.quantization,
+    }
+
+
+def shown(offer: Offer) -> Document:
+    """Returns what is known of one model."""
+    target = offer.manifest.target
+    family = target.config.family
+    capabilities = ["completion"]
+    if offer.has_template:
+        capabilities.append("tools")
+    if offer.can_infill:
+        capabilities.append("insert")
+    return {
+        "license": offer.manifest.licence or "",
+        "modelfile": "",
+        "parameters": "",
+        # Clients look for these names in it to learn what the model can do.
+        "template": "{{ .Messages }}{{ .Tools }}" + ("{{ .Suffix }}" if offer.can_infill else ""),
+        "details": _details(offer),
+        "model_info": {
+            "general.architecture": family,
+            f"{family}.context_length": target.context,
+            f"{family}.embedding_length": target.config.hidden_size,
+        },
+        "capabilities": capabilities,
+        "modified_at": moment(offer.created),
+    }
+
+
+CHAT = Surface("/api/chat", read_chat, error, NDJSON)
+GENERATE = Surface("/api/generate", read_generate, error, NDJSON)
