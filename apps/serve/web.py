@@ -20,12 +20,14 @@ from edgedec.apps.serve.surfaces import (
     openai,
     openai_chat,
     openai_completions,
+    openai_responses,
 )
 from edgedec.apps.serve.surfaces.surface import Surface
 
 SURFACES = (
     openai_chat.SURFACE,
     openai_completions.SURFACE,
+    openai_responses.SURFACE,
     anthropic.SURFACE,
     ollama.CHAT,
     ollama.GENERATE,

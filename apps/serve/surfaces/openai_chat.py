@@ -134,7 +134,7 @@ def read(data: bytes, reply: Reply) -> Asked:
     if body.logprobs:
         settings["logprobs"] = body.top_logprobs or 0
     if body.response_format is not None:
-        settings.update(_format(body.response_format))
+        settings.update(format_settings(body.response_format))
     request = CoreRequest(body.model, _prompt(body), settings, body.n or 1)
     with_usage = body.stream_options is not None and body.stream_options.include_usage
     framer = ChatFramer(reply, body.model, with_usage, request.n) if body.stream else None
@@ -154,8 +154,12 @@ def _prompt(body: ChatBody) -> ChatPrompt:
     )
 
 
-def _format(wanted: ResponseFormat) -> dict[str, Any]:
-    """Returns the setting of a response format."""
+def format_settings(wanted: ResponseFormat) -> dict[str, Any]:
+    """Returns the settings that a response format means.
+
+    Raises:
+        ServeError: Nobody knows it.
+    """
     if wanted.type == "text":
         return {}
     schema = wanted.json_schema_alone

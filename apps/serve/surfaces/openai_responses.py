@@ -1,0 +1,309 @@
+"""OpenAI's responses: `POST /v1/responses`. Nothing is stored: each request has all it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from pydantic import Field
+
+from edgedec.apps.serve.core import (
+    AUTO,
+    Answer,
+    CallDelta,
+    ChatPrompt,
+    Choice,
+    CoreRequest,
+    Counts,
+    Done,
+    Event,
+    ReasoningDelta,
+    ServeError,
+    TextDelta,
+    Tool,
+    invalid,
+)
+from edgedec.apps.serve.surfaces import openai
+from edgedec.apps.serve.surfaces.fields import Body, Sampling, read_body
+from edgedec.apps.serve.surfaces.openai_chat import (
+    ChatMessage,
+    Function,
+    Part,
+    ResponseFormat,
+    ToolCall,
+    chat_message,
+    format_settings,
+)
+from edgedec.apps.serve.surfaces.surface import Asked, Document, Reply, Surface
+
+
+class Item(Body):
+    """An item of the input: a message, a call that was made, or what it gave."""
+
+    type: str = "message"
+    role: str = ""
+    content: str | list[Part] | None = None
+    call_id: str = ""
+    name: str = ""
+    arguments: str = ""
+    output: str | list[Part] | None = None
+
+
+class ResponseTool(Body):
+    """A tool; those that are no functions are left out."""
+
+    type: str
+    name: str = ""
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class NamedTool(Body):
+    """The one tool to call."""
+
+    type: str
+    name: str = ""
+
+
+class Text(Body):
+    """What the text has to look like."""
+
+    format: ResponseFormat | None = None
+
+
+class ResponsesBody(Sampling):
+    """The body of a request."""
+
+    model: str = ""
+    input: str | list[Item]
+    instructions: str | None = None
+    stream: bool | None = None
+    max_output_tokens: int | None = Field(default=None, ge=1)
+    text: Text | None = None
+    tools: list[ResponseTool] | None = None
+    tool_choice: str | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+    previous_response_id: str | None = None
+
+
+def read(data: bytes, reply: Reply) -> Asked:
+    """Returns what a body asks for.
+
+    Raises:
+        ServeError: The body makes no sense.
+    """
+    body = read_body(ResponsesBody, data)
+    if body.previous_response_id is not None:
+        message = "responses are not stored here: send the whole conversation as input"
+        raise invalid(message, param="previous_response_id")
+    settings = body.settings()
+    if body.max_output_tokens is not None:
+        settings["max_new_tokens"] = body.max_output_tokens
+    if body.text is not None and body.text.format is not None:
+        settings.update(format_settings(body.text.format))
+    request = CoreRequest(body.model, _prompt(body), settings)
+    head = {"id": f"resp_{reply.id}", "object": "response", "created_at": reply.created}
+    framer = ResponsesFramer({**head, "model": body.model}) if body.stream else None
+    return Asked(request, partial(whole, {**head, "model": body.model}), framer)
+
+
+def _prompt(body: ResponsesBody) -> ChatPrompt:
+    messages: list[dict[str, Any]] = []
+    if body.instructions:
+        messages.append({"role": "system", "content": body.instructions})
+    items = [Item(role="user", content=body.input)] if isinstance(body.input, str) else body.input
+    messages += [message for item in items if (message := _message(item)) is not None]
+    tools = [
+        Tool(tool.name, tool.description or "", tool.parameters or {})
+        for tool in body.tools or ()
+        if tool.type == "function"
+    ]
+    choice = body.tool_choice or AUTO
+    choice = choice if isinstance(choice, str) else choice.name or AUTO
+    is_parallel = body.parallel_tool_calls
+    may_be_several = choice == AUTO if is_parallel is None else is_parallel
+    return ChatPrompt(messages, tools, choice, may_be_several)
+
+
+def _message(item: Item) -> dict[str, Any] | None:
+    """Returns an item as a message; None for thoughts and items of tools that nobody knows."""
+    if item.type == "message":
+        return chat_message(ChatMessage(role=item.role, content=item.content))
+    if item.type == "function_call":
+        function = Function(name=item.name, arguments=item.arguments)
+        call = ToolCall(id=item.call_id, function=function)
+        return chat_message(ChatMessage(role="assistant", tool_calls=[call]))
+    if item.type == "function_call_output":
+        message = ChatMessage(role="tool", content=item.output, tool_call_id=item.call_id)
+        return chat_message(message)
+    return None
+
+
+def whole(head: Document, answer: Answer) -> Document:
+    """Returns the document of an answer."""
+    choice = answer.choices[0]
+    return _response(head, _items(head["id"], choice), choice.reason, answer.counts[0])
+
+
+def _response(
+    head: Document, output: list[dict[str, Any]], reason: str = "", counts: Counts | None = None
+) -> dict[str, Any]:
+    is_cut = reason == "length"
+    status = "incomplete" if is_cut else "completed" if reason else "in_progress"
+    return {
+        **head,
+        "status": status,
+        "error": None,
+        "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+        "output": output,
+        "parallel_tool_calls": True,
+        "tool_choice": AUTO,
+        "tools": [],
+        "usage": None if counts is None else _usage(counts),
+    }
+
+
+def _usage(counts: Counts) -> dict[str, Any]:
+    return {
+        "input_tokens": counts.n_prompt,
+        "input_tokens_details": {"cached_tokens": counts.n_cached},
+        "output_tokens": counts.n_new,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": counts.n_prompt + counts.n_new,
+    }
+
+
+def _items(identity: str, choice: Choice) -> list[dict[str, Any]]:
+    """Returns the items of an answer: thoughts, text, calls."""
+    found: list[dict[str, Any]] = []
+    if choice.reasoning:
+        found.append(_item(f"rs_{identity}", "reasoning", choice.reasoning))
+    if choice.text or not choice.calls:
+        found.append(_item(f"msg_{identity}", "message", choice.text))
+    for call in choice.calls:
+        found.append(_item(call.id, "function_call", call.arguments, call.name))
+    return found
+
+
+def _item(identity: str, kind: str, text: str, name: str = "") -> dict[str, Any]:
+    """Returns a complete item."""
+    if kind == "reasoning":
+        content = [{"type": "reasoning_text", "text": text}]
+        return {"id": identity, "type": kind, "summary": [], "content": content}
+    if kind == "message":
+        return {**_begun(identity, kind, name), "status": "completed", "content": [_part(text)]}
+    return {**_begun(identity, kind, name), "status": "completed", "arguments": text}
+
+
+def _begun(identity: str, kind: str, name: str) -> dict[str, Any]:
+    """Returns an item that has just begun."""
+    if kind == "reasoning":
+        return {"id": identity, "type": kind, "summary": []}
+    if kind == "message":
+        begun = {"id": identity, "type": kind, "status": "in_progress"}
+        return {**begun, "role": "assistant", "content": []}
+    begun = {"id": f"fc_{identity}", "type": kind, "status": "in_progress"}
+    return {**begun, "call_id": identity, "name": name, "arguments": ""}
+
+
+def _part(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+class ResponsesFramer:
+    """Makes the events of a streamed answer: items that begin, grow and end."""
+
+    def __init__(self, head: Document) -> None:
+        self._head = head
+        self._n_events = 0
+        self._items: list[dict[str, Any]] = []
+        self._open: tuple[str, str, str] | None = None  # id, kind and name of the item in progress
+        self._text = ""
+
+    def begin(self) -> Iterable[bytes]:
+        """Returns the events that begin the response."""
+        yield self._event("response.created", response=_response(self._head, []))
+        yield self._event("response.in_progress", response=_response(self._head, []))
+
+    def of(self, event: Event) -> Iterable[bytes]:
+        """Returns the events of one event of ours."""
+        identity = self._head["id"]
+        if isinstance(event, Done):
+            yield from self._end(event)
+        elif isinstance(event, TextDelta):
+            yield from self._in_item(f"msg_{identity}", "message")
+            yield self._delta("response.output_text.delta", event.text)
+        elif isinstance(event, ReasoningDelta):
+            yield from self._in_item(f"rs_{identity}", "reasoning")
+            yield self._delta("response.reasoning_text.delta", event.text)
+        elif isinstance(event, CallDelta):
+            if event.id:
+                yield from self._in_item(event.id, "function_call", event.name)
+            yield self._delta("response.function_call_arguments.delta", event.arguments)
+
+    def end(self) -> Iterable[bytes]:
+        """Returns nothing: the last event has the whole response."""
+        return ()
+
+    def failed(self, problem: ServeError) -> Iterable[bytes]:
+        """Returns an event that tells of the problem."""
+        yield self._event("error", code=problem.kind, message=problem.message, param=None)
+
+    def _end(self, done: Done) -> Iterable[bytes]:
+        if not self._items and self._open is None:
+            yield from self._in_item(f"msg_{self._head['id']}", "message")
+        yield from self._close_item()
+        response = _response(self._head, self._items, done.reason, done.counts)
+        yield self._event(f"response.{response['status']}", response=response)
+
+    def _in_item(self, identity: str, kind: str, name: str = "") -> Iterable[bytes]:
+        """Begins an item unless it is in progress."""
+        if self._open is not None and self._open[0] == identity:
+            return
+        yield from self._close_item()
+        self._open, self._text = (identity, kind, name), ""
+        begun = _begun(identity, kind, name)
+        yield self._event("response.output_item.added", item=begun, **self._place)
+        if kind == "message":
+            yield self._event("response.content_part.added", part=_part(""), **self._inside)
+
+    def _close_item(self) -> Iterable[bytes]:
+        if self._open is None:
+            return
+        identity, kind, name = self._open
+        if kind == "message":
+            done = {"text": self._text, "logprobs": []}
+            yield self._event("response.output_text.done", **done, **self._inside)
+            yield self._event("response.content_part.done", part=_part(self._text), **self._inside)
+        elif kind == "function_call":
+            done = {"arguments": self._text, "name": name}
+            kind_done = "response.function_call_arguments.done"
+            yield self._event(kind_done, **done, **self._inside)
+        item = _item(identity, kind, self._text, name)
+        yield self._event("response.output_item.done", item=item, **self._place)
+        self._items.append(item)
+        self._open = None
+
+    @property
+    def _place(self) -> dict[str, Any]:
+        return {"output_index": len(self._items)}
+
+    @property
+    def _inside(self) -> dict[str, Any]:
+        assert self._open is not None
+        identity, kind, _ = self._open
+        is_call = kind == "function_call"
+        where = {} if is_call else {"content_index": 0}
+        return {**self._place, "item_id": f"fc_{identity}" if is_call else identity, **where}
+
+    def _delta(self, kind: str, text: str) -> bytes:
+        self._text += text
+        return self._event(kind, delta=text, **self._inside)
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        self._n_events += 1
+        return openai.sse({"type": kind, "sequence_number": self._n_events - 1, **fields}, kind)
+
+
+SURFACE = Surface("/v1/responses", read, openai.error)
