@@ -84,12 +84,12 @@ def write_tensors(
         OSError: the file cannot be written, for instance because the disk is full.
     """
     n_total, n_done = sum(tensor.nbytes for tensor in tensors), 0
-    offsets = offsets_of(tensors)
+    offsets, shapes = offsets_of(tensors), weight_shapes(source.config)
     with FileIO(path, "wb") as file:
         for tensor in tensors:
             offset, arrays = offsets[tensor.name], (chunks or {}).get(tensor.name)
             if arrays is None:
-                writes = _write_tensor(file, offset, tensor, source)
+                writes = _write_tensor(file, offset, tensor, source, shapes)
             else:
                 writes = _write_in_order(file, offset, map(tensor.stored, arrays()))
             for written in writes:
@@ -107,7 +107,11 @@ def rope_names(config: ModelConfig, rope: Rope) -> tuple[str, str]:
 
 
 def _write_tensor(
-    file: FileIO, offset: int, tensor: StoredTensor, source: WeightSource
+    file: FileIO,
+    offset: int,
+    tensor: StoredTensor,
+    source: WeightSource,
+    shapes: Mapping[str, tuple[int, ...]],
 ) -> Iterator[int]:
     """Yields the bytes of each chunk written."""
     name = tensor.name
@@ -117,7 +121,7 @@ def _write_tensor(
         table = rope_tables(source.config, tensor.dims[0], of_layer)[part]
         yield _write_at(file, offset, tensor.stored(table))
         return
-    shape = weight_shapes(source.config)[name]
+    shape = shapes[name]
     if len(shape) == 1:
         yield _write_at(file, offset, tensor.stored(source.vector(name)))
         return

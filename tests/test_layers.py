@@ -177,12 +177,6 @@ def test_every_folder_was_read() -> None:
     assert len(FILES) > 20
 
 
-def test_files_stay_short() -> None:
-    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for _, path in FILES}
-    found = [f"{path.relative_to(ROOT)}: {n} lines" for path, n in lengths.items() if n > 400]
-    assert not found, "\n".join(found)
-
-
 def room_of(path: Path) -> str | None:
     name = path.relative_to(ROOT / "runtime").with_suffix("").parts[0]
     return None if name == "__init__" else name

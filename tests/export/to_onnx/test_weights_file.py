@@ -48,6 +48,17 @@ def test_portable_tensors(make_source: Any, tmp_path: Path, monkeypatch: Any) ->
         assert offset % PAGE_BYTES == 0
 
 
+def test_shapes_are_found_out_once(make_source: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    source = make_source()
+    model = emit_portable(source.config, 40)
+    calls = []
+    monkeypatch.setattr(
+        weights_file, "weight_shapes", lambda config: calls.append(1) or weight_shapes(config)
+    )
+    write_weights(model, source, tmp_path)
+    assert len(calls) == 1
+
+
 @pytest.mark.skipif(not has_library(), reason="the kernel library is not built")
 def test_packed_chunks_join_to_the_packing_of_the_whole(
     make_source: Any, tmp_path: Path, monkeypatch: Any
