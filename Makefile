@@ -5,6 +5,7 @@
 # make test-long  exactness of decoding on real models: many prompts, many seeds
 # make test-sanitize  the kernels' tests under sanitizers of memory, behaviour and threads
 # make test-arm   the kernels and `edgedec run` on emulated ARM processors
+# make test-windows  Windows' Python under Wine
 # make test-gpu   bundles for NVIDIA's GPUs, where there is one
 # make wheels     wheels for all platforms and the source distribution, checked, into dist/
 # make check  style and types only         make clean  removes what this file made
@@ -30,7 +31,8 @@ KERNELS := kernels/CMakeLists.txt $(wildcard kernels/src/*)
 EXPORTER := $(shell find export models targets kernels system -name '*.py')
 PACKAGES := system models targets export training labs kernels runtime autocomplete widgets apps
 
-.PHONY: run test test-fast test-pair test-long test-sanitize test-arm test-gpu wheels check clean
+.PHONY: run test test-fast test-pair test-long test-sanitize test-arm test-windows test-gpu wheels \
+  check clean
 
 run: $(BUNDLE)/manifest.json
 	$(BIN)/edgedec run $(BUNDLE) "$(PROMPT)" --max-new-tokens 96
@@ -59,6 +61,11 @@ test-arm: $(MADE)/dev $(MADE)/model
 	tools/arm/build.sh $(BIN)/python
 	tools/arm/python -m pytest -p no:cacheprovider tests/kernels
 	$(BIN)/python -m pytest -m arm tests/arm
+
+# Needs Debian packages, which it names if they are missing.
+test-windows: $(MADE)/dev $(MADE)/model
+	tools/windows/setup.sh $(BIN)/python
+	$(BIN)/python -m pytest -m windows tests/windows -s
 
 # Needs a GPU of NVIDIA's and nvcc; says what it skips. TVM has 320 MB.
 test-gpu: $(MADE)/dev $(MADE)/model

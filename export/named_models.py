@@ -147,8 +147,15 @@ def _make(meant: Meant, announce: Announce) -> None:
 
 @contextmanager
 def _alone(bundle: Path) -> Iterator[None]:
-    bundle.parent.mkdir(parents=True, exist_ok=True)
-    with (bundle.parent / f".{bundle.name}.lock").open("wb") as file:
+    try:
+        bundle.parent.mkdir(parents=True, exist_ok=True)
+        file = (bundle.parent / f".{bundle.name}.lock").open("wb")
+    except OSError as error:
+        raise ConfigError(
+            f"cannot keep bundles in {bundle.parent}: {error.strerror}; write one elsewhere with "
+            "`edgedec export MODEL -o PATH` and run that"
+        ) from None
+    with file:
         lock_file(file.fileno())
         yield
 

@@ -30,7 +30,7 @@ os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="edgedec-tests-")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 # `nohup` has a hangup ignored: the tests go on, but programs under test are to hear of it.
-if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda number, frame: None)
 
 # Examples that take long, to make or to run, say that the machine is busy.

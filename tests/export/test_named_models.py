@@ -81,6 +81,13 @@ def test_a_bundle_that_cannot_be_read_is_made_anew(make_gguf: MakeGguf, library:
     assert read_manifest(bundle).models
 
 
+def test_a_cache_that_cannot_be_written_is_one_line(make_gguf: MakeGguf, tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("no folder")
+    library = Library(tmp_path / "home" / "cache")
+    with pytest.raises(ConfigError, match=r"cannot keep bundles in .*: Not a directory; write one"):
+        bundle_of(make_gguf("llama"), library=library)
+
+
 def test_a_bundle_means_itself(make_gguf: MakeGguf, library: Library) -> None:
     bundle = bundle_of(make_gguf("llama"), library=library)
     assert what_is_meant(bundle, library) == named_models.Meant(str(bundle), bundle)

@@ -299,6 +299,13 @@ def test_a_machine_where_nothing_runs_is_refused(
         check_programs_run(SMALL)
 
 
+def test_a_system_that_cannot_hold_programs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgedec.apps.eval.contained.is_contained", lambda: False)
+    with pytest.raises(EdgedecError, match=r"cannot hold the programs .* --uncontained-programs"):
+        check_programs_run(SMALL)
+    assert check_programs_run(SMALL, is_uncontained_allowed=True)
+
+
 def test_an_evaluation_goes_on_after_programs_that_misbehave(tmp_path: Path) -> None:
     """Every text is the answer to one problem; only the last one is right."""
     bodies = [

@@ -26,7 +26,7 @@ def requirements(project: dict[str, Any]) -> list[str]:
     """Returns the requirements of running edgedec, exporting with it and testing it."""
     extras = project["optional-dependencies"]
     tools = [line for line in extras["dev"] if re.split(r"[^\w-]", line)[0] in TEST_TOOLS]
-    return [*project["dependencies"], *extras["export"], *tools]
+    return [*project["dependencies"], *tools]
 
 
 def write_metadata(project: dict[str, Any], folder: Path) -> None:
