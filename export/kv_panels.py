@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from edgedec.kernels import kv_block_nbytes
 from edgedec.models.config import ModelConfig
-from edgedec.models.graph import K_CACHE, K_RING, KV_PANEL, V_CACHE, V_RING, KVFormat, KVLayout
+from edgedec.models.graph import (
+    K_CACHE,
+    K_RING,
+    KV_PANEL,
+    RING_SEQUENCES,
+    SEQUENCES,
+    V_CACHE,
+    V_RING,
+    KVFormat,
+    KVLayout,
+)
 
 _HALF_BYTES = 2
 
@@ -33,9 +45,21 @@ def kv_panels(config: ModelConfig, kv_format: KVFormat) -> KVLayout:
     )
 
 
-def kv_place(config: ModelConfig, layer: int) -> tuple[int, tuple[str, str]]:
-    """Returns where a layer keeps keys and values: its index in two inputs, and their names."""
+class KVPlace(NamedTuple):
+    """Where a layer keeps keys and values.
+
+    layer: its number in ``caches``. sequences: the input that says whose rows are where.
+    """
+
+    layer: int
+    sequences: str
+    caches: tuple[str, str]
+
+
+def kv_place(config: ModelConfig, layer: int) -> KVPlace:
+    """Returns where a layer keeps keys and values."""
     rings = config.windowed_layers
     if layer in rings:
-        return rings.index(layer), (K_RING, V_RING)
-    return layer - sum(ring < layer for ring in rings), (K_CACHE, V_CACHE)
+        return KVPlace(rings.index(layer), RING_SEQUENCES, (K_RING, V_RING))
+    index = layer - sum(ring < layer for ring in rings)
+    return KVPlace(index, SEQUENCES, (K_CACHE, V_CACHE))

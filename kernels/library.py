@@ -60,9 +60,11 @@ class AttentionArgs(ctypes.Structure):
         ("kv_format", c_int),
         ("scoring", Scoring),
         ("capacity", c_int64),
+        ("head_rows", c_int64),
         ("k_cache", c_void_p),
         ("v_cache", c_void_p),
         ("out", c_void_p),
+        ("n_sequences", c_int64),
     )
 
 

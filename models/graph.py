@@ -13,6 +13,11 @@ Inputs:
     parents [1, N] int64: for each node of the pending tree its parent's index, -1 for the prefix;
         the last T belong to this pass. past_length [1] int64: committed tokens, or rows of the KV
         cache before those that the pass writes.
+    sequences, ring_sequences [S, 5] int64, in place of past_length: of each sequence whose rows are
+        in the pass its committed tokens, its share of T, its share of N, and the first panel and
+        the number of panels of k_cache and v_cache, or k_ring and v_ring, that are its own. Rows,
+        nodes and positions of sequences follow one another; parents count from a sequence's first
+        node. See `Capabilities.n_sequences`.
     attention_bias [1, 1, T, P + T] float32: 0 where a row may look, a large negative number
         elsewhere. attention_mask [1, P + T] int64: ones.
     layer_gates [2 * n_layers] int64: entry 2i for the attention of layer i, 2i + 1 for its MLP;
@@ -47,6 +52,7 @@ POSITION_IDS = "position_ids"
 LOGIT_ROWS = "logit_rows"
 PARENTS = "parents"
 PAST_LENGTH = "past_length"
+SEQUENCES, RING_SEQUENCES = "sequences", "ring_sequences"
 ATTENTION_BIAS = "attention_bias"
 ATTENTION_MASK = "attention_mask"
 LAYER_GATES = "layer_gates"
@@ -73,6 +79,12 @@ ROW_STATS: Mapping[str, tuple[str, tuple[int, ...]]] = {
 
 KV_PANEL = 16
 """Tokens that lie side by side in a KV panel."""
+
+SEQUENCE_FIELDS = 5
+"""Numbers of each sequence in `SEQUENCES`."""
+
+MAX_SEQUENCES = 16
+"""Sequences that may share a pass of a graph whose KV cache is panels."""
 
 ROUNDING_GAP = 2.0**-23
 """Row gap of graphs that sum in another order for other rows, before any has been seen."""
@@ -282,7 +294,8 @@ class GraphContract:
 
     def _kv_inputs(self) -> tuple[str, ...]:
         if self.kv.kind == "panels":
-            return (K_CACHE, V_CACHE, *((K_RING, V_RING) if self.kv.ring_layers else ()))
+            rings = (RING_SEQUENCES, K_RING, V_RING) if self.kv.ring_layers else ()
+            return (SEQUENCES, K_CACHE, V_CACHE, *rings)
         if self.kv.kind == "states":
             return ()
         return self.past_ports or (past_port(0, "key"),)

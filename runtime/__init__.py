@@ -7,10 +7,11 @@ from edgedec.runtime.config import (
     SuggestConfig,
 )
 from edgedec.runtime.drafting.stats import DecodeStats
-from edgedec.runtime.engine import Engine, LoadedModel
+from edgedec.runtime.engine import Engine
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
 from edgedec.runtime.requests.conversation import Conversation
+from edgedec.runtime.requests.loaded import LoadedModel
 from edgedec.runtime.requests.result import GenerationResult
 from edgedec.runtime.requests.stream import Stream
 from edgedec.runtime.sessions.rows import Rows

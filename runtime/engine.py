@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 from weakref import WeakSet
 
 from edgedec.models.errors import SessionError
@@ -21,71 +21,32 @@ from edgedec.runtime.config.checks import (
     checked_counts,
     checked_path,
 )
-from edgedec.runtime.cores.core_split import CoreSplit
 from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
-from edgedec.runtime.methods.methods import PLAIN, MethodParts, Methods
+from edgedec.runtime.methods.methods import MethodParts, Methods
 from edgedec.runtime.requests.conversation import Conversation
+from edgedec.runtime.requests.loaded import LoadedModel
 from edgedec.runtime.requests.predictors import Predictors
 from edgedec.runtime.requests.request import Request, lent
 from edgedec.runtime.requests.result import GenerationResult
 from edgedec.runtime.requests.stream import OnDone, Stream
 from edgedec.runtime.sampling.masks import Masks
-from edgedec.runtime.sessions.memory import TARGET, SessionMemory
-from edgedec.runtime.sessions.model import KVPredictor, Model
-from edgedec.runtime.sessions.pool import SequencePool
+from edgedec.runtime.sessions.memory import TARGET
+from edgedec.runtime.sessions.model import Model
 from edgedec.runtime.sessions.prefill import Progress, check_fits
 from edgedec.runtime.sessions.scheduler import Scheduler
 from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.text.prompt import Prompt, PromptEncoder, is_conversation
+from edgedec.runtime.text.prompt import Prompt, is_conversation
 from edgedec.runtime.text.text_stream import maker_of_texts
 from edgedec.runtime.text.tokenizer import Codec
 
 if TYPE_CHECKING:  # imported where they are needed: each import delays a first token
-    from edgedec.runtime.decoding.auxiliary import Auxiliary
-    from edgedec.runtime.drafting.skip_set import SkipSet
     from edgedec.runtime.methods.draft_source import DraftSource
-    from edgedec.runtime.methods.head_source import HeadSource
-    from edgedec.runtime.ngrams.ngram_store import NgramStore
+    from edgedec.runtime.requests.many import OnResult
     from edgedec.runtime.requests.suggestions import Completion
 
 
-@dataclass(frozen=True, eq=False)
-class LoadedModel:
-    """The parts an engine is made of.
-
-    model: the target model. context: most tokens of a text. stop_token_ids: tokens with which the
-    model itself ends an output. defaults: the request used when the caller states none. draft: the
-    draft model, opened by methods that need it. default_method: how requests are decoded that do
-    not say.
-    identity, tuned, skip_set, head, store, is_store_growing, split: see `MethodParts`.
-    memory: what earlier prompts left. release: called with the target model in the end.
-    predictor, auxiliary: open what predicts keys and values, if anything does; see `Predictors`.
-    """
-
-    model: Model
-    context: int
-    tokenizer: Codec
-    encoder: PromptEncoder
-    stop_token_ids: tuple[int, ...] = ()
-    defaults: GenerationConfig = field(default_factory=GenerationConfig)
-    load_ms: float = 0.0
-    draft: DraftSource | None = None
-    default_method: str = PLAIN
-    identity: str = ""
-    memory: SessionMemory = field(default_factory=SessionMemory)
-    tuned: Any = None
-    skip_set: SkipSet | None = None
-    head: HeadSource | None = None
-    store: NgramStore | None = None
-    is_store_growing: bool = True
-    split: CoreSplit = field(default_factory=CoreSplit)
-    release: Callable[[Model], None] = lambda model: model.close()
-    predictor: Callable[[], KVPredictor] | None = None
-    auxiliary: Callable[[SequencePool], Auxiliary] | None = None
-
-
 class Engine:
-    """A loaded bundle. Its requests take turns, each with a KV cache of its own.
+    """A loaded bundle. Its requests go on side by side, each with a KV cache of its own.
 
     A KV cache goes from a finished request to the next one that begins alike.
     """
@@ -201,7 +162,7 @@ class Engine:
         config: GenerationConfig | None = None,
         on_progress: Progress | None = None,
     ) -> Stream:
-        """Returns the output as it appears. Streams in progress go on, in turns with this one.
+        """Returns the output as it appears. Streams in progress go on, beside this one.
 
         Args:
             prompt: Plain text, chat messages (``role`` and ``content``), or token ids.
@@ -212,6 +173,38 @@ class Engine:
             SessionError: The prompt is empty, longer than the context, or the engine is closed.
         """
         return self.open_stream(prompt, config, on_progress)
+
+    def generate_many(
+        self,
+        prompts: Sequence[Prompt],
+        config: GenerationConfig | None = None,
+        on_progress: OnResult | None = None,
+    ) -> list[GenerationResult]:
+        """Returns the outputs of ``prompts`` in their order, computed side by side.
+
+        Each is what `generate` returns alone; where the model can, they share passes.
+
+        Args:
+            prompts, config: As of `stream`.
+            on_progress: Called with the place of a prompt and its result, as they finish.
+
+        Raises:
+            SessionError: A prompt is empty or too long, or the engine is closed; nothing goes on.
+        """
+        from edgedec.runtime.requests.many import generate_many
+
+        encoded = [self.encode(prompt) for prompt in prompts]  # a bad one stops all before any
+        n_at_once = self.model.capabilities.n_sequences
+        return generate_many(lambda ids: self.stream(ids, config), encoded, n_at_once, on_progress)
+
+    async def astream(
+        self, prompt: Prompt, config: GenerationConfig | None = None
+    ) -> AsyncIterator[str]:
+        """Yields the pieces that `stream` gives, for programs that await; ends it if they stop."""
+        from edgedec.runtime.requests.many import in_threads
+
+        async for piece in in_threads(partial(self.stream, prompt, config)):
+            yield piece
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Returns the ids of ``prompt``."""

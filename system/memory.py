@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import re
@@ -9,6 +10,9 @@ import sys
 from pathlib import Path
 
 from edgedec.system import _linux, _windows
+
+_MAP_NORESERVE = 0x4000
+"""Of Linux; `mmap` has it from Python 3.13 on."""
 
 
 def memory_bytes() -> tuple[int, int | None]:
@@ -24,16 +28,32 @@ def memory_bytes() -> tuple[int, int | None]:
 def zeroed_pages(n_bytes: int) -> mmap.mmap:
     """Returns memory that takes room only where it is written to.
 
-    Huge pages are declined: each place that is written to would take 2 MB.
+    Huge pages are declined: each place that is written to would take 2 MB. On Linux a process may
+    ask for more than there is memory, and a forked one has copies of its own.
 
     Raises:
         OSError: There are not that many addresses.
         OverflowError: As above.
     """
-    pages = mmap.mmap(-1, n_bytes)
-    if sys.platform == "linux":
-        pages.madvise(mmap.MADV_NOHUGEPAGE)
+    if sys.platform != "linux":
+        return mmap.mmap(-1, n_bytes)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+    pages = mmap.mmap(-1, n_bytes, flags)
+    pages.madvise(mmap.MADV_NOHUGEPAGE)
     return pages
+
+
+def discard_pages(address: int, n_bytes: int) -> None:
+    """Lets the system take back the whole pages of `zeroed_pages` in a range; they are lost.
+
+    Does nothing where the system has no such call.
+    """
+    first, stop = -(-address // mmap.PAGESIZE), (address + n_bytes) // mmap.PAGESIZE
+    if sys.platform == "linux" and first < stop:
+        start, length = first * mmap.PAGESIZE, (stop - first) * mmap.PAGESIZE
+        ctypes.CDLL(None).madvise(
+            ctypes.c_void_p(start), ctypes.c_size_t(length), mmap.MADV_DONTNEED
+        )
 
 
 def release_pages(mapped: mmap.mmap) -> None:

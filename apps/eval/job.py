@@ -31,13 +31,14 @@ from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.switching import ADADEC, SwitchConfig
 from edgedec.runtime.cores.affinity import Affinity
-from edgedec.runtime.engine import Engine, LoadedModel
+from edgedec.runtime.engine import Engine
 from edgedec.runtime.methods.draft_source import DraftSource, find_draft
 from edgedec.runtime.methods.methods import AUTO, PLAIN
 from edgedec.runtime.opening.bundle_parts import prompt_encoder
 from edgedec.runtime.opening.devices import on_device
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
+from edgedec.runtime.requests.loaded import LoadedModel
 from edgedec.runtime.sessions.model import Model
 from edgedec.runtime.switching.pair import checked
 from edgedec.runtime.text.tokenizer import Tokenizer

@@ -40,7 +40,14 @@ from edgedec.models.draft_heads import (
     head_recipe,
     head_shapes,
 )
-from edgedec.models.graph import FEATURES, LOGITS, Capabilities, GraphContract, KVFormat
+from edgedec.models.graph import (
+    FEATURES,
+    LOGITS,
+    MAX_SEQUENCES,
+    Capabilities,
+    GraphContract,
+    KVFormat,
+)
 from edgedec.models.quant import PlainTensor, QuantFormat
 from edgedec.models.rope import rope_of, rope_tables
 
@@ -129,6 +136,7 @@ def head_contract(
         row_stats=True,
         hidden=(OUTPUT,) if kind in (EAGLE, HYDRA) else (),
         features=width,
+        n_sequences=MAX_SEQUENCES,
     )
     return contract_like(parent, model, config, can)
 

@@ -23,8 +23,9 @@ from edgedec.models.graph import (
     LOGIT_ROWS,
     LOGITS,
     PARENTS,
-    PAST_LENGTH,
     POSITION_IDS,
+    RING_SEQUENCES,
+    SEQUENCES,
     V_CACHE,
     V_RING,
     past_port,
@@ -52,9 +53,10 @@ class FusedRunner:
         self._entry = {ENTRY: np.zeros((1, 0, config.hidden_size), np.float32)}
         if ENTRY not in inputs:
             self._entry = {}
-        n_panels = -(-capacity // PANEL)
+        self._n_panels = -(-capacity // PANEL)
+        self._sequences = [name for name in (SEQUENCES, RING_SEQUENCES) if name in inputs]
         self._kv_cache = {
-            name: _empty_kv_cache(inputs[name], n_panels)
+            name: _empty_kv_cache(inputs[name], self._n_panels)
             for name in (K_CACHE, V_CACHE, K_RING, V_RING)
             if name in inputs
         }
@@ -63,7 +65,9 @@ class FusedRunner:
         """Returns the logits [T, V] of a pass after the first ``n_past`` cached tokens."""
         feeds = _rows(tokens, parents, n_past) | self._entry
         feeds[PARENTS] = np.array([parents], np.int64)
-        feeds[PAST_LENGTH] = np.array([n_past], np.int64)
+        n = len(tokens)
+        sequences = np.array([[n_past, n, len(parents), 0, self._n_panels]], np.int64)
+        feeds |= dict.fromkeys(self._sequences, sequences)
         if self.layer_gates is not None:
             feeds[LAYER_GATES] = self.layer_gates
         values = {k: ort.OrtValue.ortvalue_from_numpy(v) for k, v in feeds.items()}

@@ -18,7 +18,7 @@ constexpr int64_t kManyTiles = 16;  // of one KV head: enough tasks without cutt
 constexpr int64_t kSpan = 4;        // of those, tiles of one task: each chunk is read once for them
 constexpr int64_t kFewTasks = 8;    // too few for threads to end at about the same time
 
-/// How a pass is cut into tasks. Changes no result.
+/// How the rows of one sequence are cut into tasks. Changes no result.
 struct AttentionTasks {
   const AttentionPlan* plan;
   int64_t tiles;      // of one KV head
@@ -26,16 +26,19 @@ struct AttentionTasks {
   int64_t spans;      // of one KV head
   bool is_split;      // a task is one chunk of a span, and rows are merged when all are done
   Partials partials;  // of all vectors, if split
-
-  explicit AttentionTasks(const AttentionPlan& p)
-      : plan(&p), tiles(ceil_div(p.vectors(), kQueries)) {
-    const bool has_many_tiles = tiles >= kManyTiles;
-    is_split = p.chunks > 1 && !has_many_tiles;
-    const bool is_cut_enough = is_split && p.args->n_kv_heads * p.chunks >= kFewTasks;
-    span = has_many_tiles ? kSpan : is_cut_enough ? tiles : 1;
-    spans = ceil_div(tiles, span);
-  }
 };
+
+inline AttentionTasks cut_tasks(const AttentionPlan& plan) {
+  AttentionTasks tasks{};
+  tasks.plan = &plan;
+  tasks.tiles = ceil_div(plan.vectors(), kQueries);
+  const bool has_many_tiles = tasks.tiles >= kManyTiles;
+  tasks.is_split = plan.chunks > 1 && !has_many_tiles;
+  const bool is_cut_enough = tasks.is_split && plan.args->n_kv_heads * plan.chunks >= kFewTasks;
+  tasks.span = has_many_tiles ? kSpan : is_cut_enough ? tasks.tiles : 1;
+  tasks.spans = ceil_div(tasks.tiles, tasks.span);
+  return tasks;
+}
 
 template <class Elements>
 inline void attend_tile(const AttentionPlan& plan, const QueryTile& tile, int64_t chunk,
@@ -97,8 +100,7 @@ inline void merge(const AttentionPlan& plan, int kv_head, int64_t vector, const 
 
 /// One chunk of one span.
 template <class Elements>
-void chunk_task(void* user, int64_t task) {
-  const AttentionTasks& tasks = *static_cast<const AttentionTasks*>(user);
+void attend_chunk_of_span(const AttentionTasks& tasks, int64_t task) {
   const AttentionPlan& plan = *tasks.plan;
   const int64_t begin = task % tasks.spans * tasks.span, unit = task / tasks.spans;
   const int64_t end = min_of(begin + tasks.span, tasks.tiles);
@@ -114,8 +116,7 @@ void chunk_task(void* user, int64_t task) {
 
 /// All chunks of one span, then its merging. Long rows come first: what remains last is short.
 template <class Elements>
-void span_task(void* user, int64_t task) {
-  const AttentionTasks& tasks = *static_cast<const AttentionTasks*>(user);
+void attend_span(const AttentionTasks& tasks, int64_t task) {
   const AttentionPlan& plan = *tasks.plan;
   const int64_t begin = (tasks.spans - 1 - task % tasks.spans) * tasks.span;
   const int64_t end = min_of(begin + tasks.span, tasks.tiles);
@@ -135,8 +136,7 @@ void span_task(void* user, int64_t task) {
     merge(plan, kv_head, v, partials.of_tile(plan, v / kQueries - begin), merging);
 }
 
-void merge_row_task(void* user, int64_t row) {
-  const AttentionTasks& tasks = *static_cast<const AttentionTasks*>(user);
+void merge_row(const AttentionTasks& tasks, int64_t row) {
   const AttentionPlan& plan = *tasks.plan;
   const size_t bytes = static_cast<size_t>(merge_floats(plan)) * 4;
   auto* memory = static_cast<float*>(scratch(ScratchUse::kTask, bytes));
@@ -146,42 +146,89 @@ void merge_row_task(void* user, int64_t row) {
             tasks.partials.of_tile(plan, kv_head * tasks.tiles + v / kQueries), memory);
 }
 
-/// Gives plan and tasks their memory.
-void place_in_memory(AttentionPlan* plan, AttentionTasks* tasks) {
-  const AttentionArgs& a = *plan->args;
-  lay_out(ScratchUse::kOperator, [&](Carver& carver) {
-    if (tasks->is_split)
-      tasks->partials = Partials::take(carver, *plan, a.n_kv_heads * tasks->tiles);
-    plan->queries = carver.take<float>(a.rows * a.n_heads * a.head_size);
-    plan->depth = carver.take<int32_t>(plan->nodes);
-    plan->path = carver.take<int32_t>(plan->is_chain ? 0 : plan->nodes * plan->nodes);
-  });
-}
+/// The rows of a pass, sequence by sequence.
+struct SharedPass {
+  AttentionPlan plans[kMaxSequences];
+  AttentionTasks tasks[kMaxSequences];
+  int64_t n;
+};
 
-/// Runs n tasks that together handle `rows` rows.
-void run_few(const Parallel& parallel, int64_t rows, int64_t n, void (*fn)(void*, int64_t),
-             void* user) {
-  if (rows >= kFewRows) return parallel.run(n, fn, user);
-  for (int64_t i = 0; i < n; ++i) fn(user, i);
+/// Gives plan and tasks their memory.
+void take_memory(Carver& carver, AttentionPlan* plan, AttentionTasks* tasks) {
+  const AttentionArgs& a = *plan->args;
+  if (tasks->is_split)
+    tasks->partials = Partials::take(carver, *plan, a.n_kv_heads * tasks->tiles);
+  plan->queries = carver.take<float>(a.rows * a.n_heads * a.head_size);
+  plan->depth = carver.take<int32_t>(plan->nodes);
+  plan->path = carver.take<int32_t>(plan->is_chain ? 0 : plan->nodes * plan->nodes);
 }
 
 template <class Elements>
-void attend_pass(const AttentionArgs& args, const Parallel& parallel) {
-  AttentionPlan plan = plan_pass(args);
-  AttentionTasks tasks(plan);
-  place_in_memory(&plan, &tasks);
-  trace_paths(args, &plan);
-  const int64_t n_appends = args.n_kv_heads * append_spans(args);
-  run_few(parallel, args.rows, n_appends, append_task<Elements>, &plan);
-  const int64_t n_spans = args.n_kv_heads * tasks.spans;
-  if (!tasks.is_split) return parallel.run(n_spans, span_task<Elements>, &tasks);
-  parallel.run(n_spans * plan.chunks, chunk_task<Elements>, &tasks);
-  run_few(parallel, args.rows, args.rows, merge_row_task, &tasks);
+struct AppendWork {
+  static int64_t tasks(const AttentionTasks& of) {
+    return of.plan->args->n_kv_heads * append_spans(*of.plan->args);
+  }
+  static void run(const AttentionTasks& of, int64_t task) { append_rows<Elements>(*of.plan, task); }
+};
+
+template <class Elements>
+struct AttendWork {
+  static int64_t tasks(const AttentionTasks& of) {
+    return of.plan->args->n_kv_heads * of.spans * (of.is_split ? of.plan->chunks : 1);
+  }
+  static void run(const AttentionTasks& of, int64_t task) {
+    if (of.is_split) return attend_chunk_of_span<Elements>(of, task);
+    attend_span<Elements>(of, task);
+  }
+};
+
+struct MergeWork {
+  static int64_t tasks(const AttentionTasks& of) { return of.is_split ? of.plan->args->rows : 0; }
+  static void run(const AttentionTasks& of, int64_t task) { merge_row(of, task); }
+};
+
+/// Task of all sequences, numbered through.
+template <class Work>
+void shared_task(void* user, int64_t task) {
+  const AttentionTasks* of = static_cast<const SharedPass*>(user)->tasks;
+  for (int64_t n = Work::tasks(*of); task >= n; n = Work::tasks(*++of)) task -= n;
+  Work::run(*of, task);
+}
+
+/// Does `Work` for all sequences; here, if the pass has few rows and the work is little.
+template <class Work>
+void run_shared(SharedPass& pass, const Parallel& parallel, bool is_little) {
+  int64_t n = 0, rows = 0;
+  for (int64_t i = 0; i < pass.n; ++i) {
+    n += Work::tasks(pass.tasks[i]);
+    rows += pass.plans[i].args->rows;
+  }
+  if (!is_little || rows >= kFewRows) return parallel.run(n, shared_task<Work>, &pass);
+  for (int64_t i = 0; i < n; ++i) shared_task<Work>(&pass, i);
+}
+
+template <class Elements>
+void attend_pass(const AttentionArgs* args, const Parallel& parallel) {
+  SharedPass pass;
+  pass.n = args->n_sequences;
+  bool is_split = false;
+  for (int64_t i = 0; i < pass.n; ++i) {
+    pass.plans[i] = plan_pass(args[i]);
+    pass.tasks[i] = cut_tasks(pass.plans[i]);
+    is_split |= pass.tasks[i].is_split;
+  }
+  lay_out(ScratchUse::kOperator, [&](Carver& carver) {
+    for (int64_t i = 0; i < pass.n; ++i) take_memory(carver, &pass.plans[i], &pass.tasks[i]);
+  });
+  for (int64_t i = 0; i < pass.n; ++i) trace_paths(args[i], &pass.plans[i]);
+  run_shared<AppendWork<Elements>>(pass, parallel, true);
+  run_shared<AttendWork<Elements>>(pass, parallel, false);
+  if (is_split) run_shared<MergeWork>(pass, parallel, true);
 }
 
 void attention(const AttentionArgs& args, const Parallel& parallel) {
-  if (args.kv_format == kKvInt8) return attend_pass<KvElements<kKvInt8>>(args, parallel);
-  attend_pass<KvElements<kKvFloat16>>(args, parallel);
+  if (args.kv_format == kKvInt8) return attend_pass<KvElements<kKvInt8>>(&args, parallel);
+  attend_pass<KvElements<kKvFloat16>>(&args, parallel);
 }
 
 }  // namespace

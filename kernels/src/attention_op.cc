@@ -7,9 +7,10 @@
 namespace edk {
 namespace {
 
-enum { kQkv, kPositions, kParents, kPast, kCos, kSin, kKCache, kVCache, kLayerGates };
+enum { kQkv, kPositions, kParents, kSequences, kCos, kSin, kKCache, kVCache, kLayerGates };
 constexpr int64_t kMaxHeads = 1 << 16;
 constexpr int64_t kMaxHeadSize = 1 << 12;
+enum { kPast, kRows, kNodes, kFirstPanel, kPanels, kSequenceFields };
 constexpr int64_t kMaxPast = int64_t{1} << 31;  // far from where positions overflow
 
 /// Fails unless low(i) <= values[i] < high(i) for all i in [0, n).
@@ -63,39 +64,82 @@ AttentionOp::AttentionOp(const Node& node)
 }
 
 void AttentionOp::compute(const Kernels& kernels, const Call& call) const {
+  AttentionArgs all[kMaxSequences];
   AttentionArgs args = args_;
-  set_pass(args, call);
+  const Tensor qkv = call.input(kQkv), parents = call.input(kParents);
+  const Tensor sequences = call.input(kSequences);
+  const int64_t width = (int64_t{args.n_heads} + 2 * int64_t{args.n_kv_heads}) * args.head_size;
+  qkv.expect_shape("qkv", {1, -1, width});
+  call.input(kPositions).expect_shape("position_ids", {1, qkv.dims[1]});
+  parents.expect_shape("parents", {1, -1});
+  sequences.expect_shape("sequences", {-1, kSequenceFields});
+  if (sequences.dims[0] > kMaxSequences) {
+    fail("sequences are %lld, expected at most %lld", static_cast<long long>(sequences.dims[0]),
+         static_cast<long long>(kMaxSequences));
+  }
+  const int64_t out_dims[] = {1, qkv.dims[1], int64_t{args.n_heads} * args.head_size};
+  args.rows = qkv.dims[1];
+  args.positions = call.input(kPositions).as<const int64_t>();
   set_tables(args, call);
   set_kv_cache(args, call);
-  const int64_t dims[] = {1, args.rows, int64_t{args.n_heads} * args.head_size};
-  args.out = call.output(dims, 3);
-  if (!layer_gate_.is_open(call.input(kLayerGates))) return;
-  if (args.rows > 0) kernels.attention(args, call);
+  args.qkv = qkv.as<const float>();
+  args.parents = parents.as<const int64_t>();
+  args.out = call.output(out_dims, 3);
+  int64_t rows_left = qkv.dims[1], nodes_left = parents.dims[1], n = 0;
+  for (int64_t i = 0; i < sequences.dims[0]; ++i) {
+    const int64_t* sequence = sequences.as<const int64_t>() + i * kSequenceFields;
+    set_sequence(args, sequence);
+    rows_left -= args.rows;
+    nodes_left -= args.known + args.rows;
+    if (rows_left < 0 || nodes_left < 0) break;
+    expect_range("parents", args.parents, args.known + args.rows, -1, [](int64_t k) { return k; });
+    const int64_t first = sequence[kFirstPanel] * kv_block_bytes(args.kv_format, args.head_size);
+    if (args.rows > 0) {
+      all[n] = args;
+      all[n].k_cache += first;
+      all[n++].v_cache += first;
+    }
+    args.qkv += args.rows * width;
+    args.positions += args.rows;
+    args.parents += args.known + args.rows;
+    args.out += args.rows * out_dims[2];
+  }
+  if (rows_left != 0 || nodes_left != 0) {
+    fail("sequences have not as many rows and nodes as qkv and parents: %lld rows and %lld nodes "
+         "are left over", static_cast<long long>(rows_left), static_cast<long long>(nodes_left));
+  }
+  if (n == 0 || !layer_gate_.is_open(call.input(kLayerGates))) return;
+  all[0].n_sequences = n;
+  kernels.attention(all[0], call);
 }
 
-void AttentionOp::set_pass(AttentionArgs& args, const Call& call) const {
-  const Tensor qkv = call.input(kQkv), positions = call.input(kPositions);
-  const Tensor parents = call.input(kParents), past = call.input(kPast);
-  const int64_t heads = int64_t{args.n_heads} + 2 * int64_t{args.n_kv_heads};
-  qkv.expect_shape("qkv", {1, -1, heads * args.head_size});
-  args.rows = qkv.dims[1];
-  positions.expect_shape("position_ids", {1, args.rows});
-  parents.expect_shape("parents", {1, -1});
-  args.known = parents.dims[1] - args.rows;
-  if (args.known < 0) {
-    fail("parents has shape %s, expected [1, %lld] or longer: the last belong to the rows of qkv",
-         parents.shape().c_str(), static_cast<long long>(args.rows));
-  }
-  past.expect_shape("past_length", {1});
-  args.qkv = qkv.as<const float>();
-  args.positions = positions.as<const int64_t>();
-  args.parents = parents.as<const int64_t>();
-  args.past = *past.as<const int64_t>();
+void AttentionOp::set_sequence(AttentionArgs& args, const int64_t* sequence) const {
+  args.past = sequence[kPast];
+  args.rows = sequence[kRows];
+  const int64_t nodes = sequence[kNodes], window = args.scoring.window;
+  const int64_t first = sequence[kFirstPanel], panels = sequence[kPanels];
   if (args.past < 0 || args.past > kMaxPast) {
-    fail("past_length is %lld, expected 0 to %lld", static_cast<long long>(args.past),
-         static_cast<long long>(kMaxPast));
+    fail("a sequence has %lld committed tokens, expected 0 to %lld",
+         static_cast<long long>(args.past), static_cast<long long>(kMaxPast));
   }
-  expect_range("parents", args.parents, parents.dims[1], -1, [](int64_t i) { return i; });
+  if (args.rows < 0 || nodes < args.rows || nodes > kMaxPast) {
+    fail("a sequence has %lld rows and %lld nodes, expected rows of 0 or more and as many nodes or "
+         "more", static_cast<long long>(args.rows), static_cast<long long>(nodes));
+  }
+  const int64_t all_panels = args.head_rows / kPanel;
+  if (first < 0 || panels < 0 || first > all_panels || panels > all_panels - first) {
+    fail("a sequence has %lld panels from panel %lld on, the KV cache has %lld",
+         static_cast<long long>(panels), static_cast<long long>(first),
+         static_cast<long long>(all_panels));
+  }
+  args.known = nodes - args.rows;
+  args.capacity = panels * kPanel;
+  const int64_t seen = window > 0 && window <= args.past ? window - 1 : args.past;
+  if (seen > args.capacity - nodes) {
+    fail("%lld committed tokens + %lld rows do not fit the KV cache of %lld rows",
+         static_cast<long long>(args.past), static_cast<long long>(nodes),
+         static_cast<long long>(args.capacity));
+  }
 }
 
 void AttentionOp::set_tables(AttentionArgs& args, const Call& call) const {
@@ -113,14 +157,7 @@ void AttentionOp::set_tables(AttentionArgs& args, const Call& call) const {
 void AttentionOp::set_kv_cache(AttentionArgs& args, const Call& call) const {
   const Tensor k = call.input(kKCache), v = call.input(kVCache);
   check_kv_shapes(k, v);
-  args.capacity = k.dims[2] * kPanel;
-  const int64_t nodes = args.known + args.rows, window = args.scoring.window;
-  const int64_t seen = window > 0 && window <= args.past ? window - 1 : args.past;
-  if (seen > args.capacity - nodes) {
-    fail("past_length %lld + %lld rows do not fit the KV cache of %lld rows",
-         static_cast<long long>(args.past), static_cast<long long>(nodes),
-         static_cast<long long>(args.capacity));
-  }
+  args.head_rows = k.dims[2] * kPanel;
   const int64_t blocks = layer_ * args.n_kv_heads * k.dims[2];
   const int64_t offset = blocks * kv_block_bytes(args.kv_format, args.head_size);
   args.k_cache = k.as<uint8_t>() + offset;

@@ -6,8 +6,11 @@ namespace edk {
 
 /// Attention over the committed prefix and the ancestors within the pass; see AttentionArgs.
 /// k_cache and v_cache are written in place: float16 [L, Hkv, C/16, d, 16] and [L, Hkv, C, d], or,
-/// with kv_format 1 (int8), both uint8 [L, Hkv, C/16, bytes of a block]. C may be less than the text
-/// is long if the node has a window. Attributes: layer (among those of the caches), n_heads,
+/// with kv_format 1 (int8), both uint8 [L, Hkv, C/16, bytes of a block].
+/// A row of `sequences` says of one sequence: committed tokens, rows of qkv, nodes of parents, the
+/// first panel of 16 rows of the caches that is its own, and how many are. Their rows and nodes follow
+/// one another; parents count from the sequence's first node. It may have fewer rows of the caches
+/// than its text is long if the node has a window. Attributes: layer (among those of the caches), n_heads,
 /// n_kv_heads, head_size, kv_format? (0), scale?, softcap?, window? (see Scoring), gate_index? (see
 /// LayerGate).
 class AttentionOp {
@@ -17,7 +20,7 @@ class AttentionOp {
       {"qkv", kFloat, kRequired},       // [1, T, (H + 2 Hkv) * d]
       {"position_ids", kInt64, kRequired},  // [1, T]
       {"parents", kInt64, kRequired},       // [1, P]: P - T nodes of earlier passes, T rows
-      {"past_length", kInt64, kRequired},   // [1]
+      {"sequences", kInt64, kRequired},     // [S, 5]
       {"cos", kFloat, kRequired},           // [positions, d / 2]
       {"sin", kFloat, kRequired},           // [positions, d / 2]
       {"k_cache", kAny, kRequired},         {"v_cache", kAny, kRequired},
@@ -29,9 +32,9 @@ class AttentionOp {
   void compute(const Kernels& kernels, const Call& call) const;
 
  private:
-  void set_pass(AttentionArgs& args, const Call& call) const;
   void set_tables(AttentionArgs& args, const Call& call) const;
   void set_kv_cache(AttentionArgs& args, const Call& call) const;
+  void set_sequence(AttentionArgs& args, const int64_t* sequence) const;
   void check_kv_shapes(const Tensor& k, const Tensor& v) const;
 
   LayerGate layer_gate_;

@@ -78,7 +78,13 @@ struct Scoring {
   int64_t window = 0;  // positions that it sees, its own the last; 0 for all
 };
 
-/// Rotates q and k, writes k and v into the caches, attends to the prefix and to ancestors.
+/// Most sequences whose rows share a pass.
+constexpr int64_t kMaxSequences = 64;
+
+/// Rotates q and k, writes k and v into the caches, attends to the prefix and to ancestors, for the
+/// rows of one sequence, or of several: the first of `n_sequences` that lie one after the other in
+/// memory, which share attributes and shapes but for rows, nodes and past. Rows of one change nothing
+/// in those of another.
 ///
 /// The pending tree has `known` nodes whose keys and values earlier passes left behind the committed
 /// ones; row r of this pass is node known + r. Node i takes the place of position past + i, and
@@ -99,9 +105,11 @@ struct AttentionArgs {
   int kv_format = kKvFloat16;
   Scoring scoring;
   int64_t capacity = 0;        // rows of one head's cache, a multiple of kPanel
-  uint8_t* k_cache = nullptr;  // [n_kv_heads, capacity / 16, kv_block_bytes], this layer
+  int64_t head_rows = 0;       // from one head's cache to the next head's, a multiple of kPanel
+  uint8_t* k_cache = nullptr;  // [n_kv_heads, head_rows / 16, kv_block_bytes], this layer
   uint8_t* v_cache = nullptr;  // as k_cache
   float* out = nullptr;        // [rows, n_heads * head_size]
+  int64_t n_sequences = 1;
 };
 
 /// out[r] = qkv[r] with every head of queries and of keys RMS-normed; values are copied.

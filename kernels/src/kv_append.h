@@ -152,8 +152,7 @@ inline void place_queries(const AttentionPlan& plan, int64_t kv_head, int64_t r,
 
 /// Places queries, keys and values of one KV head for the rows of one span of slots.
 template <class Elements>
-void append_task(void* user, int64_t task) {
-  const AttentionPlan& plan = *static_cast<const AttentionPlan*>(user);
+void append_rows(const AttentionPlan& plan, int64_t task) {
   const AttentionArgs& a = *plan.args;
   const int64_t d = a.head_size, head = task % a.n_kv_heads, first = a.past + a.known;
   const int64_t span = (first / kAppendSlots + task / a.n_kv_heads) * kAppendSlots;

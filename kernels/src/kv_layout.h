@@ -49,7 +49,7 @@ struct KvBlocks {
   KvBlocks(Byte* cache, const AttentionArgs& a, int64_t head)
       : base(cache), block_bytes(kv_block_bytes(a.kv_format, a.head_size)),
         blocks(a.capacity / kPanel) {
-    base += head * blocks * block_bytes;
+    base += head * (a.head_rows / kPanel) * block_bytes;
   }
   /// The block that `position` lies in, at slot position % kPanel.
   Byte* at(int64_t position) const {

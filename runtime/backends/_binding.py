@@ -16,6 +16,7 @@ from edgedec.models.graph import (
     MTP_LOG_PROBS,
     MTP_ROWS,
     N_TOP,
+    RING_SEQUENCES,
     Capabilities,
     hidden_port,
     stats_port,
@@ -24,7 +25,7 @@ from edgedec.runtime.backends._pass_arrays import PassArrays, PassShape
 from edgedec.runtime.sessions.row_stats import RowStats
 from edgedec.runtime.sessions.rows import Float32, MtpRows, Rows
 
-_OPTIONAL = (ENTRY, MTP_ROWS)
+_OPTIONAL = (ENTRY, MTP_ROWS, RING_SEQUENCES)
 
 
 def empty_rows(shape: PassShape, logits: Float32, hidden_size: int, can: Capabilities) -> Rows:
@@ -35,7 +36,7 @@ def empty_rows(shape: PassShape, logits: Float32, hidden_size: int, can: Capabil
         logits[:n_copied],
         hidden,
         _empty_stats(shape.n_rows) if can.row_stats else None,
-        mtp=_empty_mtp(shape.n_rows, can.mtp) if shape.has_mtp else None,
+        mtp=_empty_mtp(shape.n_mtp, can.mtp) if shape.n_mtp else None,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
+from weakref import WeakSet
 
 import numpy as np
 
@@ -13,10 +14,12 @@ from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, ConfigError, SessionError
 from edgedec.models.graph import BUNDLED_KERNELS, KV_PANEL, LAYER_GATES, GraphContract
 from edgedec.runtime.backends._kv_cache import Array, kv_row_nbytes
-from edgedec.runtime.backends._layer_caches import LayerCaches
+from edgedec.runtime.backends._layer_caches import LayerArenas, LayerCaches
 from edgedec.runtime.backends._model_facts import ModelFacts
+from edgedec.runtime.backends._pass_arrays import Place
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions.passes import Pass
+from edgedec.runtime.sessions.rows import MtpRows, Rows
 from edgedec.runtime.sessions.state import KVRows
 from edgedec.runtime.sessions.token_tree import TokenTree
 from edgedec.runtime.trust import check_trusted
@@ -47,6 +50,7 @@ class InPlaceModel(ModelFacts, Generic[T]):
             raise ConfigError(str(error)) from None
         super().__init__(config, contract)
         self._affinity = affinity
+        self._arenas: WeakSet[LayerArenas] = WeakSet()
         self._placed: dict[Affinity, T] = {}
         self._is_closed = False
 
@@ -68,6 +72,35 @@ class InPlaceModel(ModelFacts, Generic[T]):
             placed = self._placed[cores] = self._place(cores, len(cores.processors))
         return cores, placed
 
+    def new_caches(self, context: int) -> LayerCaches:
+        """Returns an empty slot for a text, among those of others of the same context if any."""
+        for arenas in list(self._arenas):
+            if arenas.context == context and (slot := arenas.take()) is not None:
+                return LayerCaches(arenas, slot)
+        arenas = LayerArenas.largest(self.config, context, self.contract.kv)
+        self._arenas.add(arenas)
+        slot = arenas.take()
+        assert slot is not None
+        return LayerCaches(arenas, slot)
+
+    def compute(self, passes: Sequence[Pass]) -> list[Rows]:
+        """Returns the rows of each pass; those that can be are computed as one. See `Model`."""
+        if len(passes) == 1:
+            return super().compute(passes)
+        groups: dict[object, list[int]] = {}
+        for i, wanted in enumerate(passes):
+            groups.setdefault(_kind(wanted) or i, []).append(i)
+        found: dict[int, Rows] = {}
+        for group in groups.values():
+            together = [passes[i] for i in group]
+            run = self.compute_together if len(group) > 1 else super().compute
+            found |= zip(group, run(together), strict=True)
+        return [found[i] for i in range(len(passes))]
+
+    def compute_together(self, passes: Sequence[Pass]) -> list[Rows]:
+        """Returns the rows of passes of several sequences of the same arenas, in one run."""
+        raise NotImplementedError
+
     def close(self) -> None:
         """Releases the graph."""
         self._is_closed = True
@@ -83,51 +116,51 @@ class InPlaceKVCache:
     Layers with a window keep the latest rows only; see `LayerCaches`.
     """
 
-    def __init__(self, config: ModelConfig, contract: GraphContract, context: int) -> None:
+    def __init__(self, config: ModelConfig, contract: GraphContract, caches: LayerCaches) -> None:
         self._config = config
         self._contract = contract
-        self._caches = LayerCaches(config, context, contract.kv)
+        self.caches = caches
         self._layer_gates = np.ones(2 * config.n_layers, np.int64)
         self._has_closed = False  # gates, by the latest pass
 
     @property
     def shared_inputs(self) -> dict[str, Array]:
         """The arrays of the inputs that are the same in all passes, by port."""
-        shared = {**self._caches.arrays, LAYER_GATES: self._layer_gates}
-        return {name: array for name, array in shared.items() if name in self._contract.inputs}
+        return shared_inputs(self._contract, self.caches, self._layer_gates)
 
     @property
     def look_back(self) -> int:
-        return self._caches.look_back
+        return self.caches.look_back
 
     def nbytes(self, n_tokens: int) -> int:
-        return self._caches.nbytes(n_tokens)
+        return self.caches.nbytes(n_tokens)
 
     def reachable(self, n_tokens: int) -> int:
-        return self._caches.reachable(n_tokens)
+        return self.caches.reachable(n_tokens)
 
     def reserve(self, n_kept: int, stop: int) -> None:
         """Makes room; see `SequenceState`. Where arrays move, all is bound anew."""
-        if self._caches.reserve(n_kept, stop):
+        if self.caches.reserve(n_kept, stop):
             self._bind_anew()
 
     def truncate(self, n_tokens: int) -> None:
-        self._caches.truncate(n_tokens)
+        self.caches.truncate(n_tokens)
 
     def commit(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
         """Moves the rows of ``path`` together behind the committed ones."""
         if list(path) != list(range(len(path))):
-            self._caches.compact(n_past, path)
+            self.caches.compact(n_past, path)
 
     def snapshot(self, start: int, stop: int) -> KVRows:
-        return self._caches.rows(start, stop)
+        return self.caches.rows(start, stop)
 
     def restore(self, start: int, stop: int, kv_rows: KVRows) -> None:
-        self._caches.load_rows(start, stop, kv_rows)
+        self.caches.load_rows(start, stop, kv_rows)
 
     def close(self) -> None:
-        """Releases all arrays."""
-        self._caches = LayerCaches(self._config, 0, self._contract.kv)
+        """Gives all memory back."""
+        self.caches.close()
+        self.caches = LayerCaches(LayerArenas(self._config, 0, self._contract.kv, 1), 0)
         self._bind_anew()
 
     def _bind_anew(self) -> None:
@@ -158,6 +191,63 @@ class InPlaceKVCache:
         if wanted.layers is not None:
             self._layer_gates[: 2 * wanted.layers.start] = 0
             self._layer_gates[2 * wanted.layers.stop :] = 0
+
+
+def _kind(wanted: Pass) -> object:
+    """Returns what passes must have in common to run as one; None if it runs alone."""
+    if wanted.layer_gates is not None or wanted.layers is not None:
+        return None
+    return caches_of(wanted).arenas, wanted.sequence.cores
+
+
+def caches_of(wanted: Pass) -> LayerCaches:
+    """Returns the keys and values of the sequence of a pass."""
+    state = wanted.sequence.state
+    assert isinstance(state, InPlaceKVCache)
+    return state.caches
+
+
+def places_of(passes: Sequence[Pass]) -> list[tuple[Place, Place]]:
+    """Returns where the rows of each sequence are in the arenas."""
+    return [caches_of(wanted).places for wanted in passes]
+
+
+def shared_inputs(
+    contract: GraphContract, caches: LayerCaches, layer_gates: Array | None = None
+) -> dict[str, Array]:
+    """Returns the arrays of the inputs that are the same in all passes, by port.
+
+    layer_gates: all are open when None.
+    """
+    if layer_gates is None:
+        layer_gates = np.ones(2 * caches.n_layers, np.int64)
+    shared = {**caches.arrays, LAYER_GATES: layer_gates}
+    return {name: array for name, array in shared.items() if name in contract.inputs}
+
+
+def split_rows(rows: Rows, passes: Sequence[Pass]) -> list[Rows]:
+    """Returns the part of each of ``passes`` in the rows of all; views."""
+    parts, first_row, first_token, first_mtp = [], 0, 0, 0
+    for wanted in passes:
+        n_tokens, n_rows = len(wanted.tree) - wanted.n_known, len(wanted.logit_rows)
+        asked = slice(first_row, first_row + n_rows)
+        tokens = slice(first_token, first_token + n_tokens)
+        has_logits = wanted.with_logits or rows.row_stats is None
+        mtp = rows.mtp if wanted.with_mtp else None
+        if mtp is not None:
+            its = slice(first_mtp, first_mtp + n_rows)
+            mtp = MtpRows(mtp.ids[its], mtp.log_probs[its])
+            first_mtp += n_rows
+        parts.append(
+            Rows(
+                rows.logits[asked] if has_logits else rows.logits[:0],
+                {layer: rows.hidden[layer][tokens] for layer in wanted.hidden_layers},
+                None if rows.row_stats is None else rows.row_stats.part(asked),
+                mtp=mtp,
+            )
+        )
+        first_row, first_token = asked.stop, tokens.stop
+    return parts
 
 
 def check_kv_cache(graph: Path, contract: GraphContract, config: ModelConfig) -> None:

@@ -14,21 +14,21 @@ from edgedec.models.config import ModelConfig
 from edgedec.models.errors import SessionError
 from edgedec.models.graph import KV_PANEL, KVFormat
 from edgedec.runtime.sessions.state import KVRows
-from edgedec.system.memory import zeroed_pages
+from edgedec.system.memory import discard_pages, zeroed_pages
 
 _SCALES_NBYTES = 2 * KV_PANEL
 
 Array = npt.NDArray[Any]
 
 
-class PanelKVCache:
-    """Keys and values of some layers, float16 or int8. The attention operator writes rows in place.
+class PanelArena:
+    """Memory for keys and values of some layers of several texts, each of which has a slot.
 
-    Token t has row t modulo C: of texts that are longer, the latest tokens are kept.
+    The attention operator writes rows in place. Pages that nobody wrote to take no memory.
 
-    Shapes, with C the rows, whole panels of them:
+    Shapes, with C the rows of all slots, whole panels of them:
         keys, float16: [n_layers, n_kv_heads, C / 16, head_size, 16], token t in panel t // 16,
-            lane t % 16, for t < C.
+            lane t % 16 of its slot.
         values, float16: [n_layers, n_kv_heads, C, head_size].
         both, int8: [n_layers, n_kv_heads, C / 16, bytes of a block] uint8; see `kv_block_nbytes`.
     """
@@ -39,27 +39,52 @@ class PanelKVCache:
         n_rows: int,
         kv_format: KVFormat = "float16",
         n_layers: int | None = None,
+        n_slots: int = 1,
     ) -> None:
-        """Makes an empty one of at least ``n_rows``. n_layers: all of the model's when None."""
-        n_panels = -(-n_rows // KV_PANEL)
+        """Makes an empty one. n_rows: of a slot, at least. n_layers: all of the model's if None."""
+        self.n_slots = n_slots
+        self.slot_panels = -(-n_rows // KV_PANEL)
         self.n_layers = config.n_layers if n_layers is None else n_layers
-        self.n_rows = n_panels * KV_PANEL
         heads, d = (self.n_layers, config.n_kv_heads), config.head_size
+        n_panels = n_slots * self.slot_panels
         if kv_format == "int8":
             blocks = (*heads, n_panels, kv_block_nbytes(d))
             self.keys, self.values = lazy_zeros(blocks, np.uint8), lazy_zeros(blocks, np.uint8)
-            self._panels = _int8_panels(self.keys, self.values, d)
+            self.panels = _int8_panels(self.keys, self.values, d)
         else:
             self.keys = lazy_zeros((*heads, n_panels, d, KV_PANEL), np.float16)
             self.values = lazy_zeros((*heads, n_panels * KV_PANEL, d), np.float16)
             by_panel = self.values.reshape(*heads, n_panels, KV_PANEL, d)
-            self._panels = {"keys": self.keys.swapaxes(-1, -2), "values": by_panel}
+            self.panels = {"keys": self.keys.swapaxes(-1, -2), "values": by_panel}
         self.row_nbytes = kv_row_nbytes(config, kv_format) * self.n_layers // config.n_layers
+
+    def discard(self, slot: int) -> None:
+        """Gives the memory of a slot back to the system; its rows may be anything then."""
+        for array in (self.keys, self.values):
+            if array.nbytes:
+                _discard(array, slot, self.n_slots)
+
+
+class PanelKVCache:
+    """Keys and values of one text in a slot of an arena.
+
+    Token t has row t modulo the rows of the slot: of texts that are longer, the latest tokens are
+    kept.
+    """
+
+    def __init__(self, arena: PanelArena, slot: int = 0) -> None:
+        self.arena = arena
+        self.n_layers = arena.n_layers
+        self.n_rows = arena.slot_panels * KV_PANEL
+        self.row_nbytes = arena.row_nbytes
+        self.place = slot * arena.slot_panels, arena.slot_panels  # first panel, and how many
+        own = slice(self.place[0], sum(self.place))
+        self._panels = {name: panels[:, :, own] for name, panels in arena.panels.items()}
 
     @property
     def nbytes(self) -> int:
         """Bytes of all rows, whether or not they were ever written."""
-        return self.keys.nbytes + self.values.nbytes
+        return self.n_rows * self.row_nbytes
 
     def compact(self, n_committed: int, path: Sequence[int]) -> None:
         """Moves rows ``n_committed + path[j]`` to ``n_committed + j``."""
@@ -174,3 +199,12 @@ def lazy_zeros(shape: tuple[int, ...], dtype: type[np.generic]) -> Array:
             f"there is no room for a KV cache of {n_bytes} bytes: load with a smaller context"
         ) from None
     return np.frombuffer(pages, dtype, n_items).reshape(shape)
+
+
+def _discard(array: Array, slot: int, n_slots: int) -> None:
+    """Gives the pages of a slot of ``array`` [L, H, ...] back."""
+    head_nbytes = array.strides[1]
+    slot_nbytes = head_nbytes // n_slots
+    for head in range(array.shape[0] * array.shape[1]):
+        start = array.ctypes.data + head * head_nbytes + slot * slot_nbytes
+        discard_pages(start, slot_nbytes)

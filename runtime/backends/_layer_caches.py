@@ -3,39 +3,111 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from weakref import finalize
 
 from edgedec.models.config import ModelConfig
-from edgedec.models.graph import K_CACHE, K_RING, V_CACHE, V_RING, KVLayout
-from edgedec.runtime.backends._kv_cache import Array, PanelKVCache
+from edgedec.models.errors import SessionError
+from edgedec.models.graph import K_CACHE, K_RING, MAX_SEQUENCES, V_CACHE, V_RING, KVLayout
+from edgedec.runtime.backends._kv_cache import Array, PanelArena, PanelKVCache
 from edgedec.runtime.sessions.state import LATEST, KVRows
+
+_MOST_SLOTS = MAX_SEQUENCES
+
+
+class LayerArenas:
+    """Memory of several texts of one context, whose rows may share passes.
+
+    One arena for the layers that keep every token, one for those with a window, where a slot is a
+    ring.
+    """
+
+    def __init__(self, config: ModelConfig, context: int, layout: KVLayout, n_slots: int) -> None:
+        self.config, self.context, self.layout = config, context, layout
+        n_rings = len(layout.ring_layers)
+        self.whole = PanelArena(config, context, layout.format, config.n_layers - n_rings, n_slots)
+        self.ring = self.make_ring(layout.ring_rows, n_slots)
+        self._free = list(reversed(range(n_slots)))
+
+    @classmethod
+    def largest(cls, config: ModelConfig, context: int, layout: KVLayout) -> LayerArenas:
+        """Returns arenas of as many slots as there are addresses for.
+
+        Raises:
+            SessionError: There are none for one.
+        """
+        n_slots = _MOST_SLOTS
+        while True:
+            try:
+                return cls(config, context, layout, n_slots)
+            except SessionError:
+                if n_slots == 1:
+                    raise
+                n_slots //= 2
+
+    def make_ring(self, n_rows: int, n_slots: int = 1) -> PanelArena:
+        """Returns memory for the latest ``n_rows`` of layers with a window."""
+        n_rings = len(self.layout.ring_layers)
+        n_rows = min(n_rows, self.context)
+        return PanelArena(self.config, n_rows, self.layout.format, n_rings, n_slots)
+
+    def take(self) -> int | None:
+        """Returns a slot that nobody has; None if there is none."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            return None
+
+    def give_back(self, slot: int) -> None:
+        """Takes a slot back, and its memory."""
+        self.whole.discard(slot)
+        self.ring.discard(slot)
+        self._free.append(slot)
 
 
 class LayerCaches:
-    """One `PanelKVCache` for the layers that keep every token, one for those with a window.
+    """Keys and values of one text in all layers: a slot of `LayerArenas`.
 
-    The latter is a ring. It keeps what a pass behind the tokens that are to stay looks at, and has
-    rows to spare, which is how far back a text can be cut (`reachable`). It grows where a pass adds
-    more than those.
+    A ring keeps what a pass behind the tokens that are to stay looks at, and has rows to spare,
+    which is how far back a text can be cut (`reachable`). Where a pass adds more than those, the
+    text gets a longer ring of its own.
     """
 
-    def __init__(self, config: ModelConfig, context: int, layout: KVLayout) -> None:
-        self._config = config
-        self._context = context
-        self._format = layout.format
-        n_rings = len(layout.ring_layers)
-        self.look_back = config.look_back if n_rings else 0
-        self.whole = PanelKVCache(config, context, layout.format, config.n_layers - n_rings)
-        self.ring = self._make_ring(n_rings, layout.ring_rows)
+    def __init__(self, arenas: LayerArenas, slot: int) -> None:
+        self._arenas = arenas
+        self.look_back = arenas.config.look_back if arenas.layout.ring_layers else 0
+        self.whole = PanelKVCache(arenas.whole, slot)
+        self.ring = PanelKVCache(arenas.ring, slot)
         self._first = 0  # token from which on the ring has all rows
         self._stop = 0  # tokens whose rows it had at most
+        self._release = finalize(self, arenas.give_back, slot)
 
     @property
     def arrays(self) -> Mapping[str, Array]:
         """What the graph's inputs of these names are bound to."""
-        arrays = {K_CACHE: self.whole.keys, V_CACHE: self.whole.values}
-        if self.ring.n_layers:
-            arrays |= {K_RING: self.ring.keys, V_RING: self.ring.values}
+        whole, ring = self.whole.arena, self.ring.arena
+        arrays = {K_CACHE: whole.keys, V_CACHE: whole.values}
+        if ring.n_layers:
+            arrays |= {K_RING: ring.keys, V_RING: ring.values}
         return arrays
+
+    @property
+    def n_layers(self) -> int:
+        """Layers of the model."""
+        return self._arenas.config.n_layers
+
+    @property
+    def arenas(self) -> tuple[PanelArena, PanelArena]:
+        """Where the rows are; texts of the same may share a pass."""
+        return self.whole.arena, self.ring.arena
+
+    @property
+    def places(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """The first panel and the number of panels in each of `arenas`."""
+        return self.whole.place, self.ring.place
+
+    def close(self) -> None:
+        """Gives the slot back; the rows are gone."""
+        self._release()
 
     def nbytes(self, n_tokens: int) -> int:
         """Returns the bytes of the rows of ``n_tokens``."""
@@ -55,7 +127,7 @@ class LayerCaches:
         has_grown = self.ring.n_layers > 0 and n_needed > self.ring.n_rows
         if has_grown:
             old, n_rows = self.ring, max(n_needed, 2 * self.ring.n_rows)
-            self.ring = self._make_ring(old.n_layers, n_rows)
+            self.ring = PanelKVCache(self._arenas.make_ring(n_rows))
             self.ring.load_rows(self._first, old.rows(self._first, self._stop))
         self._note(stop)
         return has_grown
@@ -104,6 +176,3 @@ class LayerCaches:
             return
         self._stop = max(self._stop, stop)
         self._first = max(self._first, self._stop - self.ring.n_rows)
-
-    def _make_ring(self, n_layers: int, n_rows: int) -> PanelKVCache:
-        return PanelKVCache(self._config, min(n_rows, self._context), self._format, n_layers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -15,48 +16,60 @@ from edgedec.models.graph import (
     LOGIT_ROWS,
     MTP_ROWS,
     PARENTS,
-    PAST_LENGTH,
     POSITION_IDS,
+    RING_SEQUENCES,
+    SEQUENCE_FIELDS,
+    SEQUENCES,
 )
 from edgedec.runtime.sessions.passes import Pass
 
 
 class PassShape(NamedTuple):
-    """What decides the sizes of a pass's arrays.
+    """What decides the sizes of a pass's arrays, the rows of all its sequences together.
 
+    n_new: tokens that are computed. n_nodes: those and the known ones before them.
     hidden: layers whose hidden states are wanted, each with the layer of the port they come from.
-    is_entered: the rows begin with given hidden states. has_mtp: light heads go on from all rows
-    with logits.
+    is_entered: the rows begin with given hidden states. n_mtp: rows with logits from which light
+    heads go on.
     """
 
-    n_tokens: int
-    n_known: int
+    n_new: int
+    n_nodes: int
     n_rows: int
     has_logits: bool
     hidden: tuple[tuple[int, int], ...]
     is_entered: bool
-    has_mtp: bool = False
+    n_mtp: int = 0
+    n_sequences: int = 1
 
     @classmethod
-    def of(cls, wanted: Pass, has_logits: bool, n_layers: int) -> PassShape:
-        """Returns the shape of a pass over a graph of ``n_layers``."""
-        stop = n_layers if wanted.layers is None else wanted.layers.stop
+    def of(cls, passes: Sequence[Pass], has_logits: bool, n_layers: int) -> PassShape:
+        """Returns the shape of passes that run as one over a graph of ``n_layers``.
+
+        Those of several sequences run all layers.
+        """
+        first = passes[0]
+        stop = n_layers if first.layers is None else first.layers.stop
+        layers: Iterable[int] = first.hidden_layers
+        if len(passes) > 1:
+            layers = dict.fromkeys(layer for p in passes for layer in p.hidden_layers)
         # Closed gates pass on what the last layer that runs leaves.
-        hidden = tuple((i, n_layers if i == stop else i) for i in wanted.hidden_layers)
+        hidden = tuple((i, n_layers if i == stop else i) for i in layers)
+        n_nodes = sum(len(p.tree.tokens) for p in passes)
         return cls(
-            len(wanted.tree.tokens),
-            wanted.n_known,
-            len(wanted.logit_rows),
+            n_nodes - sum(p.n_known for p in passes),
+            n_nodes,
+            sum(len(p.logit_rows) for p in passes),
             has_logits,
             hidden,
-            wanted.entry is not None,
-            wanted.with_mtp,
+            first.entry is not None,
+            sum(len(p.logit_rows) for p in passes if p.with_mtp),
+            len(passes),
         )
 
-    @property
-    def n_new(self) -> int:
-        """Tokens that are computed."""
-        return self.n_tokens - self.n_known
+
+Place = tuple[int, int]
+"""First panel of a KV cache that belongs to a sequence, and how many do."""
 
 
 class _Numbers:
@@ -76,16 +89,16 @@ class PassArrays:
     """The inputs of one shape of pass, by port, in arrays that stay where they are."""
 
     def __init__(self, shape: PassShape, hidden_size: int, n_features: int = 0) -> None:
-        self._n_known = shape.n_known
         n_entered = shape.n_new if shape.is_entered else 0
         self._ids = _Numbers(1, shape.n_new - n_entered)
         self._entry = np.zeros((1, n_entered, hidden_size), np.float32)
         self._features = np.zeros((1, shape.n_new, n_features), np.float32)
         self._positions = _Numbers(1, shape.n_new)
-        self._parents = _Numbers(1, shape.n_tokens)
-        self._past_length = _Numbers(1)
+        self._parents = _Numbers(1, shape.n_nodes)
+        self._sequences = _Numbers(shape.n_sequences, SEQUENCE_FIELDS)
+        self._ring_sequences = _Numbers(shape.n_sequences, SEQUENCE_FIELDS)
         self._logit_rows = _Numbers(shape.n_rows)
-        self._mtp_rows = np.arange(shape.n_rows if shape.has_mtp else 0)
+        self._mtp_rows = _Numbers(shape.n_mtp)
 
     def by_port(self) -> dict[str, npt.NDArray[Any]]:
         """Returns the array of each input."""
@@ -95,21 +108,51 @@ class PassArrays:
             ENTRY: self._entry,
             POSITION_IDS: self._positions.array,
             PARENTS: self._parents.array,
-            PAST_LENGTH: self._past_length.array,
+            SEQUENCES: self._sequences.array,
+            RING_SEQUENCES: self._ring_sequences.array,
             LOGIT_ROWS: self._logit_rows.array,
-            MTP_ROWS: self._mtp_rows,
+            MTP_ROWS: self._mtp_rows.array,
         }
 
-    def fill(self, wanted: Pass) -> None:
-        """Writes the inputs of a pass."""
-        tree, n_known, n_past = wanted.tree, self._n_known, wanted.n_past
-        self._past_length.write(n_past)
-        if wanted.entry is not None:
-            self._entry[0] = wanted.entry
+    def fill(self, passes: Sequence[Pass], places: Sequence[tuple[Place, Place]] = ()) -> None:
+        """Writes the inputs of passes. places: of each sequence, in the KV cache and in rings."""
+        ids: list[int] = []
+        positions: list[int] = []
+        parents: list[int] = []
+        rows: list[int] = []
+        mtp_rows: list[int] = []
+        for wanted in passes:
+            tree, n_known, n_past = wanted.tree, wanted.n_known, wanted.n_past
+            if self._features.size:
+                here = slice(len(positions), len(positions) + len(tree.tokens) - n_known)
+                self._features[0, here] = 0 if wanted.features is None else wanted.features
+            if wanted.with_mtp:
+                mtp_rows += range(len(rows), len(rows) + len(wanted.logit_rows))
+            n_before = len(positions) - n_known
+            rows += [n_before + row for row in wanted.logit_rows]
+            ids += tree.tokens[n_known:]
+            positions += [n_past + depth for depth in tree.depths[n_known:]]
+            parents += tree.parents
+        if passes[0].entry is not None:
+            self._entry[0] = passes[0].entry
         else:
-            self._ids.write(*tree.tokens[n_known:])
-        if self._features.size:
-            self._features[0] = 0 if wanted.features is None else wanted.features
-        self._positions.write(*[n_past + depth for depth in tree.depths[n_known:]])
-        self._parents.write(*tree.parents)
-        self._logit_rows.write(*[row - n_known for row in wanted.logit_rows])
+            self._ids.write(*ids)
+        self._positions.write(*positions)
+        self._parents.write(*parents)
+        self._logit_rows.write(*rows)
+        self._mtp_rows.write(*mtp_rows)
+        if places:
+            self._fill_sequences(passes, places)
+
+    def _fill_sequences(
+        self, passes: Sequence[Pass], places: Sequence[tuple[Place, Place]]
+    ) -> None:
+        whole: list[int] = []
+        rings: list[int] = []
+        for wanted, (place, ring_place) in zip(passes, places, strict=True):
+            n_nodes = len(wanted.tree.tokens)
+            counts = wanted.n_past, n_nodes - wanted.n_known, n_nodes
+            whole += (*counts, *place)
+            rings += (*counts, *ring_place)
+        self._sequences.write(*whole)
+        self._ring_sequences.write(*rings)

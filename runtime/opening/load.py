@@ -20,7 +20,7 @@ from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.backends import release_model
 from edgedec.runtime.config.checks import check_progress, check_type, checked_path
 from edgedec.runtime.cores.affinity import Affinity
-from edgedec.runtime.engine import Engine, LoadedModel
+from edgedec.runtime.engine import Engine
 from edgedec.runtime.methods.store_source import find_store
 from edgedec.runtime.opening.bundle_parts import (
     default_method,
@@ -33,6 +33,7 @@ from edgedec.runtime.opening.devices import draft_on_device, on_device
 from edgedec.runtime.opening.loading import load_together
 from edgedec.runtime.opening.options import EngineOptions
 from edgedec.runtime.opening.split_cores import at_home, split_cores
+from edgedec.runtime.requests.loaded import LoadedModel
 from edgedec.runtime.sessions.memory import DRAFT, TARGET, KnownModel, SessionMemory
 from edgedec.runtime.sessions.prefill import Progress
 from edgedec.system.processors import physical_cores

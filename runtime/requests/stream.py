@@ -55,9 +55,8 @@ class Stream(Iterator[str]):
 
     `stop` and `cancel` may be called at any time, from any thread; they take effect before the
     next token, or the next chunk of the prompt. Other streams of the engine may be iterated in
-    between, or in other threads: they take turns, each with a KV cache of its own. An interrupt or
-    error inside the iteration ends the output as `stop` does. Only time spent inside the iteration
-    is counted.
+    between, or in other threads. An interrupt or error inside the iteration ends the output as
+    `stop` does. Only time spent inside the iteration is counted.
     """
 
     def __init__(
@@ -365,6 +364,7 @@ class Stream(Iterator[str]):
         self._found.clear()
         n_reused = state.stats.n_reused_tokens
         n_kept = n_reused if self._is_dropped and self._prefilling is not None else None
+        self._request.scheduler.forget(state.clock)
         with self._request.scheduler.exclusive():
             end_part(self._decoding, state, self._request.lender, n_kept)
 

@@ -88,6 +88,25 @@ def attempt(wanted: Pass) -> Rows | BaseException:
         return error
 
 
+def attempt_all(passes: Sequence[Pass]) -> list[Rows | BaseException]:
+    """Returns for each pass its rows, computed together, or what went wrong with it.
+
+    Raises:
+        BaseException: An interrupt. No pass counts as begun.
+    """
+    pending = [wanted.sequence.pending for wanted in passes]
+    try:
+        return [*compute(passes)]
+    except BaseException as error:
+        for wanted, before in zip(passes, pending, strict=True):
+            wanted.sequence.put_back(before)
+        if len(passes) == 1 and isinstance(error, Exception):
+            return [error]
+        if not isinstance(error, Exception):
+            raise
+    return [attempt(wanted) for wanted in passes]  # whose fault it was shows alone
+
+
 Passes = Generator[Pass, Rows, T]
 """A step: it yields the passes it wants, is sent their rows, and returns its result.
 

@@ -61,6 +61,10 @@ class RowStats:
         """Returns the statistics of some of the rows; copies, where these are listed."""
         return RowStats(**{name: values[rows] for name, values in vars(self).items()})
 
+    def copy(self) -> RowStats:
+        """Returns the same statistics in arrays of their own."""
+        return RowStats(**{name: values.copy() for name, values in vars(self).items()})
+
     @classmethod
     def joined(cls, parts: Sequence[RowStats]) -> RowStats:
         """Returns the statistics of the rows of all ``parts``."""

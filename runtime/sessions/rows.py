@@ -46,6 +46,17 @@ class Rows:
     ms: float = 0.0
     mtp: MtpRows | None = None
 
+    def copy(self) -> Rows:
+        """Returns the same rows in arrays of their own."""
+        stats, mtp = self.row_stats, self.mtp
+        return Rows(
+            self.logits.copy(),
+            {layer: rows.copy() for layer, rows in self.hidden.items()},
+            None if stats is None else stats.copy(),
+            self.ms,
+            None if mtp is None else MtpRows(mtp.ids.copy(), mtp.log_probs.copy()),
+        )
+
     def only(self, index: int) -> Rows:
         """Returns the row ``index`` alone and its statistics, nothing else beside it."""
         part = slice(index, index + 1)

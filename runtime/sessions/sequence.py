@@ -12,12 +12,7 @@ from edgedec.runtime.sessions.capability_checks import check_capabilities, check
 from edgedec.runtime.sessions.model import KVPredictor, Model
 from edgedec.runtime.sessions.passes import Pass, compute
 from edgedec.runtime.sessions.rows import Float32, Rows
-from edgedec.runtime.sessions.state import (
-    Layout,
-    SessionState,
-    check_continues,
-    check_reach,
-)
+from edgedec.runtime.sessions.state import Layout, SessionState, check_continues, check_reach
 from edgedec.runtime.sessions.token_tree import TokenTree
 
 
@@ -135,13 +130,18 @@ class TokenSequence:
         )
 
     def run(self, wanted: Pass) -> Rows:
-        """Returns the rows of a pass, which is pending from then on. For who drives no steps.
-
-        Raises:
-            SessionError: It does not fit, asks for what the graph cannot do, or failed.
-        """
+        """Returns the rows of a pass, pending from then on; a SessionError where it cannot be."""
         check_capabilities(wanted)
         return compute((wanted,))[0]
+
+    @property
+    def pending(self) -> tuple[TokenTree | None, _Place]:
+        """The pass that awaits its commit, for `put_back`."""
+        return self._pending, self._pending_place
+
+    def put_back(self, pending: tuple[TokenTree | None, _Place]) -> None:
+        """Undoes `begin`, so that its pass may begin once more."""
+        self._pending, self._pending_place = pending
 
     def begin(self, wanted: Pass) -> None:
         """Makes room for a pass that is about to be computed; a SessionError if it does not fit."""

@@ -16,7 +16,7 @@ from edgedec.export.to_onnx.runners import FusedRunner
 from edgedec.export.verifying.kv_error import check_kv_error, kv_error_tokens, measure_kv_error
 from edgedec.export.verifying.verify import N_TOKENS
 from edgedec.export.weights_file import WEIGHTS_FILE
-from edgedec.models.graph import Capabilities, GraphContract
+from edgedec.models.graph import MAX_SEQUENCES, Capabilities, GraphContract
 from edgedec.targets.portable.export_portable import pack
 
 GRAPH_NAME = "model.onnx"
@@ -53,7 +53,12 @@ def contract(model: RecipeModel) -> GraphContract:
         outputs=port_names(model.graph.graph.output),
         kv=kv_panels(model.source.config, model.kv_format),
         can=Capabilities(
-            trees=True, gates=True, row_stats=True, entry=True, hidden=model.returned_layers
+            trees=True,
+            gates=True,
+            row_stats=True,
+            entry=True,
+            hidden=model.returned_layers,
+            n_sequences=MAX_SEQUENCES,
         ),
     )
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import onnxruntime
@@ -13,7 +15,16 @@ from edgedec import kernels
 from edgedec.models.config import ModelConfig
 from edgedec.models.graph import GraphContract
 from edgedec.runtime.backends._binding import Binding, empty_rows
-from edgedec.runtime.backends._in_place import InPlaceKVCache, InPlaceModel, check_kv_cache
+from edgedec.runtime.backends._in_place import (
+    InPlaceKVCache,
+    InPlaceModel,
+    caches_of,
+    check_kv_cache,
+    places_of,
+    shared_inputs,
+    split_rows,
+)
+from edgedec.runtime.backends._kv_cache import Array, PanelArena
 from edgedec.runtime.backends._ort import PassRunner, check_ports, open_graph
 from edgedec.runtime.backends._pass_arrays import PassShape
 from edgedec.runtime.cores.affinity import Affinity
@@ -37,6 +48,7 @@ class FusedModel(InPlaceModel[onnxruntime.InferenceSession]):
         affinity = affinity or Affinity()
         super().__init__(graph, config, contract, affinity)
         self._graph = graph
+        self._shared_runs: WeakKeyDictionary[PanelArena, _Runs] = WeakKeyDictionary()
         session = self._placed[affinity] = self._place(affinity, threads)
         check_ports(graph, session, contract, config)
         check_kv_cache(graph, contract, config)
@@ -44,6 +56,15 @@ class FusedModel(InPlaceModel[onnxruntime.InferenceSession]):
     def new_state(self, context: int) -> FusedKVCache:
         """Returns an empty KV cache; its memory is taken when it is first written to."""
         return FusedKVCache(self, context)
+
+    def compute_together(self, passes: Sequence[Pass]) -> list[Rows]:
+        """Returns the rows of passes of several sequences, in arrays of their own."""
+        caches = caches_of(passes[0])
+        whole = caches.arenas[0]
+        runs = self._shared_runs.get(whole)
+        if runs is None:
+            runs = self._shared_runs[whole] = _Runs(self, shared_inputs(self.contract, caches))
+        return [rows.copy() for rows in split_rows(runs.run(passes), passes)]
 
     def _place(self, cores: Affinity, threads: int) -> onnxruntime.InferenceSession:
         library = kernels.library_path()
@@ -58,43 +79,55 @@ def open_model(
 
 
 class FusedKVCache(InPlaceKVCache):
-    """A `SequenceState` whose rows the graph writes in place.
+    """A `SequenceState` whose rows the graph writes in place."""
+
+    def __init__(self, model: FusedModel, context: int) -> None:
+        super().__init__(model.config, model.contract, model.new_caches(context))
+        self._model = model
+        self._bind_anew()
+
+    def run(self, wanted: Pass) -> Rows:
+        """Returns the asked rows. They are overwritten by the next pass of the same shape."""
+        self._begin(wanted)
+        return self._runs.run((wanted,))
+
+    @property
+    def panels(self) -> dict[str, OrtValue]:
+        """What the graph's inputs of keys and values are bound to."""
+        return {name: self._runs.shared_values[name] for name in self.caches.arrays}
+
+    def _bind_anew(self) -> None:
+        self._runs = _Runs(self._model, self.shared_inputs)
+
+
+class _Runs:
+    """Runs of a graph over the same memory for keys and values.
 
     Every input and output is bound once per shape of pass, to arrays that stay where they are: a
     decode step writes a few numbers and runs.
     """
 
-    def __init__(self, model: FusedModel, context: int) -> None:
-        super().__init__(model.config, model.contract, context)
+    def __init__(self, model: FusedModel, shared_inputs: Mapping[str, Array]) -> None:
         self._model = model
         self._runner = PassRunner()
         self._bindings: dict[tuple[onnxruntime.InferenceSession, PassShape], Binding] = {}
-        self._bind_anew()
         self._logits = np.empty((0, model.config.n_logits), np.float32)
+        self.shared_values = {
+            name: OrtValue.ortvalue_from_numpy(array) for name, array in shared_inputs.items()
+        }
 
-    def run(self, wanted: Pass) -> Rows:
-        """Returns the asked rows. They are overwritten by the next pass of the same shape."""
-        affinity, session = self._model.placed(wanted.sequence.cores)
-        self._begin(wanted)
-        has_logits = wanted.with_logits or not self._model.capabilities.row_stats
-        shape = PassShape.of(wanted, has_logits, self._config.n_layers)
+    def run(self, passes: Sequence[Pass]) -> Rows:
+        """Returns the asked rows of all passes. The next run of the same shape overwrites them."""
+        model = self._model
+        affinity, session = model.placed(passes[0].sequence.cores)
+        has_logits = any(p.with_logits for p in passes) or not model.capabilities.row_stats
+        shape = PassShape.of(passes, has_logits, model.n_layers)
         binding = self._bound(session, shape)
-        binding.arrays.fill(wanted)
+        binding.arrays.fill(passes, places_of(passes))
         with affinity.held():
             self._runner.run(partial(session.run_with_iobinding, binding.io))
         rows = binding.rows
         return Rows(rows.logits, rows.hidden, rows.row_stats, mtp=rows.mtp)
-
-    @property
-    def panels(self) -> dict[str, OrtValue]:
-        """What the graph's inputs of keys and values are bound to."""
-        return {name: self._shared_values[name] for name in self._caches.arrays}
-
-    def _bind_anew(self) -> None:
-        self._bindings.clear()
-        self._shared_values = {
-            name: OrtValue.ortvalue_from_numpy(array) for name, array in self.shared_inputs.items()
-        }
 
     def _bound(self, session: onnxruntime.InferenceSession, shape: PassShape) -> Binding:
         binding = self._bindings.get((session, shape))
@@ -103,10 +136,11 @@ class FusedKVCache(InPlaceKVCache):
         n_copied = shape.n_rows if shape.has_logits else 0
         if n_copied > len(self._logits) or len(self._bindings) >= _MAX_BINDINGS:
             self._bindings.clear()  # they hold the old, smaller array
+        config, can = self._model.config, self._model.capabilities
         if n_copied > len(self._logits):
-            self._logits = np.empty((n_copied, self._config.n_logits), np.float32)
-        width, can = self._config.hidden_size, self._model.capabilities
-        rows = empty_rows(shape, self._logits, width, can)
-        binding = Binding(session, shape, rows, self._shared_values, width, can.features)
+            self._logits = np.empty((n_copied, config.n_logits), np.float32)
+        rows = empty_rows(shape, self._logits, config.hidden_size, can)
+        width = config.hidden_size
+        binding = Binding(session, shape, rows, self.shared_values, width, can.features)
         self._bindings[session, shape] = binding
         return binding

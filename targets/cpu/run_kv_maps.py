@@ -10,7 +10,7 @@ import numpy as np
 from onnxruntime import OrtValue
 
 from edgedec import kernels
-from edgedec.models.graph import PARENTS, PAST_LENGTH, POSITION_IDS
+from edgedec.models.graph import PARENTS, POSITION_IDS, RING_SEQUENCES, SEQUENCES
 from edgedec.models.kv_maps import HIDDEN, WRITTEN
 from edgedec.runtime.backends._ort import PassRunner, open_graph
 from edgedec.runtime.cores.affinity import Affinity
@@ -38,19 +38,23 @@ class FusedKVMaps:
         self._session = open_graph(
             graph, threads, providers, kernels.library_path(), self._affinity
         )
+        self._ports = {port.name for port in self._session.get_inputs()}
 
-    def write(self, cache: SequenceState, start: int, hidden: Float32) -> None:
+    def write(self, state: SequenceState, start: int, hidden: Float32) -> None:
         """Writes rows of tokens from ``start`` on; see `KVPredictor`."""
-        assert isinstance(cache, FusedKVCache)
+        assert isinstance(state, FusedKVCache)
         n = len(hidden)
         inputs = {
             HIDDEN: hidden[np.newaxis],
             POSITION_IDS: np.arange(start, start + n, dtype=np.int64)[np.newaxis],
             PARENTS: np.full((1, n), -1, np.int64),  # rows that see least cost least
-            PAST_LENGTH: np.array([start], np.int64),
         }
+        whole, ring = state.caches.places
+        for name, place in ((SEQUENCES, whole), (RING_SEQUENCES, ring)):
+            if name in self._ports:
+                inputs[name] = np.array([[start, n, n, *place]], np.int64)
         values = {name: OrtValue.ortvalue_from_numpy(array) for name, array in inputs.items()}
-        values |= cache.panels
+        values |= state.panels
         binding = self._session.io_binding()
         for name, value in values.items():
             binding.bind_ortvalue_input(name, value)

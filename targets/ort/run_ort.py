@@ -146,8 +146,8 @@ class OrtKVCache(WholeCache):
             self._first = self._end(n_past) or int(not wanted.tree.is_chain)
         model = self._model
         with_logits = wanted.with_logits or not model.capabilities.row_stats
-        bound = self._bound(PassShape.of(wanted, with_logits, model.n_layers))
-        bound.arrays.fill(wanted)
+        bound = self._bound(PassShape.of((wanted,), with_logits, model.n_layers))
+        bound.arrays.fill((wanted,))
         if model.provider.memory != HOST:  # binding is what copies them there
             for name, value in bound.inputs.items():
                 bound.io.bind_ortvalue_input(name, value)

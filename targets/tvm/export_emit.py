@@ -29,7 +29,6 @@ from edgedec.models.graph import (
     LOGIT_ROWS,
     LOGITS,
     PARENTS,
-    PAST_LENGTH,
     POSITION_IDS,
     ROW_STATS,
     KVFormat,
@@ -196,9 +195,9 @@ class RelaxEmitter(Ops[Value]):
             self._stored(StoredTensor(name, False, (self._context, config.head_size // 2)))
             for name in rope_names(config, rope)
         ]
-        index, caches = kv_place(config, layer)
+        place = kv_place(config, layer)
         attributes: dict[str, Attribute] = {
-            "layer": index,
+            "layer": place.layer,
             "n_heads": config.n_heads,
             "n_kv_heads": config.n_kv_heads,
             "head_size": config.head_size,
@@ -208,7 +207,7 @@ class RelaxEmitter(Ops[Value]):
             "window": config.layer(layer).window or 0,
             "gate_index": 2 * layer,
         }
-        ports = (POSITION_IDS, PARENTS, PAST_LENGTH, *caches, LAYER_GATES)
+        ports = (POSITION_IDS, PARENTS, place.sequences, *place.caches, LAYER_GATES)
         node = Node("Attention", (0, 1, 2, 3, 6, 7, 8), dict(enumerate(tables, 4)), attributes)
         inputs = [qkv, *(self._inputs[name] for name in ports)]
         return self._run(node, inputs, (*_rows(qkv), config.n_heads * config.head_size))

@@ -18,8 +18,10 @@ from edgedec.models.graph import (
     LAYER_GATES,
     LOGIT_ROWS,
     PARENTS,
-    PAST_LENGTH,
     POSITION_IDS,
+    RING_SEQUENCES,
+    SEQUENCE_FIELDS,
+    SEQUENCES,
     V_CACHE,
     V_RING,
     KVFormat,
@@ -37,13 +39,14 @@ def make_inputs(config: ModelConfig, kv_format: KVFormat) -> dict[str, Any]:
         ENTRY: ("float32", (1, size("E"), config.hidden_size)),
         POSITION_IDS: ("int64", (1, size("T"))),
         PARENTS: ("int64", (1, size("P"))),
-        PAST_LENGTH: ("int64", (1,)),
+        SEQUENCES: ("int64", (size("S"), SEQUENCE_FIELDS)),
         LOGIT_ROWS: ("int64", (size("R"),)),
         LAYER_GATES: ("int64", (2 * config.n_layers,)),
     }
     n_rings = len(config.windowed_layers)
     shapes |= _kv_inputs(config, kv_format, (K_CACHE, V_CACHE), config.n_layers - n_rings, size)
     if n_rings:
+        shapes[RING_SEQUENCES] = "int64", (size("ring_S"), SEQUENCE_FIELDS)
         shapes |= _kv_inputs(config, kv_format, (K_RING, V_RING), n_rings, size)
     return {
         name: relax.Var(name, relax.TensorType(shape, dtype))

@@ -23,8 +23,9 @@ from edgedec.models.graph import (
     LOGIT_ROWS,
     LOGITS,
     PARENTS,
-    PAST_LENGTH,
     POSITION_IDS,
+    RING_SEQUENCES,
+    SEQUENCES,
     V_CACHE,
     V_RING,
     GraphContract,
@@ -42,20 +43,24 @@ class ProgramRunner:
         self._program = Program(library, library.with_name(WEIGHTS_FILE), runtime)
         self._machine = self._program.machine(1)
         self._contract = contract
+        self._n_panels = -(-capacity // PANEL)
         self._fixed: dict[str, npt.NDArray[Any]] = {
             ENTRY: np.zeros((1, 0, config.hidden_size), np.float32),
             LAYER_GATES: np.ones(2 * config.n_layers, np.int64),
-            **_empty_kv_caches(config, contract, -(-capacity // PANEL)),
+            **_empty_kv_caches(config, contract, self._n_panels),
         }
 
     def run(self, tokens: Sequence[int], parents: Sequence[int], n_past: int = 0) -> Logits:
         """Returns the logits [T, V] of a pass after the first ``n_past`` cached tokens."""
         _, depths = tree_mask(parents, n_past)
+        numbers = n_past, len(tokens), len(parents), 0, self._n_panels
+        sequences = np.array([numbers], np.int64)
         inputs: dict[str, npt.NDArray[Any]] = self._fixed | {
             INPUT_IDS: np.array([tokens], np.int64),
             POSITION_IDS: np.array([n_past + depths], np.int64),
             PARENTS: np.array([parents], np.int64),
-            PAST_LENGTH: np.array([n_past], np.int64),
+            SEQUENCES: sequences,
+            RING_SEQUENCES: sequences,
             LOGIT_ROWS: np.arange(len(tokens), dtype=np.int64),
         }
         outputs = self._machine.run([as_tensor(inputs[name]) for name in self._contract.inputs])

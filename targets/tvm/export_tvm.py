@@ -11,7 +11,7 @@ from edgedec.export.verifying.kv_error import check_kv_error, compare_kv_formats
 from edgedec.export.verifying.verify import N_TOKENS
 from edgedec.export.weights_file import WEIGHTS_FILE, write_tensors
 from edgedec.kernels.tvm_program import RUNTIME_NAMES
-from edgedec.models.graph import Capabilities, GraphContract
+from edgedec.models.graph import MAX_SEQUENCES, Capabilities, GraphContract
 from edgedec.system.machine import machine_triple
 from edgedec.targets.tvm.export_build import build_library, copy_runtime, dump_script
 from edgedec.targets.tvm.export_emit import emit_relax
@@ -58,7 +58,12 @@ def contract(model: RecipeModel) -> GraphContract:
         outputs=model.graph.outputs,
         kv=kv_panels(model.source.config, model.kv_format),
         can=Capabilities(
-            trees=True, gates=True, row_stats=True, entry=True, hidden=model.returned_layers
+            trees=True,
+            gates=True,
+            row_stats=True,
+            entry=True,
+            hidden=model.returned_layers,
+            n_sequences=MAX_SEQUENCES,
         ),
     )
 

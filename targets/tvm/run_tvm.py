@@ -5,8 +5,10 @@ Needs neither ONNX Runtime nor TVM: the package `tvm_ffi`, and the libraries in 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -22,7 +24,16 @@ from edgedec.models.graph import (
     hidden_port,
     stats_port,
 )
-from edgedec.runtime.backends._in_place import InPlaceKVCache, InPlaceModel, check_kv_cache
+from edgedec.runtime.backends._in_place import (
+    InPlaceKVCache,
+    InPlaceModel,
+    caches_of,
+    check_kv_cache,
+    places_of,
+    shared_inputs,
+    split_rows,
+)
+from edgedec.runtime.backends._kv_cache import Array, PanelArena
 from edgedec.runtime.backends._pass_arrays import PassArrays, PassShape
 from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.sessions import under_way
@@ -48,6 +59,7 @@ class TvmModel(InPlaceModel[Machine]):
         affinity = affinity or Affinity()
         super().__init__(graph, config, contract, affinity)
         check_kv_cache(graph, contract, config)
+        self._shared_runs: WeakKeyDictionary[PanelArena, _Runs] = WeakKeyDictionary()
         self._program = _open_program(graph)
         _check_ports(graph, self._program, contract)
         self._placed[affinity] = self._place(affinity, threads)
@@ -55,6 +67,15 @@ class TvmModel(InPlaceModel[Machine]):
     def new_state(self, context: int) -> TvmKVCache:
         """Returns an empty KV cache; its memory is taken when it is first written to."""
         return TvmKVCache(self, context)
+
+    def compute_together(self, passes: Sequence[Pass]) -> list[Rows]:
+        """Returns the rows of passes of several sequences, in memory of their own."""
+        caches = caches_of(passes[0])
+        whole = caches.arenas[0]
+        runs = self._shared_runs.get(whole)
+        if runs is None:
+            runs = self._shared_runs[whole] = _Runs(self, shared_inputs(self.contract, caches))
+        return split_rows(runs.run(passes), passes)
 
     def close(self) -> None:
         """Releases the program and its threads."""
@@ -78,20 +99,36 @@ class TvmKVCache(InPlaceKVCache):
     """A `SequenceState` whose rows the program writes in place."""
 
     def __init__(self, model: TvmModel, context: int) -> None:
-        super().__init__(model.config, model.contract, context)
+        super().__init__(model.config, model.contract, model.new_caches(context))
         self._model = model
-        self._no_logits = np.empty((0, model.config.n_logits), np.float32)
-        outputs = enumerate(model.contract.outputs)
-        self._places = {name: place for place, name in outputs}
         self._bind_anew()
 
     def run(self, wanted: Pass) -> Rows:
         """Returns the asked rows, in memory of their own."""
-        affinity, machine = self._model.placed(wanted.sequence.cores)
         self._begin(wanted)
-        shape = PassShape.of(wanted, wanted.with_logits, self._config.n_layers)
+        return self._runs.run((wanted,))
+
+    def _bind_anew(self) -> None:
+        self._runs = _Runs(self._model, self.shared_inputs)
+
+
+class _Runs:
+    """Runs of a program over the same memory for keys and values."""
+
+    def __init__(self, model: TvmModel, shared_inputs: Mapping[str, Array]) -> None:
+        self._model = model
+        self._no_logits = np.empty((0, model.config.n_logits), np.float32)
+        self._places = {name: place for place, name in enumerate(model.contract.outputs)}
+        self._bound: dict[PassShape, tuple[PassArrays, list[Any]]] = {}
+        self._shared = {name: as_tensor(array) for name, array in shared_inputs.items()}
+
+    def run(self, passes: Sequence[Pass]) -> Rows:
+        """Returns the asked rows of all passes, in memory of their own."""
+        affinity, machine = self._model.placed(passes[0].sequence.cores)
+        has_logits = any(wanted.with_logits for wanted in passes)
+        shape = PassShape.of(passes, has_logits, self._model.n_layers)
         arrays, inputs = self._inputs_of(shape)
-        arrays.fill(wanted)
+        arrays.fill(passes, places_of(passes))
         with affinity.held():
             outputs = _Run(machine, inputs).outputs()
         return self._rows(outputs, shape)
@@ -110,15 +147,11 @@ class TvmKVCache(InPlaceKVCache):
         if shape not in self._bound:
             if len(self._bound) >= _MAX_SHAPES:
                 self._bound.clear()
-            arrays = PassArrays(shape, self._config.hidden_size)
+            arrays = PassArrays(shape, self._model.config.hidden_size)
             inputs = {name: as_tensor(array) for name, array in arrays.by_port().items()}
             inputs |= self._shared
-            self._bound[shape] = arrays, [inputs[name] for name in self._contract.inputs]
+            self._bound[shape] = arrays, [inputs[name] for name in self._model.contract.inputs]
         return self._bound[shape]
-
-    def _bind_anew(self) -> None:
-        self._bound: dict[PassShape, tuple[PassArrays, list[Any]]] = {}
-        self._shared = {name: as_tensor(array) for name, array in self.shared_inputs.items()}
 
 
 class _Run:

@@ -10,6 +10,7 @@ from edgedec import kernels
 from .op_node import Node, refuses
 
 LAYER, ROWS, PAST, CAPACITY = 1, 5, 20, 48
+LEFT = "sequences have not as many rows and nodes as qkv and parents"
 
 
 def make_node(rng, k_cache, v_cache, **attributes):
@@ -18,13 +19,13 @@ def make_node(rng, k_cache, v_cache, **attributes):
         "qkv": rng.standard_normal((1, ROWS, 8 * 16)).astype(np.float32),
         "position_ids": np.array([[20, 21, 21, 22, 20]], np.int64),
         "parents": np.array([[-1, 0, 0, 2, -1]], np.int64),
-        "past_length": np.array([PAST], np.int64),
+        "sequences": np.array([[PAST, ROWS, ROWS, 0, CAPACITY // 16]], np.int64),
         "k_cache": k_cache,
         "v_cache": v_cache,
     }
     angles = np.outer(np.arange(64), 0.7 ** np.arange(8)).astype(np.float32)
     stored = {"cos": np.cos(angles), "sin": np.sin(angles)}
-    names = ["qkv", "position_ids", "parents", "past_length", "cos", "sin", "k_cache", "v_cache"]
+    names = ["qkv", "position_ids", "parents", "sequences", "cos", "sin", "k_cache", "v_cache"]
     attributes |= {"layer": LAYER, "n_heads": 4, "n_kv_heads": 2, "head_size": 16}
     node = Node("Attention", names, feeds, stored, attributes)
     node.kv_after = (feeds["k_cache"].copy(), feeds["v_cache"].copy())
@@ -65,6 +66,7 @@ def test_equals_the_kernel(node, n_threads, are_constant, same_bits):
 def test_no_rows(node):
     for name in ("qkv", "position_ids", "parents"):
         node.feeds[name] = node.feeds[name][:, :0].copy()
+    node.feeds["sequences"][0, 1:3] = 0
     assert node.run().shape[:2] == (1, 0)
 
 
@@ -86,6 +88,7 @@ def test_a_window_needs_no_more_than_it_sees(node, same_bits):
     feeds, parents = node.feeds, np.full((1, 45), -1)
     whole = [cache.copy()[LAYER] for cache in (feeds["k_cache"], feeds["v_cache"])]
     feeds["parents"] = parents
+    feeds["sequences"][0, 2] = 45
     node.attributes["window"] = 4
     expected = kernels.attention(
         feeds["qkv"][0], feeds["position_ids"][0], parents[0], PAST,
@@ -93,14 +96,14 @@ def test_a_window_needs_no_more_than_it_sees(node, same_bits):
     )[None]  # fmt: skip
     assert same_bits(node.run(), expected)
     node.attributes["window"] = 5
-    refuses(node, "past_length 20 + 45 rows do not fit the KV cache of 48 rows")
+    refuses(node, "20 committed tokens + 45 rows do not fit the KV cache of 48 rows")
 
 
 @pytest.mark.parametrize("past", [2**31 + 1, 2**63 - 1])
 def test_no_window_reaches_where_positions_overflow(node, past):
     node.attributes["window"] = 4
-    node.feeds["past_length"][0] = past
-    refuses(node, f"past_length is {past}, expected 0 to 2147483648")
+    node.feeds["sequences"][0, 0] = past
+    refuses(node, f"a sequence has {past} committed tokens, expected 0 to 2147483648")
 
 
 @pytest.mark.parametrize(("name", "value"), [("scale", -1.5), ("softcap", -2.0), ("window", -1)])
@@ -126,10 +129,39 @@ def test_growing_tree(node, same_bits):
     for start, stop in ((0, 2), (2, ROWS)):
         feeds |= {name: value[:, start:stop].copy() for name, value in whole.items()}
         feeds["parents"] = parents[:, :stop].copy()
+        feeds["sequences"][0, 1:3] = stop - start, stop
         parts.append(node.run())
     assert same_bits(np.concatenate(parts, axis=1), node.expected)
     feeds["parents"] = np.full((1, 29), -1)
-    refuses(node, "past_length 20 + 29 rows do not fit the KV cache of 48 rows")
+    feeds["sequences"][0, 2] = 29
+    refuses(node, "20 committed tokens + 29 rows do not fit the KV cache of 48 rows")
+
+
+def test_sequences_in_one_run(node, same_bits):
+    """Each writes and reads its own panels, and has the rows that it has alone."""
+    feeds, nodes = node.feeds, (ROWS, 2, 3)
+    caches = {name: feeds[name] for name in ("k_cache", "v_cache")}
+    panels, expected, after = CAPACITY // 16, [], {name: [] for name in caches}
+    for i, n in enumerate(nodes):
+        alone = Node(node.op, node.names, dict(feeds), dict(node.constants), dict(node.attributes))
+        alone.feeds |= {name: np.roll(cache, i, 0) for name, cache in caches.items()}
+        alone.feeds |= {k: feeds[k][:, :n].copy() for k in ("qkv", "position_ids", "parents")}
+        alone.feeds["sequences"] = np.array([[PAST - i, n, n, 0, panels]])
+        before = {name: alone.feeds[name].copy() for name in caches}
+        expected.append(alone.run())
+        for name in caches:
+            after[name].append((before[name], alone.feeds[name]))
+    feeds |= {
+        name: np.concatenate([before for before, _ in after[name]], axis=2) for name in caches
+    }
+    for name in ("qkv", "position_ids", "parents"):
+        feeds[name] = np.concatenate([feeds[name][:, :n] for n in nodes], axis=1)
+    feeds["sequences"] = np.array(
+        [[PAST - i, n, n, i * panels, panels] for i, n in enumerate(nodes)], np.int64
+    )
+    assert same_bits(node.run(2), np.concatenate(expected, axis=1))
+    for name in caches:
+        assert np.array_equal(feeds[name], np.concatenate([a for _, a in after[name]], axis=2))
 
 
 @pytest.mark.parametrize(
@@ -162,9 +194,30 @@ def test_attention_attributes(attention_node, attribute, value, text):
         ("parents", (0, 2), 2, "parents[2] is 2, expected -1 to 1"),
         ("parents", (0, 0), 0, "parents[0] is 0, expected -1 to -1"),
         ("parents", (0, 4), -2, "parents[4] is -2, expected -1 to 3"),
-        ("past_length", 0, CAPACITY - ROWS + 1, "past_length 44 + 5 rows do not fit the KV cache"),
-        ("past_length", 0, -1, "past_length is -1, expected 0 to 2147483648"),
-        ("past_length", 0, 2**63 - 1, "past_length is 9223372036854775807, expected 0 to"),
+        (
+            "sequences",
+            (0, 0),
+            CAPACITY - ROWS + 1,
+            "44 committed tokens + 5 rows do not fit the KV",
+        ),
+        ("sequences", (0, 0), -1, "a sequence has -1 committed tokens, expected 0 to 2147483648"),
+        ("sequences", (0, 0), 2**63 - 1, "a sequence has 9223372036854775807 committed tokens"),
+        ("sequences", (0, 1), -1, "a sequence has -1 rows and 5 nodes, expected rows of 0 or more"),
+        ("sequences", (0, 1), 6, "a sequence has 6 rows and 5 nodes, expected"),
+        ("sequences", (0, 1), 4, f"{LEFT}: 1 rows and 0 nodes"),
+        ("sequences", (0, 2), 6, f"{LEFT}: 0 rows and -1 nodes"),
+        ("sequences", (0, 2), 2**63 - 1, "a sequence has 5 rows and 9223372036854775807 nodes"),
+        ("sequences", (0, 3), -1, "a sequence has 3 panels from panel -1 on, the KV cache has 3"),
+        ("sequences", (0, 3), 1, "a sequence has 3 panels from panel 1 on, the KV cache has 3"),
+        (
+            "sequences",
+            (0, 3),
+            2**63 - 1,
+            "a sequence has 3 panels from panel 922",
+        ),
+        ("sequences", (0, 4), -1, "a sequence has -1 panels from panel 0 on"),
+        ("sequences", (0, 4), 2**62, "a sequence has 4611686018427387904 panels from panel 0 on"),
+        ("sequences", (0, 4), 1, "20 committed tokens + 5 rows do not fit the KV cache of 16 rows"),
     ],
 )
 def test_attention_ranges(attention_node, feed, index, value, text):
@@ -181,9 +234,11 @@ def test_attention_ranges(attention_node, feed, index, value, text):
         ("qkv", (2, 5, 128), "qkv has shape [2, 5, 128]"),
         ("position_ids", (1, 4), "position_ids has shape [1, 4], expected [1, 5]"),
         ("parents", (5,), "parents has shape [5], expected [1, any]"),
-        ("parents", (1, 4), "parents has shape [1, 4], expected [1, 5] or longer"),
-        ("past_length", (), "past_length has shape [], expected [1]"),
-        ("past_length", (0,), "past_length has shape [0], expected [1]"),
+        ("parents", (1, 4), f"{LEFT}: 0 rows and -1 nodes"),
+        ("sequences", (5,), "sequences has shape [5], expected [any, 5]"),
+        ("sequences", (1, 4), "sequences has shape [1, 4], expected [any, 5]"),
+        ("sequences", (0, 5), f"{LEFT}: 5 rows and 5 nodes"),
+        ("sequences", (65, 5), "sequences are 65, expected at most 64"),
         ("cos", (64, 16), "cos has shape [64, 16], expected [any, 8]"),
         ("sin", (63, 8), "sin has shape [63, 8], expected [64, 8]"),
         ("k_cache", (3, 2, 48, 16), "k_cache has shape [3, 2, 48, 16], expected [3, 2, 3, 16, 16]"),
@@ -211,12 +266,12 @@ def test_attention_shapes(attention_node, feed, shape, text):
         ),
         ("v_cache", (3, 2, 2, 288), "k_cache has shape [3, 2, 3, 288], expected [3, 2, 2, 288]"),
         ("v_cache", (1, 2, 3, 288), "layer is 1, but the KV cache has 1 layers"),
-        ("past_length", CAPACITY - ROWS + 1, "past_length 44 + 5 rows do not fit the KV cache of"),
+        ("sequences", CAPACITY - ROWS + 1, "44 committed tokens + 5 rows do not fit the KV cache"),
     ],
 )
 def test_int8_shapes(int8_node, feed, shape, text):
-    if feed == "past_length":
-        int8_node.feeds[feed][0] = shape
+    if feed == "sequences":
+        int8_node.feeds[feed][0, 0] = shape
     else:
         int8_node.feeds[feed] = np.zeros(shape, np.uint8)
     refuses(int8_node, text)

@@ -93,7 +93,7 @@ def test_attention_when_open_and_shut(rng, same_bits):
         "qkv": rng.standard_normal((1, ROWS, (heads + 2 * kv_heads) * d)).astype(np.float32),
         "position_ids": np.arange(5, 5 + ROWS)[None],
         "parents": np.arange(-1, ROWS - 1)[None],
-        "past_length": np.array([5]),
+        "sequences": np.array([[5, ROWS, ROWS, 0, capacity // 16]]),
         "cos": rng.standard_normal((64, d // 2)).astype(np.float32),
         "sin": rng.standard_normal((64, d // 2)).astype(np.float32),
         "k_cache": rng.standard_normal((1, kv_heads, capacity // 16, d, 16)).astype(np.float16),

@@ -53,17 +53,20 @@ import sys
 sys.path.insert(0, FOLDER)
 from op_node import open_node
 
+def sequence(past):
+    return np.array([[past, len(qkv), len(parents), 0, values.shape[1] // 16]])
+
 feeds = {
     "qkv": qkv[None], "position_ids": positions[None], "parents": parents[None],
-    "past_length": np.zeros(1, np.int64), "k_cache": keys[None], "v_cache": values[None],
+    "sequences": sequence(0), "k_cache": keys[None], "v_cache": values[None],
 }
-names = ["qkv", "position_ids", "parents", "past_length", "cos", "sin", "k_cache", "v_cache"]
+names = ["qkv", "position_ids", "parents", "sequences", "cos", "sin", "k_cache", "v_cache"]
 attributes = {"layer": 0, "n_heads": 1, "n_kv_heads": 1, "head_size": SIZE}
 session = open_node("Attention", names, feeds, dict(zip(("cos", "sin"), rope)), attributes, 3)
 session.run(None, feeds)
 starve()
 try:
-    session.run(None, feeds | {"past_length": np.array([PAST])})
+    session.run(None, feeds | {"sequences": sequence(PAST)})
 except Exception as error:
     feed()
     print(error)

@@ -102,7 +102,7 @@ def same_bits(a: Logits, b: Logits) -> bool:
 def ring_nbytes(sequence: TokenSequence) -> int:
     cache = sequence.state
     assert isinstance(cache, FusedKVCache)
-    return cache.states.ring.nbytes
+    return cache.caches.ring.nbytes
 
 
 @pytest.mark.parametrize("sizes", [(1,), (5, 1, 30, 2), (RING - WINDOW + 1,)], ids=str)

@@ -12,7 +12,8 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from edgedec.models.graph import Capabilities
-from edgedec.runtime.engine import Engine, LoadedModel
+from edgedec.runtime.engine import Engine
+from edgedec.runtime.requests.loaded import LoadedModel
 from edgedec.runtime.sessions.passes import Pass
 from edgedec.runtime.sessions.rows import Rows
 from edgedec.runtime.sessions.sequence import TokenSequence

@@ -30,6 +30,7 @@ torch = pytest.importorskip("torch", reason="needs the extra train")
 
 from edgedec.training.features.feature_file import TextFeatures  # noqa: E402
 
+from ..shared_passes import check_random_mixes  # noqa: E402
 from .head_parts import CONTEXT, check_cancel, check_rows, check_text, plan_of, put, trained  # noqa: E402
 
 N_HEADS = 3
@@ -70,6 +71,15 @@ def rows_of(folder: Path, entry: ModelEntry, with_mtp: bool) -> Rows:
     )
     release_model(model)
     return found
+
+
+@pytest.mark.slow
+def test_rows_of_several_sequences(joined: Path) -> None:
+    """Light heads go on from some rows of a pass and not from others."""
+    model = open_model(joined, whole(read_manifest(joined)), 2)
+    for seed in range(3):
+        check_random_mixes(model, seed, n_rounds=8, with_mtp=True, context=CONTEXT)
+    release_model(model)
 
 
 @pytest.mark.slow

@@ -108,7 +108,7 @@ def attention(rng: np.random.Generator) -> Node:
         "qkv": floats(rng, 1, rows, (n_heads + 2 * n_kv_heads) * d),
         "position_ids": rng.integers(0, len(angles), (1, rows)),
         "parents": np.array([[rng.integers(-1, i) for i in range(nodes)]], np.int64),
-        "past_length": np.array([past]),
+        "sequences": np.array([[past, rows, nodes, 0, blocks]]),
         "k_cache": np.stack([layer[0] for layer in layers]),
         "v_cache": np.stack([layer[1] for layer in layers]),
     }
@@ -117,7 +117,7 @@ def attention(rng: np.random.Generator) -> Node:
         "head_size": d, "kv_format": int(feeds["k_cache"].dtype == np.uint8),
         "scale": float(scoring.scale), "softcap": float(scoring.softcap), "window": scoring.window,
     }  # fmt: skip
-    names = ["qkv", "position_ids", "parents", "past_length", "cos", "sin", "k_cache", "v_cache"]
+    names = ["qkv", "position_ids", "parents", "sequences", "cos", "sin", "k_cache", "v_cache"]
     stored = {"cos": np.cos(angles), "sin": np.sin(angles)}
     return Node("Attention", names, feeds, stored, attributes)
 

@@ -27,7 +27,6 @@ from edgedec.models.errors import ConfigError
 from edgedec.models.graph import (
     KV_FORMATS_OF,
     PARENTS,
-    PAST_LENGTH,
     POSITION_IDS,
     KVFormat,
 )
@@ -228,7 +227,7 @@ class _Writer:
         for name, table in zip(tables, rope_tables(config, self._context, rope), strict=True):
             if name not in self._initializers:
                 self._store(name, table)
-        index, caches = kv_place(config, maps.layer)
+        place = kv_place(config, maps.layer)
         window = config.layer(maps.layer).window
         attributes: dict[str, Any] = {"window": window} if window else {}
         if self._kv_format != "float16":
@@ -238,11 +237,11 @@ class _Writer:
         joined = helper.make_node("Concat", [keys, keys, values], [f"{stem}.qkv"], axis=-1)
         append = helper.make_node(
             "Attention",
-            [f"{stem}.qkv", POSITION_IDS, PARENTS, PAST_LENGTH, *tables, *caches],
+            [f"{stem}.qkv", POSITION_IDS, PARENTS, place.sequences, *tables, *place.caches],
             [f"{stem}.attended"],
             name=f"{stem}.append",
             domain=DOMAIN,
-            layer=index,
+            layer=place.layer,
             n_heads=config.n_kv_heads,
             n_kv_heads=config.n_kv_heads,
             head_size=config.head_size,
@@ -257,7 +256,6 @@ class _Writer:
             helper.make_tensor_value_info(HIDDEN, TensorProto.FLOAT, (1, "T", self._width)),
             helper.make_tensor_value_info(POSITION_IDS, TensorProto.INT64, (1, "T")),
             helper.make_tensor_value_info(PARENTS, TensorProto.INT64, (1, "T")),
-            helper.make_tensor_value_info(PAST_LENGTH, TensorProto.INT64, (1,)),
             *kv_cache_inputs(self._config, self._kv_format),
         ]
         output = helper.make_tensor_value_info(WRITTEN, TensorProto.INT64, (1,))

@@ -18,8 +18,10 @@ from edgedec.models.graph import (
     K_RING,
     LOGIT_ROWS,
     PARENTS,
-    PAST_LENGTH,
     POSITION_IDS,
+    RING_SEQUENCES,
+    SEQUENCE_FIELDS,
+    SEQUENCES,
     V_CACHE,
     V_RING,
     KVFormat,
@@ -39,13 +41,13 @@ def fuse_attention(model: onnx.ModelProto, config: ModelConfig) -> None:
         Where(..., attention_bias) in place of attention_bias for a layer with a window
         (or Attention(Rotary(norm(q)), Rotary(norm(k)), v, ...), whose qkv is then a Concat)
     After:
-        Attention(qkv, position_ids, parents, past_length, cos, sin, k_cache, v_cache) -> y
+        Attention(qkv, position_ids, parents, sequences, cos, sin, k_cache, v_cache) -> y
         where the last T of the P parents belong to the rows of qkv, the others to nodes of the
         pending tree whose keys and values are in the KV cache. All layers share
         k_cache f16 [L, n_kv_heads, capacity / 16, head_size, 16] and
         v_cache f16 [L, n_kv_heads, capacity, head_size], written in place; but those with a window
-        share k_ring and v_ring, which are alike. Scale, softcap and window are attributes, where
-        the layer has them.
+        share ring_sequences, k_ring and v_ring, which are alike. Scale, softcap and window are
+        attributes, where the layer has them.
     """
     editor = GraphEditor(model)
     for attend in editor.nodes("Attention"):
@@ -65,15 +67,15 @@ def _fuse_layer(editor: GraphEditor, attend: onnx.NodeProto, config: ModelConfig
         "softcap": heads.get("softcap"),
         "window": config.layer(layer).window or None,
     }
-    index, caches = kv_place(config, layer)
+    place = kv_place(config, layer)
     split, joined, qkv = _join(editor, [q.input[0], k.input[0], attend.input[2]], attend.name)
     fused = helper.make_node(
         "Attention",
-        [qkv, position_ids, PARENTS, PAST_LENGTH, cos, sin, *caches],
+        [qkv, position_ids, PARENTS, place.sequences, cos, sin, *place.caches],
         [attend.output[0]],
         name=attend.name,
         domain=DOMAIN,
-        layer=index,
+        layer=place.layer,
         n_heads=heads["q_num_heads"],
         n_kv_heads=heads["kv_num_heads"],
         head_size=config.head_size,
@@ -101,7 +103,6 @@ def _replace_interface(model: onnx.ModelProto, config: ModelConfig) -> None:
     kept = [v for v in graph.input if v.name in (INPUT_IDS, POSITION_IDS, LOGIT_ROWS)]
     added = [
         helper.make_tensor_value_info(PARENTS, TensorProto.INT64, (1, "P")),
-        helper.make_tensor_value_info(PAST_LENGTH, TensorProto.INT64, (1,)),
         *kv_cache_inputs(config, "float16"),
     ]
     past = {present_port(v.name) for v in graph.input if is_past_port(v.name)}
@@ -112,14 +113,22 @@ def _replace_interface(model: onnx.ModelProto, config: ModelConfig) -> None:
 
 
 def kv_cache_inputs(config: ModelConfig, kv_format: KVFormat) -> list[onnx.ValueInfoProto]:
-    """Returns the graph's inputs of keys and of values, which are written in place."""
+    """Returns the inputs of sequences, and of keys and values, which are written in place."""
     n_rings = len(config.windowed_layers)
-    inputs = _panel_inputs(
-        config, kv_format, (K_CACHE, V_CACHE), config.n_layers - n_rings, "capacity"
-    )
+    inputs = [
+        _sequences_input(SEQUENCES),
+        *_panel_inputs(
+            config, kv_format, (K_CACHE, V_CACHE), config.n_layers - n_rings, "capacity"
+        ),
+    ]
     if n_rings:
+        inputs.append(_sequences_input(RING_SEQUENCES))
         inputs += _panel_inputs(config, kv_format, (K_RING, V_RING), n_rings, "ring")
     return inputs
+
+
+def _sequences_input(name: str) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.INT64, ("S", SEQUENCE_FIELDS))
 
 
 def _panel_inputs(

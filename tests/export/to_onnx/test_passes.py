@@ -186,7 +186,7 @@ def test_portable_graph_is_left_as_it_is(make_source: Any) -> None:
 def test_fused_interface(make_source: Any) -> None:
     model = fused_graph(make_source(), hidden_layers=(0, 3))
     assert [value.name for value in model.graph.input] == [
-        "input_ids", "position_ids", "logit_rows", "parents", "past_length", "k_cache", "v_cache",
+        "input_ids", "position_ids", "logit_rows", "parents", "sequences", "k_cache", "v_cache",
         "layer_gates", "entry",
     ]  # fmt: skip
     assert sorted(value.name for value in model.graph.output) == [

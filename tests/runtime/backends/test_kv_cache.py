@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,13 @@ import pytest
 
 from edgedec.models.config import ModelConfig
 from edgedec.models.graph import KV_FORMATS_OF, KVFormat
-from edgedec.runtime.backends._kv_cache import KV_PANEL, PanelKVCache, kv_row_nbytes, lazy_zeros
+from edgedec.runtime.backends._kv_cache import (
+    KV_PANEL,
+    PanelArena,
+    PanelKVCache,
+    kv_row_nbytes,
+    lazy_zeros,
+)
 
 D = 4
 CONFIG = ModelConfig("llama", 8, 8, 8, 2, 6, 3, D, 64, 1e-5)
@@ -25,8 +32,8 @@ def kv_cache(request: pytest.FixtureRequest) -> PanelKVCache:
 
 
 def random_kv_cache(kv_format: KVFormat, seed: int) -> PanelKVCache:
-    rng, kv_cache = np.random.default_rng(seed), PanelKVCache(CONFIG, 50, kv_format)
-    for array in (kv_cache.keys, kv_cache.values):
+    rng, kv_cache = np.random.default_rng(seed), PanelKVCache(PanelArena(CONFIG, 50, kv_format))
+    for array in (kv_cache.arena.keys, kv_cache.arena.values):
         if kv_format == "int8":
             array[:] = rng.integers(0, 120, array.shape)
         else:
@@ -36,7 +43,7 @@ def random_kv_cache(kv_format: KVFormat, seed: int) -> PanelKVCache:
 
 def plain_rows(kv_cache: PanelKVCache) -> Rows:
     """Returns copies of everything by token, read number by number. Shapes: [L, H, C, ...]."""
-    keys, values = kv_cache.keys, kv_cache.values
+    keys, values = kv_cache.arena.keys, kv_cache.arena.values
     if keys.dtype == np.float16:
         by_token = [keys[:, :, t // 16, :, t % 16] for t in range(64)]
         return {"keys": np.stack(by_token, axis=2), "values": values.copy()}
@@ -55,12 +62,12 @@ def plain_rows(kv_cache: PanelKVCache) -> Rows:
 
 
 def test_shapes() -> None:
-    half, int8 = PanelKVCache(CONFIG, 50), PanelKVCache(CONFIG, 50, "int8")
-    assert half.values.shape == (2, 3, 64, D)
-    assert half.keys.shape == (2, 3, 64 // KV_PANEL, D, KV_PANEL)
-    assert int8.keys.shape == int8.values.shape == (2, 3, 64 // KV_PANEL, 32 + 16 * 16)
+    half, int8 = PanelKVCache(PanelArena(CONFIG, 50)), PanelKVCache(PanelArena(CONFIG, 50, "int8"))
+    assert half.arena.values.shape == (2, 3, 64, D)
+    assert half.arena.keys.shape == (2, 3, 64 // KV_PANEL, D, KV_PANEL)
+    assert int8.arena.keys.shape == int8.arena.values.shape == (2, 3, 64 // KV_PANEL, 32 + 16 * 16)
     for kv_cache in (half, int8):
-        assert kv_cache.keys.nbytes + kv_cache.values.nbytes == 64 * kv_cache.row_nbytes
+        assert kv_cache.arena.keys.nbytes + kv_cache.arena.values.nbytes == 64 * kv_cache.row_nbytes
     wide = ModelConfig("llama", 8, 8, 8, 2, 6, 3, 64, 64, 1e-5)
     assert kv_row_nbytes(wide, "float16") == 2 * 2 * 3 * 64 * 2
     assert kv_row_nbytes(wide, "int8") == 2 * 2 * 3 * (64 + 2)
@@ -86,7 +93,7 @@ def test_compact_equals_plain_rows(
 def test_rows_equal_plain_rows(kv_cache: PanelKVCache, start: int, stop: int) -> None:
     """Copied out, and put into another KV cache, whose other rows stay."""
     stop = max(start, stop)
-    kv_format: KVFormat = "float16" if kv_cache.keys.dtype == np.float16 else "int8"
+    kv_format: KVFormat = "float16" if kv_cache.arena.keys.dtype == np.float16 else "int8"
     sink = random_kv_cache(kv_format, seed=1)
     before, plain = plain_rows(sink), plain_rows(kv_cache)
     kv_rows = kv_cache.rows(start, stop)
@@ -97,15 +104,39 @@ def test_rows_equal_plain_rows(kv_cache: PanelKVCache, start: int, stop: int) ->
         assert kv_rows[name].dtype == plain[name].dtype
         before[name][:, :, start:stop] = plain[name][:, :, start:stop]
         np.testing.assert_array_equal(rows, before[name])
-    assert not np.shares_memory(kv_rows["values"], kv_cache.values)
+    assert not np.shares_memory(kv_rows["values"], kv_cache.arena.values)
 
 
 def test_no_context_takes_no_memory() -> None:
     """What is left of a closed one; restoring nothing into it works."""
     for kv_format in KV_FORMATS_OF["panels"]:
-        kv_cache = PanelKVCache(CONFIG, 0, kv_format)
-        assert kv_cache.keys.nbytes == kv_cache.values.nbytes == 0
+        kv_cache = PanelKVCache(PanelArena(CONFIG, 0, kv_format))
+        assert kv_cache.arena.keys.nbytes == kv_cache.arena.values.nbytes == 0
         kv_cache.load_rows(0, kv_cache.rows(0, 0))
+
+
+@pytest.mark.parametrize("kv_format", KV_FORMATS_OF["panels"])
+def test_slots_of_an_arena_are_apart(kv_format: KVFormat) -> None:
+    source, arena = random_kv_cache(kv_format, seed=0), PanelArena(CONFIG, 50, kv_format, n_slots=3)
+    slots = [PanelKVCache(arena, i) for i in range(3)]
+    slots[1].load_rows(0, source.rows(0, 50))
+    assert [slot.place for slot in slots] == [(0, 4), (4, 4), (8, 4)]
+    for name, rows in slots[1].rows(0, 50).items():
+        np.testing.assert_array_equal(rows, source.rows(0, 50)[name])
+    for other in (slots[0], slots[2]):
+        assert not any(rows.any() for rows in other.rows(0, 64).values())
+
+
+def test_a_slot_given_back_takes_no_memory() -> None:
+    arena = PanelArena(CONFIG, 40960, n_slots=3)
+    first, second = PanelKVCache(arena), PanelKVCache(arena, 1)
+    ones = {name: np.ones_like(rows) for name, rows in first.rows(0, 40960).items()}
+    for slot in (first, second):
+        slot.load_rows(0, ones)
+    arena.discard(1)
+    assert all((rows == 1).all() for rows in first.rows(0, 40960).values())
+    if sys.platform == "linux":
+        assert not any(rows.any() for rows in second.rows(16, 40944).values())
 
 
 def test_untouched_pages_take_no_memory() -> None:

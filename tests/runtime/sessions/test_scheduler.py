@@ -5,17 +5,21 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from edgedec.models.errors import SessionError
+from edgedec.models.graph import Capabilities
+from edgedec.runtime.sessions.pass_policy import choose
 from edgedec.runtime.sessions.passes import Pass, Passes, run_passes
+from edgedec.runtime.sessions.rows import Rows
 from edgedec.runtime.sessions.scheduler import BusyClock, Scheduler
 from edgedec.runtime.sessions.token_tree import TokenTree
 
-from ..conftest import ToySession
+from ..conftest import ToyModel, ToySession
 
 VOCAB = 60
 TIMEOUT_S = 60.0
@@ -290,3 +294,115 @@ def test_who_has_the_turn_may_take_it_again() -> None:
         assert scheduler.run(saying(session, 2)) == run_passes(saying(ToySession(9), 2))
         assert not is_free(scheduler)
     assert is_free(scheduler)
+
+
+class SharingModel(ToyModel):
+    """A toy whose passes several sequences may share; it notes how many did."""
+
+    def __init__(self) -> None:
+        super().__init__(VOCAB)
+        self.capabilities = Capabilities(trees=True, gates=True, n_sequences=8)
+        self.shared: list[int] = []
+
+    def compute(self, passes: Sequence[Pass]) -> list[Rows]:
+        self.shared.append(len(passes))
+        return super().compute(passes)
+
+
+def sharing(model: SharingModel, n_texts: int, n_passes: int = 6) -> list[list[int]]:
+    """Returns what texts in threads of their own find, the first pass of all being one."""
+    scheduler, found = Scheduler(), dict[int, list[int]]()
+
+    def drive(i: int) -> None:
+        session = ToySession(VOCAB, model=model)
+        found[i] = scheduler.run(saying(session, n_passes), BusyClock())
+
+    with scheduler.exclusive():
+        threads = [started(lambda i=i: drive(i)) for i in range(n_texts)]
+        wait_until(lambda: n_waiting(scheduler) == n_texts)
+    joined(*threads)
+    assert is_free(scheduler)
+    assert not scheduler._ready
+    return [found[i] for i in range(n_texts)]
+
+
+@pytest.mark.parametrize("n_texts", [2, 5, 8, 11])
+def test_passes_of_several_texts_are_one(n_texts: int) -> None:
+    model = SharingModel()
+    alone = run_passes(saying(ToySession(VOCAB), 6))
+    assert sharing(model, n_texts) == [alone] * n_texts
+    assert sum(model.shared) == 6 * n_texts
+    assert max(model.shared) == min(n_texts, 8)
+
+
+def test_what_goes_wrong_with_one_pass_is_no_matter_of_others() -> None:
+    """The pass of one text is refused however it is computed; all others get their rows."""
+    model, refused = SharingModel(), SessionError("not this one")
+    compute, scheduler = model.compute, Scheduler()
+    bad, outcomes = ToySession(VOCAB, model=model), dict[int, object]()
+
+    def fail(passes: Sequence[Pass]) -> list[Rows]:
+        if any(wanted.sequence is bad for wanted in passes):
+            raise refused
+        return compute(passes)
+
+    model.compute = fail  # type: ignore[method-assign]
+
+    def drive(i: int) -> None:
+        session = ToySession(VOCAB, model=model) if i else bad
+        try:
+            outcomes[i] = scheduler.run(saying(session, 3))
+        except SessionError as error:
+            outcomes[i] = error
+
+    with scheduler.exclusive():
+        threads = [started(lambda i=i: drive(i)) for i in range(4)]
+        wait_until(lambda: n_waiting(scheduler) == 4)
+    joined(*threads)
+    alone = run_passes(saying(ToySession(VOCAB), 3))
+    assert [outcomes[i] for i in range(4)] == [refused, alone, alone, alone]
+
+
+def test_an_interrupt_in_a_shared_pass_is_for_the_thread_that_computes() -> None:
+    model, scheduler = SharingModel(), Scheduler()
+    compute, is_first = model.compute, True
+    outcomes = dict[int, object]()
+
+    def interrupted(passes: Sequence[Pass]) -> list[Rows]:
+        nonlocal is_first
+        if is_first and len(passes) > 1:
+            is_first = False
+            raise KeyboardInterrupt
+        return compute(passes)
+
+    model.compute = interrupted  # type: ignore[method-assign]
+
+    def drive(i: int) -> None:
+        try:
+            outcomes[i] = scheduler.run(saying(ToySession(VOCAB, model=model), 3))
+        except KeyboardInterrupt:
+            outcomes[i] = "interrupted"
+
+    with scheduler.exclusive():
+        threads = [started(lambda i=i: drive(i)) for i in range(4)]
+        wait_until(lambda: n_waiting(scheduler) == 4)
+    joined(*threads)
+    alone = run_passes(saying(ToySession(VOCAB), 3))
+    assert sorted(map(str, outcomes.values())) == sorted([str(alone)] * 3 + ["interrupted"])
+    assert is_free(scheduler)
+
+
+def test_the_policy_bounds_rows_and_lets_the_oldest_go_first() -> None:
+    model, other = SharingModel(), SharingModel()
+
+    def wanted(n_rows: int, of: ToyModel = model, **fields: Any) -> Pass:
+        chain = TokenTree.chain([1] * n_rows)
+        return Pass(ToySession(VOCAB, model=of), chain, (), **fields)
+
+    assert choose([wanted(128), wanted(128), wanted(1), wanted(31), wanted(1)]) == [0, 2, 3]
+    assert choose([wanted(1), wanted(1, other), wanted(1)]) == [0, 2]
+    assert choose([wanted(200), wanted(1)]) == [0]
+    assert choose([wanted(1), wanted(1, layer_gates=[True, True]), wanted(1)]) == [0, 2]
+    assert choose([wanted(1, layers=range(1)), wanted(1)]) == [0]
+    assert choose([wanted(1, ToyModel(VOCAB)), wanted(1)]) == [0]
+    assert len(choose([wanted(1) for _ in range(20)])) == 8

@@ -27,7 +27,8 @@ from edgedec.runtime.decoding.strategy import DecodingStrategy
 from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter
 from edgedec.runtime.drafting.draft_role import DraftRole
 from edgedec.runtime.drafting.drafter import Budget
-from edgedec.runtime.engine import Engine, LoadedModel
+from edgedec.runtime.engine import Engine
+from edgedec.runtime.requests.loaded import LoadedModel
 from edgedec.runtime.sessions.memory import (
     DRAFT,
     TARGET,
