@@ -23,7 +23,7 @@ def read_project() -> dict[str, Any]:
 
 
 def requirements(project: dict[str, Any]) -> list[str]:
-    """Returns the requirements of running edgedec, exporting with it and testing it."""
+    """Returns the requirements of running edgedec and testing it."""
     extras = project["optional-dependencies"]
     tools = [line for line in extras["dev"] if re.split(r"[^\w-]", line)[0] in TEST_TOOLS]
     return [*project["dependencies"], *tools]
