@@ -170,7 +170,7 @@ def test_rope_factors_divide_frequencies(make_gguf: Any) -> None:
 @pytest.mark.parametrize(
     ("metadata", "words"),
     [
-        ({"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}, ["'yarn'"]),
+        ({"llama.rope.scaling.type": "ntk", "llama.rope.scaling.factor": 4.0}, ["'ntk'"]),
         ({"llama.rope.dimension_count": 32}, ["rope.dimension_count is 32", "64"]),
         ({"llama.attention.key_length": 64, "llama.attention.value_length": 32}, ["value_length"]),
         ({"llama.expert_count": 8}, ["expert_count"]),

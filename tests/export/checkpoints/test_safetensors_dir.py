@@ -157,8 +157,8 @@ def test_rope_of_both_styles(
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, ["'yarn'", "llama3"]),
-        ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, ["'dynamic'", "linear"]),
+        ({"rope_scaling": {"rope_type": "abf", "factor": 4.0}}, ["'abf'", "llama3"]),
+        ({"rope_scaling": {"type": "ntk", "factor": 4.0}}, ["'ntk'", "linear"]),
         ({"hidden_act": "gelu"}, ["hidden_act is 'gelu'", "'silu'"]),
         ({"mlp_bias": True}, ["mlp_bias is True"]),
         ({"quantization_config": {"quant_method": "bitsandbytes"}}, ["'bitsandbytes'", "gptq"]),
