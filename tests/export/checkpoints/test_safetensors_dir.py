@@ -187,10 +187,9 @@ def test_sliding_windows_of_qwen2(make_folder: Maker) -> None:
     assert config.look_back == 15
 
 
-def test_output_biases_have_no_recipe(make_folder: Maker) -> None:
-    folder, _ = make_folder(attention_bias=True)
-    with pytest.raises(UnsupportedModelError, match=r"does not read .*o_proj\.bias"):
-        open_checkpoint(str(folder))
+def test_output_biases(make_folder: Maker) -> None:
+    folder, expected = make_folder(attention_bias=True)
+    assert_equal(open_checkpoint(str(folder)), expected)
 
 
 @pytest.mark.parametrize(
