@@ -32,13 +32,11 @@ _COMMAND = re.compile(r"/[a-z]+")
 @takes_groups
 def chat(
     bundle: options.Bundle,
-    system: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="What the assistant is told first.")
-    ] = None,
+    system: Annotated[str | None, typer.Option(metavar="TEXT", help="System prompt.")] = None,
     *,
     prompt_cache: Annotated[
         int,
-        typer.Option(metavar="MB", min=0, help="Most memory for conversations before /reset."),
+        typer.Option(metavar="MB", min=0, help="Memory that keeps earlier conversations."),
     ] = 256,
     store: options.Store = None,
     adapt: options.Adapt = None,
@@ -50,9 +48,10 @@ def chat(
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
-    """Talk with a model; one line is one turn.
+    """Chat with a model. One line is one turn.
 
-    Ctrl-C stops an answer and keeps what was said; between answers it leaves with exit code 130.
+    Ctrl-C stops an answer and keeps what was said. Between answers it ends the chat (exit code
+    130).
 
     Examples:
 

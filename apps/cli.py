@@ -74,13 +74,15 @@ def _exit_code(given: list[str], signals: SignalWatch) -> int:
 
 
 def _run(given: list[str], signals: SignalWatch) -> int:
+    if given[:1] == ["help"]:
+        given = [*given[1:], "--help"]
     is_verb_given = bool(given) and not given[0].startswith("-")
     if is_verb_given and given[0] in _VERBS_AT_ONCE:
         _start_soon()
     from edgedec.apps.console.terminal import flush_stdout, output_error
     from edgedec.apps.verbs import VERBS, make_app, make_overview
 
-    if set(given) <= _OVERVIEW:
+    if set(given) <= _OVERVIEW and "_EDGEDEC_COMPLETE" not in os.environ:
         app = make_overview()
     else:
         app = make_app(given[:1] if is_verb_given and given[0] in VERBS else VERBS)

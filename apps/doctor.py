@@ -29,9 +29,9 @@ from edgedec.targets.qualcomm_socs import SOCS
 
 
 def doctor(json: options.Json = False, debug: options.Debug = False) -> None:
-    """Show what this machine is, what edgedec will use, and what is missing.
+    """Show this machine, what edgedec will use on it, and what is missing.
 
-    Exits with 1 when something that `edgedec run` needs is missing.
+    Exits with 1 if something that `edgedec run` needs is missing.
 
     Examples:
 

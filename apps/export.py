@@ -57,34 +57,33 @@ def export(
     ],
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", metavar="BUNDLE", help="Directory to make."),
+        typer.Option("--output", "-o", metavar="BUNDLE", help="Bundle folder to write."),
     ],
     quant: Annotated[
         Quantization,
         typer.Option(
-            help="keep: the checkpoint's own values; int8, int4: groups of 32 with a scale; "
-            "int8-min, int4-min: with a minimum, too; mixed: as --target-bits says."
+            help="keep: the file's own values. int8, int4: groups of 32 with a "
+            "scale. int8-min, int4-min: with a minimum as well. mixed: average "
+            "bits of --target-bits."
         ),
     ] = Quantization.KEEP,
     calibrate: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Text on which matrices are quantised: minutes, and much less loss at 4 bits. "
-            "With --target qnn also what activations are measured on.",
+            help="Text to calibrate quantisation on. Takes minutes and loses much "
+            "less at 4 bits. --target qnn measures activations on it.",
         ),
     ] = None,
     target_bits: Annotated[
         float | None,
-        typer.Option(
-            metavar="BITS", help="Bits of a weight on the mean, for --quant mixed: 4.5 to 8.5."
-        ),
+        typer.Option(metavar="BITS", help="Average bits per weight for --quant mixed (4.5-8.5)."),
     ] = None,
     lora: Annotated[
         list[str] | None,
         typer.Option(
             metavar="DIR[:SCALE]",
-            help="Merge a LoRA adapter of MODEL, as PEFT saves it, before quantising; repeatable.",
+            help="Merge a LoRA adapter in PEFT's format before quantising. Repeatable.",
         ),
     ] = None,
     target: Annotated[
@@ -100,8 +99,8 @@ def export(
         str | None,
         typer.Option(
             metavar="fused|tvm",
-            help="Who makes the graph, for --target cpu: fused, for ONNX Runtime; tvm, a library "
-            "that runs without it (extra tvm).",
+            help="Compiler for --target cpu: fused (default, runs on ONNX Runtime) "
+            "or tvm (a library that needs no ONNX Runtime; extra tvm).",
         ),
     ] = None,
     triple: Annotated[
@@ -130,14 +129,14 @@ def export(
     kv_cache: Annotated[
         KVCacheFormat | None,
         typer.Option(
-            help="float16 (cpu's default), int8 (cpu): half the memory, and logits that differ as "
-            "the export reports, or float32 (ort's default). With ort it is what the whole graph "
-            "computes in."
+            help="KV cache format: float16 (default for cpu), int8 (half the memory;"
+            " the export reports how logits change) or float32 (default for "
+            "ort, which computes in this format)."
         ),
     ] = None,
     context: Annotated[
         int | None,
-        typer.Option(min=1, help="Most positions; as many as trained by default."),
+        typer.Option(min=1, help="Maximum context (default: as trained)."),
     ] = None,
     hidden_layers: Annotated[
         str, typer.Option(metavar="3,7,11", help="Layers whose hidden states the graph returns.")
@@ -147,66 +146,65 @@ def export(
         typer.Option(
             "--exit",
             metavar="4,8",
-            help="Draft with the first layers, for a model that was trained for such early exits "
-            "(LayerSkip); several are weighed while decoding.",
+            help="Draft with the first layers of a model trained for early exits "
+            "(LayerSkip). Decoding chooses among several.",
         ),
     ] = "",
     head: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="A draft head that `train head --head-file` wrote for this very model.",
+            help="Draft head written by `train head --head-file` for this model.",
         ),
     ] = None,
     no_head: Annotated[
         bool,
-        typer.Option("--no-head", help="Leave out the draft head that edgedec brings, if it does."),
+        typer.Option("--no-head", help="Leave out the draft head that comes with edgedec."),
     ] = False,
     dump_passes: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write the graph after each pass there."),
+        typer.Option(metavar="DIR", help="Write the graph after each compiler pass to DIR."),
     ] = None,
     draft: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="Smaller model to draft for MODEL, in the same bundle."),
+        typer.Option(metavar="MODEL", help="Add this smaller model, which drafts for MODEL."),
     ] = None,
     draft_target: Annotated[
         str | None,
         typer.Option(
             metavar="TARGET",
-            help="As --target, for the draft model: on another device than MODEL's.",
+            help="Device of the draft model, if it differs from MODEL's.",
         ),
     ] = None,
     draft_quantization: Annotated[
         Quantization | None,
-        typer.Option(
-            help="As --quant, for matrices of the draft model that have more bits; int4 by default."
-        ),
+        typer.Option(help="Quantisation of the draft model's larger matrices (default int4)."),
     ] = None,
     draft_vocabulary: Annotated[
         str | None,
         typer.Option(
             metavar="N|all",
-            help="Tokens that drafts can name: of a draft model 49152 of large vocabularies by "
-            "default, of early exits 16384.",
+            help="Number of tokens that drafts can use (default: 49152 for a draft "
+            "model, 16384 for early exits).",
         ),
     ] = None,
     draft_corpus: Annotated[
         Path | None,
         typer.Option(
             metavar="PATH",
-            help="Text or code, a file or folder, whose most frequent tokens those shall be.",
+            help="File or folder of text whose most frequent tokens are kept for drafts.",
         ),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace an existing bundle, in one step at the end.")
+        bool,
+        typer.Option("--force", help="Replace an existing bundle, at the end and in one step."),
     ] = False,
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
-    """Turn a model file into a bundle that `edgedec run` maps into memory.
+    """Turn a model file into a bundle that `edgedec run` loads.
 
-    The bundle appears whole or not at all, even if the export is killed.
+    An export that is killed leaves no half bundle behind.
 
     Examples:
 

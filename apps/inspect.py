@@ -29,17 +29,17 @@ from edgedec.runtime.trust import libraries, trust
 def inspect(
     bundle: options.Bundle,
     verify: bool = typer.Option(
-        False, "--verify", help="Check the hash of every file; damaged ones are named."
+        False, "--verify", help="Check the hash of every file, and name damaged ones."
     ),
     trust_code: bool = typer.Option(
         False,
         "--trust-code",
-        help="Let this user run the compiled code in the bundle from now on, whoever made it.",
+        help="Trust the compiled code in this bundle from now on.",
     ),
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
-    """Show what a bundle holds; with --verify, whether every byte is as exported.
+    """Show what a bundle holds. --verify checks every byte.
 
     Examples:
 

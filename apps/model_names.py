@@ -44,7 +44,12 @@ def named_bundle(given: MaybePath) -> MaybePath:
     with needs_exporter():
         from edgedec.export.named_models import bundle_of
 
-        return bundle_of(given, _announced)
+        try:
+            return bundle_of(given, _announced)
+        except ConfigError as error:
+            if " " not in str(given):
+                raise
+            raise ConfigError(f"{error}. A prompt comes after the bundle: BUNDLE PROMPT") from None
 
 
 def find_bundle(text: str, roots: Sequence[Path] = ()) -> Path:

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from edgedec.apps.console.consoles import out
+from edgedec.apps.console.help_pages import HelpCommand, HelpGroup
 from edgedec.apps.console.terminal import bytes_text, is_plain, print_json, write_out
 from edgedec.apps.model_names import open_library
 from edgedec.apps.options import common as options
@@ -19,9 +20,9 @@ from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.models.manifest import read_manifest
 from edgedec.system.memory import memory_bytes
 
-_HELP = """List models by name, fetch them from the Hugging Face hub, remove them.
+_HELP = """List models by name, fetch them from the Hugging Face hub, and remove them.
 
-A name serves wherever a bundle is taken; its bundle is made when it is first used.
+A name works wherever a bundle does. Its bundle is made on first use.
 
 Examples:
 
@@ -32,16 +33,18 @@ Examples:
   edgedec run smollm2-135m-instruct "Why is the sky blue?"
 """
 
-models = typer.Typer(help=_HELP, no_args_is_help=True)
+models = typer.Typer(cls=HelpGroup, help=_HELP, no_args_is_help=True, rich_markup_mode=None)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="As `edgedec models list` shows it.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name as `edgedec models list` shows it.")
+]
 
 
-@models.command("list")
+@models.command("list", cls=HelpCommand)
 def list_models(json: options.Json = False, debug: options.Debug = False) -> None:
-    """Show the catalogue, the models that were pulled, and the bundles here.
+    """Show the catalogue, the models you pulled, and the bundles here.
 
-    Bundles are looked for among those of named models, and in the current folder.
+    Bundles are those made of named models, and those in the current folder.
 
     Examples:
 
@@ -76,9 +79,9 @@ def list_models(json: options.Json = False, debug: options.Debug = False) -> Non
         out.print(table)
 
 
-@models.command()
+@models.command(cls=HelpCommand)
 def show(name: Name, json: options.Json = False, debug: options.Debug = False) -> None:
-    """Show where a model is from, its licence, and what is here of it.
+    """Show where a model comes from, its licence, and what of it is on this machine.
 
     Examples:
 
@@ -110,20 +113,20 @@ def show(name: Name, json: options.Json = False, debug: options.Debug = False) -
     out.print(facts)
 
 
-@models.command()
+@models.command(cls=HelpCommand)
 def pull(
     name: Annotated[
         str,
-        typer.Argument(metavar="HUB_ID[:FILE]", help="As org/name, or org/name:FILE.gguf."),
+        typer.Argument(metavar="HUB_ID[:FILE]", help="org/name, or org/name:FILE.gguf."),
     ],
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
     """Fetch a model from the Hugging Face hub, and check it.
 
-    Safetensors directories are fetched whole, of GGUF files the one that is named. Pickled weights
-    are refused. What was cut off goes on where it ended; hashes are compared with the hub's. For
-    models that ask for it, set HF_TOKEN.
+    Fetches the GGUF file that you name, or a whole safetensors directory. Hashes are compared with
+    the hub's. An interrupted download resumes. Pickled weights are refused. Set HF_TOKEN for models
+    that need an account.
 
     Examples:
 
@@ -139,9 +142,9 @@ def pull(
     write_out(f"{found.name}: {bytes_text(found.n_bytes)} in {found.source}\n")
 
 
-@models.command()
+@models.command(cls=HelpCommand)
 def remove(name: Name, json: options.Json = False, debug: options.Debug = False) -> None:
-    """Remove what is here of a model: its bundle, and the files that were pulled.
+    """Remove a model: its bundle, and the files that were pulled.
 
     Examples:
 

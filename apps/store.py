@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from edgedec.apps.console.help_pages import HelpCommand, HelpGroup
 from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.terminal import bytes_text, print_json, stops_on_interrupt, write_out
 from edgedec.apps.model_names import named_bundle
@@ -21,7 +22,7 @@ from edgedec.runtime.ngrams.ngram_file import StoreFacts, describe
 from edgedec.runtime.ngrams.ngram_store import NgramStore, SeedReport
 from edgedec.runtime.text.tokenizer import Tokenizer
 
-_HELP = """Fill n-gram stores, which drafts are taken from, and show them.
+_HELP = """Fill n-gram stores, which `auto` and `store` draft from, and show them.
 
 Examples:
 
@@ -30,22 +31,22 @@ Examples:
   edgedec store info code.ngrams
 """
 
-store = typer.Typer(help=_HELP, no_args_is_help=True)
+store = typer.Typer(cls=HelpGroup, help=_HELP, no_args_is_help=True, rich_markup_mode=None)
 
 StoreFile = Annotated[Path, typer.Argument(metavar="FILE", help="The n-gram store.")]
 
 
-@store.command()
+@store.command(cls=HelpCommand)
 def seed(
     file: StoreFile,
     folders: Annotated[
-        list[Path], typer.Argument(metavar="FOLDER...", help="Folders of text or code.")
+        list[Path], typer.Argument(metavar="FOLDER...", help="Folders with text or code.")
     ],
     bundle: Annotated[
         Path,
         typer.Option(
             metavar="BUNDLE",
-            help="The bundle that will draft from the store, or its name.",
+            help="Bundle or model that will draft from the store.",
             callback=named_bundle,
         ),
     ],
@@ -54,16 +55,16 @@ def seed(
         typer.Option(
             metavar="N",
             min=1,
-            help="Most 10**6 bytes that the store may hold from now on; 8 by default.",
+            help="Maximum size of the store in MB (default 8).",
         ),
     ] = None,
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
-    """Add the texts in folders to a store, which is made if there is none.
+    """Add the texts in folders to a store. The store is created if missing.
 
-    Hidden files, links, files above 1 MB and what is no UTF-8 text are skipped. A store belongs to
-    the tokenizer of a bundle. Ctrl-C stops and keeps what was read (exit code 130).
+    Skips hidden files, links, files above 1 MB and files that are not UTF-8. A store belongs to the
+    tokenizer of one bundle. Ctrl-C stops and keeps what was read (exit code 130).
 
     Examples:
 
@@ -89,9 +90,9 @@ def seed(
         raise typer.Exit(130)
 
 
-@store.command()
+@store.command(cls=HelpCommand)
 def info(file: StoreFile, json: options.Json = False, debug: options.Debug = False) -> None:
-    """Show how much a store holds, and the tokenizer it is of.
+    """Show how much a store holds, and which tokenizer it belongs to.
 
     Examples:
 

@@ -22,26 +22,27 @@ from edgedec.runtime.requests.suggestions import Completion
 def suggest(
     bundle: options.Bundle,
     prompt: Annotated[
-        str | None, typer.Argument(metavar="TEXT", help="The text; - reads standard input.")
+        str | None,
+        typer.Argument(metavar="TEXT", help="The text. Without it, standard input is read."),
     ] = None,
     *,
     prompt_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Read the text from a file.")
     ] = None,
     k: Annotated[
-        int, typer.Option("--count", "-k", min=1, max=N_TOP, help="How many completions.")
+        int, typer.Option("--count", "-k", min=1, max=N_TOP, help="Number of completions.")
     ] = 3,
     max_new_tokens: Annotated[
-        int, typer.Option("--max-new-tokens", "-n", min=1, help="Most tokens of each.")
+        int, typer.Option("--max-new-tokens", "-n", min=1, help="Maximum tokens per completion.")
     ] = 8,
     no_repeat: Annotated[
         int,
-        typer.Option(metavar="N", min=0, help="Write no N tokens twice, if possible; 0 is off."),
+        typer.Option(metavar="N", min=0, help="Avoid repeating any N tokens. 0 turns it off."),
     ] = 0,
     max_entropy: Annotated[
         float,
         typer.Option(
-            metavar="BITS", min=0.0, help="End before a token the model is less sure of than this."
+            metavar="BITS", min=0.0, help="Stop before a token whose entropy is above this."
         ),
     ] = math.inf,
     min_prob: Annotated[
@@ -49,21 +50,21 @@ def suggest(
         typer.Option(
             min=0.0,
             max=1.0,
-            help="End where the likeliest tokens have, of late, had less than this.",
+            help="Stop when the average probability of the latest tokens falls below this.",
         ),
     ] = 0.0,
     chat: Annotated[
-        bool, typer.Option("--chat/--raw", help="Put the text into the chat template.")
+        bool, typer.Option("--chat/--raw", help="Use the chat template, or pass the text as it is.")
     ] = False,
     threads: options.Threads = None,
     context: options.Context = None,
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
-    """Show the likeliest ways to go on with a text.
+    """Show the likeliest continuations of a text.
 
-    The completions begin with the likeliest tokens and take the likeliest from there. They are
-    computed together, and their probabilities are the model's own.
+    Each completion starts with one of the likeliest tokens and is greedy from there. The
+    probability shown is the model's own, of the whole completion.
 
     Examples:
 

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from edgedec.apps.console.help_pages import HelpCommand, HelpGroup
 from edgedec.apps.console.terminal import write_out
 from edgedec.models.errors import ConfigError
 
@@ -34,22 +35,21 @@ VERBS = {
 
 
 SUMMARIES = {
-    "models": "List models by name, fetch them from the Hugging Face hub, remove them.",
-    "export": "Turn a model file into a bundle that `edgedec run` maps into memory.",
+    "models": "List models by name, fetch them from the Hugging Face hub, and remove them.",
+    "export": "Turn a model file into a bundle that `edgedec run` loads.",
     "run": "Generate text from a prompt.",
-    "chat": "Talk with a model; one line is one turn.",
-    "suggest": "Show the likeliest ways to go on with a text.",
-    "store": "Fill n-gram stores, which drafts are taken from, and show them.",
-    "serve": "Serve models over HTTP to the programs that people have.",
-    "lsp": "Serve suggestions while typing to an editor (Language Server Protocol).",
+    "chat": "Chat with a model. One line is one turn.",
+    "suggest": "Show the likeliest continuations of a text.",
+    "store": "Fill n-gram stores, which `auto` and `store` draft from, and show them.",
+    "serve": "Serve models over HTTP to other programs.",
+    "lsp": "Serve suggestions to an editor (Language Server Protocol).",
     "desktop": "Open a window to write in, with suggestions at the cursor.",
-    "bench": "Measure prefill (pp), decode (tg) and verify passes, and what bounds them.",
-    "tune": "Find when the target model should take over from the draft model, and keep it in the "
-    "bundle.",
-    "train": "Fit what makes a bundle's models quicker, and put it into the bundle.",
-    "eval": "Measure the quality of answers, with intervals, and what they take.",
-    "inspect": "Show what a bundle holds; with --verify, whether every byte is as exported.",
-    "doctor": "Show what this machine is, what edgedec will use, and what is missing.",
+    "bench": "Measure the speed of prefill (pp), decode (tg) and verify passes.",
+    "tune": "Find when the target model should take over from the draft model.",
+    "train": "Train heads, draft models and KV maps that make a bundle faster.",
+    "eval": "Measure the quality of answers, with confidence intervals, and the time they take.",
+    "inspect": "Show what a bundle holds. --verify checks every byte.",
+    "doctor": "Show this machine, what edgedec will use on it, and what is missing.",
 }
 """Verb -> the first sentence of its help, for those who do not want to import the verb."""
 
@@ -63,7 +63,7 @@ def make_app(verbs: Iterable[str]) -> typer.Typer:
         if isinstance(found, typer.Typer):
             app.add_typer(found, name=verb)
         else:
-            app.command(verb)(found)
+            app.command(verb, cls=HelpCommand)(found)
     return app
 
 
@@ -81,9 +81,9 @@ def _empty_app() -> typer.Typer:
         help="Run language models on this machine.",
         epilog="Begin with: edgedec export smollm2-135m-instruct -o smollm2.edgedec",
         no_args_is_help=True,
-        add_completion=False,
+        cls=HelpGroup,
         pretty_exceptions_enable=False,
-        rich_markup_mode="rich",
+        rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_options)

@@ -26,10 +26,10 @@ class TrainingOptions:
 
     corpus: Annotated[
         list[Path] | None,
-        typer.Option(metavar="PATH", help="A text file, or a folder of them; may be repeated."),
+        typer.Option(metavar="PATH", help="Text file, or folder of text files. Repeatable."),
     ] = None
     max_tokens: Annotated[
-        int, typer.Option(metavar="N", min=1000, help="Most tokens that are read.")
+        int, typer.Option(metavar="N", min=1000, help="Maximum tokens to read.")
     ] = 200_000
     n_self: Annotated[
         int,
@@ -37,49 +37,48 @@ class TrainingOptions:
             "--self",
             metavar="N",
             min=0,
-            help="How many of these the model writes itself: answers, or more of the texts.",
+            help="How many of these the model writes itself.",
         ),
     ] = 0
     prompts: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="FILE.jsonl", help="Prompts for --self, as `bench` reads them; repeatable."
+            metavar="FILE.jsonl", help="Prompts for --self, in the format of `bench`. Repeatable."
         ),
     ] = None
     temperature: Annotated[
         float,
         typer.Option(
-            metavar="T", min=0.0, help="Of what the model writes itself; 0 takes the likeliest."
+            metavar="T", min=0.0, help="Temperature for --self. 0 takes the likeliest tokens."
         ),
     ] = 0.7
-    epochs: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Times that each text is shown.")
-    ] = 6
+    epochs: Annotated[int, typer.Option(metavar="N", min=1, help="Passes over the texts.")] = 6
     minutes: Annotated[
         float | None,
-        typer.Option(metavar="N", min=0.0, help="Most minutes in all; no end by default."),
+        typer.Option(metavar="N", min=0.0, help="Maximum minutes in total (default: no limit)."),
     ] = None
     vocabulary: Annotated[
-        int, typer.Option(metavar="N", min=64, help="Tokens that drafts can name.")
+        int, typer.Option(metavar="N", min=64, help="Number of tokens that drafts can use.")
     ] = 8192
     learning_rate: Annotated[
-        float, typer.Option(metavar="X", min=0.0, help="The largest step of training.")
+        float, typer.Option(metavar="X", min=0.0, help="Peak learning rate.")
     ] = 1e-3
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of all that is random.")] = 0
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of all random choices.")] = 0
     features: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Keeps what was read, for other trainings; removed in the end by default.",
+            help="Folder that keeps the hidden states for other trainings (default: "
+            "removed at the end).",
         ),
     ] = None
     cache_mb: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Most disk for that, in 10^6 bytes.")
+        int, typer.Option(metavar="N", min=1, help="Maximum disk space for hidden states, in MB.")
     ] = 4000
     threads: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Threads; one per core by default.")
+        int | None, typer.Option(metavar="N", min=1, help="CPU threads (default: one per core).")
     ] = None
-    force: Annotated[bool, typer.Option("--force", help="Replace a bundle.")] = False
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing bundle.")] = False
 
     def check(self, replay: tuple[Path, ...] = ()) -> None:
         """Raises a ConfigError where there is nothing to learn from; replay: other texts."""

@@ -51,7 +51,7 @@ class PassOptions:
             "--prompt-tokens",
             "-p",
             metavar="N,..",
-            help="Lengths of prefill; 0: none; 512 by default.",
+            help="Prompt lengths to read (default 512; 0 for none).",
         ),
     ] = None
     new_tokens: Annotated[
@@ -60,7 +60,7 @@ class PassOptions:
             "--new-tokens",
             "-n",
             metavar="N,..",
-            help="Tokens to decode; 0: none; 128 by default.",
+            help="Numbers of tokens to decode (default 128; 0 for none).",
         ),
     ] = None
     rows: Annotated[
@@ -69,13 +69,13 @@ class PassOptions:
             "--rows",
             "-m",
             metavar="N,..",
-            help="Rows of verify passes; 0: none; 1,2,4,8,16 by default.",
+            help="Rows per verify pass (default 1,2,4,8,16; 0 for none).",
         ),
     ] = None
     depth: Annotated[
         str | None,
         typer.Option(
-            "--depth", "-d", metavar="N,..", help="Tokens in the KV cache before; 0 by default."
+            "--depth", "-d", metavar="N,..", help="Tokens already in the KV cache (default 0)."
         ),
     ] = None
 
@@ -105,7 +105,9 @@ def bench(
     keys: TypingOptions,
     threads: Annotated[
         int | None,
-        typer.Option("--threads", "-t", min=1, help="CPU threads; all physical cores by default."),
+        typer.Option(
+            "--threads", "-t", min=1, help="CPU threads (default: one per physical core)."
+        ),
     ] = None,
     provider: options.Provider = None,
     device: options.Device = None,
@@ -115,28 +117,26 @@ def bench(
             "--repetitions",
             "-r",
             min=1,
-            help="Times everything is measured; 5 by default, 3 with --prompts.",
+            help="Repetitions (default 5, or 3 with --prompts).",
         ),
     ] = None,
-    output: Annotated[
-        Output, typer.Option("--output", "-o", help="Table, document, or one record per row.")
-    ] = Output.MD,
+    output: Annotated[Output, typer.Option("--output", "-o", help="Output format.")] = Output.MD,
     plot: Annotated[
         Path | None,
         typer.Option(metavar="FILE.png", help="Draw the results (extra `plots`)."),
     ] = None,
     peers: PeerOptions,
     allow_noise: Annotated[
-        bool, typer.Option("--allow-noise", help="Print disturbed results, too, and mark them.")
+        bool, typer.Option("--allow-noise", help="Print noisy results as well, and mark them.")
     ] = False,
     debug: options.Debug = False,
 ) -> None:
-    """Measure prefill (pp), decode (tg) and verify passes, and what bounds them.
+    """Measure the speed of prefill (pp), decode (tg) and verify passes.
 
-    With --prompts: what decoding methods gain on real prompts. With --ttft: when first tokens come,
-    provisional ones and exact ones. With --typing: what a key costs while somebody types, and how
-    many keys suggestions save. Everything is measured in turn, over and over, so that ratios hold
-    on a busy machine. Results disturbed beyond a stated bound are refused (exit code 1).
+    Also shows what limits them. --prompts measures what decoding methods gain on real prompts.
+    --ttft measures the time to the first token. --typing measures what a key costs while somebody
+    types, and how many keys suggestions save. Measurements are interleaved, so that ratios hold on
+    a busy machine. Results that are too noisy are refused (exit code 1).
 
     Examples:
 

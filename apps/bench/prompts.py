@@ -56,55 +56,57 @@ class PromptOptions:
         list[Path] | None,
         typer.Option(
             metavar="FILE.jsonl",
-            help="Measure methods on these prompts instead of passes; repeatable.",
+            help="Measure decoding methods on these prompts. Repeatable.",
         ),
     ] = None
     methods: Annotated[
         str | None,
-        typer.Option(metavar="NAME,..", help="Decoding methods; plain,auto by default."),
+        typer.Option(metavar="NAME,..", help="Decoding methods to compare (default plain,auto)."),
     ] = None
     max_new_tokens: Annotated[
         int | None,
-        typer.Option(min=2, help="Most new tokens of each prompt; 128 by default."),
+        typer.Option(min=2, help="Maximum new tokens per prompt (default 128)."),
     ] = None
     per_category: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Only the first N of each category.")
+        int | None,
+        typer.Option(metavar="N", min=1, help="Use only the first N prompts of each category."),
     ] = None
     category_key: Annotated[
         str | None,
         typer.Option(
             metavar="KEY",
-            help="Field that names the category; subtask, category, or the file's name by default.",
+            help="Field with the category (default: subtask, category, or the file name).",
         ),
     ] = None
     chat: Annotated[
         bool | None,
         typer.Option(
             "--chat/--raw",
-            help="Put prompts into the chat template, or pass them as they are; the template by "
-            "default if the bundle has one.",
+            help="Use the chat template, or pass prompts as they are (default: the "
+            "template, if there is one).",
         ),
     ] = None
     ignore_eos: Annotated[
-        bool, typer.Option("--ignore-eos", help="Generate on past the model's end token.")
+        bool, typer.Option("--ignore-eos", help="Continue past the model's end token.")
     ] = False
     cold: Annotated[
         bool,
-        typer.Option("--cold", help="Let methods forget what they learned before every prompt."),
+        typer.Option("--cold", help="Make methods forget what they learned before each prompt."),
     ] = False
     draft: Draft = None
     draft_provider: DraftProvider = None
     draft_device: DraftDevice = None
     temperature: Annotated[
-        float, typer.Option(min=0.0, help="Sample at this temperature; 0 is greedy.")
+        float, typer.Option(min=0.0, help="Sampling temperature. 0 is greedy.")
     ] = 0.0
     seed: Annotated[
-        int, typer.Option(min=0, help="Seed of every output, for methods to emit plain's text.")
+        int,
+        typer.Option(min=0, help="Seed of every output, so that all methods write the same text."),
     ] = 0
 
     store: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Draft from the n-gram store FILE, and leave it as is."),
+        typer.Option(metavar="FILE", help="Draft from the n-gram store FILE without changing it."),
     ] = None
     overlap: Overlap = "auto"
 

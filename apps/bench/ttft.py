@@ -46,16 +46,18 @@ class TtftOptions:
         str | None,
         typer.Option(
             metavar="N,..",
-            help="Measure first tokens of prompts of these lengths instead of passes.",
+            help="Measure the time to the first token for prompts of these lengths.",
         ),
     ] = None
     text: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Text that --ttft cuts its prompts from."),
+        typer.Option(metavar="FILE", help="Text that --ttft takes its prompts from."),
     ] = None
     answer_tokens: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Tokens after each prompt of --ttft; 64 by default."),
+        typer.Option(
+            metavar="N", min=1, help="Tokens to generate after each prompt of --ttft (default 64)."
+        ),
     ] = None
 
 

@@ -36,20 +36,22 @@ class TypingOptions:
     typing: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="FILE", help="Type part of this file against autocomplete; may be repeated."
+            metavar="FILE", help="Simulate typing part of this file with autocomplete. Repeatable."
         ),
     ] = None
     typed_keys: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Characters of each file to type; 200 by default."),
+        typer.Option(metavar="N", min=1, help="Characters to type per file (default 200)."),
     ] = None
     typing_methods: Annotated[
         str | None,
-        typer.Option(metavar="M,..", help="Decoding methods to compare; auto by default."),
+        typer.Option(metavar="M,..", help="Decoding methods to compare (default auto)."),
     ] = None
     min_probability: Annotated[
         float | None,
-        typer.Option(metavar="P", min=0, max=1, help="Suggestions end below it; 0.4 by default."),
+        typer.Option(
+            metavar="P", min=0, max=1, help="Suggestions stop below this probability (default 0.4)."
+        ),
     ] = None
 
 

@@ -21,7 +21,7 @@ def desktop(
         list[str] | None,
         typer.Argument(
             metavar="[BUNDLE] [FILES]...",
-            help="The bundle, or name of a model, that is used from now on; files to be opened.",
+            help="Bundle or model to use from now on, and files to open.",
         ),
     ] = None,
     *,
@@ -32,8 +32,8 @@ def desktop(
 ) -> None:
     """Open a window to write in, with suggestions at the cursor.
 
-    Tab takes a suggestion, Ctrl+Right a word of it, Esc none, Alt+] shows the next alternative.
-    Which model, and everything else, can be set in the window, which remembers it.
+    Tab takes a suggestion, Ctrl+Right takes one word, Esc dismisses it, Alt+] shows the next one.
+    The window has settings for the model and everything else, and remembers them.
 
     Examples:
 

@@ -44,12 +44,12 @@ class ResultOptions:
             "--output",
             "-o",
             metavar="FILE.jsonl",
-            help="Keep every sample; those that are there already are not taken again.",
+            help="Write every sample to FILE. Samples already there are reused.",
         ),
     ] = None
     compare: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE.jsonl", help="Compare with the samples of a file; repeatable."),
+        typer.Option(metavar="FILE.jsonl", help="Compare with the samples in a file. Repeatable."),
     ] = None
     plot: Annotated[
         Path | None,
@@ -71,20 +71,18 @@ def evaluate(
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
-    """Measure the quality of answers, with intervals, and what they take.
+    """Measure the quality of answers, with confidence intervals, and the time they take.
 
-    Tasks: human_eval (pass@1), gsm8k (exact answer), infill (tests pass, exact match), perplexity
-    (of a text, in windows). Greedy unless sampling options say otherwise; the bundle's recommended
-    sampling is not used. At most 512 new tokens by default, 128 for infill. Other settings are
-    compared with the first over the same problems. --frontier says what switching between two
-    models, or leaving layers out, gives, and whether it beats lossless speculation. Ctrl-C keeps
-    what was done (exit code 130); with -o, the same command goes on from there.
+    Tasks: human_eval (pass@1), gsm8k (exact answer), infill (tests pass, exact match) and
+    perplexity (of a text, in windows). Decoding is greedy unless you pass sampling options. The
+    default limit is 512 new tokens, 128 for infill. Several settings are compared over the same
+    problems. Ctrl-C keeps the results so far (exit code 130); with -o, the same command resumes.
 
-    Generated programs run in a process of their own, with limits on time, memory and output; where
-    the kernel can filter system calls (Linux on x86-64 and ARM64) they cannot write, start
-    processes, signal others or reach a network. On other Linux machines Python's own checks say no.
-    Other systems refuse such programs unless --uncontained-programs is given. Not contained: they
-    may read the files you may read, and one that sets out to forge its own verdict can.
+    Generated programs run in a process of their own, with limits on time, memory and output. On
+    Linux (x86-64 and ARM64) they cannot write, start processes, signal others or use the network.
+    On other Linux machines only Python's own checks stop them. Other systems refuse to run them
+    unless you pass --uncontained-programs. Programs can read the files that you can read, and one
+    that tries to can forge its own verdict.
 
     Examples:
 
@@ -92,8 +90,8 @@ def evaluate(
 
       edgedec eval qwen.edgedec --task gsm8k --data gsm8k.jsonl --limit 50 -o samples.jsonl
 
-      edgedec eval pair.edgedec --task human_eval --data human_eval.jsonl \\
-        --frontier --settings "ead:threshold=0.5; ead:threshold=1" --plot frontier.png
+      edgedec eval pair.edgedec --task human_eval --data human_eval.jsonl
+      --frontier --settings "ead:threshold=0.5; ead:threshold=1" --plot frontier.png
 
       edgedec eval qwen.edgedec --task perplexity --data text.txt --window 1024 --stride 512
 

@@ -65,54 +65,57 @@ _MAX_NEW_TOKENS = {TaskName.HUMAN_EVAL: 512, TaskName.GSM8K: 512, TaskName.INFIL
 class TaskOptions:
     """Options that say what is evaluated."""
 
-    task: Annotated[TaskName | None, typer.Option(help="What is evaluated.")] = None
+    task: Annotated[TaskName | None, typer.Option(help="What to evaluate.")] = None
     data: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Problems, one JSON object a line; or a text."),
+        typer.Option(
+            metavar="FILE", help="Problems, one JSON object per line; a text for perplexity."
+        ),
     ] = None
     limit: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Only the first N problems or windows.")
+        int | None,
+        typer.Option(metavar="N", min=1, help="Use only the first N problems or windows."),
     ] = None
     methods: Annotated[
         str | None,
-        typer.Option(metavar="NAME,..", help="Several methods, in turn on every problem."),
+        typer.Option(metavar="NAME,..", help="Methods to compare on every problem."),
     ] = None
     switch: Annotated[
         str | None,
         typer.Option(
             metavar="POLICY:..",
-            help="Let the draft model write part of it, such as ead:threshold=1.5,mode=repair.",
+            help="Let the draft model write part of the text, e.g. ead:threshold=1.5,mode=repair.",
         ),
     ] = None
     settings: Annotated[
         str | None,
         typer.Option(
             metavar="SETTING;..",
-            help="Several methods, settings of switching or of layers left out, in turn on every "
-            "problem; draft-alone is the draft model without the target model, predicted is plain "
-            "decoding after a prompt whose later layers are predicted, pruned the target model "
-            "without as many.",
+            help="Settings to compare on every problem: methods, switching or layer "
+            "settings; draft-alone: only the draft model; predicted: plain "
+            "after a predicted prompt; pruned: the target model without those "
+            "layers.",
         ),
     ] = None
     frontier: Annotated[
         bool,
         typer.Option(
             "--frontier",
-            help="Sweep settings of switching or of layers left out, those of --settings or else a "
-            "grid of switching, beside plain, auto and, with switching, draft-alone; say what they "
-            "give, and whether any is worth it.",
+            help="Compare the settings of --settings, or a grid of switching "
+            "settings, with plain, auto and draft-alone. Reports whether any is"
+            " worth using.",
         ),
     ] = False
     chat: Annotated[
         bool | None,
         typer.Option(
             "--chat/--raw",
-            help="Ask in the chat template, or have the prompt continued; the template by default "
-            "if the bundle has one. For human_eval and gsm8k.",
+            help="For human_eval and gsm8k: use the chat template, or continue the "
+            "prompt (default: the template, if there is one).",
         ),
     ] = None
     program_seconds: Annotated[
-        float, typer.Option(min=0.1, help="Longest a generated program may run.")
+        float, typer.Option(min=0.1, help="Time limit for each generated program.")
     ] = 10.0
     uncontained_programs: Annotated[
         bool,
@@ -122,10 +125,10 @@ class TaskOptions:
         ),
     ] = False
     window: Annotated[
-        int | None, typer.Option(min=2, help="Tokens of a window of perplexity; 512 by default.")
+        int | None, typer.Option(min=2, help="Tokens per window of perplexity (default 512).")
     ] = None
     stride: Annotated[
-        int | None, typer.Option(min=1, help="Tokens between windows; half of one by default.")
+        int | None, typer.Option(min=1, help="Tokens between windows (default: half a window).")
     ] = None
 
 

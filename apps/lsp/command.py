@@ -27,7 +27,7 @@ def lsp(
         str,
         typer.Argument(
             metavar="BUNDLE",
-            help="Directory made by `edgedec export`, or the name of a model; editors may set it.",
+            help="A bundle, a GGUF file or a model's name. Editors can set it, too.",
         ),
     ] = "",
     *,
@@ -35,23 +35,24 @@ def lsp(
     context: options.Context = None,
     max_new_tokens: Annotated[
         int | None,
-        typer.Option("--max-new-tokens", "-n", min=1, help="Most tokens computed for one place."),
+        typer.Option("--max-new-tokens", "-n", min=1, help="Maximum tokens per suggestion."),
     ] = None,
     min_probability: Annotated[
         float | None,
-        typer.Option(
-            min=0.0, max=1.0, help="Offer nothing where the likeliest tokens have less than this."
-        ),
+        typer.Option(min=0.0, max=1.0, help="Offer only suggestions at least this likely."),
     ] = None,
     max_cpu: options.MaxCpu = None,
     learn: Annotated[
         str,
-        typer.Option(metavar="FOLDER", help="Learn from what is written, for you alone."),
+        typer.Option(
+            metavar="FOLDER", help="Private folder for what is learned from your writing."
+        ),
     ] = "",
     session: Annotated[
         str,
         typer.Option(
-            metavar="FOLDER", help="Keep here, for you alone, what was read, for the next start."
+            metavar="FOLDER",
+            help="Private folder that caches prompts, so that the next start is faster.",
         ),
     ] = "",
     tcp: Annotated[
@@ -60,15 +61,16 @@ def lsp(
             metavar="PORT",
             min=0,
             max=65535,
-            help="Wait for one editor on this port of this machine, not standard input; 0: any.",
+            help="Wait for one editor on this local port instead of standard input "
+            "(0: any free port).",
         ),
     ] = None,
     debug: options.Debug = False,
 ) -> None:
-    """Serve suggestions while typing to an editor (Language Server Protocol).
+    """Serve suggestions to an editor (Language Server Protocol).
 
-    Editors start it themselves and talk to it on standard input and output. It has inline
-    completion, and ordinary completion for editors without that. It ends with its editor.
+    Your editor starts this program and talks to it on standard input and output. It offers inline
+    completion, and ordinary completion in editors without that. It ends with its editor.
 
     Examples:
 

@@ -23,172 +23,262 @@ from edgedec.runtime.sessions.prefill import Progress
 from edgedec.targets.openvino_devices import OPENVINO_DEVICES
 from edgedec.targets.providers import PROVIDERS
 
-BUNDLE_HELP = "Directory made by `edgedec export`, or a name that `edgedec models list` shows."
+BUNDLE_HELP = "A bundle, a GGUF file, or a name that `edgedec models list` shows."
+SAMPLING, SPEED, DEVICES = "Sampling", "Speculation", "Devices"
+LABS = "Labs: these paid on nothing that was tried"
+"""Headings that options stand under on help pages."""
+
 Bundle = Annotated[Path, typer.Argument(metavar="BUNDLE", help=BUNDLE_HELP, callback=named_bundle)]
-Json = Annotated[
-    bool, typer.Option("--json", help="Print exactly one JSON document on standard output.")
-]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document to standard output.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 MaxNewTokens = Annotated[
     int | None,
-    typer.Option("--max-new-tokens", "-n", min=1, help="Most new tokens; 256 by default."),
+    typer.Option(
+        "--max-new-tokens",
+        "--max-tokens",
+        "-n",
+        metavar="N",
+        min=1,
+        help="Maximum number of new tokens (default 256).",
+    ),
 ]
 Temperature = Annotated[
     float | None,
-    typer.Option(min=0.0, help="Randomness; 0 takes the likeliest token."),
+    typer.Option(metavar="FLOAT", min=0.0, help="Randomness. 0 always takes the likeliest token."),
 ]
-TopK = Annotated[int | None, typer.Option(min=0, help="Sample among the K likeliest; 0 is off.")]
+TopK = Annotated[
+    int | None,
+    typer.Option(
+        metavar="K",
+        min=0,
+        help="Sample from the K likeliest tokens. 0 turns it off.",
+        rich_help_panel=SAMPLING,
+    ),
+]
 TopP = Annotated[
     float | None,
-    typer.Option(min=0.0, max=1.0, help="Sample among tokens that hold this mass; 1 is off."),
+    typer.Option(
+        metavar="P",
+        min=0.0,
+        max=1.0,
+        help="Sample from the likeliest tokens whose probabilities add up to P. 1 turns it off.",
+        rich_help_panel=SAMPLING,
+    ),
 ]
 MinP = Annotated[
     float | None,
     typer.Option(
-        min=0.0, max=1.0, help="Drop tokens below this fraction of the likeliest; 0 is off."
+        metavar="P",
+        min=0.0,
+        max=1.0,
+        help="Drop tokens less likely than P times the likeliest. 0 turns it off.",
+        rich_help_panel=SAMPLING,
     ),
 ]
 RepetitionPenalty = Annotated[
-    float | None, typer.Option(min=0.01, help="Divide logits of tokens seen before; 1 is off.")
+    float | None,
+    typer.Option(
+        metavar="FLOAT",
+        min=0.01,
+        help="Divide the logits of tokens seen before by this. 1 turns it off.",
+        rich_help_panel=SAMPLING,
+    ),
 ]
 PresencePenalty = Annotated[
-    float | None, typer.Option(help="Subtract from logits of tokens generated before; 0 is off.")
+    float | None,
+    typer.Option(
+        metavar="FLOAT",
+        help="Subtract this from the logits of tokens already generated.",
+        rich_help_panel=SAMPLING,
+    ),
 ]
 FrequencyPenalty = Annotated[
-    float | None, typer.Option(help="Subtract per earlier generation of a token; 0 is off.")
+    float | None,
+    typer.Option(
+        metavar="FLOAT",
+        help="Subtract this once per time that a token was already generated.",
+        rich_help_panel=SAMPLING,
+    ),
 ]
 LogitBias = Annotated[
     list[str] | None,
-    typer.Option(metavar="ID=VALUE", help="Add VALUE to the logit of token ID; repeatable."),
+    typer.Option(
+        metavar="ID=VALUE",
+        help="Add VALUE to the logit of token ID. Repeatable.",
+        rich_help_panel=SAMPLING,
+    ),
 ]
-Seed = Annotated[
-    int,
-    typer.Option(min=0, help="Another seed samples another text; the same one, the same text."),
-]
+Seed = Annotated[int, typer.Option(metavar="N", min=0, help="The same seed gives the same text.")]
 Threads = Annotated[
-    int | None, typer.Option(min=1, help="CPU threads; all physical cores by default.")
+    int | None,
+    typer.Option(metavar="N", min=1, help="CPU threads (default: one per physical core)."),
 ]
 Affinity = Annotated[
     str | None,
     typer.Option(
-        metavar="LIST|none",
-        help="Processors that threads stay on, such as 0,1; none, the default, pins nothing.",
+        metavar="LIST",
+        help="Processors to pin threads to, e.g. 0,1. The default, none, pins nothing.",
+        rich_help_panel=DEVICES,
     ),
 ]
 MaxCpu = Annotated[
     str | None,
-    typer.Option(metavar="SHARE", help="Of the time, to compute ahead in, such as 30%; 0: none."),
+    typer.Option(
+        metavar="SHARE", help="Share of time spent computing ahead, e.g. 30%; 0 turns it off."
+    ),
 ]
 Context = Annotated[
     int | None,
-    typer.Option(min=1, help="Positions to reserve; as many as the bundle serves by default."),
+    typer.Option(
+        metavar="N", min=1, help="Maximum tokens of prompt and answer (default: the bundle's)."
+    ),
 ]
 Stop = Annotated[
     list[str] | None,
-    typer.Option(metavar="TEXT", help="Stop before this text appears; repeatable."),
+    typer.Option(metavar="TEXT", help="Stop before this text appears. Repeatable."),
 ]
 StopToken = Annotated[
     list[int] | None,
-    typer.Option(metavar="ID", min=0, help="Stop at this token, too; repeatable."),
+    typer.Option(
+        metavar="ID",
+        min=0,
+        help="Stop at this token as well. Repeatable.",
+        rich_help_panel=SAMPLING,
+    ),
 ]
 IgnoreEos = Annotated[
     bool,
-    typer.Option("--ignore-eos", help="Generate on past the model's end token (for measuring)."),
+    typer.Option(
+        "--ignore-eos",
+        help="Continue past the model's end token. For measuring.",
+        rich_help_panel=SAMPLING,
+    ),
 ]
 
 Method = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help=f"How to decode: plain, auto, or some of {', '.join(drafter_names())}, joined by +.",
+        help=f"Decoding method: auto (default), plain, or {', '.join(drafter_names())}; "
+        "join several with +.",
+        rich_help_panel=SPEED,
     ),
 ]
 Verifier = Annotated[
-    str | None, typer.Option(metavar="NAME", help="What accepts drafted tokens when sampling.")
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Rule that accepts drafted tokens when sampling.",
+        rich_help_panel=SPEED,
+    ),
 ]
 Prefill = Annotated[
     str | None,
     typer.Option(
         metavar="MODE",
-        help="How a prompt is read: exact; progressive, which shows provisional text before it is "
-        "read to the end; predicted, which is approximate; auto, the default.",
+        help="How the prompt is read: exact; progressive (shows provisional text early); "
+        "predicted (approximate); auto (default).",
+        rich_help_panel=SPEED,
     ),
 ]
 Layers = Annotated[
     str | None,
     typer.Option(
         metavar="POLICY",
-        rich_help_panel="Labs: these paid on nothing that was tried",
-        help="Write with some of the model's layers, which is approximate: unified, skipdecode or "
-        "ffn; or a whole setting such as unified:keep=0.9.",
+        help="Approximate: use only some layers. unified, skipdecode, ffn, or with settings, "
+        "e.g. unified:keep=0.9.",
+        rich_help_panel=LABS,
     ),
 ]
 DraftLen = Annotated[
     int | None,
-    typer.Option(metavar="N", min=1, max=MAX_DRAFT_LEN, help="Most drafted tokens of a round."),
+    typer.Option(
+        metavar="N",
+        min=1,
+        max=MAX_DRAFT_LEN,
+        help="Maximum drafted tokens per round.",
+        rich_help_panel=SPEED,
+    ),
 ]
 DraftDepth = Annotated[
     int | None,
     typer.Option(
-        metavar="N", min=1, max=MAX_DRAFT_LEN, help="Most drafted tokens one after the other."
+        metavar="N",
+        min=1,
+        max=MAX_DRAFT_LEN,
+        help="Maximum length of one drafted continuation.",
+        rich_help_panel=SPEED,
     ),
 ]
 Draft = Annotated[
     Path | None,
     typer.Option(
         metavar="BUNDLE",
-        help="Draft model from another bundle than its own.",
+        help="Use this bundle's model to draft.",
         callback=named_bundle,
+        rich_help_panel=SPEED,
     ),
 ]
 Overlap = Annotated[
     str,
     typer.Option(
-        metavar="auto|on|off",
-        help="Draft on while the target model verifies, on other cores; auto: where it pays.",
+        metavar="MODE",
+        help="Draft on other cores while the target model verifies: on, off, or auto (if faster).",
+        rich_help_panel=SPEED,
     ),
 ]
 Store = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Draft from the texts in this n-gram store, and add to it; made if there is none.",
+        help="Draft from the texts in this n-gram store, and add new texts to it. Created if "
+        "missing.",
+        rich_help_panel=SPEED,
     ),
 ]
 Adapt = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Keep texts in which drafts did not come true in FILE, which `train head --from` "
-        "learns from; made if there is none.",
+        help="Collect texts whose drafts were rejected, for `train head --from`. Created if "
+        "missing.",
+        rich_help_panel=SPEED,
     ),
 ]
 Provider = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help=f"ONNX Runtime's provider, for bundles of --target ort: {', '.join(PROVIDERS)}; "
-        "cpu by default.",
+        help=f"ONNX Runtime provider for bundles of --target ort: {', '.join(PROVIDERS)} "
+        "(default cpu).",
+        rich_help_panel=DEVICES,
     ),
 ]
 Device = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help=f"OpenVINO's device, for bundles of --target openvino: {', '.join(OPENVINO_DEVICES)}; "
-        "CPU by default.",
+        help=f"OpenVINO device for bundles of --target openvino: {', '.join(OPENVINO_DEVICES)} "
+        "(default CPU).",
+        rich_help_panel=DEVICES,
     ),
 ]
-
-
 DraftProvider = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="As --provider, for the draft model alone."),
+    typer.Option(
+        metavar="NAME",
+        help="Like --provider, for the draft model only.",
+        rich_help_panel=DEVICES,
+    ),
 ]
 DraftDevice = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="As --device, for the draft model alone."),
+    typer.Option(
+        metavar="NAME",
+        help="Like --device, for the draft model only.",
+        rich_help_panel=DEVICES,
+    ),
 ]
 
 
@@ -200,7 +290,7 @@ _SAMPLING = (
 
 @dataclass(frozen=True, kw_only=True)
 class LoadOptions:
-    """Options that say how a bundle is loaded."""
+    """Options for loading a bundle."""
 
     threads: Threads = None
     affinity: Affinity = None
@@ -238,7 +328,7 @@ class LoadOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestOptions:
-    """Options that make a request. None: as the bundle recommends."""
+    """Options of a request. None: as the bundle recommends."""
 
     max_new_tokens: MaxNewTokens = None
     method: Method = None

@@ -11,6 +11,8 @@ import typer
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 
+STRUCTURE = "Structured output"
+
 
 @dataclass(frozen=True, kw_only=True)
 class GrammarOptions:
@@ -19,16 +21,26 @@ class GrammarOptions:
     json_schema: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE|TEXT", help="Write JSON that fits this schema; text begins with {."
+            metavar="FILE|TEXT",
+            help="Write JSON that fits this schema: a file, or text that begins with {.",
+            rich_help_panel=STRUCTURE,
         ),
     ] = None
     regex: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="Write what this regular expression matches."),
+        typer.Option(
+            metavar="TEXT",
+            help="Write text that this regular expression matches.",
+            rich_help_panel=STRUCTURE,
+        ),
     ] = None
     grammar: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write what this grammar (Lark) derives."),
+        typer.Option(
+            metavar="FILE",
+            help="Write text that follows this grammar (Lark).",
+            rich_help_panel=STRUCTURE,
+        ),
     ] = None
 
     def apply(self, request: GenerationConfig) -> GenerationConfig:

@@ -15,6 +15,7 @@ from edgedec.runtime.config.generation import PREDICTED
 from edgedec.runtime.config.switching import ADADEC, AUTO, BILD, SwitchConfig
 from edgedec.runtime.decoding.verifiers import VERIFIERS
 
+SWITCHING = "Switching between two models"
 APPROXIMATE = (
     "this is approximate: the draft model writes part of the text, which may differ from what "
     "the target model alone would write"
@@ -46,51 +47,86 @@ class SwitchOptions:
         str | None,
         typer.Option(
             metavar="POLICY",
-            help="Let the draft model write what is easy: ead, margin or bild; or look ahead "
-            "where it is hard: adadec. Or a whole setting such as ead:threshold=1.5,window=5.",
+            help="Approximate: the draft model writes easy tokens (ead, margin, bild), or the "
+            "model looks ahead at hard ones (adadec). With settings: ead:threshold=1.5,window=5.",
+            rich_help_panel=SWITCHING,
         ),
     ] = None
     threshold: Annotated[
         str | None,
         typer.Option(
             metavar="FLOAT|auto",
-            help="Doubt above which the target model writes: bits of entropy, or 1 - margin; auto, "
-            "the default, is what `edgedec tune` found.",
+            help="The target model takes over above this doubt: bits of entropy, or 1 - margin. "
+            "auto (default) uses what `edgedec tune` found.",
+            rich_help_panel=SWITCHING,
         ),
     ] = None
     window: Annotated[
-        int | None, typer.Option(min=1, help="Tokens over which doubt is averaged; 5 by default.")
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Number of tokens that doubt is averaged over (default 5).",
+            rich_help_panel=SWITCHING,
+        ),
     ] = None
     dwell: Annotated[
-        int | None, typer.Option(min=1, help="Least tokens between switches; 5 by default.")
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Minimum number of tokens between switches (default 5).",
+            rich_help_panel=SWITCHING,
+        ),
     ] = None
     hysteresis: Annotated[
         float | None,
-        typer.Option(help="Part of the threshold below which the target model hands back."),
+        typer.Option(
+            metavar="FLOAT",
+            help="The target model hands back below this fraction of the threshold.",
+            rich_help_panel=SWITCHING,
+        ),
     ] = None
     reset_window: Annotated[
         bool | None,
-        typer.Option("--reset-window/--keep-window", help="Begin to average anew at a switch."),
+        typer.Option(
+            "--reset-window/--keep-window",
+            help="Restart the average at each switch.",
+            rich_help_panel=SWITCHING,
+        ),
     ] = None
     switch_mode: Annotated[
         str | None,
         typer.Option(
             metavar="MODE",
-            help="What the target model does with tokens it missed: trust them (the default), "
-            "predict what it would keep of them, repair the unlikely ones, or verify all, which "
-            "is lossless.",
+            help="What the target model does with the draft model's tokens: trust (default), "
+            "predict their keys and values, repair unlikely ones, or verify all (lossless).",
+            rich_help_panel=SWITCHING,
         ),
     ] = None
     fallback: Annotated[
         float | None,
-        typer.Option(help="bild: the probability below which the target model is asked."),
+        typer.Option(
+            metavar="P",
+            help="bild: ask the target model below this probability.",
+            rich_help_panel=SWITCHING,
+        ),
     ] = None
     rollback: Annotated[
-        float | None, typer.Option(help="repair: nats above which a token is taken back.")
+        float | None,
+        typer.Option(
+            metavar="NATS",
+            help="repair: take a token back above this loss.",
+            rich_help_panel=SWITCHING,
+        ),
     ] = None
     max_run: Annotated[
         int | None,
-        typer.Option(help="repair, verify: most tokens before they are judged; 16 by default."),
+        typer.Option(
+            metavar="N",
+            help="repair, verify: maximum tokens before they are judged (default 16).",
+            rich_help_panel=SWITCHING,
+        ),
     ] = None
 
     def apply(self, request: GenerationConfig) -> GenerationConfig:

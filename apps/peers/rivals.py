@@ -64,18 +64,20 @@ class PeerOptions:
         ),
     ] = None
     model: Annotated[
-        Path | None, typer.Option(metavar="FILE.gguf", help="Model file the peers load.")
+        Path | None, typer.Option(metavar="FILE.gguf", help="Model file for the peers.")
     ] = None
     peer_model: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=PATH", help="Another model for one peer; repeatable."),
+        typer.Option(metavar="NAME=PATH", help="Model for one peer. Repeatable."),
     ] = None
     peer_draft: Annotated[
-        Path | None, typer.Option(metavar="FILE.gguf", help="Model the peers draft with.")
+        Path | None, typer.Option(metavar="FILE.gguf", help="Draft model for the peers.")
     ] = None
     peer_python: Annotated[
         list[str] | None,
-        typer.Option(metavar="[NAME=]PYTHON", help="Python that has the peers; repeatable."),
+        typer.Option(
+            metavar="[NAME=]PYTHON", help="Python that has the peers installed. Repeatable."
+        ),
     ] = None
 
     def rivals(self) -> Rivals:

@@ -24,16 +24,18 @@ from edgedec.runtime.requests.result import GenerationResult
 from edgedec.runtime.requests.stream import Stream
 from edgedec.training.features.replay_buffer import ReplayBuffer
 
+_CUT_OFF = 3  # exit code
+
 
 @dataclass(frozen=True, kw_only=True)
 class ShowOptions:
-    """Options that say what is told of a text beyond the text."""
+    """What to show beside the text."""
 
     show_drafts: Annotated[
         bool, typer.Option("--show-drafts", help="Colour tokens by the drafter they come from.")
     ] = False
     explain: Annotated[
-        bool, typer.Option("--explain", help="Say what the method decided, and why.")
+        bool, typer.Option("--explain", help="Show what the method decided, and why.")
     ] = False
 
 
@@ -41,7 +43,8 @@ class ShowOptions:
 def run(
     bundle: options.Bundle,
     prompt: Annotated[
-        str | None, typer.Argument(metavar="PROMPT", help="The prompt; - reads standard input.")
+        str | None,
+        typer.Argument(metavar="PROMPT", help="The prompt. Without it, standard input is read."),
     ] = None,
     *,
     prompt_file: Annotated[
@@ -51,15 +54,15 @@ def run(
         bool | None,
         typer.Option(
             "--chat/--raw",
-            help="Put the prompt into the chat template, or pass it as it is. By default the "
-            "template is used if the bundle has one.",
+            help="Use the bundle's chat template, or pass the prompt as it is (default: the "
+            "template, if there is one).",
         ),
     ] = None,
     session: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Begin with the KV cache saved in FILE, if there is one, and save it at the end.",
+            help="Start from the KV cache saved in FILE, and save it there at the end.",
         ),
     ] = None,
     store: options.Store = None,
@@ -75,7 +78,8 @@ def run(
 ) -> None:
     """Generate text from a prompt.
 
-    Ctrl-C stops and keeps what was generated (exit code 130).
+    Ctrl-C stops and keeps the text so far (exit code 130). Exit code 3: the maximum number of new
+    tokens cut off structured output.
 
     Examples:
 
@@ -83,7 +87,7 @@ def run(
 
       edgedec run smollm2.edgedec --raw "Once upon a time" --temperature 0.8 --seed 7
 
-      git diff | edgedec run smollm2.edgedec - --json
+      git diff | edgedec run smollm2.edgedec --json
 
       edgedec run smollm2.edgedec "Roll a die." --regex "[1-6]"
 
@@ -124,6 +128,15 @@ def run(
                 replay.add(stream.token_ids, stream.result.origins)
     if is_interrupted:
         raise typer.Exit(130)
+    if is_cut_off(stream.result, asked):
+        note("the structured output was cut off: raise --max-new-tokens")
+        raise typer.Exit(_CUT_OFF)
+
+
+def is_cut_off(result: GenerationResult, asked: GenerationConfig) -> bool:
+    """Returns whether the token limit ended an output that follows a schema or a grammar."""
+    is_structured = any((asked.json_schema, asked.regex, asked.grammar))
+    return is_structured and result.finish_reason == "length"
 
 
 def write_stream(stream: Stream, bars: ProgressBars, shown: ShowOptions, is_silent: bool) -> bool:
@@ -223,10 +236,18 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
     """Returns the prompt that was given, read from its file or from standard input.
 
     Raises:
-        ConfigError: It cannot be read, or is no UTF-8 text.
+        ConfigError: It cannot be read, is empty, or is no UTF-8 text.
     """
-    if (prompt is None) == (prompt_file is None):
+    is_piped = prompt is None and prompt_file is None and not sys.stdin.isatty()
+    if not is_piped and (prompt is None) == (prompt_file is None):
         raise typer.BadParameter("expected either PROMPT (- for standard input) or --prompt-file")
+    text = _read_prompt("-" if is_piped else prompt, prompt_file)
+    if not text.strip():
+        raise ConfigError("the prompt is empty: write one, pipe one in, or use --prompt-file")
+    return text
+
+
+def _read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
     try:
         if prompt_file is not None:
             return prompt_file.read_bytes().decode("utf-8")  # with its line ends as they are
@@ -234,4 +255,5 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
     except UnicodeDecodeError as error:
         raise ConfigError(f"the prompt is no UTF-8 text: {error}") from None
     except OSError as error:
-        raise ConfigError(f"cannot read the prompt from {prompt_file}: {error.strerror}") from None
+        source = prompt_file or "standard input"
+        raise ConfigError(f"cannot read the prompt from {source}: {error.strerror}") from None

@@ -33,49 +33,50 @@ def serve(
     ] = None,
     *,
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Address to listen on; this machine's own only.")
+        str,
+        typer.Option(metavar="ADDRESS", help="Address to listen on (default: this machine only)."),
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes any that is free.")
+        int, typer.Option(min=0, max=65535, help="Port to listen on. 0 takes any free port.")
     ] = 8080,
     api_key: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY", help="Answer requests with this key alone; repeatable."),
+        typer.Option(metavar="KEY", help="Require this API key. Repeatable."),
     ] = None,
     no_auth: Annotated[
-        bool, typer.Option("--no-auth", help="Let everybody in whom --host lets reach the server.")
+        bool, typer.Option("--no-auth", help="Allow requests without a key from other machines.")
     ] = False,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Answer to this name, too; repeatable."),
+        typer.Option(metavar="NAME", help="Host name to accept as well. Repeatable."),
     ] = None,
     cors: Annotated[
         list[str] | None,
-        typer.Option(metavar="ORIGIN", help="Let web pages of this origin ask; repeatable."),
+        typer.Option(metavar="ORIGIN", help="Web origin that may send requests. Repeatable."),
     ] = None,
     memory: Annotated[
         int | None,
-        typer.Option(metavar="MB", min=1, help="Most memory of all loaded bundles together."),
+        typer.Option(metavar="MB", min=1, help="Maximum memory of all loaded models."),
     ] = None,
     keep_alive: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", min=0, help="Unload a model that nobody used for so long."),
+        typer.Option(metavar="SECONDS", min=0, help="Unload a model that is unused for so long."),
     ] = None,
     max_new_tokens: Annotated[
-        int, typer.Option("--max-new-tokens", "-n", min=1, help="Most tokens of an answer.")
+        int, typer.Option("--max-new-tokens", "-n", min=1, help="Maximum tokens per answer.")
     ] = 8192,
     max_open: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Most requests at once; others are refused.")
+        int, typer.Option(metavar="N", min=1, help="Maximum requests at once. Others are refused.")
     ] = 64,
     threads: options.Threads = None,
     context: options.Context = None,
     debug: options.Debug = False,
 ) -> None:
-    """Serve models over HTTP to the programs that people have.
+    """Serve models over HTTP to other programs.
 
-    It speaks what clients of OpenAI, Anthropic, Ollama and llama-server send, and has a page to try
-    it. A model is loaded when it is first asked for. Only this machine may ask, unless you let
-    others in.
+    Works with clients of OpenAI, Anthropic, Ollama and llama-server, and has a page to try it in a
+    browser. A model is loaded on its first request. Only this machine can connect, unless you allow
+    others.
 
     Examples:
 

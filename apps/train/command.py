@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
+from edgedec.apps.console.help_pages import HelpCommand, HelpGroup
 from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.terminal import note, print_json, stops_on_interrupt, write_out
 from edgedec.apps.model_names import named_bundle
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
     from edgedec.training.heads.head_job import HeadJob
     from edgedec.training.loop import OnProgress
 
-_HELP = """Fit what makes a bundle's models quicker, and put it into the bundle.
+_HELP = """Train heads, draft models and KV maps that make a bundle faster.
 
-Example:
+Examples:
 
   edgedec train kv smollm2.edgedec --corpus src
 
@@ -50,60 +51,57 @@ class Report(Protocol):
 
 
 Output = Annotated[
-    Path, typer.Option("-o", "--output", metavar="BUNDLE", help="The bundle to write.")
+    Path, typer.Option("-o", "--output", metavar="BUNDLE", help="Bundle folder to write.")
 ]
-Quantization = Annotated[
-    str, typer.Option(metavar="SCHEME", help="How it is quantised, as for `export`.")
-]
+Quantization = Annotated[str, typer.Option(metavar="SCHEME", help="Quantisation, as for `export`.")]
 
-train = typer.Typer(help=_HELP, no_args_is_help=True)
+train = typer.Typer(cls=HelpGroup, help=_HELP, no_args_is_help=True, rich_markup_mode=None)
 
 
-@train.command()
+@train.command(cls=HelpCommand)
 def kv(
     bundle: options.Bundle,
     corpus: Annotated[
         list[Path],
-        typer.Option(metavar="PATH", help="A text file, or a folder of them; may be repeated."),
+        typer.Option(metavar="PATH", help="Text file, or folder of text files. Repeatable."),
     ],
     exit_layer: Annotated[
         int | None,
         typer.Option(
-            "--exit", metavar="E", min=1, help="Layers that are computed; half of them by default."
+            "--exit", metavar="E", min=1, help="Number of layers to compute (default: half)."
         ),
     ] = None,
     draft: Annotated[
         bool,
         typer.Option(
             "--draft",
-            help="Fit maps to the bundle's draft model, from what the target model keeps.",
+            help="Fit maps from the target model to the draft model.",
         ),
     ] = False,
     auxiliary: Annotated[
         bool,
         typer.Option(
-            "--auxiliary", help="Fit maps from the bundle's draft model, which then reads prompts."
+            "--auxiliary", help="Fit maps from the draft model, which then reads prompts."
         ),
     ] = False,
     max_tokens: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Most tokens that are read.")
+        int, typer.Option(metavar="N", min=1, help="Maximum tokens to read.")
     ] = 100_000,
     threads: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Threads; one per core by default.")
+        int | None, typer.Option(metavar="N", min=1, help="CPU threads (default: one per core).")
     ] = None,
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
-    """Fit maps that predict keys and values, so that less has to be computed of a prompt.
+    """Fit maps that predict keys and values, so that long prompts are answered sooner.
 
-    From a model's first layers to its later ones: a long prompt is answered before it is read to
-    the end (`run --prefill progressive`). With --auxiliary, from the draft model to the target
-    model, for the same. With --draft, from the target model to the draft model, which then drafts
-    after a long prompt without reading it.
+    By default the maps predict a model's later layers from its first ones: a long prompt is
+    answered before it is read to the end (`run --prefill progressive`). --auxiliary predicts the
+    target model's from the draft model's. --draft predicts the draft model's from the target
+    model's: it then drafts after a long prompt without reading it.
 
-    Texts like those of later prompts serve best. Maps of an earlier run are replaced. Ctrl-C
-    ends the reading, and fits what was read (exit code 130). The same command goes on where one
-    that was killed ended.
+    Texts like your own prompts work best. Maps of an earlier run are replaced. Ctrl-C stops reading
+    and fits what was read (exit code 130). The same command resumes a run that was killed.
 
     Examples:
 
@@ -140,7 +138,7 @@ def kv(
         raise typer.Exit(130)
 
 
-@train.command()
+@train.command(cls=HelpCommand)
 @takes_groups
 def head(
     bundle: options.Bundle,
@@ -150,26 +148,25 @@ def head(
         str,
         typer.Option(
             metavar="KIND",
-            help="eagle: a decoder layer. hydra, medusa: light heads, one for each token drafted, "
-            "which see the tokens before their own or do not.",
+            help="eagle: a decoder layer. hydra, medusa: one light head per drafted "
+            "token; hydra's see the tokens before their own.",
         ),
     ] = "eagle",
     replay: Annotated[
         list[Path] | None,
         typer.Option(
-            "--from", metavar="FILE", help="Texts that `run --adapt` kept; may be repeated."
+            "--from", metavar="FILE", help="Texts collected by `run --adapt`. Repeatable."
         ),
     ] = None,
     is_continued: Annotated[
-        bool, typer.Option("--continue", help="Begin with the head that the bundle has.")
+        bool, typer.Option("--continue", help="Start from the bundle's own head.")
     ] = False,
     quantization: Quantization = "int8",
     head_file: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Write the head there, too, for `export --head`: int8 or int4, without what it "
-            "has from its model.",
+            help="Write the head to FILE as well, for `export --head` (int8 or int4).",
         ),
     ] = None,
     rollout: Annotated[
@@ -178,18 +175,18 @@ def head(
             metavar="N",
             min=1,
             max=8,
-            help="Tokens deep that drafting is practised, 3 by default; of light heads so many "
-            "are made, 4 by default.",
+            help="Depth of drafts in training (default 3), or the number of light "
+            "heads (default 4).",
         ),
     ] = None,
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
-    """Train a draft head, which guesses what the bundle's own model says next.
+    """Train a draft head, which guesses the next tokens of the bundle's own model.
 
-    A new bundle has all of the old one, and the head. Texts like those that the model shall write
-    serve best. Ctrl-C keeps the best head so far (exit code 130); the same command goes on where
-    one that was killed ended. Needs torch, of the extra `train`.
+    Writes a new bundle with the head. Texts like those that the model will write work best. Ctrl-C
+    keeps the best head so far (exit code 130). The same command resumes a run that was killed.
+    Needs torch, of the extra `train`.
 
     Examples:
 
@@ -216,13 +213,13 @@ def head(
     _train_head(job, json)
 
 
-@train.command("exit")
+@train.command("exit", cls=HelpCommand)
 @takes_groups
 def train_exit(
     bundle: options.Bundle,
     exit_layer: Annotated[
         int,
-        typer.Option("--exit", metavar="E", min=1, help="Layers that draft, an adapter on them."),
+        typer.Option("--exit", metavar="E", min=1, help="Number of layers that draft."),
     ],
     output: Output,
     training: TrainingOptions,
@@ -230,10 +227,10 @@ def train_exit(
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
-    """Train an adapter, with which a model's first layers guess what the whole one says next.
+    """Train an adapter for an early exit: the model's first layers draft.
 
-    The bundle has to return the hidden states of that layer (`export --exit E`). All else is as for
-    `train head`: a new bundle, Ctrl-C keeps the best so far, the same command goes on.
+    The bundle must return the hidden states of that layer (`export --exit E`). The rest is like
+    `train head`.
 
     Examples:
 
@@ -248,7 +245,7 @@ def train_exit(
     _train_head(job, json)
 
 
-@train.command()
+@train.command(cls=HelpCommand)
 @takes_groups
 def draft(
     bundle: options.Bundle,
@@ -256,14 +253,14 @@ def draft(
     training: TrainingOptions,
     layers: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Layers that are kept, evenly spread over all."),
+        typer.Option(metavar="N", min=1, help="Number of layers to keep, evenly spread."),
     ] = None,
     origin: Annotated[
         Path | None,
         typer.Option(
             "--from",
             metavar="BUNDLE",
-            help="The model to begin with, of the same tokenizer; the target model by default.",
+            help="Model to start from, with the same tokenizer (default: the target model).",
             callback=named_bundle,
         ),
     ] = None,
@@ -271,18 +268,17 @@ def draft(
         str,
         typer.Option(
             metavar="NAME",
-            help="What is made small: kl, reverse-kl, jsd, or tvd, the share of drafts rejected.",
+            help="Loss: kl, reverse-kl, jsd, or tvd (the share of rejected drafts).",
         ),
     ] = "kl",
     quantization: Quantization = "int8",
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
-    """Train a draft model on what the bundle's own model says next.
+    """Train a draft model on the texts of the bundle's own model.
 
-    It begins as some layers of that model, or as a smaller one, and takes the place of the bundle's
-    draft model. All else is as for `train head`: a new bundle, Ctrl-C keeps the best so far, the
-    same command goes on.
+    It starts from some layers of that model, or from a smaller model, and replaces the bundle's
+    draft model. The rest is like `train head`.
 
     Examples:
 
@@ -296,42 +292,40 @@ def draft(
     _run(lambda report, is_stopping: train_bundle_draft(job, report, is_stopping), json)
 
 
-@train.command()
+@train.command(cls=HelpCommand)
 def joint(
     bundle: options.Bundle,
     output: Output,
     corpus: Annotated[
         list[Path],
-        typer.Option(metavar="PATH", help="A text file, or a folder of them; may be repeated."),
+        typer.Option(metavar="PATH", help="Text file, or folder of text files. Repeatable."),
     ],
     max_tokens: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Most tokens that are read.")
+        int, typer.Option(metavar="N", min=1, help="Maximum tokens to read.")
     ] = 100_000,
-    epochs: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Times that each text is shown.")
-    ] = 3,
+    epochs: Annotated[int, typer.Option(metavar="N", min=1, help="Passes over the texts.")] = 3,
     minutes: Annotated[
         float | None,
-        typer.Option(metavar="N", min=0.0, help="Most minutes of training; no end by default."),
+        typer.Option(metavar="N", min=0.0, help="Maximum minutes of training (default: no limit)."),
     ] = None,
     learning_rate: Annotated[
-        float, typer.Option(metavar="X", min=0.0, help="The largest step of training.")
+        float, typer.Option(metavar="X", min=0.0, help="Peak learning rate.")
     ] = 1e-4,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the order of texts.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed for the order of texts.")] = 0,
     threads: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Threads; one per core by default.")
+        int | None, typer.Option(metavar="N", min=1, help="CPU threads (default: one per core).")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a bundle.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing bundle.")] = False,
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
-    """Train the KV maps of a bundle by gradients, and with them the smaller model that they read.
+    """Train a bundle's KV maps by gradients, together with the smaller model that they read.
 
-    It begins with what `train kv` fitted. What is made small: the target model's cross-entropy over
-    predicted rows, the smaller model's own, and the error of keys and values. A new bundle has all
-    of the old one, and what was trained: what loses least on texts that are only measured with.
-    Ctrl-C keeps the best so far (exit code 130); the same command goes on where one that was killed
-    ended. Needs torch, of the extra `train`, and memory for both models as floats.
+    Starts from what `train kv` fitted. Minimises the target model's cross-entropy over predicted
+    rows, the smaller model's own, and the error of keys and values. Writes a new bundle with the
+    result that is best on held-out texts. Ctrl-C keeps the best so far (exit code 130). The same
+    command resumes a run that was killed. Needs torch, of the extra `train`, and memory for both
+    models as floats.
 
     Examples:
 

@@ -59,42 +59,44 @@ class TuneOptions:
         list[Path] | None,
         typer.Option(
             metavar="FILE.jsonl",
-            help="Prompts like those to come, one JSON object a line; repeatable.",
+            help="Prompts like your own, one JSON object per line. Repeatable.",
         ),
     ] = None
-    minutes: Annotated[float, typer.Option(min=0.01, help="Most time to take.")] = 10.0
+    minutes: Annotated[float, typer.Option(min=0.01, help="Maximum time.")] = 10.0
     keep: Annotated[
         float,
-        typer.Option(min=0.0, max=1.0, help="Least agreement with the target model's choices."),
+        typer.Option(min=0.0, max=1.0, help="Minimum agreement with the target model's choices."),
     ] = 0.97
     policy: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Tune ead or margin alone, both by default; or adadec, which has one model and "
-            "learns from right answers (canonical_solution or answer in the calibration file).",
+            help="Tune only ead or margin (default: both), or adadec, which needs "
+            "right answers in the calibration file (canonical_solution or "
+            "answer).",
         ),
     ] = None
     skip: Annotated[
         bool,
         typer.Option(
             "--skip",
-            help="Find sub-layers that the model can leave out while it drafts for itself.",
+            help="Find sub-layers that the model can skip while it drafts for itself.",
         ),
     ] = False
-    max_new_tokens: Annotated[int, typer.Option(min=2, help="Most new tokens of a prompt.")] = 96
+    max_new_tokens: Annotated[int, typer.Option(min=2, help="Maximum new tokens per prompt.")] = 96
     per_category: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Only the first N of each category.")
+        int | None,
+        typer.Option(metavar="N", min=1, help="Use only the first N prompts of each category."),
     ] = None
     chat: Annotated[
         bool | None,
-        typer.Option("--chat/--raw", help="Whether prompts go into the chat template."),
+        typer.Option("--chat/--raw", help="Use the chat template, or pass prompts as they are."),
     ] = None
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Forget what an earlier run has found already.")
-    ] = False
+    fresh: Annotated[bool, typer.Option("--fresh", help="Ignore the results of earlier runs.")] = (
+        False
+    )
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Leave the bundle's defaults as they are.")
+        bool, typer.Option("--dry-run", help="Do not change the bundle's defaults.")
     ] = False
 
     @property
@@ -120,12 +122,12 @@ def tune(
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
-    """Find when the target model should take over from the draft model, and keep it in the bundle.
+    """Find when the target model should take over from the draft model.
 
-    The target model's own texts are recorded, settings are tried on them on paper, the best are run
-    for real beside plain decoding and lossless speculation. The fastest that agrees enough becomes
-    what `--threshold auto` means. A later run goes on where this one ends; Ctrl-C keeps the best
-    so far (exit code 130).
+    Records the target model's own texts, tries settings on the recording, and runs the best ones
+    beside plain decoding and lossless speculation. The fastest setting that agrees enough becomes
+    `--threshold auto` of the bundle. A later run continues from this one. Ctrl-C keeps the best so
+    far (exit code 130).
 
     Examples:
 

@@ -68,7 +68,6 @@ def test_version(cli: Cli) -> None:
     [
         ["nonsense"],
         ["run"],
-        ["run", "b.edgedec"],
         ["run", "b.edgedec", "text", "--prompt-file", "f"],
         ["run", "b.edgedec", "text", "--top-p", "2"],
         ["run", "b.edgedec", "text", "--temperature", "-1"],

@@ -32,6 +32,16 @@ def test_outputs_follow_what_was_given(cli: Cli, smollm2_bundle: Path, tmp_path:
         assert done.json["finish_reason"] == "stop"
 
 
+@pytest.mark.e2e
+def test_what_the_token_limit_cuts_off_says_so(cli: Cli, smollm2_bundle: Path) -> None:
+    pytest.importorskip("llguidance", reason="needs the extra grammar")
+    asked = ("run", smollm2_bundle, "Choose.", "--regex", "[a-z]{40}", "--method", "plain")
+    done = cli(*asked, "-n", 2)
+    assert done.exit_code == 3
+    assert done.err.rstrip().endswith("the structured output was cut off: raise --max-new-tokens")
+    assert cli(*asked, "-n", 2, "--json").json["finish_reason"] == "length"
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

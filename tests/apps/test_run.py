@@ -58,6 +58,17 @@ def test_the_prompt_may_come_from_anywhere(
     stdin = io.TextIOWrapper(io.BytesIO(PROMPT.encode()))
     monkeypatch.setattr(sys, "stdin", stdin)
     assert cli("run", smollm2_bundle, "-", "-n", 8, "--json").json["token_ids"] == expected
+    stdin.seek(0)
+    assert cli("run", smollm2_bundle, "-n", 8, "--json").json["token_ids"] == expected
+    for given in ([], [""], [" \n"]):  # by now nothing is left to read
+        refused = cli("run", smollm2_bundle, *given)
+        assert (refused.exit_code, refused.error.split(":")[1]) == (1, " the prompt is empty")
+
+
+def test_a_prompt_in_the_place_of_the_bundle_is_noticed(cli: Cli) -> None:
+    refused = cli("run", "Why is the sky blue?", "smollm2.edgedec")
+    assert refused.exit_code == 1
+    assert refused.error.endswith("A prompt comes after the bundle: BUNDLE PROMPT")
 
 
 def test_bad_prompts(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> None:
