@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,16 +54,21 @@ class Machine:
         return "Z:" + str(path.absolute()).replace("/", "\\")
 
     def python(self, *arguments: object, given: str = "", **environment: str) -> Outcome:
-        done = subprocess.run(
-            [self.program, *map(str, arguments)],
-            env={**os.environ, **environment},
-            cwd=ROOT,
-            input=given.encode(),
-            capture_output=True,
-            check=False,
-            timeout=600,
-        )
-        return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode(errors="replace"))
+        # Wine's server outlives the program and keeps a pipe of standard error open.
+        with tempfile.TemporaryFile() as err:
+            done = subprocess.run(
+                [self.program, *map(str, arguments)],
+                env={**os.environ, **environment},
+                cwd=ROOT,
+                input=given.encode(),
+                stdout=subprocess.PIPE,
+                stderr=err,
+                check=False,
+                timeout=600,
+            )
+            err.seek(0)
+            said = err.read().decode(errors="replace")
+        return Outcome(done.returncode, done.stdout.decode(), said)
 
     def edgedec(self, *arguments: object, **options: str) -> Outcome:
         return self.python("-c", MAIN, *arguments, **options)
