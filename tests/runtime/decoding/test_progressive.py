@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -145,11 +145,11 @@ def test_an_interrupted_pass_leaves_nothing_rough(
     stream = parts.stream(sequence, GenerationConfig(max_new_tokens=24, prefill="progressive"))
     next(stream.pieces)
 
-    def interrupt(wanted: Pass) -> Any:
+    def interrupt(passes: Sequence[Pass]) -> Any:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(sequence, "run", interrupt)
+        patched.setattr(sequence.model, "compute", interrupt)
         with pytest.raises(KeyboardInterrupt):
             list(stream)
     assert (list(sequence.partial), stream.result.token_ids) == ([], ())
