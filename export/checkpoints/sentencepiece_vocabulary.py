@@ -66,8 +66,9 @@ class Vocabulary:
             CheckpointError: there is none.
         """
         if UNKNOWN not in self.kinds:
-            if 0 <= self.stated_unknown < len(self.pieces):
-                return self.stated_unknown
+            stated = self.stated_unknown
+            if 0 <= stated < len(self.pieces) and self.kinds[stated] == CONTROL:
+                return stated
             raise CheckpointError(f"{self.origin}: no piece stands for unknown characters")
         return self.kinds.index(UNKNOWN)
 

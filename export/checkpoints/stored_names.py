@@ -48,7 +48,7 @@ def with_found(fields: Fields, tensors: Mapping[str, Stored], unused: Collection
     A head that differs from the embedding is none that is tied to it, whatever config.json states,
     and one that is missing is tied where nothing is stated.
     """
-    is_tied = fields.get(_TIE)
+    is_tied = fields.optional(_TIE, fields.flag)
     if HEAD in tensors and is_tied:
         is_tied = _are_equal(tensors[HEAD], tensors.get(EMBEDDING))
     elif is_tied is None:
