@@ -19,7 +19,7 @@ CONTRACT = GraphContract(
     backend="fused",
     triple="any",
     providers=("CPUExecutionProvider",),
-    inputs=("input_ids", "parents", "k_cache", "v_cache", "layer_gates"),
+    inputs=("input_ids", "parents", "sequences", "k_cache", "v_cache", "layer_gates"),
     outputs=("logits", "hidden.1", *map(stats_port, ROW_STATS)),
     kv=KVLayout("panels", "float16", row_nbytes=32, block_nbytes=128),
     can=Capabilities(trees=True, gates=True, row_stats=True, hidden=(1,)),

@@ -65,11 +65,18 @@ def test_names_of_past_and_present() -> None:
         ),
         ({"can": Capabilities(hidden=(3,))}, r"outputs lack hidden\.3, which can.hidden needs"),
         ({"can": Capabilities(row_stats=True)}, r"outputs lack stats\.argmax, which can.row_stats"),
-        ({"kv": KVLayout("panels", "float16", 64, 128)}, "inputs lack k_cache"),
+        ({"kv": KVLayout("panels", "float16", 64, 128)}, "inputs lack sequences"),
+        (
+            {
+                "kv": KVLayout("panels", "float16", 64, 128),
+                "inputs": (*ROWS.inputs, "sequences"),
+            },
+            "inputs lack k_cache",
+        ),
         (
             {
                 "kv": KVLayout("panels", "float16", 64, 128, (1,), 64),
-                "inputs": (*ROWS.inputs, "k_cache", "v_cache"),
+                "inputs": (*ROWS.inputs, "sequences", "k_cache", "v_cache", "ring_sequences"),
             },
             "inputs lack k_ring",
         ),
