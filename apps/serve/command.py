@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _MB = 10**6
 
+_END_S = 10
+"""How long after a signal the process ends at the latest, even if a model never answers."""
+
 
 def serve(
     models: Annotated[
@@ -112,7 +115,7 @@ def serve(
 
     offers = find_offers(models or [])
     shelf = Shelf(offers, open_bundle, None if memory is None else memory * _MB, keep_alive)
-    run_until_signal(_serve(shelf, settings))
+    run_until_signal(_serve(shelf, settings), _END_S)
 
 
 async def _serve(shelf: Shelf, settings: ServerSettings) -> None:
@@ -125,7 +128,7 @@ async def _serve(shelf: Shelf, settings: ServerSettings) -> None:
     where = f"[{address[0]}]" if ":" in address[0] else address[0]
     note(f"serving {', '.join(o.name for o in shelf.offers)} on http://{where}:{address[1]}")
     try:
-        await listening.serve(web.make_web(service), sock, settings, service.end)
+        await listening.serve(web.make_web(service), sock, settings, service.requests.end)
     finally:
         await service.close()
 

@@ -12,6 +12,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edgedec.apps.serve.core import ServeError
+from edgedec.apps.serve.open_requests import OpenRequests
 from edgedec.apps.serve.responses import ClientGoneError, log_unexpected, send_problem
 from edgedec.apps.serve.settings import ServerSettings
 from edgedec.apps.serve.surfaces.surface import Document
@@ -26,14 +27,18 @@ class Guard:
     """Refuses requests of strangers: by Host, by Origin, by key, and by number."""
 
     def __init__(
-        self, app: ASGIApp, settings: ServerSettings, error_shape: Callable[[str], ErrorShape]
+        self,
+        app: ASGIApp,
+        settings: ServerSettings,
+        error_shape: Callable[[str], ErrorShape],
+        requests: OpenRequests,
     ) -> None:
-        """error_shape: from a path to how errors look there."""
+        """error_shape: from a path to how errors look there. requests: those in progress."""
         self._app = app
         self._settings = settings
         self._error_shape = error_shape
         self._hosts = {"localhost", socket.gethostname().lower(), *settings.hosts}
-        self._n_open = 0
+        self._requests = requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -42,23 +47,23 @@ class Guard:
         origin = headers.get("origin", "")
         if origin in self._settings.origins:
             send = _with_headers(send, _cors(origin))
-        self._n_open += 1
+        error_shape = self._error_shape(scope["path"])
         try:
-            if scope["method"] == "OPTIONS" and origin in self._settings.origins:
-                return await _allow(send, headers)
-            self._check(scope["path"], headers)
-            await self._app(scope, receive, send)
+            with self._requests.entered():
+                if scope["method"] == "OPTIONS" and origin in self._settings.origins:
+                    return await _allow(send, headers)
+                self._check(scope["path"], headers)
+                await self._app(scope, receive, send)
         except ServeError as problem:
-            await send_problem(send, problem, self._error_shape(scope["path"]))
+            with suppress(RuntimeError):  # the answer had begun
+                await send_problem(send, problem, error_shape)
         except ClientGoneError:
             pass  # nobody waits for an answer
         except Exception as error:  # its text may quote a prompt: the log gets its place alone
             log_unexpected(error)
             unexpected = ServeError(500, "server_error", f"unexpected {type(error).__name__}")
             with suppress(RuntimeError):  # the answer had begun
-                await send_problem(send, unexpected, self._error_shape(scope["path"]))
-        finally:
-            self._n_open -= 1
+                await send_problem(send, unexpected, error_shape)
 
     def _check(self, path: str, headers: Headers) -> None:
         """Raises a ServeError if the request is a stranger's."""
@@ -79,7 +84,7 @@ class Guard:
             )
         if path not in OPEN_PATHS:
             self._check_key(headers)
-        if self._n_open > self._settings.max_open:
+        if len(self._requests) > self._settings.max_open:
             raise ServeError(
                 503, "unavailable_error", f"{self._settings.max_open} requests are open: try later"
             )

@@ -16,8 +16,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from edgedec.apps.serve.settings import ServerSettings
 from edgedec.models.errors import ConfigError
 
-_END_S = 5
-"""How long connections have to end once requests have."""
+_FLUSH_S = 1
+"""How long clients have to read the last of an answer when the server ends."""
 
 _IDLE_S = 30
 """How long a connection may stay open between requests."""
@@ -65,7 +65,6 @@ async def serve(
         server_header=False,
         h11_max_incomplete_event_size=settings.max_header_bytes,
         timeout_keep_alive=_IDLE_S,
-        timeout_graceful_shutdown=_END_S,
     )
     server = _Server(config)
     serving = asyncio.create_task(server.serve([sock]))
@@ -74,6 +73,9 @@ async def serve(
     except asyncio.CancelledError:
         server.should_exit = True
         await end_requests()
+        await asyncio.wait((serving,), timeout=_FLUSH_S)
+        for connection in list(server.server_state.connections):
+            connection.transport.abort()  # its client does not read
         await serving
         raise
 

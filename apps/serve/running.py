@@ -24,6 +24,7 @@ from edgedec.apps.serve.core import (
 from edgedec.apps.serve.parsing import OutputParser
 from edgedec.apps.serve.prompts import Prepared, prepare
 from edgedec.apps.serve.responses import log_unexpected
+from edgedec.apps.serve.waiting import finished
 from edgedec.models.errors import ConfigError, EdgedecError, PromptTooLongError, SessionError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine import Engine
@@ -55,8 +56,7 @@ class Run:
         self._queue: asyncio.Queue[Event | ServeError] = asyncio.Queue()
         self._is_cancelled = False
         self._jobs = [
-            self._loop.run_in_executor(pool, self._write, index, stream)
-            for index, stream in enumerate(streams)
+            pool.submit(self._write, index, stream) for index, stream in enumerate(streams)
         ]
 
     async def events(self) -> AsyncIterator[Event]:
@@ -76,10 +76,15 @@ class Run:
     async def close(self) -> None:
         """Ends the answers that are not complete; returns when no thread computes them any more."""
         self._is_cancelled = True
+        for job in self._jobs:
+            job.cancel()  # those that wait for a thread
+        await finished(self._end())
+
+    async def _end(self) -> None:
         for stream in self._streams:
             if not stream.is_finished:
                 await asyncio.to_thread(stream.stop)
-        await asyncio.gather(*self._jobs)
+        await asyncio.gather(*map(asyncio.wrap_future, self._jobs), return_exceptions=True)
 
     def _write(self, index: int, stream: Stream) -> None:
         """Writes an answer, in a thread of its own."""
@@ -148,7 +153,7 @@ class Runner:
         Raises:
             ServeError: The request makes no sense, or does not fit the context.
         """
-        streams, prepared = await asyncio.to_thread(self._streams, engine, request)
+        streams, prepared = await finished(asyncio.to_thread(self._streams, engine, request))
         return Run(streams, prepared, engine.tokenizer, self._pool)
 
     def close(self) -> None:

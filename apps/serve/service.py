@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from edgedec.apps.serve.core import Answer, Done, Event, ServeError
 from edgedec.apps.serve.metrics import Metrics
+from edgedec.apps.serve.open_requests import OpenRequests, ending
 from edgedec.apps.serve.responses import (
     ClientGoneError,
     StreamSender,
@@ -24,7 +25,7 @@ from edgedec.apps.serve.responses import (
 from edgedec.apps.serve.running import Run, Runner
 from edgedec.apps.serve.settings import ServerSettings
 from edgedec.apps.serve.shelf import Shelf
-from edgedec.apps.serve.surfaces.surface import Asked, Reply, Surface
+from edgedec.apps.serve.surfaces.surface import Asked, Framer, Reply, Surface
 
 logger = logging.getLogger(__name__)
 
@@ -36,14 +37,9 @@ class Service:
         self.shelf = shelf
         self.settings = settings
         self.runner = Runner(settings.max_parallel, settings.max_new_tokens)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.requests = OpenRequests()
         self.metrics = Metrics()
-        self._is_ending = False
-
-    @property
-    def n_running(self) -> int:
-        """Requests that models are answering."""
-        return len(self._tasks)
+        self.n_running = 0  # requests that models are answering
 
     @asynccontextmanager
     async def running(self, asked: Asked) -> AsyncIterator[Run]:
@@ -60,8 +56,6 @@ class Service:
         """Answers one request at ``surface``."""
         self.metrics.requests_total += 1
         try:
-            if self._is_ending:
-                raise _ending()
             data = await read_body(scope, receive, self.settings)
             reply = Reply(secrets.token_hex(12), int(time.time()))
             asked = await asyncio.to_thread(surface.read, data, reply)
@@ -75,13 +69,6 @@ class Service:
         except ClientGoneError:
             self.metrics.requests_cancelled_total += 1
             logger.info("%s: the client went away", surface.path)
-
-    async def end(self) -> None:
-        """Ends requests in progress; those that come get an error."""
-        self._is_ending = True
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def close(self) -> None:
         """Ends the threads, and unloads the models; requests have ended."""
@@ -100,18 +87,18 @@ class Service:
         self, asked: Asked, receive: Receive, send: Send, surface: Surface
     ) -> None:
         sender = StreamSender(send, surface.media_type)
-        try:
-            await while_there(receive, self._stream(asked, sender))
-        except ServeError as problem:
-            if not sender.is_begun:
-                raise
-            assert asked.framer is not None
-            await sender.send(asked.framer.failed(problem))
-        await sender.end()
-
-    async def _stream(self, asked: Asked, sender: StreamSender) -> None:
         framer = asked.framer
         assert framer is not None
+        try:
+            await while_there(receive, self._stream(framer, asked, sender))
+        except (ServeError, asyncio.CancelledError) as reason:
+            if not sender.is_begun:
+                raise
+            problem = reason if isinstance(reason, ServeError) else ending()
+            await sender.send(framer.failed(problem))
+        await sender.end()
+
+    async def _stream(self, framer: Framer, asked: Asked, sender: StreamSender) -> None:
         async with self._limited(), self.running(asked) as run:
             await sender.send(framer.begin())
             async for event in self._counted(run):
@@ -126,27 +113,17 @@ class Service:
 
     @asynccontextmanager
     async def _limited(self) -> AsyncIterator[None]:
-        """Ends what is inside when it takes too long, or the server ends.
+        """Ends what is inside when it takes too long.
 
         Raises:
-            ServeError: Either happened.
+            ServeError: It did.
         """
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
+        self.n_running += 1
         try:
             async with asyncio.timeout(self.settings.request_s):
                 yield
         except TimeoutError:
             limit = f"{self.settings.request_s:g} s"
             raise ServeError(504, "timeout_error", f"the answer took more than {limit}") from None
-        except asyncio.CancelledError:
-            if self._is_ending:
-                raise _ending() from None
-            raise
         finally:
-            self._tasks.discard(task)
-
-
-def _ending() -> ServeError:
-    return ServeError(503, "unavailable_error", "the server is ending: try again later")
+            self.n_running -= 1

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from edgedec.apps.console.terminal import bytes_text
 from edgedec.apps.serve.core import ServeError
+from edgedec.apps.serve.waiting import finished
 from edgedec.models.errors import EdgedecError
 from edgedec.models.manifest import BundleManifest, fingerprint_of
 from edgedec.runtime.engine import Engine
@@ -135,7 +136,7 @@ class Shelf:
         async with self._changed:
             while slot.engine is None:
                 if await self._make_room(slot.offer):
-                    slot.engine = await self._loaded(slot.offer)
+                    await finished(self._load_into(slot))
                 else:
                     await self._changed.wait()
             return slot.engine
@@ -162,9 +163,10 @@ class Shelf:
     def _n_bytes(self) -> int:
         return sum(offer.n_bytes for offer in self.loaded)
 
-    async def _loaded(self, offer: Offer) -> Engine:
+    async def _load_into(self, slot: _Slot) -> None:
+        offer = slot.offer
         try:
-            return await asyncio.to_thread(self._load, offer.bundle)
+            slot.engine = await asyncio.to_thread(self._load, offer.bundle)
         except EdgedecError as error:
             message = f"{offer.name} cannot be loaded: {error}"
             raise ServeError(500, "server_error", message) from error
@@ -172,7 +174,7 @@ class Shelf:
     async def _unload(self, slot: _Slot) -> None:
         if slot.engine is not None:
             engine, slot.engine = slot.engine, None
-            await asyncio.to_thread(engine.close)
+            await finished(asyncio.to_thread(engine.close))
 
     def _expire(self, slot: _Slot, after_s: float | None) -> None:
         """Has a model that nobody uses go after a while."""

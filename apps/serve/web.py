@@ -56,7 +56,7 @@ def make_web(service: Service) -> ASGIApp:
     ]
     handlers = dict.fromkeys((HTTPException, ServeError), _refused)
     app = Starlette(routes=[*answers, *Facts(service).routes()], exception_handlers=handlers)
-    return Guard(app, service.settings, error_shape)
+    return Guard(app, service.settings, error_shape, service.requests)
 
 
 def error_shape(path: str) -> ErrorShape:

@@ -61,3 +61,16 @@ def test_what_a_loop_computes_is_returned() -> None:
         capture_output=True, text=True, check=True, timeout=60,
     )  # fmt: skip
     assert done.stdout == "cleaned up\n7\n"
+
+
+def test_the_process_ends_even_if_cleaning_up_never_does() -> None:
+    program = PROGRAM.replace("await asyncio.sleep(0.01)", "await asyncio.sleep(3600)").replace(
+        "run_until_signal(main())", "run_until_signal(main(), within_s=0.2)"
+    )
+    number = signal.SIGTERM
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(int(number))],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    said = "something did not end within 0.2 s of the signal; leaving it\n"
+    assert (done.returncode, done.stderr) == (128 + number, said)

@@ -58,7 +58,7 @@ class Server:
         self.service = Service(shelf, self.settings)
         self._loop = asyncio.get_running_loop()
         app = web.make_web(self.service)
-        serving = listening.serve(app, self._sock, self.settings, self.service.end)
+        serving = listening.serve(app, self._sock, self.settings, self.service.requests.end)
         self._task = asyncio.create_task(serving)
         self._is_ready.set()
         await asyncio.gather(self._task, return_exceptions=True)

@@ -17,15 +17,25 @@ import pytest
 
 pytestmark = pytest.mark.e2e
 
-PROGRAM = [sys.executable, "-c", "from edgedec.apps.cli import main; main()", "serve"]
+NEVER_ENDS = """
+import time
+from edgedec.apps.serve import command
+from edgedec.runtime.requests.stream import Stream
+command._END_S = 0.5
+Stream.__next__ = lambda self: time.sleep(3600)
+"""
 
 
 class Program:
     """`edgedec serve` in a process of its own."""
 
-    def __init__(self, *arguments: object) -> None:
+    def __init__(self, *arguments: object, before: str = "") -> None:
+        """before: code that the process runs first."""
+        code = f"{before}\nfrom edgedec.apps.cli import main; main()"
         self.process = subprocess.Popen(
-            [*PROGRAM, *map(str, arguments), "--port", "0"], stderr=subprocess.PIPE, text=True
+            [sys.executable, "-c", code, "serve", *map(str, arguments), "--port", "0"],
+            stderr=subprocess.PIPE,
+            text=True,
         )
         assert self.process.stderr is not None
         self.line = self.process.stderr.readline()
@@ -77,6 +87,35 @@ def test_a_signal_ends_answers_in_progress(program: Program) -> None:
     rest = response.read().decode()
     assert '"type":"unavailable_error"' in rest
     assert "[DONE]" not in rest
+
+
+def test_a_signal_ends_requests_that_are_still_coming(program: Program) -> None:
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{"
+    with socket.create_connection(("127.0.0.1", program.port), timeout=60) as coming:
+        coming.sendall(head)
+        connection = program.connection()
+        connection.request("GET", "/health")  # the first request has been seen by then
+        assert connection.getresponse().status == 200
+        assert program.end(signal.SIGTERM) == (143, "")
+        assert b" 503 " in coming.recv(65536)
+
+
+def test_a_signal_ends_answers_that_nobody_reads(program: Program) -> None:
+    with socket.socket() as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        deaf.connect(("127.0.0.1", program.port))
+        deaf.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000)
+        assert deaf.recv(1) == b"H"
+        assert program.end(signal.SIGTERM) == (143, "")
+
+
+def test_a_signal_ends_it_though_a_model_never_answers(smollm2_bundle: Path) -> None:
+    program = Program(smollm2_bundle, before=NEVER_ENDS)
+    connection = program.connection()
+    ask_for_long(connection, stream=True)
+    assert connection.getresponse().status == 200
+    said = "something did not end within 0.5 s of the signal; leaving it\n"
+    assert program.end(signal.SIGTERM) == (143, said)
 
 
 def test_a_port_that_is_taken(cli: Any, smollm2_bundle: Path) -> None:
