@@ -17,7 +17,6 @@ from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.sessions.passes import Pass, run_passes
 from edgedec.runtime.sessions.prefill import ExactPrefiller, PrefillRequest
-from edgedec.runtime.sessions.rows import Rows
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.token_tree import TokenTree
 
@@ -175,15 +174,15 @@ def check_reload(bundle: Path, method: str, folder: Path, monkeypatch: pytest.Mo
         engine.save_session(folder / "session")
         expected = engine.generate(text, dataclasses.replace(request, method="plain")).token_ids
     reads: list[Pass] = []
-    run = TokenSequence.run
+    begin = TokenSequence.begin
 
-    def watched(sequence: TokenSequence, wanted: Pass) -> Rows:
+    def watched(sequence: TokenSequence, wanted: Pass) -> None:
         reads.append(wanted)
-        return run(sequence, wanted)
+        begin(sequence, wanted)
 
     with edgedec.load(bundle) as engine:
         n_known = engine.load_session(folder / "session")
-        monkeypatch.setattr(TokenSequence, "run", watched)
+        monkeypatch.setattr(TokenSequence, "begin", watched)
         found = engine.generate(text, request)
     assert found.token_ids == expected
     assert found.stats.n_reused_tokens == n_known == len(text) - 4
@@ -196,20 +195,20 @@ def check_reload(bundle: Path, method: str, folder: Path, monkeypatch: pytest.Mo
 def check_cancel(bundle: Path, method: str, n_passes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Checks that an interrupt in each of the first passes leaves a text that goes on as plain."""
     request = GenerationConfig(max_new_tokens=12, ignore_eos=True, method=method)
-    run, n_left = TokenSequence.run, [0]
+    begin, n_left = TokenSequence.begin, [0]
 
-    def interrupted(sequence: TokenSequence, wanted: Pass) -> Rows:
+    def interrupted(sequence: TokenSequence, wanted: Pass) -> None:
         n_left[0] -= 1
         if n_left[0] == 0:
             raise KeyboardInterrupt
-        return run(sequence, wanted)
+        begin(sequence, wanted)
 
     with edgedec.load(bundle) as engine:
         plain = engine.generate("hello", dataclasses.replace(request, method="plain"))
         for n in range(1, n_passes + 1):
             n_left[0] = n
             with monkeypatch.context() as patch:
-                patch.setattr(TokenSequence, "run", interrupted)
+                patch.setattr(TokenSequence, "begin", interrupted)
                 with pytest.raises(KeyboardInterrupt):
                     engine.generate("hello", request)
             assert engine.generate("hello", request).token_ids == plain.token_ids

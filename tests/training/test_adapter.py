@@ -16,7 +16,6 @@ from edgedec.models.manifest import fingerprint_of, read_manifest
 from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.sessions.passes import Pass
-from edgedec.runtime.sessions.rows import Rows
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.token_tree import TokenTree
 from edgedec.training.heads.head_check import share_found
@@ -114,14 +113,14 @@ def test_it_reads_tokens_one_after_the_other_with_their_own_states(
 ) -> None:
     """Whatever came true, and in a request that goes on where another ended."""
     reads: list[tuple[list[int], np.ndarray]] = []
-    run = TokenSequence.run
+    begin = TokenSequence.begin
 
-    def watched(sequence: TokenSequence, wanted: Pass) -> Rows:
+    def watched(sequence: TokenSequence, wanted: Pass) -> None:
         if wanted.features is not None:
             for i in range(wanted.n_known, len(wanted.tree)):
                 line = [*sequence.tokens, *line_of(wanted.tree, i)]
                 reads.append((line, wanted.features[i - wanted.n_known].copy()))
-        return run(sequence, wanted)
+        begin(sequence, wanted)
 
     request = GenerationConfig(
         max_new_tokens=16, ignore_eos=True, method="exit", sampling=SamplingConfig()
@@ -133,7 +132,7 @@ def test_it_reads_tokens_one_after_the_other_with_their_own_states(
             text += more
             reads.clear()
             with monkeypatch.context() as patch:
-                patch.setattr(TokenSequence, "run", watched)
+                patch.setattr(TokenSequence, "begin", watched)
                 text += engine.generate(text, request).token_ids
             assert check_reads(engine.new_sequence(), text, reads, epsilon) >= 16
 

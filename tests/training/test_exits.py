@@ -24,7 +24,6 @@ from edgedec.runtime.decoding.cost_book import CostBook
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.methods import head_source
 from edgedec.runtime.sessions.passes import Pass, Passes
-from edgedec.runtime.sessions.rows import Rows
 from edgedec.runtime.sessions.sequence import TokenSequence
 from edgedec.runtime.sessions.token_tree import TokenTree
 
@@ -154,15 +153,15 @@ def test_later_layers_go_on_from_what_drafting_left(
     bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Pass] = []
-    run = TokenSequence.run
+    begin = TokenSequence.begin
 
-    def watched(sequence: TokenSequence, wanted: Pass) -> Rows:
+    def watched(sequence: TokenSequence, wanted: Pass) -> None:
         seen.append(wanted)
-        return run(sequence, wanted)
+        begin(sequence, wanted)
 
     with edgedec.load(bundle) as engine:
         engine.generate(PROMPTS[0], request("exit"))
-        monkeypatch.setattr(TokenSequence, "run", watched)
+        monkeypatch.setattr(TokenSequence, "begin", watched)
         found = engine.generate(PROMPTS[0], request("exit"))
     own = [wanted for wanted in seen if wanted.sequence.model.n_layers == N_LAYERS]
     rounds = [wanted for wanted in own if wanted.layers is not None]
@@ -202,18 +201,18 @@ def test_auto_takes_the_exit_that_pays(
 def test_a_round_may_end_anywhere(
     bundle: Path, monkeypatch: pytest.MonkeyPatch, n_passes: int
 ) -> None:
-    run, n_left = TokenSequence.run, [n_passes]
+    begin, n_left = TokenSequence.begin, [n_passes]
 
-    def interrupted(sequence: TokenSequence, wanted: Pass) -> Rows:
+    def interrupted(sequence: TokenSequence, wanted: Pass) -> None:
         n_left[0] -= 1
         if not n_left[0]:
             raise KeyboardInterrupt
-        return run(sequence, wanted)
+        begin(sequence, wanted)
 
     with edgedec.load(bundle) as engine:
         expected = engine.generate(PROMPTS[1], request("plain"))
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(TokenSequence, "run", interrupted)
+            patch.setattr(TokenSequence, "begin", interrupted)
             engine.generate(PROMPTS[1], request("exit"))
         found = engine.generate(PROMPTS[1], request("exit"))
         assert found.token_ids == expected.token_ids

@@ -22,7 +22,6 @@ from edgedec.runtime.drafters.draft.tree_drafting import TreeDrafting
 from edgedec.runtime.drafting.draft_role import DraftRole
 from edgedec.runtime.drafting.drafter import Budget, DraftPrompt
 from edgedec.runtime.sessions.passes import Pass
-from edgedec.runtime.sessions.rows import Rows
 from edgedec.runtime.text.token_map import TokenMap
 
 from ..conftest import OnePool, ToySession, prefix_of
@@ -64,15 +63,17 @@ class DraftSession(ToySession):
         self.n_early_passes = 0
         self.failure: BaseException | None = None
 
-    def run(self, wanted: Pass) -> Rows:
+    def begin(self, wanted: Pass) -> None:
         if threading.current_thread() is not threading.main_thread():
             self.n_early_passes += 1
             if self.failure is not None:
                 raise self.failure
-        rows = super().run(wanted)
+        super().begin(wanted)
+
+    def finish(self, wanted: Pass) -> None:
+        super().finish(wanted)
         new = range(wanted.n_known, len(wanted.tree))
         self.computed += [tuple(prefix_of(wanted, i)) for i in new]
-        return rows
 
     def plain(self, text: Sequence[int], n: int) -> list[int]:
         """Returns what greedy decoding of it alone makes of ``text``."""
@@ -174,6 +175,6 @@ class Placed(DraftSession):
     def place(self, cores: Affinity | None) -> None:
         self.cores = cores
 
-    def run(self, wanted: Pass) -> Rows:
+    def begin(self, wanted: Pass) -> None:
         self.seen.append(self.cores)
-        return super().run(wanted)
+        super().begin(wanted)

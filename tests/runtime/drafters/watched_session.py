@@ -14,7 +14,6 @@ from edgedec.runtime.drafting.draft_role import DraftRole
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt, ModelDrafting
 from edgedec.runtime.sessions.passes import Pass, run_passes
-from edgedec.runtime.sessions.rows import Rows
 from edgedec.runtime.text.token_map import TokenMap
 
 from ..conftest import OnePool, ToySession, prefix_of
@@ -30,11 +29,10 @@ class WatchedSession(ToySession):
         super().__init__(VOCAB, context, rule or peaked)
         self.computed: list[tuple[int, ...]] = []
 
-    def run(self, wanted: Pass) -> Rows:
-        rows = super().run(wanted)
+    def finish(self, wanted: Pass) -> None:
+        super().finish(wanted)
         new = range(wanted.n_known, len(wanted.tree))
         self.computed += [tuple(prefix_of(wanted, i)) for i in new]
-        return rows
 
     def row_after(self, text: Sequence[int]) -> npt.NDArray[np.float32]:
         return self.toy.rule(text)

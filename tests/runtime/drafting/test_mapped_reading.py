@@ -101,7 +101,7 @@ def test_most_of_a_text_is_predicted(pair: Pair) -> None:
     passes = role.mapped.passes(PROMPT, target, role.lent)
     n_predicted = len(PROMPT) - N_COMPUTED - N_SINKS
     counted: list[int] = []
-    passes.sequence.run = watched(passes.sequence.run, counted)  # type: ignore[method-assign]
+    passes.sequence.begin = watched(passes.sequence.begin, counted)  # type: ignore[method-assign]
     assert passes.n_missing(PROMPT) == N_SINKS + N_COMPUTED + round(ROW_COST * n_predicted)
     run_passes(passes.feed(PROMPT, with_logits=True))
     assert counted == [N_SINKS, N_COMPUTED]
