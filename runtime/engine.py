@@ -233,9 +233,9 @@ class Engine:
         new_text = maker_of_texts(loaded.tokenizer, before, config.stop)
         own_stops = () if config.ignore_eos else loaded.stop_token_ids
         stops = frozenset(own_stops) | frozenset(config.stop_token_ids)
+        mask = self._masks.of(config, stops)
         with self._scheduler.exclusive():  # what requests share is made when first asked for
             strategy = self._strategy or self._methods.of_request(config)
-            mask = self._masks.of(config, stops)
             sequence = self._pool.take(tokens)
         request = Request(
             strategy=strategy,

@@ -24,6 +24,7 @@ from edgedec.apps.serve.core import (
 from edgedec.apps.serve.parsing import OutputParser
 from edgedec.apps.serve.prompts import Prepared, prepare
 from edgedec.apps.serve.responses import log_unexpected
+from edgedec.apps.serve.settings import ServerSettings
 from edgedec.apps.serve.waiting import finished
 from edgedec.models.errors import ConfigError, EdgedecError, PromptTooLongError, SessionError
 from edgedec.runtime.config import GenerationConfig
@@ -141,11 +142,11 @@ def _done(index: int, result: GenerationResult, has_calls: bool) -> Done:
 
 
 class Runner:
-    """Starts requests on engines. n_threads: answers that are written at once."""
+    """Starts requests on engines, within the limits of the settings."""
 
-    def __init__(self, n_threads: int, max_new_tokens: int) -> None:
-        self._pool = ThreadPoolExecutor(n_threads, "answer")
-        self._max_new_tokens = max_new_tokens
+    def __init__(self, settings: ServerSettings) -> None:
+        self._pool = ThreadPoolExecutor(settings.max_parallel, "answer")
+        self._settings = settings
 
     async def start(self, engine: Engine, request: CoreRequest) -> Run:
         """Returns ``request`` in progress.
@@ -175,10 +176,19 @@ class Runner:
             "max_new_tokens": n_room,
             **stated,
         }
-        n_most = min(settings["max_new_tokens"], self._max_new_tokens)
+        n_most = min(settings["max_new_tokens"], self._settings.max_new_tokens)
         config = GenerationConfig.from_dict({**settings, "max_new_tokens": n_most})
+        self._check_constraint(config)
         sampling = replace(engine.defaults.sampling, **stated.get("sampling", {}))
         return replace(config, sampling=sampling)
+
+    def _check_constraint(self, config: GenerationConfig) -> None:
+        if config.constraint is None:
+            return
+        kind, text = config.constraint
+        n_bytes, most = len(text.encode("utf-8", "replace")), self._settings.max_constraint_bytes
+        if n_bytes > most:
+            raise invalid(f"{kind} has {n_bytes} bytes, expected at most {most}: make it smaller")
 
 
 @contextmanager

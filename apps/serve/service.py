@@ -36,7 +36,7 @@ class Service:
     def __init__(self, shelf: Shelf, settings: ServerSettings) -> None:
         self.shelf = shelf
         self.settings = settings
-        self.runner = Runner(settings.max_parallel, settings.max_new_tokens)
+        self.runner = Runner(settings)
         self.requests = OpenRequests()
         self.metrics = Metrics()
         self.n_running = 0  # requests that models are answering

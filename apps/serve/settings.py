@@ -19,8 +19,9 @@ class ServerSettings:
     origins: web pages that may ask from a browser.
     max_body_bytes, max_header_bytes: most of a request. max_open: requests at once.
     max_parallel: answers that are written at once; others wait.
-    max_new_tokens: most tokens of an answer. header_s, body_s: how long a request may take to come.
-    request_s: how long an answer may take.
+    max_new_tokens: most tokens of an answer. max_constraint_bytes: most of what an answer has to
+    follow: a schema, those of all tools together, an expression or a grammar.
+    header_s, body_s: how long a request may take to come. request_s: how long an answer may take.
     """
 
     host: str = "127.0.0.1"
@@ -31,6 +32,7 @@ class ServerSettings:
     origins: tuple[str, ...] = ()
     max_body_bytes: int = 16 << 20
     max_header_bytes: int = 32 << 10
+    max_constraint_bytes: int = 256 << 10
     max_open: int = 64
     max_parallel: int = 8
     max_new_tokens: int = 8192

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import RLock
 from typing import TYPE_CHECKING
 
 from edgedec.runtime.config import GenerationConfig
@@ -18,6 +19,7 @@ class Masks:
 
     def __init__(self, codec: Codec, n_ids: int) -> None:
         """n_ids: the model's logits, of which the last may stand for no token."""
+        self._lock = RLock()  # a grammar may take seconds, in which other requests go on
         self._codec = codec
         self._n_ids = n_ids
         self._grammars: Grammars | None = None
@@ -29,14 +31,18 @@ class Masks:
         Raises:
             ConfigError: A grammar is broken or cannot be satisfied, or llguidance is missing.
         """
+        if not request.prefix and request.constraint is None:
+            return None
+        with self._lock:
+            return self._make(request, stop_token_ids)
+
+    def _make(self, request: GenerationConfig, stop_token_ids: frozenset[int]) -> TokenMask | None:
         if request.prefix:
             from edgedec.runtime.sampling.prefix_mask import PrefixMask, Spellings
 
             if self._spellings is None:
                 self._spellings = Spellings(self._codec, self._n_ids)
             return PrefixMask(self._spellings, request.prefix)
-        if request.constraint is None:
-            return None
         if self._grammars is None:
             from edgedec.runtime.sampling.grammar import Grammars
 

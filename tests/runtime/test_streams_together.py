@@ -16,6 +16,7 @@ from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.engine import Engine
 from edgedec.runtime.requests.result import GenerationResult
 from edgedec.runtime.requests.stream import Stream
+from edgedec.runtime.sampling.grammar import Grammars
 from edgedec.runtime.sessions import pool
 from edgedec.runtime.sessions.passes import Passes
 from edgedec.runtime.text.common_prefix import common_prefix
@@ -245,3 +246,31 @@ def test_prompts_are_not_forgotten_while_another_thread_chooses_among_them(
     for other in others:
         other.join()
     assert others
+
+
+def test_others_go_on_while_a_grammar_is_compiled(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_compiling, may_end = threading.Event(), threading.Event()
+
+    def compile_long(*_: object) -> None:
+        is_compiling.set()
+        may_end.wait(60)
+
+    monkeypatch.setattr(Grammars, "mask", compile_long)
+    engine = make_engine(looping)
+    held = GenerationConfig(max_new_tokens=4, regex="a")
+    free = GenerationConfig(max_new_tokens=4)
+    threads = [
+        threading.Thread(target=engine.generate, args=(prompt, config))
+        for prompt, config in zip(PROMPTS, (held, free), strict=True)
+    ]
+    threads[0].start()
+    assert is_compiling.wait(60)
+    threads[1].start()
+    threads[1].join(30)
+    has_ended = not threads[1].is_alive()
+    may_end.set()
+    for thread in threads:
+        thread.join(60)
+    assert has_ended

@@ -172,6 +172,21 @@ def test_an_answer_has_a_limit_of_tokens(make_server: Any) -> None:
     assert document["usage"]["completion_tokens"] == 3
 
 
+def test_what_an_answer_follows_has_a_limit(make_server: Any) -> None:
+    server = make_server(max_constraint_bytes=1000)
+    schema = {"type": "string", "description": "a" * 1000}
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    function = {"name": "f", "parameters": {**schema, "type": "object"}}
+    tools = [{"type": "function", "function": function}]
+    for fields in ({"response_format": wanted}, {"tools": tools}, {"regex": "a" * 1001}):
+        status, document = server.ask("POST", CHAT, body(**fields))
+        assert (status, document["error"]["type"]) == (400, "invalid_request_error")
+        assert "expected at most 1000: make it smaller" in document["error"]["message"]
+    tool = {"name": "f", "input_schema": function["parameters"]}
+    status, document = server.ask("POST", "/v1/messages", body(tools=[tool]))
+    assert (status, document["type"]) == (400, "error")
+
+
 def test_requests_above_a_number_are_refused(make_server: Any, until: Any) -> None:
     server = make_server(max_open=1)
     head = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n" % CHAT.encode()
