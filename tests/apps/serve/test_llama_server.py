@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine import Engine
+from edgedec.runtime.opening.load import load
 
 pytestmark = pytest.mark.e2e
 
@@ -100,9 +102,21 @@ def test_what_is_missing_is_filled_in(make_server: Any, coder: Path) -> None:
     }
     _, _, raw = server.ask_raw("POST", "/infill", body)
     assert raw.startswith(b"{")
-    assert b'"content": " + b' in raw
+    infill = (
+        f"<|fim_prefix|>{before}<|fim_suffix|>{after}<|fim_middle|>"  # as its model card has it
+    )
+    with load(coder) as engine:
+        config = GenerationConfig(max_new_tokens=8)
+        other = "<|file_sep|>b.py\ndef sub(a, b):\n    return a - b\n\n<|file_sep|>"
+        written, with_other = (
+            engine.generate(engine.tokenizer.encode_rendered(text, {}), config).text
+            for text in (infill, other + infill)
+        )
+    assert json.loads(raw)["content"] == with_other
     asked = {"model": "", "prompt": before, "suffix": after, "max_tokens": 8, "temperature": 0}
     _, found = server.ask("POST", "/v1/completions", asked)
+    assert found["choices"][0]["text"] == written
+    _, found = server.ask("POST", "/v1/completions", {**asked, "stop": "\n"})  # one line of it
     assert found["choices"][0]["text"] == " + b"
     _, shown = server.ask("POST", "/api/show", {"model": "qwen2.5-coder:0.5b"})
     assert ".Suffix" in shown["template"]
