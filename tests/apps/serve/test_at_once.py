@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -43,6 +44,13 @@ def ask_at_once(server: Any, requests: Sequence[dict[str, Any]]) -> list[str]:
         return list(pool.map(ask, requests))
 
 
+def ask_for_endless(connection: socket.socket, prompt: str) -> None:
+    body = {"prompt": prompt, "n_predict": 8000, "stream": True, "ignore_eos": True}
+    data = json.dumps(body).encode()
+    head = "POST /completion HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n"
+    connection.sendall(head.format(len(data)).encode() + data)
+
+
 @pytest.fixture(scope="module")
 def alone(server: Any) -> list[str]:
     """The answers to all prompts, one after the other."""
@@ -67,12 +75,7 @@ def test_those_that_go_away_change_nothing_for_the_others(
     places = range(0, len(PROMPTS), 2)
     leaving = [server.connect() for _ in range(4)]
     for i, connection in enumerate(leaving):
-        endless = {"prompt": PROMPTS[2 * i + 1], "n_predict": 8000, "stream": True}
-        data = json.dumps({**endless, "ignore_eos": True}).encode()
-        head = (
-            f"POST /completion HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
-        )
-        connection.sendall(head.encode() + data)
+        ask_for_endless(connection, PROMPTS[2 * i + 1])
     until(lambda: server.service.n_running == len(leaving))
     with ThreadPoolExecutor(1) as pool:
         staying = pool.submit(ask_at_once, server, [request(PROMPTS[i], i) for i in places])
@@ -81,3 +84,17 @@ def test_those_that_go_away_change_nothing_for_the_others(
             connection.close()
         assert staying.result() == [alone[i] for i in places]
     until(lambda: server.service.n_running == 0)
+
+
+def test_one_that_goes_away_before_its_turn_waits_for_nobody(make_server: Any, until: Any) -> None:
+    server = make_server(max_parallel=1)
+    with server.connect() as first:
+        ask_for_endless(first, PROMPTS[0])
+        assert first.recv(1)
+        with server.connect() as second:
+            ask_for_endless(second, PROMPTS[1])
+            until(lambda: server.service.n_running == 2)
+        until(lambda: server.service.n_running == 1)
+        counters = server.service.metrics
+        until(lambda: counters.requests_cancelled_total == 1)
+        assert counters.tokens_predicted_total == 0  # the first goes on

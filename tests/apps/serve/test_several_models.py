@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from edgedec.apps.serve.offers import find_offers
+from edgedec.apps.serve.shelf import Shelf
+from edgedec.runtime.engine import Engine
+from edgedec.runtime.opening.load import load
 
 pytestmark = pytest.mark.e2e
 
@@ -69,3 +74,32 @@ def test_a_model_that_never_fits_is_refused(make_server: Any, two: list[str]) ->
     status, found = server.ask("POST", "/v1/completions", body)
     assert (status, found["error"]["type"]) == (503, "unavailable_error")
     assert "--memory allows" in found["error"]["message"]
+
+
+def test_a_model_is_kept_whose_client_left_while_it_was_loaded(two: list[str]) -> None:
+    is_loading, may_load = threading.Event(), threading.Event()
+    n_loads = 0
+
+    def load_late(bundle: Path) -> Engine:
+        nonlocal n_loads
+        n_loads += 1
+        is_loading.set()
+        assert may_load.wait(60)
+        return load(bundle)
+
+    async def use(shelf: Shelf) -> None:
+        async with shelf.lent(shelf.offers[0]):
+            pass
+
+    async def leave_and_return() -> None:
+        shelf = Shelf(find_offers(two), load_late)
+        leaving = asyncio.create_task(use(shelf))
+        await asyncio.to_thread(is_loading.wait, 60)
+        leaving.cancel()
+        may_load.set()
+        await asyncio.gather(leaving, return_exceptions=True)
+        await use(shelf)
+        await shelf.close()
+
+    asyncio.run(leave_and_return())
+    assert n_loads == 1
