@@ -19,7 +19,9 @@ def read_hf(fields: Fields) -> ModelConfig:
 
 def read_gguf(facts: GgufFacts) -> ModelConfig:
     """Returns the config that the GGUF header states."""
-    return gguf_decoder(facts, "llama", has_qkv_bias="blk.0.attn_q.bias" in facts.shapes)
+    has_bias = "blk.0.attn_q.bias" in facts.shapes
+    has_experts = facts.fields.integer("llama.expert_count", 0, least=0) > 0  # Mixtral
+    return gguf_decoder(facts, "llama", has_qkv_bias=has_bias, has_experts=has_experts)
 
 
 def weights(config: ModelConfig) -> dict[str, Weight]:

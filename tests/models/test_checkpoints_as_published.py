@@ -80,6 +80,18 @@ LEFT_OUT = {
     "qwen3 head_dim": ("qwen3", {"head_dim": 128}, ["head_dim"]),
     "phi3 rms_norm_eps": ("phi3", {"head_dim": 10}, ["rms_norm_eps"]),
     "olmo2 rms_norm_eps": ("olmo2", {"head_dim": 10}, ["rms_norm_eps"]),
+    "olmo3 rms_norm_eps": ("olmo3", {"head_dim": 10, "sliding_window": 5}, ["rms_norm_eps"]),
+    "olmo3 layer_types": ("olmo3", {"head_dim": 10, "sliding_window": 5}, ["layer_types"]),
+    "mixtral rms_norm_eps and rope_theta": (
+        "mixtral",
+        {"rope_theta": 1e6},
+        ["rms_norm_eps", "rope_theta"],
+    ),
+    "mixtral experts": (
+        "mixtral",
+        {"num_attention_heads": 8, "num_key_value_heads": 8},
+        ["num_local_experts", "num_experts_per_tok", "num_key_value_heads"],
+    ),
     "smollm3 rope_theta": ("smollm3", {"head_dim": 10, "rope_theta": 2e6}, ["rope_theta"]),
     "smollm3 num_key_value_heads": (
         "smollm3",

@@ -37,7 +37,7 @@ Tensors = Iterable[tuple[str, Logits]]
 TOKENS = [3, 80, 7, 7, 41, 0, 12, 66, 5, 91, 33, 8, 2, 60, 77, 19, 4, 4, 58, 30, 11, 95, 23]
 RING_ROOM = 20
 """Rows of a ring besides its window's: few, so that these texts go round it."""
-ROUTERS = (".mlp.gate.weight", ".router.layer.weight")
+ROUTERS = (".mlp.gate.weight", ".router.layer.weight", ".block_sparse_moe.gate.weight")
 MAX_ORT_KL = 5e-3
 """Nats that ONNX Runtime's 8-bit activations, of 32 to a scale, may cost."""
 MAX_FLOAT16_KL = 1e-5

@@ -173,7 +173,7 @@ def test_rope_factors_divide_frequencies(make_gguf: Any) -> None:
         ({"llama.rope.scaling.type": "ntk", "llama.rope.scaling.factor": 4.0}, ["'ntk'"]),
         ({"llama.rope.dimension_count": 32}, ["rope.dimension_count is 32", "64"]),
         ({"llama.attention.key_length": 64, "llama.attention.value_length": 32}, ["value_length"]),
-        ({"llama.expert_count": 8}, ["expert_count"]),
+        ({"llama.expert_count": 8}, ["expert_used_count"]),
         ({"llama.attention.sliding_window": 128}, ["sliding_window is 128", "512"]),
         ({"llama.attention.head_count_kv": [2, 1]}, ["head_count_kv"]),
         ({"general.type": "adapter"}, ["adapter"]),
