@@ -87,6 +87,11 @@ LEFT_OUT = {
         {"rope_theta": 1e6},
         ["rms_norm_eps", "rope_theta"],
     ),
+    "ernie4_5 numbers": (
+        "ernie4_5",
+        {"head_dim": 128, "rope_theta": 5e5, "rms_norm_eps": 1e-5},
+        ["head_dim", "rope_theta", "rms_norm_eps", "num_key_value_heads"],
+    ),
     "mixtral experts": (
         "mixtral",
         {"num_attention_heads": 8, "num_key_value_heads": 8},
