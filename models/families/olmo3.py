@@ -35,8 +35,8 @@ def read_hf(fields: Fields) -> ModelConfig:
 
 
 def read_gguf(facts: GgufFacts) -> ModelConfig:
-    """Raises: no GGUF file is known to state this architecture."""
+    """Raises: GGUF files of this architecture are not read."""
     raise UnsupportedModelError(
-        f"{facts.fields.origin}: general.architecture is 'olmo3', which no GGUF file is known to "
-        f"state; use the Hugging Face directory"
+        f"{facts.fields.origin}: general.architecture is 'olmo3', which edgedec does not read "
+        f"from GGUF files; use the Hugging Face directory"
     )

@@ -14,7 +14,7 @@ from edgedec.models.config import ModelConfig
 from edgedec.models.errors import SessionError
 from edgedec.models.graph import KV_PANEL, KVFormat
 from edgedec.runtime.sessions.state import KVRows
-from edgedec.system.memory import discard_pages, zeroed_pages
+from edgedec.system.memory import discard_pages, memory_bytes, zeroed_pages
 
 _SCALES_NBYTES = 2 * KV_PANEL
 
@@ -41,10 +41,16 @@ class PanelArena:
         n_layers: int | None = None,
         n_slots: int = 1,
     ) -> None:
-        """Makes an empty one. n_rows: of a slot, at least. n_layers: all of the model's if None."""
+        """Makes an empty one. n_rows: of a slot, at least. n_layers: all of the model's if None.
+
+        Raises:
+            SessionError: One text could outgrow the memory of this machine.
+        """
         self.n_slots = n_slots
         self.slot_panels = -(-n_rows // KV_PANEL)
         self.n_layers = config.n_layers if n_layers is None else n_layers
+        self.row_nbytes = kv_row_nbytes(config, kv_format) * self.n_layers // config.n_layers
+        _check_room(self.row_nbytes * self.slot_panels * KV_PANEL)
         heads, d = (self.n_layers, config.n_kv_heads), config.head_size
         n_panels = n_slots * self.slot_panels
         if kv_format == "int8":
@@ -56,7 +62,6 @@ class PanelArena:
             self.values = lazy_zeros((*heads, n_panels * KV_PANEL, d), np.float16)
             by_panel = self.values.reshape(*heads, n_panels, KV_PANEL, d)
             self.panels = {"keys": self.keys.swapaxes(-1, -2), "values": by_panel}
-        self.row_nbytes = kv_row_nbytes(config, kv_format) * self.n_layers // config.n_layers
 
     def discard(self, slot: int) -> None:
         """Gives the memory of a slot back to the system; its rows may be anything then."""
@@ -195,10 +200,20 @@ def lazy_zeros(shape: tuple[int, ...], dtype: type[np.generic]) -> Array:
     try:
         pages = zeroed_pages(max(n_bytes, 1))
     except (OSError, OverflowError):
-        raise SessionError(
-            f"there is no room for a KV cache of {n_bytes} bytes: load with a smaller context"
-        ) from None
+        raise _no_room(n_bytes) from None
     return np.frombuffer(pages, dtype, n_items).reshape(shape)
+
+
+def _check_room(n_bytes: int) -> None:
+    """Raises a SessionError for a cache that memory could not hold, were all of it written."""
+    if n_bytes > memory_bytes()[0]:
+        raise _no_room(n_bytes)
+
+
+def _no_room(n_bytes: int) -> SessionError:
+    return SessionError(
+        f"there is no room for a KV cache of {n_bytes} bytes: load with a smaller context"
+    )
 
 
 def _discard(array: Array, slot: int, n_slots: int) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from edgedec.apps.console import consoles, terminal
 from edgedec.apps.console.progress import ProgressBars, count_amount
+from edgedec.models.manifest import SCHEMA_VERSION
 
 Cli = Callable[..., Any]
 
@@ -48,7 +49,7 @@ def test_text(cli: Cli, smollm2_bundle: Path) -> None:
 
 def test_json(cli: Cli, smollm2_bundle: Path) -> None:
     document = cli("inspect", smollm2_bundle, "--json").json
-    assert document["schema_version"] == 2
+    assert document["schema_version"] == SCHEMA_VERSION
     assert document["models"]["target"]["config"]["n_layers"] == 30
     assert document["damaged_files"] is None
     document = cli("inspect", smollm2_bundle, "--json", "--verify").json
@@ -97,7 +98,7 @@ def test_a_hostile_manifest(cli: Cli, copied: Path) -> None:
     for old, new, word in (
         ('"tokenizer.json"', '"../tokenizer.json"', "relative path"),
         ('"tokenizer.json"', '"/tokenizer.json"', "relative path"),
-        ('"schema_version": 2', '"schema_version": 99', "schema_version is 99"),
+        (f'"schema_version": {SCHEMA_VERSION}', '"schema_version": 99', "schema_version is 99"),
         ('"n_bytes": ', '"n_bytes": -', "n_bytes"),
     ):
         manifest.write_text(text.replace(old, new))

@@ -110,7 +110,7 @@ def test_training_lowers_what_is_lost_on_other_texts(
 
 def parts(bundle: Path) -> tuple[BundleManifest, list[list[int]]]:
     with edgedec.load(bundle, edgedec.EngineOptions(draft=False)) as engine:
-        tokens = engine.tokenizer.encode((ROOT / "export" / "kv_maps.py").read_text())
+        tokens = engine.tokenizer.encode((ROOT / "training" / "kv_maps" / "kv_maps.py").read_text())
     return read_manifest(bundle), [tokens[i : i + 96] for i in range(0, 96 * 10, 96)]
 
 

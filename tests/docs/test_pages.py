@@ -142,7 +142,8 @@ def test_make_and_pytest_find_what_pages_name() -> None:
 
 
 def test_options_named_in_the_text_exist() -> None:
-    programs = (*(ROOT / "apps").rglob("*.py"), *(ROOT / "tools").rglob("*.py"))
+    folders = (ROOT / name for name in ("apps", "training", "tools"))
+    programs = [path for folder in folders for path in folder.rglob("*.py")]
     sources = "".join(path.read_text(encoding="utf-8") for path in programs)
     unknown = []
     for page in PAGES:

@@ -67,7 +67,9 @@ async def _changes_settings(bundle: Path, ends_soon: bool) -> list[str]:
 def test_a_question_is_answered_by_the_completer_that_takes_over(
     smollm2_bundle: Path, is_asked_first: bool
 ) -> None:
-    assert asyncio.run(_asks_within_a_change(smollm2_bundle, is_asked_first)) == [" 5"]
+    offered = asyncio.run(_asks_within_a_change(smollm2_bundle, is_asked_first))
+    # The first completer may get to the end of its answer before the other takes over.
+    assert offered in ([[" 5"], [" 5, 6, 7,"]] if is_asked_first else [[" 5"]])
 
 
 async def _asks_within_a_change(bundle: Path, is_asked_first: bool) -> list[str]:

@@ -180,7 +180,7 @@ def test_absurd_alignment(make_gguf: Any, alignment: int) -> None:
 
 def test_layer_count_beyond_the_file(make_gguf: Any) -> None:
     path = make_gguf("llama", metadata={"llama.block_count": 2**31 - 1})
-    assert "n_layers is 2147483647, expected at most 10000" in refusal(path)
+    assert "llama.block_count is 2147483647, expected an integer, 1 to 10000" in refusal(path)
 
 
 @pytest.mark.parametrize("key", ["llama.block_count", "llama.embedding_length"])
