@@ -14,7 +14,7 @@ END_S = 3
 
 
 class OpenRequests:
-    """The tasks that handle requests. is_ending: the server ends, and so do they."""
+    """The tasks that handle requests. is_ending: the server is shutting down."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()

@@ -1,7 +1,7 @@
-"""Tools: how the model is told of them, and how its calls are held to their schemas.
+"""Tools: how the model learns about them, and how its calls follow their schemas.
 
 A call is a JSON object between ``<tool_call>`` and ``</tool_call>``, as the models of the Qwen and
-Hermes families were trained to write it. Other models are told so in the system message.
+Hermes families were trained to write it. Other models read it in the system message.
 """
 
 from __future__ import annotations

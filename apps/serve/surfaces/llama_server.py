@@ -1,4 +1,4 @@
-"""llama-server's own interface: `POST /completion`, `POST /infill`, and what is told of it."""
+"""llama-server's own interface: `POST /completion`, `POST /infill` and what describes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ollama's interface: `POST /api/chat`, `POST /api/generate`, and what is told of models."""
+"""Ollama's interface: `POST /api/chat`, `POST /api/generate` and its model lists."""
 
 from __future__ import annotations
 
