@@ -20,9 +20,9 @@ from edgedec.apps.options.switching import SwitchOptions, tell_if_approximate
 from edgedec.apps.run.command import ShowOptions, tell_if_recommended, write_stream
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.engine import Engine
-from edgedec.runtime.requests.conversation import Conversation
-from edgedec.runtime.requests.stream import Stream
+from edgedec.runtime.engine.conversation import Conversation
+from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.stream import Stream
 from edgedec.training.features.replay_buffer import ReplayBuffer
 
 _HELP = "/reset begins anew, /exit or Ctrl-D leaves, Ctrl-C stops an answer, /help shows this"
@@ -34,7 +34,7 @@ def chat(
     bundle: options.Bundle,
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="System prompt.")] = None,
     *,
-    prompt_cache: Annotated[
+    prefix_cache: Annotated[
         int,
         typer.Option(metavar="MB", min=0, help="Memory that keeps earlier conversations."),
     ] = 256,
@@ -64,7 +64,7 @@ def chat(
     switching.apply(request.make_request(GenerationConfig()))  # complains before anything is loaded
     replay = None if adapt is None else ReplayBuffer.made(adapt, bundle)
     with ProgressBars(count_amount) as bars:
-        engine = loading.load(bundle, bars.report, prompt_cache, store, overlap)
+        engine = loading.load(bundle, bars.report, prefix_cache, store, overlap)
     with engine:
         asked = switching.apply(request.make_request(engine.defaults))
         tell_if_approximate(asked)

@@ -17,7 +17,7 @@ from edgedec.apps.console.progress import ProgressBars, bytes_amount
 from edgedec.apps.console.terminal import bytes_text, note, print_json
 from edgedec.apps.options import common as options
 from edgedec.models.errors import ConfigError
-from edgedec.runtime.trust import libraries, trust
+from edgedec.runtime.backends.trust import libraries, trust
 from edgedec.targets.qualcomm_socs import SOCS
 
 if TYPE_CHECKING:

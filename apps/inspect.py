@@ -21,9 +21,9 @@ from edgedec.models.graph import ANY_TRIPLE, SYSTEMS
 from edgedec.models.manifest import SKIP_KEY, BundleManifest, check_locations, read_manifest
 from edgedec.models.model_entry import ModelEntry
 from edgedec.models.quant import FORMATS
-from edgedec.runtime.drafters import Need, drafter_names, find_drafter
+from edgedec.runtime.backends.trust import libraries, trust
+from edgedec.runtime.drafting.drafters import Need, drafter_names, find_drafter
 from edgedec.runtime.methods.head_source import NEEDS
-from edgedec.runtime.trust import libraries, trust
 
 
 def inspect(

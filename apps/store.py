@@ -17,9 +17,9 @@ from edgedec.apps.model_names import named_bundle
 from edgedec.apps.options import common as options
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import TOKENIZER_NAME, read_manifest
+from edgedec.runtime.drafting.ngrams.ngram_file import StoreFacts, describe
+from edgedec.runtime.drafting.ngrams.ngram_store import NgramStore, SeedReport
 from edgedec.runtime.methods.store_source import tokenizer_sha256
-from edgedec.runtime.ngrams.ngram_file import StoreFacts, describe
-from edgedec.runtime.ngrams.ngram_store import NgramStore, SeedReport
 from edgedec.runtime.text.tokenizer import Tokenizer
 
 _HELP = """Fill n-gram stores, which `auto` and `store` draft from, and show them.

@@ -14,9 +14,9 @@ from edgedec.apps.options import common as options
 from edgedec.apps.run.command import read_prompt
 from edgedec.models.graph import N_TOP
 from edgedec.runtime.config import SuggestConfig
+from edgedec.runtime.engine.suggestions import Completion
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
-from edgedec.runtime.requests.suggestions import Completion
 
 
 def suggest(
@@ -81,7 +81,7 @@ def suggest(
         min_log_prob=math.log(min_prob) if min_prob > 0 else -math.inf,
     )
     asked = [{"role": "user", "content": text.rstrip("\n")}] if chat else text
-    loading = EngineOptions(threads=threads, context=context, draft=False, prompt_cache_mb=0)
+    loading = EngineOptions(threads=threads, context=context, draft=False, prefix_cache_mb=0)
     with (
         ProgressBars(count_amount) as bars,
         load(bundle, loading, bars.report) as engine,

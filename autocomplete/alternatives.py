@@ -13,7 +13,7 @@ from edgedec.autocomplete.offer import Offer
 from edgedec.autocomplete.repeats import without_repeats
 from edgedec.runtime.config import SuggestConfig
 from edgedec.runtime.decoding.strategy import TARGET
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 
 
 class Unwanted(Exception):  # noqa: N818  a message to whoever asked, not an error

@@ -10,8 +10,8 @@ from itertools import accumulate
 from edgedec.autocomplete.config import AutocompleteConfig
 from edgedec.autocomplete.document import Document, Window
 from edgedec.autocomplete.repeats import without_repeats
-from edgedec.runtime.requests.stream import Stream
-from edgedec.runtime.switching.stop_rule import StopRule
+from edgedec.runtime.decoding.switching.stop_rule import StopRule
+from edgedec.runtime.engine.stream import Stream
 
 
 def first_line(text: str) -> str:

@@ -21,10 +21,10 @@ from edgedec.autocomplete.learned import LearnedOffers
 from edgedec.autocomplete.offer import Offer, TypingCounts
 from edgedec.autocomplete.reading import Reading
 from edgedec.models.errors import EdgedecError, SessionError
+from edgedec.runtime.backends import running_passes as running_passes
 from edgedec.runtime.config import GenerationConfig, SuggestConfig
 from edgedec.runtime.config.checks import check_callable, check_type
-from edgedec.runtime.engine import Engine
-from edgedec.runtime.sessions import under_way
+from edgedec.runtime.engine.engine import Engine
 from edgedec.system.power import PowerSource
 
 _PASS_MS = 40.0  # of a prompt that is being read; a key that ends a pass loses what is in it
@@ -209,7 +209,7 @@ class Autocompleter:
     def _end_pass(self) -> None:
         """Ends a pass that nobody wants, in the midst of it; it raises in the thread."""
         self._ended_s = time.perf_counter()
-        if not under_way.end_passes(thread=self._thread.ident):
+        if not running_passes.end_passes(thread=self._thread.ident):
             self._ended_s = 0.0
 
     def _work(self) -> None:

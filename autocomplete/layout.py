@@ -21,7 +21,7 @@ from edgedec.autocomplete.others import OtherDocuments
 from edgedec.autocomplete.pieces import PieceEncoder
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config.checks import check_type
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.text.infill import InfillTokens, find_infill_tokens
 
 _CHARACTERS = 8

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from edgedec.runtime.requests.result import GenerationResult
+from edgedec.runtime.engine.result import GenerationResult
 
 
 @dataclass(frozen=True)

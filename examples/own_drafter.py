@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import edgedec
-from edgedec.runtime import drafters
+from edgedec.runtime.drafting import drafters
 
 PROMPT = "red, green, blue, red, green, blue, red, green,"
 

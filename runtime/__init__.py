@@ -7,16 +7,16 @@ from edgedec.runtime.config import (
     SuggestConfig,
 )
 from edgedec.runtime.drafting.stats import DecodeStats
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.conversation import Conversation
+from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.loaded import LoadedModel
+from edgedec.runtime.engine.result import GenerationResult
+from edgedec.runtime.engine.stream import Stream
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
-from edgedec.runtime.requests.conversation import Conversation
-from edgedec.runtime.requests.loaded import LoadedModel
-from edgedec.runtime.requests.result import GenerationResult
-from edgedec.runtime.requests.stream import Stream
-from edgedec.runtime.sessions.rows import Rows
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.rows import Rows
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.system.processors import physical_cores
 from edgedec.system.usage import peak_rss_mb
 

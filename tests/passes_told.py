@@ -7,13 +7,13 @@ import sys
 
 _PROGRAM = """
 import itertools, sys
-from edgedec.runtime.sessions import under_way
-begin, count = under_way.begin, itertools.count(1)
+from edgedec.runtime.sequences import running_passes
+begin, count = running_passes.begin, itertools.count(1)
 def tell(run):
     begin(run)
     if (n := next(count)) <= 10:
         print("pass", n, file=sys.stderr, flush=True)
-under_way.begin = tell
+running_passes.begin = tell
 from edgedec.apps.cli import main; main()
 """
 TELLING_PASSES = [sys.executable, "-c", _PROGRAM]

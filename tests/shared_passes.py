@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from edgedec.runtime.sessions.model import Model
-from edgedec.runtime.sessions.passes import Pass, compute
-from edgedec.runtime.sessions.rows import Rows
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.model import Model
+from edgedec.runtime.sequences.passes import Pass, compute
+from edgedec.runtime.sequences.rows import Rows
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.token_tree import TokenTree
 
 _MOST_NEW = 300
 

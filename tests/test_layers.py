@@ -57,23 +57,17 @@ THIRD_PARTY = {
 """What an installation without extras offers. ``export`` and ``training`` may use theirs, too."""
 
 ROOMS = (
-    ("trust", "labs"),
-    ("cores",),
     ("text",),
-    ("sessions",),
+    ("sequences",),
     ("config",),
     ("sampling", "backends"),
     ("drafting",),
-    ("ngrams",),
-    ("drafters",),
     ("decoding",),
-    ("switching",),
     ("methods",),
-    ("requests",),
     ("engine",),
     ("opening",),
 )
-"""Folders and files of ``runtime``: each may import from itself and from those before it.
+"""Folders of ``runtime``: each may import from itself and from those before it.
 
 Of two side by side neither imports the other. The public surface comes last.
 """

@@ -11,7 +11,7 @@ from PySide6.QtCore import QCoreApplication, QObject, Qt, Signal
 
 from edgedec.autocomplete import AutocompleteConfig, Autocompleter, Document, Offer
 from edgedec.models.errors import SessionError
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 
 Receiver = Callable[[Offer], None]
 """Called in the thread of the interface with each offer, as it grows."""

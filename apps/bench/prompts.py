@@ -40,7 +40,7 @@ from edgedec.apps.peers.rivals import Rivals
 from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.models.manifest import BundleManifest, read_manifest
 from edgedec.runtime.config import SamplingConfig
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
 from edgedec.training.features.prompt_files import BenchPrompt, read_prompts
@@ -182,7 +182,7 @@ class _Setup:
             threads=self.plan.n_threads,
             context=context,
             draft=draft,
-            prompt_cache_mb=0,
+            prefix_cache_mb=0,
             store=self.options.store,
             is_store_growing=False,
             overlap=self.options.overlap,

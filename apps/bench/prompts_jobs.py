@@ -12,7 +12,7 @@ from edgedec.apps.peers.client import PeerError, Worker
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.drafting.stats import DecodeStats
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 
 
 @dataclass(frozen=True)

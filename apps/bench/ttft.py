@@ -29,10 +29,10 @@ from edgedec.models.kv_maps import (
 )
 from edgedec.models.manifest import BundleManifest, read_manifest
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.result import GenerationResult
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
-from edgedec.runtime.requests.result import GenerationResult
 
 EXACT, PROGRESSIVE = "exact", "progressive"
 Row = dict[str, Any]

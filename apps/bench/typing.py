@@ -21,7 +21,7 @@ from edgedec.apps.measuring.loop import Plan
 from edgedec.apps.peers.rivals import Rivals
 from edgedec.autocomplete.config import AutocompleteConfig
 from edgedec.models.manifest import read_manifest
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
 

@@ -14,7 +14,7 @@ from edgedec.autocomplete.autocompleter import Autocompleter
 from edgedec.autocomplete.config import AutocompleteConfig
 from edgedec.autocomplete.document import Document
 from edgedec.autocomplete.offer import Offer, TypingCounts
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 
 
 @dataclass

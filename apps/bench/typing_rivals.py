@@ -14,7 +14,7 @@ from edgedec.apps.peers.rivals import Rivals
 from edgedec.autocomplete.config import AutocompleteConfig
 from edgedec.autocomplete.document import Document
 from edgedec.autocomplete.layout import PromptLayout
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 
 N_TOKENS = 9
 """Of each answer: the first, and a line of usual length."""

@@ -33,6 +33,6 @@ def end_endless_passes() -> None:
 
 def _end_passes(least_s: float = 0.0) -> None:
     # Not imported: whoever did not import it before, or is about to, has no passes.
-    under_way = sys.modules.get("edgedec.runtime.sessions.under_way")
-    if end_passes := vars(under_way).get("end_passes") if under_way else None:
+    running_passes = sys.modules.get("edgedec.runtime.backends.running_passes")
+    if end_passes := vars(running_passes).get("end_passes") if running_passes else None:
         end_passes(least_s)

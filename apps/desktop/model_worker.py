@@ -28,7 +28,7 @@ from edgedec.apps.typing.bundle_stamp import stamp_of
 from edgedec.apps.typing.memory import TypingMemory
 from edgedec.autocomplete import AutocompleteConfig, Autocompleter, Document, LearnedOffers, Offer
 from edgedec.models.errors import EdgedecError, SessionError
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
 from edgedec.system.processes import step_back

@@ -25,8 +25,8 @@ from edgedec.apps.eval.scores import (
 from edgedec.apps.eval.tasks import Metric
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config.switching import ADADEC, POLICIES
+from edgedec.runtime.decoding.switching.policy import Model
 from edgedec.runtime.methods.methods import AUTO, PLAIN
-from edgedec.runtime.switching.policy import Model
 
 DRAFT_ALONE = "draft-alone"
 """The setting that is the draft model alone."""

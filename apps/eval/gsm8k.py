@@ -17,7 +17,7 @@ from decimal import Decimal
 from edgedec.apps.eval.tasks import Judgement, Problem, encode_question
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 
 _QUESTION = """\
 {question}

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from edgedec.apps.eval.tasks import Judgement, Problem, encode_question
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 from edgedec.system.sandbox.programs import Limits, run_program
 
 _QUESTION = """\

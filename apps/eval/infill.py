@@ -14,7 +14,7 @@ from dataclasses import replace
 from edgedec.apps.eval.tasks import Judgement, Problem
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.text.infill import FORMATS, InfillTokens, find_infill_tokens
 from edgedec.system.sandbox.programs import Limits, run_program
 

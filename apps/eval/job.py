@@ -30,17 +30,17 @@ from edgedec.models.manifest import MANIFEST_NAME, TOKENIZER_NAME, BundleManifes
 from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.switching import ADADEC, SwitchConfig
-from edgedec.runtime.cores.affinity import Affinity
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.decoding.switching.pair import checked
+from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.loaded import LoadedModel
 from edgedec.runtime.methods.draft_source import DraftSource, find_draft
 from edgedec.runtime.methods.methods import AUTO, PLAIN
 from edgedec.runtime.opening.bundle_parts import prompt_encoder
 from edgedec.runtime.opening.devices import on_device
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
-from edgedec.runtime.requests.loaded import LoadedModel
-from edgedec.runtime.sessions.model import Model
-from edgedec.runtime.switching.pair import checked
+from edgedec.runtime.sequences.affinity import Affinity
+from edgedec.runtime.sequences.model import Model
 from edgedec.runtime.text.tokenizer import Tokenizer
 from edgedec.system.processors import physical_cores
 from edgedec.system.sandbox.programs import Limits
@@ -208,7 +208,7 @@ class Job:
             threads=self.threads,
             context=context,
             draft=True if models is Models.OWN else self.draft,
-            prompt_cache_mb=0,
+            prefix_cache_mb=0,
             affinity=self.placed.processors or None,
             provider=self.loading.provider,
             device=self.loading.device,

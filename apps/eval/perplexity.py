@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgedec.models.errors import ConfigError
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.token_tree import TokenTree
 
 _CHUNK = 64
 """Tokens per pass: a chunk's logits take _CHUNK rows of the vocabulary's width."""

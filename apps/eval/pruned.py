@@ -8,9 +8,9 @@ from pathlib import Path
 
 from edgedec.models.errors import ConfigError
 from edgedec.models.model_entry import ModelEntry
-from edgedec.runtime.cores.affinity import Affinity
-from edgedec.runtime.sessions.passes import Pass
-from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sequences.affinity import Affinity
+from edgedec.runtime.sequences.passes import Pass
+from edgedec.runtime.sequences.rows import Rows
 from edgedec.targets.cpu.run_fused import FusedModel
 
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 
 
 @dataclass(frozen=True)

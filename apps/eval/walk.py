@@ -20,7 +20,7 @@ from edgedec.apps.eval.perplexity import Window, score
 from edgedec.apps.eval.samples import Models, Sample, SampleFile, Setting
 from edgedec.apps.eval.tasks import Problem, Task
 from edgedec.models.errors import ConfigError, EdgedecError
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.methods.methods import PLAIN
 
 _WARMUP_TOKENS = 4

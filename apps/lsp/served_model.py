@@ -16,7 +16,7 @@ from edgedec.apps.typing.bundle_stamp import Stamp, stamp_of
 from edgedec.apps.typing.memory import TypingMemory
 from edgedec.autocomplete import Autocompleter, LearnedOffers
 from edgedec.models.errors import ConfigError, EdgedecError
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
 

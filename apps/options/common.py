@@ -15,11 +15,11 @@ from edgedec.runtime.config import (
     LayersConfig,
     SpeculationConfig,
 )
-from edgedec.runtime.drafters import drafter_names
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.drafting.drafters import drafter_names
+from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
-from edgedec.runtime.sessions.prefill import Progress
+from edgedec.runtime.sequences.prefill import Progress
 from edgedec.targets.openvino_devices import OPENVINO_DEVICES
 from edgedec.targets.providers import PROVIDERS
 
@@ -305,7 +305,7 @@ class LoadOptions:
         self,
         bundle: Path,
         on_progress: Progress | None = None,
-        prompt_cache_mb: int = 0,
+        prefix_cache_mb: int = 0,
         store: Path | None = None,
         overlap: str = "auto",
     ) -> Engine:
@@ -314,7 +314,7 @@ class LoadOptions:
             threads=self.threads,
             context=self.context,
             draft=True if self.draft is None else self.draft,
-            prompt_cache_mb=prompt_cache_mb,
+            prefix_cache_mb=prefix_cache_mb,
             affinity=None if self.affinity is None else parse_affinity(self.affinity),
             store=store,
             overlap=overlap,

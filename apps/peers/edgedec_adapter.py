@@ -8,14 +8,14 @@ from typing import Any
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.decoding.plain import Plain
 from edgedec.runtime.decoding.strategy import DecodeState
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
 from edgedec.runtime.sampling.noise import Noise
-from edgedec.runtime.sessions.passes import run_passes
-from edgedec.runtime.sessions.prefill import feed
-from edgedec.runtime.sessions.state import SessionState, cut
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.passes import run_passes
+from edgedec.runtime.sequences.prefill import feed
+from edgedec.runtime.sequences.state import SessionState, cut
+from edgedec.runtime.sequences.token_tree import TokenTree
 
 _MOST_COMPUTED = 2048
 """Tokens at the beginning of a text whose rows are computed, where no layer has a window."""

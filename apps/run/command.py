@@ -19,9 +19,9 @@ from edgedec.apps.run.draft_colours import OriginColours
 from edgedec.apps.run.provisional import PieceWriter
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
+from edgedec.runtime.engine.result import GenerationResult
+from edgedec.runtime.engine.stream import Stream
 from edgedec.runtime.methods.methods import AUTO
-from edgedec.runtime.requests.result import GenerationResult
-from edgedec.runtime.requests.stream import Stream
 from edgedec.training.features.replay_buffer import ReplayBuffer
 
 _CUT_OFF = 3  # exit code

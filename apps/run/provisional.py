@@ -7,7 +7,7 @@ import shutil
 import sys
 
 from edgedec.apps.console.terminal import TextWriter, visible
-from edgedec.runtime.requests.stream import Piece
+from edgedec.runtime.engine.stream import Piece
 
 _DIM, _PLAIN, _TO_END = "\x1b[2m", "\x1b[22m", "\x1b[J"
 _TAB = 8

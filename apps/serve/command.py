@@ -18,7 +18,7 @@ from edgedec.models.installation import install_command
 if TYPE_CHECKING:
     from edgedec.apps.serve.settings import ServerSettings
     from edgedec.apps.serve.shelf import Shelf
-    from edgedec.runtime.engine import Engine
+    from edgedec.runtime.engine.engine import Engine
 
 _MB = 10**6
 

@@ -10,7 +10,7 @@ from edgedec.apps.serve import tools
 from edgedec.apps.serve.core import NONE, ChatPrompt, InfillPrompt, Prompt, invalid
 from edgedec.apps.serve.parsing import THINK
 from edgedec.models.errors import PromptTooLongError, SessionError
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.text.infill import InfillTokens, find_infill_tokens
 
 _FOR_INFILL = 512

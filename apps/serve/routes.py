@@ -21,7 +21,7 @@ from edgedec.apps.serve.surfaces.fields import Body
 from edgedec.apps.serve.surfaces.fields import read_body as read_fields
 from edgedec.apps.serve.surfaces.openai_chat import ChatMessage, chat_message
 from edgedec.models.errors import SessionError
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 
 Handler = Callable[[Request], Awaitable[Response]]
 

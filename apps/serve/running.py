@@ -28,9 +28,9 @@ from edgedec.apps.serve.settings import ServerSettings
 from edgedec.apps.serve.waiting import finished
 from edgedec.models.errors import ConfigError, EdgedecError, PromptTooLongError, SessionError
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.engine import Engine
-from edgedec.runtime.requests.result import GenerationResult
-from edgedec.runtime.requests.stream import Stream
+from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.result import GenerationResult
+from edgedec.runtime.engine.stream import Stream
 from edgedec.runtime.sampling.logprobs import TokenLogprob
 from edgedec.runtime.text.tokenizer import Codec
 

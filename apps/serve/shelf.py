@@ -14,7 +14,7 @@ from edgedec.apps.serve.core import ServeError
 from edgedec.apps.serve.waiting import finished
 from edgedec.models.errors import EdgedecError
 from edgedec.models.manifest import BundleManifest, fingerprint_of
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from edgedec.apps.tune.traces import predictions
 from edgedec.labs.methods.pause_threshold import learn_threshold
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config.switching import ADADEC, SwitchConfig
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.text.common_prefix import common_prefix
 from edgedec.training.features.prompt_files import labels_of
 

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from edgedec.runtime.sessions.passes import run_passes
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.switching.paired_model import PairedModel
+from edgedec.runtime.decoding.switching.paired_model import PairedModel
+from edgedec.runtime.sequences.passes import run_passes
+from edgedec.runtime.sequences.sequence import TokenSequence
 
 N_TOKENS = 32
 _N_BEFORE = 128

@@ -37,10 +37,10 @@ from edgedec.models.bundle_files import file_sha256
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import BundleManifest, fingerprint_of, read_manifest
 from edgedec.runtime.config.switching import ADADEC, EAD, MARGIN
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.decoding.switching.pair import Pair, checked
+from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.methods.methods import identity_of
-from edgedec.runtime.sessions.memory import TARGET
-from edgedec.runtime.switching.pair import Pair, checked
+from edgedec.runtime.sequences.memory import TARGET
 from edgedec.system.processors import physical_cores
 from edgedec.training.features.prompt_files import BenchPrompt, read_prompts
 

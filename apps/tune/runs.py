@@ -14,10 +14,10 @@ from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.config.switching import SwitchConfig
 from edgedec.runtime.decoding.cost_table import CostTable
-from edgedec.runtime.engine import Engine
-from edgedec.runtime.requests.result import GenerationResult
-from edgedec.runtime.sessions.passes import run_passes
-from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.result import GenerationResult
+from edgedec.runtime.sequences.passes import run_passes
+from edgedec.runtime.sequences.sequence import TokenSequence
 
 PLAIN, AUTO = "plain", "auto"
 DRAFT_ALONE = str(SwitchConfig(threshold=float("inf")))

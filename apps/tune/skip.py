@@ -24,11 +24,11 @@ from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import SKIP_KEY, BundleManifest
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding.cost_table import CostTable
-from edgedec.runtime.engine import Engine
-from edgedec.runtime.sessions.passes import run_passes
-from edgedec.runtime.sessions.prefill import feed
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.sequences.passes import run_passes
+from edgedec.runtime.sequences.prefill import feed
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.token_tree import TokenTree
 
 _TEXT_SHARE = 0.3
 """Of the time, for texts the model writes; the rest is for the search."""

@@ -11,7 +11,7 @@ import numpy as np
 from edgedec.apps.tune.traces import Trace
 from edgedec.runtime.config.switching import MARGIN, SwitchConfig
 from edgedec.runtime.decoding.cost_table import CostTable
-from edgedec.runtime.switching.policy import Model, make_policy
+from edgedec.runtime.decoding.switching.policy import Model, make_policy
 
 COST_SIZES = (1, 2, 4, 8, 16, 32, 64)
 """Pass sizes that are measured; a gap between them costs what lies between."""

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.engine import Engine
-from edgedec.runtime.requests.result import GenerationResult
-from edgedec.runtime.sessions.passes import run_passes
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.switching.paired_model import PairedModel
-from edgedec.runtime.switching.policy import Signal
+from edgedec.runtime.decoding.switching.paired_model import PairedModel
+from edgedec.runtime.decoding.switching.policy import Signal
+from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.result import GenerationResult
+from edgedec.runtime.sequences.passes import run_passes
+from edgedec.runtime.sequences.sequence import TokenSequence
 
 _ROWS = 64  # asked for in one pass
 

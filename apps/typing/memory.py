@@ -13,7 +13,7 @@ from edgedec.apps.user_paths import user_path
 from edgedec.autocomplete import LearnedOffers
 from edgedec.models.errors import ConfigError, SessionError
 from edgedec.models.manifest import read_manifest
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.methods.store_source import tokenizer_sha256
 from edgedec.runtime.opening.options import EngineOptions
 

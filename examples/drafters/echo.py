@@ -1,16 +1,16 @@
 """Proposes what followed the last token when it occurred before: the simplest drafter there is.
 
 The module's name is the method's name; METHOD states the rest. In edgedec itself such a file would
-lie in runtime/drafters, and nothing else would have to change.
+lie in runtime/drafting/drafters, and nothing else would have to change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgedec.runtime.drafters import FreeMethod
 from edgedec.runtime.drafting.draft_tree import DraftTree
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt, RoundOutcome
+from edgedec.runtime.drafting.drafters import FreeMethod
 
 _PROBABILITY = 0.3  # a guess of how often such a draft is right, by which budgets are spent
 

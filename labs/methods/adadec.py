@@ -21,13 +21,13 @@ from edgedec.runtime.decoding.strategy import (
     DecodingStrategy,
     StepResult,
 )
+from edgedec.runtime.decoding.switching.policy import Signal
 from edgedec.runtime.drafting.draft_passes import PREFIX, DraftPasses
 from edgedec.runtime.sampling.noise import Noise
-from edgedec.runtime.sessions.passes import Pass, Passes
-from edgedec.runtime.sessions.prefill import HiddenStates
-from edgedec.runtime.sessions.rows import Rows
-from edgedec.runtime.sessions.token_tree import TokenTree
-from edgedec.runtime.switching.policy import Signal
+from edgedec.runtime.sequences.passes import Pass, Passes
+from edgedec.runtime.sequences.prefill import HiddenStates
+from edgedec.runtime.sequences.rows import Rows
+from edgedec.runtime.sequences.token_tree import TokenTree
 
 N_CANDIDATES = 3
 N_AHEAD = 5

@@ -13,7 +13,7 @@ import numpy as np
 
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config.layers import FFN, UNIFIED, LayersConfig
-from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sequences.rows import Rows
 
 Gates = tuple[bool, ...]
 """Sub-layers that run, as `Pass.layer_gates` states them."""

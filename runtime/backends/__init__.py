@@ -13,8 +13,8 @@ from edgedec.models.errors import BundleError
 from edgedec.models.graph import ANY_TRIPLE, SYSTEMS
 from edgedec.models.installation import install_command
 from edgedec.models.model_entry import ModelEntry
-from edgedec.runtime.cores.affinity import Affinity
-from edgedec.runtime.sessions.model import Model
+from edgedec.runtime.sequences.affinity import Affinity
+from edgedec.runtime.sequences.model import Model
 from edgedec.system.machine import machine_triple, system_name
 from edgedec.system.processes import after_fork_in_child
 from edgedec.targets import device_module, graph_kinds

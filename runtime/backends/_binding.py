@@ -22,8 +22,8 @@ from edgedec.models.graph import (
     stats_port,
 )
 from edgedec.runtime.backends._pass_arrays import PassArrays, PassShape
-from edgedec.runtime.sessions.row_stats import RowStats
-from edgedec.runtime.sessions.rows import Float32, MtpRows, Rows
+from edgedec.runtime.sequences.row_stats import RowStats
+from edgedec.runtime.sequences.rows import Float32, MtpRows, Rows
 
 _OPTIONAL = (ENTRY, MTP_ROWS, RING_SEQUENCES)
 

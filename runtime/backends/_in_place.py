@@ -17,12 +17,12 @@ from edgedec.runtime.backends._kv_cache import Array, kv_row_nbytes
 from edgedec.runtime.backends._layer_caches import LayerArenas, LayerCaches
 from edgedec.runtime.backends._model_facts import ModelFacts
 from edgedec.runtime.backends._pass_arrays import Place
-from edgedec.runtime.cores.affinity import Affinity
-from edgedec.runtime.sessions.passes import Pass
-from edgedec.runtime.sessions.rows import MtpRows, Rows
-from edgedec.runtime.sessions.state import KVRows
-from edgedec.runtime.sessions.token_tree import TokenTree
-from edgedec.runtime.trust import check_trusted
+from edgedec.runtime.backends.trust import check_trusted
+from edgedec.runtime.sequences.affinity import Affinity
+from edgedec.runtime.sequences.passes import Pass
+from edgedec.runtime.sequences.rows import MtpRows, Rows
+from edgedec.runtime.sequences.state import KVRows
+from edgedec.runtime.sequences.token_tree import TokenTree
 
 T = TypeVar("T")
 

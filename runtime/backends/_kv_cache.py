@@ -13,7 +13,7 @@ from edgedec.kernels import kv_block_nbytes
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import SessionError
 from edgedec.models.graph import KV_PANEL, KVFormat
-from edgedec.runtime.sessions.state import KVRows
+from edgedec.runtime.sequences.state import KVRows
 from edgedec.system.memory import discard_pages, memory_bytes, zeroed_pages
 
 _SCALES_NBYTES = 2 * KV_PANEL

@@ -9,7 +9,7 @@ from edgedec.models.config import ModelConfig
 from edgedec.models.errors import SessionError
 from edgedec.models.graph import K_CACHE, K_RING, MAX_SEQUENCES, V_CACHE, V_RING, KVLayout
 from edgedec.runtime.backends._kv_cache import Array, PanelArena, PanelKVCache
-from edgedec.runtime.sessions.state import LATEST, KVRows
+from edgedec.runtime.sequences.state import LATEST, KVRows
 
 _MOST_SLOTS = MAX_SEQUENCES
 

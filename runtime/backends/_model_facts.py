@@ -7,9 +7,9 @@ from typing import Protocol, cast
 
 from edgedec.models.config import ModelConfig
 from edgedec.models.graph import Capabilities, GraphContract
-from edgedec.runtime.sessions.model import SequenceState
-from edgedec.runtime.sessions.passes import Pass
-from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sequences.model import SequenceState
+from edgedec.runtime.sequences.passes import Pass
+from edgedec.runtime.sequences.rows import Rows
 
 
 class RunningState(SequenceState, Protocol):

@@ -23,9 +23,9 @@ from edgedec.models.graph import (
     GraphContract,
     hidden_port,
 )
+from edgedec.runtime.backends import running_passes as running_passes
 from edgedec.runtime.backends._graph_checks import check_names, check_shape, one_line
-from edgedec.runtime.cores.affinity import Affinity
-from edgedec.runtime.sessions import under_way
+from edgedec.runtime.sequences.affinity import Affinity
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ def open_graph(
 
 
 class PassRunner:
-    """Runs one pass at a time; `under_way.end_passes` ends it from another thread."""
+    """Runs one pass at a time; `running_passes.end_passes` ends it from another thread."""
 
     def __init__(self) -> None:
         self._options = onnxruntime.RunOptions()
@@ -92,7 +92,7 @@ class PassRunner:
             KeyboardInterrupt: The pass was ended.
         """
         self._options.terminate = False
-        under_way.begin(self)
+        running_passes.begin(self)
         try:
             return call(self._options)
         except Exception as error:
@@ -100,7 +100,7 @@ class PassRunner:
                 raise KeyboardInterrupt from None
             raise SessionError(f"ONNX Runtime could not run the model: {one_line(error)}") from None
         finally:
-            under_way.finish(self)
+            running_passes.finish(self)
 
     def end(self) -> None:
         """Ends the pass under way, between two nodes of its graph."""

@@ -21,7 +21,7 @@ from edgedec.models.graph import (
     SEQUENCE_FIELDS,
     SEQUENCES,
 )
-from edgedec.runtime.sessions.passes import Pass
+from edgedec.runtime.sequences.passes import Pass
 
 
 class PassShape(NamedTuple):

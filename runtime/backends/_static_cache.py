@@ -15,11 +15,11 @@ import numpy.typing as npt
 
 from edgedec.models.static_passes import BUCKETS, StaticPass
 from edgedec.runtime.backends._whole_cache import WholeCache
-from edgedec.runtime.sessions.passes import Pass
-from edgedec.runtime.sessions.row_stats import RowStats
-from edgedec.runtime.sessions.rows import Rows
-from edgedec.runtime.sessions.state import KVRows
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.passes import Pass
+from edgedec.runtime.sequences.row_stats import RowStats
+from edgedec.runtime.sequences.rows import Rows
+from edgedec.runtime.sequences.state import KVRows
+from edgedec.runtime.sequences.token_tree import TokenTree
 
 Array = npt.NDArray[Any]
 

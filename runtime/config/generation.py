@@ -22,7 +22,7 @@ from edgedec.runtime.config.layers import LayersConfig
 from edgedec.runtime.config.sampling import SamplingConfig
 from edgedec.runtime.config.speculation import SpeculationConfig
 from edgedec.runtime.config.switching import SwitchConfig
-from edgedec.runtime.sessions.prefill import PASS_MS
+from edgedec.runtime.sequences.prefill import PASS_MS
 
 MAX_LOGPROBS = 20
 """Most likeliest tokens that a request may ask for at each place."""

@@ -1,1 +1,1 @@
-"""Decoding methods: how the next tokens are found."""
+"""How the next tokens are found: plain, speculative, and with two models that take turns."""

@@ -15,11 +15,11 @@ from edgedec.runtime.decoding.prefilling import Prefilling, Provisional
 from edgedec.runtime.decoding.progressive import N_ROUGH, PROVISIONAL_TOKENS
 from edgedec.runtime.decoding.strategy import DecodeState
 from edgedec.runtime.sampling.noise import Noise
-from edgedec.runtime.sessions.model import KVPredictor
-from edgedec.runtime.sessions.passes import Pass, Passes
-from edgedec.runtime.sessions.plain_kv import plain_kv
-from edgedec.runtime.sessions.pool import SequencePool
-from edgedec.runtime.sessions.prefill import (
+from edgedec.runtime.sequences.model import KVPredictor
+from edgedec.runtime.sequences.passes import Pass, Passes
+from edgedec.runtime.sequences.plain_kv import plain_kv
+from edgedec.runtime.sequences.pool import SequencePool
+from edgedec.runtime.sequences.prefill import (
     PREFILL_CHUNK,
     ExactPrefiller,
     Prefilled,
@@ -27,9 +27,9 @@ from edgedec.runtime.sessions.prefill import (
     feed,
     rewind,
 )
-from edgedec.runtime.sessions.rows import Float32, Rows
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.rows import Float32, Rows
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.runtime.text.common_prefix import common_prefix
 
 

@@ -21,7 +21,7 @@ from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.decisions import Decision, DecisionLog
 from edgedec.runtime.decoding.model_advisor import ModelPlan, ModelRates
 from edgedec.runtime.decoding.model_choice import ModelChoice
-from edgedec.runtime.decoding.mtp_rest import MtpRest
+from edgedec.runtime.decoding.mtp_backoff import MtpBackoff
 from edgedec.runtime.decoding.planner import Drafters, DraftingTeam, Planning, RoundTimings
 from edgedec.runtime.drafting.best_first import MAX_PROBABILITY
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
@@ -36,8 +36,8 @@ from edgedec.runtime.drafting.drafter import (
     RoundOutcome,
 )
 from edgedec.runtime.drafting.fusion import fuse
-from edgedec.runtime.sessions.passes import Passes
-from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sequences.passes import Passes
+from edgedec.runtime.sequences.sequence import TokenSequence
 
 MTP = "mtp"
 """Name of the drafter whose drafts come with passes."""
@@ -128,7 +128,7 @@ class ControlledPlanning(Planning):
         self._backoffs = {name: Backoff(1, _LONGEST_REST) for name in controller.trust}
         self._costs: CostTable | None = None
         self._n_asked = 0
-        self._mtp = MtpRest(controller.mtp_share)
+        self._mtp = MtpBackoff(controller.mtp_share)
         self.log = DecisionLog()
         self._proposed = DraftTree()
         self._drafted = DraftTree()  # by the model, whatever of it was proposed

@@ -7,8 +7,8 @@ from pathlib import Path
 import platformdirs
 
 from edgedec.runtime.decoding.cost_table import CostTable
-from edgedec.runtime.sessions.passes import Passes
-from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sequences.passes import Passes
+from edgedec.runtime.sequences.sequence import TokenSequence
 
 
 class CostBook:

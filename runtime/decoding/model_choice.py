@@ -11,7 +11,7 @@ from edgedec.runtime.decoding.model_advisor import ModelAdvisor, ModelPlan, Mode
 from edgedec.runtime.drafting.draft_tree import DraftTree
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, ModelDrafting, Promise
 from edgedec.runtime.drafting.guarded import GuardedModelDrafting
-from edgedec.runtime.sessions.passes import Passes
+from edgedec.runtime.sequences.passes import Passes
 
 RatesOf = Callable[[str, Promise | None], ModelRates]
 """What was learned in all requests of the model with a role."""

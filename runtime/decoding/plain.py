@@ -10,9 +10,9 @@ from edgedec.runtime.decoding.strategy import (
     StepResult,
 )
 from edgedec.runtime.sampling.noise import Noise
-from edgedec.runtime.sessions.passes import Pass, Passes
-from edgedec.runtime.sessions.prefill import HiddenStates
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.passes import Pass, Passes
+from edgedec.runtime.sequences.prefill import HiddenStates
+from edgedec.runtime.sequences.token_tree import TokenTree
 
 _ONLY_ROW = (0,)
 _ORIGINS = (TARGET,)

@@ -27,8 +27,8 @@ from edgedec.runtime.drafting.guarded import (
     GuardedModelDrafting,
     failures,
 )
-from edgedec.runtime.sessions.passes import Passes
-from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sequences.passes import Passes
+from edgedec.runtime.sequences.sequence import TokenSequence
 
 
 @dataclass(frozen=True, slots=True)

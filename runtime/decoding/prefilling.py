@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from edgedec.runtime.config.generation import EXACT
 from edgedec.runtime.sampling.noise import Noise
-from edgedec.runtime.sessions.passes import Passes
-from edgedec.runtime.sessions.prefill import ExactPrefiller, Prefilled, PrefillRequest
+from edgedec.runtime.sequences.passes import Passes
+from edgedec.runtime.sequences.prefill import ExactPrefiller, Prefilled, PrefillRequest
 
 if TYPE_CHECKING:
     from edgedec.runtime.decoding.auxiliary import Early

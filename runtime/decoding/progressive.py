@@ -19,16 +19,16 @@ from edgedec.runtime.config.generation import AUTO, PREDICTED
 from edgedec.runtime.decoding.prefilling import Prefilling, Provisional
 from edgedec.runtime.decoding.strategy import DecodeState
 from edgedec.runtime.sampling.noise import Noise
-from edgedec.runtime.sessions.model import KVPredictor
-from edgedec.runtime.sessions.passes import Pass, Passes
-from edgedec.runtime.sessions.prefill import (
+from edgedec.runtime.sequences.model import KVPredictor
+from edgedec.runtime.sequences.passes import Pass, Passes
+from edgedec.runtime.sequences.prefill import (
     PREFILL_CHUNK,
     Prefilled,
     PrefillRequest,
     rewind,
 )
-from edgedec.runtime.sessions.rows import Float32, Rows
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.rows import Float32, Rows
+from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.runtime.text.common_prefix import common_prefix
 
 PROVISIONAL_TOKENS = 8

@@ -19,10 +19,10 @@ from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree, SiblingKind
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt, RoundOutcome
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sampling.sampling import Survivors
-from edgedec.runtime.sessions.passes import Pass, Passes
-from edgedec.runtime.sessions.prefill import HiddenStates
-from edgedec.runtime.sessions.rows import Rows
-from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sequences.passes import Pass, Passes
+from edgedec.runtime.sequences.prefill import HiddenStates
+from edgedec.runtime.sequences.rows import Rows
+from edgedec.runtime.sequences.sequence import TokenSequence
 
 
 class Speculative(DecodingStrategy):

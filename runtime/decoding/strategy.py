@@ -15,17 +15,17 @@ import numpy.typing as npt
 from edgedec.models.errors import SessionError
 from edgedec.models.graph import N_TOP
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
+from edgedec.runtime.decoding.busy_clock import BusyClock
 from edgedec.runtime.drafting.stats import DecodeStats
 from edgedec.runtime.sampling.logprobs import TokenLogprob, token_logprob
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sampling.sampling import History, Survivors, choose, edit, greedy, truncate
 from edgedec.runtime.sampling.token_mask import Allowed, TokenMask
-from edgedec.runtime.sessions.passes import Passes
-from edgedec.runtime.sessions.prefill import HiddenStates
-from edgedec.runtime.sessions.row_stats import RowStats
-from edgedec.runtime.sessions.rows import Rows
-from edgedec.runtime.sessions.scheduler import BusyClock
-from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sequences.passes import Passes
+from edgedec.runtime.sequences.prefill import HiddenStates
+from edgedec.runtime.sequences.row_stats import RowStats
+from edgedec.runtime.sequences.rows import Rows
+from edgedec.runtime.sequences.sequence import TokenSequence
 
 TARGET = "target"
 """Origin of tokens that no drafter proposed."""

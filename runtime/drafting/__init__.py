@@ -1,1 +1,1 @@
-"""What drafters are made of: the contract, trees of drafted tokens, counters."""
+"""Drafters and what they share: their contract, draft trees, n-gram indexes, counters."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edgedec.runtime.sessions.prefill import PREFILL_CHUNK
+from edgedec.runtime.sequences.prefill import PREFILL_CHUNK
 
 
 @dataclass

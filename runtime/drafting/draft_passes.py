@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 from edgedec.runtime.drafting.draft_cost import DraftCost
 from edgedec.runtime.drafting.drafter import Promise
-from edgedec.runtime.sessions.passes import Pass, Passes
-from edgedec.runtime.sessions.prefill import feed
-from edgedec.runtime.sessions.rows import Rows
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.passes import Pass, Passes
+from edgedec.runtime.sequences.prefill import feed
+from edgedec.runtime.sequences.rows import Rows
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.runtime.text.common_prefix import common_prefix
 
 PREFIX = -1

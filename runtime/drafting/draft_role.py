@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from edgedec.runtime.drafting.mapped_reading import MappedReading
-from edgedec.runtime.sessions.model import Model
-from edgedec.runtime.sessions.pool import SequencePool
-from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.drafting.draft_kv_maps import DraftKVMaps
+from edgedec.runtime.sequences.model import Model
+from edgedec.runtime.sequences.pool import SequencePool
+from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.text.token_map import TokenMap
 
 
@@ -28,7 +28,7 @@ class DraftRole:
     target_vocab_size: int
     recall: Callable[[TokenSequence, Sequence[int]], None] = lambda sequence, text: None
     release: Callable[[Model], None] = lambda model: model.close()
-    mapped: MappedReading | None = None
+    mapped: DraftKVMaps | None = None
 
     @contextmanager
     def lent(self, text: Sequence[int]) -> Iterator[TokenSequence]:

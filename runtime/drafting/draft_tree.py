@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy.typing as npt
 
 from edgedec.models.errors import SessionError
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.token_tree import TokenTree
 
 ROOT = -1
 """Parent of the nodes that follow the last emitted token."""

@@ -17,11 +17,11 @@ from edgedec.runtime.drafting.draft_cost import DraftCost
 from edgedec.runtime.drafting.draft_tree import DraftTree, SiblingKind
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sampling.token_mask import TokenMask
-from edgedec.runtime.sessions.passes import Pass, Passes
-from edgedec.runtime.sessions.prefill import HiddenStates
-from edgedec.runtime.sessions.row_stats import RowStats
-from edgedec.runtime.sessions.rows import MtpRows, Rows
-from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sequences.passes import Pass, Passes
+from edgedec.runtime.sequences.prefill import HiddenStates
+from edgedec.runtime.sequences.row_stats import RowStats
+from edgedec.runtime.sequences.rows import MtpRows, Rows
+from edgedec.runtime.sequences.sequence import TokenSequence
 
 
 @dataclass(frozen=True)

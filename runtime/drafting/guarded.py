@@ -17,8 +17,8 @@ from edgedec.runtime.drafting.drafter import (
     ModelDrafting,
     RoundOutcome,
 )
-from edgedec.runtime.sessions.passes import Passes
-from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sequences.passes import Passes
+from edgedec.runtime.sequences.sequence import TokenSequence
 
 _log = logging.getLogger(__name__)
 P = ParamSpec("P")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from edgedec.runtime.sessions.model import Model
-from edgedec.runtime.sessions.pool import SequencePool
+from edgedec.runtime.sequences.model import Model
+from edgedec.runtime.sequences.pool import SequencePool
 from edgedec.runtime.text.token_map import TokenMap
 
 

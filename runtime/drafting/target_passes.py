@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgedec.runtime.drafting.draft_passes import PREFIX, DraftPasses
-from edgedec.runtime.sessions.passes import Passes
-from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sequences.passes import Passes
+from edgedec.runtime.sequences.rows import Rows
 
 
 class TargetPasses(DraftPasses):

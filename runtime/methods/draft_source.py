@@ -15,12 +15,12 @@ from edgedec.models.head_ids import read_head_ids
 from edgedec.models.manifest import TOKENIZER_NAME, BundleManifest, fingerprint_of, read_manifest
 from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.backends import open_model, release_model
-from edgedec.runtime.cores.affinity import Affinity
+from edgedec.runtime.decoding.switching.pair import Pair
+from edgedec.runtime.drafting.draft_kv_maps import DraftKVMaps
 from edgedec.runtime.drafting.draft_role import DraftRole
-from edgedec.runtime.drafting.mapped_reading import MappedReading
-from edgedec.runtime.sessions.memory import DRAFT, KnownModel, SessionMemory
-from edgedec.runtime.sessions.pool import SequencePool
-from edgedec.runtime.switching.pair import Pair
+from edgedec.runtime.sequences.affinity import Affinity
+from edgedec.runtime.sequences.memory import DRAFT, KnownModel, SessionMemory
+from edgedec.runtime.sequences.pool import SequencePool
 from edgedec.runtime.text.token_map import TokenMap, spellings
 
 
@@ -45,7 +45,7 @@ class DraftSource:
     memory: SessionMemory = field(default_factory=SessionMemory)
     pair: Pair | None = None
     affinity: Affinity = field(default_factory=Affinity)
-    mapped: Callable[[SequencePool], MappedReading] | None = None
+    mapped: Callable[[SequencePool], DraftKVMaps] | None = None
 
     @property
     def model(self) -> KnownModel:

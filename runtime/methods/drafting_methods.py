@@ -19,14 +19,14 @@ from edgedec.runtime.decoding.verifiers import (
     find_verifier,
     kind_for,
 )
-from edgedec.runtime.drafters import (
+from edgedec.runtime.drafting.draft_tree import SiblingKind
+from edgedec.runtime.drafting.drafter import Budget, Drafter, ModelDrafter
+from edgedec.runtime.drafting.drafters import (
     DrafterParts,
     FreeMethod,
     drafter_names,
     find_drafter,
 )
-from edgedec.runtime.drafting.draft_tree import SiblingKind
-from edgedec.runtime.drafting.drafter import Budget, Drafter, ModelDrafter
 from edgedec.runtime.methods.methods import AUTO, DRAFT, PLAIN, MethodParts
 
 if TYPE_CHECKING:

@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Any
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.switching import ADADEC, PREDICT, SwitchConfig
-from edgedec.runtime.cores.core_split import CoreSplit
 from edgedec.runtime.decoding.plain import Plain
 from edgedec.runtime.decoding.strategy import DecodingStrategy
-from edgedec.runtime.labs import lab_module
+from edgedec.runtime.drafting.core_split import CoreSplit
+from edgedec.runtime.drafting.labs import lab_module
 
 if TYPE_CHECKING:  # imported by whom they are asked of, for they delay a first token
     from edgedec.runtime.decoding.auxiliary import Auxiliary
     from edgedec.runtime.drafting.draft_role import DraftRole
     from edgedec.runtime.drafting.head_role import HeadRole
+    from edgedec.runtime.drafting.ngrams.ngram_store import NgramStore
     from edgedec.runtime.drafting.skip_set import SkipSet
     from edgedec.runtime.methods.draft_source import DraftSource
     from edgedec.runtime.methods.drafting_methods import DraftingMethods
     from edgedec.runtime.methods.head_source import HeadSource
-    from edgedec.runtime.ngrams.ngram_store import NgramStore
-    from edgedec.runtime.sessions.pool import SequencePool
+    from edgedec.runtime.sequences.pool import SequencePool
 
 PLAIN, AUTO, DRAFT = "plain", "auto", "draft"
 
@@ -124,9 +124,9 @@ class Methods:
 
     def _make_switch(self, setting: SwitchConfig) -> DecodingStrategy:
         """Returns switching between the target model and the draft model, as a whole one."""
-        from edgedec.runtime.switching.pair import checked
-        from edgedec.runtime.switching.switching import Switching
-        from edgedec.runtime.switching.tuned import resolve
+        from edgedec.runtime.decoding.switching.pair import checked
+        from edgedec.runtime.decoding.switching.switching import Switching
+        from edgedec.runtime.decoding.switching.tuned import resolve
 
         if setting.policy == ADADEC:
             found: DecodingStrategy = lab_module("methods", ADADEC).make(

@@ -9,7 +9,7 @@ from edgedec.models.errors import BundleError
 from edgedec.models.manifest import TOKENIZER_NAME, BundleManifest
 
 if TYPE_CHECKING:
-    from edgedec.runtime.ngrams.ngram_store import NgramStore
+    from edgedec.runtime.drafting.ngrams.ngram_store import NgramStore
 
 
 def tokenizer_sha256(manifest: BundleManifest) -> str:
@@ -32,6 +32,6 @@ def find_store(path: str | Path | None, manifest: BundleManifest) -> NgramStore 
     """
     if path is None:
         return None
-    from edgedec.runtime.ngrams.ngram_store import NgramStore
+    from edgedec.runtime.drafting.ngrams.ngram_store import NgramStore
 
     return NgramStore.open(path, tokenizer_sha256(manifest))

@@ -18,11 +18,11 @@ from edgedec.models.kv_maps import (
 )
 from edgedec.models.manifest import BundleManifest, fingerprint_of
 from edgedec.models.model_entry import ModelEntry
-from edgedec.runtime.cores.affinity import Affinity
 from edgedec.runtime.decoding.auxiliary import Auxiliary
-from edgedec.runtime.drafting.mapped_reading import MappedReading
-from edgedec.runtime.sessions.model import KVPredictor
-from edgedec.runtime.sessions.pool import SequencePool
+from edgedec.runtime.drafting.draft_kv_maps import DraftKVMaps
+from edgedec.runtime.sequences.affinity import Affinity
+from edgedec.runtime.sequences.model import KVPredictor
+from edgedec.runtime.sequences.pool import SequencePool
 from edgedec.targets import device_module
 
 
@@ -45,9 +45,9 @@ def find_predictor(
     )
 
 
-def find_mapped_reading(
+def find_draft_kv_maps(
     folder: Path, manifest: BundleManifest, threads: int, affinity: Affinity
-) -> Callable[[SequencePool], MappedReading] | None:
+) -> Callable[[SequencePool], DraftKVMaps] | None:
     """Returns what opens the maps from the target to the draft model; None where there are none.
 
     It is called with a pool of the draft model's for texts that are read with them.
@@ -55,7 +55,7 @@ def find_mapped_reading(
     draft, config = manifest.draft_name, manifest.target.config
     opened = _opener_of(DRAFT_KV_MAPS, folder, manifest, (manifest.target_name, draft), threads,
                         affinity)  # fmt: skip
-    return None if opened is None else lambda pool: MappedReading(opened(), config, pool)
+    return None if opened is None else lambda pool: DraftKVMaps(opened(), config, pool)
 
 
 def find_auxiliary(

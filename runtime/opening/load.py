@@ -19,8 +19,8 @@ from edgedec.models.manifest import (
 from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.backends import release_model
 from edgedec.runtime.config.checks import check_progress, check_type, checked_path
-from edgedec.runtime.cores.affinity import Affinity
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.loaded import LoadedModel
 from edgedec.runtime.methods.store_source import find_store
 from edgedec.runtime.opening.bundle_parts import (
     default_method,
@@ -33,19 +33,19 @@ from edgedec.runtime.opening.devices import draft_on_device, on_device
 from edgedec.runtime.opening.loading import load_together
 from edgedec.runtime.opening.options import EngineOptions
 from edgedec.runtime.opening.split_cores import at_home, split_cores
-from edgedec.runtime.requests.loaded import LoadedModel
-from edgedec.runtime.sessions.memory import DRAFT, TARGET, KnownModel, SessionMemory
-from edgedec.runtime.sessions.prefill import Progress
+from edgedec.runtime.sequences.affinity import Affinity
+from edgedec.runtime.sequences.memory import DRAFT, TARGET, KnownModel, SessionMemory
+from edgedec.runtime.sequences.prefill import Progress
 from edgedec.system.processors import physical_cores
 
 if TYPE_CHECKING:
     from edgedec.runtime.decoding.auxiliary import Auxiliary
-    from edgedec.runtime.drafting.mapped_reading import MappedReading
+    from edgedec.runtime.drafting.draft_kv_maps import DraftKVMaps
     from edgedec.runtime.drafting.skip_set import SkipSet
     from edgedec.runtime.methods.draft_source import DraftSource
     from edgedec.runtime.methods.head_source import HeadSource
-    from edgedec.runtime.sessions.model import KVPredictor
-    from edgedec.runtime.sessions.pool import SequencePool
+    from edgedec.runtime.sequences.model import KVPredictor
+    from edgedec.runtime.sequences.pool import SequencePool
 
 
 def load(
@@ -69,7 +69,7 @@ def load(
     check_type("options", options, EngineOptions, "EngineOptions or None")
     check_progress(on_progress)
     report = on_progress or (lambda phase, done, total: None)
-    memory = SessionMemory(options.prompt_cache_mb * 10**6)
+    memory = SessionMemory(options.prefix_cache_mb * 10**6)
     placed = Affinity.of(options.affinity, options.threads)
     threads = options.threads or len(placed.processors) or physical_cores()
     report("load", 0, 2)
@@ -179,13 +179,13 @@ def _find_predictor(
 
 def _find_mapped_reading(
     folder: Path, manifest: BundleManifest, options: EngineOptions, threads: int, affinity: Affinity
-) -> Callable[[SequencePool], MappedReading] | None:
+) -> Callable[[SequencePool], DraftKVMaps] | None:
     """Returns what opens the maps to the bundle's own draft model, if that is to draft."""
     if options.draft is not True or not manifest.auxiliary:
         return None
-    from edgedec.runtime.opening.kv_maps import find_mapped_reading
+    from edgedec.runtime.opening.kv_maps import find_draft_kv_maps
 
-    return find_mapped_reading(folder, manifest, threads, affinity)
+    return find_draft_kv_maps(folder, manifest, threads, affinity)
 
 
 def _find_auxiliary(

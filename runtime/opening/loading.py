@@ -11,8 +11,8 @@ from pathlib import Path
 from edgedec.models.manifest import TOKENIZER_NAME
 from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.backends import open_model, release_model
-from edgedec.runtime.cores.affinity import Affinity
-from edgedec.runtime.sessions.model import Model
+from edgedec.runtime.sequences.affinity import Affinity
+from edgedec.runtime.sequences.model import Model
 from edgedec.runtime.text.tokenizer import Tokenizer
 
 _RUNTIMES = {"tvm": "edgedec.kernels.tvm_program", "openvino": "openvino"}

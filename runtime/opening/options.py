@@ -25,7 +25,7 @@ class EngineOptions:
     draft: another bundle whose model drafts; True for the bundle's own draft model, if it has one,
         False for none. It takes no memory until a method uses it.
     draft_threads: threads of the draft model; as many as the target model's when None.
-    prompt_cache_mb: most memory for what earlier prompts left, so that prompts that take turns are
+    prefix_cache_mb: most memory for what earlier prompts left, so that prompts that take turns are
         not computed anew; 0 for none. Nothing is copied before another prompt comes.
         Units: 10**6 bytes.
     affinity: the processors that threads stay on, one for each; the first is for the thread that
@@ -46,7 +46,7 @@ class EngineOptions:
     context: int | None = None
     draft: bool | str | Path = True
     draft_threads: int | None = None
-    prompt_cache_mb: int = 256
+    prefix_cache_mb: int = 256
     affinity: Sequence[int] | None = None
     store: str | Path | None = None
     is_store_growing: bool = True
@@ -79,7 +79,7 @@ class EngineOptions:
             if (value := getattr(self, name)) is not None:
                 check_type(name, value, str, "the name of a device or None")
                 check_openvino_device(value, name)
-        check_count("prompt_cache_mb", self.prompt_cache_mb, 0, "0 for none")
+        check_count("prefix_cache_mb", self.prefix_cache_mb, 0, "0 for none")
         if self.affinity is not None:
             checked_counts("affinity", self.affinity, "processors")
         check_type("is_store_growing", self.is_store_growing, bool, "true or false")

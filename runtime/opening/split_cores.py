@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from edgedec.models.errors import ConfigError
 from edgedec.models.model_entry import ModelEntry
-from edgedec.runtime.cores.affinity import Affinity
-from edgedec.runtime.cores.core_split import CoreSplit
+from edgedec.runtime.drafting.core_split import CoreSplit
+from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.system.processors import one_processor_per_core
 
 if TYPE_CHECKING:

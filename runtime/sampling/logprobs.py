@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.models.graph import N_TOP
-from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sequences.rows import Rows
 
 
 @dataclass(frozen=True)

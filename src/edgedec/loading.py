@@ -8,7 +8,7 @@ from pathlib import Path
 from edgedec.models.manifest import MANIFEST_NAME
 from edgedec.runtime import Engine, EngineOptions
 from edgedec.runtime import load as load_bundle
-from edgedec.runtime.sessions.prefill import Progress
+from edgedec.runtime.sequences.prefill import Progress
 
 
 def load(

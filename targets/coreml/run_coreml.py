@@ -34,11 +34,11 @@ from edgedec.models.graph import (
 from edgedec.models.static_passes import SPARE_ROWS, STATIC_PASSES, Piece, coreml_port, pieces
 from edgedec.runtime.backends._model_facts import ModelFacts
 from edgedec.runtime.backends._whole_cache import WholeCache
-from edgedec.runtime.cores.affinity import Affinity
-from edgedec.runtime.sessions.passes import Pass
-from edgedec.runtime.sessions.rows import Rows
-from edgedec.runtime.sessions.state import KVRows
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.affinity import Affinity
+from edgedec.runtime.sequences.passes import Pass
+from edgedec.runtime.sequences.rows import Rows
+from edgedec.runtime.sequences.state import KVRows
+from edgedec.runtime.sequences.token_tree import TokenTree
 
 Array = npt.NDArray[Any]
 

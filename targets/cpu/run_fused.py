@@ -27,9 +27,9 @@ from edgedec.runtime.backends._in_place import (
 from edgedec.runtime.backends._kv_cache import Array, PanelArena
 from edgedec.runtime.backends._ort import PassRunner, check_ports, open_graph
 from edgedec.runtime.backends._pass_arrays import PassShape
-from edgedec.runtime.cores.affinity import Affinity
-from edgedec.runtime.sessions.passes import Pass
-from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sequences.affinity import Affinity
+from edgedec.runtime.sequences.passes import Pass
+from edgedec.runtime.sequences.rows import Rows
 
 _MAX_BINDINGS = 128
 

@@ -13,9 +13,9 @@ from edgedec import kernels
 from edgedec.models.graph import PARENTS, POSITION_IDS, RING_SEQUENCES, SEQUENCES
 from edgedec.models.kv_maps import HIDDEN, WRITTEN
 from edgedec.runtime.backends._ort import PassRunner, open_graph
-from edgedec.runtime.cores.affinity import Affinity
-from edgedec.runtime.sessions.model import SequenceState
-from edgedec.runtime.sessions.rows import Float32
+from edgedec.runtime.sequences.affinity import Affinity
+from edgedec.runtime.sequences.model import SequenceState
+from edgedec.runtime.sequences.rows import Float32
 from edgedec.targets.cpu.run_fused import FusedKVCache
 
 

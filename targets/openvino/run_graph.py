@@ -21,12 +21,12 @@ from edgedec.models.graph import (
     past_port,
     stats_port,
 )
+from edgedec.runtime.backends import running_passes as running_passes
 from edgedec.runtime.backends._graph_checks import check_names, check_shape, one_line
-from edgedec.runtime.cores.affinity import Affinity
-from edgedec.runtime.sessions import under_way
-from edgedec.runtime.sessions.passes import Pass
-from edgedec.runtime.sessions.row_stats import RowStats
-from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sequences.affinity import Affinity
+from edgedec.runtime.sequences.passes import Pass
+from edgedec.runtime.sequences.row_stats import RowStats
+from edgedec.runtime.sequences.rows import Rows
 
 
 def read_graph(graph: Path) -> ov.Model:
@@ -98,7 +98,7 @@ def run_pass(request: ov.InferRequest, inputs: dict[str, npt.NDArray[Any]], mode
         KeyboardInterrupt: The pass was ended.
     """
     run = _Run(request)
-    under_way.begin(run)
+    running_passes.begin(run)
     try:
         with model.affinity.held():
             request.start_async(inputs, share_inputs=True)  # nothing else can be cancelled
@@ -110,7 +110,7 @@ def run_pass(request: ov.InferRequest, inputs: dict[str, npt.NDArray[Any]], mode
             f"OpenVINO could not run the model on {model.device}: {one_line(error)}"
         ) from None
     finally:
-        under_way.finish(run)
+        running_passes.finish(run)
 
 
 def rows_of(request: ov.InferRequest, wanted: Pass, can: Capabilities) -> Rows:
@@ -128,7 +128,7 @@ def rows_of(request: ov.InferRequest, wanted: Pass, can: Capabilities) -> Rows:
 
 
 class _Run:
-    """One pass; `under_way.end_passes` ends it from another thread."""
+    """One pass; `running_passes.end_passes` ends it from another thread."""
 
     def __init__(self, request: ov.InferRequest) -> None:
         self._request = request

@@ -27,11 +27,11 @@ from edgedec.models.graph import (
 )
 from edgedec.runtime.backends._model_facts import ModelFacts
 from edgedec.runtime.backends._whole_cache import WholeCache
-from edgedec.runtime.cores.affinity import Affinity
-from edgedec.runtime.sessions.passes import Pass
-from edgedec.runtime.sessions.rows import Rows
-from edgedec.runtime.sessions.state import KVRows
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.affinity import Affinity
+from edgedec.runtime.sequences.passes import Pass
+from edgedec.runtime.sequences.rows import Rows
+from edgedec.runtime.sequences.state import KVRows
+from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.targets.openvino.run_graph import (
     check_ports,
     compile_graph,

@@ -30,11 +30,11 @@ from edgedec.models.static_passes import StaticPass
 from edgedec.runtime.backends._kv_cache import lazy_zeros
 from edgedec.runtime.backends._model_facts import ModelFacts
 from edgedec.runtime.backends._static_cache import BucketPiece, PieceInputs, StaticKVCache
-from edgedec.runtime.cores.affinity import Affinity
-from edgedec.runtime.sessions.passes import Pass
-from edgedec.runtime.sessions.row_stats import RowStats
-from edgedec.runtime.sessions.rows import Rows
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.affinity import Affinity
+from edgedec.runtime.sequences.passes import Pass
+from edgedec.runtime.sequences.row_stats import RowStats
+from edgedec.runtime.sequences.rows import Rows
+from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.targets.openvino.run_graph import (
     check_ports,
     compile_graph,

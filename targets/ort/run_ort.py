@@ -33,11 +33,11 @@ from edgedec.runtime.backends._model_facts import ModelFacts
 from edgedec.runtime.backends._ort import PassRunner, check_ports, open_graph
 from edgedec.runtime.backends._pass_arrays import PassArrays, PassShape
 from edgedec.runtime.backends._whole_cache import WholeCache
-from edgedec.runtime.cores.affinity import Affinity
-from edgedec.runtime.sessions.passes import Pass
-from edgedec.runtime.sessions.rows import Rows
-from edgedec.runtime.sessions.state import KVRows
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.affinity import Affinity
+from edgedec.runtime.sequences.passes import Pass
+from edgedec.runtime.sequences.rows import Rows
+from edgedec.runtime.sequences.state import KVRows
+from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.targets.ort.run_device_array import HOST, DeviceArray
 from edgedec.targets.providers import provider_of
 

@@ -36,9 +36,9 @@ from edgedec.runtime.backends._kv_cache import lazy_zeros
 from edgedec.runtime.backends._model_facts import ModelFacts
 from edgedec.runtime.backends._ort import PassRunner
 from edgedec.runtime.backends._static_cache import BucketPiece, PieceInputs, StaticKVCache
-from edgedec.runtime.cores.affinity import Affinity
-from edgedec.runtime.sessions.passes import Pass
-from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sequences.affinity import Affinity
+from edgedec.runtime.sequences.passes import Pass
+from edgedec.runtime.sequences.rows import Rows
 from edgedec.targets.qualcomm_socs import Soc, find_soc
 
 Array = npt.NDArray[Any]

@@ -24,6 +24,7 @@ from edgedec.models.graph import (
     hidden_port,
     stats_port,
 )
+from edgedec.runtime.backends import running_passes as running_passes
 from edgedec.runtime.backends._in_place import (
     InPlaceKVCache,
     InPlaceModel,
@@ -35,12 +36,11 @@ from edgedec.runtime.backends._in_place import (
 )
 from edgedec.runtime.backends._kv_cache import Array, PanelArena
 from edgedec.runtime.backends._pass_arrays import PassArrays, PassShape
-from edgedec.runtime.cores.affinity import Affinity
-from edgedec.runtime.sessions import under_way
-from edgedec.runtime.sessions.passes import Pass
-from edgedec.runtime.sessions.row_stats import RowStats
-from edgedec.runtime.sessions.rows import Rows
-from edgedec.runtime.trust import check_trusted
+from edgedec.runtime.backends.trust import check_trusted
+from edgedec.runtime.sequences.affinity import Affinity
+from edgedec.runtime.sequences.passes import Pass
+from edgedec.runtime.sequences.row_stats import RowStats
+from edgedec.runtime.sequences.rows import Rows
 
 _MAX_SHAPES = 128
 
@@ -155,7 +155,7 @@ class _Runs:
 
 
 class _Run:
-    """One pass; `under_way.end_passes` ends it from another thread."""
+    """One pass; `running_passes.end_passes` ends it from another thread."""
 
     def __init__(self, machine: Machine, inputs: list[Any]) -> None:
         self._machine = machine
@@ -169,7 +169,7 @@ class _Run:
             SessionError: It fails.
             KeyboardInterrupt: The pass was ended.
         """
-        under_way.begin(self)
+        running_passes.begin(self)
         try:
             outputs = self._machine.run(self._inputs)
         except RuntimeError as error:
@@ -177,7 +177,7 @@ class _Run:
                 raise KeyboardInterrupt from None
             raise SessionError(f"the compiled graph could not run: {error}") from None
         finally:
-            under_way.finish(self)
+            running_passes.finish(self)
         if self._is_ended:  # while it waited for its turn
             raise KeyboardInterrupt
         return outputs

@@ -27,7 +27,7 @@ from edgedec.apps.bench.typing_rivals import requests_of
 from edgedec.apps.peers import PEERS, Runtime
 from edgedec.autocomplete import AutocompleteConfig, Autocompleter, Document, Offer
 from edgedec.models.errors import ConfigError
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.text.tokenizer import Tokenizer
 
 from ..runtime.conftest import Row, backend, make_engine, one_hot, tokenizer

@@ -20,11 +20,11 @@ from edgedec.apps.run.draft_colours import OriginColours
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.switching import SwitchConfig
-from edgedec.runtime.requests.stream import Piece
-from edgedec.runtime.switching.switching import Switching
+from edgedec.runtime.decoding.switching.switching import Switching
+from edgedec.runtime.engine.stream import Piece
 
+from ..runtime.decoding.switching.switch_toys import draft_toy, role_of, target_toy
 from ..runtime.draft_toys import PROMPT, open_stream
-from ..runtime.switching.switch_toys import draft_toy, role_of, target_toy
 
 GREEN, CYAN, PLAIN = "\x1b[32m", "\x1b[36m", "\x1b[0m"
 

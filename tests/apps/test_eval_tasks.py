@@ -19,7 +19,7 @@ from edgedec.apps.eval.perplexity import cut, score
 from edgedec.apps.eval.tasks import Problem, read_problems
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.text.infill import find_infill_tokens
 from edgedec.system.sandbox.programs import Limits
 

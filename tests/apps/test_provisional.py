@@ -10,7 +10,7 @@ import pytest
 
 from edgedec.apps.console.terminal import TextWriter
 from edgedec.apps.run.provisional import PieceWriter, moved
-from edgedec.runtime.requests.stream import Piece
+from edgedec.runtime.engine.stream import Piece
 
 WIDTH = 12
 _SIGN = re.compile(r"\x1b\[(\d*)([A-Za-z])")

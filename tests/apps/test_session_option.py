@@ -1,4 +1,4 @@
-"""`edgedec run --session` and `edgedec chat --prompt-cache`."""
+"""`edgedec run --session` and `edgedec chat --prefix-cache`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_reset_and_the_prompt_cache(
 ) -> None:
     lines = f"{PROMPT}\n/reset\nTell me a story.\n/reset\n{PROMPT}\n"
     monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
-    done = cli("chat", smollm2_bundle, "-n", 8, "--json", "--prompt-cache", size)
+    done = cli("chat", smollm2_bundle, "-n", 8, "--json", "--prefix-cache", size)
     assert done.exit_code == 0
     first, _, third = done.json["turns"]
     assert third["token_ids"] == first["token_ids"]
@@ -65,5 +65,5 @@ def test_reset_and_the_prompt_cache(
 
 
 def test_bad_size(cli: Cli, smollm2_bundle: Path) -> None:
-    done = cli("chat", smollm2_bundle, "--prompt-cache", -1)
+    done = cli("chat", smollm2_bundle, "--prefix-cache", -1)
     assert done.exit_code == 2

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from edgedec.runtime.ngrams.ngram_file import NgramFile
+from edgedec.runtime.drafting.ngrams.ngram_file import NgramFile
 from edgedec.runtime.text.tokenizer import Tokenizer
 
 Cli = Callable[..., Any]

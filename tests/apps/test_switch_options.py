@@ -14,7 +14,7 @@ from edgedec.apps.options.switching import APPROXIMATE, LEAVES_OUT, SwitchOption
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.switching import SwitchConfig
-from edgedec.runtime.requests.stream import Stream
+from edgedec.runtime.engine.stream import Stream
 
 Cli = Callable[..., Any]
 

@@ -17,9 +17,9 @@ from edgedec.apps.eval.pruned import PrunedModel
 from edgedec.apps.measuring import loop
 from edgedec.apps.measuring.disturbance import Window
 from edgedec.models.manifest import read_manifest
-from edgedec.runtime.cores.affinity import Affinity
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.affinity import Affinity
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.training.kv_maps.kv_progress import FitFile
 
 from .conftest import Cli

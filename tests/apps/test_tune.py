@@ -29,13 +29,13 @@ from edgedec.models.manifest import TUNED_KEY, read_manifest
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.switching import SwitchConfig
 from edgedec.runtime.decoding.cost_table import CostTable
-from edgedec.runtime.sessions.passes import Pass
-from edgedec.runtime.sessions.rows import Rows
-from edgedec.runtime.switching.policy import Signal
+from edgedec.runtime.decoding.switching.policy import Signal
+from edgedec.runtime.sequences.passes import Pass
+from edgedec.runtime.sequences.rows import Rows
 
 from ..runtime.conftest import ToyModel, ToySession
+from ..runtime.decoding.switching.switch_toys import Row, draft_toy, rule, switched, target_toy
 from ..runtime.draft_toys import PROMPT, VOCAB, generate
-from ..runtime.switching.switch_toys import Row, draft_toy, rule, switched, target_toy
 
 Cli = Callable[..., Any]
 COSTS = Costs(

@@ -11,7 +11,7 @@ import pytest
 from edgedec.apps.typing.memory import N_SESSIONS, SESSION_BYTES, TypingMemory, share_of
 from edgedec.autocomplete import AutocompleteConfig, Autocompleter, Document
 from edgedec.models.errors import ConfigError, SessionError
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import edgedec
 from edgedec import kernels
 from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat, ScaleKind
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.token_tree import TokenTree
 
 Float32 = npt.NDArray[np.float32]
 

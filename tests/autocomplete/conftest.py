@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 import tokenizers
 
-from edgedec.runtime.engine import Engine
-from edgedec.runtime.requests.loaded import LoadedModel
+from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.loaded import LoadedModel
 from edgedec.runtime.text.prompt import PromptEncoder
 from edgedec.runtime.text.tokenizer import Tokenizer
 

@@ -8,7 +8,7 @@ import pytest
 
 from edgedec.autocomplete import AutocompleteConfig, Autocompleter, Document
 from edgedec.models.errors import SessionError
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.text.tokenizer import Tokenizer
 
 from ..runtime.conftest import Row, ToyModel

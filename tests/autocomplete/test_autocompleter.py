@@ -12,8 +12,8 @@ import pytest
 
 from edgedec.autocomplete import AutocompleteConfig, Autocompleter, Document, Offer, autocompleter
 from edgedec.models.errors import ConfigError, SessionError
-from edgedec.runtime.engine import Engine
-from edgedec.runtime.sessions import under_way
+from edgedec.runtime.backends import running_passes as running_passes
+from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.text.tokenizer import Tokenizer
 
 from ..runtime.conftest import ToyModel
@@ -204,10 +204,10 @@ class LongPass:
 
     def _run(self) -> None:
         self._model.before_pass = lambda: None
-        under_way.begin(self)
+        running_passes.begin(self)
         self.has_begun.set()
         is_ended = self._is_ended.wait(60)
-        under_way.finish(self)
+        running_passes.finish(self)
         assert is_ended, "nobody ended it"
         raise KeyboardInterrupt
 
@@ -221,7 +221,7 @@ Act = Callable[[Autocompleter], Future[Offer | None] | None]
         (lambda completer: completer.update(replace(at(25), name="b.txt")), TEXT[25:44]),
         (lambda completer: completer.dismiss(), None),
         (lambda completer: completer.close(), None),
-        (lambda completer: under_way.end_passes() and None, TEXT[4:19]),  # by mistake
+        (lambda completer: running_passes.end_passes() and None, TEXT[4:19]),  # by mistake
     ],
 )
 def test_a_pass_that_nobody_wants_is_ended_in_the_midst_of_it(
@@ -290,9 +290,9 @@ class SlowPass:
         self.is_ended.set()
 
     def run(self) -> None:
-        under_way.begin(self)
+        running_passes.begin(self)
         is_ended = self.is_ended.wait(self.duration_s)
-        under_way.finish(self)
+        running_passes.finish(self)
         if is_ended:
             raise KeyboardInterrupt
 

@@ -11,9 +11,9 @@ import pytest
 
 from edgedec.apps.bench.keystrokes import MEAN_S
 from edgedec.autocomplete import AutocompleteConfig, Autocompleter, Document, LearnedOffers
-from edgedec.runtime.engine import Engine
-from edgedec.runtime.ngrams.ngram_store import NgramStore
-from edgedec.runtime.sessions.memory import SessionMemory
+from edgedec.runtime.drafting.ngrams.ngram_store import NgramStore
+from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.sequences.memory import SessionMemory
 from edgedec.runtime.text.tokenizer import Tokenizer
 
 from ..runtime.conftest import Row, one_hot
@@ -65,7 +65,7 @@ def test_nothing_grows_in_eight_hours(
                 gc.collect()
                 sizes.append(rss_bytes())
                 print(f"hour {len(sizes)}: {sizes[-1] / 1e6:.1f} MB", flush=True)
-    assert memory.prompt_cache.nbytes <= CACHE_BYTES
+    assert memory.prefix_cache.nbytes <= CACHE_BYTES
     files = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
     print(f"{N_HOURS * KEYS_AN_HOUR} keys, files: {files}")
     assert files["store"] <= STORE_BYTES

@@ -10,7 +10,7 @@ import pytest
 
 from edgedec.autocomplete import AutocompleteConfig, Autocompleter, Document, LearnedOffers
 from edgedec.models.errors import ConfigError
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 
 from ..runtime.test_entry_types import ODD, refused
 from .typing_parts import at, offered

@@ -10,7 +10,7 @@ from edgedec.autocomplete.config import AutocompleteConfig
 from edgedec.autocomplete.document import Document
 from edgedec.autocomplete.layout import PromptLayout
 from edgedec.models.errors import ConfigError
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.text.common_prefix import common_prefix
 
 from .conftest import FILLING

@@ -13,8 +13,8 @@ from edgedec.autocomplete import AutocompleteConfig, Autocompleter, LearnedOffer
 from edgedec.autocomplete.document import Window
 from edgedec.autocomplete.journal import Journal
 from edgedec.models.errors import ConfigError
-from edgedec.runtime.engine import Engine
-from edgedec.runtime.ngrams.ngram_store import NgramStore
+from edgedec.runtime.drafting.ngrams.ngram_store import NgramStore
+from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.text.tokenizer import Tokenizer
 
 from .typing_parts import TEXT, at, knowing, offered

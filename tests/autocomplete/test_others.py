@@ -11,8 +11,8 @@ from edgedec.autocomplete import AutocompleteConfig, Autocompleter, Document
 from edgedec.autocomplete.layout import PromptLayout
 from edgedec.autocomplete.others import OtherDocuments
 from edgedec.autocomplete.pieces import PieceEncoder
-from edgedec.runtime.engine import Engine
-from edgedec.runtime.sessions.memory import SessionMemory
+from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.sequences.memory import SessionMemory
 from edgedec.runtime.text.common_prefix import common_prefix
 from edgedec.runtime.text.tokenizer import Tokenizer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from edgedec.runtime.drafters import drafter_names, find_drafter
+from edgedec.runtime.drafting.drafters import drafter_names, find_drafter
 
 PAGE = Path(__file__).parents[2] / "docs" / "decoding.md"
 

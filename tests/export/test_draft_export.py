@@ -27,10 +27,10 @@ from edgedec.models.head_ids import read_head_ids, write_head_ids
 from edgedec.models.manifest import BundleManifest, read_manifest
 from edgedec.models.weights import float_rows
 from edgedec.runtime.backends import open_model, release_model
-from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter
 from edgedec.runtime.drafting.drafter import DraftPrompt
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.drafting.drafters.draft.draft_model import DraftModelDrafter
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.token_tree import TokenTree
 
 GgufMaker = Callable[..., Path]
 TEXT = "hello world 12 hello"

@@ -18,8 +18,8 @@ from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.kernels import cuda_driver
 from edgedec.models.graph import WEIGHTS_BESIDE
-from edgedec.runtime.sessions.token_tree import TokenTree
-from edgedec.runtime.trust import libraries, trust
+from edgedec.runtime.backends.trust import libraries, trust
+from edgedec.runtime.sequences.token_tree import TokenTree
 
 pytest.importorskip("tvm", reason="needs the extra tvm")
 

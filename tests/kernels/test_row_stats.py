@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgedec import kernels
-from edgedec.runtime.sessions.row_stats import RowStats
+from edgedec.runtime.sequences.row_stats import RowStats
 
 BLOCK = 4096  # ids that one task looks at
 SIZES = (1, 2, 7, 8, 9, 15, 16, 17, 31, 33, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 7)

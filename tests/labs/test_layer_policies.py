@@ -10,7 +10,7 @@ import pytest
 from edgedec.labs.methods.layer_policies import make_policy
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config.layers import LayersConfig
-from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sequences.rows import Rows
 
 N_LAYERS = 8
 

@@ -11,9 +11,9 @@ import numpy.typing as npt
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.decoding.strategy import TARGET, DecodeState, DecodingStrategy
 from edgedec.runtime.sampling.noise import Noise
-from edgedec.runtime.sessions.passes import run_passes
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.passes import run_passes
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.token_tree import TokenTree
 
 Float64 = npt.NDArray[np.float64]
 

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.models.graph import Capabilities
-from edgedec.runtime.sessions.passes import Pass
-from edgedec.runtime.sessions.row_stats import RowStats
-from edgedec.runtime.sessions.rows import Rows
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.state import KVRows
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.passes import Pass
+from edgedec.runtime.sequences.row_stats import RowStats
+from edgedec.runtime.sequences.rows import Rows
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.state import KVRows
+from edgedec.runtime.sequences.token_tree import TokenTree
 
 MOST_ROWS = 4000
 """Rows remembered, 0.2 MB each of SmolLM2's."""

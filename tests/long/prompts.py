@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 
 ROOT = Path(__file__).parents[2]
 N_PROMPTS = 100

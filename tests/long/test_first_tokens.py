@@ -23,13 +23,13 @@ from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.decoding.speculative import Speculative
 from edgedec.runtime.decoding.verifiers import VERIFIERS
 from edgedec.runtime.decoding.verifiers.typical import Typical
-from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter
-from edgedec.runtime.drafters.draft.tree_drafting import TreeDrafting
-from edgedec.runtime.drafters.recycling import TokenRecycling
 from edgedec.runtime.drafting.draft_role import DraftRole
 from edgedec.runtime.drafting.draft_tree import DraftTree, SiblingKind
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt
-from edgedec.runtime.sessions.passes import Passes
+from edgedec.runtime.drafting.drafters.draft.draft_model import DraftModelDrafter
+from edgedec.runtime.drafting.drafters.draft.tree_drafting import TreeDrafting
+from edgedec.runtime.drafting.drafters.recycling import TokenRecycling
+from edgedec.runtime.sequences.passes import Passes
 
 from ..runtime.conftest import OnePool
 from .chi_square import LEAST_EXPECTED, fit
@@ -84,7 +84,7 @@ def models(smollm2_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     source, bundle = str(smollm2_gguf), tmp_path_factory.mktemp("distribution") / "pair.edgedec"
     draft = DraftModelConfig(source=source, quantization="int4", head_size=HEAD_SIZE)
     export(ExportConfig(source=source, destination=bundle, draft=draft))
-    with edgedec.load(bundle, EngineOptions(context=64, prompt_cache_mb=0)) as engine:
+    with edgedec.load(bundle, EngineOptions(context=64, prefix_cache_mb=0)) as engine:
         prompt, computing = engine.encode(PROMPT), engine.new_sequence()
         distribution = FirstTwoLaw.of(computing, prompt, LEAST_EXPECTED / N_OUTPUTS)
         sharper = distribution.at(computing, prompt, 0.9)

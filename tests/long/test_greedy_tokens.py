@@ -13,8 +13,8 @@ import edgedec
 from edgedec import EngineOptions, kernels
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.drafting.stats import DraftCounts
-from edgedec.runtime.engine import Engine
-from edgedec.runtime.requests.result import GenerationResult
+from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.result import GenerationResult
 
 from .conftest import CONTEXT, Note
 from .prompts import encoded_prompts
@@ -58,7 +58,7 @@ def opened(bundle: Path, case: Case, threads: int, store: Path) -> Iterator[Engi
         threads=threads,
         context=CONTEXT,
         draft=case.has_draft,
-        prompt_cache_mb=0,
+        prefix_cache_mb=0,
         store=store if needs_store else None,
     )
     with edgedec.load(bundle, options) as engine:

@@ -11,7 +11,7 @@ import edgedec
 from edgedec import EngineOptions
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.drafting.stats import DraftCounts
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 
 from .conftest import CONTEXT, Note
 from .prompts import encoded_prompts
@@ -56,7 +56,7 @@ def name_of(sampling: SamplingConfig) -> str:
 
 @pytest.fixture(scope="module")
 def engine(smollm2_pair: Path) -> Iterator[Engine]:
-    options = EngineOptions(context=CONTEXT, prompt_cache_mb=0)
+    options = EngineOptions(context=CONTEXT, prefix_cache_mb=0)
     with edgedec.load(smollm2_pair, options) as engine:
         yield engine
 

@@ -25,7 +25,7 @@ from edgedec.models.graph import (
     present_port,
     stats_port,
 )
-from edgedec.runtime.sessions.row_stats import RowStats
+from edgedec.runtime.sequences.row_stats import RowStats
 
 ROWS = GraphContract(
     compiler="portable",

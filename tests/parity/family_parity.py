@@ -24,8 +24,8 @@ from edgedec.kernels import has_library
 from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.graph import KVFormat
 from edgedec.models.reference import ReferenceModel
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.token_tree import TokenTree
 
 torch = pytest.importorskip("torch", reason="needs the dev extra")
 transformers = pytest.importorskip("transformers", reason="needs the dev extra")

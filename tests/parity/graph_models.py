@@ -21,8 +21,8 @@ from edgedec.models.graph import (
     hidden_port,
     stats_port,
 )
-from edgedec.runtime.cores.affinity import Affinity
-from edgedec.runtime.sessions.model import Model
+from edgedec.runtime.sequences.affinity import Affinity
+from edgedec.runtime.sequences.model import Model
 from edgedec.targets.cpu.run_fused import FusedModel
 from edgedec.targets.ort.run_ort import OrtModel
 from edgedec.targets.portable.run_portable import PortableModel

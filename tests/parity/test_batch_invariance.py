@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pytest
 
 from edgedec import EngineOptions, kernels, load
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.token_tree import TokenTree
 
 PREFIX = [504, 3575, 282, 4649, 314, 260, 2240, 1902, 28, 284]
 TOKENS = [281, 253, 3365, 690, 260, 1357, 42, 30, 198, 504, 7042, 314, 1096, 253, 2066, 30]

@@ -16,9 +16,9 @@ from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.errors import SessionError
 from edgedec.models.families import weight_shapes
-from edgedec.runtime.sessions.passes import Pass
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.passes import Pass
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.token_tree import TokenTree
 
 CONTEXT = 64
 N_LAYERS = 3

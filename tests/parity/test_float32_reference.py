@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 from edgedec import load
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
-from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sequences.sequence import TokenSequence
 
 N_NEW = 64
 N_CHARACTERS = 20_000

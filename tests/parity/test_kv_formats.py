@@ -18,8 +18,8 @@ from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.families import weight_shapes
 from edgedec.models.graph import KV_FORMATS_OF, KVFormat
 from edgedec.models.reference import ReferenceModel
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.token_tree import TokenTree
 
 pytestmark = [
     pytest.mark.parity,

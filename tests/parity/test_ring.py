@@ -21,13 +21,13 @@ from edgedec.models.config import LayerConfig
 from edgedec.models.errors import BundleError, SessionError
 from edgedec.models.families import weight_shapes
 from edgedec.models.graph import KVFormat
-from edgedec.runtime.sessions.file import Expected, SavedModel, read_states, write_states
-from edgedec.runtime.sessions.memory import TARGET, KnownModel, SessionMemory
-from edgedec.runtime.sessions.passes import Pass, run_passes
-from edgedec.runtime.sessions.prefill import feed, rewind
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.state import LATEST
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.memory import TARGET, KnownModel, SessionMemory
+from edgedec.runtime.sequences.passes import Pass, run_passes
+from edgedec.runtime.sequences.prefill import feed, rewind
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.session_file import Expected, SavedModel, read_states, write_states
+from edgedec.runtime.sequences.state import LATEST
+from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.targets.cpu.run_fused import FusedKVCache, FusedModel
 
 pytestmark = [
@@ -242,7 +242,7 @@ def test_a_memory_that_holds_little(open_ring: Open, make_source: Any, n_tokens:
         fresh.truncate(0)
         assert same_bits(logits, go(fresh, prompt, 50)[-1:])
         pool.give_back(sequence)
-        assert memory.prompt_cache.nbytes <= max_bytes
+        assert memory.prefix_cache.nbytes <= max_bytes
         before = prompt[:200]
 
 

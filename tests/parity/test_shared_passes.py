@@ -18,10 +18,10 @@ from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.config import LayerConfig
 from edgedec.models.families import weight_shapes
 from edgedec.models.graph import KVFormat
-from edgedec.runtime.sessions.passes import Pass, compute
-from edgedec.runtime.sessions.rows import Rows
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.passes import Pass, compute
+from edgedec.runtime.sequences.rows import Rows
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.targets.cpu.run_fused import FusedModel
 
 from ..shared_passes import check_random_mixes, check_same

@@ -26,9 +26,9 @@ from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
 from edgedec.runtime.drafting.draft_tree import DraftTree
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt, RoundOutcome
 from edgedec.runtime.sampling.noise import Noise
-from edgedec.runtime.sessions.passes import run_passes
-from edgedec.runtime.sessions.prefill import ExactPrefiller, PrefillRequest
-from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sequences.passes import run_passes
+from edgedec.runtime.sequences.prefill import ExactPrefiller, PrefillRequest
+from edgedec.runtime.sequences.sequence import TokenSequence
 
 pytestmark = pytest.mark.parity
 

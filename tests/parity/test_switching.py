@@ -20,18 +20,18 @@ from edgedec.models.families import weight_shapes
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.config.switching import SwitchConfig
 from edgedec.runtime.decoding.strategy import DecodingStrategy
+from edgedec.runtime.decoding.switching.paired_model import PairedModel
+from edgedec.runtime.decoding.switching.switching import Switching
 from edgedec.runtime.drafting.draft_role import DraftRole
-from edgedec.runtime.requests.result import GenerationResult
-from edgedec.runtime.sessions.passes import run_passes
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.token_tree import TokenTree
-from edgedec.runtime.switching.paired_model import PairedModel
-from edgedec.runtime.switching.switching import Switching
+from edgedec.runtime.engine.result import GenerationResult
+from edgedec.runtime.sequences.passes import run_passes
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.runtime.text.token_map import TokenMap
 
 from ..runtime import draft_toys
 from ..runtime.conftest import OnePool
-from ..runtime.switching.replay import ReplayPolicy
+from ..runtime.decoding.switching.replay import ReplayPolicy
 
 pytestmark = pytest.mark.parity
 

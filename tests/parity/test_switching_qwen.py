@@ -17,16 +17,16 @@ from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import read_manifest
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.switching import SwitchConfig
-from edgedec.runtime.engine import Engine
-from edgedec.runtime.requests.result import GenerationResult
-from edgedec.runtime.sessions.passes import run_passes
-from edgedec.runtime.sessions.token_tree import TokenTree
-from edgedec.runtime.switching.pair import Pair
-from edgedec.runtime.switching.paired_model import PairedModel
-from edgedec.runtime.switching.switching import Switching
+from edgedec.runtime.decoding.switching.pair import Pair
+from edgedec.runtime.decoding.switching.paired_model import PairedModel
+from edgedec.runtime.decoding.switching.switching import Switching
+from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.result import GenerationResult
+from edgedec.runtime.sequences.passes import run_passes
+from edgedec.runtime.sequences.token_tree import TokenTree
 
+from ..runtime.decoding.switching.replay import ReplayPolicy
 from ..runtime.draft_toys import generate
-from ..runtime.switching.replay import ReplayPolicy
 
 pytestmark = [pytest.mark.parity, pytest.mark.pair]
 
@@ -49,7 +49,7 @@ def bundles(
 
 @pytest.fixture(scope="module")
 def engine(bundles: dict[str, Path]) -> Iterator[Engine]:
-    options = EngineOptions(threads=2, context=CONTEXT, draft=bundles["draft"], prompt_cache_mb=0)
+    options = EngineOptions(threads=2, context=CONTEXT, draft=bundles["draft"], prefix_cache_mb=0)
     with edgedec.load(bundles["target"], options) as engine:
         yield engine
 

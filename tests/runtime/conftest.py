@@ -12,13 +12,13 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from edgedec.models.graph import Capabilities
-from edgedec.runtime.engine import Engine
-from edgedec.runtime.requests.loaded import LoadedModel
-from edgedec.runtime.sessions.passes import Pass
-from edgedec.runtime.sessions.rows import Rows
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.state import KVRows, SessionState
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.loaded import LoadedModel
+from edgedec.runtime.sequences.passes import Pass
+from edgedec.runtime.sequences.rows import Rows
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.state import KVRows, SessionState
+from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.runtime.text.chat_template import ChatTemplate
 from edgedec.runtime.text.prompt import PromptEncoder
 from edgedec.runtime.text.tokenizer import Tokenizer

@@ -15,15 +15,15 @@ from edgedec.runtime.decoding.plain import Plain
 from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt, RoundOutcome
-from edgedec.runtime.requests.request import Request
-from edgedec.runtime.requests.result import GenerationResult
-from edgedec.runtime.requests.stream import Stream
+from edgedec.runtime.engine.request import Request
+from edgedec.runtime.engine.result import GenerationResult
+from edgedec.runtime.engine.scheduler import Scheduler
+from edgedec.runtime.engine.stream import Stream
 from edgedec.runtime.sampling.token_mask import TokenMask
-from edgedec.runtime.sessions.passes import Pass
-from edgedec.runtime.sessions.row_stats import RowStats
-from edgedec.runtime.sessions.rows import Rows
-from edgedec.runtime.sessions.scheduler import Scheduler
-from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sequences.passes import Pass
+from edgedec.runtime.sequences.row_stats import RowStats
+from edgedec.runtime.sequences.rows import Rows
+from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.text.text_stream import TextStream
 
 from .conftest import OnePool, Row, ToyModel, ToySession, prefix_of

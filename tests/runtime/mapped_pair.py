@@ -13,8 +13,8 @@ from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.families import weight_shapes
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.targets.cpu.run_kv_maps import FusedKVMaps
 from edgedec.training.kv_maps.kv_maps import write_kv_maps
 from edgedec.training.kv_maps.model_kv import ModelFitted, Reader, fit_model

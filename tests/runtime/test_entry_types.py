@@ -52,8 +52,8 @@ def test_fields(cls: Any, name: str) -> None:
 @pytest.mark.parametrize(
     ("cls", "name", "value"),
     [
-        (edgedec.EngineOptions, "prompt_cache_mb", -1),
-        (edgedec.EngineOptions, "prompt_cache_mb", True),
+        (edgedec.EngineOptions, "prefix_cache_mb", -1),
+        (edgedec.EngineOptions, "prefix_cache_mb", True),
         (edgedec.EngineOptions, "affinity", ["0"]),
         (edgedec.EngineOptions, "affinity", "01"),
         (edgedec.EngineOptions, "store", True),

@@ -8,7 +8,7 @@ import pytest
 
 from edgedec.models.errors import ConfigError, SessionError
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 
 MakeEngine = Callable[..., Engine]
 USER = [{"role": "user", "content": "The quick brown fox"}]

@@ -13,16 +13,16 @@ import pytest
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding.cost_table import CostTable
-from edgedec.runtime.engine import Engine
-from edgedec.runtime.requests.result import GenerationResult
-from edgedec.runtime.requests.stream import Stream
+from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.result import GenerationResult
+from edgedec.runtime.engine.stream import Stream
 from edgedec.runtime.sampling.grammar import Grammars
-from edgedec.runtime.sessions import pool
-from edgedec.runtime.sessions.passes import Passes
+from edgedec.runtime.sequences import pool
+from edgedec.runtime.sequences.passes import Passes
 from edgedec.runtime.text.common_prefix import common_prefix
 
 from .conftest import Row, ToyModel
-from .sessions.test_scheduler import wait_until
+from .engine.test_scheduler import wait_until
 
 MakeEngine = Callable[..., Engine]
 PROMPTS = ("The quick brown fox jumps over", "lines and spaces and lines and")

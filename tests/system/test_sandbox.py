@@ -23,8 +23,8 @@ from edgedec.apps.eval.walk import Answers, Engines, walk
 from edgedec.models.errors import EdgedecError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.drafting.stats import DecodeStats
-from edgedec.runtime.engine import Engine
-from edgedec.runtime.requests.result import GenerationResult
+from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.result import GenerationResult
 from edgedec.system.sandbox import child, programs
 from edgedec.system.sandbox.programs import Limits, Verdict, run_program
 

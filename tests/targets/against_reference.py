@@ -12,8 +12,8 @@ import numpy.typing as npt
 from edgedec import Engine, GenerationConfig
 from edgedec.export.checkpoints.checkpoint import open_checkpoint
 from edgedec.models.reference import ReferenceModel
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.token_tree import TokenTree
 
 
 def logits_after(source: Path, text: Sequence[int]) -> npt.NDArray[np.float32]:

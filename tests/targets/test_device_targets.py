@@ -19,8 +19,8 @@ from edgedec.export.pipeline import export
 from edgedec.models.graph import ROUNDING_GAP, KVFormat
 from edgedec.models.manifest import read_manifest
 from edgedec.models.reference import ReferenceModel
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.targets import device_module
 
 GgufMaker = Callable[..., Path]

@@ -19,8 +19,8 @@ from edgedec.models.manifest import read_manifest
 from edgedec.runtime.decoding.cost_book import CostBook
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.methods.draft_source import find_draft
-from edgedec.runtime.sessions.passes import Passes
-from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sequences.passes import Passes
+from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.system.processors import physical_cores
 
 GgufMaker = Callable[..., Path]

@@ -14,11 +14,11 @@ from edgedec.models.draft_heads import EAGLE, LIGHT_HEADS, head_features, own_fe
 from edgedec.models.manifest import BundleManifest, fingerprint_of, read_manifest
 from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
-from edgedec.runtime.engine import Engine
-from edgedec.runtime.sessions.passes import Pass, run_passes
-from edgedec.runtime.sessions.prefill import ExactPrefiller, PrefillRequest
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.sequences.passes import Pass, run_passes
+from edgedec.runtime.sequences.prefill import ExactPrefiller, PrefillRequest
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.token_tree import TokenTree
 
 torch = pytest.importorskip("torch", reason="needs the extra train")
 

@@ -14,8 +14,8 @@ import edgedec
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import BundleManifest, read_manifest
 from edgedec.runtime.backends import open_model, release_model
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.training.heads.head_check import share_drafted
 
 torch = pytest.importorskip("torch", reason="needs the extra train")

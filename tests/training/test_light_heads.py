@@ -17,9 +17,9 @@ from edgedec.models.errors import BundleError, ConfigError
 from edgedec.models.manifest import read_manifest
 from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
-from edgedec.runtime.sessions.passes import Pass
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.passes import Pass
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.training.heads.head_check import share_found
 
 torch = pytest.importorskip("torch", reason="needs the extra train")

@@ -21,10 +21,10 @@ from edgedec.models.manifest import BundleManifest, fingerprint_of, read_manifes
 from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.sessions.passes import Pass
-from edgedec.runtime.sessions.rows import MtpRows, Rows
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.passes import Pass
+from edgedec.runtime.sequences.rows import MtpRows, Rows
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.token_tree import TokenTree
 
 torch = pytest.importorskip("torch", reason="needs the extra train")
 

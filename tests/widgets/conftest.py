@@ -17,7 +17,7 @@ from PySide6.QtTest import QTest  # noqa: E402
 from PySide6.QtWidgets import QApplication, QWidget  # noqa: E402
 
 from edgedec.autocomplete import AutocompleteConfig  # noqa: E402
-from edgedec.runtime.engine import Engine  # noqa: E402
+from edgedec.runtime.engine.engine import Engine  # noqa: E402
 from edgedec.runtime.text.tokenizer import Tokenizer  # noqa: E402
 from edgedec.widgets import AutocompleteEdit, Suggester  # noqa: E402
 

@@ -15,7 +15,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 
 from edgedec.autocomplete import AutocompleteConfig
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.text.tokenizer import Tokenizer
 from edgedec.widgets import AutocompleteEdit, Suggester, Trigger
 

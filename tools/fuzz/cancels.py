@@ -25,7 +25,7 @@ LONGEST_S = 0.02
 def cancel_some(number: int, n_cancels: int) -> None:
     """Cancels random texts of one engine, others for each ``number``."""
     rng = random.Random(number)
-    options = edgedec.EngineOptions(threads=1, prompt_cache_mb=rng.choice((0, 1)))
+    options = edgedec.EngineOptions(threads=1, prefix_cache_mb=rng.choice((0, 1)))
     with edgedec.load(bundle(), options) as engine:
         for _ in range(n_cancels):
             cancel_one(engine, rng)

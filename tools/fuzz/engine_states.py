@@ -35,7 +35,7 @@ import edgedec
 from edgedec.models.errors import EdgedecError
 from edgedec.runtime.backends._kv_cache import PanelKVCache
 from edgedec.runtime.backends._ort import PassRunner
-from edgedec.runtime.sessions import file as session_file
+from edgedec.runtime.sequences import session_file as session_file
 
 N_STEPS = 20
 SAMPLED = edgedec.SamplingConfig(temperature=0.8, top_p=0.9)
@@ -62,7 +62,7 @@ def bundle() -> Path:
 def expected(ids: tuple[int, ...], number: int) -> edgedec.GenerationResult:
     """Returns what an engine makes of ``ids`` that was asked for nothing before."""
     if (ids, number) not in _results:
-        plain = edgedec.EngineOptions(threads=1, prompt_cache_mb=0)
+        plain = edgedec.EngineOptions(threads=1, prefix_cache_mb=0)
         with edgedec.load(bundle(), plain) as engine:
             request = {**vars(REQUESTS[number]), "method": "plain"}
             result = engine.generate(ids, edgedec.GenerationConfig(**request))
@@ -98,7 +98,7 @@ class EngineStates(RuleBasedStateMachine):
     def open(self) -> None:
         """Opens the engine; its conversations tell what they ask it for."""
         options = edgedec.EngineOptions(
-            threads=1, prompt_cache_mb=1, store=Path(self.folder.name, "texts.ngrams")
+            threads=1, prefix_cache_mb=1, store=Path(self.folder.name, "texts.ngrams")
         )
         self.engine = edgedec.load(bundle(), options)
         self.asked: tuple[int, ...] = ()

@@ -99,7 +99,7 @@ def ask_at_once(number: int) -> int:
             expected(ids, request)
     with tempfile.TemporaryDirectory() as folder:
         options = edgedec.EngineOptions(
-            threads=1, prompt_cache_mb=1, store=Path(folder, "texts.ngrams")
+            threads=1, prefix_cache_mb=1, store=Path(folder, "texts.ngrams")
         )
         with edgedec.load(bundle(), options) as engine:
 

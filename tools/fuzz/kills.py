@@ -28,10 +28,10 @@ from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.models.bundle_files import damaged_files
 from edgedec.models.manifest import read_manifest
-from edgedec.runtime.ngrams.ngram_file import describe
-from edgedec.runtime.ngrams.ngram_store import NgramStore
-from edgedec.runtime.sessions.file import Expected, SavedModel, read_states, write_states
-from edgedec.runtime.sessions.state import SessionState
+from edgedec.runtime.drafting.ngrams.ngram_file import describe
+from edgedec.runtime.drafting.ngrams.ngram_store import NgramStore
+from edgedec.runtime.sequences.session_file import Expected, SavedModel, read_states, write_states
+from edgedec.runtime.sequences.state import SessionState
 
 HASH = "ab" * 32
 N_LONGEST_S = {"export": 1.0, "store": 0.05, "session": 0.05}

@@ -63,7 +63,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=500)
     given = parser.parse_args()
     with edgedec.load(
-        given.bundle, edgedec.EngineOptions(context=512, prompt_cache_mb=0)
+        given.bundle, edgedec.EngineOptions(context=512, prefix_cache_mb=0)
     ) as engine:
         tokens = engine.tokenizer.encode(given.text.read_text(encoding="utf-8"))
 

@@ -24,10 +24,10 @@ from edgedec.models.errors import EdgedecError
 from edgedec.models.families import matrices
 from edgedec.models.manifest import read_manifest
 from edgedec.models.onnx_locations import locations
-from edgedec.runtime.ngrams.ngram_file import describe
-from edgedec.runtime.ngrams.ngram_store import NgramStore
+from edgedec.runtime.drafting.ngrams.ngram_file import describe
+from edgedec.runtime.drafting.ngrams.ngram_store import NgramStore
 from edgedec.runtime.opening.bundle_parts import default_method, defaults
-from edgedec.runtime.sessions.file import MAGIC, PAGE, Expected, read_states
+from edgedec.runtime.sequences.session_file import MAGIC, PAGE, Expected, read_states
 from edgedec.runtime.text.chat_template import ChatTemplate
 from edgedec.runtime.text.tokenizer import Tokenizer
 

@@ -26,7 +26,7 @@ from edgedec.models.families import find_family, weight_shapes
 from edgedec.models.graph import ROW_STATS, Capabilities, GraphContract, KVLayout, stats_port
 from edgedec.models.manifest import BundleManifest
 from edgedec.models.model_entry import ModelEntry
-from edgedec.runtime.ngrams.ngram_store import NgramStore
+from edgedec.runtime.drafting.ngrams.ngram_store import NgramStore
 
 CONFIG = ModelConfig("llama", 8, 32, 32, 1, 2, 1, 16, 64, 1e-5)
 TOKENS = ["<|endoftext|>", "<|im_end|>", "a", "b", "ab", "Ġ", "c", "[PAD]"]

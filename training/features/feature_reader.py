@@ -9,10 +9,10 @@ from itertools import islice
 import numpy as np
 
 from edgedec.models.hidden_states import normed
-from edgedec.runtime.engine import Engine
-from edgedec.runtime.sessions.passes import Pass
-from edgedec.runtime.sessions.prefill import PREFILL_CHUNK
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.sequences.passes import Pass
+from edgedec.runtime.sequences.prefill import PREFILL_CHUNK
+from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.training.features.feature_file import SELF, FeatureFile, TextFeatures
 
 WINDOW = 512

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edgedec.models.errors import ConfigError
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 
 _CATEGORY_KEYS = ("subtask", "category")
 _NAME_KEYS = ("task_id", "question_id", "id", "name")

@@ -9,7 +9,7 @@ from itertools import chain, cycle
 from pathlib import Path
 
 from edgedec.models.manifest import BundleManifest, fingerprint_of
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
 from edgedec.training.features.corpus import Corpus

@@ -13,11 +13,11 @@ from edgedec.models.head_ids import read_head_ids
 from edgedec.models.manifest import BundleManifest
 from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.backends import open_model, release_model
-from edgedec.runtime.sessions.passes import Pass
-from edgedec.runtime.sessions.prefill import PREFILL_CHUNK
-from edgedec.runtime.sessions.rows import Float32
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.passes import Pass
+from edgedec.runtime.sequences.prefill import PREFILL_CHUNK
+from edgedec.runtime.sequences.rows import Float32
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.training.features.feature_file import TextFeatures
 
 Places = npt.NDArray[np.int64]

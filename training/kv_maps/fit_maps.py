@@ -11,12 +11,12 @@ import numpy as np
 from edgedec.models.config import ModelConfig
 from edgedec.models.hidden_states import normed
 from edgedec.models.kv_maps import N_SINKS
-from edgedec.runtime.sessions.passes import Pass
-from edgedec.runtime.sessions.plain_kv import plain_kv
-from edgedec.runtime.sessions.prefill import PREFILL_CHUNK
-from edgedec.runtime.sessions.rows import Float32
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.passes import Pass
+from edgedec.runtime.sequences.plain_kv import plain_kv
+from edgedec.runtime.sequences.prefill import PREFILL_CHUNK
+from edgedec.runtime.sequences.rows import Float32
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.training.features.corpus import corpus_files, text_of
 from edgedec.training.kv_maps.kv_maps import LayerMaps
 from edgedec.training.kv_maps.kv_progress import FitFile, ReadSoFar, gather

@@ -12,11 +12,11 @@ from edgedec.models.graph import CODE_BACKENDS, K_CACHE
 from edgedec.models.kv_maps import DRAFT_KV_MAPS, KV_MAPS, MapsEntry
 from edgedec.models.manifest import BundleManifest, fingerprint_of, read_manifest
 from edgedec.models.model_entry import ModelEntry
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.methods.draft_source import DraftSource
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
-from edgedec.runtime.sessions.prefill import Progress
+from edgedec.runtime.sequences.prefill import Progress
 from edgedec.training.features.corpus import corpus_key
 from edgedec.training.kv_maps.fit_maps import corpus_windows, fit
 from edgedec.training.kv_maps.kv_entry import write_model_maps, write_own_maps

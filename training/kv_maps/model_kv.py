@@ -9,10 +9,10 @@ import numpy as np
 
 from edgedec.models.config import ModelConfig
 from edgedec.models.kv_maps import N_SINKS
-from edgedec.runtime.sessions.passes import run_passes
-from edgedec.runtime.sessions.plain_kv import plain_kv
-from edgedec.runtime.sessions.prefill import feed
-from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sequences.passes import run_passes
+from edgedec.runtime.sequences.plain_kv import plain_kv
+from edgedec.runtime.sequences.prefill import feed
+from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.training.kv_maps.kv_maps import Float32, LayerMaps, RidgeSums, Scales
 from edgedec.training.kv_maps.kv_progress import FitFile, ReadSoFar, gather
 

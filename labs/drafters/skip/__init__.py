@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from edgedec.runtime.cores.core_split import CoreSplit
-from edgedec.runtime.drafters import DrafterParts, ModelMethod, Need
+from edgedec.runtime.drafting.core_split import CoreSplit
 from edgedec.runtime.drafting.drafter import ModelDrafter
+from edgedec.runtime.drafting.drafters import DrafterParts, ModelMethod, Need
 
 
 def _make(parts: DrafterParts, split: CoreSplit | None) -> ModelDrafter:

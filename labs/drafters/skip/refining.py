@@ -14,9 +14,9 @@ from dataclasses import replace
 import numpy as np
 
 from edgedec.runtime.drafting.skip_set import SkipSet
-from edgedec.runtime.sessions.passes import Pass, Passes
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.passes import Pass, Passes
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.runtime.text.common_prefix import common_prefix
 
 WINDOW = 24

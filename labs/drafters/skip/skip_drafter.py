@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgedec.labs.drafters.skip.refining import SkipRefiner
-from edgedec.runtime.drafters.draft.tree_drafting import TreeDrafter, TreeDrafting
 from edgedec.runtime.drafting.draft_passes import DraftPasses
 from edgedec.runtime.drafting.drafter import DraftPrompt
+from edgedec.runtime.drafting.drafters.draft.tree_drafting import TreeDrafter, TreeDrafting
 from edgedec.runtime.drafting.skip_set import SkipSet
 from edgedec.runtime.drafting.target_passes import TargetPasses
-from edgedec.runtime.sessions.passes import Passes
-from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sequences.passes import Passes
+from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.text.token_map import TokenMap
 
 

@@ -24,7 +24,7 @@ from edgedec.apps.serve.offers import find_offers
 from edgedec.apps.serve.service import Service
 from edgedec.apps.serve.settings import ServerSettings
 from edgedec.apps.serve.shelf import Shelf
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.opening.load import load
 
 DEADLINE_S = 60

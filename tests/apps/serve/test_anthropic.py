@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 
 anthropic = pytest.importorskip("anthropic")
 pytestmark = pytest.mark.e2e

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 
 pytestmark = pytest.mark.e2e
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.e2e
 NEVER_ENDS = """
 import time
 from edgedec.apps.serve import command
-from edgedec.runtime.requests.stream import Stream
+from edgedec.runtime.engine.stream import Stream
 command._END_S = 0.5
 Stream.__next__ = lambda self: time.sleep(3600)
 """

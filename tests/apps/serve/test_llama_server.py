@@ -11,7 +11,7 @@ import pytest
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.opening.load import load
 
 pytestmark = pytest.mark.e2e

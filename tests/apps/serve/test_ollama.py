@@ -11,7 +11,7 @@ import pytest
 from edgedec.apps.serve.core import ServeError
 from edgedec.apps.serve.surfaces.ollama import seconds
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 
 ollama = pytest.importorskip("ollama")
 pytestmark = pytest.mark.e2e

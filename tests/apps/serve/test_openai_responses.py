@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 
 openai = pytest.importorskip("openai")
 pytestmark = pytest.mark.e2e

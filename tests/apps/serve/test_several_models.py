@@ -11,7 +11,7 @@ import pytest
 
 from edgedec.apps.serve.offers import find_offers
 from edgedec.apps.serve.shelf import Shelf
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.opening.load import load
 
 pytestmark = pytest.mark.e2e

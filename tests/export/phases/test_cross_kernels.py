@@ -16,7 +16,7 @@ from edgedec.export.pipeline import export
 from edgedec.kernels import library
 from edgedec.models.graph import BUNDLED_KERNELS
 from edgedec.models.manifest import read_manifest
-from edgedec.runtime.trust import libraries, trust
+from edgedec.runtime.backends.trust import libraries, trust
 from edgedec.system.machine import machine_triple
 from edgedec.targets.triples import TRIPLES, find_triple
 

@@ -14,7 +14,7 @@ from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.labs.methods.layer_policies import LayerPolicy, make_policy
 from edgedec.runtime.config import GenerationConfig, LayersConfig
-from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sequences.rows import Rows
 
 from ..tiny_llama import TOKENIZER, sizes
 

@@ -20,10 +20,10 @@ from edgedec.models.errors import BundleError, ConfigError, SessionError
 from edgedec.models.families import matrices
 from edgedec.models.graph import GraphContract
 from edgedec.models.reference import ReferenceModel
-from edgedec.runtime.sessions.model import Model
-from edgedec.runtime.sessions.row_stats import RowStats
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.model import Model
+from edgedec.runtime.sequences.row_stats import RowStats
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.targets.cpu.run_fused import FusedModel
 from edgedec.targets.ort.export_contrib import emit_contrib
 from edgedec.targets.portable.run_portable import PortableModel

@@ -28,8 +28,8 @@ from edgedec.models.errors import BundleError, SessionError
 from edgedec.models.families import weight_shapes
 from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.backends import open_model, release_model
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.targets.portable.run_portable import PortableModel
 
 CONTEXT = 64
@@ -167,8 +167,8 @@ def resident():
 
 import edgedec.targets.cpu.run_fused, edgedec.targets.portable.run_portable
 from edgedec.runtime.backends import open_model
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.token_tree import TokenTree
 
 folder = Path(sys.argv[1])
 entry = pickle.loads((folder / "entry").read_bytes())
@@ -206,8 +206,8 @@ from pathlib import Path
 import numpy as np
 
 from edgedec.runtime.backends import open_model, release_model
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.token_tree import TokenTree
 
 folder, way = Path(sys.argv[1]), sys.argv[2]
 entry = pickle.loads((folder / "entry").read_bytes())

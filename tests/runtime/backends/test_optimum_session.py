@@ -12,8 +12,8 @@ from graph_models import open_graph_model
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.methods.methods import MethodParts, Methods
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.token_tree import TokenTree
 
 from ..draft_toys import generate
 

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from edgedec.models.manifest import fingerprint_of, read_manifest
-from edgedec.runtime.sessions.memory import (
+from edgedec.runtime.sequences.memory import (
     DRAFT,
     TARGET,
     KnownModel,
     SessionMemory,
 )
-from edgedec.runtime.sessions.pool import SequencePool
-from edgedec.runtime.sessions.state import KVRows
+from edgedec.runtime.sequences.pool import SequencePool
+from edgedec.runtime.sequences.state import KVRows
 
 from ..conftest import ToyCache, ToyModel, toy_state
 

@@ -11,7 +11,7 @@ from edgedec.runtime.drafting.draft_cost import DraftCost
 from edgedec.runtime.drafting.draft_tree import DraftTree
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, ModelDrafting, RoundOutcome
 from edgedec.runtime.sampling.noise import Noise
-from edgedec.runtime.sessions.passes import Passes
+from edgedec.runtime.sequences.passes import Passes
 
 from ..conftest import ToySession
 

@@ -21,9 +21,9 @@ from edgedec.runtime.drafting.drafter import (
     RoundOutcome,
 )
 from edgedec.runtime.sampling.noise import Noise
-from edgedec.runtime.sessions.passes import Passes, run_passes
-from edgedec.runtime.sessions.row_stats import RowStats
-from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sequences.passes import Passes, run_passes
+from edgedec.runtime.sequences.row_stats import RowStats
+from edgedec.runtime.sequences.sequence import TokenSequence
 
 from ..conftest import ToySession
 

@@ -17,12 +17,12 @@ from edgedec.models.families import weight_shapes
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.decoding.plain import Plain
 from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
-from edgedec.runtime.requests.request import Request
-from edgedec.runtime.requests.stream import Stream
-from edgedec.runtime.sessions.model import KVPredictor
-from edgedec.runtime.sessions.prefill import Progress
-from edgedec.runtime.sessions.scheduler import Scheduler
-from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.engine.request import Request
+from edgedec.runtime.engine.scheduler import Scheduler
+from edgedec.runtime.engine.stream import Stream
+from edgedec.runtime.sequences.model import KVPredictor
+from edgedec.runtime.sequences.prefill import Progress
+from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.text.text_stream import TextStream
 from edgedec.targets.cpu.run_kv_maps import FusedKVMaps
 from edgedec.training.kv_maps.fit_maps import Fitted, fit

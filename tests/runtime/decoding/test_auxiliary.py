@@ -16,11 +16,11 @@ from edgedec.runtime.decoding.auxiliary import Auxiliary
 from edgedec.runtime.decoding.plain import Plain
 from edgedec.runtime.decoding.progressive import N_ROUGH, PROVISIONAL_TOKENS
 from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
-from edgedec.runtime.requests.request import Request
-from edgedec.runtime.requests.stream import Stream
-from edgedec.runtime.sessions.pool import SequencePool
-from edgedec.runtime.sessions.scheduler import Scheduler
-from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.engine.request import Request
+from edgedec.runtime.engine.scheduler import Scheduler
+from edgedec.runtime.engine.stream import Stream
+from edgedec.runtime.sequences.pool import SequencePool
+from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.text.text_stream import TextStream
 
 from ..conftest import OnePool

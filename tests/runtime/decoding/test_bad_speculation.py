@@ -16,10 +16,10 @@ from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.config import GenerationConfig, SpeculationConfig
 from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.decoding.speculative import Speculative
-from edgedec.runtime.drafters.draft.draft_model import DraftModelDrafter
 from edgedec.runtime.drafting.draft_role import DraftRole
 from edgedec.runtime.drafting.drafter import Budget
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.drafting.drafters.draft.draft_model import DraftModelDrafter
+from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.methods.draft_source import DraftSource
 from edgedec.runtime.text.token_map import TokenMap
 

@@ -18,8 +18,8 @@ from edgedec.runtime.drafting.drafter import (
     RoundOutcome,
 )
 from edgedec.runtime.sampling.noise import Noise
-from edgedec.runtime.sessions.passes import run_passes
-from edgedec.runtime.sessions.row_stats import RowStats
+from edgedec.runtime.sequences.passes import run_passes
+from edgedec.runtime.sequences.row_stats import RowStats
 
 from ..conftest import ToySession
 from .oracles import FLAT, STEEP, TEXT, KnownCosts, Oracle, make, play, run

@@ -10,7 +10,7 @@ import pytest
 from edgedec.runtime.decoding import cost_book, cost_table
 from edgedec.runtime.decoding.cost_book import CostBook
 from edgedec.runtime.decoding.cost_table import ROWS, CostTable
-from edgedec.runtime.sessions.passes import run_passes
+from edgedec.runtime.sequences.passes import run_passes
 
 from ..conftest import ToySession
 

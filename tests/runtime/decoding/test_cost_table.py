@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from edgedec.runtime.decoding.cost_table import ROWS, CostTable
-from edgedec.runtime.sessions.passes import run_passes
-from edgedec.runtime.sessions.prefill import feed
+from edgedec.runtime.sequences.passes import run_passes
+from edgedec.runtime.sequences.prefill import feed
 
 from ..conftest import ToySession
 

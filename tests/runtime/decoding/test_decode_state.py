@@ -13,7 +13,7 @@ from edgedec.runtime.decoding.strategy import DecodeState
 from edgedec.runtime.drafting.draft_tree import DraftTree, SiblingKind
 from edgedec.runtime.drafting.drafter import Budget
 from edgedec.runtime.sampling.noise import Noise
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.token_tree import TokenTree
 
 from ..conftest import ToySession
 from ..draft_toys import PROMPT, SAMPLINGS, VOCAB, ToyMask, bush

@@ -12,8 +12,8 @@ from edgedec.runtime.drafting.draft_cost import DraftCost
 from edgedec.runtime.drafting.draft_tree import DraftTree
 from edgedec.runtime.drafting.drafter import Budget, DraftContext
 from edgedec.runtime.drafting.guarded import Guard, GuardedModelDrafting
-from edgedec.runtime.sessions.passes import Passes, run_passes
-from edgedec.runtime.sessions.sequence import TokenSequence
+from edgedec.runtime.sequences.passes import Passes, run_passes
+from edgedec.runtime.sequences.sequence import TokenSequence
 
 from .advisor_toys import CONTEXT, OWN_MS, ROOM, TARGET, Model, advisor_of, plans
 

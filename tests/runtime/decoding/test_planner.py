@@ -14,7 +14,7 @@ from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree, SiblingKind
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt
 from edgedec.runtime.sampling.noise import Noise
-from edgedec.runtime.sessions.passes import run_passes
+from edgedec.runtime.sequences.passes import run_passes
 
 from ..conftest import ToySession
 from ..draft_toys import Grow, ToyDrafter

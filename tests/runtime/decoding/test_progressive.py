@@ -15,12 +15,12 @@ from edgedec.models.config import LayerConfig
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding import progressive
-from edgedec.runtime.requests.result import GenerationResult
-from edgedec.runtime.requests.stream import Piece
-from edgedec.runtime.sessions.passes import Pass
-from edgedec.runtime.sessions.plain_kv import plain_kv
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.engine.result import GenerationResult
+from edgedec.runtime.engine.stream import Piece
+from edgedec.runtime.sequences.passes import Pass
+from edgedec.runtime.sequences.plain_kv import plain_kv
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.runtime.text.text_stream import TextStream
 
 from ..draft_toys import SAMPLINGS, Numerals, ToyDrafter, check_sums, nothing, right

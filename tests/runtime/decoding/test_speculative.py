@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
+from edgedec.runtime.decoding.busy_clock import BusyClock
 from edgedec.runtime.decoding.planner import (
     FixedPlanner,
     FixedPlanning,
@@ -23,7 +24,6 @@ from edgedec.runtime.decoding.verifiers import VERIFIERS
 from edgedec.runtime.drafting.draft_tree import DraftTree, SiblingKind
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt, RoundOutcome
 from edgedec.runtime.sampling.sampling import History
-from edgedec.runtime.sessions.scheduler import BusyClock
 
 from ..conftest import ToySession
 from ..draft_toys import (

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from edgedec.runtime.drafting.best_first import MAX_PROBABILITY, AcceptanceRates, BestFirst, Option
 from edgedec.runtime.drafting.drafter import Budget
 
-from ..drafters.rounds import check_tree, paths_of, probability_of
+from .drafters.rounds import check_tree, paths_of, probability_of
 
 Path = tuple[int, ...]
 SHARES = st.lists(st.floats(0.01, 1.0), min_size=6, max_size=6)

@@ -10,7 +10,7 @@ from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree, SiblingKind
 from edgedec.runtime.drafting.drafter import Budget
 from edgedec.runtime.drafting.fusion import fuse
 
-from ..drafters.rounds import BUDGET, check_tree, paths_of, probability_of
+from .drafters.rounds import BUDGET, check_tree, paths_of, probability_of
 
 Edge = tuple[int, int, float]
 

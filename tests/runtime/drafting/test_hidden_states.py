@@ -14,9 +14,9 @@ from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.decoding.speculative import Speculative
 from edgedec.runtime.drafting.draft_tree import ROOT
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt, RoundOutcome
-from edgedec.runtime.sessions.passes import Pass
-from edgedec.runtime.sessions.prefill import PREFILL_CHUNK
-from edgedec.runtime.sessions.rows import Rows
+from edgedec.runtime.sequences.passes import Pass
+from edgedec.runtime.sequences.prefill import PREFILL_CHUNK
+from edgedec.runtime.sequences.rows import Rows
 
 from ..conftest import ToyModel, ToySession, prefix_of
 from ..draft_toys import PROMPT, VOCAB, Grow, ToyDrafter, bush, generate

@@ -11,10 +11,10 @@ import pytest
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig, SpeculationConfig
 from edgedec.runtime.decoding.cost_table import CostTable
-from edgedec.runtime.engine import Engine
-from edgedec.runtime.ngrams.ngram_store import NgramStore
-from edgedec.runtime.requests.result import GenerationResult
-from edgedec.runtime.sessions.passes import Passes
+from edgedec.runtime.drafting.ngrams.ngram_store import NgramStore
+from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.result import GenerationResult
+from edgedec.runtime.sequences.passes import Passes
 
 from ..conftest import ToyModel
 

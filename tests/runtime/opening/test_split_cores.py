@@ -13,12 +13,12 @@ import pytest
 import edgedec
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
-from edgedec.runtime.cores.affinity import Affinity
-from edgedec.runtime.cores.core_split import CoreSplit
+from edgedec.runtime.drafting.core_split import CoreSplit
 from edgedec.runtime.methods.draft_source import DraftSource
 from edgedec.runtime.opening import split_cores as splitting
 from edgedec.runtime.opening.split_cores import at_home, split_cores
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.affinity import Affinity
+from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.system.processors import one_processor_per_core, physical_cores
 
 

@@ -14,9 +14,9 @@ from edgedec.models.errors import ConfigError, SessionError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.decoding.speculative import Speculative
-from edgedec.runtime.drafters.grammar import GrammarDrafter
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.drafting.drafters.grammar import GrammarDrafter
+from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.sampling.grammar import GrammarMask, Grammars
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.text.tokenizer import Tokenizer

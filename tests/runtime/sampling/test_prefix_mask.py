@@ -10,7 +10,7 @@ import pytest
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding.strategy import DecodeState
-from edgedec.runtime.engine import Engine
+from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.sampling.prefix_mask import PrefixMask, Spellings
 from edgedec.runtime.text.tokenizer import Tokenizer
 

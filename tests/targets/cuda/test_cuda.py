@@ -23,9 +23,9 @@ from edgedec.models.bundle_files import file_sha256
 from edgedec.models.errors import BundleError, ConfigError, SessionError
 from edgedec.models.manifest import read_manifest
 from edgedec.models.reference import ReferenceModel
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.token_tree import TokenTree
-from edgedec.runtime.trust import libraries, trust
+from edgedec.runtime.backends.trust import libraries, trust
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.token_tree import TokenTree
 
 pytest.importorskip("tvm", reason="needs the extra tvm")
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pytest
 
 from edgedec.models.quant import FORMATS, PlainTensor
-from edgedec.runtime.sessions.row_stats import RowStats
+from edgedec.runtime.sequences.row_stats import RowStats
 
 pytest.importorskip("tvm", reason="needs the extra tvm")
 

@@ -24,11 +24,11 @@ from edgedec.models.graph import past_port, present_port
 from edgedec.models.manifest import read_manifest
 from edgedec.models.reference import ReferenceModel
 from edgedec.models.static_passes import BUCKETS, StaticPass
+from edgedec.runtime.backends import running_passes as running_passes
 from edgedec.runtime.backends._static_cache import pieces_of
-from edgedec.runtime.sessions import under_way
-from edgedec.runtime.sessions.passes import Pass
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.passes import Pass
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.targets.openvino_devices import OPENVINO_DEVICES
 
 ov = pytest.importorskip("openvino")
@@ -138,7 +138,7 @@ def test_a_pass_can_be_ended(bundle: Path) -> None:
 
         def end_passes() -> None:
             while not is_over.is_set():
-                under_way.end_passes()
+                running_passes.end_passes()
                 time.sleep(0.0005)
 
         thread = threading.Thread(target=end_passes)

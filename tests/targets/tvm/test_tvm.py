@@ -27,11 +27,11 @@ from edgedec.models.errors import (
 )
 from edgedec.models.manifest import BundleManifest, read_manifest
 from edgedec.runtime.backends import open_model, release_model
-from edgedec.runtime.sessions import under_way
-from edgedec.runtime.sessions.passes import Pass
-from edgedec.runtime.sessions.sequence import TokenSequence
-from edgedec.runtime.sessions.token_tree import TokenTree
-from edgedec.runtime.trust import libraries, trust
+from edgedec.runtime.backends import running_passes as running_passes
+from edgedec.runtime.backends.trust import libraries, trust
+from edgedec.runtime.sequences.passes import Pass
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.token_tree import TokenTree
 
 pytest.importorskip("tvm", reason="needs the extra tvm")
 
@@ -329,7 +329,7 @@ def test_a_pass_is_ended_from_another_thread(compiled: Path) -> None:
 
     def end() -> None:
         while not ended.is_set():
-            under_way.end_passes()
+            running_passes.end_passes()
 
     thread = threading.Thread(target=end)
     thread.start()

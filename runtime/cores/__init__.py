@@ -1,1 +1,0 @@
-"""Threads: on which processors computing stays."""

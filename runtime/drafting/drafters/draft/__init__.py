@@ -1,0 +1,22 @@
+"""A smaller model drafts."""
+
+from __future__ import annotations
+
+from edgedec.runtime.drafting.core_split import CoreSplit
+from edgedec.runtime.drafting.drafter import ModelDrafter
+from edgedec.runtime.drafting.drafters import DrafterParts, ModelMethod, Need
+
+
+def _make(parts: DrafterParts, split: CoreSplit | None) -> ModelDrafter:
+    from edgedec.runtime.drafting.drafters.draft.draft_model import DraftModelDrafter
+
+    assert parts.open_draft is not None
+    drafter = DraftModelDrafter(parts.open_draft())
+    if split is None:
+        return drafter
+    from edgedec.runtime.drafting.drafters.draft.overlapped import OverlappedDrafter
+
+    return OverlappedDrafter(drafter, split)
+
+
+METHOD = ModelMethod("what a smaller model would write", _make, Need.DRAFT_MODEL)

@@ -1,0 +1,268 @@
+"""A draft model that goes on drafting while the target model verifies (PEARL).
+
+It takes the most probable path of the tree under verification for accepted and drafts on below it,
+first the token it expects the target model to add. If all of that comes true, the next round
+begins with drafts and no time spent on them; if not, they are dropped. A round for which nothing
+is there proposes what one pass of the draft model gives, so verification of that begins at once.
+
+Which trees are proposed then depends on how long passes take, which tokens are emitted does not.
+
+Source: PEARL (Liu et al., 2024), pre-verify and post-verify.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from edgedec.runtime.drafting.core_split import CoreSplit
+from edgedec.runtime.drafting.draft_cost import DraftCost
+from edgedec.runtime.drafting.draft_tree import DraftTree
+from edgedec.runtime.drafting.drafter import (
+    Budget,
+    DraftContext,
+    DraftPrompt,
+    ModelDrafting,
+    RoundOutcome,
+)
+from edgedec.runtime.drafting.drafters.draft.draft_model import DraftModelDrafter
+from edgedec.runtime.drafting.drafters.draft.tree_drafting import TreeDrafting
+from edgedec.runtime.sequences.passes import Passes, run_passes
+from edgedec.runtime.sequences.sequence import TokenSequence
+
+_BLOCK = 8  # rounds in a row with overlap, or without
+_N_BLOCKS = 4  # of a trial
+_HOLD = 256  # rounds between trials
+
+
+@dataclass
+class _Tally:
+    n_rounds: int = 0
+    n_tokens: int = 0
+    ms: float = 0.0
+
+    def add(self, n_tokens: int, ms: float) -> None:
+        self.n_rounds += 1
+        self.n_tokens += n_tokens
+        self.ms += ms
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second."""
+        return 1000 * self.n_tokens / self.ms if self.ms else 0.0
+
+
+@dataclass
+class OverlapGauge:
+    """Whether overlap pays: rounds with it and without it take turns, and the better goes on.
+
+    is_measured: False has it on, always.
+    """
+
+    is_measured: bool = True
+    is_on: bool = True
+    _n_seen: int = 0
+    _trial: dict[bool, _Tally] = field(default_factory=lambda: {True: _Tally(), False: _Tally()})
+
+    def observe(self, n_tokens: int, ms: float) -> None:
+        """Takes in a round, which emitted ``n_tokens``, and decides about the next one."""
+        if not self.is_measured:
+            return
+        n_trial = _BLOCK * _N_BLOCKS
+        # The first round of a block goes on from what the block before drafted, or did not.
+        if self._n_seen < n_trial and self._n_seen % _BLOCK:
+            self._trial[self.is_on].add(n_tokens, ms)
+        self._n_seen += 1
+        if self._n_seen < n_trial:
+            self.is_on = self._n_seen // _BLOCK % 2 == 0
+        elif self._n_seen == n_trial:
+            self.is_on = self._trial[True].rate > self._trial[False].rate
+        elif self._n_seen == n_trial + _HOLD:
+            self._n_seen, self.is_on = 0, True
+            self._trial = {True: _Tally(), False: _Tally()}
+
+
+class OverlappedDrafter:
+    """A `DraftModelDrafter` with a thread of its own; what requests share of it."""
+
+    name = DraftModelDrafter.name
+    hidden_layers = ()
+
+    def __init__(
+        self, model: DraftModelDrafter, split: CoreSplit, gauge: OverlapGauge | None = None
+    ) -> None:
+        """split: processors of the two models while both compute at the same time."""
+        self._model = model
+        self.split = split
+        self.gauge = gauge or OverlapGauge(split.is_measured)
+        self._pool: ThreadPoolExecutor | None = None
+
+    def begin(self, prompt: DraftPrompt) -> OverlappedDrafting:
+        """Returns the part of a request."""
+        return OverlappedDrafting(self, self._model.begin(prompt))
+
+    def submit(self, passes: Passes[None]) -> Future[None]:
+        """Runs a step in the thread."""
+        self._pool = self._pool or ThreadPoolExecutor(1, "edgedec-draft")
+        return self._pool.submit(run_passes, passes)
+
+    def close(self) -> None:
+        """Ends the thread."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+        self._model.close()
+
+
+class OverlappedDrafting(ModelDrafting):
+    """One request's part; errors in the thread are raised by `observe`."""
+
+    def __init__(self, drafter: OverlappedDrafter, drafting: TreeDrafting) -> None:
+        self._drafter = drafter
+        self._drafting = drafting
+        self._running: Future[None] | None = None
+        self._target: TokenSequence | None = None  # that verifies while the thread runs
+        self._is_over = threading.Event()
+        self._error: Exception | None = None
+        self._asked: DraftContext | None = None  # of this round's proposal
+        self._has_overlapped = False
+        self.rounds = {True: _Tally(), False: _Tally()}
+
+    @property
+    def sequence(self) -> TokenSequence:
+        return self._drafting.sequence
+
+    @property
+    def cost(self) -> DraftCost:
+        """What the latest proposal cost, without what was drafted while the target verified."""
+        return self._drafting.cost
+
+    @property
+    def n_early(self) -> int:
+        return self._drafting.early.n_drafted
+
+    @property
+    def n_early_used(self) -> int:
+        return self._drafting.early.n_used
+
+    @property
+    def reads_end_only(self) -> bool:
+        return self._drafting.reads_end_only
+
+    def n_missing(self, tokens: Sequence[int]) -> int:
+        return self._drafting.n_missing(tokens)
+
+    def price(self, row_ms: float) -> None:
+        self._drafting.price(row_ms)
+
+    def n_predicted(self, tokens: Sequence[int]) -> int:
+        return self._drafting.n_predicted(tokens)
+
+    def read_exactly(self) -> None:
+        self._finish()
+        self._drafting.read_exactly()
+
+    def catch_up(self, tokens: Sequence[int]) -> Passes[int]:
+        return (yield from self._drafting.catch_up(tokens))
+
+    def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:
+        """Returns a tree: what is there, or, without overlap, as deep as the budget likes."""
+        self._finish()
+        if self._drafter.gauge.is_on:
+            budget = dataclasses.replace(budget, min_step_value=math.inf)
+        tree = yield from self._drafting.propose(context, budget)
+        self._asked = context
+        return tree
+
+    @contextmanager
+    def beside(
+        self, context: DraftContext, tree: DraftTree, n_left: int, target: TokenSequence
+    ) -> Iterator[None]:
+        """Drafts on while the block runs, in which ``target`` verifies ``tree``.
+
+        The target keeps off the draft's processors meanwhile.
+        """
+        path = [node.token for node in tree.likeliest_chain().nodes]
+        is_worthwhile = n_left > len(path) + 2  # the path, the token after it, a drafted one
+        if self._asked is not context or not self._drafter.gauge.is_on or not is_worthwhile:
+            yield
+            return
+        self._target = target
+        self._start(context, path)
+        try:
+            yield
+        finally:
+            self._finish()
+
+    def count_round(self, n_tokens: int, ms: float) -> None:
+        """Takes in what a round emitted, and took, if this drafter was asked in it."""
+        if self._asked is not None:
+            self.rounds[self._has_overlapped].add(n_tokens, ms)
+            self._drafter.gauge.observe(n_tokens, ms)
+        self._asked, self._has_overlapped = None, False
+
+    def observe(self, context: DraftContext, outcome: RoundOutcome) -> None:
+        """Learns from a round.
+
+        Raises:
+            Exception: Whatever the draft model raised while the target model verified.
+        """
+        self._finish()
+        if self._error is not None:
+            raise self._error
+        self._drafting.observe(context, outcome)
+
+    def end(self, tokens: Sequence[int]) -> None:
+        """Waits for the thread and rewinds the draft model."""
+        self._finish()
+        self._drafting.end(tokens)
+
+    def explain(self) -> list[str]:
+        """Returns what overlap came to, on one line."""
+        with_it, without = self.rounds[True], self.rounds[False]
+        n_dropped = self.n_early - self.n_early_used
+        return [
+            f"overlap: {with_it.n_rounds} rounds with, {with_it.rate:.1f} tokens/s; "
+            f"{without.n_rounds} without, {without.rate:.1f} tokens/s; {self.n_early} tokens "
+            f"drafted early, {self.n_early_used} used, {n_dropped} thrown away"
+        ]
+
+    def _start(self, context: DraftContext, path: Sequence[int]) -> None:
+        if self._error is not None:
+            return
+        try:
+            self._place(is_apart=True)
+            self._is_over.clear()
+            self._running = self._drafter.submit(
+                self._drafting.draft_ahead(context, path, self._is_over.is_set)
+            )
+            self._has_overlapped = True
+        except Exception as error:  # no memory for another graph or thread
+            self._error = error
+            self._place(is_apart=False)
+
+    def _finish(self) -> None:
+        """Waits for the thread's pass, if one is running, and takes its error.
+
+        An interrupt may end the waiting; then the next call goes on with it.
+        """
+        running = self._running
+        if running is None:
+            return
+        self._is_over.set()
+        error = running.exception()
+        if isinstance(error, Exception):
+            self._error = error
+        self._running = None
+        self._place(is_apart=False)
+
+    def _place(self, is_apart: bool) -> None:
+        split = self._drafter.split
+        for sequence, cores in ((self._target, split.target), (self.sequence, split.draft)):
+            if sequence is not None and not sequence.is_closed:
+                sequence.place(cores if is_apart else None)

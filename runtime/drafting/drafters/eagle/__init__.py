@@ -1,0 +1,18 @@
+"""A head that was trained on the target model's hidden states drafts."""
+
+from __future__ import annotations
+
+from edgedec.runtime.drafting.core_split import CoreSplit
+from edgedec.runtime.drafting.drafter import ModelDrafter
+from edgedec.runtime.drafting.drafters import DrafterParts, ModelMethod, Need
+
+
+def _make(parts: DrafterParts, split: CoreSplit | None) -> ModelDrafter:
+    from edgedec.runtime.drafting.drafters.eagle.eagle_drafter import EagleDrafter
+
+    return EagleDrafter(parts.open_heads[Need.EAGLE]())
+
+
+METHOD = ModelMethod(
+    "what a head, trained on the model's own hidden states, guesses", _make, Need.EAGLE
+)

@@ -1,0 +1,20 @@
+"""The first layers of the target model draft, and a head that ends it early."""
+
+from __future__ import annotations
+
+from edgedec.runtime.drafting.core_split import CoreSplit
+from edgedec.runtime.drafting.drafter import ModelDrafter
+from edgedec.runtime.drafting.drafters import DrafterParts, ModelMethod, Need
+
+
+def _make(parts: DrafterParts, split: CoreSplit | None) -> ModelDrafter:
+    from edgedec.runtime.drafting.drafters.exit.exit_drafter import ExitDrafter
+
+    return ExitDrafter(parts.open_heads[Need.EXIT]())
+
+
+METHOD = ModelMethod(
+    "what the model itself would write if it ended after its first layers",
+    _make,
+    Need.EXIT,
+)

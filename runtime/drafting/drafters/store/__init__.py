@@ -1,0 +1,16 @@
+"""What followed the last words in texts on disk."""
+
+from __future__ import annotations
+
+from edgedec.runtime.drafting.drafter import Drafter
+from edgedec.runtime.drafting.drafters import DrafterParts, FreeMethod, Need
+
+
+def _make(parts: DrafterParts) -> Drafter:
+    from edgedec.runtime.drafting.drafters.store.store_drafter import StoreDrafter
+
+    assert parts.store is not None
+    return StoreDrafter(parts.store, parts.is_store_growing)
+
+
+METHOD = FreeMethod("what followed the last words in texts on disk", _make, Need.STORE)

@@ -1,0 +1,1 @@
+"""What users ask for text: the engine, its scheduler, streams, conversations and suggestions."""

@@ -1,0 +1,393 @@
+"""The class users meet: a loaded bundle that turns prompts into text."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+from weakref import WeakSet
+
+from edgedec.models.errors import SessionError
+from edgedec.runtime.config import GenerationConfig, SuggestConfig
+from edgedec.runtime.config.checks import (
+    check_progress,
+    check_type,
+    checked_counts,
+    checked_path,
+)
+from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
+from edgedec.runtime.engine.conversation import Conversation
+from edgedec.runtime.engine.loaded import LoadedModel
+from edgedec.runtime.engine.predictors import Predictors
+from edgedec.runtime.engine.request import Request, lent
+from edgedec.runtime.engine.result import GenerationResult
+from edgedec.runtime.engine.scheduler import Scheduler
+from edgedec.runtime.engine.stream import OnDone, Stream
+from edgedec.runtime.methods.methods import MethodParts, Methods
+from edgedec.runtime.sampling.masks import Masks
+from edgedec.runtime.sequences.memory import TARGET
+from edgedec.runtime.sequences.model import Model
+from edgedec.runtime.sequences.prefill import Progress, check_fits
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.text.prompt import Prompt, is_conversation
+from edgedec.runtime.text.text_stream import maker_of_texts
+from edgedec.runtime.text.tokenizer import Codec
+
+if TYPE_CHECKING:  # imported where they are needed: each import delays a first token
+    from edgedec.runtime.engine.many import OnResult
+    from edgedec.runtime.engine.suggestions import Completion
+    from edgedec.runtime.methods.draft_source import DraftSource
+
+
+class Engine:
+    """A loaded bundle. Its requests go on side by side, each with a KV cache of its own.
+
+    A KV cache goes from a finished request to the next one that begins alike.
+    """
+
+    def __init__(self, loaded: LoadedModel, strategy: DecodingStrategy | None = None) -> None:
+        """Takes over ``loaded``. strategy: decodes all requests, whatever method they name."""
+        self._loaded: LoadedModel | None = loaded
+        self._strategy = strategy
+        parts = MethodParts(
+            context=loaded.context,
+            hidden_layers=loaded.model.capabilities.hidden,
+            draft=loaded.draft,
+            identity=loaded.identity,
+            store=loaded.store,
+            is_store_growing=loaded.is_store_growing,
+            tuned=loaded.tuned,
+            skip_set=loaded.skip_set,
+            head=loaded.head,
+            split=loaded.split,
+            auxiliary=loaded.auxiliary,
+        )
+        self._methods = Methods(parts, loaded.default_method)
+        self._scheduler = Scheduler()
+        self._streams: WeakSet[Stream] = WeakSet()
+        self._sequences: WeakSet[TokenSequence] = WeakSet()  # lent to nobody, asked for by callers
+        self._abandoned: deque[Callable[[], None]] = deque()
+        self.defaults = loaded.defaults
+        self.encoder = loaded.encoder
+        self._predictors = Predictors(loaded.predictor, self._methods.auxiliary)
+        self._masks = Masks(loaded.tokenizer, loaded.model.vocab_size)
+        self._pool = loaded.memory.open(TARGET, loaded.model, loaded.context)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def model(self) -> Model:
+        """The target model."""
+        return self._open.model
+
+    @property
+    def context(self) -> int:
+        """Most tokens of prompt and output together."""
+        return self._open.context
+
+    @contextmanager
+    def borrowed(self, text: Sequence[int]) -> Iterator[TokenSequence]:
+        """The sequence of a finished request that holds most of ``text``, for passes of one's own.
+
+        It may be left in any state; the next request makes of it what it needs.
+        """
+        text = checked_counts("text", text)
+        self._tidy()
+        with lent(self._pool, self._scheduler, text) as sequence:
+            yield sequence
+
+    def new_sequence(self) -> TokenSequence:
+        """Returns an empty sequence of the target model, for passes of one's own.
+
+        Whoever is done with it closes it; the engine's end closes it as well.
+        """
+        sequence = TokenSequence(self._open.model, self._open.context)
+        self._sequences.add(sequence)
+        return sequence
+
+    @property
+    def tokenizer(self) -> Codec:
+        return self._open.tokenizer
+
+    @property
+    def has_chat_template(self) -> bool:
+        """The bundle says how a conversation is written, so `chat` works."""
+        return self._open.encoder.has_template
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """Tokens with which the model itself ends an output."""
+        return self._open.stop_token_ids
+
+    @property
+    def draft(self) -> DraftSource | None:
+        """Where the draft model lies, if there is one."""
+        return self._open.draft
+
+    @property
+    def load_ms(self) -> float:
+        """Time it took to load the bundle."""
+        return self._open.load_ms
+
+    def generate(
+        self,
+        prompt: Prompt,
+        config: GenerationConfig | None = None,
+        on_progress: Progress | None = None,
+    ) -> GenerationResult:
+        """Returns the whole output; arguments as for `stream`."""
+        stream = self.stream(prompt, config, on_progress)
+        for _ in stream:
+            pass
+        return stream.result
+
+    def stream(
+        self,
+        prompt: Prompt,
+        config: GenerationConfig | None = None,
+        on_progress: Progress | None = None,
+    ) -> Stream:
+        """Returns the output as it appears. Streams in progress go on, beside this one.
+
+        Args:
+            prompt: Plain text, chat messages (``role`` and ``content``), or token ids.
+            config: The request; the bundle's recommendation when None.
+            on_progress: Called with ("prefill", tokens done, tokens in all) during prefill.
+
+        Raises:
+            SessionError: The prompt is empty, longer than the context, or the engine is closed.
+        """
+        return self.open_stream(prompt, config, on_progress)
+
+    def generate_many(
+        self,
+        prompts: Sequence[Prompt],
+        config: GenerationConfig | None = None,
+        on_progress: OnResult | None = None,
+    ) -> list[GenerationResult]:
+        """Returns the outputs of ``prompts`` in their order, computed side by side.
+
+        Each is what `generate` returns alone; where the model can, they share passes.
+
+        Args:
+            prompts, config: As of `stream`.
+            on_progress: Called with the place of a prompt and its result, as they finish.
+
+        Raises:
+            SessionError: A prompt is empty or too long, or the engine is closed; nothing goes on.
+        """
+        from edgedec.runtime.engine.many import generate_many
+
+        encoded = [self.encode(prompt) for prompt in prompts]  # a bad one stops all before any
+        n_at_once = self.model.capabilities.n_sequences
+        return generate_many(lambda ids: self.stream(ids, config), encoded, n_at_once, on_progress)
+
+    async def astream(
+        self, prompt: Prompt, config: GenerationConfig | None = None
+    ) -> AsyncIterator[str]:
+        """Yields the pieces that `stream` gives, for programs that await; ends it if they stop."""
+        from edgedec.runtime.engine.many import in_threads
+
+        async for piece in in_threads(partial(self.stream, prompt, config)):
+            yield piece
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Returns the ids of ``prompt``."""
+        return self._open.encoder.encode(prompt)
+
+    def open_stream(
+        self,
+        prompt: Prompt,
+        config: GenerationConfig | None,
+        on_progress: Progress | None,
+        on_done: OnDone | None = None,
+        is_answer: bool = False,
+    ) -> Stream:
+        """Returns a `stream` that also reports its result; an answer goes on from no text."""
+        started_s = time.perf_counter()
+        loaded = self._open
+        config = self.defaults if config is None else config
+        check_type("config", config, GenerationConfig, "a GenerationConfig or None")
+        check_progress(on_progress)
+        self._tidy()
+        config.check_vocabulary(loaded.model.vocab_size)
+        self._predictors.check(config)
+        tokens = self.encode(prompt)
+        check_fits(tokens, loaded.context, loaded.model.vocab_size)
+        before = () if is_answer or is_conversation(prompt) else tokens
+        new_text = maker_of_texts(loaded.tokenizer, before, config.stop)
+        own_stops = () if config.ignore_eos else loaded.stop_token_ids
+        stops = frozenset(own_stops) | frozenset(config.stop_token_ids)
+        mask = self._masks.of(config, stops)
+        with self._scheduler.exclusive():  # what requests share is made when first asked for
+            strategy = self._strategy or self._methods.of_request(config)
+            sequence = self._pool.take(tokens)
+        request = Request(
+            strategy=strategy,
+            started_s=started_s,
+            load_ms=loaded.load_ms,
+            lender=self._pool,
+            scheduler=self._scheduler,
+            on_progress=on_progress,
+            recall=partial(loaded.memory.recall, TARGET),
+            abandon=self._abandoned.append,
+            new_text=new_text,
+            predictor=partial(self._predictors.of, config),
+        )
+        state = DecodeState.start(sequence, tokens, config, stops, mask)
+        stream = Stream(request, state, new_text(), on_done)
+        self._streams.add(stream)
+        return stream
+
+    def suggest(
+        self,
+        prompt: Prompt,
+        config: SuggestConfig | None = None,
+        on_progress: Progress | None = None,
+    ) -> list[Completion]:
+        """Returns completions of ``prompt`` with different first tokens, the likeliest first.
+
+        Raises:
+            SessionError: The prompt is empty, too long with its completions, or the engine closed.
+        """
+        from edgedec.runtime.engine.suggestions import complete
+
+        loaded = self._open
+        config = SuggestConfig() if config is None else config
+        check_type("config", config, SuggestConfig, "a SuggestConfig or None")
+        check_progress(on_progress)
+        self._tidy()
+        tokens = self.encode(prompt)
+        check_fits(tokens, loaded.context, loaded.model.vocab_size)
+        stops = config.stop_token_ids.union(loaded.stop_token_ids)
+        asked = replace(config, stop_token_ids=stops)
+        with lent(self._pool, self._scheduler, tokens) as sequence:
+            with self._scheduler.exclusive():
+                loaded.memory.recall(TARGET, sequence, tokens)
+            return self._scheduler.run(
+                complete(sequence, loaded.tokenizer, tokens, asked, on_progress)
+            )
+
+    def conversation(
+        self, system: str | None = None, config: GenerationConfig | None = None
+    ) -> Conversation:
+        """Returns an empty conversation.
+
+        Raises:
+            SessionError: The bundle has no chat template.
+        """
+        if not self.has_chat_template:
+            raise SessionError(
+                "this bundle has no chat template: use generate or stream with plain text"
+            )
+        if system is not None:
+            check_type("system", system, str, "text or None")
+        if config is not None:
+            check_type("config", config, GenerationConfig, "a GenerationConfig or None")
+        return Conversation(self, system, config)
+
+    def learn(self, text: Sequence[int]) -> None:
+        """Adds a text to the n-gram store, if there is one."""
+        text = checked_counts("text", text)
+        if (store := self._open.store) is not None:
+            with self._scheduler.exclusive():
+                store.add(text)
+
+    def forget_drafts(self) -> None:
+        """Forgets what drafters learned from earlier requests, and their KV caches."""
+        self._tidy()
+        with self._scheduler.exclusive():
+            self._methods.forget()
+
+    def forget_prompts(self) -> None:
+        """Forgets what the KV caches of finished requests hold."""
+        self._tidy()
+        with self._scheduler.exclusive():
+            self._pool.forget()
+
+    def save_session(self, path: str | Path, prompt: Sequence[int] | None = None) -> None:
+        """Writes what the KV caches used last hold, or is known of ``prompt``; the draft's too.
+
+        Of a stream in progress that is what was computed so far. An older file at ``path`` is
+        replaced when all of the new one is on the disk. Only the file's owner may read it, for it
+        holds the text.
+
+        Raises:
+            SessionError: The file cannot be written.
+        """
+        memory, file = self._open.memory, checked_path("the session", path)
+        known = None if prompt is None else checked_counts("prompt", prompt)
+        self._tidy()
+        with self._scheduler.exclusive():
+            memory.save(file, known)
+
+    def load_session(self, path: str | Path) -> int:
+        """Makes the KV caches hold what `save_session` wrote; returns the number of tokens.
+
+        The next prompt that begins with those tokens, or some of them, is not computed anew.
+
+        Raises:
+            SessionError: The file is damaged or of another model; everything stays as it was.
+        """
+        memory, file = self._open.memory, checked_path("the session", path)
+        self._tidy()
+        with self._scheduler.exclusive():
+            return memory.load(file)
+
+    def close(self) -> None:
+        """Stops all streams and releases the model. Closing twice is fine.
+
+        Raises:
+            SessionError: Another thread is computing a stream right now.
+        """
+        loaded = self._loaded
+        if loaded is None:
+            return
+        streams = [stream for stream in self._streams if not stream.is_finished]
+        if any(stream.is_running for stream in streams):
+            raise SessionError(
+                "the engine is busy with a stream in another thread: finish it, or stop() it and "
+                "wait"
+            )
+        for stream in streams:
+            stream.stop()
+        self._tidy()
+        with self._scheduler.exclusive():
+            self._methods.close()
+            if self._strategy is not None:
+                self._strategy.close()
+            for sequence in self._sequences:
+                sequence.close()
+            self._pool.close()
+            loaded.release(loaded.model)
+            self._predictors = Predictors(None)
+            self._loaded = None
+
+    def _tidy(self) -> None:
+        """Ends the streams that were let go of unfinished."""
+        if not self._abandoned:
+            return
+        with self._scheduler.exclusive():  # in here none of them is taken by another thread
+            while self._abandoned:
+                self._abandoned.popleft()()
+
+    @property
+    def _open(self) -> LoadedModel:
+        if self._loaded is None:
+            raise SessionError("the engine is closed: load the bundle again")
+        return self._loaded

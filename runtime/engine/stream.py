@@ -1,0 +1,395 @@
+"""One request being served: prefill, steps, stop rules, and the stream its caller holds."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from threading import Condition
+from typing import TYPE_CHECKING
+from weakref import ref
+
+from edgedec.models.errors import SessionError
+from edgedec.runtime.config.checks import check_callable
+from edgedec.runtime.decoding.prefilling import Prefilling, Provisional, begin_prefill
+from edgedec.runtime.decoding.strategy import TARGET, DecodeState, Decoding
+from edgedec.runtime.engine.request import Request, end_part, lent
+from edgedec.runtime.engine.result import UP_TO_TIES, FinishReason, GenerationResult
+from edgedec.runtime.sampling.logprobs import TokenLogprob
+from edgedec.runtime.sampling.noise import Noise
+from edgedec.runtime.sequences.passes import Passes, while_idle
+from edgedec.runtime.sequences.prefill import Prefilled, PrefillRequest
+from edgedec.runtime.text.common_prefix import common_prefix
+from edgedec.runtime.text.text_stream import TextStream
+from edgedec.system.usage import peak_rss_mb
+
+if TYPE_CHECKING:
+    from edgedec.runtime.decoding.switching.policy import Signal
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of text as it appears.
+
+    origin: of the token that completed it. is_provisional: the text was written before the prompt
+    was read to its end. What is provisional from ``position`` on, in characters of the output, is
+    ``text`` now, which is empty where it did not hold. All other pieces are final, and follow one
+    another; provisional text goes on to stand behind them until it is replaced, or they reach its
+    end.
+    """
+
+    text: str
+    origin: str = TARGET
+    is_provisional: bool = False
+    position: int = 0
+
+
+OnDone = Callable[[GenerationResult, bool], None]
+"""Called once with the result, and whether the turn was dropped."""
+
+
+class Stream(Iterator[str]):
+    """An output as it appears: iterate it, or its `pieces`, for pieces of text.
+
+    `stop` and `cancel` may be called at any time, from any thread; they take effect before the
+    next token, or the next chunk of the prompt. Other streams of the engine may be iterated in
+    between, or in other threads. An interrupt or error inside the iteration ends the output as
+    `stop` does. Only time spent inside the iteration is counted.
+    """
+
+    def __init__(
+        self, request: Request, state: DecodeState, text: TextStream, on_done: OnDone | None = None
+    ) -> None:
+        self._request = request
+        self._state = state
+        self._text = text
+        self._on_done = on_done
+        self._noise = Noise(state.config.seed)
+        self._found: deque[tuple[int, str]] = deque()  # tokens of the last step, not yet emitted
+        self._origins: list[str] = []
+        self._prefilling: Prefilling | None = None
+        self._prefilled: Prefilled | None = None
+        self._ready: deque[Piece] = deque()  # pieces not yet given out
+        self._provisional_text: TextStream | None = None
+        self._provisional_s = 0.0  # until the first of them
+        self._decoding: Decoding | None = None
+        self._claims = Condition()  # guards the next two, of which one thread at a time has one
+        self._is_running = self._is_ending = False
+        self._is_stopping = False
+        self._is_dropped = False
+        self._finish_reason: FinishReason | None = None
+        self._result: GenerationResult | None = None
+        self._busy_s = time.perf_counter() - request.started_s
+        self._ttft_s = 0.0
+        self._started_s = 0.0  # of the step in progress
+        self._n_shown = 0  # characters
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> str:
+        while (piece := self._next_piece()) is not None:
+            if not piece.is_provisional:
+                return piece.text
+        raise StopIteration
+
+    @property
+    def pieces(self) -> Iterator[Piece]:
+        """The pieces of text, those that are only provisional among them."""
+        while (piece := self._next_piece()) is not None:
+            yield piece
+
+    def _next_piece(self) -> Piece | None:
+        """Returns the next piece; None at the end."""
+        with self._claims:
+            while self._is_ending and self._result is None:
+                self._claims.wait()
+            if self._is_running:
+                raise SessionError("this stream is being iterated elsewhere; wait for it")
+            self._is_running = True
+        try:
+            return self._make_piece()
+        finally:
+            self._is_running = False
+
+    def _make_piece(self) -> Piece | None:
+        while True:
+            if self._ready:
+                return self._ready.popleft()
+            if self._result is not None:
+                return None
+            n_before = self._n_shown
+            if text := self._advance():
+                self._n_shown += len(text)
+                origin = self._origins[-1] if self._origins else TARGET
+                piece = Piece(text, origin, position=n_before)
+                if not self._ready:
+                    return piece
+                self._ready.append(piece)
+
+    def __del__(self) -> None:
+        # Whoever lets go of an unfinished stream may be in the middle of another's turn.
+        if self.__dict__.get("_finish_reason", "never begun") is None and self._result is None:
+            self._request.abandon(
+                partial(end_part, self._decoding, self._state, self._request.lender)
+            )
+
+    @property
+    def method(self) -> str:
+        """The name of the method that decodes it."""
+        return self._request.strategy.name
+
+    @property
+    def takes_turns(self) -> bool:
+        """Two models take turns at it, so that `catch_up` has something to do."""
+        return self._request.strategy.takes_turns
+
+    @property
+    def is_running(self) -> bool:
+        """Another thread is computing the next piece right now."""
+        return self._is_running
+
+    @property
+    def is_finished(self) -> bool:
+        return self._result is not None
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return self._text.text
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The prompt and the output so far."""
+        return tuple(self._state.tokens)
+
+    @property
+    def logprobs(self) -> tuple[TokenLogprob, ...]:
+        """Of each token of the output so far, if the request asks for them."""
+        return tuple(self._state.logprobs)
+
+    @property
+    def result(self) -> GenerationResult:
+        """The finished output.
+
+        Raises:
+            SessionError: The output is not finished.
+        """
+        if self._result is None:
+            raise SessionError(
+                "the stream is not finished: iterate it to its end, or stop() it, for a result"
+            )
+        return self._result
+
+    def watch(self) -> None:
+        """Makes `signal` tell how sure the model is; to be called before the first piece."""
+        self._state.is_watched = True
+
+    @property
+    def signal(self) -> Signal | None:
+        """How sure the target model was of the newest token; None if it is not watched."""
+        from edgedec.runtime.decoding.switching.policy import Signal
+
+        row = self._state.chosen_by
+        return None if row is None else Signal.of(*row)
+
+    def stop(self) -> None:
+        """Ends the output here and keeps it, and its rows of the KV cache."""
+        self._is_stopping = True
+        if self._is_running or self._result is not None:
+            return
+        with self._request.scheduler.exclusive():  # first, so that its holder never waits
+            with self._claims:
+                is_free = not (self._is_running or self._is_ending) and self._result is None
+                self._is_ending |= is_free
+            if is_free:
+                self._finish("cancelled")
+
+    def cancel(self) -> None:
+        """Ends the output here and drops the turn: the KV cache forgets its new tokens."""
+        if self._result is None:
+            self._is_dropped = True
+            self.stop()
+
+    def explain(self) -> list[str]:
+        """Returns what the method decided so far, a line each; nothing for methods that do not."""
+        return [] if self._decoding is None else self._decoding.explain()
+
+    def catch_up(self, is_over: Callable[[], bool] = lambda: False) -> int:
+        """Uses idle time after an output: models compute what they missed of it, or predicted.
+
+        The next turn then begins sooner, or is drafted better. Returns how many tokens that were;
+        none of a dropped turn, or where it ended early.
+
+        is_over: asked between passes whether the idle time is.
+        """
+        check_callable("is_over", is_over)
+        if self._result is None or self._decoding is None or self._is_dropped:
+            return 0
+        state, scheduler = self._state, self._request.scheduler
+        with lent(self._request.lender, scheduler, state.tokens) as target:
+            if common_prefix(target.tokens, state.tokens) < state.n_prompt:
+                return 0  # another request has the text's sequence by now
+            steps = while_idle(self._decoding.catch_up(target), is_over)
+            return scheduler.run(steps) or 0
+
+    def _advance(self) -> str:
+        """Returns the text of the next step, empty when it completed none."""
+        self._started_s = time.perf_counter()
+        try:
+            piece = "" if self._is_stopping else self._step()
+            if self._is_stopping and self._finish_reason is None:
+                self._finish_reason = "cancelled"
+        except BaseException:
+            self._finish_reason = "cancelled"
+            raise
+        finally:
+            self._busy_s += time.perf_counter() - self._started_s
+            held = "" if self._finish_reason is None else self._finish(self._finish_reason)
+        return piece + held
+
+    def _step(self) -> str:
+        """Returns the text the next token adds; empty when prefill was cancelled."""
+        if not self._found:
+            self._request.scheduler.run(self._find_tokens(), self._state.clock)
+        if not self._found:
+            return ""
+        token, origin = self._found.popleft()
+        self._state.append(token)
+        self._origins.append(origin)
+        return self._accept(token)
+
+    def _find_tokens(self) -> Passes[None]:
+        """A step, after prefill if that is still to do; finds nothing when cancelled in there."""
+        if self._prefilled is None:
+            yield from self._read_prompt()
+            if self._prefilled is None or self._found:
+                return
+        if self._decoding is None:
+            found, self._state.rows = self._prefilled, self._prefilled.rows
+            self._decoding = self._request.strategy.begin(self._state, found.hidden)
+        result = yield from self._decoding.step(self._noise)
+        self._found.extend(zip(result.tokens, result.origins, strict=True))
+
+    def _read_prompt(self) -> Passes[None]:
+        """Goes on with the prompt; leaves it unfinished when cancelled, or for what there is."""
+        if self._prefilling is None:
+            self._prefilling = self._begin_prefill()
+        found = yield from self._prefilling.step(self._noise)
+        if isinstance(found, Provisional):
+            self._show(found)
+        elif found is not None:
+            self._prefilled = found
+            self._confirm(found)
+
+    def _begin_prefill(self) -> Prefilling:
+        state, request = self._state, self._request
+        request.recall(state.sequence, state.tokens)
+        held = ref(self)  # what a stream keeps does not keep the stream: see `__del__`
+        wanted = PrefillRequest(
+            state.stats,
+            state.needs_logits,
+            tuple(request.strategy.hidden_layers),
+            lambda: (stream := held()) is None or stream._is_stopping,
+            request.on_progress,
+            state.config.prefill_pass_ms,
+            request.strategy.with_mtp,
+        )
+        return begin_prefill(state, wanted, request.predictor())
+
+    def _show(self, found: Provisional) -> None:
+        """Notes the text of the latest provisional token."""
+        if self._provisional_text is None:
+            assert self._request.new_text is not None
+            self._provisional_text = self._request.new_text()
+            self._provisional_s = self._busy_s + time.perf_counter() - self._started_s
+        position = len(self._provisional_text.text)
+        if text := self._provisional_text.push(found.tokens[-1]):
+            self._ready.append(Piece(text, TARGET, True, position))
+        self._state.stats.n_provisional = len(found.tokens)
+
+    def _confirm(self, found: Prefilled) -> None:
+        """Takes provisional tokens that hold over; notes from where on the others are replaced."""
+        self._state.stats.n_confirmed = found.n_right
+        self._state.stats.n_carried = len(found.confirmed)
+        self._found.extend((token, TARGET) for token in found.confirmed)
+        if found.n_right < len(found.provisional):
+            assert self._request.new_text is not None
+            text = self._request.new_text()
+            for token in found.provisional[: found.n_right]:
+                text.push(token)
+            self._ready.append(Piece("", TARGET, True, len(text.text)))
+
+    def _accept(self, token: int) -> str:
+        """Returns the text ``token`` adds; notes the reason when it is the last one."""
+        if len(self._origins) == 1:
+            self._ttft_s = self._busy_s + time.perf_counter() - self._started_s
+        if token in self._state.stop_token_ids:
+            self._finish_reason = "stop"
+            return ""
+        piece = self._text.push(token)
+        mask = self._state.mask
+        if self._text.is_stopped or (mask is not None and mask.is_finished):
+            self._finish_reason = "stop"
+        elif len(self._origins) >= self._state.config.max_new_tokens:
+            self._finish_reason = "length"
+        elif len(self._state.tokens) > self._state.sequence.context:
+            self._finish_reason = "context"
+        return piece
+
+    def _finish(self, reason: FinishReason) -> str:
+        """Makes the result, tells the owner, and returns the text held back until now."""
+        try:
+            rest = self._text.flush()
+            self._finish_reason = reason
+            self._end_turn()
+            self._result = self._make_result(reason)
+            if self._on_done is not None:
+                self._on_done(self._result, self._is_dropped)
+        finally:
+            with self._claims:
+                self._is_ending = False
+                self._claims.notify_all()
+        return rest
+
+    def _end_turn(self) -> None:
+        """Gives back what the output was made with."""
+        state = self._state
+        if self._decoding is None:  # the prompt gave all there is
+            state.stats.n_carried = max(0, len(self._origins) - 1)
+        else:
+            state.stats.discard(len(self._found))
+        self._found.clear()
+        n_reused = state.stats.n_reused_tokens
+        n_kept = n_reused if self._is_dropped and self._prefilling is not None else None
+        self._request.scheduler.forget(state.clock)
+        with self._request.scheduler.exclusive():
+            end_part(self._decoding, state, self._request.lender, n_kept)
+
+    def _make_result(self, reason: FinishReason) -> GenerationResult:
+        strategy, n_prompt = self._request.strategy, self._state.n_prompt
+        token_ids = self._state.tokens[n_prompt:]
+        decode_ms = 1000 * (self._busy_s - self._ttft_s)
+        is_exact = self._prefilling is None or self._prefilling.is_exact
+        is_lossless = strategy.is_lossless and is_exact
+        gap = self._state.sequence.model.capabilities.row_gap
+        return GenerationResult(
+            text=self._text.text,
+            token_ids=tuple(token_ids),
+            origins=tuple(self._origins),
+            finish_reason=reason,
+            n_prompt_tokens=n_prompt,
+            load_ms=self._request.load_ms,
+            ttft_ms=1000 * self._ttft_s,
+            tpot_ms=decode_ms / (len(token_ids) - 1) if len(token_ids) > 1 else 0.0,
+            peak_rss_mb=peak_rss_mb(),
+            logprobs=tuple(self._state.logprobs),
+            method=strategy.name,
+            provisional_ms=1000 * self._provisional_s,
+            lossless=is_lossless and (UP_TO_TIES if gap else True),
+            largest_gap=gap if is_lossless else 0.0,
+            stats=self._state.stats,
+            switch={} if self._decoding is None else self._decoding.summary(),
+        )

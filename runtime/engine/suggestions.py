@@ -1,0 +1,81 @@
+"""Alternative completions of a prompt as text, for editors and keyboards."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edgedec.runtime.config import SuggestConfig
+from edgedec.runtime.drafting.stats import DecodeStats
+from edgedec.runtime.engine.completion_tree import EndReason, suggest
+from edgedec.runtime.sequences.passes import Passes
+from edgedec.runtime.sequences.prefill import ExactPrefiller, PrefillRequest, Progress
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.text.tokenizer import Codec
+
+_N_BEFORE = 8  # tokens that decide how the first new one is spelt
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One completion.
+
+    token_probs: of each token after those before, at temperature 1.
+    end: "length", "stop", or "unsure": see `SuggestConfig`.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    token_probs: tuple[float, ...]
+    end: EndReason
+
+    @property
+    def probability(self) -> float:
+        """Of the whole."""
+        return math.prod(self.token_probs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns what `edgedec suggest --json` prints of it."""
+        return {
+            "text": self.text,
+            "probability": self.probability,
+            "token_ids": list(self.token_ids),
+            "token_probs": list(self.token_probs),
+            "end": self.end,
+        }
+
+
+def complete(
+    sequence: TokenSequence,
+    codec: Codec,
+    tokens: Sequence[int],
+    config: SuggestConfig,
+    on_progress: Progress | None = None,
+) -> Passes[list[Completion]]:
+    """Returns completions of ``tokens``; the sequence then holds all of these but the last.
+
+    on_progress hears of "prefill" and of "suggest"; what it raises ends both.
+
+    Raises:
+        SessionError: The completions do not fit the context.
+    """
+    before, anchor = tokens[:-1], tokens[-1]
+    if before:
+        request = PrefillRequest(DecodeStats(), with_logits=False, on_progress=on_progress)
+        yield from ExactPrefiller().prefill(sequence, before, request)
+    else:
+        sequence.truncate(0)
+    suggestions = yield from suggest(sequence, anchor, config, on_progress)
+    known = list(tokens[-_N_BEFORE:])
+    n_known = len(codec.decode(known))
+    return [
+        Completion(
+            text=codec.decode([*known, *found.tokens])[n_known:],
+            token_ids=found.tokens,
+            token_probs=tuple(min(1.0, math.exp(log_prob)) for log_prob in found.log_probs),
+            end=found.end,
+        )
+        for found in suggestions
+    ]

@@ -1,1 +1,0 @@
-"""One request being served: streams, conversations, suggestions, results."""

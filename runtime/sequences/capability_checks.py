@@ -1,0 +1,94 @@
+"""Whether a graph can do what a pass asks for, and whether a text has room for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edgedec.models.errors import SessionError
+from edgedec.models.graph import Capabilities
+from edgedec.runtime.sequences.passes import Pass
+from edgedec.runtime.sequences.token_tree import TokenTree
+
+
+def check_capabilities(wanted: Pass) -> None:
+    """Raises a SessionError where the graph cannot."""
+    can, gates = wanted.sequence.model.capabilities, wanted.layer_gates
+    _check_layers(wanted, can)
+    if not can.trees and not wanted.tree.is_chain:
+        raise SessionError(
+            "this bundle's graph cannot run a tree of drafts: use a chain, or export with "
+            "edgedec's own graph"
+        )
+    stop = () if wanted.layers is None else (wanted.layers.stop,)
+    if missing := [i for i in wanted.hidden_layers if i not in (*can.hidden, *stop)]:
+        raise SessionError(
+            f"this bundle's graph returns hidden states of the layers {list(can.hidden)}, "
+            f"not of {missing[0]}: export the model again with --hidden-layers"
+        )
+    if wanted.with_mtp and not can.mtp:
+        raise SessionError(
+            "this bundle's graph has no light heads inside: train some with `edgedec train head "
+            "--kind hydra`"
+        )
+    expected = (len(wanted.tree) - wanted.n_known, can.features)
+    if wanted.features is not None and wanted.features.shape != expected:
+        raise SessionError(
+            f"features have the shape {wanted.features.shape}, expected {expected}: a row for each "
+            "token of the pass"
+        )
+    if gates is None:
+        return
+    if not can.gates:
+        raise SessionError(
+            "this bundle's graph cannot leave sub-layers out: export the model again, as a fused "
+            "graph"
+        )
+    if len(gates) != 2 * wanted.sequence.model.n_layers:
+        raise SessionError(
+            f"got {len(gates)} layer gates, expected {2 * wanted.sequence.model.n_layers}, two for "
+            "each layer"
+        )
+
+
+def _check_layers(wanted: Pass, can: Capabilities) -> None:
+    """Raises a SessionError unless the layers and hidden states of a pass go together."""
+    n_layers = wanted.sequence.model.n_layers
+    layers = wanted.layers or range(n_layers)
+    if wanted.layers is not None and not can.entry:
+        raise SessionError(
+            "this bundle's graph has no entry port: export the model again, as a fused graph"
+        )
+    if not 0 <= layers.start < layers.stop <= n_layers or layers.step != 1:
+        raise SessionError(f"a pass of the layers {layers}, expected a range in 0 to {n_layers}")
+    if (layers.start > 0) != (wanted.entry is not None):
+        raise SessionError(
+            f"a pass from layer {layers.start} was given "
+            f"{'no' if wanted.entry is None else 'some'} hidden states, expected them from any "
+            "layer but the first"
+        )
+    if layers.start > 0 and wanted.n_known:
+        raise SessionError("a pass from a later layer computes all its tokens: n_known is 0")
+    if layers.start == 0 and wanted.n_skipped:
+        raise SessionError("a pass from the first layer skips no tokens: n_skipped is 0")
+
+
+def check_room(context: int, n_past: int, n_new: int) -> None:
+    """Raises a SessionError unless ``n_new`` tokens fit a text of ``context`` behind ``n_past``."""
+    needed = n_past + n_new
+    if needed > context:
+        raise SessionError(
+            f"a pass of {n_new} tokens after {n_past} needs {needed} positions, "
+            f"the context has {context}; load with a larger context or shorten the text"
+        )
+
+
+def check_way(tree: TokenTree, path: Sequence[int]) -> None:
+    """Raises a SessionError unless ``path`` is a way down through ``tree`` from the prefix."""
+    previous = -1
+    for i in path:
+        if not 0 <= i < len(tree) or tree.parents[i] != previous:
+            raise SessionError(
+                f"path {list(path)} is no way down the tree of the last pass: token {i} "
+                f"does not hang on {previous}"
+            )
+        previous = i

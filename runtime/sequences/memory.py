@@ -1,0 +1,176 @@
+"""What an engine's sequences remember: between prompts in memory, and between runs in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgedec.models.config import ModelConfig
+from edgedec.models.errors import SessionError
+from edgedec.runtime.sequences.model import Model
+from edgedec.runtime.sequences.pool import SequencePool
+from edgedec.runtime.sequences.prefix_cache import PrefixCache
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.state import SessionState, cut
+from edgedec.runtime.text.common_prefix import common_prefix
+
+if TYPE_CHECKING:
+    from edgedec.runtime.sequences.session_file import Expected
+
+TARGET, DRAFT = "target", "draft"
+
+_WORTH_KEEPING = 16
+"""Tokens that are sooner computed anew than looked after."""
+
+
+@dataclass(frozen=True)
+class KnownModel:
+    """A model that may be open or not. context: most tokens of its sequences."""
+
+    fingerprint: str
+    config: ModelConfig
+    context: int
+
+
+class SessionMemory:
+    """The sequences of one engine by role, what they computed before, and their files.
+
+    What a sequence holds is copied only when a prompt is about to overwrite it.
+    """
+
+    def __init__(self, max_bytes: int = 0) -> None:
+        """Makes a memory of at most ``max_bytes`` of rows besides those in the sequences."""
+        self.prefix_cache = PrefixCache(max_bytes)
+        self._known: dict[str, KnownModel] = {}
+        self._pools: dict[str, SequencePool] = {}
+        self._waiting: dict[str, SessionState] = {}  # loaded for models not open yet
+
+    def know(self, role: str, model: KnownModel) -> None:
+        """Learns which model has ``role``, before any session of it is open."""
+        self._known[role] = model
+
+    def open(self, role: str, model: Model, context: int) -> SequencePool:
+        """Returns the pool of the model of ``role``, which has the state loaded for it."""
+        pool = SequencePool(model, context, lambda dropped: self._remember(role, dropped, 0))
+        self._pools[role] = pool
+        state = self._waiting.pop(role, None)
+        if state is not None and state.layout == (sequence := pool.take_idle()).layout:
+            sequence.restore(state)
+        return pool
+
+    def take(self, role: str, text: Sequence[int]) -> TokenSequence:
+        """Returns a sequence for ``text``; see `SequencePool.take`."""
+        return self._pools[role].take(text)
+
+    def recall(self, role: str, sequence: TokenSequence, prompt: Sequence[int]) -> None:
+        """Makes ``sequence`` hold the longest known prefix of ``prompt``, its last token left out.
+
+        What it forgets for that, or is about to forget for ``prompt``, is remembered.
+        """
+        if self.prefix_cache.max_bytes == 0:
+            return
+        n_common = sequence.reachable(common_prefix(sequence.tokens, prompt[:-1]))
+        known = self.prefix_cache.find(role, prompt[:-1], sequence.layout, sequence.look_back)
+        self._remember(role, sequence, n_common)
+        pieces = [
+            piece.after(max(piece.start, n_common))
+            for piece in known
+            if len(piece.tokens) > n_common
+        ]
+        if pieces:
+            sequence.restore(*pieces)
+
+    def save(self, path: Path, text: Sequence[int] | None = None) -> None:
+        """Writes what the sequences used last hold, and what was loaded for models not open yet.
+
+        text: write what is known of it instead, wherever that is remembered.
+
+        Raises:
+            SessionError: The file cannot be written.
+        """
+        from edgedec.runtime.sequences.session_file import SavedModel, write_states
+
+        states = self._waiting | {
+            role: pool.latest.snapshot() if text is None else self._known_of(role, pool, text)
+            for role, pool in self._open().items()
+        }
+        if not states.keys() <= self._known.keys():
+            raise SessionError("this engine's model is of no bundle, so no file can name it")
+        write_states(
+            path,
+            {
+                role: SavedModel(model.fingerprint, states[role])
+                for role, model in self._known.items()
+                if role in states
+            },
+        )
+
+    def load(self, path: Path) -> int:
+        """Makes idle sequences hold what `save` wrote; returns the tokens of the target model.
+
+        Raises:
+            SessionError: The file cannot be read, is damaged, or is of other models; all sequences
+                stay as they were.
+        """
+        from edgedec.runtime.sequences.session_file import read_states
+
+        states = read_states(path, {role: self._expected(role) for role in self._known})
+        for role, saved in states.items():
+            pool = self._open().get(role)
+            if pool is None:
+                self._set_aside(role, self._waiting.get(role))
+                self._waiting[role] = saved.state
+                continue
+            sequence = pool.take_idle()
+            self._remember(role, sequence, common_prefix(sequence.tokens, saved.state.tokens))
+            sequence.restore(saved.state)
+        return len(states[TARGET].state.tokens)
+
+    def _open(self) -> dict[str, SequencePool]:
+        return {role: pool for role, pool in self._pools.items() if not pool.model.is_closed}
+
+    def _known_of(self, role: str, pool: SequencePool, text: Sequence[int]) -> SessionState:
+        """Returns the longest known prefix of ``text`` with its rows; it may be empty."""
+        sequence = pool.take(text)
+        try:
+            self.recall(role, sequence, [*text, 0])  # a prompt, whose last token is left out
+            n_known = common_prefix(sequence.tokens, text)
+            return sequence.snapshot(sequence.reachable(n_known))
+        finally:
+            pool.give_back(sequence)
+
+    def _set_aside(self, role: str, state: SessionState | None) -> None:
+        """Keeps what was loaded for a model that is not open yet, and more than one text of it."""
+        if state is None or self.prefix_cache.max_bytes == 0:
+            return
+        n_tokens = len(state.tokens)
+
+        def snapshot(stop: int, start: int) -> SessionState:
+            return SessionState(
+                state.tokens[:stop], start, cut(state.kv_rows, n_tokens, start, stop)
+            )
+
+        look_back = self._known[role].config.look_back
+        self.prefix_cache.insert(role, state.tokens, snapshot, look_back)
+
+    def _remember(self, role: str, sequence: TokenSequence, n_kept: int) -> None:
+        """Keeps what it holds if more than a few tokens behind ``n_kept`` will be lost."""
+        if sequence.n_tokens - n_kept >= _WORTH_KEEPING and self.prefix_cache.max_bytes > 0:
+            self.prefix_cache.insert(role, sequence.tokens, sequence.snapshot, sequence.look_back)
+
+    def _expected(self, role: str) -> Expected:
+        from edgedec.runtime.sequences.session_file import Expected
+
+        model, pool = self._known[role], self._open().get(role)
+        config = model.config
+        return Expected(
+            fingerprint=model.fingerprint,
+            context=model.context,
+            vocab_size=config.vocab_size,
+            # Two arrays of float32 for each layer, and as much again for what goes with them.
+            max_row_nbytes=16 * config.n_layers * config.n_kv_heads * config.head_size,
+            look_back=config.look_back,
+            layout=None if pool is None else pool.latest.layout,
+        )

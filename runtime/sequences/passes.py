@@ -1,0 +1,156 @@
+"""What a step wants computed, and those who have it computed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from edgedec.runtime.sequences.rows import Float32, Rows
+from edgedec.runtime.sequences.token_tree import TokenTree
+
+if TYPE_CHECKING:
+    from edgedec.runtime.sequences.sequence import TokenSequence
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One pass of a model over a few tokens of one sequence. It commits nothing.
+
+    logit_rows: indices into ``tree`` of the rows that are wanted, none below ``n_known``.
+    hidden_layers: layers whose hidden states are wanted, of every new token.
+    n_known: tokens that ``tree`` begins with and the pending pass computed already; a tree grows
+        level by level that way, and only its new tokens cost time.
+    with_logits: whether `Rows.logits` is wanted; statistics always are. Rows of logits that nobody
+        wants are not copied.
+    layer_gates: sub-layers that run: 2i is the attention of layer i, 2i + 1 its MLP; all when
+        None. A pass that leaves some out may grow but not be committed, for its rows of the KV
+        cache are incomplete.
+    layers: layers that run, one after the other; all when None. A pass that stops early may be
+        committed: its tokens are then *partial*, see `TokenSequence`. It may return the hidden
+        states behind its last layer. A pass that begins later goes over the pending tree or the
+        first partial tokens, whose rows of the layers before it keeps, and starts from ``entry``.
+    entry: hidden states [n, hidden_size] of the n new tokens behind the layer before the first of
+        ``layers``; None where that is layer 0.
+    n_skipped: partial tokens between the committed ones and those of a pass that begins later:
+        it looks at their predicted rows, and cannot be committed.
+    features: what a draft head reads beside each of the n new tokens [n, F]; zeros when None.
+    with_mtp: whether `Rows.mtp` is wanted, which takes time of its own.
+    """
+
+    sequence: TokenSequence
+    tree: TokenTree
+    logit_rows: Sequence[int]
+    hidden_layers: Sequence[int] = ()
+    n_known: int = 0
+    with_logits: bool = True
+    layer_gates: Sequence[bool] | None = None
+    layers: range | None = None
+    entry: Float32 | None = None
+    n_skipped: int = 0
+    features: Float32 | None = None
+    with_mtp: bool = False
+
+    @property
+    def n_past(self) -> int:
+        """Tokens of the sequence before those of the pass."""
+        sequence = self.sequence
+        if self.layers is not None and self.layers.start:
+            return sequence.n_tokens + self.n_skipped
+        return sequence.n_tokens + len(sequence.partial)
+
+
+def compute(passes: Sequence[Pass]) -> list[Rows]:
+    """Returns the rows of passes over different sequences of one model, which are pending then.
+
+    Raises:
+        SessionError: A pass does not fit its sequence's context or pending pass, or one failed.
+    """
+    for wanted in passes:
+        wanted.sequence.begin(wanted)
+    started_s = time.perf_counter()
+    found = passes[0].sequence.model.compute(passes)
+    ms = 1000 * (time.perf_counter() - started_s)
+    for wanted, rows in zip(passes, found, strict=True):
+        rows.ms = ms
+        wanted.sequence.finish(wanted)
+    return found
+
+
+def attempt(wanted: Pass) -> Rows | BaseException:
+    """Returns the rows of a pass, or what went wrong, an interrupt included; see `resume`."""
+    try:
+        return compute((wanted,))[0]
+    except BaseException as error:  # belongs to the step, which tidies up and lets it go on
+        return error
+
+
+def attempt_all(passes: Sequence[Pass]) -> list[Rows | BaseException]:
+    """Returns for each pass its rows, computed together, or what went wrong with it.
+
+    Raises:
+        BaseException: An interrupt. No pass counts as begun.
+    """
+    pending = [wanted.sequence.pending for wanted in passes]
+    try:
+        return [*compute(passes)]
+    except BaseException as error:
+        for wanted, before in zip(passes, pending, strict=True):
+            wanted.sequence.put_back(before)
+        if len(passes) == 1 and isinstance(error, Exception):
+            return [error]
+        if not isinstance(error, Exception):
+            raise
+    return [attempt(wanted) for wanted in passes]  # whose fault it was shows alone
+
+
+Passes = Generator[Pass, Rows, T]
+"""A step: it yields the passes it wants, is sent their rows, and returns its result.
+
+It never runs a pass itself. Whoever drives it may do other requests' passes in between.
+"""
+
+
+def run_passes(passes: Passes[T]) -> T:
+    """Runs a step by itself and returns its result."""
+    outcome: Rows | BaseException | None = None
+    try:
+        while True:
+            outcome = attempt(resume(passes, outcome))
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+def while_idle(passes: Passes[T], is_over: Callable[[], bool]) -> Passes[T | None]:
+    """Returns what a step does; None where, before one of its passes, ``is_over`` says so."""
+    try:
+        wanted = next(passes)
+        while not is_over():
+            try:
+                rows = yield wanted
+            except BaseException as error:  # what went wrong is the step's
+                wanted = passes.throw(error)
+            else:
+                wanted = passes.send(rows)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    finally:
+        passes.close()
+    return None
+
+
+def resume(passes: Passes[T], outcome: Rows | BaseException | None) -> Pass:
+    """Returns the next pass of a step; what went wrong with the last one is raised in there.
+
+    outcome: of the last pass; None before the first.
+    """
+    if outcome is None:
+        return next(passes)
+    if isinstance(outcome, BaseException):
+        return passes.throw(outcome)
+    return passes.send(outcome)

@@ -1,0 +1,91 @@
+"""The sequences of one model in one engine: one for each request in progress, some idle ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from edgedec.runtime.sequences.model import Model
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.text.common_prefix import common_prefix
+
+_MAX_IDLE = 2
+"""More is not kept: what their texts left is in the prefix cache."""
+
+
+class SequencePool:
+    """Lends sequences; an idle one keeps its text until it is lent for another.
+
+    Whoever calls has the scheduler to itself, see `Scheduler.exclusive`: otherwise idle sequences
+    may be emptied or filled meanwhile.
+
+    Args:
+        context: Most tokens of a sequence.
+        on_drop: Called with a sequence before it is closed for there are idle ones enough.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        context: int,
+        on_drop: Callable[[TokenSequence], None] = lambda sequence: None,
+    ) -> None:
+        self.model = model
+        self.context = context
+        self._on_drop = on_drop
+        self._idle: list[TokenSequence] = []  # the one used last comes last
+        self._lent: list[TokenSequence] = []
+
+    @property
+    def latest(self) -> TokenSequence:
+        """The sequence that was lent last, back or not."""
+        return self._lent[-1] if self._lent else self.take_idle()
+
+    def take(self, text: Sequence[int]) -> TokenSequence:
+        """Returns the idle sequence that holds most of the beginning of ``text``, or a new one.
+
+        It is the caller's until `give_back`.
+        """
+        if self._idle:
+            # Of those alike the one used last, whose memory is warm.
+            best = max(range(len(self._idle)), key=lambda i: (_n_kept(self._idle[i], text), i))
+            sequence = self._idle.pop(best)
+        else:
+            sequence = TokenSequence(self.model, self.context)
+        self._lent.append(sequence)
+        return sequence
+
+    def take_idle(self) -> TokenSequence:
+        """Returns an idle sequence that nobody else has, the one used last; it stays idle."""
+        if not self._idle:
+            self._idle.append(TokenSequence(self.model, self.context))
+        return self._idle[-1]
+
+    def give_back(self, sequence: TokenSequence) -> None:
+        """Takes a lent sequence back; giving it back again does nothing."""
+        if sequence not in self._lent:
+            return
+        self._lent.remove(sequence)
+        if sequence.is_closed:
+            return
+        self._idle.append(sequence)
+        if len(self._idle) > _MAX_IDLE:
+            dropped = self._idle.pop(0)
+            self._on_drop(dropped)
+            dropped.close()
+
+    def forget(self) -> None:
+        """Empties the idle sequences."""
+        for sequence in self._idle:
+            sequence.truncate(0)
+
+    def close(self) -> None:
+        """Closes all sequences."""
+        for sequence in (*self._idle, *self._lent):
+            sequence.close()
+        self._idle.clear()
+        self._lent.clear()
+
+
+def _n_kept(sequence: TokenSequence, text: Sequence[int]) -> int:
+    """Returns how many tokens a sequence need not compute of ``text``."""
+    return sequence.reachable(common_prefix(sequence.tokens, text))

@@ -1,0 +1,400 @@
+"""A text in the KV cache of a model: its tokens, their rows, and the pass in flight."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edgedec.models.errors import SessionError
+from edgedec.runtime.sequences.affinity import Affinity
+from edgedec.runtime.sequences.capability_checks import check_capabilities, check_room, check_way
+from edgedec.runtime.sequences.model import KVPredictor, Model
+from edgedec.runtime.sequences.passes import Pass, compute
+from edgedec.runtime.sequences.rows import Float32, Rows
+from edgedec.runtime.sequences.state import Layout, SessionState, check_continues, check_reach
+from edgedec.runtime.sequences.token_tree import TokenTree
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the rows of a pass are: tokens before them, and the layers computed by now.
+
+    is_rough: it looked at predicted rows.
+    """
+
+    n_past: int
+    layers: range
+    is_rough: bool = False
+
+
+class TokenSequence:
+    """Committed tokens, exactly those whose rows are in the KV cache, and a pending pass.
+
+    Behind them may be *partial* tokens, left by passes that stopped early: rows of their first
+    `depth` layers are in the KV cache and those of the others are not, or are predictions
+    (`predict`). Passes over the other layers, from the hidden states that the first gave, commit
+    them; `truncate` and `restore` forget them, and `snapshot` leaves them out.
+
+    Sequences of one model know nothing of each other.
+    """
+
+    def __init__(self, model: Model, context: int) -> None:
+        """Makes an empty sequence of at most ``context`` tokens."""
+        self.model = model
+        self.context = context
+        self.row_ms = 0.0  # what a row of a long pass took of late; 0 while not known
+        self.state = model.new_state(context)
+        self._tokens: list[int] = []
+        self._n_exact = sys.maxsize  # tokens before any whose rows are predictions for good
+        self._partial: list[int] = []
+        self._depth = 0  # layers of the partial tokens that are computed
+        self._n_predicted = 0  # partial tokens with rows of the others, predicted or rough
+        self._pending: TokenTree | None = None
+        self._pending_place = _Place(0, range(0))
+        self._is_pending_gated = False
+        self.cores: Affinity | None = None  # that passes run on; those of the model when None
+        self._is_closed = False
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """The committed tokens; not to be changed."""
+        return self._tokens
+
+    @property
+    def n_tokens(self) -> int:
+        """Number of committed tokens."""
+        return len(self._tokens)
+
+    @property
+    def n_exact(self) -> int:
+        """Committed tokens before the first whose rows are predictions."""
+        return min(self._n_exact, len(self._tokens))
+
+    @property
+    def partial(self) -> Sequence[int]:
+        """The partial tokens; not to be changed."""
+        return self._partial
+
+    @property
+    def depth(self) -> int:
+        """Layers of the partial tokens whose rows are in the KV cache; 0 without any."""
+        return self._depth if self._partial else 0
+
+    @property
+    def vocab_size(self) -> int:
+        """Width of a logits row."""
+        return self.model.vocab_size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of KV cache that committed tokens occupy."""
+        return self.state.nbytes(len(self._tokens))
+
+    @property
+    def look_back(self) -> int:
+        """Tokens whose rows a pass needs in all layers; 0 where no layer keeps the latest only."""
+        return self.state.look_back
+
+    @property
+    def is_closed(self) -> bool:
+        """The KV cache was released, or the model."""
+        return self._is_closed or self.model.is_closed
+
+    @property
+    def layout(self) -> Layout:
+        """What the rows of its states are made of."""
+        return self.snapshot(0).layout
+
+    def place(self, cores: Affinity | None) -> None:
+        """Has passes run with one thread on each of ``cores`` from now on; None: as when opened.
+
+        The KV cache stays, and so do logits to the last bit. The first time takes as long as
+        opening the graph, whose weights are in memory already.
+        """
+        self.cores = cores if self.model.is_movable else None
+
+    def forward(
+        self,
+        tree: TokenTree,
+        logit_rows: Sequence[int],
+        hidden_layers: Sequence[int] = (),
+        *,
+        n_known: int = 0,
+        with_logits: bool = True,
+        layer_gates: Sequence[bool] | None = None,
+    ) -> Rows:
+        """Returns the rows of a pass at once; arguments as of `Pass`."""
+        return self.run(
+            Pass(self, tree, logit_rows, hidden_layers, n_known, with_logits, layer_gates)
+        )
+
+    def run(self, wanted: Pass) -> Rows:
+        """Returns the rows of a pass, pending from then on; a SessionError where it cannot be."""
+        check_capabilities(wanted)
+        return compute((wanted,))[0]
+
+    @property
+    def pending(self) -> tuple[TokenTree | None, _Place]:
+        """The pass that awaits its commit, for `put_back`."""
+        return self._pending, self._pending_place
+
+    def put_back(self, pending: tuple[TokenTree | None, _Place]) -> None:
+        """Undoes `begin`, so that its pass may begin once more."""
+        self._pending, self._pending_place = pending
+
+    def begin(self, wanted: Pass) -> None:
+        """Makes room for a pass that is about to be computed; a SessionError if it does not fit."""
+        self._check_open()
+        place = self._place_of(wanted)
+        check_room(self.context, place.n_past, len(wanted.tree))
+        self._check_known(wanted.tree, wanted.n_known, place)
+        self._pending = None
+        self._pending_place = place
+        self.state.reserve(len(self._tokens), place.n_past + len(wanted.tree))
+
+    def finish(self, wanted: Pass) -> None:
+        """Takes the pass of the latest `begin` as pending: the model has computed it."""
+        is_gated = wanted.layer_gates is not None and not all(wanted.layer_gates)
+        self._is_pending_gated = is_gated or (wanted.n_known > 0 and self._is_pending_gated)
+        if self._pending_place.is_rough:
+            self._n_predicted = max(self._n_predicted, wanted.n_skipped + len(wanted.tree))
+        self._pending = wanted.tree
+
+    def arrange(self, rows: Sequence[int]) -> None:
+        """Keeps ``rows`` of the last pass, which stopped early, in this order; drops the others.
+
+        A pass of the other layers may then go over the tree of these, parents before children.
+        """
+        place = self._pending_place
+        assert self._pending is not None
+        assert place.layers.stop < self.model.n_layers
+        tree = self._pending.part(rows)
+        self._pending = None
+        self.state.commit(place.n_past, tree, rows)
+        self._pending = tree
+
+    def commit(self, path: Sequence[int], *, is_rough: bool = False) -> None:
+        """Keeps the rows of the last pass named by ``path`` (root first), drops the others.
+
+        is_rough: the pass may have left sub-layers out; what follows is approximate.
+        """
+        tree, place = self._check_path(path, is_rough), self._pending_place
+        self.state.commit(place.n_past, tree, path)
+        self._pending = None
+        tokens = [tree.tokens[i] for i in path]
+        # Each of these is one step that no interrupt can split.
+        if place.layers.stop < self.model.n_layers:
+            self._depth = place.layers.stop
+            self._partial.extend(tokens)
+            return
+        rest, self._partial = self._partial[len(tokens) :], []
+        self._n_predicted = max(0, self._n_predicted - len(tokens))
+        self._n_exact = self.n_exact if is_rough else self._n_exact
+        self._tokens.extend(tokens)
+        self._partial = rest
+
+    def predict(self, predictor: KVPredictor, hidden: Float32) -> None:
+        """Predicts what is missing of the latest partial tokens, one for each row of ``hidden``.
+
+        Passes may then skip them (`Pass.n_skipped`). hidden: behind the layers that are computed.
+
+        Raises:
+            SessionError: The predictor is of other layers, or partial tokens before those have no
+                predicted rows.
+        """
+        self._check_open()
+        first = len(self._partial) - len(hidden)
+        if predictor.depth != self.depth or not 0 <= first <= self._n_predicted:
+            raise SessionError(
+                f"predicted rows of {len(hidden)} tokens behind layer {predictor.depth}, expected "
+                f"those of partial tokens from {self._n_predicted} of {len(self._partial)} on, "
+                f"behind layer {self.depth}"
+            )
+        start = len(self._tokens) + first
+        self.state.reserve(len(self._tokens), start + len(hidden))
+        predictor.write(self.state, start, hidden)
+        self._n_predicted = len(self._partial)
+
+    def adopt_predicted(self) -> None:
+        """Commits the partial tokens with predicted rows, which makes what follows approximate.
+
+        Raises:
+            SessionError: Some of them have no predicted rows.
+        """
+        if self._n_predicted < len(self._partial):
+            raise SessionError(
+                f"{len(self._partial)} partial tokens, {self._n_predicted} with predicted rows: "
+                "predict those of the others first"
+            )
+        self._pending = None
+        self._n_exact = self.n_exact
+        adopted, self._partial, self._n_predicted = self._partial, [], 0
+        self._tokens.extend(adopted)
+
+    def append_predicted(
+        self, tokens: Sequence[int], predictor: KVPredictor, features: Float32
+    ) -> None:
+        """Commits ``tokens`` with predicted rows in all layers: what follows is approximate.
+
+        features: what the predictor makes rows of, one for each token.
+
+        Raises:
+            SessionError: The predictor writes later layers only, some tokens are partial, or rows
+                and room are not as many as tokens.
+        """
+        self._check_open()
+        if predictor.depth or self._partial or len(features) != len(tokens):
+            raise SessionError(
+                f"{len(features)} rows for {len(tokens)} tokens, behind layer {predictor.depth}, "
+                f"after {len(self._partial)} partial ones: expected one each, behind layer 0"
+            )
+        check_room(self.context, start := len(self._tokens), len(tokens))
+        self._pending = None
+        self.state.reserve(start, start + len(tokens))
+        predictor.write(self.state, start, features)
+        self._n_exact = self.n_exact
+        self._tokens.extend(tokens)
+
+    def truncate(self, n_tokens: int) -> None:
+        """Forgets every committed token after the first ``n_tokens``, and any pending pass.
+
+        Raises:
+            SessionError: There are not that many, or a layer with a window has lost the rows that
+                a pass behind them looks at; `rewind` then begins anew.
+        """
+        if not 0 <= n_tokens <= len(self._tokens):
+            raise SessionError(
+                f"truncate to {n_tokens} tokens, expected 0 to {len(self._tokens)} (those "
+                "committed)"
+            )
+        if self.reachable(n_tokens) != n_tokens:
+            raise SessionError(
+                f"truncate to {n_tokens} of {len(self._tokens)} tokens, but layers with a window "
+                "have lost rows before them: truncate to 0 and compute the text anew"
+            )
+        self._pending = None
+        self._partial, self._n_predicted = [], 0
+        del self._tokens[n_tokens:]
+        self.state.truncate(n_tokens)
+        if n_tokens <= self._n_exact:
+            self._n_exact = sys.maxsize
+
+    def reachable(self, n_tokens: int) -> int:
+        """Returns the most tokens, up to ``n_tokens``, that `truncate` can leave."""
+        return self.state.reachable(n_tokens)
+
+    def rewind(self, n_tokens: int) -> int:
+        """Truncates to ``n_tokens`` or, if that is too far, to fewer; returns what is left."""
+        n_left = self.reachable(n_tokens)
+        self.truncate(n_left)
+        return n_left
+
+    def snapshot(self, n_tokens: int | None = None, start: int = 0) -> SessionState:
+        """Returns copies of the rows of committed tokens ``start`` to ``n_tokens``.
+
+        n_tokens: all that are committed, and exact, when None; none where `truncate` could not
+            leave those.
+        """
+        n_tokens = self.reachable(self.n_exact) if n_tokens is None else n_tokens
+        if not 0 <= start <= n_tokens <= self.n_exact:
+            raise SessionError(
+                f"snapshot of tokens {start} to {n_tokens}, expected 0 to {self.n_exact}, "
+                "those committed, and exact"
+            )
+        return SessionState(
+            tuple(self._tokens[:n_tokens]), start, self.state.snapshot(start, n_tokens)
+        )
+
+    def restore(self, *pieces: SessionState) -> None:
+        """Makes the tokens of a state the committed ones, as if they had been computed.
+
+        pieces: a state, or several of which each continues the one before.
+
+        Raises:
+            SessionError: They do not fit this sequence, which then stays as it was.
+        """
+        self._check_open()
+        known: Sequence[int] = self._tokens
+        for piece in pieces:
+            check_continues(piece, known, self.layout, self.context, self.model.n_token_ids)
+            known = piece.tokens
+        check_reach(pieces, self.state.look_back)
+        start = pieces[0].start
+        self.truncate(start)  # an interrupt must not leave tokens with others' rows
+        for piece in pieces:
+            self.state.restore(piece.start, len(piece.tokens), piece.kv_rows)
+        self._tokens.extend(known[start:])
+
+    def close(self) -> None:
+        """Releases the KV cache; further passes are a SessionError."""
+        self._is_closed = True
+        self._pending = None
+        self._tokens.clear()
+        self.state.close()
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise SessionError("the model is closed: load the bundle again")
+
+    def _place_of(self, wanted: Pass) -> _Place:
+        """Returns where the rows of a pass are; raises a SessionError where they cannot be."""
+        layers = wanted.layers or range(self.model.n_layers)
+        if layers.start == 0:
+            n_past = len(self._tokens) + len(self._partial)
+            if self._partial and layers.stop != self._depth:
+                raise SessionError(
+                    f"a pass of the layers to {layers.stop} follows {len(self._partial)} tokens of "
+                    f"which {self._depth} layers are computed: complete them or truncate first"
+                )
+            return _Place(n_past, layers)
+        n_past = len(self._tokens) + wanted.n_skipped
+        before = _Place(n_past, range(layers.start))
+        if self._pending == wanted.tree and self._pending_place == before:
+            return _Place(n_past, range(layers.stop))
+        stop = wanted.n_skipped + len(wanted.tree)
+        is_partial = list(wanted.tree.tokens) == self._partial[wanted.n_skipped : stop]
+        if not (is_partial and wanted.tree.is_chain and layers.start == self._depth):
+            raise SessionError(
+                f"a pass from layer {layers.start} needs its tokens computed up to there: run "
+                "those layers over the same tokens first"
+            )
+        if wanted.n_skipped > self._n_predicted:
+            raise SessionError(
+                f"a pass skips {wanted.n_skipped} partial tokens, of which {self._n_predicted} "
+                "have predicted rows: predict those of the others first"
+            )
+        return _Place(n_past, range(layers.stop), is_rough=wanted.n_skipped > 0)
+
+    def _check_known(self, tree: TokenTree, n_known: int, place: _Place) -> None:
+        """Raises a SessionError unless the pending pass computed the first tokens of ``tree``."""
+        if n_known == 0:
+            return
+        known, tree_start = self._pending, (tree.tokens[:n_known], tree.parents[:n_known])
+        if known is None or (known.tokens[:n_known], known.parents[:n_known]) != tree_start:
+            raise SessionError(
+                f"the first {n_known} tokens of the pass are not those of the pass before it"
+            )
+        if self._pending_place != place:
+            raise SessionError(
+                f"the first {n_known} tokens of the pass were computed in the layers "
+                f"{self._pending_place.layers}, expected {place.layers}"
+            )
+        if not 0 < n_known < len(tree):
+            raise SessionError(f"n_known is {n_known}, expected 0 to {len(tree) - 1}")
+
+    def _check_path(self, path: Sequence[int], is_rough: bool) -> TokenTree:
+        """Returns the pending tree when ``path`` is a way down through it from the prefix."""
+        tree = self._pending
+        if tree is None:
+            raise SessionError("commit needs a pass that was not committed yet; run one first")
+        if self._is_pending_gated and not is_rough:
+            raise SessionError(
+                "the last pass left sub-layers out, so it cannot be committed: run the whole first"
+            )
+        if self._pending_place.is_rough:
+            raise SessionError(
+                "the last pass looked at predicted rows: complete the tokens before it first"
+            )
+        check_way(tree, path)
+        return tree

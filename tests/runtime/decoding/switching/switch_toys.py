@@ -1,0 +1,105 @@
+"""Two toy models that mostly agree, and a plain account of what switching should do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.config.switching import SwitchConfig
+from edgedec.runtime.decoding.switching.switching import Switching
+from edgedec.runtime.drafting.draft_role import DraftRole
+from edgedec.runtime.engine.result import GenerationResult
+from edgedec.runtime.sampling.token_mask import TokenMask
+from edgedec.runtime.text.token_map import TokenMap
+
+from ...conftest import OnePool, ToySession
+from ...draft_toys import PROMPT, VOCAB, StatsSession, generate
+
+Row = npt.NDArray[np.float32]
+SETTINGS = [
+    "ead:threshold=2.0,window=3,dwell=2",
+    "ead:threshold=2.2,window=4,dwell=4,hysteresis=0.9",
+    "ead:threshold=2.0,window=4,dwell=1,reset_window=true",
+    "margin:threshold=0.5,window=2,dwell=1",
+    "bild:fallback=0.5",
+]
+GREEDY = GenerationConfig(max_new_tokens=60)
+
+
+def rule(vocab_size: int, noise: float) -> Callable[[Sequence[int]], Row]:
+    """Returns logits that all toys share, plus ``noise`` of the draft model's own."""
+
+    def row(prefix: Sequence[int]) -> Row:
+        shared = np.random.default_rng([len(prefix), *prefix[-3:]])
+        own = np.random.default_rng([7, len(prefix), *prefix[-3:]])
+        logits = 4 * shared.standard_normal(VOCAB) + noise * own.standard_normal(VOCAB)
+        return logits[:vocab_size].astype(np.float32)
+
+    return row
+
+
+def target_toy(context: int = 256, kind: type[ToySession] = ToySession) -> ToySession:
+    return kind(VOCAB, context, rule(VOCAB, 0.0))
+
+
+def draft_toy(
+    context: int = 256,
+    vocab_size: int = VOCAB,
+    kind: type[ToySession] = StatsSession,
+    noise: float = 2.0,
+) -> ToySession:
+    return kind(vocab_size, context, rule(vocab_size, noise))
+
+
+def role_of(draft: ToySession) -> DraftRole:
+    """Returns the role of a draft model that has one sequence."""
+    return DraftRole(OnePool(draft), TokenMap.same(VOCAB, draft.vocab_size), VOCAB)
+
+
+def switched(
+    setting: str | SwitchConfig,
+    config: GenerationConfig,
+    target: ToySession | None = None,
+    draft: ToySession | None = None,
+    mask: TokenMask | None = None,
+    **others: Any,
+) -> tuple[GenerationResult, ToySession, ToySession]:
+    """Returns an output of switching and both sessions, rewound as they must be."""
+    target, draft = target or target_toy(), draft or draft_toy()
+    parsed = SwitchConfig.parse(setting) if isinstance(setting, str) else setting
+    strategy = Switching(role_of(draft), parsed, size_ratio=0.25, **others)
+    result = generate(target, PROMPT, config, strategy, mask)
+    check_account(result)
+    text = [*PROMPT, *result.token_ids]
+    for session in (target, draft):
+        assert list(session.tokens) == text[: session.n_tokens]
+    return result, target, draft
+
+
+def check_account(result: GenerationResult) -> None:
+    """Asserts that everything told of an output agrees with its tags."""
+    told, tags = result.switch, list(result.origins)
+    assert set(tags) <= {"draft", "target"}
+    assert (told["n_draft"], told["n_target"]) == (tags.count("draft"), tags.count("target"))
+    assert told["share_target"] == tags.count("target") / len(tags)
+    assert told["cost_paper"] == told["share_target"] + 0.25 * (1 - told["share_target"])
+    changes = [i for i in range(1, len(tags)) if tags[i] != tags[i - 1]]
+    assert [entry["position"] for entry in told["log"]] == changes
+    assert told["n_switches"] == len(changes)
+    assert told["first"] == tags[0]
+    assert told["policy_ms"] > 0
+    assert 0 <= told["n_copied"] <= len(tags)
+    for passes in told["passes"].values():
+        assert (passes["step_ms"] > 0) == (passes["n_steps"] > 0)
+        assert (passes["catch_up_ms"] > 0) == (passes["n_catch_ups"] > 0)
+        assert passes["n_caught_up"] >= passes["n_catch_ups"]
+    assert result.stats.draft_ms >= 0
+    assert result.stats.verify_ms >= 0
+    for entry in told["log"]:
+        assert (entry["from"], entry["to"]) == tuple(tags[entry["position"] - 1 :][:2])
+        assert entry["gap"] >= 0
+        assert entry["catch_up_ms"] >= 0
