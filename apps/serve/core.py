@@ -67,15 +67,25 @@ class CoreRequest:
     model: the name of an offered model; the first one where it is empty.
     settings: fields of `GenerationConfig`, as `GenerationConfig.from_dict` reads them, and of its
         ``sampling``; the bundle's recommendation holds for what is left out.
-    n: answers to the one prompt.
+    n: answers to each prompt.
+    echo: each answer begins with its prompt. is_silent: and ends with it.
+    with_origins: pieces of text say who wrote them.
     keep_alive_s: how long the model stays loaded afterwards; negative for ever, None as usual.
     """
 
     model: str
-    prompt: Prompt
+    prompts: Sequence[Prompt]
     settings: Mapping[str, Any] = field(default_factory=dict)
     n: int = 1
+    echo: bool = False
+    is_silent: bool = False
+    with_origins: bool = False
     keep_alive_s: float | None = None
+
+    @property
+    def n_answers(self) -> int:
+        """How many answers there are in all: those to the first prompt, then to the next."""
+        return len(self.prompts) * self.n
 
 
 @dataclass(frozen=True)
@@ -99,11 +109,11 @@ class Counts:
 
 @dataclass(frozen=True)
 class Likely:
-    """A token and its log-probability. Units: nats."""
+    """A token and its log-probability; None where nothing comes before it. Units: nats."""
 
     text: str
     token: int
-    logprob: float
+    logprob: float | None
 
 
 @dataclass(frozen=True)
@@ -116,11 +126,16 @@ class TokenInfo:
 
 @dataclass(frozen=True)
 class TextDelta:
-    """More text of answer ``index``. tokens: those since the text before, if asked for."""
+    """More text of answer ``index``.
+
+    tokens: those since the text before, if asked for. origin: who wrote it, the target model or a
+    drafter; empty where nobody asked.
+    """
 
     index: int
     text: str
     tokens: Sequence[TokenInfo] = ()
+    origin: str = ""
 
 
 @dataclass(frozen=True)

@@ -27,13 +27,15 @@ class OutputParser:
         self._held = ""
         self._is_fresh = False  # a mark came just before: line breaks behind it mean nothing
         self._tokens: list[TokenInfo] = []
+        self._origin = ""
         self._arguments = _Braces()
         self.n_calls = 0
 
-    def push(self, text: str, tokens: list[TokenInfo]) -> Iterator[Event]:
-        """Yields what more text says."""
+    def push(self, text: str, tokens: list[TokenInfo], origin: str = "") -> Iterator[Event]:
+        """Yields what more text says. origin: of the text."""
         self._held += text
         self._tokens += tokens
+        self._origin = origin
         yield from self._events(is_last=False)
 
     def flush(self) -> Iterator[Event]:
@@ -117,7 +119,7 @@ class OutputParser:
     def _text(self, text: str) -> Iterator[Event]:
         if text or (self._tokens and not self._held):
             tokens, self._tokens = self._tokens, []
-            yield TextDelta(self._index, text, tokens)
+            yield TextDelta(self._index, text, tokens, self._origin)
 
 
 class _Braces:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from edgedec.apps.serve import tools
 from edgedec.apps.serve.core import NONE, ChatPrompt, InfillPrompt, Prompt, invalid
 from edgedec.apps.serve.parsing import THINK
-from edgedec.models.errors import PromptTooLongError, SessionError
+from edgedec.models.errors import SessionError
 from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.sequences.prefill import check_fits
 from edgedec.runtime.text.infill import InfillTokens, find_infill_tokens
 
 _FOR_INFILL = 512
@@ -21,12 +22,16 @@ _FOR_INFILL = 512
 class Prepared:
     """A prompt as an engine takes it.
 
+    text: of the prompt, to be echoed; of other prompts than plain ones it is empty.
     settings: what the prompt adds to those of the request. has_calls: the text may call tools.
+    is_answer: the text does not go on from the prompt's, but begins anew.
     is_thinking: the text begins within a thought; None: that is to be seen, or it cannot.
     """
 
     tokens: list[int]
+    text: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
+    is_answer: bool = False
     has_calls: bool = False
     is_thinking: bool | None = False
 
@@ -43,10 +48,17 @@ def prepare(engine: Engine, prompt: Prompt) -> Prepared:
     elif isinstance(prompt, InfillPrompt):
         found = _infill(engine, prompt)
     else:
-        found = Prepared(engine.encode(prompt.text))
-    if len(found.tokens) > engine.context:
-        raise PromptTooLongError(len(found.tokens), engine.context)
+        found = _plain(engine, prompt.text)
+    check_fits(found.tokens, engine.context, engine.model.vocab_size)
     return found
+
+
+def _plain(engine: Engine, text: str | Sequence[int]) -> Prepared:
+    tokens = engine.encode(text)
+    if isinstance(text, str):
+        return Prepared(tokens, text)
+    check_fits(tokens, engine.context, engine.model.vocab_size)
+    return Prepared(tokens, engine.tokenizer.decode(tokens))
 
 
 def chat_text(engine: Engine, prompt: ChatPrompt) -> str:
@@ -64,7 +76,13 @@ def _chat(engine: Engine, prompt: ChatPrompt) -> Prepared:
     is_thinking = True if rendered.rstrip().endswith(THINK) else None
     settings = {"grammar": tools.grammar(prompt)} if prompt.tools else {}
     tokens = engine.encoder.encode(messages, described)
-    return Prepared(tokens, settings, bool(prompt.tools), is_thinking)
+    return Prepared(
+        tokens,
+        settings=settings,
+        is_answer=True,
+        has_calls=bool(prompt.tools),
+        is_thinking=is_thinking,
+    )
 
 
 def _template_input(engine: Engine, prompt: ChatPrompt) -> tuple[list[Any], list[Any]]:
@@ -97,7 +115,7 @@ def _infill(engine: Engine, prompt: InfillPrompt) -> Prepared:
     begun = encode(prompt.begun)
     middle = [*marks.prompt(before, after), *begun]
     others = _others(engine, prompt, marks, room - len(middle))
-    return Prepared([*others, *middle], {"stop_token_ids": marks.stops})
+    return Prepared([*others, *middle], settings={"stop_token_ids": marks.stops})
 
 
 def _others(engine: Engine, prompt: InfillPrompt, marks: InfillTokens, room: int) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from importlib.resources import files
 from typing import Any
 
@@ -12,9 +12,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from edgedec.apps.serve.core import ChatPrompt
+from edgedec.apps.serve.problems import told_problems
 from edgedec.apps.serve.prompts import chat_text, prepare
 from edgedec.apps.serve.responses import read_body
-from edgedec.apps.serve.running import told_problems
 from edgedec.apps.serve.service import Service
 from edgedec.apps.serve.surfaces import anthropic, llama_server, ollama, openai_models
 from edgedec.apps.serve.surfaces.fields import Body
@@ -60,6 +60,16 @@ class NamedBody(Body):
     name: str = ""
 
 
+BODIES: Mapping[str, type[Body]] = {
+    "/api/show": NamedBody,
+    "/tokenize": TokenizeBody,
+    "/detokenize": DetokenizeBody,
+    "/apply-template": TemplateBody,
+    "/v1/messages/count_tokens": anthropic.CountBody,
+}
+"""What the addresses read that are asked by POST."""
+
+
 class Facts:
     """The handlers of all these addresses."""
 
@@ -91,6 +101,7 @@ class Facts:
             "/apply-template": self.template,
             "/v1/messages/count_tokens": self.count_tokens,
         }
+        assert asked.keys() == BODIES.keys()
         return [
             *(Route(path, handler, methods=["GET"]) for path, handler in told.items()),
             *(Route(path, handler, methods=["POST"]) for path, handler in asked.items()),

@@ -77,7 +77,7 @@ class Service:
 
     async def _send_whole(self, asked: Asked, receive: Receive, send: Send) -> None:
         events = await while_there(receive, self._events(asked))
-        await send_json(send, asked.whole(Answer.of(events, asked.request.n)))
+        await send_json(send, asked.whole(Answer.of(events, asked.request.n_answers)))
 
     async def _events(self, asked: Asked) -> list[Event]:
         async with self._limited(), self.running(asked) as run:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache, partial
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -9,9 +11,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from edgedec.apps.serve import openapi
 from edgedec.apps.serve.core import ServeError
 from edgedec.apps.serve.guard import ErrorShape, Guard
-from edgedec.apps.serve.routes import Facts
+from edgedec.apps.serve.routes import BODIES, Facts
 from edgedec.apps.serve.service import Service
 from edgedec.apps.serve.surfaces import (
     anthropic,
@@ -54,8 +57,15 @@ def make_web(service: Service) -> ASGIApp:
         Route(surface.path, AnswerEndpoint(service, surface), methods=["POST"])
         for surface in SURFACES
     ]
+    facts = Facts(service).routes()
+    described = cache(partial(openapi.document, SURFACES, BODIES, facts, error_shape))
+
+    async def describe(request: Request) -> Response:
+        return JSONResponse(described())
+
+    facts.append(Route("/openapi.json", describe))
     handlers = dict.fromkeys((HTTPException, ServeError), _refused)
-    app = Starlette(routes=[*answers, *Facts(service).routes()], exception_handlers=handlers)
+    app = Starlette(routes=[*answers, *facts], exception_handlers=handlers)
     return Guard(app, service.settings, error_shape, service.requests)
 
 

@@ -31,6 +31,13 @@ AUTO, EXACT, PROGRESSIVE, PREDICTED = "auto", "exact", "progressive", "predicted
 PREFILLS = (AUTO, EXACT, PROGRESSIVE, PREDICTED)
 
 
+def check_n_likeliest(name: str, value: Any) -> None:
+    """Raises a ConfigError unless so many of the likeliest tokens can be told."""
+    check_count(name, value, 0, f"at most {MAX_LOGPROBS}")
+    if value > MAX_LOGPROBS:
+        raise ConfigError(f"{name} is {value}, expected at most {MAX_LOGPROBS}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class GenerationConfig:
     """One request: how much, how sampled, when to stop.
@@ -147,9 +154,7 @@ class GenerationConfig:
     def _check_logprobs(self) -> None:
         if self.logprobs is None:
             return
-        check_count("logprobs", self.logprobs, 0, f"at most {MAX_LOGPROBS}")
-        if self.logprobs > MAX_LOGPROBS:
-            raise ConfigError(f"logprobs is {self.logprobs}, expected at most {MAX_LOGPROBS}")
+        check_n_likeliest("logprobs", self.logprobs)
         if self.verifier is not None or self.switch is not None:
             raise ConfigError(
                 "logprobs are asked for, which need the default verifier and no switching: leave "

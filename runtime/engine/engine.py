@@ -16,11 +16,13 @@ from weakref import WeakSet
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config import GenerationConfig, SuggestConfig
 from edgedec.runtime.config.checks import (
+    check_callable,
     check_progress,
     check_type,
     checked_counts,
     checked_path,
 )
+from edgedec.runtime.config.generation import check_n_likeliest
 from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
 from edgedec.runtime.engine.conversation import Conversation
 from edgedec.runtime.engine.loaded import LoadedModel
@@ -33,6 +35,7 @@ from edgedec.runtime.methods.methods import MethodParts, Methods
 from edgedec.runtime.sampling.masks import Masks
 from edgedec.runtime.sequences.memory import TARGET
 from edgedec.runtime.sequences.model import Model
+from edgedec.runtime.sequences.passes import while_idle
 from edgedec.runtime.sequences.prefill import Progress, check_fits
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.text.prompt import Prompt, is_conversation
@@ -43,6 +46,7 @@ if TYPE_CHECKING:  # imported where they are needed: each import delays a first 
     from edgedec.runtime.engine.many import OnResult
     from edgedec.runtime.engine.suggestions import Completion
     from edgedec.runtime.methods.draft_source import DraftSource
+    from edgedec.runtime.sampling.logprobs import TokenLogprob
 
 
 class Engine:
@@ -209,6 +213,30 @@ class Engine:
     def encode(self, prompt: Prompt) -> list[int]:
         """Returns the ids of ``prompt``."""
         return self._open.encoder.encode(prompt)
+
+    def score(
+        self, prompt: Prompt, n_top: int = 0, is_over: Callable[[], bool] = lambda: False
+    ) -> list[TokenLogprob]:
+        """Returns how likely each token of ``prompt`` is after those before it, from the second on.
+
+        Args:
+            n_top: How many of the likeliest tokens are told at each place, at most 20.
+            is_over: Asked between passes whether the caller gave up; the list is empty then.
+
+        Raises:
+            SessionError: The prompt is empty or longer than the context, or the engine is closed.
+            ConfigError: ``n_top`` makes no sense.
+        """
+        from edgedec.runtime.engine.scores import score
+
+        loaded = self._open
+        check_n_likeliest("n_top", n_top)
+        check_callable("is_over", is_over)
+        self._tidy()
+        tokens = self.encode(prompt)
+        check_fits(tokens, loaded.context, loaded.model.vocab_size)
+        with lent(self._pool, self._scheduler, tokens) as sequence:
+            return self._scheduler.run(while_idle(score(sequence, tokens, n_top), is_over)) or []
 
     def open_stream(
         self,

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from edgedec.models.errors import ConfigError, SessionError
+from edgedec.models.errors import ConfigError
 from edgedec.models.installation import install_command
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.sampling.token_mask import Allowed
@@ -79,7 +79,7 @@ class Grammars:
         mask = GrammarMask(matcher.deep_copy(), self._n_ids, frozenset())
         try:
             is_finished = mask.is_finished
-        except SessionError as error:
+        except ConfigError as error:
             raise ConfigError(f"{kind} is refused: {error}") from None
         if is_finished:
             raise ConfigError(f"{kind} allows no text but the empty one: ask for something")
@@ -175,7 +175,7 @@ class GrammarMask:
                 row[twins] = row[twins].any()
             place = _Place(row, self._matcher.is_accepting())
             if not (place.is_complete or row.any()):
-                raise SessionError("the grammar leads to a place where no token fits: mend it")
+                raise ConfigError("the grammar leads to a place where no token fits: mend it")
             self._places[path] = place
         return self._places[path]
 
@@ -195,7 +195,7 @@ class GrammarMask:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise SessionError(f"the grammar fails: {_one_line(self._matcher.get_error())}")
+            raise ConfigError(f"the grammar fails: {_one_line(self._matcher.get_error())}")
 
 
 _SPACE = r"( |\n{1,2}[ \t]{0,20})?"

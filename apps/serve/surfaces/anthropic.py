@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -26,7 +26,13 @@ from edgedec.apps.serve.core import (
     invalid,
 )
 from edgedec.apps.serve.surfaces import openai
-from edgedec.apps.serve.surfaces.fields import Body, Knobs, read_body, stated
+from edgedec.apps.serve.surfaces.fields import (
+    Body,
+    Knobs,
+    checked_stops,
+    read_body,
+    stated,
+)
 from edgedec.apps.serve.surfaces.surface import Asked, Document, Reply, Surface
 
 _BILLING = "x-anthropic-billing-header:"
@@ -50,7 +56,7 @@ class Block(Body):
 class MessageIn(Body):
     """A message of the conversation."""
 
-    role: str
+    role: Literal["user", "assistant", "system"]
     content: str | list[Block]
 
 
@@ -106,8 +112,8 @@ def read(data: bytes, reply: Reply) -> Asked:
     if body.seed is not None:
         settings["seed"] = body.seed % 2**63
     if body.stop_sequences:
-        settings["stop"] = body.stop_sequences
-    request = CoreRequest(body.model, _prompt(body), settings)
+        settings["stop"] = checked_stops(body.stop_sequences)
+    request = CoreRequest(body.model, [_prompt(body)], settings)
     framer = MessagesFramer(reply, body.model) if body.stream else None
     return Asked(request, partial(whole, reply, body.model), framer)
 
@@ -303,4 +309,4 @@ def _event(kind: str, **fields: Any) -> bytes:
     return openai.sse({"type": kind, **fields}, kind)
 
 
-SURFACE = Surface("/v1/messages", read, error)
+SURFACE = Surface("/v1/messages", MessagesBody, read, error)

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from edgedec.apps.serve.core import ServeError, invalid
+from edgedec.apps.serve.core import ServeError, TextPrompt, invalid
 
 MAX_CHOICES = 16
 """Most answers to one request."""
+
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+
+MAX_PROMPTS = 64
+"""Most prompts of one request."""
+
+MAX_STOPS = 64
+"""Most texts that end an answer: each is looked for behind every token."""
+
+TextPrompts = str | list[str] | list[int] | list[list[int]]
+"""One prompt or several, each text or token ids."""
+
+_MAX_DIGITS = 10  # of a token id
 
 B = TypeVar("B", bound="Body")
 
@@ -17,7 +30,7 @@ B = TypeVar("B", bound="Body")
 class Body(BaseModel):
     """JSON that a client sends; types are not guessed, unknown fields are ignored."""
 
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True, allow_inf_nan=False)
 
 
 class Knobs(Body):
@@ -75,8 +88,34 @@ class Sampling(Knobs):
         if self.seed is not None:
             found["seed"] = self.seed % 2**63
         if self.stop:
-            found["stop"] = [self.stop] if isinstance(self.stop, str) else self.stop
+            found["stop"] = checked_stops([self.stop] if isinstance(self.stop, str) else self.stop)
         return found
+
+
+def checked_stops(stops: list[str]) -> list[str]:
+    """Returns the texts that end an answer.
+
+    Raises:
+        ServeError: There are too many.
+    """
+    if len(stops) > MAX_STOPS:
+        message = f"there are {len(stops)} stop texts, expected at most {MAX_STOPS}"
+        raise invalid(message, param="stop")
+    return stops
+
+
+def text_prompts(given: TextPrompts) -> list[TextPrompt]:
+    """Returns the prompts that a field states.
+
+    Raises:
+        ServeError: It states none, or too many.
+    """
+    is_one = isinstance(given, str) or (bool(given) and isinstance(given[0], int))
+    prompts: list[Any] = [given] if is_one else list(given)
+    if not 1 <= len(prompts) <= MAX_PROMPTS:
+        n = len(prompts)
+        raise invalid(f"there are {n} prompts, expected 1 to {MAX_PROMPTS}", param="prompt")
+    return [TextPrompt(prompt) for prompt in prompts]
 
 
 def stated(body: Body, names: dict[str, str]) -> dict[str, Any]:
@@ -87,7 +126,7 @@ def stated(body: Body, names: dict[str, str]) -> dict[str, Any]:
 
 def _bias(item: tuple[str, float]) -> tuple[int, float]:
     token, bias = item
-    if not token.isdecimal():
+    if not token.isdecimal() or len(token) > _MAX_DIGITS:
         raise invalid(
             f"logit_bias has the key {token[:20]!r}, expected token ids", param="logit_bias"
         )

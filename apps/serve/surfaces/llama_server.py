@@ -19,11 +19,17 @@ from edgedec.apps.serve.core import (
     Prompt,
     ServeError,
     TextDelta,
-    TextPrompt,
 )
 from edgedec.apps.serve.shelf import Offer
 from edgedec.apps.serve.surfaces import openai
-from edgedec.apps.serve.surfaces.fields import MAX_CHOICES, Body, Sampling, read_body
+from edgedec.apps.serve.surfaces.fields import (
+    MAX_CHOICES,
+    Body,
+    Sampling,
+    TextPrompts,
+    read_body,
+    text_prompts,
+)
 from edgedec.apps.serve.surfaces.surface import Asked, Document, Reply, Surface
 
 
@@ -46,8 +52,8 @@ class Common(Sampling):
     ignore_eos: bool | None = None
     response_fields: list[str] | None = None
 
-    def request(self, prompt: Prompt) -> CoreRequest:
-        """Returns the request for ``prompt``. No tokens at all, a warm-up, becomes one."""
+    def request(self, prompts: Sequence[Prompt]) -> CoreRequest:
+        """Returns the request for ``prompts``. No tokens at all, a warm-up, becomes one."""
         settings = self.settings()
         if self.n_predict is not None and self.n_predict >= 0:
             settings["max_new_tokens"] = max(1, self.n_predict)
@@ -57,13 +63,13 @@ class Common(Sampling):
             settings["ignore_eos"] = self.ignore_eos
         if self.n_probs:
             settings["logprobs"] = self.n_probs
-        return CoreRequest(self.model, prompt, settings, self.n_cmpl or 1)
+        return CoreRequest(self.model, prompts, settings, self.n_cmpl or 1)
 
 
 class CompletionBody(Common):
     """The body of a request for text."""
 
-    prompt: str | list[int]
+    prompt: TextPrompts
 
 
 class InfillBody(Common):
@@ -82,7 +88,7 @@ def read_completion(data: bytes, reply: Reply) -> Asked:
         ServeError: The body makes no sense.
     """
     body = read_body(CompletionBody, data)
-    return _asked(body, TextPrompt(body.prompt))
+    return _asked(body, text_prompts(body.prompt))
 
 
 def read_infill(data: bytes, reply: Reply) -> Asked:
@@ -93,13 +99,14 @@ def read_infill(data: bytes, reply: Reply) -> Asked:
     """
     body = read_body(InfillBody, data)
     others = [(extra.filename, extra.text) for extra in body.input_extra or ()]
-    return _asked(body, InfillPrompt(body.input_prefix, body.input_suffix, body.prompt, others))
+    prompt = InfillPrompt(body.input_prefix, body.input_suffix, body.prompt, others)
+    return _asked(body, [prompt])
 
 
-def _asked(body: Common, prompt: Prompt) -> Asked:
+def _asked(body: Common, prompts: Sequence[Prompt]) -> Asked:
     fields = body.response_fields
     framer = CompletionFramer(body.model, fields) if body.stream else None
-    return Asked(body.request(prompt), partial(_whole, body.model, fields), framer)
+    return Asked(body.request(prompts), partial(_whole, body.model, fields), framer)
 
 
 def _whole(model: str, fields: Sequence[str] | None, answer: Answer) -> Any:
@@ -213,6 +220,6 @@ def slots(n_slots: int, n_busy: int, offer: Offer) -> list[Document]:
     ]
 
 
-COMPLETION = Surface("/completion", read_completion, openai.error)
-COMPLETIONS = Surface("/completions", read_completion, openai.error)
-INFILL = Surface("/infill", read_infill, openai.error)
+COMPLETION = Surface("/completion", CompletionBody, read_completion, openai.error)
+COMPLETIONS = Surface("/completions", CompletionBody, read_completion, openai.error)
+INFILL = Surface("/infill", InfillBody, read_infill, openai.error)

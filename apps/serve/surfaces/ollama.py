@@ -29,7 +29,7 @@ from edgedec.apps.serve.core import (
     invalid,
 )
 from edgedec.apps.serve.shelf import Offer
-from edgedec.apps.serve.surfaces.fields import Body, Sampling, read_body
+from edgedec.apps.serve.surfaces.fields import Body, Role, Sampling, read_body
 from edgedec.apps.serve.surfaces.openai_chat import AnyTool
 from edgedec.apps.serve.surfaces.surface import Asked, Document, Reply, Surface
 
@@ -69,10 +69,10 @@ class Common(Body):
             found["json_schema"] = self.format if is_schema else {"type": "object"}
         return found
 
-    def request(self, prompt: Prompt) -> CoreRequest:
-        """Returns the request for ``prompt``."""
+    def request(self, prompts: Sequence[Prompt]) -> CoreRequest:
+        """Returns the request for ``prompts``; without any, the model is loaded, or unloaded."""
         keep_alive_s = None if self.keep_alive is None else seconds(self.keep_alive)
-        return CoreRequest(self.model, prompt, self.settings(), keep_alive_s=keep_alive_s)
+        return CoreRequest(self.model, prompts, self.settings(), keep_alive_s=keep_alive_s)
 
 
 class CalledFunction(Body):
@@ -91,7 +91,7 @@ class EarlierCall(Body):
 class ChatMessage(Body):
     """A message of the conversation."""
 
-    role: str
+    role: Role
     content: str = ""
     tool_calls: list[EarlierCall] | None = None
     tool_name: str | None = None
@@ -100,7 +100,7 @@ class ChatMessage(Body):
 class ChatBody(Common):
     """The body of a request for a conversation."""
 
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: list[ChatMessage]
     tools: list[AnyTool] | None = None
 
 
@@ -133,7 +133,7 @@ def read_chat(data: bytes, reply: Reply) -> Asked:
     functions = [tool.function for tool in body.tools or () if tool.function is not None]
     tools = [Tool(f.name, f.description or "", f.parameters or {}) for f in functions]
     prompt = ChatPrompt([_message(message) for message in body.messages], tools)
-    return _asked(body, prompt, reply, _chat_part)
+    return _asked(body, [prompt] if body.messages else [], reply, _chat_part)
 
 
 def _message(message: ChatMessage) -> dict[str, Any]:
@@ -155,24 +155,32 @@ def read_generate(data: bytes, reply: Reply) -> Asked:
         ServeError: The body makes no sense.
     """
     body = read_body(GenerateBody, data)
-    prompt: Prompt
+    return _asked(body, _prompts(body), reply, _text_part)
+
+
+def _prompts(body: GenerateBody) -> list[Prompt]:
     if body.suffix:
-        prompt = InfillPrompt(body.prompt, body.suffix)
-    elif body.raw:
-        prompt = TextPrompt(body.prompt)
-    else:
-        system = [{"role": "system", "content": body.system}] if body.system else []
-        prompt = ChatPrompt([*system, {"role": "user", "content": body.prompt}])
-    return _asked(body, prompt, reply, _text_part)
+        return [InfillPrompt(body.prompt, body.suffix)]
+    if not body.prompt:
+        return []
+    if body.raw:
+        return [TextPrompt(body.prompt)]
+    system = [{"role": "system", "content": body.system}] if body.system else []
+    return [ChatPrompt([*system, {"role": "user", "content": body.prompt}])]
 
 
 Part = Callable[[Choice], dict[str, Any]]
 
 
-def _asked(body: Common, prompt: Prompt, reply: Reply, part: Part) -> Asked:
+def _asked(body: Common, prompts: Sequence[Prompt], reply: Reply, part: Part) -> Asked:
     head = {"model": body.model, "created_at": moment(reply.created)}
+    request = body.request(prompts)
+    if not prompts:
+        reason = "unload" if request.keep_alive_s == 0 else "load"
+        done = {**head, **part(Choice()), "done": True, "done_reason": reason}
+        return Asked(request, lambda answer: done)
     framer = None if body.stream is False else LineFramer(head, part)
-    return Asked(body.request(prompt), partial(_whole, head, part), framer)
+    return Asked(request, partial(_whole, head, part), framer)
 
 
 def _chat_part(choice: Choice) -> dict[str, Any]:
@@ -331,5 +339,5 @@ def shown(offer: Offer) -> Document:
     }
 
 
-CHAT = Surface("/api/chat", read_chat, error, NDJSON)
-GENERATE = Surface("/api/generate", read_generate, error, NDJSON)
+CHAT = Surface("/api/chat", ChatBody, read_chat, error, NDJSON)
+GENERATE = Surface("/api/generate", GenerateBody, read_generate, error, NDJSON)

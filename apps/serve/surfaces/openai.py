@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from edgedec.apps.serve.core import Counts, ServeError
+from edgedec.apps.serve.core import Counts, Done, ServeError
 from edgedec.apps.serve.surfaces.surface import Document
 
 DONE = b"data: [DONE]\n\n"
@@ -27,9 +27,9 @@ def sse(document: Document, event: str = "") -> bytes:
     return f"{head}data: {text}\n\n".encode("utf-8", "replace")
 
 
-def usage(counts: Sequence[Counts]) -> dict[str, Any]:
-    """Returns the tokens that an answer took; several answers share their prompt."""
-    n_prompt = counts[0].n_prompt if counts else 0
+def usage(counts: Sequence[Counts], n: int = 1) -> dict[str, Any]:
+    """Returns the tokens that answers took. n: those to the same prompt, which counts once."""
+    n_prompt = sum(c.n_prompt for c in counts[::n])
     n_new = sum(c.n_new for c in counts)
     n_accepted = sum(c.n_accepted for c in counts)
     return {
@@ -67,3 +67,48 @@ def timings(counts: Counts) -> dict[str, Any]:
 
 def _rate(n_tokens: int, ms: float) -> float:
     return 1000.0 * n_tokens / ms if ms > 0 else 0.0
+
+
+def told_origin(origin: str) -> Document:
+    """Returns the field that says who wrote a text; nothing where nobody asked."""
+    return {"origin": origin} if origin else {}
+
+
+class ChunkFramer:
+    """Makes the chunks of a streamed answer; what a choice has in them depends on the address."""
+
+    def __init__(self, head: Document, with_usage: bool, n: int) -> None:
+        """n: answers to each prompt."""
+        self._head = head
+        self._with_usage = with_usage
+        self._n = n
+        self._counts: dict[int, Counts] = {}
+
+    def end(self) -> Iterable[bytes]:
+        """Returns the usage, if it is wanted, and the mark of the end."""
+        if self._with_usage:
+            counts = [self._counts[index] for index in sorted(self._counts)]
+            yield sse({**self._head, "choices": [], "usage": usage(counts, self._n)})
+        yield DONE
+
+    def failed(self, problem: ServeError) -> Iterable[bytes]:
+        """Returns a chunk that tells of the problem."""
+        yield sse(error(problem))
+
+    def chunk(
+        self,
+        index: int,
+        said: Document,
+        logprobs: Document | None = None,
+        reason: str | None = None,
+        more: Document | None = None,
+    ) -> bytes:
+        """Returns a chunk in which answer ``index`` says something."""
+        choice = {"index": index, **said, "logprobs": logprobs, "finish_reason": reason}
+        return sse({**self._head, "choices": [choice], **(more or {})})
+
+    def last_chunk(self, done: Done, said: Document) -> bytes:
+        """Returns the chunk that ends an answer, with its times."""
+        self._counts[done.index] = done.counts
+        times = {"timings": timings(done.counts)}
+        return self.chunk(done.index, said, None, done.reason, times)

@@ -17,17 +17,15 @@ from edgedec.apps.serve.core import (
     ChatPrompt,
     Choice,
     CoreRequest,
-    Counts,
     Event,
     ReasoningDelta,
-    ServeError,
     TextDelta,
     TokenInfo,
     Tool,
     invalid,
 )
 from edgedec.apps.serve.surfaces import openai
-from edgedec.apps.serve.surfaces.fields import MAX_CHOICES, Body, Sampling, read_body
+from edgedec.apps.serve.surfaces.fields import MAX_CHOICES, Body, Role, Sampling, read_body
 from edgedec.apps.serve.surfaces.surface import Asked, Document, Reply, Surface
 
 
@@ -55,7 +53,7 @@ class ToolCall(Body):
 class ChatMessage(Body):
     """A message of the conversation."""
 
-    role: str
+    role: Role
     content: str | list[Part] | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
@@ -119,6 +117,7 @@ class ChatBody(Sampling):
     tools: list[AnyTool] | None = None
     tool_choice: str | NamedChoice | None = None
     parallel_tool_calls: bool | None = None
+    origins: bool | None = None
 
 
 def read(data: bytes, reply: Reply) -> Asked:
@@ -135,9 +134,12 @@ def read(data: bytes, reply: Reply) -> Asked:
         settings["logprobs"] = body.top_logprobs or 0
     if body.response_format is not None:
         settings.update(format_settings(body.response_format))
-    request = CoreRequest(body.model, _prompt(body), settings, body.n or 1)
+    request = CoreRequest(
+        body.model, [_prompt(body)], settings, body.n or 1, with_origins=bool(body.origins)
+    )
     with_usage = body.stream_options is not None and body.stream_options.include_usage
-    framer = ChatFramer(reply, body.model, with_usage, request.n) if body.stream else None
+    head = _head(reply, body.model, "chat.completion.chunk")
+    framer = ChatFramer(head, with_usage, request.n) if body.stream else None
     return Asked(request, partial(whole, reply, body.model), framer)
 
 
@@ -226,7 +228,7 @@ def whole(reply: Reply, model: str, answer: Answer) -> Document:
             }
             for index, choice in enumerate(answer.choices)
         ],
-        "usage": openai.usage(counts),
+        "usage": openai.usage(counts, len(counts)),
         "timings": openai.timings(counts[0]),
     }
 
@@ -258,14 +260,8 @@ def token_infos(tokens: Sequence[TokenInfo]) -> Document | None:
     return {"content": content, "refusal": None}
 
 
-class ChatFramer:
+class ChatFramer(openai.ChunkFramer):
     """Makes the chunks of a streamed answer."""
-
-    def __init__(self, reply: Reply, model: str, with_usage: bool, n: int) -> None:
-        self._head = _head(reply, model, "chat.completion.chunk")
-        self._with_usage = with_usage
-        self._n = n
-        self._counts: list[Counts] = []
 
     def begin(self) -> Iterable[bytes]:
         """Returns a chunk for each answer that tells whose turn it is."""
@@ -275,37 +271,19 @@ class ChatFramer:
     def of(self, event: Event) -> Iterable[bytes]:
         """Returns the chunk of an event."""
         if isinstance(event, TextDelta):
-            yield self._chunk(event.index, {"content": event.text}, tokens=event.tokens)
+            said = {"content": event.text}
+            yield self._chunk(event.index, said, token_infos(event.tokens), event.origin)
         elif isinstance(event, ReasoningDelta):
             yield self._chunk(event.index, {"reasoning_content": event.text})
         elif isinstance(event, CallDelta):
             yield self._chunk(event.index, {"tool_calls": [_call_piece(event)]})
         else:
-            self._counts.append(event.counts)
-            times = {"timings": openai.timings(event.counts)}
-            yield self._chunk(event.index, {}, event.reason, times)
-
-    def end(self) -> Iterable[bytes]:
-        """Returns the usage, if it is wanted, and the mark of the end."""
-        if self._with_usage:
-            yield openai.sse({**self._head, "choices": [], "usage": openai.usage(self._counts)})
-        yield openai.DONE
-
-    def failed(self, problem: ServeError) -> Iterable[bytes]:
-        """Returns a chunk that tells of the problem."""
-        yield openai.sse(openai.error(problem))
+            yield self.last_chunk(event, {"delta": {}})
 
     def _chunk(
-        self,
-        index: int,
-        delta: Document,
-        reason: str | None = None,
-        more: Document | None = None,
-        tokens: Sequence[TokenInfo] = (),
+        self, index: int, delta: Document, logprobs: Document | None = None, origin: str = ""
     ) -> bytes:
-        told = {"logprobs": token_infos(tokens), "finish_reason": reason}
-        choice = {"index": index, "delta": delta, **told}
-        return openai.sse({**self._head, "choices": [choice], **(more or {})})
+        return self.chunk(index, {"delta": delta, **openai.told_origin(origin)}, logprobs)
 
 
 def _call_piece(event: CallDelta) -> dict[str, Any]:
@@ -319,4 +297,4 @@ def _head(reply: Reply, model: str, kind: str) -> Document:
     return {"id": f"chatcmpl-{reply.id}", "object": kind, "created": reply.created, "model": model}
 
 
-SURFACE = Surface("/v1/chat/completions", read, openai.error)
+SURFACE = Surface("/v1/chat/completions", ChatBody, read, openai.error)

@@ -25,7 +25,7 @@ from edgedec.apps.serve.core import (
     invalid,
 )
 from edgedec.apps.serve.surfaces import openai
-from edgedec.apps.serve.surfaces.fields import Body, Sampling, read_body
+from edgedec.apps.serve.surfaces.fields import Body, Role, Sampling, read_body
 from edgedec.apps.serve.surfaces.openai_chat import (
     ChatMessage,
     Function,
@@ -42,7 +42,7 @@ class Item(Body):
     """An item of the input: a message, a call that was made, or what it gave."""
 
     type: str = "message"
-    role: str = ""
+    role: Role | None = None
     content: str | list[Part] | None = None
     call_id: str = ""
     name: str = ""
@@ -102,7 +102,7 @@ def read(data: bytes, reply: Reply) -> Asked:
         settings["max_new_tokens"] = body.max_output_tokens
     if body.text is not None and body.text.format is not None:
         settings.update(format_settings(body.text.format))
-    request = CoreRequest(body.model, _prompt(body), settings)
+    request = CoreRequest(body.model, [_prompt(body)], settings)
     head = {"id": f"resp_{reply.id}", "object": "response", "created_at": reply.created}
     framer = ResponsesFramer({**head, "model": body.model}) if body.stream else None
     return Asked(request, partial(whole, {**head, "model": body.model}), framer)
@@ -129,6 +129,8 @@ def _prompt(body: ResponsesBody) -> ChatPrompt:
 def _message(item: Item) -> dict[str, Any] | None:
     """Returns an item as a message; None for thoughts and items of tools that nobody knows."""
     if item.type == "message":
+        if item.role is None:
+            raise invalid("input has a message without a role", param="input")
         return chat_message(ChatMessage(role=item.role, content=item.content))
     if item.type == "function_call":
         function = Function(name=item.name, arguments=item.arguments)
@@ -183,17 +185,21 @@ def _items(identity: str, choice: Choice) -> list[dict[str, Any]]:
         found.append(_item(f"msg_{identity}", "message", choice.text))
     for call in choice.calls:
         found.append(_item(call.id, "function_call", call.arguments, call.name))
+    if choice.reason == "length" and "status" in found[-1]:
+        found[-1]["status"] = "incomplete"
     return found
 
 
-def _item(identity: str, kind: str, text: str, name: str = "") -> dict[str, Any]:
-    """Returns a complete item."""
+def _item(
+    identity: str, kind: str, text: str, name: str = "", status: str = "completed"
+) -> dict[str, Any]:
+    """Returns an item that does not grow any more."""
     if kind == "reasoning":
         content = [{"type": "reasoning_text", "text": text}]
         return {"id": identity, "type": kind, "summary": [], "content": content}
     if kind == "message":
-        return {**_begun(identity, kind, name), "status": "completed", "content": [_part(text)]}
-    return {**_begun(identity, kind, name), "status": "completed", "arguments": text}
+        return {**_begun(identity, kind, name), "status": status, "content": [_part(text)]}
+    return {**_begun(identity, kind, name), "status": status, "arguments": text}
 
 
 def _begun(identity: str, kind: str, name: str) -> dict[str, Any]:
@@ -253,7 +259,7 @@ class ResponsesFramer:
     def _end(self, done: Done) -> Iterable[bytes]:
         if not self._items and self._open is None:
             yield from self._in_item(f"msg_{self._head['id']}", "message")
-        yield from self._close_item()
+        yield from self._close_item("incomplete" if done.reason == "length" else "completed")
         response = _response(self._head, self._items, done.reason, done.counts)
         yield self._event(f"response.{response['status']}", response=response)
 
@@ -268,7 +274,7 @@ class ResponsesFramer:
         if kind == "message":
             yield self._event("response.content_part.added", part=_part(""), **self._inside)
 
-    def _close_item(self) -> Iterable[bytes]:
+    def _close_item(self, status: str = "completed") -> Iterable[bytes]:
         if self._open is None:
             return
         identity, kind, name = self._open
@@ -280,7 +286,7 @@ class ResponsesFramer:
             done = {"arguments": self._text, "name": name}
             kind_done = "response.function_call_arguments.done"
             yield self._event(kind_done, **done, **self._inside)
-        item = _item(identity, kind, self._text, name)
+        item = _item(identity, kind, self._text, name, status)
         yield self._event("response.output_item.done", item=item, **self._place)
         self._items.append(item)
         self._open = None
@@ -306,4 +312,4 @@ class ResponsesFramer:
         return openai.sse({"type": kind, "sequence_number": self._n_events - 1, **fields}, kind)
 
 
-SURFACE = Surface("/v1/responses", read, openai.error)
+SURFACE = Surface("/v1/responses", ResponsesBody, read, openai.error)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from edgedec.apps.serve.core import Answer, CoreRequest, Event, ServeError
+from edgedec.apps.serve.surfaces.fields import Body
 
 Document = Mapping[str, Any]
 
@@ -52,11 +53,12 @@ class Reply:
 class Surface:
     """One address that answers are asked at.
 
-    read: from the body to what is asked. error: the document of a problem.
+    body: what `read` reads. read: from the body to what is asked. error: the document of a problem.
     media_type: of streamed answers.
     """
 
     path: str
+    body: type[Body]
     read: Callable[[bytes, Reply], Asked]
     error: Callable[[ServeError], Document]
     media_type: str = "text/event-stream"

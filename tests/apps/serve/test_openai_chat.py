@@ -251,17 +251,12 @@ def test_log_probabilities_are_the_engine_s(chat: Any, engine: Engine) -> None:
     assert [t.logprob for t in streamed] == [t.logprob for t in told]
 
 
-def test_completions_echo_and_log_probabilities(client: Any, engine: Engine) -> None:
-    asked = {"model": "smollm2", "prompt": "One, two,", "max_tokens": 8, "temperature": 0}
-    config = GenerationConfig(max_new_tokens=8)
-    text = engine.generate("One, two,", config).text
-    answer = client.completions.create(**asked, echo=True)
-    assert answer.choices[0].text == "One, two," + text
-    answer = client.completions.create(**asked, logprobs=2)
-    assert answer.choices[0].text == text
-    assert len(answer.choices[0].logprobs.token_logprobs) == 8
-    tokens = engine.tokenizer.encode("One, two,")
-    answer = client.completions.create(**{**asked, "prompt": tokens})
-    assert answer.choices[0].text == text
-    chunks = client.completions.create(**asked, stream=True)
-    assert "".join(chunk.choices[0].text for chunk in chunks) == text
+def test_pieces_say_who_wrote_them_if_asked(chat: Any, engine: Engine) -> None:
+    asked = {"max_tokens": 40, "messages": [{"role": "user", "content": "Say: a b c a b c a b c"}]}
+    config = GenerationConfig(max_new_tokens=40, method="lookup")
+    own = list(engine.stream(asked["messages"], config).pieces)
+    chunks = list(chat(stream=True, extra_body={"method": "lookup", "origins": True}, **asked))
+    told = [(c.choices[0].delta.content, c.choices[0].origin) for c in chunks[1:-1]]
+    assert told == [(piece.text, piece.origin) for piece in own]
+    assert len({origin for _, origin in told}) > 1
+    assert not any(hasattr(c.choices[0], "origin") for c in chat(stream=True, **asked))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.models.errors import ConfigError, SessionError
+from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.decoding.speculative import Speculative
@@ -357,7 +357,7 @@ def test_a_missing_library_is_named(
 
 def test_tokens_that_were_not_allowed_end_in_an_error(tokenizer: Tokenizer) -> None:
     mask = mask_of(tokenizer, LANGUAGES["regex"])
-    with pytest.raises(SessionError, match="the grammar fails"):
+    with pytest.raises(ConfigError, match="the grammar fails"):
         mask.row_after(tokenizer.encode("zzz"))
 
 

@@ -1,0 +1,169 @@
+"""One answer: from an engine's stream to events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from edgedec.apps.serve.core import (
+    Counts,
+    Done,
+    EndReason,
+    Event,
+    Likely,
+    ServeError,
+    TextDelta,
+    TokenInfo,
+    invalid,
+)
+from edgedec.apps.serve.parsing import OutputParser
+from edgedec.apps.serve.problems import told_problems
+from edgedec.apps.serve.prompts import Prepared
+from edgedec.apps.serve.responses import log_unexpected
+from edgedec.models.errors import ConfigError, EdgedecError
+from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.result import GenerationResult
+from edgedec.runtime.engine.stream import Stream
+from edgedec.runtime.sampling.logprobs import TokenLogprob
+
+_LEAST = -9999.0
+"""Told in place of log-probabilities below it: JSON has no infinity."""
+
+_REASONS: Mapping[str, EndReason] = {"stop": "stop", "length": "length", "context": "length"}
+
+
+@dataclass(frozen=True)
+class Order:
+    """One answer that is to be written.
+
+    is_echoed: the prompt comes first. is_silent: nothing is written behind it. with_origins: pieces
+    say who wrote them.
+    """
+
+    index: int
+    prepared: Prepared
+    config: GenerationConfig
+    is_echoed: bool = False
+    is_silent: bool = False
+    with_origins: bool = False
+
+
+class Writer:
+    """Writes one answer in a thread, and tells what happens as events."""
+
+    def __init__(self, engine: Engine, order: Order, tell: Callable[[Event], None]) -> None:
+        self._engine = engine
+        self._order = order
+        self._tell = tell
+        self._stream: Stream | None = None
+        self._is_stopped = False
+
+    def open(self) -> None:
+        """Makes the engine check the request; nothing is computed yet.
+
+        Raises:
+            ServeError: The request makes no sense, or does not fit the context.
+        """
+        found = self._order.prepared
+        if self._stream is None and not self._order.is_silent:
+            with told_problems():
+                self._stream = self._engine.open_stream(
+                    found.tokens, self._order.config, None, is_answer=found.is_answer
+                )
+
+    def write(self) -> ServeError | None:
+        """Writes the answer to its end, or until it is stopped; returns what went wrong."""
+        try:
+            if self._order.is_echoed:
+                self._echo()
+            if self._order.is_silent:
+                self._tell(Done(self._order.index, "length", self._counts_of_echo()))
+            elif not self._is_stopped:
+                self._follow_stream()
+        except ServeError as problem:
+            return problem
+        except ConfigError as error:  # a grammar that fails only where a text follows it
+            return invalid(str(error))
+        except EdgedecError as error:
+            return ServeError(500, "server_error", str(error))
+        except Exception as error:  # a client must not wait for an answer that nobody writes
+            log_unexpected(error)
+            return ServeError(500, "server_error", f"unexpected {type(error).__name__}")
+        finally:
+            if self._is_stopped:
+                self.stop()  # the stream may have been opened after the stop
+        return None
+
+    def stop(self) -> None:
+        """Ends the answer, from any thread, within a pass."""
+        self._is_stopped = True
+        if self._stream is not None and not self._stream.is_finished:
+            self._stream.stop()
+
+    def _follow_stream(self) -> None:
+        self.open()
+        order, stream = self._order, self._stream
+        assert stream is not None
+        parser = OutputParser(order.index, order.prepared.has_calls, order.prepared.is_thinking)
+        n_told = 0
+        for piece in stream.pieces:
+            if self._is_stopped:
+                break
+            if not piece.is_provisional:
+                tokens = stream.logprobs[n_told:]
+                n_told += len(tokens)
+                origin = piece.origin if order.with_origins else ""
+                self._tell_all(parser.push(piece.text, self._infos(tokens), origin))
+        if stream.is_finished and stream.result.finish_reason in _REASONS:
+            self._tell_all(parser.push("", self._infos(stream.logprobs[n_told:])))
+            self._tell_all(parser.flush())
+            self._tell(_done(order.index, stream.result, parser.n_calls > 0))
+
+    def _echo(self) -> None:
+        """Tells the prompt, token by token with how likely each was, if that is asked for."""
+        ids, n_top = self._order.prepared.tokens, self._order.config.logprobs
+        infos: list[TokenInfo] = []
+        if n_top is not None:
+            found = self._engine.score(ids, n_top, lambda: self._is_stopped)
+            first = TokenInfo(Likely(self._decoded(ids[0]), ids[0], None), [])
+            infos = [first, *self._infos(found)]
+        text = self._order.prepared.text
+        self._tell(TextDelta(self._order.index, text, infos))
+
+    def _counts_of_echo(self) -> Counts:
+        n_prompt = len(self._order.prepared.tokens)
+        return Counts(n_prompt, 0, 0, 0.0, 0.0, 0, 0, "plain", True)
+
+    def _infos(self, tokens: Sequence[TokenLogprob]) -> list[TokenInfo]:
+        return [
+            TokenInfo(self._likely(one.token, one.logprob), [self._likely(*top) for top in one.top])
+            for one in tokens
+        ]
+
+    def _likely(self, token: int, logprob: float) -> Likely:
+        return Likely(self._decoded(token), token, max(logprob, _LEAST))
+
+    def _decoded(self, token: int) -> str:
+        return self._engine.tokenizer.decode([token])
+
+    def _tell_all(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self._tell(event)
+
+
+def _done(index: int, result: GenerationResult, has_calls: bool) -> Done:
+    stats = result.stats
+    counts = Counts(
+        n_prompt=result.n_prompt_tokens,
+        n_cached=stats.n_reused_tokens,
+        n_new=result.n_new_tokens,
+        prompt_ms=result.ttft_ms,
+        decode_ms=result.tpot_ms * max(0, result.n_new_tokens - 1),
+        n_drafted=stats.n_evaluated,
+        n_accepted=stats.n_accepted,
+        method=result.method,
+        lossless=result.lossless,
+    )
+    reason = _REASONS[result.finish_reason]
+    return Done(index, "tool_calls" if has_calls and reason == "stop" else reason, counts)
