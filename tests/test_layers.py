@@ -52,7 +52,7 @@ THIRD_PARTY = {
     "autocomplete": set(),
     "widgets": {"PySide6"},
     "src": set(),
-    "apps": {"numpy", "onnxruntime", "typer", "rich", "platformdirs"},
+    "apps": {"numpy", "onnxruntime", "typer", "rich", "platformdirs", "fastjsonschema"},
 }
 """What an installation without extras offers. ``export`` and ``training`` may use theirs, too."""
 
@@ -91,6 +91,8 @@ OPTIONAL = {
     "apps/serve/surfaces": {"pydantic"},
     "apps/bench/plot.py": {"matplotlib"},
     "apps/eval/plot.py": {"matplotlib"},
+    "apps/compare/plot.py": {"matplotlib"},
+    "apps/compare/page.py": {"plotly"},
     "apps/bench/prompts_plot.py": {"matplotlib"},
     "apps/bench/typing_plot.py": {"matplotlib"},
     "apps/peers/genai_adapter.py": {"onnxruntime_genai"},

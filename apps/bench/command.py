@@ -21,6 +21,7 @@ from edgedec.apps.bench.output import (
 )
 from edgedec.apps.bench.prompts import PromptOptions, bench_prompts
 from edgedec.apps.bench.report import Outcome, make_document, render
+from edgedec.apps.bench.results import measured_passes
 from edgedec.apps.bench.ttft import TtftOptions, bench_ttft
 from edgedec.apps.bench.typing import TypingOptions, bench_typing
 from edgedec.apps.bench.work import read_work
@@ -32,6 +33,7 @@ from edgedec.apps.options.groups import takes_groups
 from edgedec.apps.peers import EDGEDEC
 from edgedec.apps.peers.client import PeerError, Worker
 from edgedec.apps.peers.rivals import PeerOptions, Rivals, only_keeping, only_plain
+from edgedec.apps.results.recording import Recorder, SaveOptions
 from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.models.manifest import BundleManifest, read_manifest
 from edgedec.system.energy import find_meter
@@ -125,6 +127,7 @@ def bench(
         Path | None,
         typer.Option(metavar="FILE.png", help="Draw the results (extra `plots`)."),
     ] = None,
+    saving: SaveOptions,
     peers: PeerOptions,
     allow_noise: Annotated[
         bool, typer.Option("--allow-noise", help="Print noisy results as well, and mark them.")
@@ -146,6 +149,8 @@ def bench(
 
       edgedec bench smollm2.edgedec --against llama.cpp --model SmolLM2.gguf --plot speed.png
 
+      edgedec bench smollm2.edgedec --save results/ --label "Pi 5, 8 GB"
+
       edgedec bench smollm2.edgedec --prompts prompts.jsonl --methods plain,auto,lookup
 
       edgedec bench smollm2.edgedec --ttft 512,2048 --text book.txt
@@ -165,7 +170,7 @@ def bench(
         extra_repetitions=0 if allow_noise else n_repetitions,
         settle_s=_SETTLE_S,
     )
-    printing = Printing(output, plot, allow_noise)
+    printing = Printing(output, plot, allow_noise, Recorder(saving))
     if keys.typing is not None:
         bench_typing(bundle, keys, plan, only_keeping(peers.rivals()), printing)
     elif first.ttft is not None:
@@ -217,6 +222,7 @@ def bench_passes(
         raise EdgedecError(refusal(outcome.measurement))
     document = make_document(outcome)
     write_out(render(document, printing.output.value))
+    printing.recorder.save(bundle, manifest, measured_passes(outcome))
     if draw is not None and printing.plot is not None:
         draw(document, printing.plot, read_work(manifest.target))
         note(f"drew {printing.plot}")

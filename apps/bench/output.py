@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 from edgedec.apps.measuring.loop import Measurement
+from edgedec.apps.results.recording import Recorder, SaveOptions
 from edgedec.models.errors import ConfigError
 from edgedec.models.installation import install_command
 
@@ -26,11 +27,15 @@ class Output(StrEnum):
 
 @dataclass(frozen=True)
 class Printing:
-    """plot: where to draw a picture. allow_noise: disturbed results are no failure."""
+    """plot: where to draw a picture. allow_noise: disturbed results are no failure.
+
+    recorder: keeps results, if that was asked for.
+    """
 
     output: Output = Output.MD
     plot: Path | None = None
     allow_noise: bool = False
+    recorder: Recorder = field(default_factory=lambda: Recorder(SaveOptions()))
 
 
 def find_plotter(module: str, path: Path | None) -> Any:

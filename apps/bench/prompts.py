@@ -31,6 +31,7 @@ from edgedec.apps.bench.prompts_jobs import (
 )
 from edgedec.apps.bench.prompts_report import Outcome, make_document, refusal, render
 from edgedec.apps.bench.prompts_rows import Round
+from edgedec.apps.bench.results import measured_prompts
 from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.terminal import note, write_out
 from edgedec.apps.measuring.disturbance import Watch
@@ -140,6 +141,7 @@ def bench_prompts(
     if outcome.rounds:
         document = make_document(outcome)
         write_out(render(document, printing.output.value))
+        printing.recorder.save(bundle, manifest, measured_prompts(outcome))
         if draw is not None and printing.plot is not None:
             draw(document, printing.plot)
             note(f"drew {printing.plot}")

@@ -145,6 +145,7 @@ def build_facts() -> dict[str, Any]:
     return {
         "edgedec": __version__,
         "kernels_sha256": library[:16],
+        "isa": kernels.active_isa(),
         "onnxruntime": onnxruntime.__version__,
         "python": platform.python_version(),
     }

@@ -14,9 +14,12 @@ import typer
 
 from edgedec.apps.bench.output import Printing, parse_counts, refusal
 from edgedec.apps.bench.report import build_facts, device_facts, table, written
+from edgedec.apps.bench.results import measured_ttft
 from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.terminal import write_out
 from edgedec.apps.measuring.loop import Measurement, Plan, Sample, measure
+from edgedec.apps.results.recording import texts_sha256
+from edgedec.apps.results.result import Scalar
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.models.families import matrices
@@ -141,6 +144,25 @@ def bench_ttft(bundle: Path, asked: TtftOptions, plan: Plan, printing: Printing)
         "rows": rows,
     }
     write_out(written(document, printing.output.value, lambda d: d["rows"], _markdown))
+    text = asked.text.read_text(encoding="utf-8")
+    workload: dict[str, Scalar] = {"texts_sha256": texts_sha256([text]), "answer_tokens": n_new}
+    times = _times(jobs, measurement)
+    printing.recorder.save(
+        bundle, manifest, measured_ttft(times, measurement, plan.n_threads, workload)
+    )
+
+
+def _times(jobs: Sequence[TtftJob], measurement: Measurement) -> dict[int, dict[str, list[float]]]:
+    """Returns length -> what came -> milliseconds until then, of each repetition."""
+    found: dict[int, dict[str, list[float]]] = {}
+    for exact, other in zip(jobs[::2], jobs[1::2], strict=True):
+        results = _results(other, measurement)
+        found[exact.n] = {
+            EXACT: [result.ttft_ms for result in _results(exact, measurement)],
+            "provisional": [result.provisional_ms for result in results],
+            "confirmed": [result.ttft_ms for result in results],
+        }
+    return found
 
 
 def _relative_flops(maps: KVMapsEntry | ModelKVMapsEntry, manifest: BundleManifest) -> float:

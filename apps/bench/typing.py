@@ -13,12 +13,15 @@ import typer
 from edgedec.apps.bench.keystrokes import DEVIATION_S, MEAN_S, Passage, read_passages
 from edgedec.apps.bench.output import Printing, find_plotter
 from edgedec.apps.bench.report import build_facts, device_facts, table, written
+from edgedec.apps.bench.results import measured_typing
 from edgedec.apps.bench.typing_job import Typed, type_passage
 from edgedec.apps.bench.typing_rivals import N_TOKENS, compare, requests_of
 from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.terminal import note, write_out
 from edgedec.apps.measuring.loop import Plan
 from edgedec.apps.peers.rivals import Rivals
+from edgedec.apps.results.recording import texts_sha256
+from edgedec.apps.results.result import Scalar
 from edgedec.autocomplete.config import AutocompleteConfig
 from edgedec.models.manifest import read_manifest
 from edgedec.runtime.engine.engine import Engine
@@ -92,6 +95,13 @@ def bench_typing(
         "rows": [_row(config.method, typed) for config, typed in zip(configs, found, strict=True)],
     }
     write_out(written(document, printing.output.value, lambda d: d["rows"], _markdown))
+    by_method = {config.method: typed for config, typed in zip(configs, found, strict=True)}
+    workload: dict[str, Scalar] = {
+        "texts_sha256": texts_sha256([p.before + p.typed + p.behind for p in passages]),
+        "min_probability": least,
+        "mean_key_ms": 1000 * MEAN_S,
+    }
+    printing.recorder.save(bundle, manifest, measured_typing(by_method, plan.n_threads, workload))
     if draw is not None and printing.plot is not None:
         draw(document, printing.plot)
         note(f"drew {printing.plot}")

@@ -24,13 +24,16 @@ from edgedec.apps.eval.job import (
     make_work,
 )
 from edgedec.apps.eval.report import check_comparable, make_document, render
+from edgedec.apps.eval.results import measured_answers
 from edgedec.apps.eval.samples import SampleFile, Samples, read_samples
 from edgedec.apps.eval.walk import walk
 from edgedec.apps.model_names import named_bundle
 from edgedec.apps.options import common as options
 from edgedec.apps.options.groups import takes_groups
 from edgedec.apps.options.switching import APPROXIMATE, READS_ROUGHLY
+from edgedec.apps.results.recording import Recorder, SaveOptions
 from edgedec.models.errors import ConfigError
+from edgedec.models.manifest import read_manifest
 from edgedec.runtime.config.generation import PREDICTED
 
 
@@ -68,6 +71,7 @@ def evaluate(
     loading: options.LoadOptions,
     request: options.RequestOptions,
     results: ResultOptions,
+    saving: SaveOptions,
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
@@ -98,6 +102,9 @@ def evaluate(
       edgedec eval --compare small.jsonl --compare large.jsonl --plot quality.png
     """
     draw = find_plotter("eval.plot", results.plot)
+    if bundle is None and saving.save is not None:
+        raise ConfigError("--save keeps what a bundle came to: add BUNDLE")
+    recorder = Recorder(saving)
     others = read_others(results.compare or [])
     if bundle is None:
         document, ended_by = compare_only(others, what)
@@ -112,6 +119,8 @@ def evaluate(
         if draw is not None and results.plot is not None:
             draw(document, results.plot)
             note(f"drew {results.plot}")
+        if bundle is not None and (measured := measured_answers(document)) is not None:
+            recorder.save(bundle, read_manifest(bundle), measured)
     if ended_by is not None:
         raise ended_by
 

@@ -1,0 +1,1 @@
+"""`edgedec compare`: results of runs, devices, builds, bundles and runtimes side by side."""

@@ -1,0 +1,172 @@
+"""A comparison as one HTML page that needs no network: sortable tables, and plots by Plotly."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from edgedec.apps.compare.charts import bars, frontier, roofs
+from edgedec.apps.compare.tables import facts, ratio_text, value_text
+
+Document = dict[str, Any]
+
+_STYLE = """
+:root { color-scheme: light dark; --line: #8884; --soft: #8881; }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { border-bottom: 1px solid var(--line); padding: .35rem .8rem; text-align: right; }
+th:first-child, td:first-child { text-align: left; }
+th { cursor: pointer; user-select: none; vertical-align: bottom; }
+th[aria-sort=ascending]::after { content: " ▲"; } th[aria-sort=descending]::after { content: " ▼"; }
+tbody tr:hover { background: var(--soft); }
+td small { display: block; opacity: .7; }
+.plot { background: #fff; border-radius: 6px; margin: 1rem 0; }
+"""
+
+_SORT = """
+for (const head of document.querySelectorAll("th")) {
+  head.tabIndex = 0;
+  const sort = () => {
+    const table = head.closest("table"), body = table.tBodies[0], at = head.cellIndex;
+    const up = head.getAttribute("aria-sort") !== "ascending";
+    for (const other of table.querySelectorAll("th")) other.removeAttribute("aria-sort");
+    head.setAttribute("aria-sort", up ? "ascending" : "descending");
+    const key = row => row.cells[at].dataset.value ?? row.cells[at].textContent;
+    const order = (a, b) => {
+      const x = key(a), y = key(b), n = Number(x) - Number(y);
+      return x === "" ? 1 : y === "" ? -1 : Number.isNaN(n) ? x.localeCompare(y) : n;
+    };
+    body.append(...[...body.rows].sort((a, b) => up ? order(a, b) : order(b, a)));
+  };
+  head.addEventListener("click", sort);
+  head.addEventListener("keydown", event => { if (event.key === "Enter") sort(); });
+}
+"""
+
+
+def write_page(document: Document) -> str:
+    """Returns the page."""
+    title = f"edgedec: {document['kind']} of {len(document['columns'])} columns"
+    parts = [
+        f"<h1>{escape(title)}</h1>",
+        f"<p>Ratios are against <b>{escape(document['base'])}</b>; above 1 is better.</p>",
+        _table(document),
+        *_plots(document),
+        "<h2>What the numbers rest on</h2><ul>",
+        *(f"<li>{escape(fact)}</li>" for fact in facts(document)),
+        "</ul>",
+    ]
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>\n"
+        + "\n".join(parts)
+        + f"\n<script>{_SORT}</script></body></html>\n"
+    )
+
+
+def _table(document: Document) -> str:
+    heads = "".join(
+        f'<th scope="col">{escape(name)}</th>'
+        for name in ("test", "unit", *(column["name"] for column in document["columns"]))
+    )
+    lines = [
+        f"<tr><td>{escape(row['name'])}</td><td>{escape(row['unit'])}</td>"
+        + "".join(map(_cell, row["cells"]))
+        + "</tr>"
+        for row in document["rows"]
+    ]
+    return (
+        f'<div class="wide"><table><thead><tr>{heads}</tr></thead>'
+        f"<tbody>{''.join(lines)}</tbody></table></div>"
+    )
+
+
+def _cell(cell: Document | None) -> str:
+    if cell is None:
+        return '<td data-value=""></td>'
+    ratio = ratio_text(cell)
+    small = f"<small>{escape(ratio)}</small>" if ratio else ""
+    return f'<td data-value="{cell["value"]!r}">{escape(value_text(cell))}{small}</td>'
+
+
+def _plots(document: Document) -> list[str]:
+    figures = [
+        ("How many times as good as the base", _bar_figure(document)),
+        ("Roofline", _roof_figure(document)),
+        ("Quality against time", _frontier_figure(document)),
+    ]
+    shown, library = [], True  # which travels with the first figure
+    for title, figure in figures:
+        if figure is not None:
+            html = figure.to_html(
+                full_html=False, include_plotlyjs=library, config={"displayModeBar": False}
+            )
+            shown.append(f'<h2>{escape(title)}</h2><div class="plot">{html}</div>')
+            library = False
+    return shown
+
+
+def _figure(x: str, y: str, **more: Any) -> go.Figure:
+    figure = go.Figure()
+    figure.update_layout(
+        template="plotly_white", xaxis_title=x, yaxis_title=y, margin={"t": 20}, **more
+    )
+    return figure
+
+
+def _bar_figure(document: Document) -> go.Figure | None:
+    found = bars(document)
+    if len(found) < 2:
+        return None
+    figure = _figure("", "ratio", barmode="group")
+    for name, values in found:
+        figure.add_bar(name=escape(name), x=[test for test, _ in values], y=[r for _, r in values])
+    figure.add_hline(y=1, line_width=1, line_dash="dot")
+    return figure
+
+
+def _roof_figure(document: Document) -> go.Figure | None:
+    found = roofs(document)
+    if not found:
+        return None
+    figure = _figure("multiply-accumulates per byte of weights read", "GMAC/s")
+    figure.update_xaxes(type="log")
+    figure.update_yaxes(type="log")
+    for i, roof in enumerate(found):
+        colour = {"color": f"hsl({int(360 * i / len(found)) + 210}, 65%, 45%)"}
+        xs = [x for x, _, _ in roof.points]
+        line = np.geomspace(min(xs) / 2, 2 * max(*xs, roof.int8_gmac_s / roof.read_gb_s), 60)
+        figure.add_scatter(
+            x=line.tolist(),
+            y=np.minimum(line * roof.read_gb_s, roof.int8_gmac_s).tolist(),
+            mode="lines",
+            line=colour,
+            name=escape(f"{roof.name}: limit"),
+        )
+        figure.add_scatter(
+            x=xs,
+            y=[y for _, y, _ in roof.points],
+            text=[escape(name) for _, _, name in roof.points],
+            mode="markers",
+            marker=colour,
+            name=escape(roof.name),
+        )
+    return figure
+
+
+def _frontier_figure(document: Document) -> go.Figure | None:
+    points = frontier(document)
+    if not points:
+        return None
+    figure = _figure("seconds per answer", points[0].score_name)
+    for point in points:
+        figure.add_scatter(
+            x=[point.seconds], y=[point.score], mode="markers", name=escape(point.name)
+        )
+    return figure

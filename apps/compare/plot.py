@@ -1,0 +1,79 @@
+"""A comparison as a picture: ratios as bars, and a roofline or the quality against time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from edgedec.apps.bench.plot import label_points
+from edgedec.apps.compare.charts import bars, frontier, roofs
+
+Document = dict[str, Any]
+Points = list[tuple[float, float, str]]
+"""Places to write a name at."""
+
+
+def draw(document: Document, path: Path) -> None:
+    """Writes the picture."""
+    matplotlib.use("Agg")
+    panels = [
+        panel
+        for panel, is_wanted in (
+            (_draw_bars, len(document["columns"]) > 1 and document["kind"] != "eval"),
+            (_draw_roofs, bool(roofs(document))),
+            (_draw_frontier, bool(frontier(document))),
+        )
+        if is_wanted
+    ] or [_draw_bars]
+    figure = Figure(figsize=(5.8 * len(panels), 4.8), layout="constrained")
+    places = np.ravel(figure.subplots(1, len(panels)))
+    named = [panel(axes, document) for axes, panel in zip(places, panels, strict=True)]
+    figure.draw_without_rendering()  # now places are final, and labels can keep clear of others
+    for axes, points in zip(places, named, strict=True):
+        label_points(axes, points)
+    figure.savefig(path, dpi=150)
+
+
+def _draw_bars(axes: Axes, document: Document) -> Points:
+    found = bars(document)
+    tests = list(dict.fromkeys(test for _, values in found for test, _ in values))
+    width = 0.8 / max(1, len(found))
+    for i, (name, values) in enumerate(found):
+        places = [tests.index(test) + (i - (len(found) - 1) / 2) * width for test, _ in values]
+        axes.bar(places, [ratio for _, ratio in values], width, label=name)
+    axes.axhline(1, color="#555555", lw=1, ls=":")
+    axes.set_xticks(range(len(tests)), tests, rotation=30, ha="right")
+    axes.set(ylabel="times as good as the base", title=f"Base: {document['base']}")
+    axes.legend(frameon=False, fontsize=8)
+    axes.grid(visible=True, axis="y", alpha=0.3)
+    return []
+
+
+def _draw_roofs(axes: Axes, document: Document) -> Points:
+    found = roofs(document)
+    for i, roof in enumerate(found):
+        xs = [x for x, _, _ in roof.points]
+        line = np.geomspace(min(xs) / 2, 2 * max(*xs, roof.int8_gmac_s / roof.read_gb_s), 100)
+        colour = f"C{i}"
+        axes.loglog(line, np.minimum(line * roof.read_gb_s, roof.int8_gmac_s), color=colour)
+        axes.loglog(xs, [y for _, y, _ in roof.points], "o", color=colour, label=roof.name)
+    axes.set(xlabel="multiply-accumulates per byte of weights read", ylabel="GMAC/s",
+             title="Roofline")  # fmt: skip
+    axes.legend(frameon=False, fontsize=8)
+    axes.grid(visible=True, which="major", alpha=0.3)
+    return list(found[0].points) if len(found) == 1 else []
+
+
+def _draw_frontier(axes: Axes, document: Document) -> Points:
+    points = frontier(document)
+    for point in points:
+        axes.plot(point.seconds, point.score, "o")
+    axes.set(xlabel="seconds per answer", ylabel=points[0].score_name, title="Quality and time")
+    axes.set_xlim(left=0)
+    axes.grid(visible=True, alpha=0.3)
+    return [(point.seconds, point.score, point.name) for point in points]

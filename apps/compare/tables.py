@@ -1,0 +1,118 @@
+"""Comparisons as Markdown and CSV."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from edgedec.apps.bench.report import table, write_csv
+from edgedec.apps.compare.ratios import DEVICES, RUNS, SAME_PROBLEMS, SAME_RUN, SEPARATE
+
+Document = dict[str, Any]
+
+_BASES = {
+    SAME_RUN: "measured side by side in one run; 95 % interval over the repetitions",
+    RUNS: "each side has three runs or more; 95 % interval over the runs",
+    SEPARATE: "separate runs of one device: speeds drift from run to run, so there is no interval",
+    DEVICES: "runs on different devices: there is no interval",
+    SAME_PROBLEMS: "difference over the same problems; 95 % bootstrap interval",
+}
+
+
+def write_markdown(document: Document) -> str:
+    """Returns a table of values, one of ratios, and what they rest on."""
+    columns = [column["name"] for column in document["columns"]]
+    values = table(
+        [document["kind"], "unit", *columns],
+        [
+            [row["name"], row["unit"], *(value_text(cell) for cell in row["cells"])]
+            for row in document["rows"]
+        ],
+    )
+    others = [i for i, name in enumerate(columns) if name != document["base"]]
+    ratios = table(
+        [f"against {document['base']}", *(columns[i] for i in others)],
+        [[row["name"], *(ratio_text(row["cells"][i]) for i in others)] for row in document["rows"]]
+        if others
+        else [],
+    )
+    return "\n".join(part for part in (values, ratios, _facts(document)) if part)
+
+
+def value_text(cell: Document | None) -> str:
+    """Returns a value as people read it."""
+    if cell is None:
+        return ""
+    mark = " (noisy)" if cell["is_noisy"] else ""
+    return f"{cell['value']:.4g}{mark}"
+
+
+def ratio_text(cell: Document | None) -> str:
+    """Returns a ratio with its interval, or why there is none."""
+    if cell is None:
+        return ""
+    found = cell["ratio"]
+    if found is None:
+        return cell["no_ratio_because"] or ""
+    sign = "+" if found["is_difference"] else ""
+    text = format(found["value"], f"{sign}.3f")
+    if found["low"] is None:
+        return text
+    low, high = (format(found[side], f"{sign}.3f") for side in ("low", "high"))
+    return f"{text} ({low} to {high})"
+
+
+def facts(document: Document) -> list[str]:
+    """Returns what the numbers rest on, one fact each."""
+    cells = [cell for row in document["rows"] for cell in row["cells"] if cell is not None]
+    bases = {cell["ratio"]["basis"] for cell in cells if cell["ratio"] is not None}
+    lines = ["ratios: above 1 is better"] if bases - {SAME_PROBLEMS} else []
+    lines += [text for basis, text in _BASES.items() if basis in bases]
+    if any(cell["no_ratio_because"] == "noisy" for cell in cells):
+        lines.append("noisy: no ratio; measure again, or pass --allow-noise")
+    for column in document["columns"]:
+        device, build = column["device"], column["build"]
+        cores = ", ".join(f"{n} x {kind}" for kind, n in device["cores"].items())
+        lines.append(
+            f"{column['name']}: {column['subject']}, {column['bundle']['name']} "
+            f"{column['bundle']['quantization']}, {column['threads']} threads; {cores}, "
+            f"{device['memory_bytes'] / 1e9:.0f} GB, {device['system']} {device['kernel']}; "
+            f"edgedec {build['edgedec']}, kernels {build['kernels_sha256']}"
+        )
+        lines += column["warnings"]
+    return lines
+
+
+def _facts(document: Document) -> str:
+    return "".join(f"- {line}\n" for line in facts(document))
+
+
+def write_table(document: Document) -> str:
+    """Returns CSV with one line for each cell."""
+    rows = []
+    for row in document["rows"]:
+        for column, cell in zip(document["columns"], row["cells"], strict=True):
+            if cell is None:
+                continue
+            ratio = cell["ratio"] or dict.fromkeys(("value", "low", "high", "basis"))
+            rows.append(
+                {
+                    "test": row["name"],
+                    "unit": row["unit"],
+                    "column": column["name"],
+                    "subject": column["subject"],
+                    "label": column["label"],
+                    "cpu": column["device"]["cpu"],
+                    "threads": column["threads"],
+                    "bundle": column["bundle"]["name"],
+                    "quantization": column["bundle"]["quantization"],
+                    "value": cell["value"],
+                    "n_runs": cell["n_runs"],
+                    "is_noisy": cell["is_noisy"],
+                    "joules": cell["joules"],
+                    "ratio": ratio["value"],
+                    "low": ratio["low"],
+                    "high": ratio["high"],
+                    "basis": ratio["basis"] or cell["no_ratio_because"],
+                }
+            )
+    return write_csv(rows)

@@ -1,0 +1,49 @@
+"""From what `edgedec eval` found to the quantities of a result file."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from edgedec.apps.bench.report import build_facts
+from edgedec.apps.eval.tasks import METRICS
+from edgedec.apps.results.recording import Measured, texts_sha256
+from edgedec.apps.results.result import Quantity
+
+
+def measured_answers(document: dict[str, Any]) -> Measured | None:
+    """Returns scores and times, by setting, with a value for each problem in the order of names.
+
+    document: that of `apps.eval.report`. None: nothing was answered.
+    """
+    facts = document["settings"][0]["facts"]
+    quantities = []
+    for setting in document["settings"]:
+        samples = [s for s in document["samples"] if s["setting"] == setting["label"]]
+        if samples:
+            quantities += _quantities(setting["label"], document["task"], samples)
+    if not quantities:
+        return None
+    workload = {
+        "task": document["task"],
+        "data_sha256": facts["data_sha256"][:16],
+        "how": facts["how"],
+        "n_problems": max(len(one.values) for one in quantities),
+        "max_new_tokens": facts["request"]["max_new_tokens"],
+        "request_sha256": texts_sha256([json.dumps(facts["request"]["sampling"], sort_keys=True)]),
+    }
+    return Measured("eval", facts["threads"], workload, quantities, build_facts())
+
+
+def _quantities(label: str, task: str, samples: list[dict[str, Any]]) -> list[Quantity]:
+    ordered = sorted(samples, key=lambda sample: str(sample["name"]))
+    weights = tuple(sample["weight"] for sample in ordered)
+    found = [Quantity(label, "time", "ms", True, tuple(1000 * s["seconds"] for s in ordered))]
+    for metric in METRICS[task]:
+        if metric.name != "perplexity":  # the same values as bits per token
+            unit = "share" if metric.is_share else "bits"
+            values = tuple(metric.of(s["metrics"][metric.key]) for s in ordered)
+            found.append(
+                Quantity(label, metric.name, unit, metric.is_lower_better, values, weights=weights)
+            )
+    return found

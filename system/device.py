@@ -1,0 +1,204 @@
+"""What a device is, and what bears on its speed while something is measured.
+
+Nothing here identifies one machine among its kind: no serial numbers, no names of users or hosts.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgedec.system import _linux
+from edgedec.system.machine import architecture, read_cpu, system_name
+from edgedec.system.memory import memory_bytes
+from edgedec.system.power import PowerSource
+
+_ARM = "0x41"
+_CORE_NAMES = {
+    (_ARM, "0xd03"): "Cortex-A53",
+    (_ARM, "0xd04"): "Cortex-A35",
+    (_ARM, "0xd05"): "Cortex-A55",
+    (_ARM, "0xd07"): "Cortex-A57",
+    (_ARM, "0xd08"): "Cortex-A72",
+    (_ARM, "0xd09"): "Cortex-A73",
+    (_ARM, "0xd0a"): "Cortex-A75",
+    (_ARM, "0xd0b"): "Cortex-A76",
+    (_ARM, "0xd0c"): "Neoverse-N1",
+    (_ARM, "0xd0d"): "Cortex-A77",
+    (_ARM, "0xd40"): "Neoverse-V1",
+    (_ARM, "0xd41"): "Cortex-A78",
+    (_ARM, "0xd42"): "Cortex-A78AE",
+    (_ARM, "0xd44"): "Cortex-X1",
+    (_ARM, "0xd46"): "Cortex-A510",
+    (_ARM, "0xd47"): "Cortex-A710",
+    (_ARM, "0xd48"): "Cortex-X2",
+    (_ARM, "0xd49"): "Neoverse-N2",
+    (_ARM, "0xd4d"): "Cortex-A715",
+    (_ARM, "0xd4e"): "Cortex-X3",
+    (_ARM, "0xd4f"): "Neoverse-V2",
+    (_ARM, "0xd80"): "Cortex-A520",
+    (_ARM, "0xd81"): "Cortex-A720",
+    (_ARM, "0xd82"): "Cortex-X4",
+}
+"""Implementer and part, as /proc/cpuinfo says them. Source: Arm's MIDR_EL1, as lscpu lists it."""
+
+_NO_MODELS = ("", "to be filled by o.e.m.", "system product name", "default string", "none")
+_SOC_VENDORS = ("brcm", "nvidia", "rockchip", "qcom", "apple", "amlogic", "mediatek", "samsung",
+                "allwinner", "fsl", "ti", "xlnx", "starfive")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a device is. Empty or None where the system does not tell.
+
+    model: of the whole machine or board. soc: of the chip, where that is not the processor.
+    cores: kind of core -> how many processors are of that kind.
+    """
+
+    model: str
+    soc: str
+    cpu: str
+    architecture: str
+    cores: dict[str, int]
+    n_usable: int
+    flags: tuple[str, ...]
+    memory_bytes: int
+    system: str
+    kernel: str
+    libc: str
+
+
+@dataclass(frozen=True)
+class DeviceState:
+    """What bears on speed right now. Empty or None where the system does not tell.
+
+    governors: those of all processors, each once. mhz: of the slowest and the fastest processor.
+    max_celsius: of the hottest sensor. n_throttled: times that processors were slowed down for
+    heat since the start of the system. is_throttled: the board says that it slows down now.
+    """
+
+    governors: tuple[str, ...]
+    mhz: tuple[float, float] | None
+    max_celsius: float | None
+    n_throttled: int | None
+    is_throttled: bool | None
+    on_battery: bool
+
+
+def read_device(root: Path = _linux.ROOT) -> Device:
+    """Returns what this device is. root: where `/proc` and `/sys` of Linux lie."""
+    cpu, (total, _) = read_cpu(), memory_bytes()
+    libc = " ".join(part for part in platform.libc_ver() if part)
+    cores = core_kinds(root) if sys.platform == "linux" else {}
+    return Device(
+        model=board_model(root),
+        soc=soc_name(root),
+        cpu=cpu.model,
+        architecture=architecture(),
+        cores=cores or {cpu.model: cpu.n_logical},
+        n_usable=cpu.n_usable,
+        flags=cpu.flags,
+        memory_bytes=total,
+        system=system_name(),
+        kernel=platform.release(),
+        libc=libc,
+    )
+
+
+def read_state(root: Path = _linux.ROOT) -> DeviceState:
+    """Returns the state of this device now. root: as in `read_device`."""
+    policies = sorted((root / "sys/devices/system/cpu/cpufreq").glob("policy[0-9]*"))
+    governors = {_linux.text(policy / "scaling_governor") for policy in policies} - {""}
+    khz = [_number(policy / "scaling_cur_freq") for policy in policies]
+    known = [value / 1000 for value in khz if value]
+    return DeviceState(
+        governors=tuple(sorted(governors)),
+        mhz=(min(known), max(known)) if known else None,
+        max_celsius=_max_celsius(root),
+        n_throttled=_n_throttled(root),
+        is_throttled=_is_throttled(root),
+        on_battery=PowerSource(root / "sys/class/power_supply").is_battery,
+    )
+
+
+def board_model(root: Path = _linux.ROOT) -> str:
+    """Returns the product name of a board or computer, without its serial number."""
+    told = _linux.text(root / "proc/device-tree/model").strip("\0 \n")
+    if told:
+        return told
+    dmi = root / "sys/class/dmi/id"
+    vendor, product = _linux.text(dmi / "sys_vendor"), _linux.text(dmi / "product_name")
+    named = [part for part in (vendor, product) if part.lower() not in _NO_MODELS]
+    return " ".join(named)
+
+
+def soc_name(root: Path = _linux.ROOT) -> str:
+    """Returns the name of a system on chip, such as ``brcm,bcm2712`` or ``tegra234``."""
+    names = _linux.text(root / "proc/device-tree/compatible").split("\0")
+    chips = [
+        name
+        for name in names
+        if name.partition(",")[0] in _SOC_VENDORS and not name.endswith("-platform")
+    ]
+    # The most general name comes last: a board of the chip's maker stands before its chip.
+    return chips[-1] if chips else ""
+
+
+def core_kinds(root: Path = _linux.ROOT) -> dict[str, int]:
+    """Returns kind of core -> processors of that kind, by name, the fastest kind first."""
+    counts: Counter[tuple[int, str]] = Counter()
+    for block in re.split(r"\n\s*\n", _linux.text(root / "proc/cpuinfo")):
+        pairs = (line.partition(":") for line in block.splitlines())
+        facts = {key.strip(): value.strip() for key, _, value in pairs}
+        if not facts.get("processor", "").isdecimal():
+            continue
+        part = facts.get("CPU implementer", ""), facts.get("CPU part", "")
+        name = _CORE_NAMES.get(part) or facts.get("model name") or " ".join(part).strip()
+        counts[_linux.rank(int(facts["processor"]), root), name or "unknown"] += 1
+    ranks = {rank for rank, _ in counts}
+    named: dict[str, int] = {}
+    for (rank, name), n in sorted(counts.items(), reverse=True):
+        several = sum(other == name for _, other in counts) > 1
+        label = f"{name} ({_place(rank, ranks)})" if several else name
+        named[label] = named.get(label, 0) + n
+    return named
+
+
+def _place(rank: int, ranks: set[int]) -> str:
+    return "fast" if rank == max(ranks) else "slow" if rank == min(ranks) else "middle"
+
+
+def _max_celsius(root: Path) -> float | None:
+    zones = (root / "sys/class/thermal").glob("thermal_zone*/temp")
+    sensors = (root / "sys/class/hwmon").glob("hwmon*/temp*_input")
+    found = [value / 1000 for place in (*zones, *sensors) if (value := _number(place)) is not None]
+    likely = [value for value in found if 0 < value < 150]  # sensors that are off say -274 or 0
+    return max(likely, default=None)
+
+
+def _n_throttled(root: Path) -> int | None:
+    """Returns how often Intel's cores were slowed down for heat; others do not count it."""
+    places = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/thermal_throttle")
+    counts = [_number(place / "core_throttle_count") for place in places]
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
+
+
+def _is_throttled(root: Path) -> bool | None:
+    """Returns whether a cooling device of the processor is slowing it down right now."""
+    states = []
+    for place in (root / "sys/class/thermal").glob("cooling_device*"):
+        kind = _linux.text(place / "type").lower()
+        state = _number(place / "cur_state")
+        if state is not None and ("cpufreq" in kind or kind == "processor"):
+            states.append(state > 0)
+    return any(states) if states else None
+
+
+def _number(path: Path) -> int | None:
+    text = _linux.text(path)
+    return int(text) if re.fullmatch(r"-?\d+", text) else None
