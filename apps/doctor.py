@@ -18,14 +18,20 @@ from edgedec.apps.console.terminal import bytes_text, print_json
 from edgedec.apps.measuring.installed import Requirement, extras, version
 from edgedec.apps.options import common as options
 from edgedec.kernels.cuda_driver import CudaError, find_gpus
-from edgedec.models.graph import SYSTEMS
-from edgedec.runtime.opening.openvino_devices import available_devices
 from edgedec.system.machine import architecture, last_caches, read_cpu, system_name
 from edgedec.system.memory import memory_bytes
 from edgedec.system.processors import physical_cores
-from edgedec.targets.openvino_devices import OPENVINO_DEVICES, openvino_requirement
-from edgedec.targets.providers import PROVIDERS
-from edgedec.targets.qualcomm_socs import SOCS
+from edgedec.targets import (
+    device_target,
+    device_target_names,
+    find_graph_kind,
+    place_needs,
+    place_target,
+    target_module,
+)
+from edgedec.targets.graph_kind import System
+from edgedec.targets.profile import PlaceOption
+from edgedec.targets.qnn.socs import SOCS
 
 
 def doctor(json: options.Json = False, debug: options.Debug = False) -> None:
@@ -65,7 +71,7 @@ def examine() -> dict[str, Any]:
         "qualcomm": _examine_qualcomm(),
         "cuda": _examine_cuda(),
         "kernels": _examine_kernels(problems),
-        "systems": {name: system == system_name() for name, (system, _) in SYSTEMS.items()},
+        "systems": {name: one.name == system_name() for name, one in _systems().items()},
         "uses": {"threads": physical_cores(), "backend": "fused graph with edgedec's kernels"},
         "extras": {name: _extra(packages) for name, packages in extras().items()},
         "problems": problems,
@@ -80,25 +86,29 @@ def _examine_onnxruntime(problems: list[str]) -> dict[str, Any]:
         if find_spec("tvm_ffi") is None:  # with it there are bundles that need no ONNX Runtime
             problems.append(f"onnxruntime does not import ({error}): pip install onnxruntime")
         return {"version": version("onnxruntime"), "providers": {}}
-    here = onnxruntime.get_available_providers()
-    return {
-        "version": onnxruntime.__version__,
-        "providers": {
-            provider.name: None if provider.ort_name in here else provider.install
-            for provider in PROVIDERS.values()
-        },
-    }
+    return {"version": onnxruntime.__version__, "providers": _places("provider")}
 
 
 def _examine_openvino() -> dict[str, Any]:
     """Returns version and devices, each with what brings it, None where it is here."""
-    here = available_devices()
+    return {"version": version("openvino"), "devices": _places("device")}
+
+
+def _places(option: PlaceOption) -> dict[str, str | None]:
+    """Returns the places that ``option`` chooses among; what brings one, None where it is here."""
+    target = place_target(option)
+    here = target_module(target.name, "run_places").available()
     return {
-        "version": version("openvino"),
-        "devices": {
-            name: None if name in here else openvino_requirement(name) for name in OPENVINO_DEVICES
-        },
+        place.name: None if place.stated in here else place_needs(target, place)
+        for place in target.places
     }
+
+
+def _systems() -> dict[str, System]:
+    """Returns the device targets whose bundles one operating system runs, with that system."""
+    compilers = {name: device_target(name).compiler for name in device_target_names()}
+    systems = {name: find_graph_kind(compiler).system for name, compiler in compilers.items()}
+    return {name: system for name, system in systems.items() if system is not None}
 
 
 def _examine_qualcomm() -> dict[str, Any]:
@@ -227,7 +237,7 @@ def _here_text(installs: dict[str, str | None]) -> str:
 def _system_text(target: str, is_here: bool) -> str:
     """Returns whether bundles for ``target`` run on this system."""
     here = "its bundles run here" if is_here else "its bundles are made here, and do not run here"
-    return f"{here}: {SYSTEMS[target][1]} alone"
+    return f"{here}: {_systems()[target].text} alone"
 
 
 def _caches_text(caches: list[dict[str, Any]]) -> str:

@@ -18,13 +18,27 @@ from edgedec.apps.console.terminal import bytes_text, note, print_json
 from edgedec.apps.options import common as options
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.backends.trust import libraries, trust
-from edgedec.targets.qualcomm_socs import SOCS
+from edgedec.targets import chip_targets, device_target, device_target_names
+from edgedec.targets.profile import ChipOption
 
 if TYPE_CHECKING:
     from edgedec.export.quantising.quantize import TensorError
     from edgedec.export.report import ExportReport
 
 _N_SHOWN_TENSORS = 8
+
+
+def _targets_help() -> str:
+    """Returns what ``--target`` says of each device."""
+    return "; ".join(f"{name}: {device_target(name).summary}" for name in device_target_names())
+
+
+def _chips_help(option: ChipOption, what: str) -> str:
+    """Returns what the option says of the chips it chooses among."""
+    targets = chip_targets(option)
+    names = ", ".join(target.name for target in targets)
+    chips = ", ".join(chip for target in targets for chip in target.chips)
+    return f"{what}, with --target {names}: {chips}."
 
 
 class Quantization(StrEnum):
@@ -88,12 +102,7 @@ def export(
     ] = None,
     target: Annotated[
         str,
-        typer.Option(
-            help="cpu: edgedec's kernels; ort: for any provider of ONNX Runtime; cuda: for GPUs of "
-            "NVIDIA (extra tvm, --arch); coreml: for macOS (extra coreml); qnn: for a Qualcomm NPU "
-            "(extra qnn, --soc); openvino: for OpenVINO's CPU, "
-            "GPU and NPU plugins (extra openvino); portable: plain ONNX with float32 weights."
-        ),
+        typer.Option(help=_targets_help()),
     ] = "cpu",
     compiler: Annotated[
         str | None,
@@ -115,15 +124,15 @@ def export(
         str | None,
         typer.Option(
             metavar="SOC",
-            help=f"Qualcomm's system on a chip, for --target qnn: {', '.join(SOCS)}.",
+            help=_chips_help("soc", "System on a chip that the bundle is for"),
         ),
     ] = None,
     arch: Annotated[
         str | None,
         typer.Option(
             metavar="ARCH",
-            help="GPUs that the bundle is for, with --target cuda: sm_87 (Jetson Orin), sm_80, "
-            "sm_86, sm_89, sm_90; this machine's by default. Needs nvcc.",
+            help=_chips_help("arch", "GPUs that the bundle is for")
+            + " This machine's by default. Needs nvcc.",
         ),
     ] = None,
     kv_cache: Annotated[

@@ -17,13 +17,14 @@ from edgedec.apps.options import common as options
 from edgedec.kernels import packed_nbytes
 from edgedec.models.blocks import head_weight
 from edgedec.models.bundle_files import damaged_files
-from edgedec.models.graph import ANY_TRIPLE, SYSTEMS
+from edgedec.models.graph import ANY_TRIPLE
 from edgedec.models.manifest import SKIP_KEY, BundleManifest, check_locations, read_manifest
 from edgedec.models.model_entry import ModelEntry
 from edgedec.models.quant import FORMATS
 from edgedec.runtime.backends.trust import libraries, trust
 from edgedec.runtime.drafting.drafters import Need, drafter_names, find_drafter
 from edgedec.runtime.methods.head_source import NEEDS
+from edgedec.targets import find_graph_kind, graph_kinds
 
 
 def inspect(
@@ -65,6 +66,9 @@ def inspect(
             damaged = damaged_files(bundle, manifest.files, on_progress)
         if not damaged:
             check_locations(bundle, manifest)
+            for model in manifest.models.values():
+                if model.contract.backend in graph_kinds():
+                    find_graph_kind(model.contract.backend).check_weights(model)
     if json:
         print_json({"bundle": str(bundle), **manifest.to_dict(), "damaged_files": damaged})
     else:
@@ -173,8 +177,10 @@ def _can_text(model: ModelEntry) -> str:
 def _machine_text(model: ModelEntry) -> str:
     """Returns which machines run the model's graph."""
     contract = model.contract
-    if contract.backend in SYSTEMS:
-        return SYSTEMS[contract.backend][1]
+    if contract.backend in graph_kinds():
+        system = find_graph_kind(contract.backend).system
+        if system is not None:
+            return system.text
     return "any machine" if contract.triple == ANY_TRIPLE else contract.triple
 
 

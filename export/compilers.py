@@ -14,18 +14,9 @@ from edgedec.export.verifying.verify import GraphRunner
 from edgedec.models.errors import ConfigError
 from edgedec.models.graph import GraphContract
 from edgedec.models.installation import install_command
-from edgedec.targets import device_module, graph_kinds
+from edgedec.targets import device_module, find_graph_kind, graph_kinds
 
 __all__ = ["GraphCompiler", "compiler_names", "find_compiler"]
-
-_EXTRAS = {
-    "tvm": "tvm",
-    "tvm_ffi": "tvm",
-    "openvino": "openvino",
-    "coremltools": "coreml",
-    "onnxruntime_qnn": "qnn",
-}
-"""Package that a compiler needs -> the extra that has it."""
 
 
 class GraphCompiler(Protocol):
@@ -68,8 +59,9 @@ def find_compiler(name: str) -> GraphCompiler:
     try:
         return cast(GraphCompiler, device_module("export", name))
     except ImportError as error:
-        if (extra := _EXTRAS.get(error.name or "")) is None:
+        kind = find_graph_kind(name)
+        if error.name not in kind.imports:
             raise
         raise ConfigError(
-            f"the compiler {name} needs {error.name}: {install_command(extra)}"
+            f"the compiler {name} needs {error.name}: {install_command(kind.extra)}"
         ) from None

@@ -9,11 +9,10 @@ from pathlib import Path
 from edgedec.export.checkpoints.catalogue import brought_head
 from edgedec.export.quantising.quantize import MIXED, SCHEMES
 from edgedec.models.errors import ConfigError
-from edgedec.models.graph import KVFormat, as_kv_format
+from edgedec.models.graph import ANY_TRIPLE, KVFormat, as_kv_format
 from edgedec.models.model_entry import DRAFT_MODEL, TARGET_MODEL
-from edgedec.targets import DeviceTarget, device_target
-from edgedec.targets.qualcomm_socs import SOCS, find_soc
-from edgedec.targets.sm_archs import check_arch
+from edgedec.targets import DeviceTarget, chip_targets, device_target, find_graph_kind
+from edgedec.targets.profile import ChipOption
 from edgedec.targets.triples import find_triple
 
 DRAFT_HEAD_SIZE = 49152
@@ -135,8 +134,8 @@ class ExportConfig:
         _check_compiler(self)
         _check_head(self)
         _check_triple(self)
-        _check_soc(self)
-        _check_arch(self)
+        _check_chip(self, "soc", self.soc)
+        _check_chip(self, "arch", self.arch)
         known = device_target(self.device_target).kv_formats
         if self.kv_format is not None and as_kv_format(self.kv_format) not in known:
             raise ConfigError(
@@ -151,7 +150,8 @@ class ExportConfig:
     @property
     def kernels_triple(self) -> str | None:
         """The machine whose kernels the bundle brings; None without kernels of its own."""
-        return self.triple if self.compiler_of(TARGET_MODEL) == "fused" else None
+        brings = find_graph_kind(self.compiler_of(TARGET_MODEL)).brings_kernels
+        return self.triple if brings else None
 
     @property
     def chosen_head(self) -> Path | None:
@@ -206,39 +206,38 @@ def _check_triple(config: ExportConfig) -> None:
     if config.triple is None:
         return
     find_triple(config.triple)
-    compiler = config.compiler or device_target(config.device_target).compiler
-    if compiler not in ("fused", "qnn"):
+    device = device_target(config.device_target)
+    compiler = config.compiler or device.compiler
+    if not find_graph_kind(compiler).brings_kernels and device.triple == ANY_TRIPLE:
         raise ConfigError(
             f"--triple {config.triple} brings edgedec's kernels, which graphs of the compiler "
             f"{compiler} have no use for or are bound to: export with --target cpu alone"
         )
 
 
-def _check_soc(config: ExportConfig) -> None:
-    is_wanted = "qnn" in (config.compiler_of(TARGET_MODEL), config.compiler_of(DRAFT_MODEL))
-    if config.soc is not None:
-        find_soc(config.soc)
-    if is_wanted and config.soc is None:
-        raise ConfigError(f"--target qnn needs --soc, one of {', '.join(SOCS)}")
-    if config.soc is not None and not is_wanted:
-        raise ConfigError(
-            f"--soc {config.soc} is for Qualcomm's NPUs: add --target qnn, or leave it out"
-        )
-
-
-def _check_arch(config: ExportConfig) -> None:
-    if config.arch is None:
+def _check_chip(config: ExportConfig, option: ChipOption, chip: str | None) -> None:
+    """Raises a ConfigError unless ``chip`` is given where a device needs one, and only there."""
+    targets = chip_targets(option)
+    used = {config.device_of(kind).name for kind in (TARGET_MODEL, DRAFT_MODEL)}
+    wanting = [target for target in targets if target.name in used]
+    if chip is None:
+        for target in wanting:
+            if target.needs_chip:
+                known = target.chips_text()
+                raise ConfigError(f"--target {target.name} needs --{option}, one of {known}")
         return
-    check_arch(config.arch)
-    if "cuda" not in (config.compiler_of(TARGET_MODEL), config.compiler_of(DRAFT_MODEL)):
+    for target in wanting or targets:
+        target.check_chip(chip)
+    if not wanting:
+        names = " or ".join(target.name for target in targets)
         raise ConfigError(
-            f"--arch {config.arch} is of a GPU, the device target is {config.device_target}: "
-            "export with --target cuda"
+            f"--{option} {chip} is for --target {names}, the device target is "
+            f"{config.device_target}: add that, or leave --{option} out"
         )
 
 
 def _check_calibration(config: ExportConfig) -> None:
-    measures = config.compiler_of(TARGET_MODEL) == "qnn"  # the ranges of activations
+    measures = find_graph_kind(config.compiler_of(TARGET_MODEL)).measures_activations
     if config.calibrate is not None and config.quantization == "keep" and not measures:
         raise ConfigError("--calibrate needs --quant int4, int4-min, int8, int8-min or mixed")
     is_mixed = config.quantization == MIXED

@@ -96,25 +96,14 @@ KV_KINDS: tuple[KVKind, ...] = get_args(KVKind)
 
 ANY_TRIPLE = "any"
 
-CODE_BACKENDS = ("tvm", "cuda")
-"""Backends whose graphs are compiled code, which is executed."""
+ONNX_SUFFIX = ".onnx"
+"""What files of ONNX graphs end in."""
 
 WEIGHTS_BESIDE = "weights.bin"
 """File beside a graph that holds its weights."""
 
-READ_FILES = {
-    "tvm": WEIGHTS_BESIDE,
-    "cuda": WEIGHTS_BESIDE,
-    "openvino": WEIGHTS_BESIDE,
-    "coreml": "weights/weight.bin",
-}
-"""Backend -> the file that its graphs read, seen from their folder; those of ONNX name theirs."""
-
 BUNDLED_KERNELS = "kernels/libedgedec_kernels.so"
 """File of a bundle that holds edgedec's kernels, for an installation that has none."""
-
-SYSTEMS = {"coreml": ("Darwin", "macOS 15 or later")}
-"""Backend -> the one system that runs its graphs, as Python calls it and as people do."""
 
 _PAST = re.compile(r"past_key_values\.(\d+)\.(key|value)")
 

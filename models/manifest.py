@@ -20,7 +20,7 @@ from edgedec.models.bundle_files import (
 )
 from edgedec.models.errors import BundleError
 from edgedec.models.fields import Fields, shown
-from edgedec.models.graph import READ_FILES
+from edgedec.models.graph import ONNX_SUFFIX
 from edgedec.models.model_entry import DRAFT_MODEL, TARGET_MODEL, ModelEntry, read_model_entry
 from edgedec.models.onnx_locations import locations
 
@@ -246,11 +246,14 @@ def _check_references(manifest: BundleManifest) -> None:
 
 
 def check_locations(folder: Path, manifest: BundleManifest) -> None:
-    """Raises if a graph reads files that are not listed as its weights."""
+    """Raises if an ONNX graph reads files that are not listed as its weights.
+
+    What other graphs read is known to their devices, and checked when one is opened.
+    """
     for name, model in manifest.models.items():
-        read_file = READ_FILES.get(model.contract.backend)
-        read = {read_file} if read_file else locations(folder / model.graph)
-        _check_listed(f"models.{name}", model.graph, model.weights, read)
+        if model.graph.endswith(ONNX_SUFFIX):
+            found = locations(folder / model.graph)
+            _check_listed(f"models.{name}", model.graph, model.weights, found)
     for name, entry in manifest.auxiliary.items():
         found = locations(folder / entry.graph)
         _check_listed(f"auxiliary.{name}", entry.graph, (entry.weights,), found)

@@ -80,7 +80,7 @@ OPTIONAL = {
     "targets/openvino/run_openvino.py": {"openvino"},
     "targets/openvino/run_graph.py": {"openvino"},
     "targets/openvino/run_static.py": {"openvino"},
-    "runtime/opening/openvino_devices.py": {"openvino"},
+    "targets/openvino/run_places.py": {"openvino"},
     "apps/desktop": {"PySide6"},
     "apps/desktop/spelling": {"PySide6", "spellchecker"},
     "apps/lsp/documents.py": {"lsprotocol"},

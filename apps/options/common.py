@@ -20,8 +20,6 @@ from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
 from edgedec.runtime.sequences.prefill import Progress
-from edgedec.targets.openvino_devices import OPENVINO_DEVICES
-from edgedec.targets.providers import PROVIDERS
 
 BUNDLE_HELP = "A bundle, a GGUF file, or a name that `edgedec models list` shows."
 SAMPLING, SPEED, DEVICES = "Sampling", "Speculation", "Devices"
@@ -250,8 +248,8 @@ Provider = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help=f"ONNX Runtime provider for bundles of --target ort: {', '.join(PROVIDERS)} "
-        "(default cpu).",
+        help="ONNX Runtime provider for bundles of --target ort (default cpu). `edgedec doctor` "
+        "lists them.",
         rich_help_panel=DEVICES,
     ),
 ]
@@ -259,8 +257,8 @@ Device = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help=f"OpenVINO device for bundles of --target openvino: {', '.join(OPENVINO_DEVICES)} "
-        "(default CPU).",
+        help="OpenVINO device for bundles of --target openvino (default CPU). `edgedec doctor` "
+        "lists them.",
         rich_help_panel=DEVICES,
     ),
 ]

@@ -10,20 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgedec.models.errors import BundleError
-from edgedec.models.graph import ANY_TRIPLE, SYSTEMS
+from edgedec.models.graph import ANY_TRIPLE
 from edgedec.models.installation import install_command
 from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.model import Model
 from edgedec.system.machine import machine_triple, system_name
 from edgedec.system.processes import after_fork_in_child
-from edgedec.targets import device_module, graph_kinds
-
-_PACKAGES = {"onnxruntime": "onnxruntime", "tvm_ffi": "apache-tvm-ffi"}
-"""What a backend imports -> the package that has it."""
-
-_EXTRAS = {"openvino": "openvino", "coremltools": "coreml", "onnxruntime_qnn": "qnn"}
-"""What a backend imports -> the extra that has it."""
+from edgedec.targets import GraphKind, device_module, find_graph_kind, graph_kinds
 
 
 @dataclass(frozen=True)
@@ -114,13 +108,15 @@ def _new_model(folder: Path, entry: ModelEntry, threads: int, affinity: Affinity
             f"{graph} is for the backend {contract.backend}, which this edgedec does not have: "
             "install the edgedec that wrote the bundle, or export the model again"
         )
-    _check_system(graph, contract.backend)
+    kind = find_graph_kind(contract.backend)
+    _check_system(graph, contract.backend, kind)
+    kind.check_weights(entry)
     try:
         module = device_module("run", contract.backend)
     except ImportError as error:
         raise BundleError(
             f"{graph} is for the backend {contract.backend}, which needs {error.name}: "
-            f"{_what_installs(error)}"
+            f"{_what_installs(error, kind)}"
         ) from None
     model: Model = module.open_model(graph, entry.config, contract, threads, affinity)
     return model
@@ -139,12 +135,11 @@ def _check_triple(graph: Path, triple: str) -> None:
         )
 
 
-def _check_system(graph: Path, backend: str) -> None:
-    name, text = SYSTEMS.get(backend, (system_name(), ""))
-    if system_name() != name:
+def _check_system(graph: Path, backend: str, kind: GraphKind) -> None:
+    if kind.system is not None and system_name() != kind.system.name:
         raise BundleError(
-            f"{graph} is for {backend}, which {text} runs, this machine is {machine_triple()}: run "
-            "it there, or export the model again with --target cpu"
+            f"{graph} is for {backend}, which {kind.system.text} runs, this machine is "
+            f"{machine_triple()}: run it there, or export the model again with --target cpu"
         )
 
 
@@ -160,10 +155,10 @@ def _files(folder: Path, entry: ModelEntry) -> tuple[tuple[str, int, int, int], 
     return tuple(found)
 
 
-def _what_installs(error: ImportError) -> str:
+def _what_installs(error: ImportError, kind: GraphKind) -> str:
     """Returns the command that installs what an import lacks; raises any other error again."""
-    if (extra := _EXTRAS.get(error.name or "")) is not None:
-        return install_command(extra)
-    if (package := _PACKAGES.get(error.name or "")) is not None:
+    if (package := kind.packages.get(error.name or "")) is not None:
         return f"pip install {package}"
+    if error.name in kind.imports:
+        return install_command(kind.extra)
     raise error

@@ -13,16 +13,19 @@ import platformdirs
 
 from edgedec.models.bundle_files import file_sha256
 from edgedec.models.errors import BundleError
-from edgedec.models.graph import BUNDLED_KERNELS, CODE_BACKENDS
+from edgedec.models.graph import BUNDLED_KERNELS
 from edgedec.models.manifest import BundleManifest
-
-LIBRARY_SUFFIXES = (".so", ".fatbin")
+from edgedec.targets import library_suffixes
 
 
 def libraries(folder: Path, manifest: BundleManifest) -> list[Path]:
     """Returns the libraries of the bundle at ``folder``, none if it holds no compiled code."""
-    code = [m for m in manifest.models.values() if m.contract.backend in CODE_BACKENDS]
-    found = [folder / path for m in code for path in m.files if path.endswith(LIBRARY_SUFFIXES)]
+    found = [
+        folder / path
+        for model in manifest.models.values()
+        for path in model.files
+        if path.endswith(library_suffixes(model.contract.backend))
+    ]
     return [*found, *(folder / path for path in manifest.files if path == BUNDLED_KERNELS)]
 
 

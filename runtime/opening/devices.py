@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from edgedec.models.errors import ConfigError
 from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.opening.options import EngineOptions
+from edgedec.targets import place_needs, place_target, target_module
+from edgedec.targets.profile import PlaceOption
 
 
 def on_device(
@@ -16,15 +21,10 @@ def on_device(
     Raises:
         ConfigError: There is no such provider or device, or the graph does not run there.
     """
-    # Most texts name none, and what an import takes delays their first token.
     if provider is not None:
-        from edgedec.runtime.opening.providers import on_provider
-
-        entry = on_provider(entry, provider, must_run)
+        entry = _on_place(entry, "provider", provider, must_run)
     if device is not None:
-        from edgedec.runtime.opening.openvino_devices import on_openvino_device
-
-        entry = on_openvino_device(entry, device, must_run)
+        entry = _on_place(entry, "device", device, must_run)
     return entry
 
 
@@ -40,3 +40,24 @@ def draft_on_device(entry: ModelEntry, options: EngineOptions) -> ModelEntry:
     if provider is None and device is None:
         return on_device(entry, options.provider, options.device, must_run=False)
     return on_device(entry, provider, device)
+
+
+def _on_place(entry: ModelEntry, option: PlaceOption, name: str, must_run: bool) -> ModelEntry:
+    target = place_target(option)
+    place, contract = target.place(name, option), entry.contract
+    if place.stated not in contract.providers and not must_run:
+        return entry
+    if place.stated not in contract.providers:
+        known = ", ".join(p.name for p in target.places if p.stated in contract.providers)
+        raise ConfigError(
+            f"{option} is {name}, but this bundle's graph, of the compiler {contract.compiler}, "
+            f"runs on {known or f'no such {option}'}: export the model with --target {target.name}"
+        )
+    available = target_module(target.name, "run_places").available()
+    if place.stated not in available:
+        here = ", ".join(p.name for p in target.places if p.stated in available)
+        raise ConfigError(
+            f"{option} {name} is not here, this installation and machine have "
+            f"{here or 'nothing'}: it takes {place_needs(target, place)}"
+        )
+    return replace(entry, contract=replace(contract, providers=(place.stated,)))

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 
 from edgedec.models.errors import BundleError, ConfigError
-from edgedec.models.graph import CODE_BACKENDS
 from edgedec.models.kv_maps import (
     AUXILIARY_KV_MAPS,
     DRAFT_KV_MAPS,
@@ -23,7 +22,7 @@ from edgedec.runtime.drafting.draft_kv_maps import DraftKVMaps
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.model import KVPredictor
 from edgedec.runtime.sequences.pool import SequencePool
-from edgedec.targets import device_module
+from edgedec.targets import device_module, library_suffixes
 
 
 def find_predictor(
@@ -100,7 +99,7 @@ def _opener_of(
 
 def _check(folder: Path, model: ModelEntry, check: Callable[[], None]) -> None:
     """Raises a BundleError where ``check`` fails, or the model's graph is compiled code."""
-    if model.contract.backend in CODE_BACKENDS:
+    if library_suffixes(model.contract.backend):
         raise BundleError(
             f"{folder} has KV maps, an ONNX graph, beside a compiled graph: export it again"
         )

@@ -14,9 +14,7 @@ from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.model import Model
 from edgedec.runtime.text.tokenizer import Tokenizer
-
-_RUNTIMES = {"tvm": "edgedec.kernels.tvm_program", "openvino": "openvino"}
-"""Backend -> what it imports, where that is not ONNX Runtime."""
+from edgedec.targets import find_graph_kind
 
 
 def load_together(
@@ -29,8 +27,8 @@ def load_together(
     """
     opened = partial(open_model, folder, entry, threads, affinity)
     # Takes long, and Python's lock: here, before there are two.
-    with suppress(ImportError):  # told by whoever needs it
-        import_module(_RUNTIMES.get(entry.contract.backend, "onnxruntime"))
+    with suppress(ImportError, LookupError):  # whoever needs it says so
+        import_module(find_graph_kind(entry.contract.backend).first_import)
     with ThreadPoolExecutor(max_workers=1) as pool:
         model = pool.submit(opened)
         # An import gives Python's lock away at every file, and the other thread needs it for a

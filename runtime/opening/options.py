@@ -11,8 +11,7 @@ from edgedec.models.fields import shown
 from edgedec.runtime.config.checks import check_count, check_type, checked_counts, checked_path
 from edgedec.runtime.opening.split_cores import AUTO, MODES
 from edgedec.system.processors import processors
-from edgedec.targets.openvino_devices import check_openvino_device
-from edgedec.targets.providers import find_provider
+from edgedec.targets.profile import PlaceOption
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +34,10 @@ class EngineOptions:
     is_store_growing: whether the texts of these methods are added to the store.
     overlap: whether the draft model drafts on while the target model verifies, on processors of
         its own: ``on``, ``off``, or ``auto``: with four cores or more, as long as it pays.
-    provider: ONNX Runtime's, of `edgedec.targets.providers`; the bundle's first when None. A draft
-        model runs on it, too, if its graph can.
-    device: OpenVINO's, of `edgedec.targets.openvino_devices`, for bundles of the target openvino;
-        the CPU when None. A draft model runs on it, too, if its graph can.
+    provider: ONNX Runtime's, a place of the device target ort; the bundle's first when None. A
+        draft model runs on it, too, if its graph can.
+    device: OpenVINO's, a place of the device target openvino, for its bundles; the CPU when None. A
+        draft model runs on it, too, if its graph can.
     draft_provider, draft_device: of the draft model alone.
     """
 
@@ -72,16 +71,22 @@ class EngineOptions:
         if self.store is not None:
             checked_path("store", self.store)
         for name in ("provider", "draft_provider"):
-            if (value := getattr(self, name)) is not None:
-                check_type(name, value, str, "the name of a provider or None")
-                find_provider(value, name)
+            _check_place("provider", name, getattr(self, name))
         for name in ("device", "draft_device"):
-            if (value := getattr(self, name)) is not None:
-                check_type(name, value, str, "the name of a device or None")
-                check_openvino_device(value, name)
+            _check_place("device", name, getattr(self, name))
         check_count("prefix_cache_mb", self.prefix_cache_mb, 0, "0 for none")
         if self.affinity is not None:
             checked_counts("affinity", self.affinity, "processors")
         check_type("is_store_growing", self.is_store_growing, bool, "true or false")
         if not isinstance(self.overlap, str) or self.overlap not in MODES:
             raise ConfigError(f"overlap is {shown(self.overlap)}, expected {', '.join(MODES)}")
+
+
+def _check_place(kind: PlaceOption, name: str, value: object) -> None:
+    """Raises a ConfigError unless the option ``name`` names a place of its ``kind``, or is None."""
+    if value is None:
+        return
+    check_type(name, value, str, f"the name of a {kind} or None")
+    from edgedec.targets import place_target  # most texts name none: it delays a first token
+
+    place_target(kind).place(str(value), name)

@@ -4,14 +4,21 @@ Packages are made anywhere, and run on macOS 15 and later.
 """
 
 from edgedec.models.quant import FORMATS
+from edgedec.targets.graph_kind import GraphKind, System
 from edgedec.targets.profile import DeviceTarget
+
+GRAPH = GraphKind(
+    extra="coreml",
+    imports=("coremltools",),
+    weights_file="weights/weight.bin",
+    system=System("Darwin", "macOS 15 or later"),
+)
 
 DEVICE = DeviceTarget(
     name="coreml",
-    summary="Core ML's operators in float16 with 4- and 8-bit weights; runs on macOS 15 only",
+    summary="for macOS (extra coreml)",
     compiler="coreml",
     weight_formats=tuple(FORMATS),
     kv_formats=("float16",),
-    providers=(),
     usual_context=2048,
 )

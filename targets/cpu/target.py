@@ -5,13 +5,17 @@ kernels choose the best variant of the machine they wake up on.
 """
 
 from edgedec.models.quant import FORMATS
-from edgedec.targets.profile import DeviceTarget
+from edgedec.targets.graph_kind import GraphKind
+from edgedec.targets.profile import DeviceTarget, Place
+
+GRAPH = GraphKind(brings_kernels=True)
 
 DEVICE = DeviceTarget(
     name="cpu",
-    summary="edgedec's kernels on any CPU; weights packed, mapped at load",
+    summary="edgedec's kernels",
     compiler="fused",
     other_compilers=("tvm",),
     weight_formats=tuple(FORMATS),
     kv_formats=("float16", "int8"),
+    places=(Place("cpu", "CPUExecutionProvider", "pip install onnxruntime"),),
 )

@@ -13,7 +13,7 @@ from edgedec.kernels.device_program import INPUTS, KEYS, VALUES, WEIGHTS, WORK, 
 from edgedec.models.errors import ConfigError
 from edgedec.targets.cuda.export_compile import CudaSource
 from edgedec.targets.cuda.export_emit import Emitted, Weights
-from edgedec.targets.sm_archs import ARCHS, check_arch
+from edgedec.targets.cuda.target import DEVICE
 
 _USUAL = Path("/usr/local/cuda/bin/nvcc")
 
@@ -48,9 +48,9 @@ def local_arch() -> str:
     else:
         why = "the driver finds no GPU"
     if not gpus:
-        known = ", ".join(f"{arch} ({names})" for arch, names in ARCHS.items())
+        known = DEVICE.chips_text()
         raise ConfigError(f"which GPU is the bundle for? {why}: name one by --arch: {known}")
-    check_arch(gpus[0].arch)
+    DEVICE.check_chip(gpus[0].arch)
     return gpus[0].arch
 
 

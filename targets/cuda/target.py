@@ -4,14 +4,30 @@ Bundles are for one architecture and those that its code also runs on; any machi
 """
 
 from edgedec.models.quant import FORMATS
+from edgedec.targets.graph_kind import GraphKind
 from edgedec.targets.profile import DeviceTarget
+
+GRAPH = GraphKind(
+    extra="tvm",
+    imports=("tvm", "tvm_ffi"),
+    packages={},
+    libraries=(".so", ".fatbin"),
+    weights_file="weights.bin",
+)
 
 DEVICE = DeviceTarget(
     name="cuda",
-    summary="kernels compiled by TVM for NVIDIA GPUs, 4- and 8-bit weights",
+    summary="for GPUs of NVIDIA (extra tvm, --arch)",
     compiler="cuda",
     weight_formats=tuple(FORMATS),
     kv_formats=("float16",),
-    providers=(),
     usual_context=4096,
+    chips={
+        "sm_80": "A100",
+        "sm_86": "RTX 30, A10, A40",
+        "sm_87": "Jetson Orin",
+        "sm_89": "RTX 40, L4, L40",
+        "sm_90": "H100, H200",
+    },
+    chip_option="arch",
 )

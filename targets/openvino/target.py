@@ -4,14 +4,31 @@ The same bundle runs on each of them; ``--device`` chooses one when it is loaded
 """
 
 from edgedec.models.quant import FORMATS
-from edgedec.targets.openvino_devices import OPENVINO_DEVICES
-from edgedec.targets.profile import DeviceTarget
+from edgedec.targets.graph_kind import GraphKind
+from edgedec.targets.profile import DeviceTarget, Place
+
+GRAPH = GraphKind(
+    extra="openvino",
+    imports=("openvino",),
+    first_import="openvino",
+    weights_file="weights.bin",
+)
 
 DEVICE = DeviceTarget(
     name="openvino",
-    summary="OpenVINO with 4- and 8-bit weights, on Intel's CPUs, GPUs and NPUs",
+    summary="for OpenVINO's CPU, GPU and NPU plugins (extra openvino)",
     compiler="openvino",
     weight_formats=tuple(FORMATS),
     kv_formats=("float16", "float32"),
-    providers=OPENVINO_DEVICES,
+    places=(
+        Place("CPU", "CPU"),
+        Place("GPU", "GPU", "an Intel GPU and its OpenCL driver: apt install intel-opencl-icd"),
+        Place(
+            "NPU",
+            "NPU",
+            "an Intel NPU and its driver with the compiler: "
+            "https://github.com/intel/linux-npu-driver/releases",
+        ),
+    ),
+    place_option="device",
 )

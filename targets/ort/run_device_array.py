@@ -10,7 +10,7 @@ import numpy.typing as npt
 from onnxruntime import OrtValue
 
 from edgedec.runtime.backends._kv_cache import lazy_zeros
-from edgedec.targets.providers import Provider
+from edgedec.targets.profile import Place
 
 HOST = "cpu"
 """Memory of the processor itself."""
@@ -23,7 +23,7 @@ class DeviceArray:
     """
 
     def __init__(
-        self, shape: tuple[int, int, int, int], dtype: type[np.generic], provider: Provider
+        self, shape: tuple[int, int, int, int], dtype: type[np.generic], provider: Place
     ) -> None:
         self._host: npt.NDArray[Any] | None = None
         if provider.memory == HOST:

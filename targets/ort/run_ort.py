@@ -39,7 +39,7 @@ from edgedec.runtime.sequences.rows import Rows
 from edgedec.runtime.sequences.state import KVRows
 from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.targets.ort.run_device_array import HOST, DeviceArray
-from edgedec.targets.providers import provider_of
+from edgedec.targets.ort.target import DEVICE
 
 Array = npt.NDArray[Any]
 
@@ -63,12 +63,12 @@ class OrtModel(ModelFacts):
         affinity: Affinity,
     ) -> None:
         super().__init__(config, contract)
-        self.provider = provider_of(contract.providers[0])
+        self.provider = DEVICE.place_stated(contract.providers[0])
         self.affinity = affinity
         self._session: onnxruntime.InferenceSession | None = open_graph(
-            graph, threads, (self.provider.ort_name,), affinity=affinity
+            graph, threads, (self.provider.stated,), affinity=affinity
         )
-        if self._session.get_providers()[0] != self.provider.ort_name:
+        if self._session.get_providers()[0] != self.provider.stated:
             raise BundleError(
                 f"provider {self.provider.name} is installed but does not start on this machine: "
                 "see its driver and libraries, or use --provider cpu"

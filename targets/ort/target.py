@@ -4,14 +4,30 @@ The same bundle runs on each of them; ``--provider`` chooses one when it is load
 """
 
 from edgedec.models.quant import FORMATS
-from edgedec.targets.profile import DeviceTarget
-from edgedec.targets.providers import PROVIDERS
+from edgedec.targets.graph_kind import GraphKind
+from edgedec.targets.profile import DeviceTarget, Place
+
+_INSTEAD = "pip uninstall -y onnxruntime && pip install"
+
+GRAPH = GraphKind()
 
 DEVICE = DeviceTarget(
     name="ort",
-    summary="ONNX Runtime's own operators with 4- and 8-bit weights, on CPU, GPU or web",
+    summary="for any provider of ONNX Runtime",
     compiler="ort",
     weight_formats=tuple(FORMATS),
     kv_formats=("float32", "float16"),
-    providers=tuple(provider.ort_name for provider in PROVIDERS.values()),
+    places=(
+        Place("cpu", "CPUExecutionProvider", "pip install onnxruntime"),
+        Place("cuda", "CUDAExecutionProvider", f"{_INSTEAD} onnxruntime-gpu", "cuda"),
+        Place(
+            "tensorrt",
+            "TensorrtExecutionProvider",
+            f"{_INSTEAD} onnxruntime-gpu tensorrt",
+            "cuda",
+        ),
+        Place("dml", "DmlExecutionProvider", f"{_INSTEAD} onnxruntime-directml", "dml"),
+        Place("webgpu", "WebGpuExecutionProvider", f"{_INSTEAD} onnxruntime-webgpu", "webgpu"),
+    ),
+    place_option="provider",
 )

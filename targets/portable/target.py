@@ -1,11 +1,15 @@
 """Any ONNX Runtime provider: standard operators only, float32 weights."""
 
-from edgedec.targets.profile import DeviceTarget
+from edgedec.targets.graph_kind import GraphKind
+from edgedec.targets.profile import DeviceTarget, Place
+
+GRAPH = GraphKind()
 
 DEVICE = DeviceTarget(
     name="portable",
-    summary="standard ONNX operators with float32 weights; large, runs wherever ONNX does",
+    summary="plain ONNX with float32 weights",
     compiler="portable",
     weight_formats=("f32",),
     kv_formats=("float32",),
+    places=(Place("cpu", "CPUExecutionProvider", "pip install onnxruntime"),),
 )

@@ -15,7 +15,7 @@ from onnx import helper
 from edgedec.kernels.qnn_provider import new_session, says
 from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.static_passes import CONTEXT_BINARIES, SCALE_KEYS, StaticPass
-from edgedec.targets.qualcomm_socs import Soc
+from edgedec.targets.qnn.socs import Soc
 
 _BINARY_KEY = "ep_cache_context"
 

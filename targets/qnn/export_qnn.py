@@ -24,7 +24,7 @@ from edgedec.targets.qnn.export_emit import emit_qdq
 from edgedec.targets.qnn.export_ranges import CHUNK, CONTEXT, measure_ranges
 from edgedec.targets.qnn.export_runner import QdqRunner, open_on_cpu
 from edgedec.targets.qnn.export_stored import WEIGHTS_NAME, StoredWeights
-from edgedec.targets.qualcomm_socs import find_soc
+from edgedec.targets.qnn.socs import find_soc
 
 GRAPH_NAME = f"{BUCKETS[0].name}.onnx"
 WEIGHTS_NAMES = (*(f"{bucket.name}.onnx" for bucket in BUCKETS[1:]), *CONTEXT_BINARIES)

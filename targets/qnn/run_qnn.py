@@ -39,7 +39,7 @@ from edgedec.runtime.backends._static_cache import BucketPiece, PieceInputs, Sta
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.rows import Rows
-from edgedec.targets.qualcomm_socs import Soc, find_soc
+from edgedec.targets.qnn.socs import Soc, find_soc
 
 Array = npt.NDArray[Any]
 

@@ -13,7 +13,7 @@ from edgedec import kernels
 from edgedec.apps import doctor
 from edgedec.apps.measuring import installed
 from edgedec.system import machine
-from edgedec.targets.providers import PROVIDERS
+from edgedec.targets import device_target
 
 Cli = Callable[..., Any]
 
@@ -27,7 +27,7 @@ def test_json(cli: Cli) -> None:
     assert all(cache["processors"] for cache in report["last_caches"])
     providers = report["onnxruntime"]["providers"]
     assert providers["cpu"] is None
-    assert set(providers) == set(PROVIDERS)
+    assert set(providers) == {place.name for place in device_target("ort").places}
     assert all(install is None or "pip install" in install for install in providers.values())
     assert report["kernels"]["active_isa"] in report["kernels"]["available_isas"]
     assert report["kernels"]["library"] == str(kernels.library_path())

@@ -128,10 +128,10 @@ def test_a_draft_model_runs_where_it_is_told_or_not_at_all(
 ) -> None:
     if pair == ("cpu", "openvino"):
         edgedec.load(bundle, EngineOptions(draft_device="CPU")).close()
-        with pytest.raises(ConfigError, match="OpenVINO finds no NPU"):
+        with pytest.raises(ConfigError, match="device NPU is not here"):
             edgedec.load(bundle, EngineOptions(draft_device="NPU"))
     else:
-        with pytest.raises(ConfigError, match="OpenVINO does not run this bundle's graph"):
+        with pytest.raises(ConfigError, match=r"runs on no such device: .* --target openvino"):
             edgedec.load(bundle, EngineOptions(draft_device="CPU"))
     with pytest.raises(ConfigError, match="expected one of CPU, GPU, NPU"):
         EngineOptions(draft_device="TPU")
@@ -153,7 +153,7 @@ def test_bench_says_where_the_draft_model_runs(
         with pytest.raises(SystemExit) as ended:
             main([*words, "--draft-device", "CPU"])
         assert ended.value.code == 1
-        assert "OpenVINO does not run this bundle's graph" in capsys.readouterr().err
+        assert "runs on no such device" in capsys.readouterr().err
         return
     option, here, elsewhere = {
         "ort": ("--draft-provider", "cpu", "cuda"),

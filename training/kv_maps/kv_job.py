@@ -8,7 +8,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from edgedec.models.errors import ConfigError
-from edgedec.models.graph import CODE_BACKENDS, K_CACHE
+from edgedec.models.graph import K_CACHE
 from edgedec.models.kv_maps import DRAFT_KV_MAPS, KV_MAPS, MapsEntry
 from edgedec.models.manifest import BundleManifest, fingerprint_of, read_manifest
 from edgedec.models.model_entry import ModelEntry
@@ -17,6 +17,7 @@ from edgedec.runtime.methods.draft_source import DraftSource
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
 from edgedec.runtime.sequences.prefill import Progress
+from edgedec.targets import library_suffixes
 from edgedec.training.features.corpus import corpus_key
 from edgedec.training.kv_maps.fit_maps import corpus_windows, fit
 from edgedec.training.kv_maps.kv_entry import write_model_maps, write_own_maps
@@ -154,7 +155,7 @@ def _checked_exit(manifest: BundleManifest, exit_layer: int | None) -> int:
 
 
 def _check_runs_maps(model: ModelEntry) -> None:
-    if model.contract.backend in CODE_BACKENDS:
+    if library_suffixes(model.contract.backend):
         raise ConfigError(
             "predicted rows are written by an ONNX graph, which compiled bundles do not run: "
             "export the model again without --compiler"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,13 @@ from edgedec.export.pipeline import export
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import read_manifest
 from edgedec.models.static_passes import STATIC_PASSES
-from edgedec.runtime import backends
 
 from ...export.conftest import even_weights
 from ..against_reference import error_of_passes, gap_of_tokens
 
 pytest.importorskip("coremltools")
 from edgedec.targets.coreml import run_coreml as coreml
+from edgedec.targets.coreml import target
 from edgedec.targets.coreml.export_interpreter import Interpreter
 
 GgufMaker = Callable[..., Path]
@@ -93,7 +94,7 @@ def engine(
         assert package == bundle / "target" / "model.mlpackage"
         return {static.name: Function(interpreter, static.name) for static in STATIC_PASSES}
 
-    monkeypatch.setattr(backends, "SYSTEMS", {})
+    monkeypatch.setattr(target, "GRAPH", replace(target.GRAPH, system=None))
     monkeypatch.setattr(coreml, "open_functions", open_functions)
     with edgedec.load(bundle, EngineOptions(threads=1)) as engine:
         yield engine
@@ -147,7 +148,11 @@ def test_elsewhere_the_bundle_says_where_it_runs(
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = targets.importlib.import_module
+
     def without(name: str) -> Any:
+        if not name.endswith("export_coreml"):
+            return find(name)
         raise ModuleNotFoundError(f"No module named {name}", name="coremltools")
 
     monkeypatch.setattr(targets.importlib, "import_module", without)

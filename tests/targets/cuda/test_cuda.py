@@ -250,9 +250,9 @@ def test_kernels_of_strangers_are_refused(made: Made, gpu: Any, tmp_path: Path) 
     [
         (
             {"device_target": "cuda", "arch": "sm_75"},
-            r"architecture is 'sm_75'.*sm_87 \(Jetson Orin",
+            r"arch is 'sm_75'.*sm_87 \(Jetson Orin",
         ),
-        ({"arch": "sm_87"}, "--arch sm_87 is of a GPU, the device target is cpu"),
+        ({"arch": "sm_87"}, "--arch sm_87 is for --target cuda, the device target is cpu"),
     ],
 )
 def test_an_architecture_is_known_or_refused(options: dict[str, Any], why: str) -> None:

@@ -29,7 +29,7 @@ from edgedec.runtime.backends._static_cache import pieces_of
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
-from edgedec.targets.openvino_devices import OPENVINO_DEVICES
+from edgedec.targets.openvino.target import DEVICE
 
 ov = pytest.importorskip("openvino")
 
@@ -176,7 +176,7 @@ def test_an_unknown_device_is_named(name: Any) -> None:
 @pytest.mark.robustness
 def test_a_missing_device_says_what_it_takes(bundle: Path) -> None:
     found = {name.partition(".")[0] for name in ov.Core().available_devices}
-    for name in set(OPENVINO_DEVICES) - found:
+    for name in set(DEVICE.providers) - found:
         with pytest.raises(ConfigError, match=f"finds no {name} .* finds CPU.*: it takes an"):
             edgedec.load(bundle, EngineOptions(device=name))
 

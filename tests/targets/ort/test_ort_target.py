@@ -12,7 +12,7 @@ import edgedec
 from edgedec import BundleError, ConfigError, EngineOptions, GenerationConfig
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
-from edgedec.targets.providers import PROVIDERS, provider_of
+from edgedec.targets.ort.target import DEVICE
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +41,10 @@ def test_an_unknown_provider_is_named(name: Any) -> None:
 @pytest.mark.robustness
 def test_a_missing_provider_says_what_brings_it(bundle: Path) -> None:
     here = onnxruntime.get_available_providers()
-    name = next(name for name, found in PROVIDERS.items() if found.ort_name not in here)
-    with pytest.raises(ConfigError, match=f"{name} is not part of .* has cpu.*: pip") as caught:
+    name = next(place.name for place in DEVICE.places if place.stated not in here)
+    with pytest.raises(
+        ConfigError, match=f"{name} is not here.* have cpu.*: it takes pip"
+    ) as caught:
         edgedec.load(bundle, EngineOptions(provider=name))
     assert "\n" not in str(caught.value)
 
@@ -59,12 +61,9 @@ def test_a_provider_that_does_not_start_is_named(
     bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ONNX Runtime goes on without a provider that fails, and says so on standard error only."""
-    name = next(
-        name
-        for name, found in PROVIDERS.items()
-        if found.ort_name not in onnxruntime.get_available_providers()
-    )
-    everyone = [provider.ort_name for provider in PROVIDERS.values()]
+    here = onnxruntime.get_available_providers()
+    name = next(place.name for place in DEVICE.places if place.stated not in here)
+    everyone = [place.stated for place in DEVICE.places]
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: everyone)
     with (
         pytest.warns(UserWarning, match="not in available provider names"),
@@ -74,8 +73,8 @@ def test_a_provider_that_does_not_start_is_named(
 
 
 def test_providers_have_names_of_their_own() -> None:
-    assert len({provider.ort_name for provider in PROVIDERS.values()}) == len(PROVIDERS)
-    for provider in PROVIDERS.values():
-        assert provider_of(provider.ort_name) is provider
+    assert len(set(DEVICE.providers)) == len(DEVICE.places)
+    for place in DEVICE.places:
+        assert DEVICE.place_stated(place.stated) is place
     with pytest.raises(ConfigError, match="no provider 'Abacus'"):
-        provider_of("Abacus")
+        DEVICE.place_stated("Abacus")
