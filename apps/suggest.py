@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from edgedec.apps.console.progress import ProgressBars, count_amount
-from edgedec.apps.console.terminal import print_json, write_out
+from edgedec.apps.console.terminal import note, print_json, write_out
 from edgedec.apps.options import common as options
 from edgedec.apps.run.command import read_prompt
 from edgedec.models.graph import N_TOP
@@ -17,6 +17,8 @@ from edgedec.runtime.config import SuggestConfig
 from edgedec.runtime.engine.suggestions import Completion
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
+
+_HEADING = "  first  average  completion"
 
 
 def suggest(
@@ -63,8 +65,8 @@ def suggest(
 ) -> None:
     """Show the likeliest continuations of a text.
 
-    Each completion starts with one of the likeliest tokens and is greedy from there. The
-    probability shown is the model's own, of the whole completion.
+    Each completion starts with one of the likeliest tokens and is greedy from there. Shown are the
+    probability of its first token and the average probability per token.
 
     Examples:
 
@@ -90,6 +92,8 @@ def suggest(
     if json:
         print_json({"completions": [completion.to_dict() for completion in found]})
         return
+    if found:
+        note(_HEADING)
     for completion in found:
         write_out(_line(completion))
 
@@ -97,4 +101,5 @@ def suggest(
 def _line(completion: Completion) -> str:
     """Returns a completion as one line, its line ends and quotes written as in Python."""
     unsure = "  (unsure from here)" if completion.end == "unsure" else ""
-    return f"{100 * completion.probability:8.3g} %  {completion.text!r}{unsure}\n"
+    odds = f"{100 * completion.token_probs[0]:5.3g} %  {100 * completion.mean_probability:5.3g} %"
+    return f"{odds}  {completion.text!r}{unsure}\n"

@@ -142,8 +142,8 @@ class ExportConfig:
                 f"KV cache format is {self.kv_format}, device target {self.device_target} keeps "
                 f"{' or '.join(known)}: leave out --kv-cache, or choose another --target"
             )
-        if self.context is not None and self.context < 1:
-            raise ConfigError(f"context is {self.context}, expected at least 1 position")
+        if self.context is not None and not (isinstance(self.context, int) and self.context > 0):
+            raise ConfigError(f"context is {self.context!r}, expected a whole number, 1 or more")
         if any(layer < 0 for layer in self.hidden_layers):
             raise ConfigError(f"hidden layers are {self.hidden_layers}, expected 0 or more")
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.table import Table
 
 from edgedec.apps.console.terminal import output_error, visible
 
@@ -27,6 +28,8 @@ class _Console(Console):
 
 class _Output(_Console):
     def print(self, *objects: Any, **options: Any) -> None:
+        for column in (c for table in objects if isinstance(table, Table) for c in table.columns):
+            column.overflow = "fold"  # an ellipsis would take the ends of paths, their names
         try:
             super().print(*objects, **options)
         except OSError as error:

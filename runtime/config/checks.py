@@ -17,7 +17,13 @@ def refuse_unknown(cls: type[Any], fields: Mapping[str, Any]) -> None:
     """Raises a ConfigError if ``fields`` has a key that ``cls`` has no field for."""
     known = sorted(f.name for f in dataclasses.fields(cls))
     if unknown := sorted(set(fields) - set(known)):
-        raise ConfigError(f"unknown {cls.__name__} key {unknown[0]!r}; known: {', '.join(known)}")
+        import difflib  # only a mistake is worth its time
+
+        near = difflib.get_close_matches(unknown[0], known, 1, 0.5)
+        meant = f"did you mean {near[0]}? " if near else ""
+        raise ConfigError(
+            f"unknown {cls.__name__} key {unknown[0]!r}; {meant}known: {', '.join(known)}"
+        )
 
 
 def is_number(value: Any) -> bool:
@@ -89,11 +95,11 @@ def checked_counts(name: str, value: Any, meant: str = "token ids") -> tuple[int
 
 
 def checked_texts(name: str, value: Any) -> tuple[str, ...]:
-    """Returns ``value`` as texts; raises a ConfigError if it is anything else, or one is empty."""
+    """Returns a text, or several, as several; a ConfigError if one is empty or no text."""
     if isinstance(value, str):
-        raise ConfigError(f"{name} is the text {shown(value)}, expected several: ({shown(value)},)")
+        value = (value,)
     if not isinstance(value, Sequence) or isinstance(value, bytes | bytearray | memoryview):
-        raise ConfigError(f"{name} is {shown(value)}, expected several texts")
+        raise ConfigError(f"{name} is {shown(value)}, expected a text, or several")
     for text in value:
         if not isinstance(text, str) or not text:
             raise ConfigError(f"one of {name} is {shown(text)}, expected text that is not empty")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -44,7 +44,7 @@ class GenerationConfig:
 
     max_new_tokens: most tokens emitted.
     seed: the same seed and prompt give the same text.
-    stop: texts that end the output; a stop text itself is not emitted.
+    stop: a text that ends the output, or several; a stop text itself is not emitted.
     stop_token_ids: tokens that end the output besides the model's own.
     ignore_eos: the model's own stop tokens do not end the output (for measuring).
     method: how to decode: plain, auto, or drafters; the bundle's default when None. All but
@@ -73,7 +73,7 @@ class GenerationConfig:
     max_new_tokens: int = 256
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     seed: int = 0
-    stop: tuple[str, ...] = ()
+    stop: Sequence[str] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     method: str | None = None

@@ -23,6 +23,7 @@ from edgedec.runtime.config.checks import (
     checked_path,
 )
 from edgedec.runtime.config.generation import check_n_likeliest
+from edgedec.runtime.config.settings import with_settings
 from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
 from edgedec.runtime.engine.conversation import Conversation
 from edgedec.runtime.engine.loaded import LoadedModel
@@ -38,11 +39,14 @@ from edgedec.runtime.sequences.model import Model
 from edgedec.runtime.sequences.passes import while_idle
 from edgedec.runtime.sequences.prefill import Progress, check_fits
 from edgedec.runtime.sequences.sequence import TokenSequence
-from edgedec.runtime.text.prompt import Prompt, is_conversation
+from edgedec.runtime.text.prompt import Message, Prompt, is_conversation
 from edgedec.runtime.text.text_stream import maker_of_texts
 from edgedec.runtime.text.tokenizer import Codec
 
 if TYPE_CHECKING:  # imported where they are needed: each import delays a first token
+    from typing import Unpack
+
+    from edgedec.runtime.config.settings import Settings
     from edgedec.runtime.engine.many import OnResult
     from edgedec.runtime.engine.suggestions import Completion
     from edgedec.runtime.methods.draft_source import DraftSource
@@ -101,7 +105,7 @@ class Engine:
 
     @property
     def context(self) -> int:
-        """Most tokens of prompt and output together."""
+        """Maximum tokens of prompt and output together."""
         return self._open.context
 
     @contextmanager
@@ -153,9 +157,10 @@ class Engine:
         prompt: Prompt,
         config: GenerationConfig | None = None,
         on_progress: Progress | None = None,
+        **settings: Unpack[Settings],
     ) -> GenerationResult:
         """Returns the whole output; arguments as for `stream`."""
-        stream = self.stream(prompt, config, on_progress)
+        stream = self.stream(prompt, config, on_progress, **settings)
         for _ in stream:
             pass
         return stream.result
@@ -165,6 +170,7 @@ class Engine:
         prompt: Prompt,
         config: GenerationConfig | None = None,
         on_progress: Progress | None = None,
+        **settings: Unpack[Settings],
     ) -> Stream:
         """Returns the output as it appears. Streams in progress go on, beside this one.
 
@@ -172,24 +178,28 @@ class Engine:
             prompt: Plain text, chat messages (``role`` and ``content``), or token ids.
             config: The request; the bundle's recommendation when None.
             on_progress: Called with ("prefill", tokens done, tokens in all) during prefill.
+            settings: Fields of `GenerationConfig` and `SamplingConfig` by name, such as
+                ``temperature=0.7``. They replace those of ``config``.
 
         Raises:
+            ConfigError: A setting is unknown, or its value makes no sense.
             SessionError: The prompt is empty, longer than the context, or the engine is closed.
         """
-        return self.open_stream(prompt, config, on_progress)
+        return self.open_stream(prompt, self._asked(config, settings), on_progress)
 
     def generate_many(
         self,
         prompts: Sequence[Prompt],
         config: GenerationConfig | None = None,
         on_progress: OnResult | None = None,
+        **settings: Unpack[Settings],
     ) -> list[GenerationResult]:
         """Returns the outputs of ``prompts`` in their order, computed side by side.
 
         Each is what `generate` returns alone; where the model can, they share passes.
 
         Args:
-            prompts, config: As of `stream`.
+            prompts, config, settings: As for `stream`.
             on_progress: Called with the place of a prompt and its result, as they finish.
 
         Raises:
@@ -199,15 +209,20 @@ class Engine:
 
         encoded = [self.encode(prompt) for prompt in prompts]  # a bad one stops all before any
         n_at_once = self.model.capabilities.n_sequences
-        return generate_many(lambda ids: self.stream(ids, config), encoded, n_at_once, on_progress)
+        asked = self._asked(config, settings)
+        return generate_many(lambda ids: self.stream(ids, asked), encoded, n_at_once, on_progress)
 
     async def astream(
-        self, prompt: Prompt, config: GenerationConfig | None = None
+        self,
+        prompt: Prompt,
+        config: GenerationConfig | None = None,
+        **settings: Unpack[Settings],
     ) -> AsyncIterator[str]:
         """Yields the pieces that `stream` gives, for programs that await; ends it if they stop."""
         from edgedec.runtime.engine.many import in_threads
 
-        async for piece in in_threads(partial(self.stream, prompt, config)):
+        asked = self._asked(config, settings)
+        async for piece in in_threads(partial(self.stream, prompt, asked)):
             yield piece
 
     def encode(self, prompt: Prompt) -> list[int]:
@@ -312,12 +327,24 @@ class Engine:
             )
 
     def conversation(
-        self, system: str | None = None, config: GenerationConfig | None = None
+        self,
+        system: str | None = None,
+        config: GenerationConfig | None = None,
+        messages: Sequence[Message] = (),
+        is_sliding: bool = False,
+        **settings: Unpack[Settings],
     ) -> Conversation:
-        """Returns an empty conversation.
+        """Returns a conversation, empty or begun by ``messages``.
+
+        Args:
+            system: System prompt, put before ``messages``.
+            config, settings: As for `stream`, for all turns.
+            messages: Earlier messages (``role`` and ``content``), such as those of a saved chat.
+            is_sliding: When the context is full, the model is no longer given the oldest turns; it
+                keeps the system prompt and the latest turns. Otherwise that is an error.
 
         Raises:
-            SessionError: The bundle has no chat template.
+            SessionError: The bundle has no chat template, or a message is none.
         """
         if not self.has_chat_template:
             raise SessionError(
@@ -325,9 +352,19 @@ class Engine:
             )
         if system is not None:
             check_type("system", system, str, "text or None")
+            messages = [{"role": "system", "content": system}, *messages]
+        asked = self._asked(config, settings)
+        return Conversation(self, asked or self.defaults, messages, is_sliding)
+
+    def _asked(
+        self, config: GenerationConfig | None, settings: Settings
+    ) -> GenerationConfig | None:
+        """Returns ``config`` changed by ``settings``, which may be none."""
         if config is not None:
             check_type("config", config, GenerationConfig, "a GenerationConfig or None")
-        return Conversation(self, system, config)
+        if not settings:
+            return config
+        return with_settings(self.defaults if config is None else config, settings)
 
     def learn(self, text: Sequence[int]) -> None:
         """Adds a text to the n-gram store, if there is one."""

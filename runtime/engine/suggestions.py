@@ -36,11 +36,18 @@ class Completion:
         """Of the whole."""
         return math.prod(self.token_probs)
 
+    @property
+    def mean_probability(self) -> float:
+        """Average per token: the geometric mean, so that length does not matter."""
+        return math.exp(math.fsum(map(math.log, self.token_probs)) / len(self.token_probs))
+
     def to_dict(self) -> dict[str, Any]:
         """Returns what `edgedec suggest --json` prints of it."""
         return {
             "text": self.text,
             "probability": self.probability,
+            "first_probability": self.token_probs[0],
+            "mean_probability": self.mean_probability,
             "token_ids": list(self.token_ids),
             "token_probs": list(self.token_probs),
             "end": self.end,

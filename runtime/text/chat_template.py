@@ -77,6 +77,7 @@ class ChatTemplate:
                 f"the chat template has {len(source)} characters, expected at most "
                 f"{_MAX_CHARACTERS}; pass plain text"
             )
+        self._source = source
         sandbox = TemplateSandbox()
         self._budget = sandbox.budget
         with _one_line_errors():
@@ -87,6 +88,10 @@ class ChatTemplate:
     def reads_tools(self) -> bool:
         """The template shows the tools it is given, so that the model knows of them."""
         return "tools" in self._names
+
+    def names(self, role: str) -> bool:
+        """Returns whether the template mentions ``role``, in quotes."""
+        return f"'{role}'" in self._source or f'"{role}"' in self._source
 
     def render(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
@@ -121,6 +126,10 @@ class BrokenTemplate:
     def reads_tools(self) -> bool:
         """It reads nothing."""
         return False
+
+    def names(self, role: str) -> bool:
+        """It may: rendering says what is wrong with it."""
+        return True
 
     def render(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()

@@ -19,7 +19,8 @@ Prompt = str | Sequence[Message] | Sequence[int]
 
 
 _BYTES = bytes | bytearray | memoryview  # sequences of numbers that are no token ids
-_CONTENTS = (str, list, tuple, Mapping, type(None))  # None: an answer that only calls tools
+_ROLES = ("system", "user", "assistant", "tool")
+_TEXT_PARTS = ("text", "input_text", "output_text")  # as clients of chat and of responses say it
 _PIECE = 1 << 15  # characters
 _SLACK = 32  # tokens that a cut may add at most, by far
 
@@ -114,7 +115,13 @@ class PromptEncoder:
             )
         from edgedec.runtime.text.chat_template import Guard, texts_of
 
-        messages = [_checked(message) for message in items]
+        messages = [checked_message(message) for message in items]
+        for role in {message["role"] for message in messages}.difference(_ROLES):
+            if not self._template.names(role):
+                raise SessionError(
+                    f"a message's role is {role!r}, which this model's chat template does not "
+                    f"know: use {', '.join(_ROLES[:-1])} or {_ROLES[-1]}"
+                )
         texts = list(texts_of([*messages, *tools]))
         self._check_length(texts)
         guard = Guard(self._codec.special_texts, texts)
@@ -136,7 +143,16 @@ class PromptEncoder:
                     raise PromptTooLongError(n_tokens, self._context, is_whole=False)
 
 
-def _checked(message: Message) -> dict[str, Any]:
+def checked_message(message: Message) -> dict[str, Any]:
+    """Returns ``message`` with its content as text; parts of text are joined.
+
+    Raises:
+        SessionError: It is no chat message, or has content other than text.
+    """
+    if not isinstance(message, Mapping):
+        raise SessionError(
+            f"a message is {_shown(message)}, expected a mapping with role and content"
+        )
     if odd := [key for key in message if not isinstance(key, str)]:
         raise SessionError(f"a message has the key {_shown(odd[0])}, expected text such as 'role'")
     role = message.get("role")
@@ -146,12 +162,29 @@ def _checked(message: Message) -> dict[str, Any]:
         )
     if "content" not in message:
         raise SessionError(f"a message of role {role!r} has no content")
-    if not isinstance(content := message["content"], _CONTENTS):
+    checked = {key: _clean(value) for key, value in message.items()}
+    if isinstance(message["content"], list | tuple):
+        return {**checked, "content": "".join(_part_text(part) for part in message["content"])}
+    if not isinstance(message["content"], str | None):  # None: an answer that only calls tools
         raise SessionError(
-            f"the content of a message of role {role!r} is {_shown(content)}, expected text, or "
-            "parts of it, in a list, where the model's template reads them"
+            f"the content of a message of role {role!r} is {_shown(message['content'])}, expected "
+            "text, or a list of parts such as {'type': 'text', 'text': 'Hello'}"
         )
-    return {key: _clean(value) for key, value in message.items()}
+    return checked
+
+
+def _part_text(part: Any) -> str:
+    """Returns the text of one part of a message's content."""
+    if isinstance(part, Mapping) and part.get("type", "text") in _TEXT_PARTS:
+        if isinstance(text := part.get("text"), str):
+            return without_surrogates(text)
+    elif isinstance(part, Mapping) and isinstance(kind := part.get("type"), str):
+        raise SessionError(
+            f"a part of a message is of type {kind!r}, but edgedec reads text only: leave it out"
+        )
+    raise SessionError(
+        f"a part of a message is {_shown(part)}, expected {{'type': 'text', 'text': 'Hello'}}"
+    )
 
 
 def _clean(value: Any) -> Any:

@@ -23,6 +23,7 @@ from edgedec.models.errors import (
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if typing.TYPE_CHECKING:
+    from edgedec.exporting import export
     from edgedec.loading import load
     from edgedec.runtime import (
         Conversation,
@@ -52,6 +53,10 @@ else:
             from edgedec.loading import load
 
             return load
+        if name == "export":
+            from importlib import import_module
+
+            return import_module("edgedec.export")  # a package that can be called
         from edgedec import runtime
 
         return getattr(runtime, name)
@@ -78,5 +83,6 @@ __all__ = [
     "SuggestConfig",
     "UnsupportedModelError",
     "__version__",
+    "export",
     "load",
 ]

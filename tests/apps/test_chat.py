@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -55,9 +56,62 @@ def test_reset_and_exit(say: Cli) -> None:
 def test_commands_are_not_said_to_the_model(say: Cli) -> None:
     done = say("/help\n/quit\n/etc is what?\n", "--json")
     assert [turn["user"] for turn in done.json["turns"]] == ["/etc is what?"]
-    told = [line for line in done.err.splitlines() if "/reset begins anew" in line]
-    assert len(told) == 2
-    assert told[1].startswith("there is no /quit: ")
+    assert "/save FILE" in done.err
+    assert "there is no /quit: /help lists the commands" in done.err
+
+
+def test_a_message_of_several_lines(say: Cli) -> None:
+    done = say('"""Two lines:\n\n  this one"""\n"""one"""\n"""never\nended', "--json")
+    said = [turn["user"] for turn in done.json["turns"]]
+    assert said == ["Two lines:\n\n  this one", "one", "never\nended"]
+
+
+def test_the_system_prompt_changes_and_the_turns_stay(say: Cli) -> None:
+    changed = say("My name is Ada.\n/system Be brief.\nWhat is my name?\n", "--json")
+    first, second = changed.json["turns"]
+    begun = say("/system\nMy name is Ada.\n/system\n", "--system", "Be brief.", "--json")
+    assert begun.err.count("Be brief.") == 2
+    assert second["n_prompt_tokens"] > first["n_prompt_tokens"]
+
+
+def test_undo(say: Cli) -> None:
+    done = say("My name is Ada.\nForget it.\n/undo\nForget it.\n/undo\n/undo\n/undo\n", "--json")
+    _, second, again = done.json["turns"]
+    assert second["token_ids"] == again["token_ids"]
+    assert done.err.count("removed: Forget it.") == 2
+    assert "there is nothing to undo" in done.err
+
+
+def test_a_chat_is_saved_and_continued(say: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "chat.json"
+    whole = say(f"My name is Ada.\n/save {path}\nWhat is my name?\n", "--json")
+    messages = json.loads(path.read_text())
+    assert [message["role"] for message in messages] == ["user", "assistant"]
+    assert path.stat().st_mode & 0o077 == 0
+    later = say(f"/load {path}\nWhat is my name?\n", "--json")
+    assert later.json["turns"][0]["token_ids"] == whole.json["turns"][1]["token_ids"]
+    again = say(f"/load {path}\n/save {path}\n")
+    assert again.exit_code == 0
+    assert json.loads(path.read_text()) == messages
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '[{"role": 1, "content": ""}]', "[" * 9999])
+def test_other_files_are_neither_loaded_nor_replaced(say: Cli, tmp_path: Path, text: str) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text(text)
+    assert "is not a saved chat" in say(f"/load {path}\n").error
+    assert "is not a saved chat" in say(f"Hello\n/save {path}\n", "--json").err
+    assert path.read_text() == text
+    assert "cannot read" in say(f"/load {tmp_path / 'none.json'}\n").error
+    assert "/save chat.json" in say("/save\n").error
+
+
+def test_a_full_context_slides(say: Cli) -> None:
+    done = say("Tell me a story.\n" * 6, "--context", 128, "--json")
+    turns = done.json["turns"]
+    assert len(turns) == 6
+    assert all(turn["n_prompt_tokens"] <= 128 - 16 for turn in turns)
+    assert "the context is full: the model no longer sees the first" in done.err
 
 
 def test_text(say: Cli) -> None:

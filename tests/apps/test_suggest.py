@@ -40,7 +40,14 @@ def test_shown_to_a_person(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> No
     done = cli("suggest", smollm2_bundle, TEXT, "-k", 2, "-n", 3)
     lines = done.out.splitlines()
     assert len(lines) == 2
-    assert all("%" in line for line in lines)
+    assert all(line.count("%") == 2 for line in lines)
+    assert "first  average  completion" in done.err
+    found = cli("suggest", smollm2_bundle, TEXT, "-k", 2, "-n", 3, "--json").json["completions"]
+    for one, line in zip(found, lines, strict=True):
+        mean = math.prod(one["token_probs"]) ** (1 / len(one["token_probs"]))
+        assert one["mean_probability"] == pytest.approx(mean)
+        shown = [float(word) for word in line.replace("%", " ").split()[:2]]
+        assert shown == pytest.approx([100 * one["first_probability"], 100 * mean], rel=1e-2)
     path = tmp_path / "text.txt"
     path.write_text(TEXT)
     assert cli("suggest", smollm2_bundle, "--prompt-file", path, "-k", 2, "-n", 3).out == done.out

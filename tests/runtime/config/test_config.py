@@ -40,12 +40,12 @@ def test_bad_sampling(fields: dict[str, Any], message: str) -> None:
     [
         ({"max_new_tokens": 0}, "max_new_tokens is 0, expected"),
         ({"seed": -1}, "seed is -1"),
-        ({"stop": "END"}, "stop is the text 'END', expected several"),
+        ({"stop": 5}, "stop is 5, expected a text, or several"),
         ({"stop": ("",)}, "one of stop is ''"),
         ({"stop_token_ids": (2.0,)}, "one of stop_token_ids is 2.0"),
         ({"ignore_eos": 1}, "ignore_eos is 1"),
         ({"sampling": 3}, "sampling is 3"),
-        ({"max_tokens": 3}, "unknown GenerationConfig key 'max_tokens'; known: grammar, "),
+        ({"max_tokens": 3}, "'max_tokens'; did you mean max_new_tokens? known: grammar, "),
     ],
 )
 def test_bad_request(fields: dict[str, Any], message: str) -> None:

@@ -1,0 +1,1 @@
+"""`edgedec chat`: a conversation at a terminal, or fed by a pipe."""

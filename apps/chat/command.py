@@ -1,0 +1,74 @@
+"""`edgedec chat`: a conversation that reuses the KV cache between turns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edgedec.apps.chat.talk import Talk
+from edgedec.apps.chat.typed import line_history
+from edgedec.apps.console.progress import ProgressBars, count_amount
+from edgedec.apps.console.terminal import print_json
+from edgedec.apps.options import common as options
+from edgedec.apps.options.groups import takes_groups
+from edgedec.apps.options.switching import SwitchOptions, tell_if_approximate
+from edgedec.apps.run.command import ShowOptions, tell_if_recommended
+from edgedec.runtime.config import GenerationConfig
+from edgedec.training.features.replay_buffer import ReplayBuffer
+
+
+@takes_groups
+def chat(
+    bundle: options.Bundle,
+    system: Annotated[str | None, typer.Option(metavar="TEXT", help="System prompt.")] = None,
+    *,
+    prefix_cache: Annotated[
+        int,
+        typer.Option(metavar="MB", min=0, help="Memory that keeps earlier conversations."),
+    ] = 256,
+    history: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Keep the lines you type in FILE, for the next chat."),
+    ] = None,
+    store: options.Store = None,
+    adapt: options.Adapt = None,
+    overlap: options.Overlap = "auto",
+    loading: options.LoadOptions,
+    request: options.RequestOptions,
+    switching: SwitchOptions,
+    shown: ShowOptions,
+    json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Chat with a model.
+
+    A line is a message; triple quotes begin and end a message of several lines. /help lists the
+    commands: /system, /undo, /save, /load, /reset, /exit.
+
+    Ctrl-C stops an answer and keeps what was said. Between answers it ends the chat (exit code
+    130). When the context is full, the model no longer sees the oldest turns; it keeps the system
+    prompt and the latest turns.
+
+    Examples:
+
+      edgedec chat smollm2.edgedec
+
+      edgedec chat smollm2.edgedec --system "Answer in French." --temperature 0.7
+
+      printf 'Hello\\nWho are you?\\n' | edgedec chat smollm2.edgedec --json
+    """
+    switching.apply(request.make_request(GenerationConfig()))  # complains before anything is loaded
+    replay = None if adapt is None else ReplayBuffer.made(adapt, bundle)
+    with ProgressBars(count_amount) as bars:
+        engine = loading.load(bundle, bars.report, prefix_cache, store, overlap)
+    with engine:
+        asked = switching.apply(request.make_request(engine.defaults))
+        tell_if_approximate(asked)
+        tell_if_recommended(asked, engine.defaults)
+        talk = Talk(engine, system, asked, shown, replay, is_silent=json)
+        with line_history(history):
+            turns = talk.run()
+    if json:
+        print_json({"turns": turns})
