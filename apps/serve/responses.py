@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import traceback
 from collections.abc import Callable, Coroutine, Iterable
@@ -14,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from edgedec.apps.serve.core import ServeError
 from edgedec.apps.serve.settings import ServerSettings
-from edgedec.apps.serve.surfaces.surface import Document
+from edgedec.apps.serve.surfaces.surface import Document, json_bytes
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -79,8 +78,7 @@ async def _disconnected(receive: Receive) -> None:
 
 async def send_json(send: Send, document: Document | list[Any], status: int = 200) -> None:
     """Sends one document."""
-    text = json.dumps(document, ensure_ascii=False, allow_nan=False)
-    await send_bytes(send, text.encode("utf-8", "replace"), "application/json", status)
+    await send_bytes(send, json_bytes(document), "application/json", status)
 
 
 async def send_bytes(send: Send, body: bytes, media_type: str, status: int = 200) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -22,21 +23,20 @@ from edgedec.runtime.engine.engine import Engine
 class Run:
     """One request in progress: iterate its events, and `close` it, whatever happened."""
 
-    def __init__(
-        self, engine: Engine, orders: Sequence[Order], loop: asyncio.AbstractEventLoop
-    ) -> None:
-        """loop: where the events go."""
-        self._loop = loop
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[Event | ServeError] = asyncio.Queue()
-        self._writers = [Writer(engine, order, self._tell) for order in orders]
+        self._writers: list[Writer] = []
         self._jobs: list[Future[None]] = []
 
-    def check(self) -> None:
+    def take(self, orders: Sequence[Order]) -> None:
         """Has the engine check the first answer; the others differ in their seed or prompt alone.
 
         Raises:
             ServeError: The request makes no sense.
         """
+        self._writers = [Writer(self._engine, order, self._tell) for order in orders]
         if self._writers:
             self._writers[0].open()
 
@@ -65,9 +65,14 @@ class Run:
         await finished(self._end())
 
     async def _end(self) -> None:
-        if not all(job.done() and not job.cancelled() for job in self._jobs):
+        if not self._is_complete:
             await asyncio.to_thread(self._stop)
         await asyncio.gather(*map(asyncio.wrap_future, self._jobs), return_exceptions=True)
+
+    @property
+    def _is_complete(self) -> bool:
+        are_begun = len(self._jobs) == len(self._writers)
+        return are_begun and all(job.done() and not job.cancelled() for job in self._jobs)
 
     def _stop(self) -> None:
         for writer in self._writers:
@@ -88,28 +93,29 @@ class Runner:
         self._pool = ThreadPoolExecutor(settings.max_parallel, "answer")
         self._settings = settings
 
-    async def start(self, engine: Engine, request: CoreRequest) -> Run:
-        """Returns ``request`` in progress.
+    @asynccontextmanager
+    async def running(self, engine: Engine, request: CoreRequest) -> AsyncIterator[Run]:
+        """Runs ``request`` until the block is left.
 
         Raises:
             ServeError: The request makes no sense, or does not fit the context.
         """
-        loop = asyncio.get_running_loop()
-        run = await finished(asyncio.to_thread(self._prepared, engine, request, loop))
-        run.begin(self._pool)
-        return run
+        run = Run(engine)
+        try:
+            await finished(asyncio.to_thread(self._prepare, run, engine, request))
+            run.begin(self._pool)
+            yield run
+        finally:
+            await run.close()
 
     def close(self) -> None:
         """Ends the threads; all requests have ended."""
         self._pool.shutdown(cancel_futures=True)
 
-    def _prepared(
-        self, engine: Engine, request: CoreRequest, loop: asyncio.AbstractEventLoop
-    ) -> Run:
+    def _prepare(self, run: Run, engine: Engine, request: CoreRequest) -> None:
         with told_problems():
-            run = Run(engine, self._orders(engine, request), loop)
-        run.check()
-        return run
+            orders = self._orders(engine, request)
+        run.take(orders)
 
     def _orders(self, engine: Engine, request: CoreRequest) -> list[Order]:
         stated = {"seed": secrets.randbelow(2**31), **request.settings}

@@ -45,12 +45,9 @@ class Service:
     async def running(self, asked: Asked) -> AsyncIterator[Run]:
         """Runs a request until the block is left."""
         offer = self.shelf.find(asked.request.model)
-        async with self.shelf.lent(offer, asked.request.keep_alive_s) as engine:
-            run = await self.runner.start(engine, asked.request)
-            try:
-                yield run
-            finally:
-                await run.close()
+        lent = self.shelf.lent(offer, asked.request.keep_alive_s)
+        async with lent as engine, self.runner.running(engine, asked.request) as run:
+            yield run
 
     async def answer(self, scope: Scope, receive: Receive, send: Send, surface: Surface) -> None:
         """Answers one request at ``surface``."""

@@ -42,6 +42,16 @@ def test_engine_threads(tools: Any) -> None:
         tools["engine_threads"].ask_at_once(number)
 
 
+def test_server_requests(tools: Any) -> None:
+    pytest.importorskip("uvicorn", reason="needs the extra serve")
+    import server_requests
+
+    try:
+        server_requests.ask_some(0, 160)
+    finally:
+        server_requests.server().end()
+
+
 def test_cancels(tools: Any) -> None:
     tools["cancels"].cancel_some(0, 10)
 

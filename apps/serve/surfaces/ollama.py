@@ -31,7 +31,7 @@ from edgedec.apps.serve.core import (
 from edgedec.apps.serve.shelf import Offer
 from edgedec.apps.serve.surfaces.fields import Body, Role, Sampling, read_body
 from edgedec.apps.serve.surfaces.openai_chat import AnyTool
-from edgedec.apps.serve.surfaces.surface import Asked, Document, Reply, Surface
+from edgedec.apps.serve.surfaces.surface import Asked, Document, Reply, Surface, json_bytes
 
 VERSION = "0.6.4"
 """Of Ollama, whose clients look for what that one could do."""
@@ -268,7 +268,7 @@ class LineFramer:
 
 def line(document: Document) -> bytes:
     """Returns ``document`` as a line of a stream."""
-    return (json.dumps(document, ensure_ascii=False) + "\n").encode("utf-8", "replace")
+    return json_bytes(document) + b"\n"
 
 
 def error(problem: ServeError) -> Document:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from edgedec.apps.serve.core import Counts, Done, ServeError
-from edgedec.apps.serve.surfaces.surface import Document
+from edgedec.apps.serve.surfaces.surface import Document, json_bytes
 
 DONE = b"data: [DONE]\n\n"
 
@@ -22,9 +21,8 @@ def error(problem: ServeError) -> Document:
 
 def sse(document: Document, event: str = "") -> bytes:
     """Returns ``document`` as one event of a stream."""
-    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-    head = f"event: {event}\n" if event else ""
-    return f"{head}data: {text}\n\n".encode("utf-8", "replace")
+    head = f"event: {event}\n".encode() if event else b""
+    return b"%bdata: %b\n\n" % (head, json_bytes(document))
 
 
 def usage(counts: Sequence[Counts], n: int = 1) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,6 +11,11 @@ from edgedec.apps.serve.core import Answer, CoreRequest, Event, ServeError
 from edgedec.apps.serve.surfaces.fields import Body
 
 Document = Mapping[str, Any]
+
+
+def json_bytes(document: Document | Sequence[Any]) -> bytes:
+    """Returns ``document`` in ASCII: some clients end a line at U+2028 and its like."""
+    return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
 
 
 class Framer(Protocol):

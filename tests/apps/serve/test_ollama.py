@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from edgedec.apps.serve.core import ServeError
-from edgedec.apps.serve.surfaces.ollama import seconds
+from edgedec.apps.serve.core import ServeError, TextDelta
+from edgedec.apps.serve.surfaces.ollama import LineFramer, seconds
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine.engine import Engine
 
@@ -103,3 +103,10 @@ def test_durations(text: Any, wanted: float) -> None:
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(ServeError, match="keep_alive"):
         seconds(text)
+
+
+def test_a_piece_is_one_line_for_every_client() -> None:
+    done = LineFramer({}, lambda choice: {"text": choice.text}).of(TextDelta(0, "a\u2028b\x85c"))
+    (line,) = done
+    assert len(line.decode().splitlines()) == 1
+    assert json.loads(line)["text"] == "a\u2028b\x85c"
