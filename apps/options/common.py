@@ -107,6 +107,110 @@ LogitBias = Annotated[
         rich_help_panel=SAMPLING,
     ),
 ]
+TypicalP = Annotated[
+    float | None,
+    typer.Option(
+        metavar="P",
+        min=0.0,
+        max=1.0,
+        help="Sample from the most typical tokens, up to this probability. 1 turns it off.",
+        rich_help_panel=SAMPLING,
+    ),
+]
+TopNSigma = Annotated[
+    float | None,
+    typer.Option(
+        metavar="N",
+        min=0.0,
+        help="Keep logits within N standard deviations of the largest. 0 turns it off.",
+        rich_help_panel=SAMPLING,
+    ),
+]
+XtcProbability = Annotated[
+    float | None,
+    typer.Option(
+        metavar="P",
+        min=0.0,
+        max=1.0,
+        help="How often to leave out all likely tokens but the least likely. 0 turns it off.",
+        rich_help_panel=SAMPLING,
+    ),
+]
+XtcThreshold = Annotated[
+    float | None,
+    typer.Option(
+        metavar="P",
+        min=0.0,
+        max=1.0,
+        help="Probability from which --xtc-probability calls a token likely (default 0.1).",
+        rich_help_panel=SAMPLING,
+    ),
+]
+DryMultiplier = Annotated[
+    float | None,
+    typer.Option(
+        metavar="FLOAT",
+        min=0.0,
+        help="Penalize tokens that repeat a sequence (DRY), e.g. 0.8. 0 turns it off.",
+        rich_help_panel=SAMPLING,
+    ),
+]
+DryBase = Annotated[
+    float | None,
+    typer.Option(
+        metavar="FLOAT",
+        min=1.0,
+        help="Growth of the DRY penalty per repeated token (default 1.75).",
+        rich_help_panel=SAMPLING,
+    ),
+]
+DryAllowedLength = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="Repeated tokens from which DRY penalizes (default 2).",
+        rich_help_panel=SAMPLING,
+    ),
+]
+Mirostat = Annotated[
+    int | None,
+    typer.Option(
+        metavar="1|2",
+        min=0,
+        max=2,
+        help="Keep the surprise of tokens near --mirostat-tau, by version 1 or 2.",
+        rich_help_panel=SAMPLING,
+    ),
+]
+MirostatTau = Annotated[
+    float | None,
+    typer.Option(
+        metavar="BITS",
+        min=0.0,
+        help="Average surprise per token that Mirostat aims at (default 5).",
+        rich_help_panel=SAMPLING,
+    ),
+]
+MirostatEta = Annotated[
+    float | None,
+    typer.Option(
+        metavar="RATE",
+        min=0.0,
+        max=1.0,
+        help="How fast Mirostat corrects (default 0.1).",
+        rich_help_panel=SAMPLING,
+    ),
+]
+Momentum = Annotated[
+    float | None,
+    typer.Option(
+        metavar="FLOAT",
+        min=0.0,
+        help="Steer greedy decoding away from repetitions, e.g. 0.2. 0 turns it off.",
+        rich_help_panel=SAMPLING,
+    ),
+]
 Seed = Annotated[int, typer.Option(metavar="N", min=0, help="The same seed gives the same text.")]
 Threads = Annotated[
     int | None,
@@ -283,6 +387,9 @@ DraftDevice = Annotated[
 _SAMPLING = (
     "temperature", "top_k", "top_p", "min_p",
     "repetition_penalty", "presence_penalty", "frequency_penalty",
+    "typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold",
+    "dry_multiplier", "dry_base", "dry_allowed_length",
+    "mirostat", "mirostat_tau", "mirostat_eta", "momentum",
 )  # fmt: skip
 
 
@@ -343,6 +450,17 @@ class RequestOptions:
     presence_penalty: PresencePenalty = None
     frequency_penalty: FrequencyPenalty = None
     logit_bias: LogitBias = None
+    typical_p: TypicalP = None
+    top_n_sigma: TopNSigma = None
+    xtc_probability: XtcProbability = None
+    xtc_threshold: XtcThreshold = None
+    dry_multiplier: DryMultiplier = None
+    dry_base: DryBase = None
+    dry_allowed_length: DryAllowedLength = None
+    mirostat: Mirostat = None
+    mirostat_tau: MirostatTau = None
+    mirostat_eta: MirostatEta = None
+    momentum: Momentum = None
     seed: Seed = 0
     stop: Stop = None
     stop_token: StopToken = None

@@ -118,6 +118,10 @@ class GenerationConfig:
         check_number("prefill_pass_ms", self.prefill_pass_ms, 0.0, 1e9, "milliseconds")
         self._check_constraint()
         self._check_logprobs()
+        if self.sampling.is_by_path and (self.verifier is not None or self.switch is not None):
+            raise ConfigError(
+                "mirostat and xtc need the default verifier and no switching: leave those out"
+            )
 
     @property
     def constraint(self) -> tuple[str, str] | None:

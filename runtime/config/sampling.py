@@ -13,6 +13,7 @@ from edgedec.runtime.config.checks import (
     check_count,
     check_number,
     check_type,
+    checked_texts,
     is_number,
     refuse_unknown,
 )
@@ -28,8 +29,9 @@ class SamplingConfig:
     """How a logits row becomes a token. The defaults are greedy.
 
     The steps run in this order: the mask of a grammar, logit_bias, repetition_penalty,
-    frequency_penalty and presence_penalty, temperature, top_k, top_p, min_p. Each truncation
-    renormalises what the one before it left.
+    frequency_penalty and presence_penalty, dry, momentum, temperature, top_n_sigma, top_k,
+    typical_p, top_p, min_p, xtc. Each truncation renormalises what the one before it left.
+    Mirostat takes the place of all of them.
 
     temperature: below 1e-5 is greedy: the likeliest token, the lowest id of equals.
     top_k: tokens kept; 0 keeps all. Of equals at the boundary the lowest ids stay.
@@ -40,6 +42,20 @@ class SamplingConfig:
     presence_penalty: subtracted from the logits of tokens in the output (not of the prompt's).
     frequency_penalty: subtracted once per occurrence in the output (the prompt does not count).
     logit_bias: token id -> added to its logit; -inf forbids it.
+    typical_p: keeps tokens whose surprise is nearest to the entropy, up to this mass.
+    top_n_sigma: keeps logits within so many standard deviations of the largest; 0 keeps all.
+    xtc_probability: how often, where two tokens or more have xtc_threshold or more, all of these
+        but the least likely are left out.
+    dry_multiplier: above 0, a token that would go on repeating the text loses
+        ``dry_multiplier * dry_base ** (n - dry_allowed_length)`` of its logit, where n tokens, at
+        least dry_allowed_length, are repeated before it. Tokens with one of dry_sequence_breakers
+        in their text end repetitions.
+    mirostat: 1 or 2, the version that keeps the average surprise near mirostat_tau bits, and
+        learns at the rate mirostat_eta; 0 is off.
+    momentum: greedy decoding subtracts this, times the length of the repetition that a likely
+        token would make (1 to 5), from the token's probability; 0 is off.
+
+    Source: DRY and XTC (p-e-w, text-generation-webui, 2024); momentum decoding (Lan et al., 2022).
     """
 
     temperature: float = 0.0
@@ -50,6 +66,18 @@ class SamplingConfig:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
+    typical_p: float = 1.0
+    top_n_sigma: float = 0.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    mirostat: int = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    momentum: float = 0.0
 
     def __post_init__(self) -> None:
         check_number("temperature", self.temperature, 0.0, _MOST, "0 is greedy")
@@ -63,6 +91,7 @@ class SamplingConfig:
             raise ConfigError("repetition_penalty is 0, expected above 0; 1 is none")
         for name in ("presence_penalty", "frequency_penalty"):
             check_number(name, getattr(self, name), -_MOST, _MOST, "0 is none")
+        self._check_newer()
         check_type("logit_bias", self.logit_bias, Mapping, "a mapping of token ids to numbers")
         for token, bias in self.logit_bias.items():
             check_count("a token of logit_bias", token, 0, "token ids are meant")
@@ -70,6 +99,35 @@ class SamplingConfig:
                 raise ConfigError(
                     f"logit_bias of token {token} is {shown(bias)}, expected a number or -inf"
                 )
+
+    def _check_newer(self) -> None:
+        check_number("typical_p", self.typical_p, 0.0, 1.0, "1 keeps every token")
+        if self.typical_p == 0:
+            raise ConfigError("typical_p is 0, expected above 0; 1 keeps every token")
+        check_number("top_n_sigma", self.top_n_sigma, 0.0, _MOST, "0 keeps every token")
+        check_number("xtc_probability", self.xtc_probability, 0.0, 1.0, "0 is off")
+        check_number("xtc_threshold", self.xtc_threshold, 0.0, 1.0, "above 0.5 nothing is left out")
+        check_number("dry_multiplier", self.dry_multiplier, 0.0, _MOST, "0 is off")
+        check_number("dry_base", self.dry_base, 1.0, 100.0, "1.75 is usual")
+        check_count("dry_allowed_length", self.dry_allowed_length, 1, "2 is usual")
+        breakers = checked_texts("dry_sequence_breakers", self.dry_sequence_breakers)
+        object.__setattr__(self, "dry_sequence_breakers", breakers)
+        check_count("mirostat", self.mirostat, 0, "0 is off, 1 and 2 are the versions")
+        if self.mirostat > 2:
+            raise ConfigError(f"mirostat is {self.mirostat}, expected 0, 1 or 2")
+        check_number("mirostat_tau", self.mirostat_tau, 0.0, 100.0, "bits per token")
+        check_number("mirostat_eta", self.mirostat_eta, 0.0, 1.0, "0.1 is usual")
+        check_number("momentum", self.momentum, 0.0, _MOST, "0 is off")
+        if self.mirostat and self.is_greedy:
+            raise ConfigError(
+                f"mirostat is {self.mirostat} and temperature {self.temperature:g}, which is "
+                "greedy: ask for a temperature such as 1"
+            )
+        if self.momentum and not self.is_greedy:
+            raise ConfigError(
+                f"momentum is {self.momentum:g} and temperature {self.temperature:g}: momentum is "
+                "for greedy decoding, so ask for temperature 0"
+            )
 
     @property
     def is_greedy(self) -> bool:
@@ -79,7 +137,29 @@ class SamplingConfig:
     @property
     def is_truncating(self) -> bool:
         """Unlikely tokens are left out."""
-        return self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
+        return (
+            self.top_k > 0
+            or self.top_p < 1.0
+            or self.min_p > 0.0
+            or self.typical_p < 1.0
+            or self.top_n_sigma > 0.0
+            or self.xtc_probability > 0.0
+        )
+
+    @property
+    def is_by_path(self) -> bool:
+        """A draw depends on more than the row and the penalties: on a coin, or on earlier draws."""
+        return self.mirostat > 0 or self.xtc_probability > 0.0
+
+    @property
+    def is_ordered(self) -> bool:
+        """The order of the tokens so far matters, not only which there are."""
+        return self.dry_multiplier > 0.0 or self.momentum > 0.0
+
+    @property
+    def is_editing(self) -> bool:
+        """Logits change before a token is chosen."""
+        return bool(self.logit_bias) or self.has_penalties or self.is_ordered
 
     @property
     def has_penalties(self) -> bool:

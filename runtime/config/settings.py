@@ -54,6 +54,18 @@ class Settings(TypedDict, total=False):
     presence_penalty: float
     frequency_penalty: float
     logit_bias: Mapping[int, float]
+    typical_p: float
+    top_n_sigma: float
+    xtc_probability: float
+    xtc_threshold: float
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_sequence_breakers: str | Sequence[str]
+    mirostat: int
+    mirostat_tau: float
+    mirostat_eta: float
+    momentum: float
 
 
 def with_settings(config: GenerationConfig, settings: Mapping[str, Any]) -> GenerationConfig:

@@ -19,7 +19,16 @@ from edgedec.runtime.decoding.busy_clock import BusyClock
 from edgedec.runtime.drafting.stats import DecodeStats
 from edgedec.runtime.sampling.logprobs import TokenLogprob, token_logprob
 from edgedec.runtime.sampling.noise import Noise
-from edgedec.runtime.sampling.sampling import History, Survivors, choose, edit, greedy, truncate
+from edgedec.runtime.sampling.repeats import Repeats
+from edgedec.runtime.sampling.sampling import (
+    History,
+    Survivors,
+    choose,
+    choose_by_surprise,
+    edit,
+    greedy,
+    truncate,
+)
 from edgedec.runtime.sampling.token_mask import Allowed, TokenMask
 from edgedec.runtime.sequences.passes import Passes
 from edgedec.runtime.sequences.prefill import HiddenStates
@@ -62,10 +71,12 @@ class DecodeState:
     _choosers: dict[int, tuple[RowStats, int]] = field(default_factory=dict, init=False)
     _logprobs: dict[int, TokenLogprob] = field(default_factory=dict, init=False)
     _allowed: dict[tuple[int, ...], Allowed | None] = field(default_factory=dict, init=False)
+    _mus: dict[int, float] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.n_prompt = len(self.tokens)
-        self._is_always_edited = bool(self.sampling.logit_bias) or self.sampling.has_penalties
+        self._is_always_edited = self.sampling.is_editing
+        self._mus[self.n_prompt] = 2 * self.sampling.mirostat_tau
 
     @classmethod
     def start(
@@ -75,11 +86,16 @@ class DecodeState:
         config: GenerationConfig,
         stop_token_ids: frozenset[int] = frozenset(),
         mask: TokenMask | None = None,
+        breakers: frozenset[int] = frozenset(),
     ) -> Self:
-        """Returns the state of an output that is to follow ``prompt``."""
+        """Returns the state of an output that is to follow ``prompt``.
+
+        breakers: tokens that end repetitions.
+        """
         if mask is not None:
             mask.begin(prompt)
-        history = History(prompt)
+        is_ordered = config.sampling.is_ordered
+        history = History(prompt, Repeats(prompt, breakers) if is_ordered else None)
         return cls(sequence, list(prompt), config, history, DecodeStats(), stop_token_ids, mask)
 
     @property
@@ -123,11 +139,19 @@ class DecodeState:
         if not self.needs_logits and rows.row_stats is not None:
             token = _likeliest(rows, index)
         else:
-            values = self._edited(rows, index, path)
-            token = choose(values, self.sampling, noise, position)
+            token = self._choose(self._edited(rows, index, path), noise, position)
         if self.config.logprobs is not None:
             told = token_logprob(rows, index, token, self.config.logprobs)
             self._logprobs[position] = told
+        return token
+
+    def _choose(self, values: npt.NDArray[Any], noise: Noise, position: int) -> int:
+        if not self.sampling.mirostat:
+            return choose(values, self.sampling, noise, position)
+        # A path is walked token by token, each the choice at its place.
+        token, self._mus[position + 1] = choose_by_surprise(
+            values, self.sampling, self._mus[position], noise, position
+        )
         return token
 
     def survivors_from(self, rows: Rows, index: int, path: Sequence[int] = ()) -> Survivors:

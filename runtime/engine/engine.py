@@ -33,6 +33,7 @@ from edgedec.runtime.engine.result import GenerationResult
 from edgedec.runtime.engine.scheduler import Scheduler
 from edgedec.runtime.engine.stream import OnDone, Stream
 from edgedec.runtime.methods.methods import MethodParts, Methods
+from edgedec.runtime.sampling.breakers import Breakers
 from edgedec.runtime.sampling.masks import Masks
 from edgedec.runtime.sequences.memory import TARGET
 from edgedec.runtime.sequences.model import Model
@@ -85,6 +86,7 @@ class Engine:
         self.encoder = loaded.encoder
         self._predictors = Predictors(loaded.predictor, self._methods.auxiliary)
         self._masks = Masks(loaded.tokenizer, loaded.model.vocab_size)
+        self._breakers = Breakers(loaded.tokenizer)
         self._pool = loaded.memory.open(TARGET, loaded.model, loaded.context)
 
     def __enter__(self) -> Self:
@@ -277,6 +279,7 @@ class Engine:
         own_stops = () if config.ignore_eos else loaded.stop_token_ids
         stops = frozenset(own_stops) | frozenset(config.stop_token_ids)
         mask = self._masks.of(config, stops)
+        breakers = self._breakers.of(config.sampling)
         with self._scheduler.exclusive():  # what requests share is made when first asked for
             strategy = self._strategy or self._methods.of_request(config)
             sequence = self._pool.take(tokens)
@@ -292,7 +295,7 @@ class Engine:
             new_text=new_text,
             predictor=partial(self._predictors.of, config),
         )
-        state = DecodeState.start(sequence, tokens, config, stops, mask)
+        state = DecodeState.start(sequence, tokens, config, stops, mask, breakers)
         stream = Stream(request, state, new_text(), on_done)
         self._streams.add(stream)
         return stream

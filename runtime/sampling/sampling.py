@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,29 +22,44 @@ import numpy.typing as npt
 
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config import SamplingConfig
+from edgedec.runtime.sampling.mirostat import cut
 from edgedec.runtime.sampling.noise import Noise, all_ids
+from edgedec.runtime.sampling.repeats import Repeats
+from edgedec.runtime.sampling.truncations import typical, within_sigma, without_top
 
 Float64 = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
 Values = npt.NDArray[Any]  # a logits row: float32 as it came, float64 once edited
 
+_XTC = 1 << 32  # purpose of a coin, which no sibling of a tree has
+_MOST_PENALTY = 1e9  # as of other penalties, so that sums stay within a float64
+_N_MOMENTUM = 5  # likeliest tokens that momentum chooses among
+_LONGEST_LOOP = 5  # repeated tokens beyond which momentum resists no more
 _HEAD = 1024  # likeliest tokens looked at before a whole row is
 _HEAD_SCORE = 5.0  # log-probability under the best at which coarse noise decides who matters
 
 
 class History:
-    """Which tokens penalties see. `add` and `remove` let a verifier walk a tree of drafts."""
+    """Which tokens penalties see. `add` and `remove` let a verifier walk a tree of drafts.
 
-    def __init__(self, prompt: Iterable[int] = ()) -> None:
+    repeats: the tokens in their order, where that matters.
+    """
+
+    def __init__(self, prompt: Sequence[int] = (), repeats: Repeats | None = None) -> None:
         self._prompt = frozenset(prompt)
         self._emitted: Counter[int] = Counter()
+        self.repeats = repeats
 
     def add(self, token: int) -> None:
         """Counts one more occurrence of ``token`` in the output."""
         self._emitted[token] += 1
+        if self.repeats is not None:
+            self.repeats.add(token)
 
     def remove(self, token: int) -> None:
-        """Takes back one `add` of ``token``."""
+        """Takes back the latest `add`, which was of ``token``."""
+        if self.repeats is not None:
+            self.repeats.remove()
         self._emitted[token] -= 1
         if not self._emitted[token]:
             del self._emitted[token]
@@ -94,7 +109,29 @@ def choose(values: Values, config: SamplingConfig, noise: Noise, position: int) 
         return greedy(values)
     if not config.is_truncating:
         return draw_whole(values, config.temperature, noise, position)
-    return draw(truncate(values, config), noise, position)
+    survivors = truncate(values, config)
+    if config.xtc_probability and noise.uniform(position, _XTC) < config.xtc_probability:
+        stays = without_top(survivors.probs(), config.xtc_threshold)
+        survivors = Survivors(*_keep(survivors.ids, survivors.scores, stays))
+    return draw(survivors, noise, position)
+
+
+def choose_by_surprise(
+    values: Values, config: SamplingConfig, mu: float, noise: Noise, position: int
+) -> tuple[int, float]:
+    """Returns the token for ``position`` by Mirostat, and the ``mu`` for the one after it.
+
+    mu: how surprising a token may be, twice ``mirostat_tau`` at the beginning. Units: bits.
+
+    Shapes: values [V].
+    """
+    ids = np.flatnonzero(values > -np.inf)
+    scores = (values[ids].astype(np.float64) - float(values[greedy(values)])) / config.temperature
+    found = cut(scores, config.mirostat, mu)
+    kept = found.kept
+    token = draw(Survivors(ids[kept], scores[kept]), noise, position)
+    surprise = found.surprise(int(np.searchsorted(ids, token)), config.mirostat)
+    return token, mu - config.mirostat_eta * (surprise - config.mirostat_tau)
 
 
 def greedy(values: Values) -> int:
@@ -120,7 +157,7 @@ def edit(
 
     Shapes: row [V], allowed [V] -> [V] float64 when edited.
     """
-    if allowed is None and not (config.logit_bias or config.has_penalties):
+    if allowed is None and not config.is_editing:
         return row
     values = row.astype(np.float64)
     if allowed is not None:
@@ -134,18 +171,57 @@ def edit(
     if config.frequency_penalty or config.presence_penalty:
         ids, counts = history.emitted()
         values[ids] -= config.frequency_penalty * counts + config.presence_penalty
-    return values
+    if config.dry_multiplier:
+        _penalize_repeats(values, config, _ordered(history))
+    return _with_momentum(values, config, history) if config.momentum else values
+
+
+def _ordered(history: History) -> Repeats:
+    if history.repeats is None:
+        raise SessionError("dry and momentum need the tokens in their order: start with Repeats")
+    return history.repeats
+
+
+def _penalize_repeats(values: Float64, config: SamplingConfig, repeats: Repeats) -> None:
+    tokens, lengths = repeats.following()
+    extra = lengths - config.dry_allowed_length
+    long = extra >= 0
+    with np.errstate(over="ignore"):
+        penalty = config.dry_multiplier * config.dry_base ** extra[long].astype(np.float64)
+    values[tokens[long]] -= np.minimum(penalty, _MOST_PENALTY)
+
+
+def _with_momentum(values: Float64, config: SamplingConfig, history: History) -> Float64:
+    """Returns a row with the scores of the likeliest tokens alone; the best one is to be taken.
+
+    Source: Lan et al., Momentum Decoding: Open-ended Text Generation as Graph Exploration, 2022.
+    """
+    tokens, lengths = _ordered(history).following(_LONGEST_LOOP - 1)
+    length_of = dict(zip(tokens.tolist(), lengths.tolist(), strict=True))
+    seen = set(history.seen().tolist())
+    ids = top_k(values, min(_N_MOMENTUM, len(values)))
+    weights = np.exp(values - values[greedy(values)])
+    probs = weights[ids] / weights.sum()
+    found = np.full(len(values), -np.inf)
+    for token, prob in zip(ids.tolist(), probs.tolist(), strict=True):
+        resistance = length_of.get(token, 0) + 1 if token in seen else 0
+        found[token] = prob - config.momentum * resistance if prob > 0 else -np.inf
+    return found
 
 
 def truncate(values: Values, config: SamplingConfig) -> Survivors:
-    """Returns what temperature, top-k, top-p and min-p leave of edited logits.
+    """Returns what temperature and the truncations, but XTC, leave of edited logits.
 
     Shapes: values [V].
     """
+    if config.top_n_sigma > 0.0:
+        values = np.where(within_sigma(values, config.top_n_sigma), values, -np.inf)
     largest, temperature = float(values[greedy(values)]), config.temperature
     total: float | None = None  # weight of the whole row, where only its head is looked at
     if 0 < config.top_k < len(values):
         ids = top_k(values, config.top_k)
+    elif config.typical_p < 1.0:
+        ids = np.flatnonzero(values > -np.inf)
     elif config.top_p < 1.0 and len(values) > 2 * _HEAD:
         ids, total = _head(values, largest, config)
     elif config.min_p > 0.0:  # loosely here, exactly below
@@ -153,10 +229,13 @@ def truncate(values: Values, config: SamplingConfig) -> Survivors:
     else:
         ids = np.flatnonzero(values > -np.inf)
     scores = (values[ids].astype(np.float64) - largest) / temperature
+    if config.typical_p < 1.0:
+        ids, scores = _keep(ids, scores, np.isfinite(scores))
+        ids, scores = _keep(ids, scores, typical(scores, config.typical_p))
     if config.top_p < 1.0:
         ids, scores = _keep(ids, scores, top_p(scores, config.top_p, total))
     if config.min_p > 0.0:
-        ids, scores = _keep(ids, scores, scores >= math.log(config.min_p))
+        ids, scores = _keep(ids, scores, scores >= scores.max() + math.log(config.min_p))
     return Survivors(*_keep(ids, scores, np.isfinite(scores)))
 
 

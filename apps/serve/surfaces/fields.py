@@ -67,6 +67,18 @@ class Sampling(Knobs):
     repetition_penalty: float | None = None
     repeat_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
+    typical_p: float | None = None
+    top_n_sigma: float | None = None
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
+    dry_multiplier: float | None = None
+    dry_base: float | None = None
+    dry_allowed_length: int | None = None
+    dry_sequence_breakers: list[str] | None = None
+    mirostat: int | None = None
+    mirostat_tau: float | None = None
+    mirostat_eta: float | None = None
+    momentum: float | None = None
 
     def settings(self) -> dict[str, Any]:
         """Returns the settings of a request that the fields state.
@@ -76,10 +88,14 @@ class Sampling(Knobs):
         """
         names = (
             "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
-            "repetition_penalty",
+            "repetition_penalty", "typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold",
+            "dry_multiplier", "dry_base", "dry_allowed_length", "dry_sequence_breakers", "mirostat",
+            "mirostat_tau", "mirostat_eta", "momentum",
         )  # fmt: skip
         same = {name: name for name in names}
         sampling = stated(self, {"repeat_penalty": "repetition_penalty", **same})
+        if sampling.get("top_n_sigma", 0.0) < 0:  # how clients of llama-server turn it off
+            sampling["top_n_sigma"] = 0.0
         if self.logit_bias:
             sampling["logit_bias"] = dict(map(_bias, self.logit_bias.items()))
         found = self.knob_settings()

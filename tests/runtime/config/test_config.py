@@ -26,7 +26,7 @@ from edgedec.runtime.config import GenerationConfig, SamplingConfig
         ({"presence_penalty": float("inf")}, "presence_penalty is inf"),
         ({"logit_bias": {-4: 1.0}}, "token of logit_bias is -4"),
         ({"logit_bias": {4: float("nan")}}, "logit_bias of token 4 is nan"),
-        ({"heat": 1}, "unknown SamplingConfig key 'heat'; known: frequency_penalty"),
+        ({"heat": 1}, "unknown SamplingConfig key 'heat'; known: dry_allowed_length"),
     ],
 )
 def test_bad_sampling(fields: dict[str, Any], message: str) -> None:
