@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import json
 import os
 import secrets
 import stat
@@ -70,6 +71,12 @@ def replace_text(path: Path, text: str, *, is_private: bool = False) -> None:
     """Writes ``text`` to a new file that takes the place of ``path``, as `replacing`."""
     with replacing(path, is_private=is_private) as file:
         file.write(text.encode())
+
+
+def replace_json(path: Path, document: object) -> None:
+    """Writes ``document`` in place of the file at ``path``, whose folder is made if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(path, json.dumps(document))
 
 
 def _remove_stale(folder: Path, prefix: str) -> None:

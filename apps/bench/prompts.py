@@ -42,9 +42,9 @@ from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.models.manifest import BundleManifest, read_manifest
 from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.prompt_files import FilePrompt, read_prompts
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
-from edgedec.training.features.prompt_files import BenchPrompt, read_prompts
 
 _WARMUP_TOKENS = 8
 
@@ -196,7 +196,7 @@ class _Setup:
         return load(self.bundle, loading)
 
 
-def run_prompts(setup: _Setup, names: Sequence[str], prompts: Sequence[BenchPrompt]) -> Outcome:
+def run_prompts(setup: _Setup, names: Sequence[str], prompts: Sequence[FilePrompt]) -> Outcome:
     """Returns what was measured, complete or not."""
     options = setup.options
     missing: dict[str, str] = {}
@@ -247,7 +247,7 @@ def run_prompts(setup: _Setup, names: Sequence[str], prompts: Sequence[BenchProm
         )
 
 
-def _encode(setup: _Setup, prompts: Sequence[BenchPrompt]) -> tuple[bool, list[list[int]]]:
+def _encode(setup: _Setup, prompts: Sequence[FilePrompt]) -> tuple[bool, list[list[int]]]:
     """Returns whether the chat template is used, and the token ids of the prompts."""
     with setup.load() as engine:
         chat = setup.options.chat
@@ -255,7 +255,7 @@ def _encode(setup: _Setup, prompts: Sequence[BenchPrompt]) -> tuple[bool, list[l
         return is_chat, [prompt.encode(engine, is_chat) for prompt in prompts]
 
 
-def _context(setup: _Setup, prompts: Sequence[BenchPrompt], ids: Sequence[list[int]]) -> int:
+def _context(setup: _Setup, prompts: Sequence[FilePrompt], ids: Sequence[list[int]]) -> int:
     """Returns the positions the longest prompt needs; ConfigError if the bundle has too few."""
     longest = max(range(len(ids)), key=lambda i: len(ids[i]))
     needed, limit = len(ids[longest]) + setup.n_tokens, setup.manifest.target.context
@@ -278,7 +278,7 @@ class _Walk:
     rounds: list[Round] = field(default_factory=list)
     lengths: dict[int, int] = field(default_factory=dict)
 
-    def run(self, prompts: Sequence[BenchPrompt]) -> BaseException | None:
+    def run(self, prompts: Sequence[FilePrompt]) -> BaseException | None:
         """Returns what ended it early, if anything did."""
         repetitions = self.setup.plan.repetitions
         n_rounds = repetitions * len(self.ids)
@@ -339,7 +339,7 @@ def in_turn(contestants: Sequence[Contestant], i_prompt: int, repetition: int) -
     return list(reversed(contestants)) if is_reversed else list(contestants)
 
 
-def _line(prompt: BenchPrompt, found: Round) -> str:
+def _line(prompt: FilePrompt, found: Round) -> str:
     """Returns how fast everybody was, for a person who waits."""
     speeds = {name: run.tokens_per_s for name, run in found.runs.items()}
     told = [f"{name} {speed:.1f}" for name, speed in speeds.items() if speed is not None]

@@ -18,7 +18,7 @@ from edgedec.apps.bench.prompts_rows import (
 from edgedec.apps.bench.report import build_facts, device_facts, table, written
 from edgedec.apps.measuring.loop import Plan
 from edgedec.models.manifest import BundleManifest
-from edgedec.training.features.prompt_files import BenchPrompt
+from edgedec.runtime.engine.prompt_files import FilePrompt
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Outcome:
     manifest: BundleManifest
     plan: Plan
     settings: dict[str, Any]
-    prompts: list[BenchPrompt]
+    prompts: list[FilePrompt]
     n_prompt_tokens: list[int]
     contestants: list[dict[str, Any]]
     rounds: list[Round]

@@ -16,7 +16,7 @@ from typing import Any
 from edgedec.apps.bench.prompts_jobs import Run
 from edgedec.apps.measuring.disturbance import Window
 from edgedec.runtime.drafting.stats import DecodeStats, DraftCounts
-from edgedec.training.features.prompt_files import BenchPrompt
+from edgedec.runtime.engine.prompt_files import FilePrompt
 
 PLAIN = "plain"
 Row = dict[str, Any]
@@ -46,7 +46,7 @@ def lost_share(rounds: Iterable[Round]) -> float | None:
 
 
 def prompt_row(
-    name: str, prompt: BenchPrompt, rounds: Sequence[Round], peers: Sequence[str]
+    name: str, prompt: FilePrompt, rounds: Sequence[Round], peers: Sequence[str]
 ) -> Row | None:
     """Returns what ``name`` made of ``prompt`` in ``rounds``; None if it never ran."""
     runs = [one.runs[name] for one in rounds if name in one.runs]

@@ -16,7 +16,7 @@ from edgedec.apps.options.groups import takes_groups
 from edgedec.apps.options.switching import SwitchOptions, tell_if_approximate
 from edgedec.apps.run.command import ShowOptions, tell_if_recommended
 from edgedec.runtime.config import GenerationConfig
-from edgedec.training.features.replay_buffer import ReplayBuffer
+from edgedec.runtime.engine.replay_buffer import ReplayBuffer
 
 
 @takes_groups

@@ -20,9 +20,9 @@ from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine.conversation import Conversation
 from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.replay_buffer import ReplayBuffer
 from edgedec.runtime.engine.stream import Stream
 from edgedec.runtime.text.prompt import Message
-from edgedec.training.features.replay_buffer import ReplayBuffer
 
 _HINT = "/help lists the commands; Ctrl-C stops an answer; Ctrl-D leaves"
 _HELP = f"""\

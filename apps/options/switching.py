@@ -13,7 +13,7 @@ from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.generation import PREDICTED
 from edgedec.runtime.config.switching import ADADEC, AUTO, BILD, SwitchConfig
-from edgedec.runtime.decoding.verifiers import VERIFIERS
+from edgedec.runtime.decoding.verifiers import find_verifier
 
 SWITCHING = "Switching between two models"
 APPROXIMATE = (
@@ -170,6 +170,5 @@ def tell_if_approximate(request: GenerationConfig) -> None:
         note(LEAVES_OUT)
     if request.prefill == PREDICTED:
         note(READS_ROUGHLY)
-    verifier = VERIFIERS.get(request.verifier or "")
-    if verifier is not None and not verifier.is_lossless:
+    if not find_verifier(request.verifier).is_lossless:
         note(PLAUSIBLE)

@@ -19,10 +19,10 @@ from edgedec.apps.run.draft_colours import OriginColours
 from edgedec.apps.run.provisional import PieceWriter
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
+from edgedec.runtime.engine.replay_buffer import ReplayBuffer
 from edgedec.runtime.engine.result import GenerationResult
 from edgedec.runtime.engine.stream import Stream
 from edgedec.runtime.methods.methods import AUTO
-from edgedec.training.features.replay_buffer import ReplayBuffer
 
 _CUT_OFF = 3  # exit code
 

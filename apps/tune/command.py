@@ -17,7 +17,6 @@ from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.terminal import note, print_json
 from edgedec.apps.options import common as options
 from edgedec.apps.options.groups import takes_groups
-from edgedec.apps.tune.adadec import learn, read_references
 from edgedec.apps.tune.catch_up import CatchUpCost
 from edgedec.apps.tune.report import (
     PROXY,
@@ -29,20 +28,21 @@ from edgedec.apps.tune.report import (
     with_tuned,
 )
 from edgedec.apps.tune.runs import REFERENCES, Job, costs_of, record, run_for_real
-from edgedec.apps.tune.skip import SkipState, tune_skip
 from edgedec.apps.tune.state import TuneState
 from edgedec.apps.tune.sweep import Expected, around, candidates, expect, frontier
 from edgedec.export.manifest_change import change_manifest, check_writable
+from edgedec.labs.tuning.adadec import learn, read_references
+from edgedec.labs.tuning.skip import SkipState, tune_skip
 from edgedec.models.bundle_files import file_sha256
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import BundleManifest, fingerprint_of, read_manifest
 from edgedec.runtime.config.switching import ADADEC, EAD, MARGIN
 from edgedec.runtime.decoding.switching.pair import Pair, checked
 from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.prompt_files import FilePrompt, read_prompts
 from edgedec.runtime.methods.methods import identity_of
 from edgedec.runtime.sequences.memory import TARGET
 from edgedec.system.processors import physical_cores
-from edgedec.training.features.prompt_files import BenchPrompt, read_prompts
 
 _RECORDING_SHARE = 0.4
 """Of the time, for traces; the rest is for real runs."""
@@ -182,7 +182,8 @@ def _tune_one(bundle: Path, what: TuneOptions, loading: options.LoadOptions, is_
     with bars, loading.load(bundle, bars.report) as engine:
         state = _open_state(what, loading, manifest, ADADEC)
         is_chat = engine.has_chat_template if what.chat is None else what.chat
-        learned = learn(engine, references, is_chat, state, deadline_s, bars.report)
+        known, save = state.references, state.save
+        learned = learn(engine, references, is_chat, known, save, deadline_s, bars.report)
     if is_json:
         print_json({"setting": str(learned.setting), **learned.evidence})
     else:
@@ -365,7 +366,7 @@ def _open_state(
 
 
 def _encode(
-    engine: Engine, prompts: Sequence[BenchPrompt], what: TuneOptions
+    engine: Engine, prompts: Sequence[FilePrompt], what: TuneOptions
 ) -> dict[str, list[int]]:
     is_chat = engine.has_chat_template if what.chat is None else what.chat
     found = {prompt.name: prompt.encode(engine, is_chat) for prompt in prompts}

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from edgedec.apps.tune.catch_up import measure_catch_up
 from edgedec.apps.tune.state import Measured, Round, TuneState
 from edgedec.apps.tune.sweep import COST_SIZES, COST_SWEEPS, Costs
-from edgedec.apps.tune.traces import Trace, generate_until, predictions
+from edgedec.apps.tune.traces import Trace
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.config.switching import SwitchConfig
 from edgedec.runtime.decoding.cost_table import CostTable
+from edgedec.runtime.decoding.switching.predictions import predictions
+from edgedec.runtime.engine.deadline import generate_until
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.result import GenerationResult
 from edgedec.runtime.sequences.passes import run_passes

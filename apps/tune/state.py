@@ -12,7 +12,7 @@ import platformdirs
 from edgedec.apps.tune.catch_up import CatchUpCost
 from edgedec.apps.tune.traces import Trace
 from edgedec.models.errors import ConfigError
-from edgedec.system.files import replace_text
+from edgedec.system.files import replace_json
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,11 @@ class TuneState:
         return state
 
     def save(self) -> None:
-        """Writes everything; an older file is replaced when all of the new one is written."""
+        """Writes everything; an older file is replaced when all of the new one is written.
+
+        Raises:
+            ConfigError: It cannot be written.
+        """
         document = {
             "costs": self.costs,
             "catch_up": None if self.catch_up is None else asdict(self.catch_up),
@@ -73,7 +77,10 @@ class TuneState:
             },
             "references": self.references,
         }
-        keep(self.path, document)
+        try:
+            replace_json(self.path, document)
+        except OSError as error:
+            raise ConfigError(f"cannot write {self.path}: {error.strerror or error}") from None
 
     def complete_rounds(self, names: set[str]) -> list[Round]:
         """Returns the rounds in which all of ``names`` took part."""
@@ -95,16 +102,3 @@ class TuneState:
             name: [(float(entropy), bool(is_right)) for entropy, is_right in positions]
             for name, positions in document["references"].items()
         }
-
-
-def keep(path: Path, document: dict[str, Any]) -> None:
-    """Writes what is known; an older file is replaced when all of the new one is written.
-
-    Raises:
-        ConfigError: It cannot be written.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(path, json.dumps(document))
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None

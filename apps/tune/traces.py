@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.decoding.switching.paired_model import PairedModel
 from edgedec.runtime.decoding.switching.policy import Signal
-from edgedec.runtime.engine.engine import Engine
-from edgedec.runtime.engine.result import GenerationResult
-from edgedec.runtime.sequences.passes import run_passes
+from edgedec.runtime.decoding.switching.predictions import predictions
 from edgedec.runtime.sequences.sequence import TokenSequence
-
-_ROWS = 64  # asked for in one pass
-
-
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """What a model says of the token at a position. token: its likeliest."""
-
-    signal: Signal
-    token: int
 
 
 @dataclass(frozen=True)
@@ -75,29 +60,6 @@ class Trace:
         if not len(draft) == len(target) == len(agrees):
             raise ValueError("a trace of unequal parts")
         return cls(draft, target, agrees)
-
-
-def predictions(sequence: TokenSequence, text: Sequence[int], n_prompt: int) -> list[Prediction]:
-    """Returns what the model says of each token after the prompt, given all before it."""
-    model = PairedModel(sequence, n_prompt)
-    found: list[Prediction] = []
-    while len(found) < len(text) - n_prompt:
-        n_rows = min(_ROWS, len(text) - n_prompt - len(found))
-        stop = n_prompt + len(found) + n_rows - 1
-        stats = run_passes(model.rows_after(text[:stop], n_rows, with_logits=False)).stats
-        found += [Prediction(Signal.of(stats, i), int(stats.argmax[i])) for i in range(n_rows)]
-    return found
-
-
-def generate_until(
-    engine: Engine, prompt: Sequence[int], request: GenerationConfig, deadline_s: float
-) -> GenerationResult:
-    """Returns the output, cut short where the monotonic clock passes ``deadline_s``."""
-    stream = engine.stream(list(prompt), request)
-    for _ in stream:
-        if time.monotonic() > deadline_s:
-            stream.stop()
-    return stream.result
 
 
 def _numbers(signal: Signal) -> list[float]:

@@ -41,7 +41,7 @@ class DepthRates:
     """Probability that a draft model's level d is accepted, given that level d - 1 was.
 
     trust: in the tokens that plans by these rates promise. How deep and how wide is drafted shows
-    in the proposal only, so they are rough.
+    in the proposal only, so they are approximate.
     """
 
     def __init__(self, prior: float, max_depth: int, weight: float = 3.0) -> None:

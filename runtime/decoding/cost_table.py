@@ -14,7 +14,7 @@ from typing import Any, Self
 from edgedec.runtime.sequences.passes import Pass, Passes
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
-from edgedec.system.files import replace_text
+from edgedec.system.files import replace_json
 
 ROWS = (1, 2, 3, 4, 6, 8, 16)
 """Pass sizes that are measured; between them costs are interpolated."""
@@ -168,8 +168,7 @@ class CostTable:
             "row_ms": self.row_ms,
         }
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            replace_text(path, json.dumps(document))
+            replace_json(path, document)
         except OSError:
             return
 

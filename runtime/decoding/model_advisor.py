@@ -118,12 +118,12 @@ class ModelAdvisor:
         best = self._best(room, target, free_rate, self._rates.levels, n_missing)
         self._levels = self._rates.levels
         if n_predicted := self._model.n_predicted(context.tokens):
-            rough = self._best(room, target, free_rate, self._rates.predicted_levels, n_missing)
-            if self._pays_to_read(n_predicted, room, max(rough.rate, free_rate), best):
+            first = self._best(room, target, free_rate, self._rates.predicted_levels, n_missing)
+            if self._pays_to_read(n_predicted, room, max(first.rate, free_rate), best):
                 self._model.read_exactly()
                 self._backoff.reset()
                 return self._believed(best)
-            best, self._levels = rough, self._rates.predicted_levels
+            best, self._levels = first, self._rates.predicted_levels
         if not self._backoff.is_over():
             return ModelPlan()
         best = self._believed(best)

@@ -9,9 +9,9 @@ from edgedec.runtime.config.generation import EXACT
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sequences.passes import Passes
 from edgedec.runtime.sequences.prefill import ExactPrefiller, Prefilled, PrefillRequest
+from edgedec.runtime.sequences.sequence import TokenSequence
 
 if TYPE_CHECKING:
-    from edgedec.runtime.decoding.auxiliary import Early
     from edgedec.runtime.decoding.strategy import DecodeState
 
 
@@ -47,16 +47,28 @@ class ExactPrefill:
         return ExactPrefiller().prefill(state.sequence, state.tokens, self._request)
 
 
+class PromptPredictor(Protocol):
+    """Predicts rows of prompts, so that tokens can be written before all was computed."""
+
+    def begin(self, state: DecodeState, request: PrefillRequest) -> Prefilling | None:
+        """Returns how the prompt of ``state`` is answered early; None if nothing is won."""
+
+
+class Auxiliary(PromptPredictor, Protocol):
+    """A smaller model with the target model's tokens, and maps from what it keeps of a text."""
+
+    def extend(self, target: TokenSequence, reader: TokenSequence, stop: int) -> None:
+        """Predicts the rows up to ``stop`` that ``target`` lacks from those of ``reader``.
+
+        reader: of the smaller model, with the same tokens.
+        """
+
+
 def begin_prefill(
-    state: DecodeState, request: PrefillRequest, predictor: Early | None
+    state: DecodeState, request: PrefillRequest, predictor: PromptPredictor | None
 ) -> Prefilling:
     """Returns how the prompt of ``state`` is read; at once without a predictor."""
-    if predictor is None or state.config.prefill == EXACT:
-        return ExactPrefill(state, request)
-    # Few bundles predict anything, so this is imported here.
-    from edgedec.runtime.decoding.auxiliary import Auxiliary, begin_auxiliary
-    from edgedec.runtime.decoding.progressive import begin_early
-
-    if isinstance(predictor, Auxiliary):
-        return begin_auxiliary(state, request, predictor) or ExactPrefill(state, request)
-    return begin_early(state, request, predictor) or ExactPrefill(state, request)
+    early = None
+    if predictor is not None and state.config.prefill != EXACT:
+        early = predictor.begin(state, request)
+    return early or ExactPrefill(state, request)

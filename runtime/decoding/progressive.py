@@ -34,7 +34,7 @@ from edgedec.runtime.text.common_prefix import common_prefix
 PROVISIONAL_TOKENS = 8
 """Most tokens written before the prompt is read to the end."""
 
-N_ROUGH = 16
+N_COMPUTED = 16
 """Last tokens of the prompt, whose rows are computed over the predicted ones before them."""
 
 LEAST_TOKENS = 256
@@ -48,20 +48,24 @@ MOST_HIDDEN_BYTES = 512 << 20
 """Hidden states of a prompt that are kept; longer prompts are read at once."""
 
 
-def begin_early(
-    state: DecodeState, request: PrefillRequest, predictor: KVPredictor
-) -> Prefilling | None:
-    """Returns how the prompt of ``state`` is answered early; None where reading it is better."""
-    mode = state.config.prefill
-    n_left = len(state.tokens) - common_prefix(state.sequence.tokens, state.tokens)
-    if n_left < (LEAST_TOKENS if mode == AUTO else N_SINKS + N_ROUGH + 1):
-        return None
-    if mode == PREDICTED:
-        return PredictedPrefill(state, request, predictor)
-    is_large = n_left * 4 * predictor.hidden_size > MOST_HIDDEN_BYTES
-    if is_large or (mode == AUTO and not _pays(state, predictor)):
-        return None
-    return ProgressivePrefill(state, request, predictor)
+class OwnLayers:
+    """A model's own first layers, and maps from their hidden states."""
+
+    def __init__(self, predictor: KVPredictor) -> None:
+        self._predictor = predictor
+
+    def begin(self, state: DecodeState, request: PrefillRequest) -> Prefilling | None:
+        """Returns how the prompt of ``state`` is answered early; None if reading it is better."""
+        mode, predictor = state.config.prefill, self._predictor
+        n_left = len(state.tokens) - common_prefix(state.sequence.tokens, state.tokens)
+        if n_left < (LEAST_TOKENS if mode == AUTO else N_SINKS + N_COMPUTED + 1):
+            return None
+        if mode == PREDICTED:
+            return PredictedPrefill(state, request, predictor)
+        is_large = n_left * 4 * predictor.hidden_size > MOST_HIDDEN_BYTES
+        if is_large or (mode == AUTO and not _pays(state, predictor)):
+            return None
+        return ProgressivePrefill(state, request, predictor)
 
 
 def _pays(state: DecodeState, predictor: KVPredictor) -> bool:
@@ -130,14 +134,14 @@ class ProgressivePrefill:
         self._request = request
         self._n_layers = state.sequence.model.n_layers
         self._drafts: list[int] = []
-        self._rows: Rows | None = None  # rough ones, after the last token
+        self._rows: Rows | None = None  # approximate ones, after the last token
         self._is_done = False
 
     def step(self, noise: Noise) -> Passes[Prefilled | Provisional | None]:
         if self._rows is None:
             if not (yield from self._read_early()):
                 return None
-            self._rows = yield from self._look(min(N_ROUGH, len(self._state.sequence.partial)))
+            self._rows = yield from self._look(min(N_COMPUTED, len(self._state.sequence.partial)))
         elif not self._is_done:
             yield from self._early.read(self._drafts[-1:])
             self._rows = yield from self._look(1)
@@ -162,7 +166,7 @@ class ProgressivePrefill:
         return True
 
     def _look(self, n: int) -> Passes[Rows]:
-        """Returns the row after the last of the partial tokens, whose rows become rough ones."""
+        """Returns the row after the last of the partial tokens, whose rows are approximate."""
         sequence = self._state.sequence
         n_skipped = len(sequence.partial) - n
         rows = yield Pass(
@@ -252,7 +256,7 @@ class PredictedPrefill:
         state, early = self._state, self._early
         prompt, sequence = state.tokens, state.sequence
         yield from early.read_sinks(prompt)
-        stop = max(sequence.n_tokens, len(prompt) - N_ROUGH)
+        stop = max(sequence.n_tokens, len(prompt) - N_COMPUTED)
         for start in range(sequence.n_tokens, stop, PREFILL_CHUNK):
             if self._request.is_cancelled():
                 return None

@@ -13,7 +13,7 @@ from edgedec.runtime.decoding.strategy import (
     DecodingStrategy,
     StepResult,
 )
-from edgedec.runtime.decoding.verifiers import DEFAULT_VERIFIER, Verdict, Verifier, kind_for
+from edgedec.runtime.decoding.verifiers import DEFAULT_VERIFIER, Verdict, Verifier
 from edgedec.runtime.decoding.verifiers.verifier import NoiseChance, check_kind
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree, SiblingKind
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt, RoundOutcome
@@ -84,7 +84,7 @@ class SpeculativeDecoding(Decoding):
         self._method = method
         self._state = state
         self._planning = planning
-        self._kind = kind_for(method.verifier)
+        self._kind = method.verifier.siblings
 
     def step(self, noise: Noise) -> Passes[StepResult]:
         """Returns the tokens of a round; of the first step, the token that prefill gave."""

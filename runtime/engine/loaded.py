@@ -16,7 +16,7 @@ from edgedec.runtime.text.prompt import PromptEncoder
 from edgedec.runtime.text.tokenizer import Codec
 
 if TYPE_CHECKING:  # imported where they are needed: each import delays a first token
-    from edgedec.runtime.decoding.auxiliary import Auxiliary
+    from edgedec.runtime.decoding.prefilling import Auxiliary
     from edgedec.runtime.drafting.ngrams.ngram_store import NgramStore
     from edgedec.runtime.drafting.skip_set import SkipSet
     from edgedec.runtime.methods.draft_source import DraftSource

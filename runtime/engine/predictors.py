@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from edgedec.models.errors import ConfigError
@@ -10,7 +11,7 @@ from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.generation import AUTO, EXACT
 
 if TYPE_CHECKING:
-    from edgedec.runtime.decoding.auxiliary import Auxiliary, Early
+    from edgedec.runtime.decoding.prefilling import Auxiliary, PromptPredictor
     from edgedec.runtime.sequences.model import KVPredictor
 
 
@@ -26,9 +27,10 @@ class Predictors:
 
         Of both, the former.
         """
-        self._make: Callable[[], Early] | None = make or make_auxiliary
+        own = None if make is None else partial(_own_layers, make)
+        self._make: Callable[[], PromptPredictor] | None = own or make_auxiliary
         self._is_for_auto = make is not None  # a smaller model's reading comes on top
-        self._opened: Early | None = None
+        self._opened: PromptPredictor | None = None
 
     def check(self, config: GenerationConfig) -> None:
         """Raises a ConfigError where a request asks for predictions that there cannot be."""
@@ -45,7 +47,7 @@ class Predictors:
                 "them with `edgedec train kv`"
             )
 
-    def of(self, config: GenerationConfig) -> Early | None:
+    def of(self, config: GenerationConfig) -> PromptPredictor | None:
         """Returns what predicts for a request; None where nothing does."""
         if self._make is None or config.prefill == EXACT or config.switch is not None:
             return None
@@ -54,3 +56,9 @@ class Predictors:
         if self._opened is None:
             self._opened = self._make()
         return self._opened
+
+
+def _own_layers(make: Callable[[], KVPredictor]) -> PromptPredictor:
+    from edgedec.runtime.decoding.progressive import OwnLayers  # few bundles predict anything
+
+    return OwnLayers(make())

@@ -14,7 +14,7 @@ from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.text.text_stream import TextStream
 
 if TYPE_CHECKING:
-    from edgedec.runtime.decoding.auxiliary import Early
+    from edgedec.runtime.decoding.prefilling import PromptPredictor
 
 
 class Lender(Protocol):
@@ -50,7 +50,7 @@ class Request:
     recall: Callable[[TokenSequence, Sequence[int]], None] = lambda sequence, prompt: None
     abandon: Callable[[Callable[[], None]], None] = lambda end: end()
     new_text: Callable[[], TextStream] | None = None
-    predictor: Callable[[], Early | None] = lambda: None
+    predictor: Callable[[], PromptPredictor | None] = lambda: None
 
 
 @contextmanager

@@ -13,12 +13,7 @@ from edgedec.runtime.decoding.plain import Plain
 from edgedec.runtime.decoding.planner import FixedPlanner, Planner
 from edgedec.runtime.decoding.speculative import Speculative
 from edgedec.runtime.decoding.strategy import DecodingStrategy
-from edgedec.runtime.decoding.verifiers import (
-    DEFAULT_VERIFIER,
-    Verifier,
-    find_verifier,
-    kind_for,
-)
+from edgedec.runtime.decoding.verifiers import DEFAULT_VERIFIER, Verifier, find_verifier
 from edgedec.runtime.drafting.draft_tree import SiblingKind
 from edgedec.runtime.drafting.drafter import Budget, Drafter, ModelDrafter
 from edgedec.runtime.drafting.drafters import (
@@ -84,7 +79,7 @@ class DraftingMethods:
     def _make(self, name: str, verifier: Verifier) -> DecodingStrategy:
         if name == PLAIN:
             return Plain()
-        if kind_for(verifier) is SiblingKind.INDEPENDENT and name != DRAFT:
+        if verifier.siblings is SiblingKind.INDEPENDENT and name != DRAFT:
             raise ConfigError(
                 f"the {verifier.name} verifier judges nothing but what a draft model draws, and "
                 f"method {name} drafts otherwise: use method draft, or another verifier"

@@ -21,7 +21,7 @@ from edgedec.runtime.drafting.core_split import CoreSplit
 from edgedec.runtime.drafting.labs import lab_module
 
 if TYPE_CHECKING:  # imported by whom they are asked of, for they delay a first token
-    from edgedec.runtime.decoding.auxiliary import Auxiliary
+    from edgedec.runtime.decoding.prefilling import Auxiliary
     from edgedec.runtime.drafting.draft_role import DraftRole
     from edgedec.runtime.drafting.head_role import HeadRole
     from edgedec.runtime.drafting.ngrams.ngram_store import NgramStore

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, ConfigError
 from edgedec.models.kv_maps import (
     AUXILIARY_KV_MAPS,
@@ -17,8 +18,9 @@ from edgedec.models.kv_maps import (
 )
 from edgedec.models.manifest import BundleManifest, fingerprint_of
 from edgedec.models.model_entry import ModelEntry
-from edgedec.runtime.decoding.auxiliary import Auxiliary
+from edgedec.runtime.decoding.prefilling import Auxiliary
 from edgedec.runtime.drafting.draft_kv_maps import DraftKVMaps
+from edgedec.runtime.drafting.labs import lab_module
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.model import KVPredictor
 from edgedec.runtime.sequences.pool import SequencePool
@@ -70,7 +72,14 @@ def find_auxiliary(
     if opened is None or draft is None:
         return None
     config = manifest.models[draft].config
-    return lambda pool: Auxiliary(pool, config, opened())
+    return partial(_open_auxiliary, config, opened)
+
+
+def _open_auxiliary(
+    config: ModelConfig, open_maps: Callable[[], KVPredictor], pool: SequencePool
+) -> Auxiliary:
+    found: Auxiliary = lab_module("prefill", "auxiliary").AuxiliaryModel(pool, config, open_maps())
+    return found
 
 
 def _opener_of(

@@ -39,7 +39,7 @@ from edgedec.runtime.sequences.prefill import Progress
 from edgedec.system.processors import physical_cores
 
 if TYPE_CHECKING:
-    from edgedec.runtime.decoding.auxiliary import Auxiliary
+    from edgedec.runtime.decoding.prefilling import Auxiliary
     from edgedec.runtime.drafting.draft_kv_maps import DraftKVMaps
     from edgedec.runtime.drafting.skip_set import SkipSet
     from edgedec.runtime.methods.draft_source import DraftSource

@@ -49,7 +49,9 @@ class TokenSequence:
         self._n_exact = sys.maxsize  # tokens before any whose rows are predictions for good
         self._partial: list[int] = []
         self._depth = 0  # layers of the partial tokens that are computed
-        self._n_predicted = 0  # partial tokens with rows of the others, predicted or rough
+        self._n_predicted = (
+            0  # partial tokens with rows of the others, predicted or computed over such
+        )
         self._pending: TokenTree | None = None
         self._pending_place = _Place(0, range(0))
         self._is_pending_gated = False

@@ -24,7 +24,7 @@ from edgedec.apps.measuring.disturbance import Window
 from edgedec.apps.peers import find_mode
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.drafting.stats import DecodeStats, DraftCounts
-from edgedec.training.features.prompt_files import BenchPrompt, read_prompts
+from edgedec.runtime.engine.prompt_files import FilePrompt, read_prompts
 
 
 def write(path: Path, *lines: object) -> Path:
@@ -43,10 +43,10 @@ def test_every_form_of_prompt(tmp_path: Path) -> None:
         {"messages": messages, "prompt": ""},
     )
     assert read_prompts([path]) == [
-        BenchPrompt("some.jsonl:1", "some", "some.jsonl:1", "a"),
-        BenchPrompt("3", "mt", "some.jsonl:3", "b"),
-        BenchPrompt("T/1", "code", "some.jsonl:4", "c"),
-        BenchPrompt("some.jsonl:5", "some", "some.jsonl:5", messages),
+        FilePrompt("some.jsonl:1", "some", "some.jsonl:1", "a"),
+        FilePrompt("3", "mt", "some.jsonl:3", "b"),
+        FilePrompt("T/1", "code", "some.jsonl:4", "c"),
+        FilePrompt("some.jsonl:5", "some", "some.jsonl:5", messages),
     ]
 
 
@@ -120,7 +120,7 @@ def test_names_of_peers() -> None:
             find_mode(text)
 
 
-PROMPT = BenchPrompt("p", "c", "f:1", "text")
+PROMPT = FilePrompt("p", "c", "f:1", "text")
 
 
 def made(tokens_per_s: float, n: int = 11, first_s: float = 0.5, **counts: int) -> Run:
@@ -176,7 +176,7 @@ def test_the_fastest_peer_is_chosen_per_prompt() -> None:
 def test_prompts_are_summed_up_by_geometric_means_and_sums() -> None:
     def row(name: str, speed: float, evaluated: int, accepted: int, passes: int) -> Any:
         run = made(speed, evaluated=evaluated, accepted=accepted, passes=passes)
-        prompt = BenchPrompt(name, "c", "f:1", "text")
+        prompt = FilePrompt(name, "c", "f:1", "text")
         return prompt_row("x", prompt, [Round(0, 0, {"plain": made(10.0), "x": run})], [])
 
     rows = [row("p", 20.0, 10, 9, 2), row("q", 80.0, 30, 3, 8)]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from edgedec.models.errors import ConfigError
-from edgedec.training.features import replay_buffer
-from edgedec.training.features.replay_buffer import LONGEST, ReplayBuffer
+from edgedec.runtime.engine import replay_buffer
+from edgedec.runtime.engine.replay_buffer import LONGEST, ReplayBuffer
 
 from .conftest import Cli
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from edgedec.apps.tune.skip import SkipState, named
-from edgedec.apps.tune.skip_search import SkipKey, StepCosts, budgets, search, speedup
+from edgedec.labs.tuning.skip import SkipState, named
+from edgedec.labs.tuning.skip_search import SkipKey, StepCosts, budgets, search, speedup
 from edgedec.models.manifest import read_manifest
 from edgedec.runtime.drafting.skip_set import SkipSet
 

@@ -21,7 +21,7 @@ from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding.plain import Plain
 from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.decoding.speculative import Speculative
-from edgedec.runtime.decoding.verifiers import VERIFIERS
+from edgedec.runtime.decoding.verifiers import find_verifier
 from edgedec.runtime.decoding.verifiers.typical import Typical
 from edgedec.runtime.drafting.draft_role import DraftRole
 from edgedec.runtime.drafting.draft_tree import DraftTree, SiblingKind
@@ -133,7 +133,7 @@ def planner(models: Models, kind: SiblingKind) -> FixedPlanner:
 def test_law_of_the_first_two_tokens(
     models: Models, name: str, kind: SiblingKind, note: Note
 ) -> None:
-    strategy = Speculative(planner(models, kind), VERIFIERS[name])
+    strategy = Speculative(planner(models, kind), find_verifier(name))
     drawn = draw(models.target, strategy, models.prompt, CONFIG, models.distribution, N_OUTPUTS)
     found, wrong = (
         fit(drawn.counts, distribution.probs)
@@ -150,7 +150,7 @@ def test_law_of_the_first_two_tokens(
     assert found.p_value > LEAST_P
     assert wrong.p_value < WRONG_P
     assert models.target.n_checked > 0
-    if VERIFIERS[name].is_exact:
+    if find_verifier(name).is_exact:
         plain = draw(models.target, Plain(), models.prompt, CONFIG, models.distribution, N_COMPARED)
         assert drawn.pairs[:N_COMPARED] == plain.pairs
 

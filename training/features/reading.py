@@ -10,14 +10,14 @@ from pathlib import Path
 
 from edgedec.models.manifest import BundleManifest, fingerprint_of
 from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.prompt_files import read_prompts
+from edgedec.runtime.engine.replay_buffer import ReplayBuffer
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
 from edgedec.training.features.corpus import Corpus
 from edgedec.training.features.feature_file import FeatureFile
 from edgedec.training.features.feature_reader import WINDOW, FeatureReader, beginnings
 from edgedec.training.features.own_answers import OwnAnswers
-from edgedec.training.features.prompt_files import read_prompts
-from edgedec.training.features.replay_buffer import ReplayBuffer
 from edgedec.training.options import Clock, TrainingOptions
 
 REPLAY = "replay"

@@ -22,7 +22,7 @@ import numpy as np
 
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config.switching import PREDICT, REPAIR, TRUST, SwitchConfig
-from edgedec.runtime.decoding.auxiliary import Auxiliary
+from edgedec.runtime.decoding.prefilling import Auxiliary
 from edgedec.runtime.decoding.strategy import DecodeState, Decoding, DecodingStrategy, StepResult
 from edgedec.runtime.decoding.switching.judge import judge
 from edgedec.runtime.decoding.switching.lookup_chains import LookupChains

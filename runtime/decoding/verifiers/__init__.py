@@ -1,38 +1,40 @@
-"""Verifiers: rules by which drafted tokens are accepted."""
+"""Verifiers: rules by which drafted tokens are accepted. More of them are in `labs/verifiers/`."""
+
+from __future__ import annotations
+
+from functools import cache
 
 from edgedec.models.errors import ConfigError
-from edgedec.runtime.decoding.verifiers.k_seq import KSeq
-from edgedec.runtime.decoding.verifiers.rejection import Deterministic, Rejection
+from edgedec.runtime.decoding.verifiers.deterministic import Deterministic
 from edgedec.runtime.decoding.verifiers.shared_gumbel import SharedGumbel
 from edgedec.runtime.decoding.verifiers.typical import Typical
 from edgedec.runtime.decoding.verifiers.verifier import Verdict, Verifier
-from edgedec.runtime.drafting.draft_tree import SiblingKind
+from edgedec.runtime.drafting.labs import lab_module, lab_names
 
 DEFAULT_VERIFIER: Verifier = SharedGumbel()
-VERIFIERS: dict[str, Verifier] = {
-    verifier.name: verifier
-    for verifier in (DEFAULT_VERIFIER, Deterministic(), Rejection(), KSeq(), Typical())
+_OWN: dict[str, Verifier] = {
+    verifier.name: verifier for verifier in (DEFAULT_VERIFIER, Deterministic(), Typical())
 }
-"""By the name users choose them with."""
 
-_DRAWN = {"rejection": SiblingKind.WITHOUT_REPLACEMENT}
-"""Verifiers that accept more when siblings are drawn than when they are chosen."""
+
+@cache
+def verifier_names() -> tuple[str, ...]:
+    """Returns the names `find_verifier` knows; those of labs come last."""
+    return (*_OWN, *(name.replace("_", "-") for name in lab_names("verifiers")))
 
 
 def find_verifier(name: str | None) -> Verifier:
     """Returns the verifier called ``name``, the default when None; a ConfigError if none is."""
     if name is None:
         return DEFAULT_VERIFIER
-    if name not in VERIFIERS:
-        raise ConfigError(f"unknown verifier {name!r}, expected one of {', '.join(VERIFIERS)}")
-    return VERIFIERS[name]
+    if name in _OWN:
+        return _OWN[name]
+    if name not in verifier_names():
+        raise ConfigError(
+            f"unknown verifier {name!r}, expected one of {', '.join(verifier_names())}"
+        )
+    found: Verifier = lab_module("verifiers", name.replace("-", "_")).VERIFIER
+    return found
 
 
-def kind_for(verifier: Verifier) -> SiblingKind:
-    """Returns how a drafter that can choose should choose siblings for ``verifier``."""
-    if SiblingKind.DETERMINISTIC not in verifier.kinds:
-        return SiblingKind.INDEPENDENT
-    return _DRAWN.get(verifier.name, SiblingKind.DETERMINISTIC)
-
-
-__all__ = ["DEFAULT_VERIFIER", "VERIFIERS", "Verdict", "Verifier", "find_verifier", "kind_for"]
+__all__ = ["DEFAULT_VERIFIER", "Verdict", "Verifier", "find_verifier", "verifier_names"]

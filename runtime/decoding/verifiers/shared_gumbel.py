@@ -12,7 +12,7 @@ from edgedec.runtime.decoding.verifiers.verifier import (
     Verdict,
     walk,
 )
-from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
+from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree, SiblingKind
 
 
 class SharedGumbel:
@@ -26,6 +26,7 @@ class SharedGumbel:
     is_lossless = True
     is_exact = True
     kinds = ALL_KINDS
+    siblings = SiblingKind.DETERMINISTIC
 
     def verify(self, tree: DraftTree, target: Target, chance: Chance) -> Verdict:
         if not len(tree):  # a plain step: less code, which is not in caches after a pass

@@ -89,6 +89,10 @@ class Verifier(Protocol):
     def kinds(self) -> frozenset[SiblingKind]:
         """Siblings that it can judge, by how they were drawn."""
 
+    @property
+    def siblings(self) -> SiblingKind:
+        """How a drafter that can choose should choose siblings for it."""
+
     def verify(self, tree: DraftTree, target: Target, chance: Chance) -> Verdict:
         """Returns which nodes of ``tree`` are kept and the token after them."""
 

@@ -16,6 +16,7 @@ from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.families import weight_shapes
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.decoding.plain import Plain
+from edgedec.runtime.decoding.progressive import OwnLayers
 from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
 from edgedec.runtime.engine.request import Request
 from edgedec.runtime.engine.scheduler import Scheduler
@@ -83,7 +84,8 @@ class Parts:
         state = DecodeState.start(sequence, prompt or PROMPT, config, stops, None)
         request = Request(
             strategy or Plain(), time.perf_counter(), 0.0, OnePool(sequence), Scheduler(),
-            new_text=lambda: TextStream(Numerals(), config.stop), predictor=lambda: self.predictor,
+            new_text=lambda: TextStream(Numerals(), config.stop),
+            predictor=lambda: OwnLayers(self.predictor),
             on_progress=on_progress,
         )  # fmt: skip
         return Stream(request, state, TextStream(Numerals(), config.stop))

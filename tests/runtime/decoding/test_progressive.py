@@ -85,7 +85,7 @@ def test_the_text_is_that_of_an_exact_prefill(
     [
         # In fifths of a token: the first of five layers counts one, the other four the rest.
         ("progressive", [132, 260, 301, 301 + 4 * 132, 301 + 4 * 260]),
-        ("predicted", [5 * 132, 5 * 260, 5 * (301 - progressive.N_ROUGH)]),
+        ("predicted", [5 * 132, 5 * 260, 5 * (301 - progressive.N_COMPUTED)]),
     ],
 )
 def test_progress_is_of_all_layers(parts: Parts, mode: str, shares: list[int]) -> None:

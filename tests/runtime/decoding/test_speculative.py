@@ -20,7 +20,7 @@ from edgedec.runtime.decoding.planner import (
     RoundTimings,
 )
 from edgedec.runtime.decoding.speculative import Speculative
-from edgedec.runtime.decoding.verifiers import VERIFIERS
+from edgedec.runtime.decoding.verifiers import find_verifier
 from edgedec.runtime.drafting.draft_tree import DraftTree, SiblingKind
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt, RoundOutcome
 from edgedec.runtime.sampling.sampling import History
@@ -49,7 +49,7 @@ GROWTHS: list[Grow] = [right, wrong, half_right, nothing, bush]
 
 def fixed(*drafters: Any, n_nodes: int = 6, depth: int = 4, verifier: str = "") -> Speculative:
     planner = FixedPlanner(drafters, Budget(n_nodes=n_nodes, depth=depth))
-    return Speculative(planner, VERIFIERS[verifier or "shared-gumbel"])
+    return Speculative(planner, find_verifier(verifier or "shared-gumbel"))
 
 
 def check_rewound(session: ToySession, tokens: Sequence[int]) -> None:

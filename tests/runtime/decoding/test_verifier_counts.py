@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from edgedec.runtime.decoding.verifiers import VERIFIERS
+from edgedec.runtime.decoding.verifiers import find_verifier
 from edgedec.runtime.decoding.verifiers.verifier import NoiseChance
 from edgedec.runtime.drafting.draft_tree import SiblingKind
 from edgedec.runtime.sampling.noise import Noise
@@ -74,7 +74,9 @@ def counted_law(
     for i in range(n_rounds):
         noise = Noise(seed * n_rounds + i)
         tree = drawn_tree(draft, (2, 1), kind, draw_one)
-        verdict = VERIFIERS[name].verify(tree, TableTarget(target, tree, noise), NoiseChance(noise))
+        verdict = find_verifier(name).verify(
+            tree, TableTarget(target, tree, noise), NoiseChance(noise)
+        )
         emitted = [*(tree.nodes[j].token for j in verdict.path), verdict.next_token]
         if len(emitted) == 1:
             emitted.append(draw_one(target[(emitted[0],)]))

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
+from edgedec.labs.verifiers.k_seq import find_rho
 from edgedec.models.errors import SessionError
-from edgedec.runtime.decoding.verifiers import VERIFIERS, Verdict
-from edgedec.runtime.decoding.verifiers.k_seq import find_rho
+from edgedec.runtime.decoding.verifiers import Verdict, find_verifier, verifier_names
 from edgedec.runtime.decoding.verifiers.typical import Typical
 from edgedec.runtime.decoding.verifiers.verifier import Chance, NoiseChance
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree, SiblingKind
@@ -123,7 +123,7 @@ def test_law_is_exact_for_drawn_trees(
     name: str, kind: SiblingKind, branching: Sequence[int], target: Tables, draft: Tables
 ) -> None:
     distribution = joint_law(
-        target, VERIFIERS[name].verify, lambda draw: drawn_tree(draft, branching, kind, draw)
+        target, find_verifier(name).verify, lambda draw: drawn_tree(draft, branching, kind, draw)
     )
     assert total_variation(distribution, exact_law(target)) < 1e-12
 
@@ -134,7 +134,7 @@ def test_law_is_exact_for_drawn_trees(
 def test_law_is_exact_for_any_tree(name: str, seed: int, target: Tables, draft: Tables) -> None:
     rng = np.random.default_rng(seed)
     paths = [tuple(rng.integers(0, V, rng.integers(1, 3)).tolist()) for _ in range(seed)]
-    distribution = joint_law(target, VERIFIERS[name].verify, lambda draw: fixed_tree(paths))
+    distribution = joint_law(target, find_verifier(name).verify, lambda draw: fixed_tree(paths))
     assert total_variation(distribution, exact_law(target)) < 1e-12
 
 
@@ -147,7 +147,7 @@ def test_deterministic_rule_bears_any_selection(name: str, target: Tables, draft
         best = max(draw(probs), draw(probs), key=lambda token: probs[token])
         return fixed_tree([(best, draw(draft[(best,)]))] if probs[best] > 0.3 else [])
 
-    distribution = joint_law(target, VERIFIERS[name].verify, picky)
+    distribution = joint_law(target, find_verifier(name).verify, picky)
     assert total_variation(distribution, exact_law(target)) < 1e-12
 
 
@@ -161,7 +161,7 @@ def test_enumeration_sees_a_wrong_rule() -> None:
         tree.draft_rows[ROOT] = draft[()]
         return tree
 
-    distribution = joint_law(target, VERIFIERS["rejection"].verify, best_two)
+    distribution = joint_law(target, find_verifier("rejection").verify, best_two)
     assert abs(distribution.sum() - 1) < 1e-12
     assert total_variation(distribution, exact_law(target)) > 0.02
     distribution = joint_law(target, Typical().verify, lambda draw: fixed_tree([(0, 1), (1,)]))
@@ -194,7 +194,7 @@ def test_equal_distributions_accept_everything(name: str, kind: SiblingKind) -> 
             tables, (1, 1), kind, lambda probs: int(np.searchsorted(probs.cumsum(), rng.random()))
         )
         chance = NoiseChance(Noise(seed))
-        verdict = VERIFIERS[name].verify(tree, TableTarget(tables, tree), chance)
+        verdict = find_verifier(name).verify(tree, TableTarget(tables, tree), chance)
         assert verdict.path == (0, 1)
         assert verdict.is_bonus
         assert verdict.evaluated == {0, 1}
@@ -205,7 +205,7 @@ def acceptance(name: str, kind: SiblingKind, n: int, target: Tables, draft: Tabl
 
     def run(script: Script) -> bool:
         tree = drawn_tree(draft, (n,), kind, lambda probs: script.draws(0, probs))
-        return bool(VERIFIERS[name].verify(tree, TableTarget(target, tree), script).path)
+        return bool(find_verifier(name).verify(tree, TableTarget(target, tree), script).path)
 
     return sum(weight for weight, is_accepted in every_way(run) if is_accepted)
 
@@ -231,7 +231,7 @@ def test_shared_gumbel_follows_equal_siblings_all_at_once() -> None:
     first, second = (tree.add(2, ROOT, 0.5, "toy") for _ in range(2))
     tree.add(3, first, 0.5, "toy")
     good = tree.add(2, second, 0.5, "toy")
-    verdict = VERIFIERS["shared-gumbel"].verify(tree, TableTarget(tables, tree), Script([]))
+    verdict = find_verifier("shared-gumbel").verify(tree, TableTarget(tables, tree), Script([]))
     assert verdict == Verdict((second, good), 2, True, frozenset(range(4)))
 
 
@@ -239,18 +239,20 @@ def test_shared_gumbel_follows_equal_siblings_all_at_once() -> None:
 def test_siblings_after_an_impossible_one_are_tried(name: str) -> None:
     tables = tables_of(lambda: one_hot(1))
     tree = fixed_tree([(3,), (1,)])
-    assert VERIFIERS[name].verify(tree, TableTarget(tables, tree), Script([])).path == (1,)
+    assert find_verifier(name).verify(tree, TableTarget(tables, tree), Script([])).path == (1,)
 
 
 def test_verdict_tells_correction_from_bonus_and_what_was_evaluated() -> None:
     tables = tables_of(lambda: one_hot(1))
     tree = fixed_tree([(1, 0), (3, 1), (1, 2)])  # nodes 1, 1-0, 3, 3-1, 1-2
     for name in ("shared-gumbel", "typical"):
-        verdict = VERIFIERS[name].verify(tree, TableTarget(tables, tree), Script([]))
+        verdict = find_verifier(name).verify(tree, TableTarget(tables, tree), Script([]))
         assert verdict == Verdict((0,), 1, False, frozenset({0, 1, 2, 4}))
-    verdict = VERIFIERS["deterministic"].verify(tree, TableTarget(tables, tree), Script([]))
+    verdict = find_verifier("deterministic").verify(tree, TableTarget(tables, tree), Script([]))
     assert verdict == Verdict((0,), 1, False, frozenset({0, 1, 4}))
-    empty = VERIFIERS["rejection"].verify(DraftTree(), TableTarget(tables, DraftTree()), Script([]))
+    empty = find_verifier("rejection").verify(
+        DraftTree(), TableTarget(tables, DraftTree()), Script([])
+    )
     assert empty == Verdict((), 1, True, frozenset())
 
 
@@ -286,11 +288,12 @@ def test_drawn_siblings_need_their_distribution() -> None:
         if row is not None:
             tree.draft_rows[ROOT] = row
         with pytest.raises(SessionError, match="no draft distribution"):
-            VERIFIERS["rejection"].verify(tree, TableTarget(tables, tree), Script([]))
+            find_verifier("rejection").verify(tree, TableTarget(tables, tree), Script([]))
 
 
 def test_registry_tells_what_each_rule_promises() -> None:
-    facts = {name: (rule.is_lossless, rule.is_exact) for name, rule in VERIFIERS.items()}
+    rules = {name: find_verifier(name) for name in verifier_names()}
+    facts = {name: (rule.is_lossless, rule.is_exact) for name, rule in rules.items()}
     assert facts == {
         "shared-gumbel": (True, True),
         "deterministic": (True, False),
@@ -298,4 +301,4 @@ def test_registry_tells_what_each_rule_promises() -> None:
         "k-seq": (True, False),
         "typical": (False, False),
     }
-    assert all(name == rule.name for name, rule in VERIFIERS.items())
+    assert all(name == rule.name for name, rule in rules.items())

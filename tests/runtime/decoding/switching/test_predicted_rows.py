@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from edgedec import kernels
+from edgedec.labs.prefill.auxiliary import AuxiliaryModel
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.switching import SwitchConfig
-from edgedec.runtime.decoding.auxiliary import Auxiliary
 from edgedec.runtime.decoding.switching.switching import Switching
 from edgedec.runtime.drafting.draft_role import DraftRole
 from edgedec.runtime.engine.stream import Stream
@@ -44,7 +44,7 @@ def began(pair: Pair, mode: str, sequence: TokenSequence) -> tuple[Stream, Seque
     """Returns a stream that two models take turns at, and the sequences of the draft model."""
     pool = SequencePool(pair.models[0], CONTEXT)
     role = DraftRole(pool, TokenMap.same(VOCAB, VOCAB), VOCAB)
-    auxiliary = Auxiliary(pool, pair.configs[0], pair.maps) if mode == "predict" else None
+    auxiliary = AuxiliaryModel(pool, pair.configs[0], pair.maps) if mode == "predict" else None
     setting = SwitchConfig.parse(f"{SETTING},mode={mode}")
     method = Switching(role, setting, copies=False, auxiliary=auxiliary)
     return open_stream(sequence, PROMPT, ASKED, method), pool

@@ -15,7 +15,7 @@ from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.decoding.speculative import Speculative
 from edgedec.runtime.decoding.strategy import DecodeState
-from edgedec.runtime.decoding.verifiers import VERIFIERS
+from edgedec.runtime.decoding.verifiers import find_verifier
 from edgedec.runtime.drafting.draft_role import DraftRole
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree, SiblingKind
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt
@@ -172,7 +172,7 @@ def test_trees_grow_where_the_draft_model_is_sure() -> None:
 def test_what_rejection_leaves_is_the_target_models_law(kind: SiblingKind) -> None:
     """The first two tokens of whole rounds, against their exact distribution."""
     budget, drafter = Budget(n_nodes=4, depth=2, n_step_nodes=2), Drawing(make_drafter().role, kind)
-    strategy = Speculative(FixedPlanner([], budget, model=drafter), VERIFIERS["rejection"])
+    strategy = Speculative(FixedPlanner([], budget, model=drafter), find_verifier("rejection"))
     counts, accepted = np.zeros((VOCAB, VOCAB), np.int64), Counter[str]()
     for seed in range(6000):
         first, second, origins = two_tokens(strategy, seed)

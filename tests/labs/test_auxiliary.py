@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from edgedec import kernels
+from edgedec.labs.prefill.auxiliary import AuxiliaryModel
 from edgedec.models.kv_maps import N_SINKS
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
-from edgedec.runtime.decoding.auxiliary import Auxiliary
 from edgedec.runtime.decoding.plain import Plain
-from edgedec.runtime.decoding.progressive import N_ROUGH, PROVISIONAL_TOKENS
+from edgedec.runtime.decoding.progressive import N_COMPUTED, PROVISIONAL_TOKENS
 from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
 from edgedec.runtime.engine.request import Request
 from edgedec.runtime.engine.scheduler import Scheduler
@@ -23,10 +23,10 @@ from edgedec.runtime.sequences.pool import SequencePool
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.text.text_stream import TextStream
 
-from ..conftest import OnePool
-from ..draft_toys import SAMPLINGS, Numerals, ToyDrafter, check_sums, right
-from ..mapped_pair import CONTEXT, PROMPT, VOCAB, Pair, read
-from .test_speculative import fixed
+from ..runtime.conftest import OnePool
+from ..runtime.decoding.test_speculative import fixed
+from ..runtime.draft_toys import SAMPLINGS, Numerals, ToyDrafter, check_sums, right
+from ..runtime.mapped_pair import CONTEXT, PROMPT, VOCAB, Pair, read
 
 
 class Misled:
@@ -48,7 +48,7 @@ class Reading:
     def __init__(self, pair: Pair, maps: Any) -> None:
         self.pair = pair
         self.pool = SequencePool(pair.models[0], CONTEXT)
-        self.auxiliary = Auxiliary(self.pool, pair.configs[0], maps)
+        self.auxiliary = AuxiliaryModel(self.pool, pair.configs[0], maps)
 
     def stream(
         self,
@@ -200,8 +200,10 @@ def test_a_context_that_is_full_soon(reading: Reading, n_left: int) -> None:
 
 @pytest.mark.parametrize("mode", ["progressive", "predicted"])
 def test_prompts_shorter_than_sinks_and_end_are_read_at_once(pair: Pair, mode: str) -> None:
-    for n_tokens in (1, N_SINKS, N_SINKS + N_ROUGH):
+    for n_tokens in (1, N_SINKS, N_SINKS + N_COMPUTED):
         found = Reading(pair, pair.maps).run(mode, PROMPT[:n_tokens])
         assert found.lossless
         assert found.stats.n_provisional == 0
-    assert not Reading(pair, pair.maps).run("predicted", PROMPT[: N_SINKS + N_ROUGH + 1]).lossless
+    assert (
+        not Reading(pair, pair.maps).run("predicted", PROMPT[: N_SINKS + N_COMPUTED + 1]).lossless
+    )

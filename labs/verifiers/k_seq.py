@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.runtime.decoding.verifiers.rejection import index_of, judge_siblings
+from edgedec.runtime.decoding.verifiers.deterministic import index_of, judge_siblings
 from edgedec.runtime.decoding.verifiers.verifier import (
     Chance,
     Choice,
@@ -34,6 +34,7 @@ class KSeq:
     is_lossless = True
     is_exact = False
     kinds = frozenset({SiblingKind.INDEPENDENT})
+    siblings = SiblingKind.INDEPENDENT
 
     def verify(self, tree: DraftTree, target: Target, chance: Chance) -> Verdict:
         def choose(node: int, siblings: Sequence[int]) -> Choice:
@@ -43,6 +44,9 @@ class KSeq:
             return judge(distribution, siblings, draft_probs(tree, node), chance, position)
 
         return walk(tree, choose)
+
+
+VERIFIER = KSeq()
 
 
 def judge(

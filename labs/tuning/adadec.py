@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from edgedec.apps.tune.runs import Progress
-from edgedec.apps.tune.state import TuneState
-from edgedec.apps.tune.traces import predictions
 from edgedec.labs.methods.pause_threshold import learn_threshold
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config.switching import ADADEC, SwitchConfig
+from edgedec.runtime.decoding.switching.predictions import predictions
 from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.prompt_files import labels_of
 from edgedec.runtime.text.common_prefix import common_prefix
-from edgedec.training.features.prompt_files import labels_of
 
 _PROMPT_KEYS = ("prompt", "question")
 _ANSWER_KEYS = ("canonical_solution", "answer")
@@ -72,38 +70,43 @@ def learn(
     engine: Engine,
     references: Sequence[Reference],
     is_chat: bool,
-    state: TuneState,
+    known: dict[str, list[tuple[float, bool]]],
+    save: Callable[[], None],
     deadline_s: float,
-    report: Progress,
+    report: Callable[[str, int, int], None],
 ) -> Learned:
-    """Returns the threshold that the references teach, as many as time allows."""
+    """Returns the threshold that the references teach, as many as time allows.
+
+    known: entropy at each position of a right text, and whether the likeliest token was its; by
+    reference. What is found is added, and ``save`` called.
+    """
     is_interrupted, sequence = False, engine.new_sequence()
     try:
         for i, reference in enumerate(references):
             report("read answers", i, len(references))
-            if reference.name in state.references:
+            if reference.name in known:
                 continue
             if time.monotonic() > deadline_s:
                 break
             text, n_prompt = reference.encode(engine, is_chat)
             if len(text) <= engine.context:
                 says = predictions(sequence, text, n_prompt)
-                state.references[reference.name] = [
+                known[reference.name] = [
                     (round(prediction.signal.entropy, 6), prediction.token == token)
                     for prediction, token in zip(says, text[n_prompt:], strict=True)
                 ]
-                state.save()
+                save()
     except KeyboardInterrupt:
         is_interrupted = True
     finally:
         sequence.close()
-    positions = [position for found in state.references.values() for position in found]
+    positions = [position for found in known.values() for position in found]
     entropies = np.array([entropy for entropy, _ in positions], np.float64)
     is_right = np.array([right for _, right in positions], np.bool_)
     threshold = round(learn_threshold(entropies, is_right), 4)
     above = entropies >= threshold
     evidence = {
-        "n_texts": len(state.references),
+        "n_texts": len(known),
         "n_positions": len(positions),
         "share_paused": float(above.mean()),
         "right_where_paused": float(is_right[above].mean()) if above.any() else None,

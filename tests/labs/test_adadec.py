@@ -17,9 +17,9 @@ from edgedec.runtime.decoding.switching.policy import Signal
 from edgedec.runtime.decoding.switching.stop_rule import StopRule
 from edgedec.runtime.engine.result import GenerationResult
 
-from ...conftest import ToySession
-from ...draft_toys import PROMPT, VOCAB, generate, open_stream
-from .switch_toys import rule, target_toy
+from ..runtime.conftest import ToySession
+from ..runtime.decoding.switching.switch_toys import rule, target_toy
+from ..runtime.draft_toys import PROMPT, VOCAB, generate, open_stream
 
 GREEDY = GenerationConfig(max_new_tokens=50)
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from edgedec.labs.drafters.hydra.light_drafter import LightDrafter
 from edgedec.models.draft_heads import light_gates
 from edgedec.models.hidden_states import normed
 from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt
-from edgedec.runtime.drafting.drafters.hydra.light_drafter import LightDrafter
 from edgedec.runtime.drafting.head_role import HeadRole
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sequences.passes import Pass, run_passes
@@ -21,8 +21,8 @@ from edgedec.runtime.sequences.pool import SequencePool
 from edgedec.runtime.sequences.rows import Rows
 from edgedec.runtime.text.token_map import TokenMap
 
-from ...draft_toys import HEAD_WIDTH, ToyHead
-from .rounds import outcome_of
+from ..runtime.draft_toys import HEAD_WIDTH, ToyHead
+from ..runtime.drafting.drafters.rounds import outcome_of
 
 V, N_HEADS, LAYER, EPSILON = 12, 3, 3, 1e-5
 TEXT = [3, 1, 4, 1, 5, 9]

@@ -8,7 +8,7 @@ from edgedec.runtime.drafting.drafters import DrafterParts, ModelMethod, Need
 
 
 def _make(parts: DrafterParts, split: CoreSplit | None) -> ModelDrafter:
-    from edgedec.runtime.drafting.drafters.hydra.light_drafter import LightDrafter
+    from edgedec.labs.drafters.hydra.light_drafter import LightDrafter
 
     return LightDrafter("medusa", parts.open_heads[Need.MEDUSA]())
 

@@ -18,8 +18,8 @@ from edgedec.runtime.sequences.passes import Pass, run_passes, while_idle
 from edgedec.runtime.sequences.prefill import feed
 from edgedec.runtime.sequences.rows import Rows
 
-from ...conftest import ToyModel, ToySession, prefix_of
-from ...draft_toys import PROMPT, open_stream
+from ..runtime.conftest import ToyModel, ToySession, prefix_of
+from ..runtime.draft_toys import PROMPT, open_stream
 
 V, N_LAYERS = 24, 6
 PROMISE = Promise(cost=0.5, acceptance=0.5)

@@ -29,7 +29,7 @@ from edgedec.runtime.sequences.prefill import ExactPrefiller, PrefillRequest
 from edgedec.runtime.sequences.rows import Rows
 from edgedec.runtime.sequences.sequence import TokenSequence
 
-from ...conftest import ToyModel, ToySession, prefix_of
+from ..runtime.conftest import ToyModel, ToySession, prefix_of
 
 V = 24
 PROMPT = [3, 1, 4, 1, 5]

@@ -12,7 +12,7 @@ from edgedec.models.config import ModelConfig
 from edgedec.models.kv_maps import N_SINKS
 from edgedec.runtime.config.generation import PREDICTED
 from edgedec.runtime.decoding.prefilling import Prefilling, Provisional
-from edgedec.runtime.decoding.progressive import N_ROUGH, PROVISIONAL_TOKENS
+from edgedec.runtime.decoding.progressive import N_COMPUTED, PROVISIONAL_TOKENS
 from edgedec.runtime.decoding.strategy import DecodeState
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sequences.model import KVPredictor
@@ -33,7 +33,7 @@ from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.runtime.text.common_prefix import common_prefix
 
 
-class Auxiliary:
+class AuxiliaryModel:
     """A smaller model with the target model's tokens, and maps from what it keeps of a text."""
 
     def __init__(self, pool: SequencePool, config: ModelConfig, maps: KVPredictor) -> None:
@@ -53,21 +53,14 @@ class Auxiliary:
         )
         target.append_predicted(reader.tokens[start:stop], self._maps, features)
 
-
-Early = KVPredictor | Auxiliary
-"""What predicts rows of a prompt."""
-
-
-def begin_auxiliary(
-    state: DecodeState, request: PrefillRequest, auxiliary: Auxiliary
-) -> Prefilling | None:
-    """Returns how the prompt of ``state`` is answered early; None where it is too short or long."""
-    n_left = len(state.tokens) - common_prefix(state.sequence.tokens, state.tokens)
-    is_short = n_left < N_SINKS + N_ROUGH + 1
-    if is_short or len(state.tokens) > auxiliary.pool.context or request.hidden_layers:
-        return None
-    kind = AuxiliaryPrefill if state.config.prefill == PREDICTED else ConfirmedPrefill
-    return kind(state, request, auxiliary)
+    def begin(self, state: DecodeState, request: PrefillRequest) -> Prefilling | None:
+        """Returns how the prompt of ``state`` is answered early; None if nothing is won."""
+        n_left = len(state.tokens) - common_prefix(state.sequence.tokens, state.tokens)
+        is_short = n_left < N_SINKS + N_COMPUTED + 1
+        if is_short or len(state.tokens) > self.pool.context or request.hidden_layers:
+            return None
+        kind = AuxiliaryPrefill if state.config.prefill == PREDICTED else ConfirmedPrefill
+        return kind(state, request, self)
 
 
 class AuxiliaryPrefill:
@@ -75,7 +68,9 @@ class AuxiliaryPrefill:
 
     is_exact = False
 
-    def __init__(self, state: DecodeState, request: PrefillRequest, auxiliary: Auxiliary) -> None:
+    def __init__(
+        self, state: DecodeState, request: PrefillRequest, auxiliary: AuxiliaryModel
+    ) -> None:
         self._state = state
         self._request = request
         self._auxiliary = auxiliary
@@ -91,7 +86,7 @@ class AuxiliaryPrefill:
         counts.n_reused_tokens = rewind(sequence, prompt)
         if sequence.n_tokens < N_SINKS:
             yield from feed(sequence, prompt[:N_SINKS], with_logits=False)
-        stop = max(sequence.n_tokens, len(prompt) - N_ROUGH)
+        stop = max(sequence.n_tokens, len(prompt) - N_COMPUTED)
         reader = self._auxiliary.pool.take(prompt)
         try:
             known = max(rewind(reader, prompt[:stop]), sequence.n_tokens)
@@ -121,7 +116,9 @@ class ConfirmedPrefill(AuxiliaryPrefill):
 
     is_exact = True
 
-    def __init__(self, state: DecodeState, request: PrefillRequest, auxiliary: Auxiliary) -> None:
+    def __init__(
+        self, state: DecodeState, request: PrefillRequest, auxiliary: AuxiliaryModel
+    ) -> None:
         super().__init__(state, request, auxiliary)
         self._drafts: list[int] = []
         self._is_done = False

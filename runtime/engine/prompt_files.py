@@ -18,7 +18,7 @@ _FORMS = '{"prompt": ...}, {"turns": [...]} or {"messages": [...]}'
 
 
 @dataclass(frozen=True)
-class BenchPrompt:
+class FilePrompt:
     """place: file and line. text: a prompt, or the chat messages before an answer."""
 
     name: str
@@ -42,7 +42,7 @@ class BenchPrompt:
 
 def read_prompts(
     paths: Sequence[Path], category_key: str | None = None, per_category: int | None = None
-) -> list[BenchPrompt]:
+) -> list[FilePrompt]:
     """Returns the prompts of the files, in their order.
 
     Args:
@@ -53,7 +53,7 @@ def read_prompts(
     Raises:
         ConfigError: A file or a line of it is none of these, or there is no prompt.
     """
-    prompts: list[BenchPrompt] = []
+    prompts: list[FilePrompt] = []
     n_taken: dict[str, int] = {}
     for path, label in zip(paths, labels_of(paths), strict=True):
         for prompt in _read_file(path, label, category_key):
@@ -66,7 +66,7 @@ def read_prompts(
     names = [prompt.name for prompt in prompts]
     if len(set(names)) == len(names):
         return prompts
-    return [BenchPrompt(p.place, p.category, p.place, p.text) for p in prompts]
+    return [FilePrompt(p.place, p.category, p.place, p.text) for p in prompts]
 
 
 def labels_of(paths: Sequence[Path]) -> list[str]:
@@ -75,7 +75,7 @@ def labels_of(paths: Sequence[Path]) -> list[str]:
     return [path.name if n_of[path.name] == 1 else str(path) for path in paths]
 
 
-def _read_file(path: Path, label: str, category_key: str | None) -> Iterator[BenchPrompt]:
+def _read_file(path: Path, label: str, category_key: str | None) -> Iterator[FilePrompt]:
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except OSError as error:
@@ -87,7 +87,7 @@ def _read_file(path: Path, label: str, category_key: str | None) -> Iterator[Ben
             yield _read_line(line, path, f"{label}:{i + 1}", category_key)
 
 
-def _read_line(line: str, path: Path, place: str, category_key: str | None) -> BenchPrompt:
+def _read_line(line: str, path: Path, place: str, category_key: str | None) -> FilePrompt:
     try:
         fields: Any = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -98,7 +98,7 @@ def _read_line(line: str, path: Path, place: str, category_key: str | None) -> B
     if category_key is not None and category_key not in fields:
         raise ConfigError(f"{place}: no field {category_key!r}, which --category-key names")
     keys = _CATEGORY_KEYS if category_key is None else (category_key,)
-    return BenchPrompt(
+    return FilePrompt(
         name=_first(fields, _NAME_KEYS, place),
         category=_first(fields, keys, path.stem),
         place=place,

@@ -7,7 +7,7 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,19 +16,19 @@ import numpy as np
 import platformdirs
 from rich.table import Table
 
-from edgedec.apps.tune.runs import PLAIN, Progress
-from edgedec.apps.tune.skip_search import SkipKey, StepCosts, search, speedup
-from edgedec.apps.tune.state import keep
-from edgedec.apps.tune.traces import generate_until
+from edgedec.labs.tuning.skip_search import SkipKey, StepCosts, search, speedup
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import SKIP_KEY, BundleManifest
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding.cost_table import CostTable
+from edgedec.runtime.engine.deadline import generate_until
 from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.methods.methods import PLAIN
 from edgedec.runtime.sequences.passes import run_passes
 from edgedec.runtime.sequences.prefill import feed
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
+from edgedec.system.files import replace_json
 
 _TEXT_SHARE = 0.3
 """Of the time, for texts the model writes; the rest is for the search."""
@@ -38,6 +38,8 @@ _MIN_TOKENS = 16
 _SIZES = (1, 2, 3, 4, 6, 8)  # rows of the passes that are timed
 _REPETITIONS = 7
 _ANY_TOKEN = 0
+
+Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -125,8 +127,15 @@ class SkipState:
         return state
 
     def save(self) -> None:
-        """Writes everything; an older file is replaced when all of the new one is written."""
-        keep(self.path, {"texts": self.texts, "known": self.known})
+        """Writes everything; an older file is replaced when all of the new one is written.
+
+        Raises:
+            ConfigError: It cannot be written.
+        """
+        try:
+            replace_json(self.path, {"texts": self.texts, "known": self.known})
+        except OSError as error:
+            raise ConfigError(f"cannot write {self.path}: {error.strerror or error}") from None
 
 
 def named(off: Sequence[int]) -> str:

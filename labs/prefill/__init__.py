@@ -1,0 +1,1 @@
+"""Other ways for a prompt to get into a KV cache."""

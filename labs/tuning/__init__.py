@@ -1,0 +1,1 @@
+"""What `edgedec tune` learns for methods of labs."""

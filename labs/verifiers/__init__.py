@@ -1,0 +1,1 @@
+"""Verifiers, by the names that users choose them with."""
