@@ -19,8 +19,9 @@ _PROGRAMS: tuple[tuple[str, tuple[Any, ...], Any], ...] = (
     ("edgedec_program_close", (c_void_p,), None),
     ("edgedec_pool_open", (c_int, POINTER(c_int), c_int), c_void_p),
     ("edgedec_pool_close", (c_void_p,), None),
+    ("edgedec_pool_wake", (c_void_p,), None),
     ("edgedec_pass_begin", (c_void_p, c_void_p), None),
-    ("edgedec_pass_end", (), None),
+    ("edgedec_pass_end", (c_void_p,), None),
     ("edgedec_pass_stop", (c_void_p,), None),
 )
 """What src/tvm_ops.cc exports: name, arguments, result."""

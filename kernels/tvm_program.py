@@ -8,9 +8,7 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
-import threading
 from collections.abc import Sequence
-from ctypes import c_int
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.kernels.library import open_library
+from edgedec.kernels.thread_pool import ThreadPool
 from edgedec.kernels.tvm_ffi_import import import_tvm_ffi
 
 tvm_ffi = import_tvm_ffi()
@@ -91,12 +90,7 @@ class Machine:
     ) -> None:
         self._program = program
         self._main = machine[MAIN]
-        self._library = open_library()
-        chosen = (c_int * len(processors))(*processors)
-        self._pool = self._library.edgedec_pool_open(n_threads, chosen, len(processors))
-        if not self._pool:
-            raise RuntimeError(f"cannot start {n_threads} threads")
-        self._lock = threading.Lock()
+        self._pool = ThreadPool(n_threads, processors)
         self._inputs: Sequence[Any] | None = None
 
     def run(self, inputs: Sequence[Any]) -> Any:
@@ -105,10 +99,7 @@ class Machine:
         Raises:
             RuntimeError: The pass failed, or was stopped.
         """
-        with self._lock:
-            if not self._pool:
-                raise RuntimeError("the model is closed")
-            self._library.edgedec_pass_begin(self._program.handle, self._pool)
+        with self._pool.in_pass(self._program.handle):
             self._inputs = inputs
             try:
                 return self._main(*inputs)
@@ -116,19 +107,15 @@ class Machine:
                 raise RuntimeError(one_line(error)) from None
             finally:
                 self._inputs = None
-                self._library.edgedec_pass_end()
 
     def stop(self, inputs: Sequence[Any]) -> None:
         """Ends the pass over ``inputs``, if it is under way, between two nodes of its graph."""
         if self._inputs is inputs:
-            self._library.edgedec_pass_stop(self._pool)
+            self._pool.stop()
 
     def close(self) -> None:
         """Ends the threads; no pass follows."""
-        with self._lock:
-            if self._pool:
-                self._library.edgedec_pool_close(self._pool)
-            self._pool = 0
+        self._pool.close()
 
 
 def as_tensor(array: npt.NDArray[Any]) -> Any:

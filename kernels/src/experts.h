@@ -302,6 +302,7 @@ void plan_experts(const ExpertsArgs& args, ExpertsPlan* plan) {
 }
 
 void experts(const ExpertsArgs& args, const Parallel& parallel) {
+  parallel.announce(Reading{});
   ExpertsPlan plan{};
   plan_experts(args, &plan);
   lay_out(ScratchUse::kRoutes,

@@ -14,11 +14,26 @@ constexpr int kPanel = 16;   // output channels side by side
 constexpr int kGroup = 32;   // consecutive k that share an activation scale
 constexpr int kSuper = 256;  // consecutive k that share a block header
 
+constexpr int kMaxMatrices = 3;
+
+/// Memory that the tasks of one operator read once each, in their order: spans one behind the other, or
+/// side by side, as those of a gated pair.
+struct Reading {
+  const uint8_t* data[kMaxMatrices] = {};
+  int64_t bytes[kMaxMatrices] = {};
+  int n_spans = 0;  // 0: what is read is not known
+  bool is_side_by_side = false;
+};
+
 /// Runs `fn(user, i)` for every i in [0, n), on however many threads it owns.
 class Parallel {
  public:
   virtual ~Parallel() = default;
   virtual void run(int64_t n, void (*fn)(void* user, int64_t i), void* user) const = 0;
+
+  /// Tells what the tasks of the operator that begins will read. Threads without work may fetch what
+  /// followed it last time.
+  virtual void announce(const Reading&) const {}
 };
 
 /// A packed matrix [n, k]; `packed` holds `packed_nbytes(format, n, k)` bytes.
@@ -28,8 +43,6 @@ struct Matrix {
   int format = 0;               // index of the format table
   int64_t n = 0;
 };
-
-constexpr int kMaxMatrices = 3;
 
 /// out[r] = concat_i(W_i h_r + b_i) + residual[r], or silu(W_0 h_r) * (W_1 h_r) when `gate`,
 /// where h_r is x[r], or its RMS norm when `norm_weight` is given.

@@ -166,7 +166,23 @@ void prepare(LinearPlan* plan, const Parallel& parallel) {
   }
 }
 
+/// What the tasks read of the weights. More rows than one product takes read them again, from caches
+/// that others should not fill.
+Reading reading_of(const LinearArgs& args) {
+  Reading reading;
+  if (args.rows > kMostRows) return reading;
+  reading.n_spans = args.n_matrices;
+  reading.is_side_by_side = args.gate;
+  for (int i = 0; i < args.n_matrices; ++i) {
+    const Matrix& matrix = args.matrices[i];
+    reading.data[i] = matrix.packed;
+    reading.bytes[i] = ceil_div(matrix.n, kPanel) * panel_bytes(matrix.format, args.k);
+  }
+  return reading;
+}
+
 void linear(const LinearArgs& args, const Parallel& parallel) {
+  parallel.announce(reading_of(args));
   LinearPlan plan{};
   const int64_t tasks = plan_linear(args, &plan);
   lay_out(ScratchUse::kOperator, [&](Carver& carver) { carve(&plan, carver); });

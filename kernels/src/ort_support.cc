@@ -1,6 +1,7 @@
 #include "ort_support.h"
 
 #include "first_error.h"
+#include "pool.h"
 
 namespace edk {
 namespace {
@@ -76,8 +77,13 @@ void* OrtCall::output_data(size_t index, const int64_t* dims, int rank) const {
   return data;
 }
 
+void OrtCall::announce(const Reading& now) const {
+  if (pool_of_pass != nullptr) pool_of_pass->announce(now);
+}
+
 void OrtCall::run(int64_t n, void (*fn)(void* user, int64_t i), void* user) const {
   if (n == 1) return fn(user, 0);
+  if (pool_of_pass != nullptr) return pool_of_pass->run(n, fn, user);
   struct Work {
     void (*fn)(void* user, int64_t i);
     void* user;

@@ -23,13 +23,14 @@ class OrtNode : public Node {
   const OrtKernelInfo* info_;
 };
 
-/// One call of a kernel; its threads are those of the session.
+/// One call of a kernel; its threads are those of the pass, or else of the session.
 class OrtCall : public Call {
  public:
   OrtCall(const OrtFunctions& ort, OrtKernelContext* context) : ort_(ort), context_(context) {}
 
   Tensor input(size_t index) const override;
   void run(int64_t n, void (*fn)(void* user, int64_t i), void* user) const override;
+  void announce(const Reading& now) const override;
 
  private:
   void* output_data(size_t index, const int64_t* dims, int rank) const override;

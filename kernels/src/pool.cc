@@ -1,5 +1,7 @@
 #include "pool.h"
 
+#include <algorithm>
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -14,6 +16,10 @@ namespace {
 /// Looks that a waiting thread takes before it sleeps: some 100 us, far more than what lies between
 /// two operators. Where others want its processor, whoever it waits for may be waiting for that.
 constexpr int kPatience = 2048;
+
+/// Of its own tasks that are left, a thread takes a third at a time: each taking waits for all that was
+/// begun before.
+constexpr int64_t kShareTaken = 3;
 
 inline void pause_briefly() {
 #if defined(__x86_64__)
@@ -34,6 +40,8 @@ bool comes_soon(Condition is_done) {
 }
 
 }  // namespace
+
+thread_local const Pool* pool_of_pass = nullptr;
 
 struct Pool::Work {
   void (*fn)(void* user, int64_t i);
@@ -61,6 +69,21 @@ Pool::~Pool() {
   for (std::thread& helper : helpers_) helper.join();
 }
 
+void Pool::begin_pass() {
+  is_stopped_.store(false);
+  wake();
+}
+
+void Pool::wake() {
+  uint64_t pass = pass_.load();
+  if (pass % 2 == 0 && pass_.compare_exchange_strong(pass, pass + 1)) wake_helpers();
+}
+
+void Pool::end_pass() {
+  uint64_t pass = pass_.load();
+  if (pass % 2 == 1) pass_.compare_exchange_strong(pass, pass + 1);
+}
+
 void Pool::check_not_stopped() const {
   if (is_stopped_.load(std::memory_order_relaxed)) fail("the pass was stopped");
 }
@@ -80,11 +103,16 @@ void Pool::run(int64_t n, void (*fn)(void* user, int64_t i), void* user) const {
   work.error.rethrow();
 }
 
-/// Lets helpers in. A helper that is about to sleep looks at the round after it is counted, so that it
-/// is either woken or sees the new one.
+/// Lets helpers in.
 void Pool::open_round(Work& work) const {
   work_ = &work;
   round_.fetch_add(1);
+  wake_helpers();
+}
+
+/// A helper that is about to sleep looks at round and pass after it is counted, so that it is either woken
+/// or sees the new ones.
+void Pool::wake_helpers() const {
   if (n_asleep_.load() == 0) return;
   { const std::lock_guard<std::mutex> lock(mutex_); }
   opened_.notify_all();
@@ -104,8 +132,14 @@ void Pool::close_round() const {
 void Pool::do_tasks(size_t thread, Work& work) const {
   for (size_t i = 0; i < shares_.size(); ++i) {
     Share& share = shares_[(thread + i) % shares_.size()];
-    for (int64_t task; (task = share.next.fetch_add(1, std::memory_order_relaxed)) < share.end;) {
-      work.error.guard([&] { work.fn(work.user, task); });
+    for (;;) {
+      const int64_t left = share.end - share.next.load(std::memory_order_relaxed);
+      if (left <= 0) break;
+      const int64_t n = std::max<int64_t>(left / kShareTaken, 1);
+      const int64_t first = share.next.fetch_add(n, std::memory_order_relaxed);
+      const int64_t end = std::min(first + n, share.end);
+      for (int64_t task = first; task < end; ++task)
+        work.error.guard([&] { work.fn(work.user, task); });
     }
   }
 }
@@ -115,18 +149,32 @@ bool Pool::is_open(uint64_t last) const {
   return round % 2 == 1 && round != last;
 }
 
+/// Returns when a round may be open that is not `last`, or the pool ends.
+void Pool::await_round(size_t thread, uint64_t last, ReadAhead::Place& place) const {
+  const uint64_t pass = pass_.load();
+  const auto is_awake = [&] {
+    return is_open(last) || is_ending_.load() || pass_.load() != pass;
+  };
+  const auto look = [&] {
+    if (is_awake()) return true;
+    read_ahead_.fetch_some(place, thread, shares_.size());
+    return false;
+  };
+  if (pass % 2 == 1 && comes_soon(look)) return;
+  std::unique_lock<std::mutex> lock(mutex_);
+  n_asleep_.fetch_add(1);
+  opened_.wait(lock, is_awake);
+  n_asleep_.fetch_sub(1);
+}
+
 void Pool::help(size_t thread, int processor) {
   if (processor >= 0) stay_on(processor);
   uint64_t last = 0;
+  ReadAhead::Place place;
   for (;;) {
-    const auto is_needed = [&] { return is_open(last) || is_ending_.load(); };
-    if (!comes_soon(is_needed)) {
-      std::unique_lock<std::mutex> lock(mutex_);
-      n_asleep_.fetch_add(1);
-      opened_.wait(lock, is_needed);
-      n_asleep_.fetch_sub(1);
-    }
+    await_round(thread, last, place);
     if (is_ending_.load()) return;
+    if (!is_open(last)) continue;
     // Either the caller sees this helper inside, or this helper sees that the round is over.
     n_inside_.fetch_add(1);
     const uint64_t round = round_.load();

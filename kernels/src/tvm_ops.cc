@@ -65,7 +65,6 @@ Entry make_entry(const std::string& line, Weights weights) {
 
 /// What this thread's pass runs on.
 thread_local const Program* current_program = nullptr;
-thread_local const Pool* current_pool = nullptr;
 
 int element_of(const TvmDataType& type) {
   if (type.lanes != 1) return kAny;
@@ -111,6 +110,8 @@ class ProgramCall : public Call {
     pool_.run(n, fn, user);
   }
 
+  void announce(const Reading& now) const override { pool_.announce(now); }
+
  private:
   Tensor argument(size_t index) const {
     if (index >= n_args_) fail("got %zu arguments, expected more than %zu", n_args_, index);
@@ -150,8 +151,8 @@ int run_node(void*, const TvmAny* args, int32_t n_args, TvmAny* result) {
     }
     const Entry& entry = entries[static_cast<size_t>(args[0].integer)];
     name = entry.name.c_str();
-    current_pool->check_not_stopped();
-    const ProgramCall call(entry, *current_pool, args + 1, static_cast<size_t>(n_args) - 1);
+    pool_of_pass->check_not_stopped();
+    const ProgramCall call(entry, *pool_of_pass, args + 1, static_cast<size_t>(n_args) - 1);
     entry.op->compute(current_program->kernels, call);
     result->type_index = kTvmNone;
     result->integer = 0;
@@ -277,17 +278,22 @@ EDGEDEC_EXPORT void* edgedec_pool_open(int n_threads, const int* processors, int
 
 EDGEDEC_EXPORT void edgedec_pool_close(void* pool) { delete static_cast<edk::Pool*>(pool); }
 
-/// From here to `edgedec_pass_end`, this thread's calls of edgedec.run are for `program`, on `pool`.
+/// Wakes the threads of `pool` for a pass that is about to begin. Called from any thread.
+EDGEDEC_EXPORT void edgedec_pool_wake(void* pool) { static_cast<edk::Pool*>(pool)->wake(); }
+
+/// From here to `edgedec_pass_end`, operators that this thread calls run on `pool`, and its calls of
+/// edgedec.run are for `program`, which is null where ONNX Runtime calls the operators.
 EDGEDEC_EXPORT void edgedec_pass_begin(const void* program, void* pool) {
   auto* threads = static_cast<edk::Pool*>(pool);
   edk::current_program = static_cast<const edk::Program*>(program);
-  edk::current_pool = threads;
+  edk::pool_of_pass = threads;
   threads->begin_pass();
 }
 
-EDGEDEC_EXPORT void edgedec_pass_end() {
+EDGEDEC_EXPORT void edgedec_pass_end(void* pool) {
   edk::current_program = nullptr;
-  edk::current_pool = nullptr;
+  edk::pool_of_pass = nullptr;
+  static_cast<edk::Pool*>(pool)->end_pass();
 }
 
 /// Ends the pass that runs on `pool`, between two nodes. Called from any thread.

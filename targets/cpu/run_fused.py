@@ -9,9 +9,10 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import onnxruntime
-from onnxruntime import OrtValue
+from onnxruntime import IOBinding, OrtValue
 
 from edgedec import kernels
+from edgedec.kernels.thread_pool import ThreadPool
 from edgedec.models.config import ModelConfig
 from edgedec.models.graph import GraphContract
 from edgedec.runtime.backends._binding import Binding, empty_rows
@@ -34,7 +35,22 @@ from edgedec.runtime.sequences.rows import Rows
 _MAX_BINDINGS = 128
 
 
-class FusedModel(InPlaceModel[onnxruntime.InferenceSession]):
+class _Session:
+    """A graph opened by ONNX Runtime, and the threads that its operators share."""
+
+    def __init__(
+        self, graph: Path, providers: Sequence[str], threads: int, cores: Affinity
+    ) -> None:
+        self.ort = open_graph(graph, 1, providers, kernels.library_path())
+        self.pool = ThreadPool(threads, cores.processors)
+
+    def run(self, binding: IOBinding, options: onnxruntime.RunOptions) -> None:
+        """Runs a pass over what ``binding`` binds, after the one under way if any."""
+        with self.pool.in_pass():
+            self.ort.run_with_iobinding(binding, options)
+
+
+class FusedModel(InPlaceModel[_Session]):
     """A `Model` over a fused graph."""
 
     def __init__(
@@ -50,7 +66,7 @@ class FusedModel(InPlaceModel[onnxruntime.InferenceSession]):
         self._graph = graph
         self._shared_runs: WeakKeyDictionary[PanelArena, _Runs] = WeakKeyDictionary()
         session = self._placed[affinity] = self._place(affinity, threads)
-        check_ports(graph, session, contract, config)
+        check_ports(graph, session.ort, contract, config)
         check_kv_cache(graph, contract, config)
 
     def new_state(self, context: int) -> FusedKVCache:
@@ -66,9 +82,14 @@ class FusedModel(InPlaceModel[onnxruntime.InferenceSession]):
             runs = self._shared_runs[whole] = _Runs(self, shared_inputs(self.contract, caches))
         return [rows.copy() for rows in split_rows(runs.run(passes), passes)]
 
-    def _place(self, cores: Affinity, threads: int) -> onnxruntime.InferenceSession:
-        library = kernels.library_path()
-        return open_graph(self._graph, threads, self.contract.providers, library, cores)
+    def close(self) -> None:
+        """Releases the graph and its threads."""
+        for session in self._placed.values():
+            session.pool.close()
+        super().close()
+
+    def _place(self, cores: Affinity, threads: int) -> _Session:
+        return _Session(self._graph, self.contract.providers, threads, cores)
 
 
 def open_model(
@@ -110,7 +131,7 @@ class _Runs:
     def __init__(self, model: FusedModel, shared_inputs: Mapping[str, Array]) -> None:
         self._model = model
         self._runner = PassRunner()
-        self._bindings: dict[tuple[onnxruntime.InferenceSession, PassShape], Binding] = {}
+        self._bindings: dict[tuple[_Session, PassShape], Binding] = {}
         self._logits = np.empty((0, model.config.n_logits), np.float32)
         self.shared_values = {
             name: OrtValue.ortvalue_from_numpy(array) for name, array in shared_inputs.items()
@@ -120,16 +141,17 @@ class _Runs:
         """Returns the asked rows of all passes. The next run of the same shape overwrites them."""
         model = self._model
         affinity, session = model.placed(passes[0].sequence.cores)
+        session.pool.wake()
         has_logits = any(p.with_logits for p in passes) or not model.capabilities.row_stats
         shape = PassShape.of(passes, has_logits, model.n_layers)
         binding = self._bound(session, shape)
         binding.arrays.fill(passes, places_of(passes))
         with affinity.held():
-            self._runner.run(partial(session.run_with_iobinding, binding.io))
+            self._runner.run(partial(session.run, binding.io))
         rows = binding.rows
         return Rows(rows.logits, rows.hidden, rows.row_stats, mtp=rows.mtp)
 
-    def _bound(self, session: onnxruntime.InferenceSession, shape: PassShape) -> Binding:
+    def _bound(self, session: _Session, shape: PassShape) -> Binding:
         binding = self._bindings.get((session, shape))
         if binding is not None:
             return binding
@@ -141,6 +163,6 @@ class _Runs:
             self._logits = np.empty((n_copied, config.n_logits), np.float32)
         rows = empty_rows(shape, self._logits, config.hidden_size, can)
         width = config.hidden_size
-        binding = Binding(session, shape, rows, self.shared_values, width, can.features)
+        binding = Binding(session.ort, shape, rows, self.shared_values, width, can.features)
         self._bindings[session, shape] = binding
         return binding
