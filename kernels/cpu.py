@@ -210,7 +210,7 @@ def attention(
         qkv.ctypes.data, positions.ctypes.data, parents.ctypes.data, rows, nodes - rows, past,
         rope[0].ctypes.data, pointer("sines", rope[1], np.float32, rope[0].shape),
         n_heads, n_kv_heads, d, int(keys.dtype == np.uint8),
-        scoring, capacity, capacity,
+        scoring, ctypes.pointer(library.KvRun(0, capacity // PANEL)), capacity, capacity,
         keys.ctypes.data, values.ctypes.data, out.ctypes.data, 1,
     )  # fmt: skip
     run("attention", args, isa, n_threads)

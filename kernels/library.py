@@ -43,6 +43,12 @@ class Scoring(ctypes.Structure):
     _fields_ = (("scale", c_float), ("softcap", c_float), ("window", c_int64))
 
 
+class KvRun(ctypes.Structure):
+    """``KvRun`` of src/kernels.h: panels of a KV cache that follow one another."""
+
+    _fields_ = (("first", c_int64), ("panels", c_int64))
+
+
 class AttentionArgs(ctypes.Structure):
     """``AttentionArgs`` of src/kernels.h."""
 
@@ -60,6 +66,7 @@ class AttentionArgs(ctypes.Structure):
         ("head_size", c_int),
         ("kv_format", c_int),
         ("scoring", Scoring),
+        ("runs", ctypes.POINTER(KvRun)),
         ("capacity", c_int64),
         ("head_rows", c_int64),
         ("k_cache", c_void_p),

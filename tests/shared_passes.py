@@ -42,6 +42,8 @@ def check_random_mixes(
     for _ in range(n_rounds):
         while len(twins) < n_texts:
             twins.append(_Twin(TokenSequence(model, context), TokenSequence(model, context)))
+        if rng.random() < 0.5:
+            _begin_alike(rng, twins)
         chosen = [twins[i] for i in rng.permutation(n_texts)[: rng.integers(2, n_texts + 1)]]
         asked = [_random_pass(rng, twin.shared, with_mtp) for twin in chosen]
         found = compute(asked)
@@ -53,6 +55,20 @@ def check_random_mixes(
             twins.pop(int(rng.integers(len(twins)))).close()
     for twin in twins:
         twin.close()
+
+
+def _begin_alike(rng: np.random.Generator, twins: Sequence[_Twin]) -> None:
+    """Has one text begin like another, alone by computing it once more."""
+    one, other = (twins[i] for i in rng.permutation(len(twins))[:2])
+    n_tokens = int(rng.integers(0, other.shared.n_tokens + 1))
+    n_tokens = other.shared.reachable(n_tokens)
+    one.shared.begin_like(other.shared, n_tokens)
+    assert one.shared.tokens == other.alone.tokens[:n_tokens]
+    one.alone.truncate(0)
+    while (start := one.alone.n_tokens) < n_tokens:
+        chunk = other.shared.tokens[start : min(start + 128, n_tokens)]
+        one.alone.forward(TokenTree.chain(chunk), ())
+        one.alone.commit(range(len(chunk)))
 
 
 def check_same(found: Rows, expected: Rows) -> None:

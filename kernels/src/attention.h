@@ -7,6 +7,8 @@
 // a chain, and whether chunks are computed one after the other or side by side changes nothing.
 #pragma once
 
+#include <utility>
+
 #include "attention_chunk.h"
 #include "kv_append.h"
 
@@ -26,6 +28,8 @@ struct AttentionTasks {
   int64_t spans;      // of one KV head
   bool is_split;      // a task is one chunk of a span, and rows are merged when all are done
   Partials partials;  // of all vectors, if split
+  int64_t readers;    // sequences from this one on that read a chunk one after the other
+  int64_t chunks;     // most of theirs
 };
 
 inline AttentionTasks cut_tasks(const AttentionPlan& plan) {
@@ -37,7 +41,30 @@ inline AttentionTasks cut_tasks(const AttentionPlan& plan) {
   const bool is_cut_enough = tasks.is_split && plan.args->n_kv_heads * plan.chunks >= kFewTasks;
   tasks.span = has_many_tiles ? kSpan : is_cut_enough ? tasks.tiles : 1;
   tasks.spans = ceil_div(tasks.tiles, tasks.span);
+  tasks.readers = 1;
+  tasks.chunks = plan.chunks;
   return tasks;
+}
+
+/// Says whether two sequences begin with the same panels, a chunk of them or more.
+inline bool begin_alike(const AttentionArgs& a, const AttentionArgs& b) {
+  const int64_t panels = min_of(a.runs->panels, b.runs->panels);
+  return a.scoring.window == 0 && a.runs->first == b.runs->first &&
+         min_of(panels * kPanel, min_of(a.past, b.past)) >= kChunk;
+}
+
+/// Brings sequences together that begin alike: one task reads a chunk for all of them, so that what
+/// they have in common comes from memory once. Changes no result.
+inline void group_readers(AttentionTasks* tasks, int64_t n) {
+  for (int64_t i = 0; i < n; i += tasks[i].readers) {
+    AttentionTasks& first = tasks[i];
+    for (int64_t j = i + 1; first.is_split && j < n; ++j) {
+      if (!tasks[j].is_split || !begin_alike(*first.plan->args, *tasks[j].plan->args)) continue;
+      first.chunks = max_of(first.chunks, tasks[j].plan->chunks);
+      std::swap(tasks[i + first.readers++], tasks[j]);
+    }
+    for (int64_t j = 1; j < first.readers; ++j) tasks[i + j].readers = 0;
+  }
 }
 
 template <class Elements>
@@ -100,18 +127,29 @@ inline void merge(const AttentionPlan& plan, int kv_head, int64_t vector, const 
 
 /// One chunk of one span.
 template <class Elements>
-void attend_chunk_of_span(const AttentionTasks& tasks, int64_t task) {
+void attend_chunk_of_span(const AttentionTasks& tasks, int kv_head, int64_t chunk, int64_t span) {
   const AttentionPlan& plan = *tasks.plan;
-  const int64_t begin = task % tasks.spans * tasks.span, unit = task / tasks.spans;
-  const int64_t end = min_of(begin + tasks.span, tasks.tiles);
-  const int kv_head = static_cast<int>(unit / plan.chunks);
+  const int64_t begin = span * tasks.span, end = min_of(begin + tasks.span, tasks.tiles);
   const size_t bytes = static_cast<size_t>(score_floats(plan)) * 4;
   auto* scores = static_cast<float*>(scratch(ScratchUse::kTask, bytes));
   for (int64_t t = begin; t < end; ++t) {
     const QueryTile tile(plan, kv_head, t);
-    attend_tile<Elements>(plan, tile, unit % plan.chunks, scores,
+    attend_tile<Elements>(plan, tile, chunk, scores,
                           tasks.partials.of_tile(plan, kv_head * tasks.tiles + t));
   }
+}
+
+/// One chunk, for a span of one sequence or for all of several that begin alike.
+template <class Elements>
+void attend_chunk_of_readers(const AttentionTasks* tasks, int64_t task) {
+  const bool are_several = tasks->readers > 1;
+  const int64_t spans = are_several ? 1 : tasks->spans, unit = task / spans;
+  const int kv_head = static_cast<int>(unit / tasks->chunks);
+  const int64_t chunk = unit % tasks->chunks;
+  if (!are_several) return attend_chunk_of_span<Elements>(*tasks, kv_head, chunk, task % spans);
+  for (const AttentionTasks* of = tasks; of < tasks + tasks->readers; ++of)
+    for (int64_t span = 0; span < of->spans && chunk < of->plan->chunks; ++span)
+      attend_chunk_of_span<Elements>(*of, kv_head, chunk, span);
 }
 
 /// All chunks of one span, then its merging. Long rows come first: what remains last is short.
@@ -153,11 +191,9 @@ struct SharedPass {
   int64_t n;
 };
 
-/// Gives plan and tasks their memory.
-void take_memory(Carver& carver, AttentionPlan* plan, AttentionTasks* tasks) {
+/// Gives a plan its memory.
+void take_memory(Carver& carver, AttentionPlan* plan) {
   const AttentionArgs& a = *plan->args;
-  if (tasks->is_split)
-    tasks->partials = Partials::take(carver, *plan, a.n_kv_heads * tasks->tiles);
   plan->queries = carver.take<float>(a.rows * a.n_heads * a.head_size);
   plan->depth = carver.take<int32_t>(plan->nodes);
   plan->path = carver.take<int32_t>(plan->is_chain ? 0 : plan->nodes * plan->nodes);
@@ -174,10 +210,12 @@ struct AppendWork {
 template <class Elements>
 struct AttendWork {
   static int64_t tasks(const AttentionTasks& of) {
-    return of.plan->args->n_kv_heads * of.spans * (of.is_split ? of.plan->chunks : 1);
+    if (!of.is_split) return of.plan->args->n_kv_heads * of.spans;
+    if (of.readers == 0) return 0;  // the first of those that begin alike does the work
+    return of.plan->args->n_kv_heads * of.chunks * (of.readers > 1 ? 1 : of.spans);
   }
   static void run(const AttentionTasks& of, int64_t task) {
-    if (of.is_split) return attend_chunk_of_span<Elements>(of, task);
+    if (of.is_split) return attend_chunk_of_readers<Elements>(&of, task);
     attend_span<Elements>(of, task);
   }
 };
@@ -217,8 +255,13 @@ void attend_pass(const AttentionArgs* args, const Parallel& parallel) {
     pass.tasks[i] = cut_tasks(pass.plans[i]);
     is_split |= pass.tasks[i].is_split;
   }
+  group_readers(pass.tasks, pass.n);
   lay_out(ScratchUse::kOperator, [&](Carver& carver) {
-    for (int64_t i = 0; i < pass.n; ++i) take_memory(carver, &pass.plans[i], &pass.tasks[i]);
+    for (AttentionPlan* plan = pass.plans; plan < pass.plans + pass.n; ++plan)
+      take_memory(carver, plan);
+    for (AttentionTasks* of = pass.tasks; of < pass.tasks + pass.n; ++of)
+      if (of->is_split)
+        of->partials = Partials::take(carver, *of->plan, of->plan->args->n_kv_heads * of->tiles);
   });
   for (int64_t i = 0; i < pass.n; ++i) trace_paths(args[i], &pass.plans[i]);
   run_shared<AppendWork<Elements>>(pass, parallel, true);

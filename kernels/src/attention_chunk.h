@@ -73,7 +73,7 @@ inline void score_positions(const AttentionPlan& plan, const QueryTile& tile, in
   const KvBlocks<const uint8_t> keys(a.k_cache, a, tile.kv_head);
   const float* queries = plan.queries + (tile.kv_head * plan.vectors() + tile.first) * a.head_size;
   while (begin < end) {
-    const int64_t stop = min_of(end, (begin / a.capacity + 1) * a.capacity);  // the slots wrap there
+    const int64_t stop = min_of(end, keys.end_of_run(begin));
     int64_t t = begin;
     for (; t + kPanel < stop; t += 2 * kPanel)
       score_blocks<Elements, Q, 2>(plan, queries, keys.at(t), scores + t - begin, stride);

@@ -12,6 +12,7 @@ constexpr int64_t kMaxHeads = 1 << 16;
 constexpr int64_t kMaxHeadSize = 1 << 12;
 enum { kPast, kRows, kNodes, kFirstPanel, kPanels, kSequenceFields };
 constexpr int64_t kMaxPast = int64_t{1} << 31;  // far from where positions overflow
+constexpr int64_t kMorePanels = -1;             // instead of committed tokens
 
 /// Fails unless low(i) <= values[i] < high(i) for all i in [0, n).
 template <class Bound>
@@ -35,6 +36,20 @@ Scoring read_scoring(const Node& node) {
     fail("attribute window is %lld, expected 0 or more", static_cast<long long>(scoring.window));
   }
   return scoring;
+}
+
+/// Rows of `sequences` that state where the panels of the first of n are.
+int64_t count_runs(const int64_t* sequence, int64_t n) {
+  int64_t runs = 1;
+  for (; runs < n; ++runs) {
+    const int64_t* row = sequence + runs * kSequenceFields;
+    if (row[kPast] != kMorePanels) break;
+    if (row[kRows] != 0 || row[kNodes] != 0) {
+      fail("more panels of a sequence come with %lld rows and %lld nodes, expected 0",
+           static_cast<long long>(row[kRows]), static_cast<long long>(row[kNodes]));
+    }
+  }
+  return runs;
 }
 
 }  // namespace
@@ -65,6 +80,7 @@ AttentionOp::AttentionOp(const Node& node)
 
 void AttentionOp::compute(const Kernels& kernels, const Call& call) const {
   AttentionArgs all[kMaxSequences];
+  KvRun runs[kMaxKvRuns];
   AttentionArgs args = args_;
   const Tensor qkv = call.input(kQkv), parents = call.input(kParents);
   const Tensor sequences = call.input(kSequences);
@@ -73,9 +89,9 @@ void AttentionOp::compute(const Kernels& kernels, const Call& call) const {
   call.input(kPositions).expect_shape("position_ids", {1, qkv.dims[1]});
   parents.expect_shape("parents", {1, -1});
   sequences.expect_shape("sequences", {-1, kSequenceFields});
-  if (sequences.dims[0] > kMaxSequences) {
+  if (sequences.dims[0] > kMaxKvRuns) {
     fail("sequences are %lld, expected at most %lld", static_cast<long long>(sequences.dims[0]),
-         static_cast<long long>(kMaxSequences));
+         static_cast<long long>(kMaxKvRuns));
   }
   const int64_t out_dims[] = {1, qkv.dims[1], int64_t{args.n_heads} * args.head_size};
   args.rows = qkv.dims[1];
@@ -86,18 +102,23 @@ void AttentionOp::compute(const Kernels& kernels, const Call& call) const {
   args.parents = parents.as<const int64_t>();
   args.out = call.output(out_dims, 3);
   int64_t rows_left = qkv.dims[1], nodes_left = parents.dims[1], n = 0;
-  for (int64_t i = 0; i < sequences.dims[0]; ++i) {
+  for (int64_t i = 0, next; i < sequences.dims[0]; i = next) {
     const int64_t* sequence = sequences.as<const int64_t>() + i * kSequenceFields;
+    next = i + count_runs(sequence, sequences.dims[0] - i);
+    args.runs = runs + i;
+    args.capacity = 0;
+    for (int64_t j = i; j < next; ++j)
+      args.capacity += set_run(args, sequence + (j - i) * kSequenceFields, &runs[j]);
     set_sequence(args, sequence);
     rows_left -= args.rows;
     nodes_left -= args.known + args.rows;
     if (rows_left < 0 || nodes_left < 0) break;
     expect_range("parents", args.parents, args.known + args.rows, -1, [](int64_t k) { return k; });
-    const int64_t first = sequence[kFirstPanel] * kv_block_bytes(args.kv_format, args.head_size);
     if (args.rows > 0) {
-      all[n] = args;
-      all[n].k_cache += first;
-      all[n++].v_cache += first;
+      if (n == kMaxSequences) {
+        fail("more than %lld sequences have rows", static_cast<long long>(kMaxSequences));
+      }
+      all[n++] = args;
     }
     args.qkv += args.rows * width;
     args.positions += args.rows;
@@ -113,11 +134,22 @@ void AttentionOp::compute(const Kernels& kernels, const Call& call) const {
   kernels.attention(all[0], call);
 }
 
+int64_t AttentionOp::set_run(const AttentionArgs& args, const int64_t* stated, KvRun* run) const {
+  const int64_t first = stated[kFirstPanel], panels = stated[kPanels];
+  const int64_t all_panels = args.head_rows / kPanel;
+  if (first < 0 || panels < 0 || first > all_panels || panels > all_panels - first) {
+    fail("a sequence has %lld panels from panel %lld on, the KV cache has %lld",
+         static_cast<long long>(panels), static_cast<long long>(first),
+         static_cast<long long>(all_panels));
+  }
+  *run = {first, panels};
+  return panels * kPanel;
+}
+
 void AttentionOp::set_sequence(AttentionArgs& args, const int64_t* sequence) const {
   args.past = sequence[kPast];
   args.rows = sequence[kRows];
   const int64_t nodes = sequence[kNodes], window = args.scoring.window;
-  const int64_t first = sequence[kFirstPanel], panels = sequence[kPanels];
   if (args.past < 0 || args.past > kMaxPast) {
     fail("a sequence has %lld committed tokens, expected 0 to %lld",
          static_cast<long long>(args.past), static_cast<long long>(kMaxPast));
@@ -126,14 +158,7 @@ void AttentionOp::set_sequence(AttentionArgs& args, const int64_t* sequence) con
     fail("a sequence has %lld rows and %lld nodes, expected rows of 0 or more and as many nodes or "
          "more", static_cast<long long>(args.rows), static_cast<long long>(nodes));
   }
-  const int64_t all_panels = args.head_rows / kPanel;
-  if (first < 0 || panels < 0 || first > all_panels || panels > all_panels - first) {
-    fail("a sequence has %lld panels from panel %lld on, the KV cache has %lld",
-         static_cast<long long>(panels), static_cast<long long>(first),
-         static_cast<long long>(all_panels));
-  }
   args.known = nodes - args.rows;
-  args.capacity = panels * kPanel;
   const int64_t seen = window > 0 && window <= args.past ? window - 1 : args.past;
   if (seen > args.capacity - nodes) {
     fail("%lld committed tokens + %lld rows do not fit the KV cache of %lld rows",

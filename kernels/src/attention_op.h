@@ -8,9 +8,11 @@ namespace edk {
 /// k_cache and v_cache are written in place: float16 [L, Hkv, C/16, d, 16] and [L, Hkv, C, d], or,
 /// with kv_format 1 (int8), both uint8 [L, Hkv, C/16, bytes of a block].
 /// A row of `sequences` says of one sequence: committed tokens, rows of qkv, nodes of parents, the
-/// first panel of 16 rows of the caches that is its own, and how many are. Their rows and nodes follow
-/// one another; parents count from the sequence's first node. It may have fewer rows of the caches
-/// than its text is long if the node has a window. Attributes: layer (among those of the caches), n_heads,
+/// first panel of 16 rows of the caches where it lies, and how many follow. A row of -1, 0, 0 states
+/// more panels of the sequence before it. Rows and nodes of sequences follow one another; parents
+/// count from the sequence's first node. A panel that several sequences have in common holds
+/// committed tokens of all of them. A sequence may have fewer rows of the caches than its text is
+/// long if the node has a window. Attributes: layer (among those of the caches), n_heads,
 /// n_kv_heads, head_size, kv_format? (0), scale?, softcap?, window? (see Scoring), gate_index? (see
 /// LayerGate).
 class AttentionOp {
@@ -35,6 +37,7 @@ class AttentionOp {
   void set_tables(AttentionArgs& args, const Call& call) const;
   void set_kv_cache(AttentionArgs& args, const Call& call) const;
   void set_sequence(AttentionArgs& args, const int64_t* sequence) const;
+  int64_t set_run(const AttentionArgs& args, const int64_t* stated, KvRun* run) const;
   void check_kv_shapes(const Tensor& k, const Tensor& v) const;
 
   LayerGate layer_gate_;

@@ -94,6 +94,16 @@ struct Scoring {
 /// Most sequences whose rows share a pass.
 constexpr int64_t kMaxSequences = 64;
 
+/// Panels of the caches that follow one another, in the order of a sequence's positions. Sequences
+/// that begin alike may have panels in common, which nobody writes to then.
+struct KvRun {
+  int64_t first;   // panel of the caches
+  int64_t panels;
+};
+
+/// Most runs of all sequences of a pass.
+constexpr int64_t kMaxKvRuns = 256;
+
 /// Rotates q and k, writes k and v into the caches, attends to the prefix and to ancestors, for the
 /// rows of one sequence, or of several: the first of `n_sequences` that lie one after the other in
 /// memory, which share attributes and shapes but for rows, nodes and past. Rows of one change nothing
@@ -117,7 +127,8 @@ struct AttentionArgs {
   int head_size = 0;
   int kv_format = kKvFloat16;
   Scoring scoring;
-  int64_t capacity = 0;        // rows of one head's cache, a multiple of kPanel
+  const KvRun* runs = nullptr;  // where the sequence's panels are
+  int64_t capacity = 0;        // rows of all its panels
   int64_t head_rows = 0;       // from one head's cache to the next head's, a multiple of kPanel
   uint8_t* k_cache = nullptr;  // [n_kv_heads, head_rows / 16, kv_block_bytes], this layer
   uint8_t* v_cache = nullptr;  // as k_cache

@@ -39,23 +39,42 @@ struct KvElements<kKvInt8> {
   static Floats load_n(const uint8_t* p, int64_t n) { return n > 0 ? load_i8(p) : set1(0.0f); }
 };
 
-/// One head's keys or values.
+/// One head's keys or values of one sequence.
 template <class Byte>
 struct KvBlocks {
   Byte* base;
   int64_t block_bytes;
   int64_t blocks;
+  const KvRun* runs;
 
   KvBlocks(Byte* cache, const AttentionArgs& a, int64_t head)
       : base(cache), block_bytes(kv_block_bytes(a.kv_format, a.head_size)),
-        blocks(a.capacity / kPanel) {
+        blocks(a.capacity / kPanel), runs(a.runs) {
     base += head * (a.head_rows / kPanel) * block_bytes;
   }
   /// The block that `position` lies in, at slot position % kPanel.
   Byte* at(int64_t position) const {
-    int64_t block = position / kPanel;
-    if (block >= blocks) block %= blocks;
-    return base + block * block_bytes;
+    int64_t block = block_of(position);
+    const KvRun& run = run_of(&block);
+    return base + (run.first + block) * block_bytes;
+  }
+  /// The first position after `position` whose block does not follow in memory.
+  int64_t end_of_run(int64_t position) const {
+    int64_t block = block_of(position);
+    const KvRun& run = run_of(&block);
+    return (position / kPanel + run.panels - block) * kPanel;
+  }
+
+ private:
+  int64_t block_of(int64_t position) const {
+    const int64_t block = position / kPanel;
+    return block < blocks ? block : block % blocks;
+  }
+  /// The run that a block is in; `block` counts from its first then.
+  const KvRun& run_of(int64_t* block) const {
+    const KvRun* run = runs;
+    for (; *block >= run->panels; ++run) *block -= run->panels;
+    return *run;
   }
 };
 

@@ -16,9 +16,10 @@ from edgedec.models.graph import BUNDLED_KERNELS, KV_PANEL, LAYER_GATES, GraphCo
 from edgedec.runtime.backends._kv_cache import Array, kv_row_nbytes
 from edgedec.runtime.backends._layer_caches import LayerArenas, LayerCaches
 from edgedec.runtime.backends._model_facts import ModelFacts
-from edgedec.runtime.backends._pass_arrays import Place
+from edgedec.runtime.backends._pass_arrays import Places
 from edgedec.runtime.backends.trust import check_trusted
 from edgedec.runtime.sequences.affinity import Affinity
+from edgedec.runtime.sequences.model import SequenceState
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.rows import MtpRows, Rows
 from edgedec.runtime.sequences.state import KVRows
@@ -73,15 +74,13 @@ class InPlaceModel(ModelFacts, Generic[T]):
         return cores, placed
 
     def new_caches(self, context: int) -> LayerCaches:
-        """Returns an empty slot for a text, among those of others of the same context if any."""
+        """Returns room for a text, among others of the same context if any."""
         for arenas in list(self._arenas):
-            if arenas.context == context and (slot := arenas.take()) is not None:
-                return LayerCaches(arenas, slot)
+            if arenas.context == context and (text := arenas.take()) is not None:
+                return LayerCaches(arenas, text)
         arenas = LayerArenas.largest(self.config, context, self.contract.kv)
         self._arenas.add(arenas)
-        slot = arenas.take()
-        assert slot is not None
-        return LayerCaches(arenas, slot)
+        return _first_of(arenas)
 
     def compute(self, passes: Sequence[Pass]) -> list[Rows]:
         """Returns the rows of each pass; those that can be are computed as one. See `Model`."""
@@ -146,6 +145,10 @@ class InPlaceKVCache:
     def truncate(self, n_tokens: int) -> None:
         self.caches.truncate(n_tokens)
 
+    def share(self, other: SequenceState, n_tokens: int) -> bool:
+        """Makes the first tokens of another text those of this one; see `SequenceState`."""
+        return isinstance(other, InPlaceKVCache) and self.caches.share(other.caches, n_tokens)
+
     def commit(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
         """Moves the rows of ``path`` together behind the committed ones."""
         if list(path) != list(range(len(path))):
@@ -160,7 +163,7 @@ class InPlaceKVCache:
     def close(self) -> None:
         """Gives all memory back."""
         self.caches.close()
-        self.caches = LayerCaches(LayerArenas(self._config, 0, self._contract.kv, 1), 0)
+        self.caches = _first_of(LayerArenas(self._config, 0, self._contract.kv, 1))
         self._bind_anew()
 
     def _bind_anew(self) -> None:
@@ -193,6 +196,13 @@ class InPlaceKVCache:
             self._layer_gates[2 * wanted.layers.stop :] = 0
 
 
+def _first_of(arenas: LayerArenas) -> LayerCaches:
+    """Returns the rows of a first text."""
+    text = arenas.take()
+    assert text is not None
+    return LayerCaches(arenas, text)
+
+
 def _kind(wanted: Pass) -> object:
     """Returns what passes must have in common to run as one; None if it runs alone."""
     if wanted.layer_gates is not None or wanted.layers is not None:
@@ -207,7 +217,7 @@ def caches_of(wanted: Pass) -> LayerCaches:
     return state.caches
 
 
-def places_of(passes: Sequence[Pass]) -> list[tuple[Place, Place]]:
+def places_of(passes: Sequence[Pass]) -> list[tuple[Places, Places]]:
     """Returns where the rows of each sequence are in the arenas."""
     return [caches_of(wanted).places for wanted in passes]
 

@@ -13,12 +13,15 @@ from edgedec.kernels import kv_block_nbytes
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import SessionError
 from edgedec.models.graph import KV_PANEL, KVFormat
+from edgedec.runtime.backends._slots import Run
 from edgedec.runtime.sequences.state import KVRows
 from edgedec.system.memory import discard_pages, memory_bytes, zeroed_pages
 
 _SCALES_NBYTES = 2 * KV_PANEL
 
 Array = npt.NDArray[Any]
+Places = tuple[tuple[int, int], ...]
+"""Where a text's panels are in an arena, in order: the first of some, and how many follow it."""
 
 
 class PanelArena:
@@ -63,15 +66,24 @@ class PanelArena:
             by_panel = self.values.reshape(*heads, n_panels, KV_PANEL, d)
             self.panels = {"keys": self.keys.swapaxes(-1, -2), "values": by_panel}
 
-    def discard(self, slot: int) -> None:
-        """Gives the memory of a slot back to the system; its rows may be anything then."""
+    def discard(self, slot: int, first_panel: int = 0) -> None:
+        """Gives the memory of a slot back, from a panel on; its rows may be anything then."""
         for array in (self.keys, self.values):
             if array.nbytes:
-                _discard(array, slot, self.n_slots)
+                _discard(array, slot, self.n_slots, first_panel, self.slot_panels)
+
+    def copy(self, source: int, target: int, start: int, stop: int) -> None:
+        """Copies the panels ``start`` to ``stop`` from one slot to another."""
+        of_source, of_target = (
+            slice(slot * self.slot_panels + start, slot * self.slot_panels + stop)
+            for slot in (source, target)
+        )
+        for panels in self.panels.values():
+            panels[:, :, of_target] = panels[:, :, of_source]
 
 
 class PanelKVCache:
-    """Keys and values of one text in a slot of an arena.
+    """Keys and values of one text in a slot of an arena, or its beginning in slots of others.
 
     Token t has row t modulo the rows of the slot: of texts that are longer, the latest tokens are
     kept.
@@ -82,9 +94,19 @@ class PanelKVCache:
         self.n_layers = arena.n_layers
         self.n_rows = arena.slot_panels * KV_PANEL
         self.row_nbytes = arena.row_nbytes
-        self.place = slot * arena.slot_panels, arena.slot_panels  # first panel, and how many
-        own = slice(self.place[0], sum(self.place))
-        self._panels = {name: panels[:, :, own] for name, panels in arena.panels.items()}
+        self.lie_in((Run(slot, arena.slot_panels),))
+
+    def lie_in(self, runs: Sequence[Run]) -> None:
+        """Learns where the text's panels are: in the last slot those that are written."""
+        n_panels, starts = self.arena.slot_panels, [0, *(run.stop for run in runs[:-1])]
+        self._slot_runs = tuple(runs)
+        self.places: Places = tuple(
+            (run.slot * n_panels + start, run.stop - start)
+            for run, start in zip(runs, starts, strict=True)
+        )
+        first = runs[-1].slot * n_panels
+        own = slice(first, first + n_panels)
+        self._panels = {name: panels[:, :, own] for name, panels in self.arena.panels.items()}
 
     @property
     def nbytes(self) -> int:
@@ -114,7 +136,8 @@ class PanelKVCache:
             shape = (*panels.shape[:2], stop - start, *panels.shape[4:])
             kv_rows[name] = np.empty(shape, panels.dtype)
             for run in self._runs(start, stop):
-                for of_layer, layer in zip(kv_rows[name], panels[:, :, run.panels], strict=True):
+                found = self.arena.panels[name][:, :, run.placed(self.arena.slot_panels)]
+                for of_layer, layer in zip(kv_rows[name], found, strict=True):
                     of_layer[:, run.tokens] = _in_a_row(layer)[:, run.lanes]
         return kv_rows
 
@@ -129,13 +152,15 @@ class PanelKVCache:
                     layer[:] = plain.reshape(layer.shape)
 
     def _runs(self, start: int, stop: int) -> Iterator[_Run]:
-        """Yields where tokens ``start`` to ``stop`` lie, cut where rows begin anew."""
+        """Yields where tokens ``start`` to ``stop`` lie, cut where a slot ends."""
         token = start
         while token < stop:
             row = token % self.n_rows
-            n = min(stop - token, self.n_rows - row)
+            slot, end = next(run for run in self._slot_runs if row < run.stop * KV_PANEL)
+            n = min(stop - token, end * KV_PANEL - row)
             first = row // KV_PANEL
             yield _Run(
+                slot=slot,
                 tokens=slice(token - start, token - start + n),
                 panels=slice(first, -(-(row + n) // KV_PANEL)),
                 lanes=slice(row - first * KV_PANEL, row - first * KV_PANEL + n),
@@ -146,12 +171,18 @@ class PanelKVCache:
 class _Run(NamedTuple):
     """Tokens whose rows follow one another, numbered among those asked for.
 
-    lanes: their rows, counted from the first row of ``panels``.
+    panels: of ``slot``. lanes: their rows, counted from the first row of ``panels``.
     """
 
+    slot: int
     tokens: slice
     panels: slice
     lanes: slice
+
+    def placed(self, slot_panels: int) -> slice:
+        """Returns the panels counted from the first of the arena."""
+        first = self.slot * slot_panels
+        return slice(first + self.panels.start, first + self.panels.stop)
 
 
 def kv_row_nbytes(config: ModelConfig, kv_format: KVFormat) -> int:
@@ -216,10 +247,11 @@ def _no_room(n_bytes: int) -> SessionError:
     )
 
 
-def _discard(array: Array, slot: int, n_slots: int) -> None:
-    """Gives the pages of a slot of ``array`` [L, H, ...] back."""
+def _discard(array: Array, slot: int, n_slots: int, n_kept: int, n_panels: int) -> None:
+    """Gives the pages of a slot of ``array`` [L, H, ...] back, behind its first panels."""
     head_nbytes = array.strides[1]
     slot_nbytes = head_nbytes // n_slots
+    kept_nbytes = slot_nbytes // n_panels * n_kept
     for head in range(array.shape[0] * array.shape[1]):
-        start = array.ctypes.data + head * head_nbytes + slot * slot_nbytes
-        discard_pages(start, slot_nbytes)
+        start = array.ctypes.data + head * head_nbytes + slot * slot_nbytes + kept_nbytes
+        discard_pages(start, slot_nbytes - kept_nbytes)

@@ -3,30 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 from weakref import finalize
 
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import SessionError
 from edgedec.models.graph import K_CACHE, K_RING, MAX_SEQUENCES, V_CACHE, V_RING, KVLayout
-from edgedec.runtime.backends._kv_cache import Array, PanelArena, PanelKVCache
+from edgedec.runtime.backends._kv_cache import Array, PanelArena, PanelKVCache, Places
+from edgedec.runtime.backends._slots import SLOTS_EACH, Slots, TextSlots
 from edgedec.runtime.sequences.state import LATEST, KVRows
 
-_MOST_SLOTS = MAX_SEQUENCES
+
+class Text(NamedTuple):
+    """A text's part of `LayerArenas`. number: its slot among the rings, and its name."""
+
+    number: int
+    whole: TextSlots
 
 
 class LayerArenas:
     """Memory of several texts of one context, whose rows may share passes.
 
-    One arena for the layers that keep every token, one for those with a window, where a slot is a
-    ring.
+    One arena for the layers that keep every token, where texts that begin alike may have that in
+    common; one for those with a window, where a slot is a ring.
     """
 
-    def __init__(self, config: ModelConfig, context: int, layout: KVLayout, n_slots: int) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        context: int,
+        layout: KVLayout,
+        n_texts: int,
+        slots_each: int = SLOTS_EACH,
+    ) -> None:
         self.config, self.context, self.layout = config, context, layout
-        n_rings = len(layout.ring_layers)
+        self.can_share = slots_each == SLOTS_EACH
+        n_rings, n_slots = len(layout.ring_layers), n_texts * slots_each
         self.whole = PanelArena(config, context, layout.format, config.n_layers - n_rings, n_slots)
-        self.ring = self.make_ring(layout.ring_rows, n_slots)
-        self._free = list(reversed(range(n_slots)))
+        self.ring = self.make_ring(layout.ring_rows, n_texts)
+        self._slots = Slots(self.whole, n_slots)
+        self._free = list(reversed(range(n_texts)))
 
     @classmethod
     def largest(cls, config: ModelConfig, context: int, layout: KVLayout) -> LayerArenas:
@@ -35,14 +51,17 @@ class LayerArenas:
         Raises:
             SessionError: There are none for one.
         """
-        n_slots = _MOST_SLOTS
+        n_texts, slots_each = MAX_SEQUENCES, SLOTS_EACH
         while True:
             try:
-                return cls(config, context, layout, n_slots)
+                return cls(config, context, layout, n_texts, slots_each)
             except SessionError:
-                if n_slots == 1:
+                if n_texts == 1:
                     raise
-                n_slots //= 2
+            if slots_each > 1:
+                slots_each = 1
+            else:
+                n_texts //= 2
 
     def make_ring(self, n_rows: int, n_slots: int = 1) -> PanelArena:
         """Returns memory for the latest ``n_rows`` of layers with a window."""
@@ -50,36 +69,39 @@ class LayerArenas:
         n_rows = min(n_rows, self.context)
         return PanelArena(self.config, n_rows, self.layout.format, n_rings, n_slots)
 
-    def take(self) -> int | None:
-        """Returns a slot that nobody has; None if there is none."""
+    def take(self) -> Text | None:
+        """Returns room for a text; None if there is none."""
         try:
-            return self._free.pop()
+            number = self._free.pop()
         except IndexError:
             return None
+        return Text(number, TextSlots(self._slots, number))
 
-    def give_back(self, slot: int) -> None:
-        """Takes a slot back, and its memory."""
-        self.whole.discard(slot)
-        self.ring.discard(slot)
-        self._free.append(slot)
+    def give_back(self, text: Text) -> None:
+        """Takes room back, and the memory that no other text needs."""
+        text.whole.close()
+        self.ring.discard(text.number)
+        self._free.append(text.number)
 
 
 class LayerCaches:
-    """Keys and values of one text in all layers: a slot of `LayerArenas`.
+    """Keys and values of one text in all layers, in `LayerArenas`.
 
     A ring keeps what a pass behind the tokens that are to stay looks at, and has rows to spare,
     which is how far back a text can be cut (`reachable`). Where a pass adds more than those, the
     text gets a longer ring of its own.
     """
 
-    def __init__(self, arenas: LayerArenas, slot: int) -> None:
+    def __init__(self, arenas: LayerArenas, text: Text) -> None:
         self._arenas = arenas
+        self._slots = text.whole
         self.look_back = arenas.config.look_back if arenas.layout.ring_layers else 0
-        self.whole = PanelKVCache(arenas.whole, slot)
-        self.ring = PanelKVCache(arenas.ring, slot)
+        self.whole = PanelKVCache(arenas.whole)
+        self.whole.lie_in(text.whole.runs)
+        self.ring = PanelKVCache(arenas.ring, text.number)
         self._first = 0  # token from which on the ring has all rows
         self._stop = 0  # tokens whose rows it had at most
-        self._release = finalize(self, arenas.give_back, slot)
+        self._release = finalize(self, arenas.give_back, text)
 
     @property
     def arrays(self) -> Mapping[str, Array]:
@@ -101,12 +123,12 @@ class LayerCaches:
         return self.whole.arena, self.ring.arena
 
     @property
-    def places(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """The first panel and the number of panels in each of `arenas`."""
-        return self.whole.place, self.ring.place
+    def places(self) -> tuple[Places, Places]:
+        """Where the rows are in each of `arenas`."""
+        return self.whole.places, self.ring.places
 
     def close(self) -> None:
-        """Gives the slot back; the rows are gone."""
+        """Gives the room back; the rows are gone."""
         self._release()
 
     def nbytes(self, n_tokens: int) -> int:
@@ -129,8 +151,33 @@ class LayerCaches:
             old, n_rows = self.ring, max(n_needed, 2 * self.ring.n_rows)
             self.ring = PanelKVCache(self._arenas.make_ring(n_rows))
             self.ring.load_rows(self._first, old.rows(self._first, self._stop))
+        self._keep(n_kept)
         self._note(stop)
         return has_grown
+
+    def share(self, other: LayerCaches, n_tokens: int) -> bool:
+        """Makes the first tokens of another text those of this one, without copies.
+
+        Layers with a window have copies of the rows that a pass behind those looks at. Returns
+        whether that can be; nothing changed where it cannot.
+        """
+        arenas = self._arenas
+        if arenas is not other._arenas or not arenas.can_share or self is other:
+            return False
+        if self.ring.n_layers:
+            first = max(other._first, n_tokens - self.look_back, 0)
+            if n_tokens - first > self.ring.n_rows or other.reachable(n_tokens) != n_tokens:
+                return False
+            self.ring.load_rows(first, other.ring.rows(first, n_tokens))
+            self._first, self._stop = first, n_tokens
+        self._slots.share(other._slots, n_tokens)
+        self.whole.lie_in(self._slots.runs)
+        return True
+
+    def _keep(self, n_tokens: int) -> None:
+        """Makes sure that nobody else has rows behind the first tokens: they are written next."""
+        if self._slots.keep(n_tokens):
+            self.whole.lie_in(self._slots.runs)
 
     def truncate(self, n_tokens: int) -> None:
         """Learns that only the first ``n_tokens`` are left."""
@@ -158,6 +205,7 @@ class LayerCaches:
     def load_rows(self, start: int, stop: int, kv_rows: KVRows) -> None:
         """Puts rows as `rows` returns them in place; they end at token ``stop``."""
         if self.whole.n_layers:
+            self._keep(start)
             self.whole.load_rows(start, kv_rows)
         if not self.ring.n_layers:
             return

@@ -21,6 +21,7 @@ from edgedec.models.graph import (
     SEQUENCE_FIELDS,
     SEQUENCES,
 )
+from edgedec.runtime.backends._kv_cache import Places
 from edgedec.runtime.sequences.passes import Pass
 
 
@@ -30,7 +31,7 @@ class PassShape(NamedTuple):
     n_new: tokens that are computed. n_nodes: those and the known ones before them.
     hidden: layers whose hidden states are wanted, each with the layer of the port they come from.
     is_entered: the rows begin with given hidden states. n_mtp: rows with logits from which light
-    heads go on.
+    heads go on. n_places: places of all sequences in the KV cache; in rings each has one.
     """
 
     n_new: int
@@ -41,12 +42,19 @@ class PassShape(NamedTuple):
     is_entered: bool
     n_mtp: int = 0
     n_sequences: int = 1
+    n_places: int = 1
 
     @classmethod
-    def of(cls, passes: Sequence[Pass], has_logits: bool, n_layers: int) -> PassShape:
+    def of(
+        cls,
+        passes: Sequence[Pass],
+        has_logits: bool,
+        n_layers: int,
+        places: Sequence[tuple[Places, Places]] = (),
+    ) -> PassShape:
         """Returns the shape of passes that run as one over a graph of ``n_layers``.
 
-        Those of several sequences run all layers.
+        Those of several sequences run all layers. places: of each sequence; see `PassArrays.fill`.
         """
         first = passes[0]
         stop = n_layers if first.layers is None else first.layers.stop
@@ -65,11 +73,12 @@ class PassShape(NamedTuple):
             first.entry is not None,
             sum(len(p.logit_rows) for p in passes if p.with_mtp),
             len(passes),
+            sum(len(whole) for whole, _ in places) or 1,
         )
 
 
-Place = tuple[int, int]
-"""First panel of a KV cache that belongs to a sequence, and how many do."""
+_MORE_PLACES = -1, 0, 0
+"""Instead of counts: the place goes on with the sequence before."""
 
 
 class _Numbers:
@@ -95,7 +104,7 @@ class PassArrays:
         self._features = np.zeros((1, shape.n_new, n_features), np.float32)
         self._positions = _Numbers(1, shape.n_new)
         self._parents = _Numbers(1, shape.n_nodes)
-        self._sequences = _Numbers(shape.n_sequences, SEQUENCE_FIELDS)
+        self._sequences = _Numbers(shape.n_places, SEQUENCE_FIELDS)
         self._ring_sequences = _Numbers(shape.n_sequences, SEQUENCE_FIELDS)
         self._logit_rows = _Numbers(shape.n_rows)
         self._mtp_rows = _Numbers(shape.n_mtp)
@@ -114,7 +123,7 @@ class PassArrays:
             MTP_ROWS: self._mtp_rows.array,
         }
 
-    def fill(self, passes: Sequence[Pass], places: Sequence[tuple[Place, Place]] = ()) -> None:
+    def fill(self, passes: Sequence[Pass], places: Sequence[tuple[Places, Places]] = ()) -> None:
         """Writes the inputs of passes. places: of each sequence, in the KV cache and in rings."""
         ids: list[int] = []
         positions: list[int] = []
@@ -145,14 +154,26 @@ class PassArrays:
             self._fill_sequences(passes, places)
 
     def _fill_sequences(
-        self, passes: Sequence[Pass], places: Sequence[tuple[Place, Place]]
+        self, passes: Sequence[Pass], places: Sequence[tuple[Places, Places]]
     ) -> None:
         whole: list[int] = []
         rings: list[int] = []
-        for wanted, (place, ring_place) in zip(passes, places, strict=True):
+        for wanted, (whole_places, ring_places) in zip(passes, places, strict=True):
             n_nodes = len(wanted.tree.tokens)
             counts = wanted.n_past, n_nodes - wanted.n_known, n_nodes
-            whole += (*counts, *place)
-            rings += (*counts, *ring_place)
+            whole += stated_places(counts, whole_places)
+            rings += stated_places(counts, ring_places)
         self._sequences.write(*whole)
         self._ring_sequences.write(*rings)
+
+
+def stated_places(counts: tuple[int, int, int], places: Places) -> list[int]:
+    """Returns the rows of `SEQUENCES` of one sequence, one behind the other.
+
+    counts: committed tokens, rows, and nodes.
+    """
+    first, *rest = places
+    stated = [*counts, *first]
+    for place in rest:
+        stated += (*_MORE_PLACES, *place)
+    return stated

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from edgedec.runtime.backends._model_facts import ModelFacts
+from edgedec.runtime.sequences.model import SequenceState
 
 
 class WholeCache:
@@ -24,6 +25,10 @@ class WholeCache:
     def reachable(self, n_tokens: int) -> int:
         """Returns all of them: layers with a window keep all rows, too."""
         return n_tokens
+
+    def share(self, other: SequenceState, n_tokens: int) -> bool:
+        """Returns False: each text has memory of its own."""
+        return False
 
     def reserve(self, n_kept: int, stop: int) -> None:
         """Nothing to do: there is room for the whole context."""

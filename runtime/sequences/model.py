@@ -38,6 +38,13 @@ class SequenceState(Protocol):
     def truncate(self, n_tokens: int) -> None:
         """Forgets all but the first ``n_tokens``, which `reachable` returned."""
 
+    def share(self, other: SequenceState, n_tokens: int) -> bool:
+        """Makes the first tokens of another state of the model those of this one, if it can.
+
+        Nothing is copied that both may read; all else this one had is lost. Returns whether it
+        could; nothing changed where not.
+        """
+
     def snapshot(self, start: int, stop: int) -> KVRows:
         """Returns copies of the rows of tokens ``start`` to ``stop``.
 

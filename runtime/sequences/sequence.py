@@ -14,6 +14,7 @@ from edgedec.runtime.sequences.passes import Pass, compute
 from edgedec.runtime.sequences.rows import Float32, Rows
 from edgedec.runtime.sequences.state import Layout, SessionState, check_continues, check_reach
 from edgedec.runtime.sequences.token_tree import TokenTree
+from edgedec.runtime.text.common_prefix import common_prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +328,30 @@ class TokenSequence:
         for piece in pieces:
             self.state.restore(piece.start, len(piece.tokens), piece.kv_rows)
         self._tokens.extend(known[start:])
+
+    def begin_like(self, other: TokenSequence, n_tokens: int) -> None:
+        """Makes the first tokens of another text of the model the committed ones.
+
+        Rows that both may read are not copied where the backend can do without.
+
+        Raises:
+            SessionError: The other text cannot go back to them, or they are not exact.
+        """
+        self._check_open()
+        if not n_tokens <= other.n_exact or other.reachable(n_tokens) != n_tokens:
+            raise SessionError(
+                f"the first {n_tokens} tokens of a text of {other.n_tokens}, of which "
+                f"{other.n_exact} are exact, cannot be another's: take fewer"
+            )
+        n_common = self.rewind(min(n_tokens, common_prefix(self.tokens, other.tokens)))
+        if n_common == n_tokens:
+            return
+        self.truncate(0 if self.state.look_back else n_common)
+        tokens = other.tokens[:n_tokens]
+        if self.state.share(other.state, n_tokens):
+            self._tokens[:] = tokens
+        else:
+            self.restore(other.snapshot(n_tokens, self.n_tokens))
 
     def close(self) -> None:
         """Releases the KV cache; further passes are a SessionError."""

@@ -143,9 +143,10 @@ class _Runs:
         affinity, session = model.placed(passes[0].sequence.cores)
         session.pool.wake()
         has_logits = any(p.with_logits for p in passes) or not model.capabilities.row_stats
-        shape = PassShape.of(passes, has_logits, model.n_layers)
+        places = places_of(passes)
+        shape = PassShape.of(passes, has_logits, model.n_layers, places)
         binding = self._bound(session, shape)
-        binding.arrays.fill(passes, places_of(passes))
+        binding.arrays.fill(passes, places)
         with affinity.held():
             self._runner.run(partial(session.run, binding.io))
         rows = binding.rows

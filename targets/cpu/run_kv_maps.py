@@ -10,9 +10,16 @@ import numpy as np
 from onnxruntime import OrtValue
 
 from edgedec import kernels
-from edgedec.models.graph import PARENTS, POSITION_IDS, RING_SEQUENCES, SEQUENCES
+from edgedec.models.graph import (
+    PARENTS,
+    POSITION_IDS,
+    RING_SEQUENCES,
+    SEQUENCE_FIELDS,
+    SEQUENCES,
+)
 from edgedec.models.kv_maps import HIDDEN, WRITTEN
 from edgedec.runtime.backends._ort import PassRunner, open_graph
+from edgedec.runtime.backends._pass_arrays import stated_places
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.model import SequenceState
 from edgedec.runtime.sequences.rows import Float32
@@ -50,9 +57,10 @@ class FusedKVMaps:
             PARENTS: np.full((1, n), -1, np.int64),  # rows that see least cost least
         }
         whole, ring = state.caches.places
-        for name, place in ((SEQUENCES, whole), (RING_SEQUENCES, ring)):
+        for name, places in ((SEQUENCES, whole), (RING_SEQUENCES, ring)):
             if name in self._ports:
-                inputs[name] = np.array([[start, n, n, *place]], np.int64)
+                stated = np.array(stated_places((start, n, n), places), np.int64)
+                inputs[name] = stated.reshape(-1, SEQUENCE_FIELDS)
         values = {name: OrtValue.ortvalue_from_numpy(array) for name, array in inputs.items()}
         values |= state.panels
         binding = self._session.io_binding()

@@ -31,6 +31,7 @@ from edgedec.models.graph import (
 from edgedec.runtime.backends._model_facts import ModelFacts
 from edgedec.runtime.backends._ort import PassRunner, check_ports, open_graph
 from edgedec.runtime.sequences.affinity import Affinity
+from edgedec.runtime.sequences.model import SequenceState
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.rows import Rows
 from edgedec.runtime.sequences.state import KVRows
@@ -120,6 +121,10 @@ class PortableKVCache:
     def reachable(self, n_tokens: int) -> int:
         """Returns all of them: layers with a window keep all rows, too."""
         return n_tokens
+
+    def share(self, other: SequenceState, n_tokens: int) -> bool:
+        """Returns False: each text has memory of its own."""
+        return False
 
     def reserve(self, n_kept: int, stop: int) -> None:
         """Nothing to do: arrays grow with each pass."""

@@ -126,9 +126,10 @@ class _Runs:
         """Returns the asked rows of all passes, in memory of their own."""
         affinity, machine = self._model.placed(passes[0].sequence.cores)
         has_logits = any(wanted.with_logits for wanted in passes)
-        shape = PassShape.of(passes, has_logits, self._model.n_layers)
+        places = places_of(passes)
+        shape = PassShape.of(passes, has_logits, self._model.n_layers, places)
         arrays, inputs = self._inputs_of(shape)
-        arrays.fill(passes, places_of(passes))
+        arrays.fill(passes, places)
         with affinity.held():
             outputs = _Run(machine, inputs).outputs()
         return self._rows(outputs, shape)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.models.graph import Capabilities
+from edgedec.runtime.sequences.model import SequenceState
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.row_stats import RowStats
 from edgedec.runtime.sequences.rows import Rows
@@ -131,6 +132,10 @@ class MemoCache:
 
     def reachable(self, n_tokens: int) -> int:
         return n_tokens
+
+    def share(self, other: SequenceState, n_tokens: int) -> bool:
+        """Returns False: each text has memory of its own."""
+        return False
 
     def reserve(self, n_kept: int, stop: int) -> None:
         """Nothing to make room for."""

@@ -14,6 +14,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from edgedec.models.graph import Capabilities
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.loaded import LoadedModel
+from edgedec.runtime.sequences.model import SequenceState
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.rows import Rows
 from edgedec.runtime.sequences.sequence import TokenSequence
@@ -91,6 +92,10 @@ class ToyCache:
 
     def reachable(self, n_tokens: int) -> int:
         return n_tokens
+
+    def share(self, other: SequenceState, n_tokens: int) -> bool:
+        """Returns False: each text has memory of its own."""
+        return False
 
     def reserve(self, n_kept: int, stop: int) -> None:
         """Lists grow."""

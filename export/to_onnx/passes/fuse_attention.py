@@ -128,7 +128,7 @@ def kv_cache_inputs(config: ModelConfig, kv_format: KVFormat) -> list[onnx.Value
 
 
 def _sequences_input(name: str) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, TensorProto.INT64, ("S", SEQUENCE_FIELDS))
+    return helper.make_tensor_value_info(name, TensorProto.INT64, (f"n_{name}", SEQUENCE_FIELDS))
 
 
 def _panel_inputs(

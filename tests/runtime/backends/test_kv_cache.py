@@ -120,7 +120,7 @@ def test_slots_of_an_arena_are_apart(kv_format: KVFormat) -> None:
     source, arena = random_kv_cache(kv_format, seed=0), PanelArena(CONFIG, 50, kv_format, n_slots=3)
     slots = [PanelKVCache(arena, i) for i in range(3)]
     slots[1].load_rows(0, source.rows(0, 50))
-    assert [slot.place for slot in slots] == [(0, 4), (4, 4), (8, 4)]
+    assert [slot.places for slot in slots] == [((0, 4),), ((4, 4),), ((8, 4),)]
     for name, rows in slots[1].rows(0, 50).items():
         np.testing.assert_array_equal(rows, source.rows(0, 50)[name])
     for other in (slots[0], slots[2]):

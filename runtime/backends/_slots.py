@@ -1,0 +1,153 @@
+"""Who has which memory of an arena: texts have slots, and may read where another's text begins."""
+
+from __future__ import annotations
+
+from threading import RLock
+from typing import NamedTuple, Protocol
+
+from edgedec.models.graph import KV_PANEL
+
+_MOST_READ = 3
+"""Most runs of a text in slots of others: each slot may be kept for one reader that is left."""
+
+SLOTS_EACH = 1 + _MOST_READ
+"""Slots for each text, so that there is a free one whenever a text has to move."""
+
+
+class Memory(Protocol):
+    """An arena. In every slot a panel of a text has the same place."""
+
+    slot_panels: int
+
+    def discard(self, slot: int, first_panel: int) -> None:
+        """Gives the memory of a slot back from a panel on."""
+
+    def copy(self, source: int, target: int, start: int, stop: int) -> None:
+        """Copies the panels ``start`` to ``stop`` from one slot to another."""
+
+
+class Run(NamedTuple):
+    """Panels of a text in one slot, from where the run before ends to ``stop``."""
+
+    slot: int
+    stop: int
+
+
+class Slots:
+    """The slots of an arena. A slot is free when no text owns it and none reads it."""
+
+    def __init__(self, memory: Memory, n_slots: int) -> None:
+        self.memory = memory
+        self.lock = RLock()  # texts are closed wherever the last reference to them ends
+        self._free = list(reversed(range(n_slots)))
+        self._owned: set[int] = set()
+        self._readers: dict[int, dict[int, int]] = {}  # slot -> text -> panels
+
+    def take(self) -> int:
+        """Returns a free slot, which is the caller's."""
+        slot = self._free.pop()
+        self._owned.add(slot)
+        return slot
+
+    def leave(self, slot: int) -> None:
+        """Takes a slot back from its owner. What others read stays until they do no longer."""
+        self._owned.discard(slot)
+        self._tidy(slot)
+
+    def read(self, slot: int, text: int, n_panels: int) -> None:
+        """Learns that ``text`` reads the first panels of a slot that is not its own."""
+        self._readers.setdefault(slot, {})[text] = n_panels
+
+    def unread(self, slot: int, text: int) -> None:
+        """Learns that ``text`` reads a slot no longer."""
+        if self._readers.get(slot, {}).pop(text, None) is not None and slot not in self._owned:
+            self._tidy(slot)
+
+    def n_read(self, slot: int) -> int:
+        """Returns how many of the first panels of a slot are read by others than its owner."""
+        return max(self._readers.get(slot, {}).values(), default=0)
+
+    def _tidy(self, slot: int) -> None:
+        n_read = self.n_read(slot)
+        self.memory.discard(slot, n_read)
+        if n_read == 0:
+            self._free.append(slot)
+
+
+class TextSlots:
+    """Where one text lies: its beginning in slots of others perhaps, all else in its own.
+
+    number: names it among the texts of the arena.
+    """
+
+    def __init__(self, slots: Slots, number: int) -> None:
+        self._slots = slots
+        self._number = number
+        with slots.lock:
+            self._own = slots.take()
+        self.runs: tuple[Run, ...] = (Run(self._own, slots.memory.slot_panels),)
+
+    def close(self) -> None:
+        """Gives everything back."""
+        with self._slots.lock:
+            for slot in self._foreign():
+                self._slots.unread(slot, self._number)
+            self._slots.leave(self._own)
+
+    def share(self, other: TextSlots, n_tokens: int) -> None:
+        """Makes the first tokens of another text those of this one; all else is lost."""
+        with self._slots.lock:
+            self._follow(other.runs, n_tokens)
+
+    def keep(self, n_tokens: int) -> bool:
+        """Makes everything behind the first tokens the text's own, to be written.
+
+        Returns whether anything changed.
+        """
+        n_panels = n_tokens // KV_PANEL
+        n_before = self.runs[-2].stop if len(self.runs) > 1 else 0
+        if n_before <= n_panels and self._slots.n_read(self._own) <= n_panels:
+            return False
+        with self._slots.lock:
+            self._follow(self.runs, n_tokens)
+        return True
+
+    def _follow(self, runs: tuple[Run, ...], n_tokens: int) -> None:
+        """Lies where ``runs`` do for the first tokens, and in a slot of its own behind them."""
+        slots, memory = self._slots, self._slots.memory
+        n_panels, n_rest = divmod(n_tokens, KV_PANEL)
+        old, were_read = self._own, self._foreign()
+        if slots.n_read(old) > n_panels:
+            self._own = slots.take()
+        read, copied = _cut(runs, n_panels, self._own)
+        for run, start in copied:
+            memory.copy(run.slot, self._own, start, run.stop)
+        source = next(run.slot for run in runs if n_panels < run.stop or run is runs[-1])
+        if n_rest and source != self._own:
+            memory.copy(source, self._own, n_panels, n_panels + 1)
+        self.runs = (*read, Run(self._own, memory.slot_panels))
+        for run in read:
+            if run.slot != self._own:
+                slots.read(run.slot, self._number, run.stop)
+        for slot in were_read - self._foreign():
+            slots.unread(slot, self._number)
+        if self._own != old:
+            slots.leave(old)
+
+    def _foreign(self) -> set[int]:
+        return {run.slot for run in self.runs} - {self._own}
+
+
+def _cut(runs: tuple[Run, ...], n_panels: int, own: int) -> tuple[list[Run], list[tuple[Run, int]]]:
+    """Returns the runs of the first panels but those that end in ``own``, and what is beyond a few.
+
+    Of the latter each with the panel where it starts: these are to be copied.
+    """
+    kept, start = [], 0
+    for run in runs:
+        if start < n_panels:
+            kept.append((Run(run.slot, min(run.stop, n_panels)), start))
+        start = run.stop
+    while kept and kept[-1][0].slot == own:
+        kept.pop()
+    return [run for run, _ in kept[:_MOST_READ]], kept[_MOST_READ:]
