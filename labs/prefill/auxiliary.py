@@ -87,7 +87,7 @@ class AuxiliaryPrefill:
         if sequence.n_tokens < N_SINKS:
             yield from feed(sequence, prompt[:N_SINKS], with_logits=False)
         stop = max(sequence.n_tokens, len(prompt) - N_COMPUTED)
-        reader = self._auxiliary.pool.take(prompt)
+        reader = self._auxiliary.pool.take(prompt, sequence.group)
         try:
             known = max(rewind(reader, prompt[:stop]), sequence.n_tokens)
             for end in range(known + PREFILL_CHUNK, stop + PREFILL_CHUNK, PREFILL_CHUNK):

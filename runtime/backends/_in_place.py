@@ -13,10 +13,9 @@ from edgedec import kernels
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, ConfigError, SessionError
 from edgedec.models.graph import BUNDLED_KERNELS, KV_PANEL, LAYER_GATES, GraphContract
-from edgedec.runtime.backends._kv_cache import Array, kv_row_nbytes
+from edgedec.runtime.backends._kv_cache import Array, Places, kv_row_nbytes
 from edgedec.runtime.backends._layer_caches import LayerArenas, LayerCaches
 from edgedec.runtime.backends._model_facts import ModelFacts
-from edgedec.runtime.backends._pass_arrays import Places
 from edgedec.runtime.backends.trust import check_trusted
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.model import SequenceState

@@ -60,6 +60,8 @@ class GenerationConfig:
         auto: progressive where that pays. All but exact need KV maps (`edgedec train kv`).
     prefill_pass_ms: what a pass over part of a prompt should take at most; cancelling waits for it.
         Much less than the default takes longer in all.
+    prefix_group: texts share what was computed of their beginnings with those of their own group
+        only: how soon an answer comes tells what others of the group have sent.
     prefix: text that the output begins with, in tokens of the model's choice; it is part of the
         output. For a prompt that would end in the middle of a word.
     logprobs: how many of the likeliest tokens are told at each place, with their log-probabilities
@@ -83,6 +85,7 @@ class GenerationConfig:
     layers: LayersConfig | None = None
     prefill: str = AUTO
     prefill_pass_ms: float = PASS_MS
+    prefix_group: str = ""
     prefix: str = ""
     logprobs: int | None = None
     json_schema: str | Mapping[str, Any] | None = None
@@ -115,6 +118,7 @@ class GenerationConfig:
                 raise ConfigError("layers and switch are given, expected one of them")
         if not isinstance(self.prefill, str) or self.prefill not in PREFILLS:
             raise ConfigError(f"prefill is {shown(self.prefill)}, expected {', '.join(PREFILLS)}")
+        check_type("prefix_group", self.prefix_group, str, "text")
         check_number("prefill_pass_ms", self.prefill_pass_ms, 0.0, 1e9, "milliseconds")
         self._check_constraint()
         self._check_logprobs()

@@ -89,7 +89,7 @@ class DraftKVMaps:
 
         They begin with the rows that are computed already.
         """
-        sequence = self.pool.take(text)
+        sequence = self.pool.take(text, target.group)
         with lend(text) as exact:
             n_computed = exact.reachable(common_prefix(exact.tokens, text))
             if n_computed > min(sequence.n_exact, common_prefix(sequence.tokens, text)):

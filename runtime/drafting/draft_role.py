@@ -31,17 +31,17 @@ class DraftRole:
     mapped: DraftKVMaps | None = None
 
     @contextmanager
-    def lent(self, text: Sequence[int]) -> Iterator[TokenSequence]:
+    def lent(self, text: Sequence[int], group: str = "") -> Iterator[TokenSequence]:
         """Lends a sequence for ``text``, as `take` does, while the block runs."""
-        sequence = self.take(text)
+        sequence = self.take(text, group)
         try:
             yield sequence
         finally:
             self.pool.give_back(sequence)
 
-    def take(self, text: Sequence[int]) -> TokenSequence:
+    def take(self, text: Sequence[int], group: str = "") -> TokenSequence:
         """Returns a sequence for ``text``, draft tokens, with what is known of its beginning."""
-        sequence = self.pool.take(text)
+        sequence = self.pool.take(text, group)
         try:
             self.recall(sequence, text)
         except BaseException:

@@ -79,6 +79,11 @@ class DraftPrompt:
     hidden: HiddenStates = field(default_factory=dict)
     target: TokenSequence | None = None
 
+    @property
+    def group(self) -> str:
+        """Whose texts may be begun with: see `GenerationConfig.prefix_group`."""
+        return "" if self.target is None else self.target.group
+
 
 @dataclass(frozen=True)
 class RoundOutcome:

@@ -39,6 +39,7 @@ from edgedec.runtime.sequences.memory import TARGET
 from edgedec.runtime.sequences.model import Model
 from edgedec.runtime.sequences.passes import while_idle
 from edgedec.runtime.sequences.prefill import Progress, check_fits
+from edgedec.runtime.sequences.prompts_read import PromptsRead
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.text.prompt import Message, Prompt, is_conversation
 from edgedec.runtime.text.text_stream import maker_of_texts
@@ -57,7 +58,7 @@ if TYPE_CHECKING:  # imported where they are needed: each import delays a first 
 class Engine:
     """A loaded bundle. Its requests go on side by side, each with a KV cache of its own.
 
-    A KV cache goes from a finished request to the next one that begins alike.
+    Texts that begin alike have that part of it in common, whether or not they are finished.
     """
 
     def __init__(self, loaded: LoadedModel, strategy: DecodingStrategy | None = None) -> None:
@@ -79,6 +80,7 @@ class Engine:
         )
         self._methods = Methods(parts, loaded.default_method)
         self._scheduler = Scheduler()
+        self._prompts = PromptsRead()
         self._streams: WeakSet[Stream] = WeakSet()
         self._sequences: WeakSet[TokenSequence] = WeakSet()  # lent to nobody, asked for by callers
         self._abandoned: deque[Callable[[], None]] = deque()
@@ -282,7 +284,7 @@ class Engine:
         breakers = self._breakers.of(config.sampling)
         with self._scheduler.exclusive():  # what requests share is made when first asked for
             strategy = self._strategy or self._methods.of_request(config)
-            sequence = self._pool.take(tokens)
+            sequence = self._pool.take(tokens, config.prefix_group)
         request = Request(
             strategy=strategy,
             started_s=started_s,
@@ -291,6 +293,7 @@ class Engine:
             scheduler=self._scheduler,
             on_progress=on_progress,
             recall=partial(loaded.memory.recall, TARGET),
+            prompts=self._prompts,
             abandon=self._abandoned.append,
             new_text=new_text,
             predictor=partial(self._predictors.of, config),

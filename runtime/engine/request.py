@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from edgedec.runtime.decoding.strategy import DecodeState, Decoding, DecodingStrategy
 from edgedec.runtime.engine.scheduler import Scheduler
 from edgedec.runtime.sequences.prefill import Progress
+from edgedec.runtime.sequences.prompts_read import PromptsRead
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.text.text_stream import TextStream
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 class Lender(Protocol):
     """Where a stream's sequence is from, as `SequencePool` is; asked by who has the turn."""
 
-    def take(self, text: Sequence[int]) -> TokenSequence:
+    def take(self, text: Sequence[int], group: str = "") -> TokenSequence:
         """Returns a sequence for ``text``."""
 
     def give_back(self, sequence: TokenSequence) -> None:
@@ -35,7 +36,7 @@ class Request:
     load_ms: passed on to the result.
     lender: of the state's sequence. scheduler: computes its passes.
     recall: called with the sequence and the prompt before its first pass; it may fill the KV cache
-        with a prefix.
+        with a prefix. prompts: those that other requests are reading.
     abandon: called with what ends a stream that its caller let go of without finishing it.
     new_text: makes what turns provisional tokens into text. predictor: what predicts rows of
         the prompt, where the bundle has that.
@@ -48,16 +49,19 @@ class Request:
     scheduler: Scheduler
     on_progress: Progress | None = None
     recall: Callable[[TokenSequence, Sequence[int]], None] = lambda sequence, prompt: None
+    prompts: PromptsRead = field(default_factory=PromptsRead)
     abandon: Callable[[Callable[[], None]], None] = lambda end: end()
     new_text: Callable[[], TextStream] | None = None
     predictor: Callable[[], PromptPredictor | None] = lambda: None
 
 
 @contextmanager
-def lent(lender: Lender, scheduler: Scheduler, text: Sequence[int]) -> Iterator[TokenSequence]:
+def lent(
+    lender: Lender, scheduler: Scheduler, text: Sequence[int], group: str = ""
+) -> Iterator[TokenSequence]:
     """Lends a sequence for ``text`` while the block runs, which may have passes computed."""
     with scheduler.exclusive():
-        sequence = lender.take(text)
+        sequence = lender.take(text, group)
     try:
         yield sequence
     finally:

@@ -79,6 +79,11 @@ class Scheduler:
         finally:
             passes.close()
 
+    @property
+    def is_held(self) -> bool:
+        """This thread is inside a step or `exclusive`: nobody else computes meanwhile."""
+        return self._holder == threading.get_ident()
+
     def forget(self, clock: BusyClock) -> None:
         """Learns that a request is over, so that nobody waits for it to come back."""
         self._due.discard(clock)

@@ -132,6 +132,7 @@ class Stream(Iterator[str]):
     def __del__(self) -> None:
         # Whoever lets go of an unfinished stream may be in the middle of another's turn.
         if self.__dict__.get("_finish_reason", "never begun") is None and self._result is None:
+            self._request.prompts.end(self._state.sequence)
             self._request.abandon(
                 partial(end_part, self._decoding, self._state, self._request.lender)
             )
@@ -229,7 +230,8 @@ class Stream(Iterator[str]):
         if self._result is None or self._decoding is None or self._is_dropped:
             return 0
         state, scheduler = self._state, self._request.scheduler
-        with lent(self._request.lender, scheduler, state.tokens) as target:
+        group = state.config.prefix_group
+        with lent(self._request.lender, scheduler, state.tokens, group) as target:
             if common_prefix(target.tokens, state.tokens) < state.n_prompt:
                 return 0  # another request has the text's sequence by now
             steps = while_idle(self._decoding.catch_up(target), is_over)
@@ -253,13 +255,27 @@ class Stream(Iterator[str]):
     def _step(self) -> str:
         """Returns the text the next token adds; empty when prefill was cancelled."""
         if not self._found:
+            if self._prefilling is None and self._prefilled is None:
+                self._await_prompts()
             self._request.scheduler.run(self._find_tokens(), self._state.clock)
+            if self._prefilled is not None:
+                self._request.prompts.end(self._state.sequence)
         if not self._found:
             return ""
         token, origin = self._found.popleft()
         self._state.append(token)
         self._origins.append(origin)
         return self._accept(token)
+
+    def _await_prompts(self) -> None:
+        """Lets others compute what they are about to, where the prompt begins like theirs."""
+        state = self._state
+        with state.clock.stopped():
+            self._request.prompts.begin(
+                state.sequence,
+                state.tokens,
+                lambda: self._is_stopping or self._request.scheduler.is_held,
+            )
 
     def _find_tokens(self) -> Passes[None]:
         """A step, after prefill if that is still to do; finds nothing when cancelled in there."""
@@ -364,6 +380,7 @@ class Stream(Iterator[str]):
         self._found.clear()
         n_reused = state.stats.n_reused_tokens
         n_kept = n_reused if self._is_dropped and self._prefilling is not None else None
+        self._request.prompts.end(state.sequence)
         self._request.scheduler.forget(state.clock)
         with self._request.scheduler.exclusive():
             end_part(self._decoding, state, self._request.lender, n_kept)

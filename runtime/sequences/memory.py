@@ -69,11 +69,15 @@ class SessionMemory:
 
         What it forgets for that, or is about to forget for ``prompt``, is remembered.
         """
-        if self.prefix_cache.max_bytes == 0:
-            return
-        n_common = sequence.reachable(common_prefix(sequence.tokens, prompt[:-1]))
-        known = self.prefix_cache.find(role, prompt[:-1], sequence.layout, sequence.look_back)
+        text = prompt[:-1]
+        n_common = sequence.reachable(common_prefix(sequence.tokens, text))
+        pool = self._pools.get(role)
+        other, n_shared = (sequence, 0) if pool is None else pool.find(text, but=sequence)
+        known = self._remembered(role, sequence, text)
         self._remember(role, sequence, n_common)
+        if n_shared > n_common and n_shared >= (len(known[-1].tokens) if known else 0):
+            sequence.begin_like(other, n_shared)
+            return
         pieces = [
             piece.after(max(piece.start, n_common))
             for piece in known
@@ -81,6 +85,15 @@ class SessionMemory:
         ]
         if pieces:
             sequence.restore(*pieces)
+
+    def _remembered(
+        self, role: str, sequence: TokenSequence, text: Sequence[int]
+    ) -> list[SessionState]:
+        """Returns the longest prefix of ``text`` that no sequence holds any more, in pieces."""
+        if self.prefix_cache.max_bytes == 0:
+            return []
+        key = _key(role, sequence.group)
+        return self.prefix_cache.find(key, text, sequence.layout, sequence.look_back)
 
     def save(self, path: Path, text: Sequence[int] | None = None) -> None:
         """Writes what the sequences used last hold, and what was loaded for models not open yet.
@@ -158,7 +171,8 @@ class SessionMemory:
     def _remember(self, role: str, sequence: TokenSequence, n_kept: int) -> None:
         """Keeps what it holds if more than a few tokens behind ``n_kept`` will be lost."""
         if sequence.n_tokens - n_kept >= _WORTH_KEEPING and self.prefix_cache.max_bytes > 0:
-            self.prefix_cache.insert(role, sequence.tokens, sequence.snapshot, sequence.look_back)
+            key = _key(role, sequence.group)
+            self.prefix_cache.insert(key, sequence.tokens, sequence.snapshot, sequence.look_back)
 
     def _expected(self, role: str) -> Expected:
         from edgedec.runtime.sequences.session_file import Expected
@@ -174,3 +188,8 @@ class SessionMemory:
             look_back=config.look_back,
             layout=None if pool is None else pool.latest.layout,
         )
+
+
+def _key(role: str, group: str) -> str:
+    """Returns under which name texts of a group are remembered."""
+    return f"{role} {group}" if group else role

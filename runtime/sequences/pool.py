@@ -40,19 +40,36 @@ class SequencePool:
         """The sequence that was lent last, back or not."""
         return self._lent[-1] if self._lent else self.take_idle()
 
-    def take(self, text: Sequence[int]) -> TokenSequence:
+    def take(self, text: Sequence[int], group: str = "") -> TokenSequence:
         """Returns the idle sequence that holds most of the beginning of ``text``, or a new one.
 
-        It is the caller's until `give_back`.
+        It is the caller's until `give_back`, and holds nothing of another group's text.
         """
         if self._idle:
             # Of those alike the one used last, whose memory is warm.
-            best = max(range(len(self._idle)), key=lambda i: (_n_kept(self._idle[i], text), i))
+            best = max(range(len(self._idle)), key=lambda i: (self._n_kept(i, text, group), i))
             sequence = self._idle.pop(best)
+            if sequence.group != group:
+                self._on_drop(sequence)
+                sequence.truncate(0)
         else:
             sequence = TokenSequence(self.model, self.context)
+        sequence.group = group
         self._lent.append(sequence)
         return sequence
+
+    def find(self, text: Sequence[int], but: TokenSequence) -> tuple[TokenSequence, int]:
+        """Returns who holds most of the beginning of ``text``, and how many tokens.
+
+        Of the group of ``but``, which itself does not count: it is returned where nobody does.
+        """
+        alike = [s for s in (*self._idle, *self._lent) if s is not but and s.group == but.group]
+        n_known = [
+            0 if s.is_closed else s.reachable(min(s.n_exact, common_prefix(s.tokens, text)))
+            for s in alike
+        ]
+        best = max(range(len(alike)), key=lambda i: n_known[i], default=None)
+        return (but, 0) if best is None else (alike[best], n_known[best])
 
     def take_idle(self) -> TokenSequence:
         """Returns an idle sequence that nobody else has, the one used last; it stays idle."""
@@ -73,6 +90,13 @@ class SequencePool:
             self._on_drop(dropped)
             dropped.close()
 
+    def _n_kept(self, i: int, text: Sequence[int], group: str) -> int:
+        """Returns how many tokens an idle sequence need not compute of ``text``."""
+        sequence = self._idle[i]
+        if sequence.group != group:
+            return -1
+        return sequence.reachable(common_prefix(sequence.tokens, text))
+
     def forget(self) -> None:
         """Empties the idle sequences."""
         for sequence in self._idle:
@@ -84,8 +108,3 @@ class SequencePool:
             sequence.close()
         self._idle.clear()
         self._lent.clear()
-
-
-def _n_kept(sequence: TokenSequence, text: Sequence[int]) -> int:
-    """Returns how many tokens a sequence need not compute of ``text``."""
-    return sequence.reachable(common_prefix(sequence.tokens, text))

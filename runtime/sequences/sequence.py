@@ -56,6 +56,7 @@ class TokenSequence:
         self._pending: TokenTree | None = None
         self._pending_place = _Place(0, range(0))
         self._is_pending_gated = False
+        self.group = ""  # of the request; other groups' texts learn nothing of this one
         self.cores: Affinity | None = None  # that passes run on; those of the model when None
         self._is_closed = False
 

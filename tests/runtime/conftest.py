@@ -172,7 +172,7 @@ class OnePool:
         self.sequence = sequence
         self.model, self.context = sequence.model, sequence.context
 
-    def take(self, text: Sequence[int]) -> TokenSequence:
+    def take(self, text: Sequence[int], group: str = "") -> TokenSequence:
         return self.sequence
 
     def give_back(self, sequence: TokenSequence) -> None:

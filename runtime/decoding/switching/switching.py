@@ -104,7 +104,7 @@ class SwitchedDecoding(Decoding):
         self._state = state
         self._policy = policy
         self._chains = chains
-        self._draft = method.draft.take(state.tokens)
+        self._draft = method.draft.take(state.tokens, state.config.prefix_group)
         self._models = {
             Model.DRAFT: PairedModel(self._draft, state.n_prompt),
             Model.TARGET: PairedModel(state.sequence, state.n_prompt),
@@ -138,7 +138,7 @@ class SwitchedDecoding(Decoding):
     def catch_up(self, target: TokenSequence) -> Passes[int]:
         """Has both models compute what they missed, so that whoever is asked next need not."""
         pool, tokens = self._method.draft.pool, self._state.tokens
-        draft = pool.take(tokens)
+        draft = pool.take(tokens, self._state.config.prefix_group)
         try:
             n_of_draft = yield from caught_up(draft, tokens)
         finally:

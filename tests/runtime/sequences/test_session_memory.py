@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -236,6 +238,71 @@ def test_conversations_that_take_turns(make_engine: MakeEngine, tokenizer: Token
     stream = one.send("Go on.")
     list(stream)
     assert stream.result.stats.n_reused_tokens >= held[one]
+
+
+@pytest.mark.parity
+def test_a_text_in_progress_is_begun_with(
+    make_engine: MakeEngine, make_model: Callable[[], Model]
+) -> None:
+    """Its rows are those of both; each goes on by itself, also where the first goes back."""
+    alone = [run(make_engine(make_model()), p)[0] for p in (A, C, [*A, 9])]
+    engine = make_engine(make_model())
+    stream = engine.stream(A, GREEDY)
+    next(stream)
+    assert run(engine, C) == (alone[1], 40)
+    assert run(engine, [*A, 9]) == (alone[2], 80)
+    stream.cancel()  # it forgets its prompt, and is the next one's to write to
+    assert run(engine, B)[1] == 0
+    assert run(engine, A) == (alone[0], 79)
+    assert run(engine, [*A, 9]) == (alone[2], 80)
+
+
+@pytest.mark.parametrize("max_bytes", [0, MB])
+def test_groups_learn_nothing_of_each_other(make_engine: MakeEngine, max_bytes: int) -> None:
+    engine = make_engine(LazyModel(VOCAB), max_bytes)
+
+    def n_reused(group: str) -> int:
+        config = replace(GREEDY, prefix_group=group)
+        return engine.generate(A, config).stats.n_reused_tokens
+
+    stream = engine.stream(A, replace(GREEDY, prefix_group="one"))
+    next(stream)
+    assert [n_reused(group) for group in ("", "two", "one")] == [0, 0, 79]
+    stream.stop()
+    assert n_reused("three") == 0
+    if max_bytes:
+        assert [n_reused(group) for group in ("", "two", "one")] == [79, 79, 79]
+
+
+@pytest.mark.parity
+def test_requests_at_once_compute_a_beginning_once(
+    make_engine: MakeEngine, make_model: Callable[[], Model]
+) -> None:
+    engine = make_engine(make_model())
+    prompts = [[*A, *prompt(5), 10 + i] for i in range(6)]
+    alone = [run(make_engine(make_model()), p)[0] for p in prompts]
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        found = [*pool.map(partial(run, engine), prompts)]
+    assert [tokens for tokens, _ in found] == alone
+    assert sorted(n_reused for _, n_reused in found) == [0, *[160] * 5]
+
+
+def test_one_that_gives_up_is_waited_for_no_longer(make_engine: MakeEngine) -> None:
+    """The first reader stops at its first chunk, while the other waits for it."""
+    model = LazyModel(VOCAB)
+    engine, long = make_engine(model), [*A, *prompt(5), *prompt(6, 60)]
+    first = engine.stream(long, GREEDY)
+    with ThreadPoolExecutor(1) as pool:
+        waiting: list[Future[tuple[list[int], int]]] = []
+
+        def begin_another() -> None:
+            model.before_pass = lambda: None
+            waiting.append(pool.submit(run, engine, long))
+            first.cancel()
+
+        model.before_pass = begin_another
+        list(first)
+        assert waiting[0].result()[1] <= 128
 
 
 REQUESTS = st.lists(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from edgedec.runtime.drafting.draft_passes import DraftPasses
 from edgedec.runtime.drafting.draft_role import DraftRole
@@ -23,8 +24,9 @@ class DraftModelDrafter(TreeDrafter):
         """Returns passes over a sequence of the draft model."""
         mapped = self.role.mapped
         if mapped is not None and prompt.target is not None:
-            return mapped.passes(text, prompt.target, self.role.lent)
-        return DraftPasses(self.role.take(text), self.role.pool.give_back)
+            lend = partial(self.role.lent, group=prompt.group)
+            return mapped.passes(text, prompt.target, lend)
+        return DraftPasses(self.role.take(text, prompt.group), self.role.pool.give_back)
 
     def close(self) -> None:
         """Does nothing: the draft model is its role's."""

@@ -161,7 +161,7 @@ class EagleDrafter(TreeDrafter):
 
     def open(self, prompt: DraftPrompt, text: Sequence[int]) -> EaglePasses:
         """Returns passes over a sequence of the head."""
-        sequence = self._role.pool.take(text)
+        sequence = self._role.pool.take(text, prompt.group)
         n_features = self._role.pool.model.capabilities.features
         known = self._texts.setdefault(sequence, HeadText(n_features))
         known.features.follow(text)
