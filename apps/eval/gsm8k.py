@@ -10,25 +10,20 @@ Source: arXiv:2110.14168; the question's wording is that of the Qwen2.5 model ca
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from decimal import Decimal
 
 from edgedec.apps.eval.tasks import Judgement, Problem, encode_question
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.engine.answers import final_number, last_number
 from edgedec.runtime.engine.engine import Engine
 
 _QUESTION = """\
 {question}
 Please reason step by step, and put your final answer within \\boxed{{}}."""
 _RAW = "Question: {question}\nAnswer:"
-_MARKS = ("####", r"\boxed{")
 _NEXT_QUESTION = "\nQuestion:"
-# A minus belongs to a number unless it takes something from what stands before it.
-_NUMBER = re.compile(
-    r"(?:(?<![\w)\]])-\s?)?[$€£]?\s?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<!\d)\.\d+"
-)
 
 
 class Gsm8k:
@@ -67,25 +62,7 @@ def right_number(problem: Problem) -> Decimal:
         ConfigError: There is none.
     """
     _, mark, rest = problem["answer"].rpartition("####")
-    number = _last_number(rest) if mark else None
+    number = last_number(rest) if mark else None
     if number is None:
         raise ConfigError(f"{problem.place}: no number after #### in answer")
     return number
-
-
-def final_number(text: str) -> Decimal | None:
-    """Returns the number an answer ends with, None if it has none."""
-    for mark in _MARKS:
-        _, found, rest = text.rpartition(mark)
-        if found and (match := _NUMBER.search(rest)):
-            return _value(match[0])
-    return _last_number(text)
-
-
-def _last_number(text: str) -> Decimal | None:
-    numbers = _NUMBER.findall(text)
-    return _value(numbers[-1]) if numbers else None
-
-
-def _value(number: str) -> Decimal:
-    return Decimal(re.sub(r"[$€£,\s]", "", number))

@@ -17,12 +17,14 @@ from edgedec.apps.options.groups import takes_groups
 from edgedec.apps.options.switching import SwitchOptions, tell_if_approximate
 from edgedec.apps.run.draft_colours import OriginColours
 from edgedec.apps.run.provisional import PieceWriter
+from edgedec.apps.run.tries import TryOptions, warm, write_best
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.engine.replay_buffer import ReplayBuffer
 from edgedec.runtime.engine.result import GenerationResult
 from edgedec.runtime.engine.stream import Stream
 from edgedec.runtime.methods.methods import AUTO
+from edgedec.runtime.text.prompt import Prompt
 
 _CUT_OFF = 3  # exit code
 
@@ -73,6 +75,7 @@ def run(
     grammar: GrammarOptions,
     switching: SwitchOptions,
     shown: ShowOptions,
+    tries: TryOptions,
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
@@ -92,6 +95,8 @@ def run(
       edgedec run smollm2.edgedec "Roll a die." --regex "[1-6]"
 
       edgedec run smollm2.edgedec --prompt-file long.txt --session long.session
+
+      edgedec run smollm2.edgedec "What is 17 times 23?" --best-of 8
     """
     text = read_prompt(prompt, prompt_file)
 
@@ -99,6 +104,8 @@ def run(
         return switching.apply(grammar.apply(request.make_request(defaults)))
 
     ask(GenerationConfig())  # complains before anything is loaded
+    if tries.best_of is not None and (session or adapt or shown != ShowOptions()):
+        raise ConfigError("--best-of goes without --session, --adapt, --show-drafts and --explain")
     if session is not None and not session.parent.is_dir():
         raise ConfigError(f"cannot save {session}: there is no folder {session.parent}")
     replay = None if adapt is None else ReplayBuffer.made(adapt, bundle)
@@ -111,11 +118,12 @@ def run(
                     note(f"{session} holds {n_held} tokens")
             is_chat = engine.has_chat_template if chat is None else chat
             asked = ask(engine.defaults)
-            stream = engine.stream(
-                [{"role": "user", "content": text.rstrip("\n")}] if is_chat else text,
-                asked,
-                bars.report,
-            )
+            given: Prompt = [{"role": "user", "content": text.rstrip("\n")}] if is_chat else text
+            if tries.best_of is not None:
+                asked = warm(asked, request.temperature is not None)
+                write_best(engine, given, text, asked, tries, bars, is_json=json)
+                return
+            stream = engine.stream(given, asked, bars.report)
             tell_if_approximate(asked)
             tell_if_recommended(asked, engine.defaults)
             tell_if_unused(store, stream)

@@ -13,10 +13,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 from weakref import WeakSet
 
-from edgedec.models.errors import SessionError
+from edgedec.models.errors import ConfigError, SessionError
 from edgedec.runtime.config import GenerationConfig, SuggestConfig
 from edgedec.runtime.config.checks import (
     check_callable,
+    check_count,
     check_progress,
     check_type,
     checked_counts,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:  # imported where they are needed: each import delays a first 
     from typing import Unpack
 
     from edgedec.runtime.config.settings import Settings
+    from edgedec.runtime.engine.best_of import BestOf, Chooser
     from edgedec.runtime.engine.many import OnResult
     from edgedec.runtime.engine.suggestions import Completion
     from edgedec.runtime.methods.draft_source import DraftSource
@@ -214,7 +216,49 @@ class Engine:
         encoded = [self.encode(prompt) for prompt in prompts]  # a bad one stops all before any
         n_at_once = self.model.capabilities.n_sequences
         asked = self._asked(config, settings)
-        return generate_many(lambda ids: self.stream(ids, asked), encoded, n_at_once, on_progress)
+        openers = [partial(self.stream, ids, asked) for ids in encoded]
+        return generate_many(openers, n_at_once, on_progress)
+
+    def best_of(
+        self,
+        prompt: Prompt,
+        n: int,
+        chooser: str | Chooser = "vote",
+        config: GenerationConfig | None = None,
+        on_progress: OnResult | None = None,
+        **settings: Unpack[Settings],
+    ) -> BestOf:
+        """Returns ``n`` tries at an answer, computed side by side, and which one is the best.
+
+        Try i has the seed ``seed + i``, and is the text that `generate` gives for that seed.
+
+        Args:
+            prompt, config, settings: As for `stream`; the temperature has to be above 0.
+            chooser: What chooses: ``vote`` (the answer given most often), ``weighted`` (votes
+                count by the tries' probability), ``likelihood`` (the likeliest text), or a
+                `Chooser` such as `runtime.engine.best_of.ByTests`.
+            on_progress: Called with the place of a try and its result, as they finish.
+
+        Raises:
+            ConfigError: All tries would be alike, or there is no such chooser.
+            SessionError: As for `stream`.
+        """
+        from edgedec.runtime.engine.best_of import BestOf, find_chooser
+        from edgedec.runtime.engine.many import generate_many
+
+        asked, chosen_by = self._asked(config, settings) or self.defaults, find_chooser(chooser)
+        check_count("n", n, 1, "the number of tries")
+        if asked.sampling.is_greedy and n > 1:
+            raise ConfigError(
+                "temperature is 0, so that all tries would be alike: ask for one such as 0.8"
+            )
+        ids = self.encode(prompt)
+        tries = [
+            replace(asked, seed=asked.seed + i, logprobs=asked.logprobs or 0) for i in range(n)
+        ]
+        openers = [partial(self.stream, ids, one) for one in tries]
+        found = generate_many(openers, self.model.capabilities.n_sequences, on_progress)
+        return BestOf(tuple(found), chosen_by.choose(found))
 
     async def astream(
         self,

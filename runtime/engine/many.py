@@ -15,14 +15,14 @@ OnResult = Callable[[int, GenerationResult], None]
 
 
 def generate_many(
-    open_stream: Callable[[Sequence[int]], Stream],
-    prompts: Sequence[Sequence[int]],
+    openers: Sequence[Callable[[], Stream]],
     n_at_once: int,
     on_progress: OnResult | None,
 ) -> list[GenerationResult]:
-    """Returns the results of ``prompts`` in order; each stream is iterated in a thread of its own.
+    """Returns the results of streams in order; each is iterated in a thread of its own.
 
-    n_at_once: most streams that are open. on_progress: see `Engine.generate_many`.
+    openers: open the streams. n_at_once: most that are open.
+    on_progress: see `Engine.generate_many`.
     """
     if on_progress is not None:
         check_callable("on_progress", on_progress)
@@ -32,16 +32,16 @@ def generate_many(
 
     def generate(place: int) -> int:
         if not is_over:
-            stream = open_stream(prompts[place])
+            stream = openers[place]()
             streams.append(stream)
             for _ in stream:
                 pass
             found[place] = stream.result
         return place
 
-    with ThreadPoolExecutor(max(1, min(len(prompts), n_at_once))) as pool:
+    with ThreadPoolExecutor(max(1, min(len(openers), n_at_once))) as pool:
         try:
-            for done in as_completed([pool.submit(generate, i) for i in range(len(prompts))]):
+            for done in as_completed([pool.submit(generate, i) for i in range(len(openers))]):
                 place = done.result()
                 if on_progress is not None:
                     on_progress(place, found[place])
@@ -49,7 +49,7 @@ def generate_many(
             is_over = True
             for stream in streams:
                 stream.stop()
-    return [found[i] for i in range(len(prompts))]
+    return [found[i] for i in range(len(openers))]
 
 
 async def in_threads(open_stream: Callable[[], Stream]) -> AsyncIterator[str]:

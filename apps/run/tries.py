@@ -1,0 +1,157 @@
+"""`edgedec run --best-of`: several tries at one answer, of which the best is printed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from edgedec.apps.console.progress import ProgressBars
+from edgedec.apps.console.terminal import note, print_json, write_out
+from edgedec.apps.eval.contained import check_programs_run
+from edgedec.models.errors import ConfigError
+from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.engine.answers import code_of
+from edgedec.runtime.engine.best_of import BestOf, ByTests, Chooser, find_chooser
+from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.judge import Judge
+from edgedec.runtime.text.prompt import Prompt
+from edgedec.system.sandbox.programs import Limits, Verdict, run_program
+
+_TEMPERATURE = 0.8
+"""For tries where nobody asked for a temperature: greedy ones would be alike."""
+
+
+class Choose(StrEnum):
+    """How the best try is chosen."""
+
+    VOTE = "vote"
+    WEIGHTED = "weighted"
+    WEIGHTED_PER_TOKEN = "weighted-per-token"
+    LIKELIHOOD = "likelihood"
+    JUDGE = "judge"
+    TESTS = "tests"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TryOptions:
+    """Options for several tries at one answer."""
+
+    best_of: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Generate N answers side by side, and print the best (temperature 0.8 unless "
+            "given).",
+        ),
+    ] = None
+    choose: Annotated[
+        Choose | None,
+        typer.Option(
+            help="How --best-of chooses: vote takes the answer given most often (default), tests "
+            "the answer whose code passes --tests."
+        ),
+    ] = None
+    tests: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.py", help="Python code that fails unless an answer is right."),
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.best_of is None and (self.choose is not None or self.tests is not None):
+            raise ConfigError("--choose and --tests need --best-of N")
+        if (self.choose is Choose.TESTS) != (self.tests is not None):
+            raise ConfigError("--choose tests and --tests FILE.py go together: give both")
+
+    def chooser(self, engine: Engine, question: str) -> Chooser:
+        """Returns what chooses.
+
+        Raises:
+            EdgedecError: The tests cannot be read, or programs cannot be held on this machine.
+        """
+        if self.tests is not None:
+            return ByTests(_Passes(self.tests))
+        if self.choose is Choose.JUDGE:
+            if not engine.has_chat_template:
+                raise ConfigError("--choose judge asks in a chat: this model has no template")
+            return Judge(engine, question)
+        return find_chooser(str(self.choose or Choose.VOTE))
+
+
+class _Passes:
+    """Whether the code of a text passes tests."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._tests = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot read {path}: {error}; expected Python code") from None
+        self._limits = Limits()
+        check_programs_run(self._limits)
+
+    def __call__(self, text: str) -> float:
+        return float(self._verdict(text).is_passed)
+
+    def _verdict(self, text: str) -> Verdict:
+        return run_program(f"{code_of(text)}\n{self._tests}\n", self._limits)
+
+
+def warm(asked: GenerationConfig, is_stated: bool) -> GenerationConfig:
+    """Returns the request with a temperature, unless the user or the bundle stated one."""
+    if is_stated or not asked.sampling.is_greedy:
+        return asked
+    return replace(asked, sampling=replace(asked.sampling, temperature=_TEMPERATURE))
+
+
+def write_best(
+    engine: Engine,
+    prompt: Prompt,
+    question: str,
+    asked: GenerationConfig,
+    tries: TryOptions,
+    bars: ProgressBars,
+    is_json: bool,
+) -> None:
+    """Prints the best of the tries, and what came of all of them."""
+    assert tries.best_of is not None
+    n, n_done = tries.best_of, 0
+    chooser = tries.chooser(engine, question)
+    bars.report("try", 0, n)
+
+    def on_progress(place: int, result: object) -> None:
+        nonlocal n_done
+        n_done += 1
+        bars.report("try", n_done, n)
+
+    found = engine.best_of(prompt, n, chooser, asked, on_progress)
+    bars.close()
+    if is_json:
+        print_json(document(found))
+        return
+    write_out(found.text.rstrip("\n") + "\n")
+    note(_summary(found, str(tries.choose or Choose.VOTE)))
+
+
+def document(found: BestOf) -> dict[str, Any]:
+    """Returns what `--json` prints."""
+    answers = found.choice.answers or (None,) * len(found.tries)
+    return {
+        **found.result.to_dict(),
+        "chosen": found.choice.index,
+        "tries": [
+            {"text": one.text, "n_new_tokens": one.n_new_tokens, "score": score, "answer": answer}
+            for one, score, answer in zip(found.tries, found.choice.scores, answers, strict=True)
+        ],
+    }
+
+
+def _summary(found: BestOf, choose: str) -> str:
+    choice = found.choice
+    n_tokens = sum(one.n_new_tokens for one in found.tries)
+    score = choice.scores[choice.index]
+    what = f"try {choice.index + 1} of {len(found.tries)} by {choose}"
+    return f"{what}, score {score:.3g}; {n_tokens} tokens in all"

@@ -1,0 +1,162 @@
+"""Several tries at one answer, of which one is chosen.
+
+Sources: self-consistency (Wang et al., 2022) for `Vote`; perplexity consistency (Zhou et al., RPC,
+2025), without its pruning, for `Weighted`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from edgedec.models.errors import ConfigError
+from edgedec.runtime.engine.answers import short_answer
+from edgedec.runtime.engine.result import GenerationResult
+
+Extract = Callable[[str], str | None]
+"""From a text to the answer that it gives; texts of equal answers vote for the same one."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which try is the best. scores: of all tries, higher for better. answers: that were voted on.
+
+    Answers are empty where there was no vote.
+    """
+
+    index: int
+    scores: tuple[float, ...]
+    answers: tuple[str | None, ...] = ()
+
+
+@dataclass(frozen=True)
+class BestOf:
+    """What `Engine.best_of` returns: all tries, and which one was chosen."""
+
+    tries: tuple[GenerationResult, ...]
+    choice: Choice
+
+    @property
+    def result(self) -> GenerationResult:
+        """The chosen try."""
+        return self.tries[self.choice.index]
+
+    @property
+    def text(self) -> str:
+        """The chosen try's text."""
+        return self.result.text
+
+
+class Chooser(Protocol):
+    """Chooses among tries."""
+
+    def choose(self, tries: Sequence[GenerationResult]) -> Choice:
+        """Returns the best of at least one try. Their results have log-probabilities."""
+
+
+class Likelihood:
+    """Chooses the try that the model finds likeliest."""
+
+    def choose(self, tries: Sequence[GenerationResult]) -> Choice:
+        """Returns the best of at least one try."""
+        return _best([log_likelihood(one) for one in tries])
+
+
+class Vote:
+    """Chooses the answer that most tries give; of equals the likelier one."""
+
+    def __init__(self, extract: Extract = short_answer) -> None:
+        self._extract = extract
+
+    def choose(self, tries: Sequence[GenerationResult]) -> Choice:
+        """Returns the best of at least one try."""
+        return _elected(tries, self._extract, [1.0] * len(tries))
+
+
+class Weighted:
+    """As `Vote`, but a try counts by its probability under the model, and equal tries count once.
+
+    is_per_token: by its probability per token, on the geometric average.
+    """
+
+    def __init__(self, extract: Extract = short_answer, is_per_token: bool = False) -> None:
+        self._extract = extract
+        self._is_per_token = is_per_token
+
+    def choose(self, tries: Sequence[GenerationResult]) -> Choice:
+        """Returns the best of at least one try."""
+        logs = [log_likelihood(one) for one in tries]
+        if self._is_per_token:
+            logs = [log / max(1, one.n_new_tokens) for log, one in zip(logs, tries, strict=True)]
+        largest = max(logs)
+        seen: set[tuple[int, ...]] = set()
+        weights = []
+        for log, one in zip(logs, tries, strict=True):
+            weights.append(0.0 if one.token_ids in seen else math.exp(log - largest))
+            seen.add(one.token_ids)
+        return _elected(tries, self._extract, weights)
+
+
+class ByTests:
+    """Chooses the try that passes the largest share of tests; of equals the likelier one."""
+
+    def __init__(self, share_passed: Callable[[str], float]) -> None:
+        """share_passed: from a text to the share of tests that it passes, 0 to 1."""
+        self._share_passed = share_passed
+
+    def choose(self, tries: Sequence[GenerationResult]) -> Choice:
+        """Returns the best of at least one try."""
+        known: dict[str, float] = {}
+        for one in tries:
+            if one.text not in known:
+                known[one.text] = self._share_passed(one.text)
+        shares = tuple(known[one.text] for one in tries)
+        ranked = [(share, log_likelihood(one)) for share, one in zip(shares, tries, strict=True)]
+        return Choice(ranked.index(max(ranked)), shares)
+
+
+def log_likelihood(result: GenerationResult) -> float:
+    """Returns the log-probability of an output, a token that ended it included. Units: nats."""
+    return math.fsum(one.logprob for one in result.logprobs)
+
+
+def _best(scores: Sequence[float]) -> Choice:
+    return Choice(scores.index(max(scores)), tuple(scores))
+
+
+def _elected(
+    tries: Sequence[GenerationResult], extract: Extract, weights: Sequence[float]
+) -> Choice:
+    """Returns the likeliest try of the answer with the most weight; no answer has none."""
+    answers = tuple(extract(one.text) for one in tries)
+    totals: dict[str, float] = {}
+    for answer, weight in zip(answers, weights, strict=True):
+        if answer is not None:
+            totals[answer] = totals.get(answer, 0.0) + weight
+    scores = tuple(0.0 if answer is None else totals[answer] for answer in answers)
+    ranked = [(score, log_likelihood(one)) for score, one in zip(scores, tries, strict=True)]
+    return Choice(ranked.index(max(ranked)), scores, answers)
+
+
+NAMED: dict[str, Callable[[], Chooser]] = {
+    "likelihood": Likelihood,
+    "vote": Vote,
+    "weighted": Weighted,
+    "weighted-per-token": lambda: Weighted(is_per_token=True),
+}
+"""Choosers that need nothing but the tries."""
+
+
+def find_chooser(chooser: str | Chooser) -> Chooser:
+    """Returns a chooser by its name, or as it is.
+
+    Raises:
+        ConfigError: There is none of that name.
+    """
+    if not isinstance(chooser, str):
+        return chooser
+    if chooser not in NAMED:
+        raise ConfigError(f"chooser is {chooser!r}, expected {', '.join(NAMED)} or a Chooser")
+    return NAMED[chooser]()

@@ -1,0 +1,153 @@
+"""Several tries at one answer: which is chosen, and that each is the text it would be alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import edgedec
+from edgedec import Engine
+from edgedec.models.errors import ConfigError
+from edgedec.runtime.drafting.stats import DecodeStats
+from edgedec.runtime.engine.answers import code_of, short_answer
+from edgedec.runtime.engine.best_of import ByTests, Likelihood, Vote, Weighted
+from edgedec.runtime.engine.judge import yes_share
+from edgedec.runtime.engine.result import GenerationResult
+from edgedec.runtime.sampling.logprobs import TokenLogprob
+
+
+def tried(text: str, *logs: float, ids: tuple[int, ...] | None = None) -> GenerationResult:
+    """Returns a result of a text whose tokens have these log-probabilities."""
+    tokens = tuple(hash(text) % 1000 + i for i in range(len(logs))) if ids is None else ids
+    told = tuple(TokenLogprob(token, log, ()) for token, log in zip(tokens, logs, strict=True))
+    return GenerationResult(
+        text, tokens, ("target",) * len(tokens), "stop", 3, 0.0, 1.0, 1.0, 1.0, "plain", True,
+        DecodeStats(), logprobs=told,
+    )  # fmt: skip
+
+
+TRIES = [
+    tried("so it is 12", -1.0, -1.0),
+    tried("it is 1,2 or 14", -0.1, -0.2),
+    tried("The answer: 12.0", -3.0),
+    tried("14 #### 12", -4.0),
+]
+
+
+def test_votes_are_counted_by_answer() -> None:
+    choice = Vote().choose(TRIES)
+    assert choice.answers == ("12", "14", "12", "12")
+    assert choice.scores == (3, 1, 3, 3)
+    assert choice.index == 0  # the likeliest of those with the most votes
+
+
+def test_a_tie_goes_to_the_likelier_answer() -> None:
+    assert Vote().choose(TRIES[:2]).index == 1
+
+
+def test_weights_are_path_probabilities_and_equal_paths_count_once() -> None:
+    twice = [tried("1", -1.0, ids=(5,)), tried("1", -1.0, ids=(5,)), tried("2", -0.6, ids=(6,))]
+    choice = Weighted().choose(twice)
+    assert choice.answers[choice.index] == "2"
+    assert Vote().choose(twice).index == 0
+    different = [*twice[:1], tried("1", -1.1, ids=(7,)), twice[2]]
+    assert Weighted().choose(different).index == 0  # e**-1 + e**-1.1 is more than e**-0.6
+
+
+def test_weights_per_token_do_not_punish_length() -> None:
+    tries = [tried("1", *[-0.2] * 10), tried("2", -0.5)]
+    assert Weighted().choose(tries).index == 1
+    assert Weighted(is_per_token=True).choose(tries).index == 0
+
+
+def test_no_answer_has_no_vote() -> None:
+    choice = Vote().choose([tried("", -0.1), tried("7", -9.0)])
+    assert (choice.index, choice.answers) == (1, (None, "7"))
+
+
+def test_likelihood_takes_the_likeliest_text() -> None:
+    assert Likelihood().choose(TRIES).index == 1
+
+
+def test_tests_are_run_once_for_each_text() -> None:
+    run: list[str] = []
+
+    def passes(text: str) -> float:
+        run.append(text)
+        return float("good" in text)
+
+    tries = [tried("bad", -0.1), tried("good", -5.0), tried("good", -5.0), tried("good!", -2.0)]
+    assert ByTests(passes).choose(tries).index == 3
+    assert run == ["bad", "good", "good!"]
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [("  The  SKY is\nblue ", "the sky is blue"), ("$1,200.50", "1200.5"), ("", None), (" ", None),
+     (r"so \boxed{-3} it is, 5", "-3"), ("1e3", "3"), ("0", "0"), ("100", "100")],
+)  # fmt: skip
+def test_short_answers(text: str, answer: str | None) -> None:
+    assert short_answer(text) == answer
+
+
+def test_code_is_the_first_block() -> None:
+    assert code_of("Here:\n```python\na = 1\n```\nand\n```\nb\n```") == "a = 1\n"
+    assert code_of("```\nunfinished") == "unfinished"
+    assert code_of("a = 1") == "a = 1"
+
+
+def test_yes_among_yes_and_no() -> None:
+    words = {1: " Yes", 2: "no", 3: "maybe", 4: "YES"}
+    top = ((1, -1.0), (3, -1.2), (2, -2.0), (4, -3.0))
+    verdict = replace(tried("x", -1.0), logprobs=(TokenLogprob(1, -1.0, top),))
+    share = yes_share(verdict, lambda ids: words[ids[0]])
+    assert share == pytest.approx((0.36788 + 0.04979) / (0.36788 + 0.04979 + 0.13534), rel=1e-4)
+    silent = replace(verdict, logprobs=(TokenLogprob(3, -1.0, ((3, -1.2),)),))
+    assert yes_share(silent, lambda ids: words[ids[0]]) == 0.5
+
+
+@pytest.fixture(scope="module")
+def engine(smollm2_bundle: Path) -> Iterator[Engine]:
+    with edgedec.load(smollm2_bundle) as loaded:
+        yield loaded
+
+
+@pytest.mark.e2e
+def test_each_try_is_the_text_of_its_seed(engine: Engine) -> None:
+    prompt = [{"role": "user", "content": "What is 7 plus 5?"}]
+    settings = {"temperature": 0.8, "max_new_tokens": 12}
+    done: list[int] = []
+    found = engine.best_of(prompt, 5, "vote", on_progress=lambda i, _: done.append(i), seed=3,
+                           **settings)  # type: ignore[arg-type]  # fmt: skip
+    alone = [engine.generate(prompt, seed=3 + i, **settings) for i in range(5)]  # type: ignore[arg-type]
+    assert [one.token_ids for one in found.tries] == [one.token_ids for one in alone]
+    assert sorted(done) == list(range(5))
+    assert found.text == found.tries[found.choice.index].text
+    drafted = engine.best_of(prompt, 5, "likelihood", seed=3, method="lookup", **settings)  # type: ignore[arg-type]
+    assert [one.token_ids for one in drafted.tries] == [one.token_ids for one in alone]
+
+
+@pytest.mark.e2e
+def test_what_makes_no_sense_is_refused(engine: Engine) -> None:
+    with pytest.raises(ConfigError, match="all tries would be alike"):
+        engine.best_of("x", 2)
+    with pytest.raises(ConfigError, match="expected likelihood, vote, weighted"):
+        engine.best_of("x", 2, "luck", temperature=1.0)
+    with pytest.raises(ConfigError, match="n is 0"):
+        engine.best_of("x", 0, temperature=1.0)
+    assert len(engine.best_of("x", 1, max_new_tokens=2).tries) == 1
+
+
+@pytest.mark.e2e
+def test_a_chooser_that_fails_leaves_the_engine_whole(engine: Engine) -> None:
+    class Failing:
+        def choose(self, tries: object) -> Any:
+            raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"):
+        engine.best_of("One two", 3, Failing(), temperature=1.0, max_new_tokens=4)
+    assert engine.generate("One two", max_new_tokens=4).n_new_tokens == 4
