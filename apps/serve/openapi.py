@@ -15,7 +15,7 @@ from edgedec.models.installation import distribution_version
 
 _REF = "#/components/schemas/{model}"
 _JSON = "application/json"
-_STREAM = {"type": "string"}
+_EVENTS = "text/event-stream"
 
 _REFUSED = {
     "400": "The request makes no sense, or does not fit the context.",
@@ -75,7 +75,8 @@ def _operation(
 ) -> dict[str, Any]:
     content: dict[str, Any] = {_JSON: {"schema": {"type": ["object", "array"]}}}
     if stream_type is not None:
-        content[stream_type] = {"schema": _STREAM}
+        piece = "object" if stream_type == _EVENTS else "string"
+        content[stream_type] = {"schema": {"type": piece}}
     return {
         "summary": f"POST {path}",
         "requestBody": {"required": True, "content": {_JSON: {"schema": body}}},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.resources import files
 from typing import Any
@@ -12,17 +11,20 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from edgedec.apps.serve.core import ChatPrompt
-from edgedec.apps.serve.problems import told_problems
 from edgedec.apps.serve.prompts import chat_text, prepare
 from edgedec.apps.serve.responses import read_body
 from edgedec.apps.serve.service import Service
 from edgedec.apps.serve.surfaces import anthropic, llama_server, ollama, openai_models
+from edgedec.apps.serve.surfaces.embeddings import EmbedBody, EmbeddingsBody
 from edgedec.apps.serve.surfaces.fields import Body
 from edgedec.apps.serve.surfaces.fields import read_body as read_fields
 from edgedec.apps.serve.surfaces.openai_chat import ChatMessage, chat_message
+from edgedec.apps.serve.surfaces.surface import json_bytes
 from edgedec.models.errors import SessionError
+from edgedec.runtime.engine.embeddings import Pooling
 from edgedec.runtime.engine.engine import Engine
 
+IsOver = Callable[[], bool]
 Handler = Callable[[Request], Awaitable[Response]]
 
 _PAGE_POLICY = (
@@ -66,6 +68,8 @@ BODIES: Mapping[str, type[Body]] = {
     "/detokenize": DetokenizeBody,
     "/apply-template": TemplateBody,
     "/v1/messages/count_tokens": anthropic.CountBody,
+    "/v1/embeddings": EmbeddingsBody,
+    "/api/embed": EmbedBody,
 }
 """What the addresses read that are asked by POST."""
 
@@ -100,6 +104,8 @@ class Facts:
             "/detokenize": self.detokenize,
             "/apply-template": self.template,
             "/v1/messages/count_tokens": self.count_tokens,
+            "/v1/embeddings": self.embeddings,
+            "/api/embed": self.embed,
         }
         assert asked.keys() == BODIES.keys()
         return [
@@ -164,45 +170,71 @@ class Facts:
         """Turns text into tokens."""
         body = read_fields(TokenizeBody, await self._body(request))
 
-        def work(engine: Engine) -> Any:
+        def work(engine: Engine, is_over: IsOver) -> Any:
             encode = engine.encode if body.add_special else engine.tokenizer.encode
             return {"tokens": encode(body.content)}
 
-        return await self._worked(body.model, work)
+        return await self._worked(request, body.model, work)
 
     async def detokenize(self, request: Request) -> Response:
         """Turns tokens into text."""
         body = read_fields(DetokenizeBody, await self._body(request))
 
-        def work(engine: Engine) -> Any:
+        def work(engine: Engine, is_over: IsOver) -> Any:
             if odd := [t for t in body.tokens if not 0 <= t < engine.model.vocab_size]:
                 raise SessionError(f"tokens has {odd[0]}, which is no token of this model")
             return {"content": engine.tokenizer.decode(body.tokens)}
 
-        return await self._worked(body.model, work)
+        return await self._worked(request, body.model, work)
 
     async def template(self, request: Request) -> Response:
         """Writes a conversation by the model's template."""
         body = read_fields(TemplateBody, await self._body(request))
         prompt = ChatPrompt([chat_message(message) for message in body.messages])
-        return await self._worked(body.model, lambda engine: {"prompt": chat_text(engine, prompt)})
+        return await self._worked(
+            request, body.model, lambda engine, is_over: {"prompt": chat_text(engine, prompt)}
+        )
 
     async def count_tokens(self, request: Request) -> Response:
         """Counts the tokens of Anthropic's messages."""
         model, prompt = anthropic.read_count(await self._body(request))
+
+        def work(engine: Engine, is_over: IsOver) -> Any:
+            return {"input_tokens": len(prepare(engine, prompt).tokens)}
+
+        return await self._worked(request, model, work)
+
+    async def embeddings(self, request: Request) -> Response:
+        """Turns texts into vectors, as OpenAI does."""
+        body = read_fields(EmbeddingsBody, await self._body(request))
+        return await self._worked(request, body.model, _embedding(body, body.pooling or "mean"))
+
+    async def embed(self, request: Request) -> Response:
+        """Turns texts into vectors, as Ollama does."""
+        body = read_fields(EmbedBody, await self._body(request))
         return await self._worked(
-            model, lambda engine: {"input_tokens": len(prepare(engine, prompt).tokens)}
+            request, body.model, _embedding(body, "mean"), keep_alive_s=body.keep_alive_s
         )
 
     async def _body(self, request: Request) -> bytes:
         return await read_body(request.scope, request.receive, self._service.settings)
 
-    async def _worked(self, model: str, work: Callable[[Engine], Any]) -> Response:
-        """Answers with what ``work`` makes of an engine, in a thread."""
+    async def _worked(
+        self, request: Request, model: str, work: Callable[[Engine, IsOver], Any], **more: Any
+    ) -> Response:
+        """Answers with what ``work`` makes of an engine."""
+        document = await self._service.worked(request.receive, model, work, **more)
+        return Response(json_bytes(document), media_type="application/json")
 
-        def told(engine: Engine) -> Any:
-            with told_problems():
-                return work(engine)
 
-        async with self._shelf.lent(self._shelf.find(model)) as engine:
-            return JSONResponse(await asyncio.to_thread(told, engine))
+def _embedding(
+    body: EmbeddingsBody | EmbedBody, pooling: Pooling
+) -> Callable[[Engine, IsOver], Any]:
+    """Returns what turns the texts of ``body`` into vectors."""
+    prompts = body.prompts()
+
+    def work(engine: Engine, is_over: IsOver) -> Any:
+        tokens = [engine.encode(prompt.text) for prompt in prompts]
+        return body.document(list(map(len, tokens)), engine.embed(tokens, pooling, is_over))
+
+    return work

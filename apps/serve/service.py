@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 from starlette.types import Receive, Scope, Send
 
 from edgedec.apps.serve.core import Answer, Done, Event, ServeError
 from edgedec.apps.serve.metrics import Metrics
 from edgedec.apps.serve.open_requests import OpenRequests, ending
+from edgedec.apps.serve.problems import told_problems
 from edgedec.apps.serve.responses import (
     ClientGoneError,
     StreamSender,
@@ -26,7 +29,10 @@ from edgedec.apps.serve.running import Run, Runner
 from edgedec.apps.serve.settings import ServerSettings
 from edgedec.apps.serve.shelf import Shelf
 from edgedec.apps.serve.surfaces.surface import Asked, Framer, Reply, Surface
+from edgedec.apps.serve.waiting import finished
+from edgedec.runtime.engine.engine import Engine
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
@@ -66,6 +72,39 @@ class Service:
         except ClientGoneError:
             self.metrics.requests_cancelled_total += 1
             logger.info("%s: the client went away", surface.path)
+
+    async def worked(
+        self,
+        receive: Receive,
+        model: str,
+        work: Callable[[Engine, Callable[[], bool]], T],
+        keep_alive_s: float | None = None,
+    ) -> T:
+        """Returns what ``work`` makes of an engine, in a thread.
+
+        work: is given the engine, and what says whether the client went away.
+
+        Raises:
+            ServeError: There is no such model, it takes too long, or the request makes no sense.
+            ClientGoneError: The client went away.
+        """
+        is_over = threading.Event()
+
+        def told(engine: Engine) -> T:
+            with told_problems():
+                return work(engine, is_over.is_set)
+
+        async def working() -> T:
+            async with self._limited(), self.shelf.lent(offer, keep_alive_s) as engine:
+                task = asyncio.ensure_future(asyncio.to_thread(told, engine))
+                try:
+                    return await asyncio.shield(task)
+                finally:
+                    is_over.set()
+                    await finished(asyncio.wait((task,)))  # the engine is lent until then
+
+        offer = self.shelf.find(model)
+        return await while_there(receive, working())
 
     async def close(self) -> None:
         """Ends the threads, and unloads the models; requests have ended."""

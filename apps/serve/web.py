@@ -79,7 +79,8 @@ def error_shape(path: str) -> ErrorShape:
 async def _refused(request: Request, error: Exception) -> Response:
     """Answers what no address takes, in the form of its interface."""
     problem = error if isinstance(error, ServeError) else _unknown(request, error)
-    return JSONResponse(error_shape(request.url.path)(problem), problem.status)
+    headers = getattr(error, "headers", None)  # which methods an address takes
+    return JSONResponse(error_shape(request.url.path)(problem), problem.status, headers)
 
 
 def _unknown(request: Request, error: Exception) -> ServeError:

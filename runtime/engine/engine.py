@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -13,7 +14,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 from weakref import WeakSet
 
+import numpy as np
+
 from edgedec.models.errors import ConfigError, SessionError
+from edgedec.models.fields import shown
 from edgedec.runtime.config import GenerationConfig, SuggestConfig
 from edgedec.runtime.config.checks import (
     check_callable,
@@ -51,10 +55,12 @@ if TYPE_CHECKING:  # imported where they are needed: each import delays a first 
 
     from edgedec.runtime.config.settings import Settings
     from edgedec.runtime.engine.best_of import BestOf, Chooser
+    from edgedec.runtime.engine.embeddings import Pooling
     from edgedec.runtime.engine.many import OnResult
     from edgedec.runtime.engine.suggestions import Completion
     from edgedec.runtime.methods.draft_source import DraftSource
     from edgedec.runtime.sampling.logprobs import TokenLogprob
+    from edgedec.runtime.sequences.rows import Float32
 
 
 class Engine:
@@ -300,6 +306,52 @@ class Engine:
         check_fits(tokens, loaded.context, loaded.model.vocab_size)
         with lent(self._pool, self._scheduler, tokens) as sequence:
             return self._scheduler.run(while_idle(score(sequence, tokens, n_top), is_over)) or []
+
+    def embed(
+        self,
+        prompts: Sequence[Prompt],
+        pooling: Pooling = "mean",
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> Float32:
+        """Returns a vector of length 1 for each of ``prompts``, computed side by side.
+
+        Texts that mean alike have vectors that point alike, as far as the model was trained for
+        it: one that was trained to write does less well than one trained for embeddings.
+
+        Args:
+            pooling: The mean of all tokens' hidden states behind the last layer, or the last one.
+            is_over: Asked between passes whether the caller gave up.
+
+        Shapes: [len(prompts), hidden_size]; [0, 0] if the caller gave up.
+
+        Raises:
+            SessionError: A prompt is empty or too long, the bundle's graph returns no hidden
+                states, or the engine is closed.
+            ConfigError: ``pooling`` makes no sense.
+        """
+        from edgedec.runtime.engine.embeddings import embed
+
+        loaded = self._open
+        model, layer = loaded.model, loaded.model.n_layers
+        if layer not in model.capabilities.hidden:
+            raise SessionError("this bundle's graph returns no hidden states, which vectors need")
+        if pooling not in ("mean", "last"):
+            raise ConfigError(f"pooling is {shown(pooling)}, expected mean or last")
+        check_callable("is_over", is_over)
+        self._tidy()
+        encoded = [self.encode(prompt) for prompt in prompts]
+        for tokens in encoded:
+            check_fits(tokens, loaded.context, model.vocab_size)
+
+        def vector(tokens: Sequence[int]) -> Float32 | None:
+            with lent(self._pool, self._scheduler, tokens) as sequence:
+                steps = embed(sequence, tokens, layer, pooling)
+                return self._scheduler.run(while_idle(steps, is_over))
+
+        with ThreadPoolExecutor(max(1, min(len(encoded), model.capabilities.n_sequences))) as pool:
+            found = [row for row in pool.map(vector, encoded) if row is not None]
+        is_whole = found and len(found) == len(encoded)
+        return np.stack(found) if is_whole else np.zeros((0, 0), np.float32)
 
     def open_stream(
         self,
