@@ -11,7 +11,8 @@ from typing import Any, Protocol, cast
 from edgedec.export.phases.model_export import Phases
 from edgedec.export.phases.recipe_model import RecipeModel
 from edgedec.export.verifying.verify import GraphRunner
-from edgedec.models.errors import ConfigError
+from edgedec.models.config import ModelConfig
+from edgedec.models.errors import ConfigError, UnsupportedModelError
 from edgedec.models.graph import GraphContract
 from edgedec.models.installation import install_command
 from edgedec.targets import device_module, find_graph_kind, graph_kinds
@@ -42,6 +43,18 @@ class GraphCompiler(Protocol):
         Raises:
             UnsupportedModelError: The graph does not do what it should.
         """
+
+
+def check_recurrence(name: str, config: ModelConfig) -> None:
+    """Raises an UnsupportedModelError where the compiler ``name`` has no recurrent layers.
+
+    A compiler that has them says so as ``HAS_RECURRENCE``.
+    """
+    if config.recurrent_layers and not getattr(find_compiler(name), "HAS_RECURRENCE", False):
+        raise UnsupportedModelError(
+            f"{config.family} has recurrent layers, which the compiler {name} does not have: "
+            "export with --target cpu or --target portable"
+        )
 
 
 def compiler_names() -> tuple[str, ...]:

@@ -33,7 +33,7 @@ def kv_panels(config: ModelConfig, kv_format: KVFormat) -> KVLayout:
         block_nbytes = kv_block_nbytes(config.head_size)
     else:
         block_nbytes = _HALF_BYTES * KV_PANEL * config.head_size
-    n_blocks = 2 * config.n_layers * config.n_kv_heads
+    n_blocks = 2 * len(config.attention_layers) * config.n_kv_heads
     rings = config.windowed_layers
     return KVLayout(
         "panels",
@@ -42,7 +42,14 @@ def kv_panels(config: ModelConfig, kv_format: KVFormat) -> KVLayout:
         block_nbytes,
         rings,
         -(-(config.look_back + RING_ROOM) // _RING_STEP) * _RING_STEP if rings else 0,
+        config.recurrent_layers,
+        recurrent_rows(config),
     )
+
+
+def recurrent_rows(config: ModelConfig) -> int:
+    """Returns how many rows of a recurrent layer are kept; 0 without such layers."""
+    return config.recurrence.look_back + RING_ROOM if config.recurrent_layers else 0
 
 
 class KVPlace(NamedTuple):
@@ -61,5 +68,5 @@ def kv_place(config: ModelConfig, layer: int) -> KVPlace:
     rings = config.windowed_layers
     if layer in rings:
         return KVPlace(rings.index(layer), RING_SEQUENCES, (K_RING, V_RING))
-    index = layer - sum(ring < layer for ring in rings)
-    return KVPlace(index, SEQUENCES, (K_CACHE, V_CACHE))
+    whole = [i for i in config.attention_layers if i not in rings]
+    return KVPlace(whole.index(layer), SEQUENCES, (K_CACHE, V_CACHE))

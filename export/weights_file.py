@@ -122,7 +122,7 @@ def _write_tensor(
         yield _write_at(file, offset, tensor.stored(table))
         return
     shape = shapes[name]
-    if len(shape) == 1:
+    if len(shape) != 2:
         yield _write_at(file, offset, tensor.stored(source.vector(name)))
         return
     n_matrices = tensor.dims[0] if len(tensor.dims) == (2 if tensor.is_packed else 3) else 1

@@ -22,6 +22,7 @@ from edgedec.kernels.library import Scoring, has_library, lend_library, library_
 from edgedec.kernels.limits import multiply_rate, read_rate
 from edgedec.kernels.linear_op import linear
 from edgedec.kernels.row_stats_op import row_stats
+from edgedec.kernels.short_conv_op import short_conv
 
 __all__ = [
     "PANEL",
@@ -44,5 +45,6 @@ __all__ = [
     "packed_nbytes",
     "read_rate",
     "row_stats",
+    "short_conv",
     "unpack_rows",
 ]

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from edgedec.models.config import ModelConfig
+from edgedec.models.errors import UnsupportedModelError
 
 T = TypeVar("T")
 
@@ -36,6 +37,14 @@ class Ops(Protocol[T]):
 
         Scale and cap of the products, rotation and window are those of the layer's configuration.
         """
+
+    def recurrence(self, parts: Sequence[T], layer: int) -> T:
+        """Returns what the model's recurrence makes of ``parts``, and of what its state holds.
+
+        ``short_conv``: of parts b, c and x, ``c * conv(b * x)``. Weights ``conv.weight`` and the
+        like are the layer's own, below `mixer_prefix`.
+        """
+        raise UnsupportedModelError("this target has no recurrent layers: export for another one")
 
     def gate(self, gate: T, up: T) -> T:
         """Returns ``activation(gate) * up``, the activation being that of the configuration."""
@@ -82,6 +91,24 @@ def attention_half(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
     return _added(ops, config, x, ops.linear(heads, f"{prefix}.o_proj.weight", bias), prefix)
 
 
+def mixer_prefix(layer: int) -> str:
+    """Returns what the names of a recurrent layer's weights begin with."""
+    return f"layers.{layer}.mixer"
+
+
+def recurrent_half(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
+    """Returns ``x`` plus the sub-layer of a recurrence, which stands in the place of attention."""
+    prefix = mixer_prefix(layer)
+    h = ops.rms_norm(x, f"layers.{layer}.input_layernorm.weight")
+
+    def project(h: T, name: str) -> T:
+        bias = f"{prefix}.{name}.bias" if config.recurrence.has_bias else None
+        return ops.linear(h, f"{prefix}.{name}.weight", bias)
+
+    parts = [project(h, name) for name in ("b_proj", "c_proj", "x_proj")]
+    return ops.add(x, project(ops.recurrence(parts, layer), "out_proj"))
+
+
 def mlp_half(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
     """Returns ``x`` plus the sub-layer of the gated MLP, or of a mixture of such experts."""
     prefix = f"layers.{layer}.mlp"
@@ -113,7 +140,8 @@ def decoder(ops: Ops[T], config: ModelConfig, layer_gates: Sequence[bool] | None
         x = ops.scale(x, config.embedding_scale)
     ops.hidden(x, 0)
     for layer in range(config.n_layers):
-        x = attention_half(ops, config, layer, x) if runs[2 * layer] else x
+        mix = recurrent_half if config.layer(layer).is_recurrent else attention_half
+        x = mix(ops, config, layer, x) if runs[2 * layer] else x
         x = mlp_half(ops, config, layer, x) if runs[2 * layer + 1] else x
         ops.hidden(x, layer + 1)
     return decoder_head(ops, config, x)
@@ -139,24 +167,16 @@ def decoder_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     Of experts N is that of all together.
     """
     hidden, n_mlps = config.hidden_size, max(config.n_experts, 1)
-    q, kv = config.n_heads * config.head_size, config.n_kv_heads * config.head_size
     shapes: dict[str, tuple[int, ...]] = {"embed_tokens.weight": (config.vocab_size, hidden)}
     for i in range(config.n_layers):
         attention, mlp = f"layers.{i}.self_attn", f"layers.{i}.mlp"
         inner = config.layer(i).intermediate_size
         if config.has_pre_norms:
             shapes[f"layers.{i}.input_layernorm.weight"] = (hidden,)
-        for name, n in (("q_proj", q), ("k_proj", kv), ("v_proj", kv)):
-            shapes[f"{attention}.{name}.weight"] = (n, hidden)
-            if config.has_qkv_bias:
-                shapes[f"{attention}.{name}.bias"] = (n,)
-        if config.has_qk_norm:
-            is_whole = config.is_qk_norm_whole
-            shapes[f"{attention}.q_norm.weight"] = (q if is_whole else config.head_size,)
-            shapes[f"{attention}.k_norm.weight"] = (kv if is_whole else config.head_size,)
-        shapes[f"{attention}.o_proj.weight"] = (hidden, q)
-        if config.has_o_bias:
-            shapes[f"{attention}.o_proj.bias"] = (hidden,)
+        if config.layer(i).is_recurrent:
+            shapes |= _recurrent_shapes(config, mixer_prefix(i))
+        else:
+            shapes |= _attention_shapes(config, attention)
         if config.has_post_norms:
             shapes[f"{attention}.post_norm.weight"] = (hidden,)
             shapes[f"{mlp}.post_norm.weight"] = (hidden,)
@@ -171,4 +191,35 @@ def decoder_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     shapes["norm.weight"] = (hidden,)
     if not config.is_head_tied:
         shapes["lm_head.weight"] = (config.n_logits, hidden)
+    return shapes
+
+
+def _attention_shapes(config: ModelConfig, prefix: str) -> dict[str, tuple[int, ...]]:
+    hidden, head = config.hidden_size, config.head_size
+    q, kv = config.n_heads * head, config.n_kv_heads * head
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, n in (("q_proj", q), ("k_proj", kv), ("v_proj", kv)):
+        shapes[f"{prefix}.{name}.weight"] = (n, hidden)
+        if config.has_qkv_bias:
+            shapes[f"{prefix}.{name}.bias"] = (n,)
+    if config.has_qk_norm:
+        is_whole = config.is_qk_norm_whole
+        shapes[f"{prefix}.q_norm.weight"] = (q if is_whole else head,)
+        shapes[f"{prefix}.k_norm.weight"] = (kv if is_whole else head,)
+    shapes[f"{prefix}.o_proj.weight"] = (hidden, q)
+    if config.has_o_bias:
+        shapes[f"{prefix}.o_proj.bias"] = (hidden,)
+    return shapes
+
+
+def _recurrent_shapes(config: ModelConfig, prefix: str) -> dict[str, tuple[int, ...]]:
+    hidden, own = config.hidden_size, config.recurrence
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name in ("b_proj", "c_proj", "x_proj", "out_proj"):
+        shapes[f"{prefix}.{name}.weight"] = (hidden, hidden)
+        if own.has_bias:
+            shapes[f"{prefix}.{name}.bias"] = (hidden,)
+    shapes[f"{prefix}.conv.weight"] = (own.n_channels, 1, own.conv_size)
+    if own.has_conv_bias:
+        shapes[f"{prefix}.conv.bias"] = (own.n_channels,)
     return shapes

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self, get_args
 
 from edgedec.models.errors import ConfigError
+from edgedec.models.recurrence import Recurrence
 
 MAX_LAYERS = 10_000
 """More than any model has: lists are made that are as long."""
@@ -46,17 +47,23 @@ class LayerConfig:
     intermediate_size: width of the MLP. rope_theta: base of the rotary frequencies, 0 for a layer
     that rotates nothing (NoPE). window: tokens that a token attends to, itself and those before it;
     0 for all. has_rope_scaling: whether the model's scaling stretches this layer's frequencies.
+    is_recurrent: it has the model's recurrence in place of attention.
     """
 
     intermediate_size: int
     rope_theta: float
     window: int = 0
     has_rope_scaling: bool = True
+    is_recurrent: bool = False
 
     def __post_init__(self) -> None:
         _check_size("intermediate_size of a layer", self.intermediate_size)
         if self.window:
             _check_size("window of a layer", self.window)
+        if self.window and self.is_recurrent:
+            raise ConfigError(
+                "a layer has a window and is recurrent, expected one of these at most"
+            )
         if not (math.isfinite(self.rope_theta) and self.rope_theta >= 0):
             raise ConfigError(f"rope_theta of a layer is {self.rope_theta!r}, expected 0 or more")
 
@@ -84,6 +91,7 @@ class ModelConfig:
     activation: of the gate of an MLP.
     n_experts, n_experts_used: MLPs of a layer, of which a router chooses some for each token; 0 for
         one MLP without a router. is_routing_normed: the weights of those chosen sum to 1.
+    recurrence: what the recurrent ones of ``layers`` compute.
     """
 
     family: str
@@ -117,6 +125,7 @@ class ModelConfig:
     n_experts_used: int = 0
     is_routing_normed: bool = True
     has_o_bias: bool = False
+    recurrence: Recurrence = field(default_factory=Recurrence)
 
     def __post_init__(self) -> None:
         for name in (
@@ -128,6 +137,15 @@ class ModelConfig:
             raise ConfigError(f"n_layers is {self.n_layers}, expected at most {MAX_LAYERS}")
         if self.layers and len(self.layers) != self.n_layers:
             raise ConfigError(f"layers are {len(self.layers)}, expected none or {self.n_layers}")
+        if bool(self.recurrent_layers) != (self.recurrence.kind != "none"):
+            raise ConfigError(
+                f"layers {list(self.recurrent_layers)} are recurrent and the recurrence is "
+                f"{self.recurrence.kind!r}, expected both or neither"
+            )
+        if self.recurrent_layers and self.windowed_layers:
+            raise ConfigError("layers with a window beside recurrent ones, expected either alone")
+        if not self.attention_layers:
+            raise ConfigError("all layers are recurrent, expected attention in one or more")
         if self.n_heads % self.n_kv_heads:
             raise ConfigError(
                 f"n_heads {self.n_heads} is not a multiple of n_kv_heads {self.n_kv_heads}"
@@ -170,8 +188,8 @@ class ModelConfig:
 
     @property
     def n_kv_numbers(self) -> int:
-        """Numbers that keys and values of one token are, in all layers."""
-        return 2 * self.n_layers * self.n_kv_heads * self.head_size
+        """Numbers that keys and values of one token are, in all layers that have attention."""
+        return 2 * len(self.attention_layers) * self.n_kv_heads * self.head_size
 
     @property
     def product_scale(self) -> float:
@@ -185,14 +203,26 @@ class ModelConfig:
         return LayerConfig(self.intermediate_size, self.rope_theta)
 
     @property
+    def attention_layers(self) -> tuple[int, ...]:
+        """The layers that keep keys and values."""
+        recurrent = self.recurrent_layers
+        return tuple(i for i in range(self.n_layers) if i not in recurrent)
+
+    @property
+    def recurrent_layers(self) -> tuple[int, ...]:
+        """The layers that keep a state instead."""
+        return tuple(i for i, layer in enumerate(self.layers) if layer.is_recurrent)
+
+    @property
     def windowed_layers(self) -> tuple[int, ...]:
         """The layers whose tokens attend to the latest ones only."""
         return tuple(i for i, layer in enumerate(self.layers) if layer.window)
 
     @property
     def look_back(self) -> int:
-        """Tokens before its own that a token sees in the layer of the widest window; 0 without."""
-        return max((layer.window - 1 for layer in self.layers if layer.window), default=0)
+        """Tokens before its own whose rows a token needs in layers that keep the latest alone."""
+        windows = [layer.window - 1 for layer in self.layers if layer.window]
+        return max([*windows, self.recurrence.look_back])
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
@@ -205,6 +235,8 @@ class ModelConfig:
             if isinstance(scaling := values.get("rope_scaling"), dict):
                 lists = {key: tuple(v) for key, v in scaling.items() if isinstance(v, list)}
                 values["rope_scaling"] = RopeScaling(**{**scaling, **lists})
+            if isinstance(recurrence := values.get("recurrence"), dict):
+                values["recurrence"] = Recurrence(**recurrence)
             if isinstance(layers := values.get("layers"), list | tuple):
                 values["layers"] = tuple(
                     LayerConfig(**layer) if isinstance(layer, dict) else layer for layer in layers

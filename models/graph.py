@@ -27,6 +27,11 @@ Inputs:
         present.I.value return; of backends that have both in the same memory, more than P. See
         `KVLayout`.
     beam_idx [1] int32: 0; which row of the batch states go on from.
+    past_rows.I [1, Q, W] float32: the latest Q rows of recurrent layer I, zeros before the text
+        begins, which present_rows.I returns with those of the pass behind them. conv_taps [T, K]
+        int64: which of those, with the pass's behind them, the convolution of each token reads.
+    recurrent_rows [L, Q, W] float32: the rows of L recurrent layers, written in place: that of
+        token t lies at t modulo Q. recurrent_past [1] int64: committed tokens.
     mtp_rows [F] int64: which of the R rows with logits light heads go on from; see
         `Capabilities.mtp`.
 Outputs:
@@ -63,6 +68,8 @@ MTP_ROWS = "mtp_rows"
 MTP_IDS, MTP_LOG_PROBS = "mtp.ids", "mtp.log_probs"
 K_CACHE, V_CACHE = "k_cache", "v_cache"
 K_RING, V_RING = "k_ring", "v_ring"
+CONV_TAPS = "conv_taps"
+RECURRENT_ROWS, RECURRENT_PAST = "recurrent_rows", "recurrent_past"
 LOGITS = "logits"
 
 N_TOP = 8
@@ -128,6 +135,16 @@ def present_port(past: str) -> str:
     return past.replace("past_key_values", "present", 1)
 
 
+def rows_port(layer: int) -> str:
+    """Returns the input of earlier tokens' rows of the recurrent ``layer``."""
+    return f"past_rows.{layer}"
+
+
+def new_rows_port(layer: int) -> str:
+    """Returns the output that carries on `rows_port`."""
+    return f"present_rows.{layer}"
+
+
 def is_past_port(name: str) -> bool:
     """Says whether ``name`` is an input of earlier tokens' keys or values."""
     return _PAST.fullmatch(name) is not None
@@ -157,6 +174,8 @@ class KVLayout:
         the two inputs above but of k_ring and v_ring, made alike of R positions for C, a multiple
         of 2 * `KV_PANEL`: token t lies at position t modulo R. ring_rows: R that most passes can
         do with; one that adds more rows to what it sees before itself needs more.
+    recurrent_layers: those that keep a state, rising; keys and values are of the others alone.
+    recurrent_rows: rows of each that are kept for most passes.
 
     Raises:
         ConfigError: These do not go together.
@@ -168,6 +187,8 @@ class KVLayout:
     block_nbytes: int = 0
     ring_layers: tuple[int, ...] = ()
     ring_rows: int = 0
+    recurrent_layers: tuple[int, ...] = ()
+    recurrent_rows: int = 0
 
     def __post_init__(self) -> None:
         if self.kind not in KV_KINDS:
@@ -185,6 +206,15 @@ class KVLayout:
         if bool(self.ring_layers) != (self.ring_rows > 0):
             raise ConfigError(
                 f"kv.ring_rows is {self.ring_rows}, expected more than 0 with ring_layers, 0 else"
+            )
+        if bool(self.recurrent_layers) != (self.recurrent_rows > 0):
+            raise ConfigError(
+                f"kv.recurrent_rows is {self.recurrent_rows}, expected more than 0 with "
+                "recurrent_layers, 0 else"
+            )
+        if list(self.recurrent_layers) != sorted(set(self.recurrent_layers)):
+            raise ConfigError(
+                f"kv.recurrent_layers are {list(self.recurrent_layers)}, expected them to rise"
             )
 
 
@@ -284,10 +314,12 @@ class GraphContract:
     def _kv_inputs(self) -> tuple[str, ...]:
         if self.kv.kind == "panels":
             rings = (RING_SEQUENCES, K_RING, V_RING) if self.kv.ring_layers else ()
-            return (SEQUENCES, K_CACHE, V_CACHE, *rings)
+            recurrent = (RECURRENT_ROWS, RECURRENT_PAST) if self.kv.recurrent_layers else ()
+            return (SEQUENCES, K_CACHE, V_CACHE, *rings, *recurrent)
         if self.kv.kind == "states":
             return ()
-        return self.past_ports or (past_port(0, "key"),)
+        rows = map(rows_port, self.kv.recurrent_layers)
+        return (*(self.past_ports or (past_port(0, "key"),)), *rows)
 
     def _check(self, name: str, ports: tuple[str, ...], key: str, what: str) -> None:
         if name not in ports:

@@ -12,6 +12,7 @@ from edgedec.models.errors import BundleError, ConfigError
 from edgedec.models.fields import Fields, shown
 from edgedec.models.graph import Capabilities, GraphContract, KVFormat, KVKind, KVLayout
 from edgedec.models.quant import FORMATS, QuantFormat
+from edgedec.models.recurrence import Recurrence
 
 TARGET_MODEL, DRAFT_MODEL = "target", "draft"
 MODEL_KINDS = (TARGET_MODEL, DRAFT_MODEL)
@@ -119,8 +120,10 @@ def _read_contract(fields: Fields, n_layers: int) -> GraphContract:
                 format=cast(KVFormat, kv.text("format")),
                 row_nbytes=kv.integer("row_nbytes", least=1, most=_MAX_COUNT),
                 block_nbytes=kv.integer("block_nbytes", least=0, most=_MAX_COUNT),
-                ring_layers=_ring_layers(kv, n_layers),
+                ring_layers=_some_layers(kv, "ring_layers", n_layers),
                 ring_rows=kv.integer("ring_rows", 0, least=0, most=_MAX_COUNT),
+                recurrent_layers=_some_layers(kv, "recurrent_layers", n_layers),
+                recurrent_rows=kv.integer("recurrent_rows", 0, least=0, most=_MAX_COUNT),
             ),
             can=Capabilities(
                 **{key: can.flag(key) for key in flags},
@@ -135,18 +138,30 @@ def _read_contract(fields: Fields, n_layers: int) -> GraphContract:
         return fields.refuse_with(None, f"does not hold together ({error})")
 
 
-def _ring_layers(kv: Fields, n_layers: int) -> tuple[int, ...]:
-    return kv.integers("ring_layers", 0, n_layers - 1) if "ring_layers" in kv.values else ()
+def _some_layers(kv: Fields, key: str, n_layers: int) -> tuple[int, ...]:
+    return kv.integers(key, 0, n_layers - 1) if key in kv.values else ()
 
 
 def _read_config(fields: Fields) -> ModelConfig:
     """Types are checked here; ranges and combinations by `ModelConfig` itself."""
     _check_scaling(fields.table("rope_scaling", {}))
     _check_layers(fields)
-    for known in dataclasses.fields(ModelConfig):
+    recurrence = fields.table("recurrence", {})
+    recurrence.only({f.name for f in dataclasses.fields(Recurrence)})
+    _check_types(recurrence, Recurrence)
+    _check_types(fields, ModelConfig)
+    try:
+        return ModelConfig.from_dict(dict(fields.values))
+    except ConfigError as error:
+        return fields.refuse_with(None, f"makes no model ({error})")
+
+
+def _check_types(fields: Fields, kind: type[ModelConfig] | type[Recurrence]) -> None:
+    """Checks the types of what ``kind`` has plain fields for."""
+    for known in dataclasses.fields(kind):
         if known.default is not dataclasses.MISSING and known.name not in fields.values:
             continue
-        if known.type == "str":
+        if known.type in ("str", "RecurrenceKind"):
             fields.text(known.name)
         elif known.type == "int":
             fields.integer(known.name, least=0, most=_MAX_COUNT)
@@ -154,10 +169,6 @@ def _read_config(fields: Fields) -> ModelConfig:
             fields.number(known.name)
         elif known.type == "bool":
             fields.flag(known.name)
-    try:
-        return ModelConfig.from_dict(dict(fields.values))
-    except ConfigError as error:
-        return fields.refuse_with(None, f"makes no model ({error})")
 
 
 def _check_scaling(scaling: Fields) -> None:
@@ -180,3 +191,4 @@ def _check_layers(fields: Fields) -> None:
         layer.number("rope_theta")
         layer.integer("window", 0, least=0, most=_MAX_COUNT)
         layer.flag("has_rope_scaling", True)
+        layer.flag("is_recurrent", False)

@@ -13,8 +13,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.models.blocks import Ops
+from edgedec.models.blocks import Ops, mixer_prefix
 from edgedec.models.families import find_family, weight_shapes
+from edgedec.models.recurrence import conv_taps, convolved
 from edgedec.models.rope import Rope, rope_of, rope_tables
 from edgedec.models.weights import WeightSource, float_rows
 
@@ -40,7 +41,10 @@ class ReferenceRows:
 
 
 class ReferenceModel:
-    """A model with its KV cache. Rows of a pass stay until `commit` or `truncate` drops them."""
+    """A model and what its layers keep: of every token keys and values, or the recurrence's row.
+
+    Rows of a pass stay until `commit` or `truncate` drops them.
+    """
 
     def __init__(
         self, source: WeightSource, dtype: type[np.float32] | type[np.float64] = np.float32
@@ -48,9 +52,11 @@ class ReferenceModel:
         self._source = source
         self._dtype = dtype
         config = source.config
-        empty = np.zeros((0, config.n_kv_heads, config.head_size), dtype)
-        self._keys: list[Array] = [empty] * config.n_layers
-        self._values: list[Array] = [empty] * config.n_layers
+        kv = (np.zeros((0, config.n_kv_heads, config.head_size), dtype),) * 2
+        row = (np.zeros((0, config.recurrence.row_size), dtype),)
+        self._kept: list[tuple[Array, ...]] = [
+            row if config.layer(i).is_recurrent else kv for i in range(config.n_layers)
+        ]
         self._n_committed = 0
 
     @property
@@ -88,25 +94,23 @@ class ReferenceModel:
         """Keeps the rows ``path`` of the last pass (or its first ``path`` rows) as the prefix."""
         path = range(path) if isinstance(path, int) else path
         kept = [*range(self._n_committed), *(self._n_committed + row for row in path)]
-        self._keys = [keys[kept] for keys in self._keys]
-        self._values = [values[kept] for values in self._values]
+        self._kept = [tuple(rows[kept] for rows in of_layer) for of_layer in self._kept]
         self._n_committed = len(kept)
 
     def truncate(self, n_tokens: int) -> None:
         """Drops everything after the first ``n_tokens`` tokens."""
         assert n_tokens <= self._n_committed
-        self._keys = [keys[:n_tokens] for keys in self._keys]
-        self._values = [values[:n_tokens] for values in self._values]
+        self._kept = [tuple(rows[:n_tokens] for rows in of_layer) for of_layer in self._kept]
         self._n_committed = n_tokens
 
-    def append(self, layer: int, keys: Array, values: Array) -> tuple[Array, Array]:
-        """Returns all keys and values of ``layer`` after appending those of this pass.
+    def append(self, layer: int, *new: Array) -> tuple[Array, ...]:
+        """Returns all rows that ``layer`` keeps after appending those of this pass.
 
-        Shapes: [rows, n_kv_heads, head_size].
+        Shapes: keys and values [rows, n_kv_heads, head_size], or [rows, row_size] of a recurrence.
         """
-        self._keys[layer] = np.concatenate([self._keys[layer], keys])
-        self._values[layer] = np.concatenate([self._values[layer], values])
-        return self._keys[layer], self._values[layer]
+        both = zip(self._kept[layer], new, strict=True)
+        self._kept[layer] = tuple(np.concatenate([old, added]) for old, added in both)
+        return self._kept[layer]
 
 
 class ReferenceOps(Ops[Array]):
@@ -128,6 +132,7 @@ class ReferenceOps(Ops[Array]):
         self._tokens = tokens
         self._logit_rows = logit_rows
         self._dtype = dtype
+        self._parents = parents
         self._mask, depths = tree_mask(parents, model.n_tokens)
         self._positions = model.n_tokens + depths
         self._ropes: dict[Rope, tuple[Array, Array]] = {}
@@ -176,6 +181,23 @@ class ReferenceOps(Ops[Array]):
             for h in range(c.n_heads)
         ]
         return np.concatenate(heads, axis=-1)
+
+    def recurrence(self, parts: Sequence[Array], layer: int) -> Array:
+        """Returns what the recurrence makes of ``parts`` after appending the tokens' rows."""
+        b, c, x = parts
+        (rows,) = self._model.append(layer, b * x)
+        own = self._config.recurrence
+        taps = conv_taps(self._parents, self._model.n_tokens, own.conv_size)
+        y: Array = c * convolved(rows, taps, self._vectors(mixer_prefix(layer)))
+        return y
+
+    def _vectors(self, prefix: str) -> dict[str, Array]:
+        """Returns what lies below ``prefix`` and is no matrix, by the rest of its name."""
+        return {
+            name.removeprefix(f"{prefix}."): self._source.vector(name).astype(self._dtype)
+            for name, shape in self._shapes.items()
+            if name.startswith(f"{prefix}.") and len(shape) != 2
+        }
 
     def gate(self, gate: Array, up: Array) -> Array:
         """Returns `activation(gate) * up`."""

@@ -96,6 +96,7 @@ class SourceWeight:
     first_row: of the rows that are ours, where a tensor joins several of our weights (q, k, v).
     order: how those rows are arranged; as ours when None.
     offset: what is added to the values of a vector, such as 1 where norms are stored without it.
+    is_squeezed: the tensor lacks our second axis, which has one entry.
     """
 
     name: str
@@ -103,6 +104,7 @@ class SourceWeight:
     first_row: int = 0
     order: RowOrder | None = None
     offset: float = 0.0
+    is_squeezed: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -133,6 +135,8 @@ class SourceWeight:
 
     def part_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Returns the shape of one expert's part of our weight, all of it where there are none."""
+        if self.is_squeezed:
+            return (shape[0], *shape[2:])
         if not self.n_experts:
             return shape
         n, k = shape

@@ -121,10 +121,11 @@ class GgufCheckpoint:
 
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         """Returns the norm weight or bias ``name``."""
-        (n_rows, *_), source = self._map[name]
+        shape, source = self._map[name]
         tensor = self._tensors[source.name]
         values = tensor.type.plain(tensor.rows()).dequantize().reshape(tensor.shape)
-        return np.array(source.take(values, n_rows), np.float32) + np.float32(source.offset)
+        ours = np.array(source.take(values, shape[0]), np.float32) + np.float32(source.offset)
+        return ours.reshape(shape)
 
     def release(self) -> None:
         """Drops mapped pages of what was read."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edgedec.export.checkpoints.lora import Merged
-from edgedec.export.compilers import find_compiler
+from edgedec.export.compilers import check_recurrence, find_compiler
 from edgedec.export.heads.head_tokens import choose_head_ids
 from edgedec.export.phases.model_export import Phases
 from edgedec.export.phases.recipe_model import RecipeModel
@@ -31,6 +31,7 @@ def recipe_phases(compiler: str) -> Phases:
 def configure(model: RecipeModel) -> None:
     """How long and how deep the graph is."""
     config, wanted = model.source.config, model.config.context
+    check_recurrence(model.compiler, config)
     usual = model.device.usual_context or config.max_positions
     model.context = wanted or min(usual, config.max_positions)
     if model.kind == DRAFT_MODEL:

@@ -14,20 +14,24 @@ import onnx
 from onnx import TensorProto, helper
 
 from edgedec.export.to_onnx.graph import external_tensor
+from edgedec.export.to_onnx.recurrence import DOMAIN, short_conv
 from edgedec.export.weights_file import rope_names
-from edgedec.models.blocks import Ops
+from edgedec.models.blocks import Ops, mixer_prefix
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import ConfigError
 from edgedec.models.families import find_family, weight_shapes
 from edgedec.models.graph import (
     ATTENTION_BIAS,
+    CONV_TAPS,
     INPUT_IDS,
     LOGIT_ROWS,
     LOGITS,
     POSITION_IDS,
     hidden_port,
+    new_rows_port,
     past_port,
     present_port,
+    rows_port,
 )
 from edgedec.models.rope import Rope, rope_of
 
@@ -75,6 +79,7 @@ class PortableEmitter(Ops[str]):
         self._nodes: list[onnx.NodeProto] = []
         self._initializers: dict[str, onnx.TensorProto] = {}
         self._windows: set[str] = set()
+        self._functions: dict[str, onnx.FunctionProto] = {}
         self._outputs: list[onnx.ValueInfoProto] = []
         self._inputs = [
             _value(INPUT_IDS, TensorProto.INT64, (1, "T")),
@@ -144,6 +149,23 @@ class PortableEmitter(Ops[str]):
         )
         self._nodes.append(attend)
         return attended
+
+    def recurrence(self, parts: Sequence[str], layer: int) -> str:
+        """Adds a call of the recurrence, a function of standard operators; its rows are ports."""
+        own, stem = self._config.recurrence, mixer_prefix(layer)
+        if not self._functions:
+            taps = _value(CONV_TAPS, TensorProto.INT64, ("T", own.conv_size))
+            self._inputs.append(taps)
+        function = short_conv(OPSET, own.has_conv_bias)
+        self._functions[function.name] = function
+        past, present = rows_port(layer), new_rows_port(layer)
+        self._inputs.append(_value(past, self.element, (1, "Q", own.row_size)))
+        self._outputs.append(_value(present, self.element, (1, "Q+T", own.row_size)))
+        vectors = ["conv.weight", *(["conv.bias"] if own.has_conv_bias else [])]
+        inputs = [*parts, past, CONV_TAPS, *(self._weight(f"{stem}.{name}") for name in vectors)]
+        y = f"{stem}.recurrence"
+        self._nodes.append(helper.make_node(function.name, inputs, [y, present], y, domain=DOMAIN))
+        return y
 
     def gate(self, gate: str, up: str) -> str:
         """Adds a Sigmoid, or a Gelu, and what is to be multiplied."""
@@ -229,8 +251,14 @@ class PortableEmitter(Ops[str]):
             list(self._initializers.values()),
         )
         opsets = [helper.make_opsetid("", OPSET)]
+        if self._functions:
+            opsets.append(helper.make_opsetid(DOMAIN, 1))
         return helper.make_model(
-            graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="edgedec"
+            graph,
+            opset_imports=opsets,
+            functions=self._functions.values(),
+            ir_version=IR_VERSION,
+            producer_name="edgedec",
         )
 
     def _node(self, op_type: str, inputs: list[str], name: str, **attributes: Any) -> str:
@@ -269,7 +297,9 @@ class PortableEmitter(Ops[str]):
 
     def _weight(self, name: str) -> str:
         if name not in self._initializers:
-            dims = self._shapes[name][::-1]
+            dims = self._shapes[name]
+            if len(dims) == 2:
+                dims = dims[::-1]
             if ".experts." in name:
                 k, n = dims
                 dims = (self._config.n_experts, k, n // self._config.n_experts)

@@ -15,6 +15,7 @@ from edgedec.kernels import PANEL, has_library, library_path
 from edgedec.models.config import ModelConfig
 from edgedec.models.graph import (
     ATTENTION_BIAS,
+    CONV_TAPS,
     ENTRY,
     INPUT_IDS,
     K_CACHE,
@@ -24,13 +25,18 @@ from edgedec.models.graph import (
     LOGITS,
     PARENTS,
     POSITION_IDS,
+    RECURRENT_PAST,
+    RECURRENT_ROWS,
     RING_SEQUENCES,
     SEQUENCES,
     V_CACHE,
     V_RING,
+    new_rows_port,
     past_port,
     present_port,
+    rows_port,
 )
+from edgedec.models.recurrence import conv_taps
 from edgedec.models.reference import tree_mask
 
 _DTYPES: dict[str, type[np.generic]] = {
@@ -54,6 +60,11 @@ class FusedRunner:
         if ENTRY not in inputs:
             self._entry = {}
         self._n_panels = -(-capacity // PANEL)
+        self._recurrent = {}
+        if RECURRENT_ROWS in inputs:
+            n_layers, _, row_size = inputs[RECURRENT_ROWS].shape
+            n_rows = self._n_panels * PANEL  # that never wrap
+            self._recurrent[RECURRENT_ROWS] = np.zeros((n_layers, n_rows, row_size), np.float32)
         self._sequences = [name for name in (SEQUENCES, RING_SEQUENCES) if name in inputs]
         self._kv_cache = {
             name: _empty_kv_cache(inputs[name], self._n_panels)
@@ -70,9 +81,11 @@ class FusedRunner:
         feeds |= dict.fromkeys(self._sequences, sequences)
         if self.layer_gates is not None:
             feeds[LAYER_GATES] = self.layer_gates
+        if self._recurrent:
+            feeds[RECURRENT_PAST] = np.array([n_past], np.int64)
         values = {k: ort.OrtValue.ortvalue_from_numpy(v) for k, v in feeds.items()}
         # These are written in place: the arrays behind them are the KV cache.
-        for name, array in self._kv_cache.items():
+        for name, array in (self._kv_cache | self._recurrent).items():
             values[name] = ort.OrtValue.ortvalue_from_numpy(array)
         (logits,) = self._session.run_with_ort_values([LOGITS], values)
         rows: Logits = logits.numpy()[0]
@@ -86,8 +99,12 @@ class PortableRunner:
         self._session = open_session(graph, is_prepacked)
         shape = 1, config.n_kv_heads, 0, config.head_size
         types = {value.name: _DTYPES[value.type] for value in self._session.get_inputs()}
-        names = (past_port(i, part) for i in range(config.n_layers) for part in ("key", "value"))
+        layers = config.attention_layers
+        names = (past_port(i, part) for i in layers for part in ("key", "value"))
         self._kv_cache = {name: np.zeros(shape, types[name]) for name in names}
+        self._own = config.recurrence
+        before = np.zeros((1, self._own.look_back, self._own.row_size), np.float32)
+        self._rows = dict.fromkeys(config.recurrent_layers, before)  # of all tokens, after zeros
 
     def run(self, tokens: Sequence[int], parents: Sequence[int], n_past: int = 0) -> Logits:
         """Returns the logits [T, V] of a pass after the first ``n_past`` cached tokens."""
@@ -95,9 +112,16 @@ class PortableRunner:
         feeds = _rows(tokens, parents, n_past)
         feeds[ATTENTION_BIAS] = np.where(mask, 0, -np.inf).astype(np.float32)[None, None]
         feeds |= {name: kv[:, :, :n_past] for name, kv in self._kv_cache.items()}
-        names = map(present_port, self._kv_cache)
+        names = [present_port(name) for name in self._kv_cache]
+        if self._rows:
+            n_rows = self._own.look_back + n_past
+            feeds |= {rows_port(i): rows[:, :n_rows] for i, rows in self._rows.items()}
+            feeds[CONV_TAPS] = conv_taps(parents, n_rows, self._own.conv_size)
+            names += map(new_rows_port, self._rows)
         logits, *present = self._session.run([LOGITS, *names], feeds)
-        self._kv_cache = dict(zip(self._kv_cache, present, strict=True))
+        n_kv = len(self._kv_cache)
+        self._kv_cache = dict(zip(self._kv_cache, present[:n_kv], strict=True))
+        self._rows = dict(zip(self._rows, present[n_kv:], strict=True))
         rows: Logits = logits[0]
         return rows
 

@@ -171,6 +171,26 @@ struct ExpertsArgs {
   float* out = nullptr;    // [rows, down.n]; may be the residual itself
 };
 
+constexpr int64_t kMaxConvSize = 64;
+
+/// out[r] = c[r] * (bias + sum_k weight[k] kept[tap k of r]) for each channel, where kept[r] = b[r] x[r]
+/// and the taps of a row are its latest ancestors, itself the last; before the text begins they are 0.
+/// Nodes and positions as in AttentionArgs; position t lies at row t modulo `n_kept`.
+struct ShortConvArgs {
+  const float* bcx = nullptr;        // [rows, 3 * channels]: b, c and x
+  const int64_t* parents = nullptr;  // [known + rows], each in [-1, node)
+  int64_t rows = 0;
+  int64_t known = 0;
+  int64_t past = 0;
+  int64_t channels = 0;
+  int64_t size = 0;               // taps, at most kMaxConvSize
+  const float* weight = nullptr;  // [channels, size]
+  const float* bias = nullptr;    // [channels] or null
+  int64_t n_kept = 0;             // at least those that the first row reads before itself, and the nodes
+  float* kept = nullptr;          // [n_kept, channels], this layer; written
+  float* out = nullptr;           // [rows, channels]
+};
+
 constexpr int kTop = 8;  // largest logits listed
 
 /// Statistics of logits rows. NaN counts as the largest; sums of a row whose largest logit is not
@@ -212,7 +232,8 @@ void pack(const PlainMatrix& plain, uint8_t* out);
   X(experts, ExpertsArgs)     \
   X(head_norm, HeadNormArgs)  \
   X(linear, LinearArgs)       \
-  X(row_stats, RowStatsArgs)
+  X(row_stats, RowStatsArgs)  \
+  X(short_conv, ShortConvArgs)
 
 /// The operators of one instruction set.
 struct Kernels {

@@ -9,6 +9,7 @@
 #include "linear.h"
 #include "multiply.h"
 #include "row_stats.h"
+#include "short_conv.h"
 
 #define EDK_QUOTED(text) #text
 #define EDK_NAME(isa) EDK_QUOTED(isa)

@@ -96,12 +96,14 @@ def gguf_decoder(
     can_rotate_partly: bool = False,
     has_windows: bool = False,
     has_experts: bool = False,
+    has_recurrence: bool = False,
 ) -> ModelConfig:
     """Returns the config of a pre-norm gated decoder from the GGUF keys of ``family``.
 
     can_rotate_partly: whether the family's weights are put in order for a ``rotary_size``.
     has_windows: whether the family reads the window; a short one is refused where it does not.
     has_experts: whether the MLPs of all layers are mixtures of experts.
+    has_recurrence: whether layers may have no heads of keys; see `gguf_recurrent`.
 
     Raises:
         CheckpointError: A key or the embedding is missing, or of the wrong type.
@@ -136,7 +138,9 @@ def gguf_decoder(
         intermediate_size=widths[0],
         n_layers=n_layers,
         n_heads=n_heads,
-        n_kv_heads=_same_in_all(fields, f"{family}.attention.head_count_kv", n_layers, n_heads),
+        n_kv_heads=_same_in_all(
+            fields, f"{family}.attention.head_count_kv", n_layers, n_heads, has_recurrence
+        ),
         head_size=head_size,
         max_positions=max_positions,
         rms_norm_eps=fields.number(f"{family}.attention.layer_norm_rms_epsilon"),
@@ -157,12 +161,19 @@ def gguf_decoder(
     return dataclasses.replace(config, layers=layers)
 
 
-def _by_layer(fields: Fields, key: str, n_layers: int) -> tuple[int, ...]:
+def gguf_recurrent(fields: Fields, family: str, n_layers: int) -> list[int]:
+    """Returns the layers that have no heads of keys, and so a recurrence."""
+    if fields.get(key := f"{family}.attention.head_count_kv") is None:
+        return []
+    return [i for i, n in enumerate(_by_layer(fields, key, n_layers, least=0)) if not n]
+
+
+def _by_layer(fields: Fields, key: str, n_layers: int, least: int = 1) -> tuple[int, ...]:
     """Returns the number of each layer, where a file states one for all or a list."""
     value = fields.get(key)
     if not isinstance(value, np.ndarray):
-        return (fields.integer(key, least=1),) * n_layers
-    numbers = fields.nested(key, {"": value.tolist()}).integers("", least=1)
+        return (fields.integer(key, least=least),) * n_layers
+    numbers = fields.nested(key, {"": value.tolist()}).integers("", least=least)
     if len(numbers) != n_layers:
         fields.fail(key, list(numbers), f"a number, or {n_layers} of them")
     return numbers
@@ -179,10 +190,14 @@ def gguf_windowed(fields: Fields, key: str, n_layers: int, period: int) -> list[
     return [period > 0 and (i + 1) % period != 0 for i in range(n_layers)]
 
 
-def _same_in_all(fields: Fields, key: str, n_layers: int, default: int) -> int:
+def _same_in_all(
+    fields: Fields, key: str, n_layers: int, default: int, has_recurrence: bool = False
+) -> int:
+    """Returns a number that all layers share; but for those with 0 if ``has_recurrence``."""
     if fields.get(key) is None:
         return default
-    numbers = _by_layer(fields, key, n_layers)
+    numbers = _by_layer(fields, key, n_layers, least=0 if has_recurrence else 1)
+    numbers = tuple(filter(None, numbers)) or numbers
     if len(set(numbers)) > 1:
         raise UnsupportedModelError(
             f"{fields.origin}: {key} differs from layer to layer ({min(numbers)} to "
@@ -296,5 +311,11 @@ def gguf_name(name: str) -> str:
     """Returns the GGUF name of our weight ``name``."""
     if name in _MODEL_NAMES:
         return _MODEL_NAMES[name]
-    _, layer, rest = name.split(".", 2)
+    layer, rest = layer_part(name)
     return f"blk.{layer}.{_LAYER_NAMES[rest]}"
+
+
+def layer_part(name: str) -> tuple[int, str]:
+    """Returns the layer of our weight ``layers.I.REST``, and the rest."""
+    _, layer, rest = name.split(".", 2)
+    return int(layer), rest

@@ -10,6 +10,7 @@ from typing import Any
 from edgedec.models.config import ModelConfig, RopeScaling
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.fields import Fields, shown
+from edgedec.models.recurrence import Recurrence
 from edgedec.models.rope import yarn_factors, yarn_scale
 
 QUANT_METHODS = ("awq", "compressed-tensors", "fp8", "gptq")
@@ -233,6 +234,33 @@ def with_windows(config: ModelConfig, window: int, layers: Collection[int]) -> M
             for i in range(config.n_layers)
         ),
     )
+
+
+def hf_mixers(fields: Fields, n_layers: int, recurrent: str) -> list[int]:
+    """Returns the layers whose ``layer_types`` is ``recurrent``; the others have attention."""
+    types = fields.texts("layer_types")
+    if len(types) != n_layers:
+        fields.fail("layer_types", types, f"a list of {n_layers}")
+    known = (recurrent, "full_attention", "attention")
+    if (other := next((kind for kind in types if kind not in known), None)) is not None:
+        raise UnsupportedModelError(
+            f"{fields.origin}: layer_types has {shown(other)}, only {recurrent} and "
+            f"full_attention are supported"
+        )
+    return [i for i, kind in enumerate(types) if kind == recurrent]
+
+
+def with_recurrence(
+    config: ModelConfig, recurrence: Recurrence, layers: Collection[int]
+) -> ModelConfig:
+    """Returns ``config`` with a recurrence in place of attention in ``layers``."""
+    if not layers:
+        return config
+    own = (
+        dataclasses.replace(config.layer(i), is_recurrent=i in layers)
+        for i in range(config.n_layers)
+    )
+    return dataclasses.replace(config, layers=tuple(own), recurrence=recurrence)
 
 
 def positive(fields: Fields, key: str, default: float | None = None) -> float:

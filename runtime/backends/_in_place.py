@@ -16,6 +16,7 @@ from edgedec.models.graph import BUNDLED_KERNELS, KV_PANEL, LAYER_GATES, GraphCo
 from edgedec.runtime.backends._kv_cache import Array, Places, kv_row_nbytes
 from edgedec.runtime.backends._layer_caches import LayerArenas, LayerCaches
 from edgedec.runtime.backends._model_facts import ModelFacts
+from edgedec.runtime.backends._recurrent import RecurrentRows
 from edgedec.runtime.backends.trust import check_trusted
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.model import SequenceState
@@ -111,53 +112,77 @@ class InPlaceModel(ModelFacts, Generic[T]):
 class InPlaceKVCache:
     """What a `SequenceState` does whose rows the graph writes in place, but for `run`.
 
-    Layers with a window keep the latest rows only; see `LayerCaches`.
+    Layers with a window keep the latest rows only; see `LayerCaches`. So do recurrent ones; see
+    `RecurrentRows`.
     """
 
     def __init__(self, config: ModelConfig, contract: GraphContract, caches: LayerCaches) -> None:
         self._config = config
         self._contract = contract
         self.caches = caches
+        self.recurrent = RecurrentRows(config, contract.kv) if config.recurrent_layers else None
         self._layer_gates = np.ones(2 * config.n_layers, np.int64)
         self._has_closed = False  # gates, by the latest pass
 
     @property
     def shared_inputs(self) -> dict[str, Array]:
         """The arrays of the inputs that are the same in all passes, by port."""
-        return shared_inputs(self._contract, self.caches, self._layer_gates)
+        shared = shared_inputs(self._contract, self.caches, self._layer_gates)
+        return shared if self.recurrent is None else {**shared, **self.recurrent.arrays}
 
     @property
     def look_back(self) -> int:
-        return self.caches.look_back
+        return self.caches.look_back if self.recurrent is None else self.recurrent.look_back
+
+    @property
+    def checkpoints(self) -> tuple[int, ...]:
+        return () if self.recurrent is None else self.recurrent.checkpoints.tokens
 
     def nbytes(self, n_tokens: int) -> int:
-        return self.caches.nbytes(n_tokens)
+        n_bytes = self.caches.nbytes(n_tokens)
+        return n_bytes if self.recurrent is None else n_bytes + self.recurrent.nbytes(n_tokens)
 
     def reachable(self, n_tokens: int) -> int:
-        return self.caches.reachable(n_tokens)
+        n_left = self.caches.reachable(n_tokens)
+        return n_left if self.recurrent is None else self.recurrent.reachable(n_left)
 
     def reserve(self, n_kept: int, stop: int) -> None:
         """Makes room; see `SequenceState`. Where arrays move, all is bound anew."""
-        if self.caches.reserve(n_kept, stop):
+        has_moved = self.caches.reserve(n_kept, stop)
+        if self.recurrent is not None:
+            has_moved |= self.recurrent.reserve(n_kept, stop)
+        if has_moved:
             self._bind_anew()
 
     def truncate(self, n_tokens: int) -> None:
         self.caches.truncate(n_tokens)
+        if self.recurrent is not None:
+            self.recurrent.truncate(n_tokens)
 
     def share(self, other: SequenceState, n_tokens: int) -> bool:
         """Makes the first tokens of another text those of this one; see `SequenceState`."""
-        return isinstance(other, InPlaceKVCache) and self.caches.share(other.caches, n_tokens)
+        if not isinstance(other, InPlaceKVCache) or other.reachable(n_tokens) != n_tokens:
+            return False
+        is_shared = self.caches.share(other.caches, n_tokens)
+        if is_shared and self.recurrent is not None and other.recurrent is not None:
+            self.recurrent.restore(n_tokens, other.recurrent.snapshot(n_tokens))
+        return is_shared
 
     def commit(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
         """Moves the rows of ``path`` together behind the committed ones."""
         if list(path) != list(range(len(path))):
             self.caches.compact(n_past, path)
+        if self.recurrent is not None:
+            self.recurrent.commit(n_past, path)
 
     def snapshot(self, start: int, stop: int) -> KVRows:
-        return self.caches.rows(start, stop)
+        kv_rows = self.caches.rows(start, stop)
+        return kv_rows if self.recurrent is None else {**kv_rows, **self.recurrent.snapshot(stop)}
 
     def restore(self, start: int, stop: int, kv_rows: KVRows) -> None:
         self.caches.load_rows(start, stop, kv_rows)
+        if self.recurrent is not None:
+            self.recurrent.restore(stop, kv_rows)
 
     def close(self) -> None:
         """Gives all memory back."""
@@ -175,6 +200,8 @@ class InPlaceKVCache:
         Raises:
             SessionError: These are not as wide as the model's.
         """
+        if self.recurrent is not None:
+            self.recurrent.begin(wanted.n_past)
         was_closed = self._has_closed
         self._has_closed = wanted.layer_gates is not None or wanted.layers is not None
         if was_closed or self._has_closed:
@@ -261,6 +288,12 @@ def split_rows(rows: Rows, passes: Sequence[Pass]) -> list[Rows]:
 
 def check_kv_cache(graph: Path, contract: GraphContract, config: ModelConfig) -> None:
     """Raises a BundleError unless the contract states which layers keep what of a token."""
+    recurrent = contract.kv.recurrent_layers
+    if recurrent != config.recurrent_layers:
+        raise BundleError(
+            f"{graph} keeps a state in the layers {list(recurrent)}, the recurrent ones are "
+            f"{list(config.recurrent_layers)}: export the model again"
+        )
     rings, windowed = contract.kv.ring_layers, config.windowed_layers
     if rings != windowed:
         raise BundleError(
@@ -268,7 +301,8 @@ def check_kv_cache(graph: Path, contract: GraphContract, config: ModelConfig) ->
             f"window are {list(windowed)}: export the model again"
         )
     row_nbytes = kv_row_nbytes(config, contract.kv.format)
-    block_nbytes = row_nbytes * KV_PANEL // (2 * config.n_layers * config.n_kv_heads)
+    n_heads = len(config.attention_layers) * config.n_kv_heads
+    block_nbytes = row_nbytes * KV_PANEL // (2 * n_heads)
     stated = contract.kv.row_nbytes, contract.kv.block_nbytes
     if stated != (row_nbytes, block_nbytes):
         raise BundleError(

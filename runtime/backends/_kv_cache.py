@@ -44,15 +44,16 @@ class PanelArena:
         n_layers: int | None = None,
         n_slots: int = 1,
     ) -> None:
-        """Makes an empty one. n_rows: of a slot, at least. n_layers: all of the model's if None.
+        """Makes an empty one. n_rows: of a slot, at least. n_layers: all with attention if None.
 
         Raises:
             SessionError: One text could outgrow the memory of this machine.
         """
         self.n_slots = n_slots
         self.slot_panels = -(-n_rows // KV_PANEL)
-        self.n_layers = config.n_layers if n_layers is None else n_layers
-        self.row_nbytes = kv_row_nbytes(config, kv_format) * self.n_layers // config.n_layers
+        n_attention = len(config.attention_layers)
+        self.n_layers = n_attention if n_layers is None else n_layers
+        self.row_nbytes = kv_row_nbytes(config, kv_format) * self.n_layers // n_attention
         _check_room(self.row_nbytes * self.slot_panels * KV_PANEL)
         heads, d = (self.n_layers, config.n_kv_heads), config.head_size
         n_panels = n_slots * self.slot_panels
@@ -187,7 +188,7 @@ class _Run(NamedTuple):
 
 def kv_row_nbytes(config: ModelConfig, kv_format: KVFormat) -> int:
     """Returns the bytes that one token takes in the KV cache."""
-    n_heads = config.n_layers * config.n_kv_heads
+    n_heads = len(config.attention_layers) * config.n_kv_heads
     if kv_format == "int8":
         return 2 * n_heads * kv_block_nbytes(config.head_size) // KV_PANEL
     return 2 * n_heads * 2 * config.head_size

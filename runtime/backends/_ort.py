@@ -11,6 +11,7 @@ import onnxruntime
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, SessionError
 from edgedec.models.graph import (
+    CONV_TAPS,
     K_CACHE,
     K_RING,
     LAYER_GATES,
@@ -18,10 +19,12 @@ from edgedec.models.graph import (
     MTP_IDS,
     MTP_LOG_PROBS,
     N_TOP,
+    RECURRENT_ROWS,
     V_CACHE,
     V_RING,
     GraphContract,
     hidden_port,
+    rows_port,
 )
 from edgedec.runtime.backends import running_passes as running_passes
 from edgedec.runtime.backends._graph_checks import check_names, check_shape, one_line
@@ -137,7 +140,8 @@ def _check_sizes(
     config: ModelConfig,
 ) -> None:
     """Raises unless the sizes that the graph fixes are those of its configuration."""
-    n_layers, n_heads, d = config.n_layers, config.n_kv_heads, config.head_size
+    n_layers, n_heads, d = len(config.attention_layers), config.n_kv_heads, config.head_size
+    recurrent, row_size = contract.kv.recurrent_layers, config.recurrence.row_size
     keys: tuple[int | None, ...] = (n_heads, None, d, 16)
     values: tuple[int | None, ...] = (n_heads, None, d)
     if contract.kv.format == "int8":
@@ -148,7 +152,10 @@ def _check_sizes(
         V_CACHE: (n_layers - n_rings, *values),
         K_RING: (n_rings, *keys),
         V_RING: (n_rings, *values),
-        LAYER_GATES: (2 * n_layers,),
+        RECURRENT_ROWS: (len(recurrent), None, row_size),
+        CONV_TAPS: (None, config.recurrence.conv_size),
+        **dict.fromkeys(map(rows_port, recurrent), (None, None, row_size)),
+        LAYER_GATES: (2 * config.n_layers,),
         LOGITS: (None, None, config.n_logits),
         **{hidden_port(i): (None, None, config.hidden_size) for i in contract.can.hidden},
         **dict.fromkeys(contract.past_ports, (None, n_heads, None, d)),
@@ -159,5 +166,5 @@ def _check_sizes(
     if contract.past_ports and len(contract.past_ports) != 2 * n_layers:
         raise BundleError(
             f"{graph} keeps {len(contract.past_ports)} arrays of keys and values, the manifest's "
-            f"config has {n_layers} layers: export the model again"
+            f"config has {n_layers} layers with attention: export the model again"
         )

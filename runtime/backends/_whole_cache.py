@@ -19,6 +19,10 @@ class WholeCache:
     def look_back(self) -> int:
         return 0
 
+    @property
+    def checkpoints(self) -> tuple[int, ...]:
+        return ()
+
     def nbytes(self, n_tokens: int) -> int:
         return n_tokens * self._model.contract.kv.row_nbytes
 

@@ -169,10 +169,16 @@ class SessionMemory:
         self.prefix_cache.insert(role, state.tokens, snapshot, look_back)
 
     def _remember(self, role: str, sequence: TokenSequence, n_kept: int) -> None:
-        """Keeps what it holds if more than a few tokens behind ``n_kept`` will be lost."""
-        if sequence.n_tokens - n_kept >= _WORTH_KEEPING and self.prefix_cache.max_bytes > 0:
-            key = _key(role, sequence.group)
-            self.prefix_cache.insert(key, sequence.tokens, sequence.snapshot, sequence.look_back)
+        """Keeps what it holds if more than a few tokens behind ``n_kept`` will be lost.
+
+        Checkpoints come with it: prompts that part from it later go on from there.
+        """
+        if sequence.n_tokens - n_kept < _WORTH_KEEPING or self.prefix_cache.max_bytes == 0:
+            return
+        key = _key(role, sequence.group)
+        for n_tokens in (*sequence.state.checkpoints, sequence.n_tokens):
+            tokens, look_back = sequence.tokens[:n_tokens], sequence.look_back
+            self.prefix_cache.insert(key, tokens, sequence.snapshot, look_back)
 
     def _expected(self, role: str) -> Expected:
         from edgedec.runtime.sequences.session_file import Expected
@@ -184,7 +190,8 @@ class SessionMemory:
             context=model.context,
             vocab_size=config.vocab_size,
             # Two arrays of float32 for each layer, and as much again for what goes with them.
-            max_row_nbytes=16 * config.n_layers * config.n_kv_heads * config.head_size,
+            max_row_nbytes=16 * config.n_layers * config.n_kv_heads * config.head_size
+            + 4 * len(config.recurrent_layers) * config.recurrence.row_size,
             look_back=config.look_back,
             layout=None if pool is None else pool.latest.layout,
         )

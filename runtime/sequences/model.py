@@ -23,6 +23,10 @@ class SequenceState(Protocol):
     def look_back(self) -> int:
         """Tokens whose rows a pass needs in all layers; 0 where no layer keeps the latest only."""
 
+    @property
+    def checkpoints(self) -> tuple[int, ...]:
+        """Numbers of tokens that can be snapshot though others near them cannot, rising."""
+
     def nbytes(self, n_tokens: int) -> int:
         """Returns the bytes that ``n_tokens`` take."""
 

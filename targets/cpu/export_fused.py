@@ -19,6 +19,7 @@ from edgedec.export.weights_file import WEIGHTS_FILE
 from edgedec.models.graph import MAX_SEQUENCES, Capabilities, GraphContract
 from edgedec.targets.portable.export_portable import pack
 
+HAS_RECURRENCE = True
 GRAPH_NAME = "model.onnx"
 WEIGHTS_NAMES = (WEIGHTS_FILE,)
 
@@ -43,7 +44,7 @@ PHASES = (("emit", emit), ("fuse", fuse_graph), ("pack", pack))
 
 def contract(model: RecipeModel) -> GraphContract:
     """Returns what the graph of ``model`` takes, gives and can do."""
-    device = model.device
+    device, is_whole = model.device, bool(model.source.config.recurrent_layers)
     return GraphContract(
         compiler="fused",
         backend="fused",
@@ -54,11 +55,11 @@ def contract(model: RecipeModel) -> GraphContract:
         kv=kv_panels(model.source.config, model.kv_format),
         can=Capabilities(
             trees=True,
-            gates=True,
+            gates=not is_whole,
             row_stats=True,
-            entry=True,
+            entry=not is_whole,
             hidden=model.returned_layers,
-            n_sequences=MAX_SEQUENCES,
+            n_sequences=1 if is_whole else MAX_SEQUENCES,
         ),
     )
 

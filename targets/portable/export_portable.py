@@ -6,6 +6,7 @@ from typing import Any
 
 import onnx
 
+from edgedec.export.kv_panels import recurrent_rows
 from edgedec.export.phases.recipe_model import RecipeModel
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.graph import port_names
@@ -14,6 +15,7 @@ from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.export.weights_file import WEIGHTS_FILE
 from edgedec.models.graph import ROUNDING_GAP, Capabilities, GraphContract, KVLayout
 
+HAS_RECURRENCE = True
 GRAPH_NAME = "model.onnx"
 WEIGHTS_NAMES = (WEIGHTS_FILE,)
 
@@ -46,7 +48,13 @@ def contract(model: RecipeModel) -> GraphContract:
         providers=device.providers,
         inputs=port_names(model.graph.graph.input),
         outputs=port_names(model.graph.graph.output),
-        kv=KVLayout("rows", model.kv_format, row_nbytes=_FLOAT_BYTES * n_numbers),
+        kv=KVLayout(
+            "rows",
+            model.kv_format,
+            row_nbytes=_FLOAT_BYTES * n_numbers,
+            recurrent_layers=config.recurrent_layers,
+            recurrent_rows=recurrent_rows(config),
+        ),
         can=Capabilities(trees=True, hidden=model.hidden_layers, row_gap=ROUNDING_GAP),
     )
 

@@ -30,6 +30,7 @@ from edgedec.models.graph import (
 )
 from edgedec.runtime.backends._model_facts import ModelFacts
 from edgedec.runtime.backends._ort import PassRunner, check_ports, open_graph
+from edgedec.runtime.backends._rows_of_passes import PortableRows
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.model import SequenceState
 from edgedec.runtime.sequences.passes import Pass
@@ -73,6 +74,13 @@ class PortableModel(ModelFacts):
         """Returns an empty KV cache, which grows as it is needed."""
         return PortableKVCache(self, dict(self._empty))
 
+    def new_rows(self) -> PortableRows | None:
+        """Returns the rows of an empty text in the recurrent layers; None without such layers."""
+        layout = self.contract.kv
+        if not layout.recurrent_layers:
+            return None
+        return PortableRows(layout.recurrent_layers, self.config.recurrence, layout.recurrent_rows)
+
     def run(self, outputs: list[str], inputs: dict[str, Array]) -> dict[str, Array]:
         """Returns the graph's ``outputs`` by name.
 
@@ -107,20 +115,26 @@ class PortableKVCache:
         self._model = model
         self._past = past
         self._present: dict[str, Array] = {}
+        self._rows = model.new_rows()
         self._row_nbytes: int = sum(
             rows.itemsize * rows.shape[1] * rows.shape[3] for rows in past.values()
         )
 
     @property
     def look_back(self) -> int:
-        return 0
+        return 0 if self._rows is None else self._rows.look_back
+
+    @property
+    def checkpoints(self) -> tuple[int, ...]:
+        return () if self._rows is None else self._rows.checkpoints.tokens
 
     def nbytes(self, n_tokens: int) -> int:
-        return n_tokens * self._row_nbytes
+        n_bytes = n_tokens * self._row_nbytes
+        return n_bytes if self._rows is None else n_bytes + self._rows.nbytes
 
     def reachable(self, n_tokens: int) -> int:
-        """Returns all of them: layers with a window keep all rows, too."""
-        return n_tokens
+        """Returns all of them: layers with a window keep all rows, too; recurrent ones do not."""
+        return n_tokens if self._rows is None else self._rows.reachable(n_tokens)
 
     def share(self, other: SequenceState, n_tokens: int) -> bool:
         """Returns False: each text has memory of its own."""
@@ -130,7 +144,9 @@ class PortableKVCache:
         """Nothing to do: arrays grow with each pass."""
 
     def truncate(self, n_tokens: int) -> None:
-        """Nothing to do: rows are cut by each pass."""
+        """Cuts rows of recurrent layers; those of others are cut by each pass."""
+        if self._rows is not None:
+            self._rows.truncate(n_tokens)
 
     def run(self, wanted: Pass) -> Rows:
         """Returns the asked rows, in arrays of their own."""
@@ -139,7 +155,13 @@ class PortableKVCache:
         presents = {name: present_port(name) for name in self._past}
         hidden = {layer: hidden_port(layer) for layer in wanted.hidden_layers}
         outputs = [LOGITS, *hidden.values(), *presents.values()]
-        results = self._model.run(outputs, self._inputs(wanted, n_past, asked))
+        inputs = self._inputs(wanted, n_past, asked)
+        if self._rows is not None:
+            inputs |= self._rows.inputs(wanted.tree, n_past, wanted.n_known)
+            outputs += self._rows.outputs
+        results = self._model.run(outputs, inputs)
+        if self._rows is not None:
+            self._rows.take(results)
         self._present = {name: results[present] for name, present in presents.items()}
         logits = results[LOGITS][0].astype(np.float32, copy=False)
         if LOGIT_ROWS not in self._model.contract.inputs:
@@ -152,15 +174,20 @@ class PortableKVCache:
             kept = [*range(n_past), *(n_past + i for i in path)]
             self._present = {name: rows[:, :, kept] for name, rows in self._present.items()}
         self._past = self._present
+        if self._rows is not None:
+            self._rows.commit(n_past, path)
 
     def snapshot(self, start: int, stop: int) -> KVRows:
-        return {name: rows[:, :, start:stop].copy() for name, rows in self._past.items()}
+        kv_rows = {name: rows[:, :, start:stop].copy() for name, rows in self._past.items()}
+        return kv_rows if self._rows is None else kv_rows | self._rows.snapshot(stop)
 
     def restore(self, start: int, stop: int, kv_rows: KVRows) -> None:
         self._past = {
             name: np.concatenate([rows[:, :, :start], kv_rows[name]], axis=2)
             for name, rows in self._past.items()
         }
+        if self._rows is not None:
+            self._rows.restore(stop, kv_rows)
 
     def close(self) -> None:
         """Releases all arrays."""

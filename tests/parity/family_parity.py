@@ -280,17 +280,7 @@ class FamilyParity:
     def write_gguf(self, toy: Toy, path: Path) -> Path:
         """Writes the model under GGUF's names."""
         writer, sizes = gguf.GGUFWriter(path, self.ARCHITECTURE), self.SIZES
-        writer.add_block_count(sizes["num_hidden_layers"])
-        writer.add_context_length(sizes["max_position_embeddings"])
-        writer.add_embedding_length(sizes["hidden_size"])
-        writer.add_feed_forward_length(sizes["intermediate_size"])
-        writer.add_head_count(sizes["num_attention_heads"])
-        writer.add_head_count_kv(sizes["num_key_value_heads"])
-        writer.add_key_length(sizes["head_dim"])
-        writer.add_value_length(sizes["head_dim"])
-        writer.add_layer_norm_rms_eps(sizes["rms_norm_eps"])
-        writer.add_rope_freq_base(sizes["rope_theta"])
-        writer.add_vocab_size(sizes["vocab_size"])
+        self.write_header(writer)
         for key, value in self.METADATA.items():
             add = writer.add_uint32 if isinstance(value, int) else writer.add_float32
             add(f"{self.ARCHITECTURE}.{key}", value)
@@ -304,6 +294,21 @@ class FamilyParity:
         writer.write_tensors_to_file()
         writer.close()
         return path
+
+    def write_header(self, writer: Any) -> None:
+        """Writes the usual keys."""
+        sizes = self.SIZES
+        writer.add_block_count(sizes["num_hidden_layers"])
+        writer.add_context_length(sizes["max_position_embeddings"])
+        writer.add_embedding_length(sizes["hidden_size"])
+        writer.add_feed_forward_length(sizes["intermediate_size"])
+        writer.add_head_count(sizes["num_attention_heads"])
+        writer.add_head_count_kv(sizes["num_key_value_heads"])
+        writer.add_key_length(sizes["head_dim"])
+        writer.add_value_length(sizes["head_dim"])
+        writer.add_layer_norm_rms_eps(sizes["rms_norm_eps"])
+        writer.add_rope_freq_base(sizes["rope_theta"])
+        writer.add_vocab_size(sizes["vocab_size"])
 
     def test_variants_are_refused(self, toy: Toy, tmp_path: Path) -> None:
         for file in toy.folder.iterdir():

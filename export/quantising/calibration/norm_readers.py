@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from edgedec.models.config import ModelConfig
 from edgedec.models.families import find_family
 
@@ -42,6 +44,10 @@ class _Tracer:
     def attention(self, q: str, k: str, v: str, layer: int) -> str:
         """See `embed`."""
         return self._use(q, k, v)
+
+    def recurrence(self, parts: Sequence[str], layer: int) -> str:
+        """See `embed`."""
+        return self._use(*parts)
 
     def gate(self, gate: str, up: str) -> str:
         """See `embed`."""

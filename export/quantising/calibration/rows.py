@@ -24,11 +24,11 @@ OnNorm = Callable[[str, Floats], Floats | None]
 
 
 class _Forgetful(ReferenceModel):
-    """A model of one pass: keys and values are of no use behind their layer."""
+    """A model of one pass: what a layer keeps is of no use behind it."""
 
-    def append(self, layer: int, keys: Floats, values: Floats) -> tuple[Floats, Floats]:
-        """Returns ``keys`` and ``values``."""
-        return keys, values
+    def append(self, layer: int, *new: Floats) -> tuple[Floats, ...]:
+        """Returns ``new``."""
+        return new
 
 
 class SideBySideOps(ReferenceOps):
@@ -76,6 +76,12 @@ class SideBySideOps(ReferenceOps):
         """Returns the attended heads; a text sees itself alone."""
         parts = zip(self._texts, *(np.split(x, self._cuts) for x in (q, k, v)), strict=True)
         return np.concatenate([ops.attention(*part, layer) for ops, *part in parts])
+
+    def recurrence(self, parts: Sequence[Floats], layer: int) -> Floats:
+        """Returns what the recurrence makes of each text, from its own beginning on."""
+        cut = zip(*(np.split(part, self._cuts) for part in parts), strict=True)
+        of_texts = zip(self._texts, cut, strict=True)
+        return np.concatenate([ops.recurrence(own, layer) for ops, own in of_texts])
 
     def linear(self, x: Floats, weight: str, bias: str | None = None) -> Floats:
         """Returns ``x @ W.T + b``, each row with the matrix of its model."""

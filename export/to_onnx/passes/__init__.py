@@ -20,6 +20,7 @@ from edgedec.export.to_onnx.passes.fuse_attention import fuse_attention
 from edgedec.export.to_onnx.passes.fuse_experts import fuse_experts
 from edgedec.export.to_onnx.passes.fuse_gate import fuse_gate
 from edgedec.export.to_onnx.passes.fuse_head_norm import fuse_head_norm
+from edgedec.export.to_onnx.passes.fuse_recurrence import fuse_recurrence
 from edgedec.export.to_onnx.passes.merge_projections import merge_projections
 from edgedec.export.to_onnx.passes.pack_matrices import pack_matrices
 from edgedec.export.to_onnx.passes.remove_unused import remove_unused
@@ -34,7 +35,17 @@ Pass = Callable[[onnx.ModelProto], None]
 def pipeline(
     config: ModelConfig, formats: Mapping[str, QuantFormat], kv_format: KVFormat = "float16"
 ) -> tuple[tuple[str, Pass], ...]:
-    """Returns the passes in order, named."""
+    """Returns the passes in order, named.
+
+    Recurrent layers go over all of a pass or none: they have no gates, and no entry.
+    """
+    recurrent: tuple[tuple[str, Pass], ...] = ()
+    whole: tuple[tuple[str, Pass], ...] = (
+        ("add_layer_gates", partial(add_layer_gates, config=config)),
+        ("add_entry", partial(add_entry, config=config)),
+    )
+    if config.recurrent_layers:
+        recurrent, whole = (("fuse_recurrence", partial(fuse_recurrence, config=config)),), ()
     return (
         ("fuse_experts", partial(fuse_experts, config=config, formats=formats)),
         ("pack_matrices", partial(pack_matrices, formats=formats)),
@@ -45,9 +56,9 @@ def pipeline(
         ("fuse_head_norm", partial(fuse_head_norm, config=config)),
         ("fuse_attention", partial(fuse_attention, config=config)),
         ("set_kv_format", partial(set_kv_format, config=config, kv_format=kv_format)),
+        *recurrent,
         ("fold_residual", fold_residual),
-        ("add_layer_gates", partial(add_layer_gates, config=config)),
-        ("add_entry", partial(add_entry, config=config)),
+        *whole,
         ("add_row_stats", add_row_stats),
         ("remove_unused", remove_unused),
     )

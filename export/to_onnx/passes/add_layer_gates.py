@@ -50,8 +50,8 @@ def add_layer_gates(model: onnx.ModelProto, config: ModelConfig) -> None:
         gated_linear = replace(linear, gate_index=gate_index).write()
         editor.replace([node], [gated_linear])
         _gate_post_norm(editor, gated_linear, gate_index)
-    places = (kv_place(config, layer) for layer in range(config.n_layers))
-    layers = {(place.layer, place.caches): layer for layer, place in enumerate(places)}
+    places = {layer: kv_place(config, layer) for layer in config.attention_layers}
+    layers = {(place.layer, place.caches): layer for layer, place in places.items()}
     for node in editor.nodes("Attention"):
         k_cache, v_cache = node.input[-2:]
         _gate(editor, node, 2 * layers[attributes(node)["layer"], (k_cache, v_cache)])

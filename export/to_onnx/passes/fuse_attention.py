@@ -13,12 +13,10 @@ from edgedec.export.to_onnx.linear_node import DOMAIN
 from edgedec.kernels import PANEL, kv_block_nbytes
 from edgedec.models.config import ModelConfig
 from edgedec.models.graph import (
-    INPUT_IDS,
+    ATTENTION_BIAS,
     K_CACHE,
     K_RING,
-    LOGIT_ROWS,
     PARENTS,
-    POSITION_IDS,
     RING_SEQUENCES,
     SEQUENCE_FIELDS,
     SEQUENCES,
@@ -100,7 +98,8 @@ def _join(
 
 def _replace_interface(model: onnx.ModelProto, config: ModelConfig) -> None:
     graph = model.graph
-    kept = [v for v in graph.input if v.name in (INPUT_IDS, POSITION_IDS, LOGIT_ROWS)]
+    replaced = {ATTENTION_BIAS} | {v.name for v in graph.input if is_past_port(v.name)}
+    kept = [v for v in graph.input if v.name not in replaced]
     added = [
         helper.make_tensor_value_info(PARENTS, TensorProto.INT64, (1, "P")),
         *kv_cache_inputs(config, "float16"),
@@ -118,7 +117,11 @@ def kv_cache_inputs(config: ModelConfig, kv_format: KVFormat) -> list[onnx.Value
     inputs = [
         _sequences_input(SEQUENCES),
         *_panel_inputs(
-            config, kv_format, (K_CACHE, V_CACHE), config.n_layers - n_rings, "capacity"
+            config,
+            kv_format,
+            (K_CACHE, V_CACHE),
+            len(config.attention_layers) - n_rings,
+            "capacity",
         ),
     ]
     if n_rings:

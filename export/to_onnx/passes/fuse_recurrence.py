@@ -1,0 +1,72 @@
+"""Recurrent layers read and write rows that stay where they are."""
+
+from __future__ import annotations
+
+import onnx
+from onnx import TensorProto, helper
+
+from edgedec.export.to_onnx.graph import GraphEditor
+from edgedec.export.to_onnx.linear_node import DOMAIN
+from edgedec.export.to_onnx.recurrence import DOMAIN as PORTABLE
+from edgedec.export.to_onnx.recurrence import SHORT_CONV, SHORT_CONV_WITH_BIAS
+from edgedec.models.blocks import mixer_prefix
+from edgedec.models.config import ModelConfig
+from edgedec.models.graph import (
+    CONV_TAPS,
+    PARENTS,
+    RECURRENT_PAST,
+    RECURRENT_ROWS,
+    new_rows_port,
+    rows_port,
+)
+
+_N_PARTS = 3
+_FIRST_VECTOR = 5  # of the function's inputs
+
+
+def fuse_recurrence(model: onnx.ModelProto, config: ModelConfig) -> None:
+    """Replaces calls of the recurrence, and its rows in and out of every layer.
+
+    Before:
+        b, c, x = Split(bcx)
+        ShortConv(b, c, x, past_rows, conv_taps, conv.weight) -> y, present_rows
+    After:
+        ShortConv(bcx, parents, recurrent_past, recurrent_rows, conv.weight, layer=i) -> y
+        All layers share recurrent_rows f32 [L, Q, C], written in place.
+    """
+    editor = GraphEditor(model)
+    layers = {
+        f"{mixer_prefix(layer)}.recurrence": i for i, layer in enumerate(config.recurrent_layers)
+    }
+    for call in (*editor.nodes(SHORT_CONV), *editor.nodes(SHORT_CONV_WITH_BIAS)):
+        split = editor.producer(call.input[0], "Split")
+        assert split is not None
+        assert list(split.output) == list(call.input[:_N_PARTS])
+        fused = helper.make_node(
+            SHORT_CONV,
+            [split.input[0], PARENTS, RECURRENT_PAST, RECURRENT_ROWS, *call.input[_FIRST_VECTOR:]],
+            [call.output[0]],
+            call.name,
+            domain=DOMAIN,
+            layer=layers[call.name],
+        )
+        editor.replace([split, call], [fused])
+    editor.finish()
+    _replace_interface(model, config)
+
+
+def _replace_interface(model: onnx.ModelProto, config: ModelConfig) -> None:
+    graph, own, layers = model.graph, config.recurrence, config.recurrent_layers
+    replaced = {CONV_TAPS, *map(rows_port, layers), *map(new_rows_port, layers)}
+    inputs = [v for v in graph.input if v.name not in replaced]
+    outputs = [v for v in graph.output if v.name not in replaced]
+    opsets = [opset for opset in model.opset_import if opset.domain != PORTABLE]
+    del graph.input[:], graph.output[:], model.functions[:], model.opset_import[:]
+    model.opset_import.extend(opsets)
+    rows = (len(layers), "Q", own.row_size)
+    inputs += [
+        helper.make_tensor_value_info(RECURRENT_PAST, TensorProto.INT64, (1,)),
+        helper.make_tensor_value_info(RECURRENT_ROWS, TensorProto.FLOAT, rows),
+    ]
+    graph.input.extend(inputs)
+    graph.output.extend(outputs)

@@ -1,0 +1,51 @@
+"""Recurrent layers in standard operators: functions that a portable graph carries and calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+DOMAIN = "edgedec.portable"
+SHORT_CONV, SHORT_CONV_WITH_BIAS = "ShortConv", "ShortConvWithBias"
+
+
+def short_conv(opset: int, has_bias: bool) -> onnx.FunctionProto:
+    """Returns ``c * conv(b * x)`` as a function.
+
+    Inputs b, c, x [1, T, C], past [1, Q, C], taps [T, K], weight [C, 1, K] and perhaps bias [C];
+    outputs y [1, T, C], present [1, Q + T, C].
+    """
+    nodes = [
+        _node("Mul", ["b", "x"], "rows"),
+        _node("Concat", ["past", "rows"], "present", axis=1),
+        *_convolution("present", has_bias),
+        _node("Mul", ["c", "convolved"], "y"),
+    ]
+    name = SHORT_CONV_WITH_BIAS if has_bias else SHORT_CONV
+    inputs = ["b", "c", "x", "past", "taps", "weight", *(["bias"] if has_bias else [])]
+    opsets = [helper.make_opsetid("", opset)]
+    return helper.make_function(DOMAIN, name, inputs, ["y", "present"], nodes, opsets)
+
+
+def _convolution(rows: str, has_bias: bool) -> list[onnx.NodeProto]:
+    """Returns the nodes that make ``convolved`` of the channels of ``rows``."""
+    summed = "summed" if has_bias else "convolved"
+    nodes = [
+        _node("Gather", [rows, "taps"], "read", axis=1),  # [1, T, K, C]
+        _node("Transpose", ["weight"], "kernel", perm=[1, 2, 0]),
+        _node("Mul", ["read", "kernel"], "weighed"),
+        _integers("axis", [2]),
+        _node("ReduceSum", ["weighed", "axis"], summed, keepdims=0),
+    ]
+    return [*nodes, _node("Add", [summed, "bias"], "convolved")] if has_bias else nodes
+
+
+def _node(op_type: str, inputs: list[str], output: str, **attributes: Any) -> onnx.NodeProto:
+    return helper.make_node(op_type, inputs, [output], output, **attributes)
+
+
+def _integers(name: str, values: list[int]) -> onnx.NodeProto:
+    return _node("Constant", [], name, value=numpy_helper.from_array(np.array(values, np.int64)))

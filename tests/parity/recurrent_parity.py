@@ -1,0 +1,97 @@
+"""What families with recurrent layers have to hold besides `FamilyParity`."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgedec.export.config import ExportConfig
+from edgedec.export.pipeline import export
+from edgedec.models.errors import UnsupportedModelError
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.token_tree import TokenTree
+from tests.parity.family_parity import (
+    TOKENS,
+    FamilyParity,
+    Toy,
+    one_by_one,
+    same_bits,
+)
+
+TREE = TokenTree(
+    (5, 9, 8, 6, 4, 5, 5, 90, 33, 1, 2, 17, 60, 60, 41, 3),
+    (-1, -1, 0, 0, 1, 2, 2, 3, 4, 5, 5, 9, 9, 11, 12, 14),
+)
+"""Sixteen tokens on branches of all lengths, two of them alike."""
+
+
+class RecurrentParity(FamilyParity):
+    """Inherit from it as ``TestParity``."""
+
+    def test_gates(self, toy: Toy, bundle: Path) -> None:
+        """Recurrent layers run in every pass, so there are none."""
+
+    def test_ort(self, toy: Toy, tmp_path: Path) -> None:
+        config = ExportConfig(str(toy.folder), tmp_path / "b", device_target="ort")
+        with pytest.raises(UnsupportedModelError, match="recurrent layers, which the compiler"):
+            export(config)
+
+    def test_ort_in_float16(self) -> None:
+        """As `test_ort`."""
+
+    def test_rewinding_at_every_position(self, sequence: TokenSequence) -> None:
+        alone = one_by_one(sequence, TOKENS)
+        for n in reversed(range(len(TOKENS))):
+            assert sequence.rewind(n) == n
+            tree = TokenTree.chain(TOKENS[n:])
+            same_bits(sequence.forward(tree, range(len(tree))).logits, alone[n:])
+
+    def test_a_tree_of_sixteen_with_any_path_kept(self, sequence: TokenSequence) -> None:
+        n = 7
+        for leaf in range(len(TREE)):
+            path = way_to(leaf)
+            own = [*TOKENS[:n], *(TREE.tokens[i] for i in path)]
+            alone = one_by_one(sequence, [*own, 11, 12])
+            for n_kept in range(len(path) + 1):
+                sequence.truncate(n)
+                rows = sequence.forward(TREE, range(len(TREE))).logits
+                same_bits(rows[path], alone[n : n + len(path)])
+                sequence.commit(path[:n_kept])
+                rest = TokenTree.chain([*own[n + n_kept :], 11, 12])
+                rows = sequence.forward(rest, range(len(rest))).logits
+                same_bits(rows, alone[n + n_kept :])
+
+    def test_a_tree_that_grows(self, sequence: TokenSequence) -> None:
+        sequence.truncate(0)
+        sequence.forward(TokenTree.chain(TOKENS[:5]), [])
+        sequence.commit(range(5))
+        whole = sequence.forward(TREE, range(len(TREE))).logits.copy()
+        for n_known, n_nodes in itertools.pairwise((0, 2, 5, 6, 12, 16)):
+            grown = TREE.part(range(n_nodes))
+            rows = sequence.forward(grown, range(n_known, n_nodes), n_known=n_known)
+            same_bits(rows.logits, whole[n_known:n_nodes])
+
+    def test_texts_longer_than_what_is_kept(self, sequence: TokenSequence) -> None:
+        """Chunks of any size, longer than the rows that are kept; the text goes round those."""
+        rng = np.random.default_rng(4)
+        tokens = [int(i) for i in rng.integers(0, 97, 60)]
+        alone = one_by_one(sequence, tokens)
+        for size in (3, 16, 41, 60):
+            sequence.truncate(0)
+            for start in range(0, 60, size):
+                tree = TokenTree.chain(tokens[start : start + size])
+                rows = sequence.forward(tree, range(len(tree))).logits
+                same_bits(rows, alone[start : start + size])
+                sequence.commit(range(len(tree)))
+
+
+def way_to(node: int) -> list[int]:
+    """Returns the nodes of `TREE` from the root down to ``node``."""
+    way: list[int] = []
+    while node >= 0:
+        way.insert(0, node)
+        node = TREE.parents[node]
+    return way
