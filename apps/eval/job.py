@@ -22,6 +22,7 @@ from edgedec.apps.eval.pruned import PrunedModel, check_prunable
 from edgedec.apps.eval.requests import PRUNED, make_requests, request_facts
 from edgedec.apps.eval.samples import Models, Setting
 from edgedec.apps.eval.tasks import Task, file_sha256, read_problems, read_text
+from edgedec.apps.eval.tries import TESTS, Tries
 from edgedec.apps.eval.walk import Answers, Engines, Predictions, Work
 from edgedec.apps.options import common as options
 from edgedec.models.errors import ConfigError
@@ -92,7 +93,8 @@ class TaskOptions:
         typer.Option(
             metavar="SETTING;..",
             help="Settings to compare on every problem: methods, switching or layer "
-            "settings; draft-alone: only the draft model; predicted: plain "
+            "settings; best-of:n=8,choose=vote: several tries; draft-alone: only "
+            "the draft model; predicted: plain "
             "after a predicted prompt; pruned: the target model without those "
             "layers.",
         ),
@@ -271,6 +273,11 @@ def make_job(
     job = Job(bundle, manifest, what.task, what.data, what, loading, requests)
     if PRUNED in requests:
         _ = job.n_kept
+    for label in requests:
+        tries = Tries.of(label)
+        is_tested = tries is not None and tries.choose == TESTS
+        if is_tested and what.task is not TaskName.HUMAN_EVAL:
+            raise ConfigError(f"{label} needs a task with tests, such as human_eval")
     if DRAFT_ALONE in requests or any(_is_pair(one.switch) for one in requests.values()):
         job.source(job.context)
     return job
@@ -387,7 +394,10 @@ def _make_setting(job: Job, label: str, how: str) -> Setting:
         "limits": dataclasses.asdict(job.limits),
         "request": request_facts(request),
     }
-    return Setting(label, request, facts, models)
+    tries = Tries.of(label)
+    if tries is not None:
+        facts["tries"] = str(tries)
+    return Setting(label, request, facts, models, tries)
 
 
 def _size_ratio(job: Job) -> float | None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from edgedec.apps.eval.frontier import DRAFT_ALONE
+from edgedec.apps.eval.tries import Tries
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.generation import EXACT, PREDICTED
@@ -22,8 +23,8 @@ def make_requests(wanted: GenerationConfig, texts: Sequence[str]) -> dict[str, G
     """Returns a request per setting, by the setting's label.
 
     texts: names of methods, settings of switching or of layers left out as `SwitchConfig.parse` and
-        `LayersConfig.parse` read them, or one of draft-alone, pruned and predicted (see
-        `TaskOptions`).
+        `LayersConfig.parse` read them, tries as `Tries.parse` does, or one of draft-alone, pruned
+        and predicted (see `TaskOptions`).
 
     Raises:
         ConfigError: A text is neither.
@@ -39,6 +40,8 @@ def make_requests(wanted: GenerationConfig, texts: Sequence[str]) -> dict[str, G
         elif text.partition(":")[0] in POLICIES:
             switch = SwitchConfig.parse(text)
             requests[str(switch)] = dataclasses.replace(wanted, switch=switch)
+        elif (tries := Tries.of(text)) is not None:
+            requests[str(tries)] = tries.request(dataclasses.replace(wanted, method=PLAIN))
         elif text.partition(":")[0] in LAYER_POLICIES:
             layers = LayersConfig.parse(text)
             requests[str(layers)] = dataclasses.replace(wanted, layers=layers)

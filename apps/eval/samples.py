@@ -17,6 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any, Self
 
+from edgedec.apps.eval.tries import Tries
 from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.runtime.config import GenerationConfig
 
@@ -40,13 +41,14 @@ class Models(StrEnum):
 class Setting:
     """What is evaluated: a way to decode, by the name that reports use for it.
 
-    facts: all that a sample depends on, JSON-ready.
+    facts: all that a sample depends on, JSON-ready. tries: at each problem, one when None.
     """
 
     label: str
     request: GenerationConfig
     facts: dict[str, Any] = field(default_factory=dict)
     models: Models = Models.GIVEN
+    tries: Tries | None = None
 
     @property
     def fingerprint(self) -> str:

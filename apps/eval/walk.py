@@ -13,14 +13,18 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 from edgedec.apps.console.terminal import note
+from edgedec.apps.eval.human_eval import HumanEval
 from edgedec.apps.eval.perplexity import Window, score
 from edgedec.apps.eval.samples import Models, Sample, SampleFile, Setting
 from edgedec.apps.eval.tasks import Problem, Task
+from edgedec.apps.eval.tries import public_half
 from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.result import GenerationResult
 from edgedec.runtime.methods.methods import PLAIN
 
 _WARMUP_TOKENS = 4
@@ -87,7 +91,13 @@ class Answers:
         request = self.task.request(engine, problem, setting.request)
         engine.forget_prompts()
         started_s = time.perf_counter()
-        result = engine.generate(self.prompts[index], request)
+        if setting.tries is None:
+            result = engine.generate(self.prompts[index], request)
+            made: Sequence[GenerationResult] = [result]
+        else:
+            chooser = setting.tries.chooser(self._passes(problem))
+            found = engine.best_of(self.prompts[index], setting.tries.n, chooser, request)
+            result, made = found.result, found.tries
         seconds = time.perf_counter() - started_s
         judgement = self.task.judge(problem, result.text)
         return Sample(
@@ -98,14 +108,32 @@ class Answers:
             reason=judgement.reason,
             finish_reason=result.finish_reason,
             seconds=seconds,
-            decode_s=result.tpot_ms / 1000 * (result.n_new_tokens - 1),
+            decode_s=_decode_s(made, seconds),
             n_prompt_tokens=result.n_prompt_tokens,
-            n_new_tokens=result.n_new_tokens,
+            n_new_tokens=sum(one.n_new_tokens for one in made),
             lossless=result.lossless and setting.models not in (Models.DRAFT, Models.PRUNED),
-            tokens_by_origin=dict(Counter(result.origins)),
+            tokens_by_origin=dict(Counter(origin for one in made for origin in one.origins)),
             stats=result.stats.to_dict(),
             switch=dict(result.switch),
         )
+
+    def _passes(self, problem: Problem) -> Callable[[str], float] | None:
+        """Returns what tells whether a text passes half of the tests; None without tests."""
+        if not isinstance(self.task, HumanEval):
+            return None
+        half = replace(problem, fields={**problem.fields, "test": public_half(problem["test"])})
+        return partial(_share_passed, self.task, half)
+
+
+def _share_passed(task: HumanEval, problem: Problem, text: str) -> float:
+    return task.judge(problem, text).metrics["passed"]
+
+
+def _decode_s(made: Sequence[GenerationResult], seconds: float) -> float:
+    """Returns the time after the first token: of one output its own, of several the rest."""
+    if len(made) == 1:
+        return made[0].tpot_ms / 1000 * (made[0].n_new_tokens - 1)
+    return seconds - min(one.ttft_ms for one in made) / 1000
 
 
 @dataclass

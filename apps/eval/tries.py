@@ -1,0 +1,103 @@
+"""Settings of `edgedec eval` that take several tries at each problem and choose one."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Self
+
+from edgedec.models.errors import ConfigError
+from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.engine.answers import final_number
+from edgedec.runtime.engine.best_of import ByTests, Chooser, Vote, Weighted, find_chooser
+
+BEST_OF = "best-of"
+TESTS = "tests"
+_CHOOSERS = ("vote", "weighted", "weighted-per-token", "likelihood", TESTS)
+_EXPECTED = f"{BEST_OF}:n=8,choose=vote,temperature=0.8"
+
+
+@dataclass(frozen=True)
+class Tries:
+    """choose: the name of a chooser; tests: half of a problem's own tests."""
+
+    n: int = 8
+    choose: str = "vote"
+    temperature: float = 0.8
+
+    def __post_init__(self) -> None:
+        if self.n < 1 or self.temperature <= 0 or self.choose not in _CHOOSERS:
+            raise ConfigError(
+                f"{self} makes no sense: n is at least 1, temperature above 0, choose one of "
+                f"{', '.join(_CHOOSERS)}"
+            )
+
+    def __str__(self) -> str:
+        return f"{BEST_OF}:n={self.n},choose={self.choose},temperature={self.temperature:g}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Returns the setting written as ``best-of:n=8,choose=vote,temperature=0.8``.
+
+        Raises:
+            ConfigError: The text is no such setting.
+        """
+        name, _, rest = text.partition(":")
+        given = dict(pair.partition("=")[::2] for pair in rest.split(",") if pair)
+        makers: dict[str, Callable[[str], object]] = {"n": int, "choose": str, "temperature": float}
+        try:
+            values = {key: makers[key](value) for key, value in given.items()}
+        except (KeyError, ValueError):
+            name = ""
+        if name != BEST_OF:
+            raise ConfigError(f"got the setting {text!r}, expected {_EXPECTED}")
+        return cls(**values)  # type: ignore[arg-type]
+
+    @classmethod
+    def of(cls, label: str) -> Self | None:
+        """Returns what the label of a setting says; None if it is of another kind."""
+        return cls.parse(label) if label.partition(":")[0] == BEST_OF else None
+
+    def request(self, base: GenerationConfig) -> GenerationConfig:
+        """Returns what each try asks for."""
+        return replace(base, sampling=replace(base.sampling, temperature=self.temperature))
+
+    def chooser(self, passes: Callable[[str], float] | None) -> Chooser:
+        """Returns what chooses. passes: whether a text passes half of the problem's tests.
+
+        Raises:
+            ConfigError: The problem has no tests.
+        """
+        if self.choose == TESTS:
+            if passes is None:
+                raise ConfigError(f"{self} needs a task with tests, such as human_eval")
+            return ByTests(passes)
+        if self.choose == "vote":
+            return Vote(_number)
+        if self.choose.startswith("weighted"):
+            return Weighted(_number, is_per_token=self.choose != "weighted")
+        return find_chooser(self.choose)
+
+
+def _number(text: str) -> str | None:
+    """Returns the final number; unlike in a chat, a text without one answers nothing."""
+    number = final_number(text)
+    return None if number is None else format(number.normalize(), "f")
+
+
+def public_half(test: str) -> str:
+    """Returns tests without every second assertion of ``check``; the others stay held back.
+
+    A function with less than two assertions is left whole.
+    """
+    try:
+        module = ast.parse(test)
+    except SyntaxError:
+        return test
+    for node in module.body:
+        if isinstance(node, ast.FunctionDef) and node.name == "check":
+            asserts = [one for one in node.body if isinstance(one, ast.Assert)]
+            held_back = asserts[1::2]
+            node.body = [one for one in node.body if one not in held_back]
+    return ast.unparse(module)

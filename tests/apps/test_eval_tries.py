@@ -1,0 +1,83 @@
+"""Settings of `edgedec eval` with several tries at each problem."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgedec.apps.eval.tries import Tries, public_half
+from edgedec.models.errors import ConfigError
+from edgedec.runtime.config import GenerationConfig
+
+Cli = Callable[..., Any]
+TEST = """
+def check(candidate):
+    table = {1: 2}
+    assert candidate(0) == 1
+    assert candidate(1) == table[1]
+    for n in range(3):
+        pass
+    assert candidate(2) == 3
+"""
+
+
+def test_settings_are_read_as_they_are_written() -> None:
+    tries = Tries.parse("best-of:n=4,choose=weighted,temperature=0.6")
+    assert tries == Tries(4, "weighted", 0.6)
+    assert Tries.parse(str(tries)) == tries
+    assert Tries.parse("best-of:") == Tries()
+    assert Tries.of("plain") is None
+    assert tries.request(GenerationConfig()).sampling.temperature == 0.6
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["best-of:n=x", "best-of:n=0", "best-of:choose=luck", "best-of:temperature=0", "best-of:m=1",
+     "best-of:n"],
+)  # fmt: skip
+def test_other_texts_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"expected best-of|makes no sense"):
+        Tries.parse(text)
+
+
+def test_every_second_assertion_is_held_back() -> None:
+    half = public_half(TEST)
+    assert "candidate(0)" in half
+    assert "candidate(1)" not in half
+    assert "candidate(2)" in half
+    assert "range(3)" in half
+    assert public_half("def check(c):\n    assert c(1)\n").count("assert") == 1
+    assert public_half("no python (") == "no python ("
+
+
+@pytest.mark.e2e
+def test_tries_take_turns_with_one_answer(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> None:
+    maths = tmp_path / "maths.jsonl"
+    problem = {"question": "Anna has 2 apples and buys 3. How many has she?", "answer": "#### 5"}
+    maths.write_text(json.dumps(problem) + "\n")
+    command = ["eval", smollm2_bundle, "--task", "gsm8k", "--data", maths, "-n", 16, "--json"]
+    done = cli(*command, "--settings", "plain; best-of:n=3,choose=vote")
+    assert done.exit_code == 0, done.err
+    one, three = done.json["samples"]
+    assert three["n_new_tokens"] > one["n_new_tokens"]
+    assert done.json["settings"][1]["facts"]["tries"] == "best-of:n=3,choose=vote,temperature=0.8"
+    told = cli(*command, "--settings", "best-of:choose=tests").error
+    assert "needs a task with tests" in told
+
+
+@pytest.mark.e2e
+def test_tests_choose_by_half_and_judge_by_all(
+    cli: Cli, smollm2_bundle: Path, tmp_path: Path
+) -> None:
+    code = tmp_path / "code.jsonl"
+    problem = {"task_id": "T/0", "prompt": "def next_of(n):\n", "test": TEST,
+               "entry_point": "next_of"}  # fmt: skip
+    code.write_text(json.dumps(problem) + "\n")
+    command = ["eval", smollm2_bundle, "--task", "human_eval", "--data", code, "-n", 12, "--json"]
+    done = cli(*command, "--settings", "best-of:n=2,choose=tests")
+    assert done.exit_code == 0, done.err
+    assert done.json["samples"][0]["metrics"]["passed"] in (0.0, 1.0)
