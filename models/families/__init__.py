@@ -1,5 +1,7 @@
 """Model families: one module per family, named as its ``model_type`` (GGUF: architecture).
 
+Hyphens of such names are underscores in those of modules.
+
 A module is found by its name; there is no list to edit. Modules with a leading underscore hold
 what families share.
 """
@@ -76,13 +78,13 @@ def find_family(name: str) -> Family:
     Raises:
         UnsupportedModelError: there is none; names the family and the known ones.
     """
-    known = known_families()
-    if name not in known:
+    known, module = known_families(), name.replace("-", "_")
+    if module not in known:
         shown = name if re.fullmatch(r"[\w.-]{1,64}", name) else repr(name[:64])
         raise UnsupportedModelError(
             f"model family {shown} has no recipe; known families: {', '.join(known)}"
         )
-    return cast(Family, importlib.import_module(f"{__name__}.{name}"))
+    return cast(Family, importlib.import_module(f"{__name__}.{module}"))
 
 
 def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:

@@ -269,6 +269,8 @@ def _yarn(
     fields.refuse(f"{stem}.yarn_ext_factor", 1.0, -1.0)
     scale = fields.number(f"{stem}.attn_factor", 1.0) * yarn_scale(factor)
     scale *= fields.number(f"{stem}.yarn_attn_factor", 1.0)
+    if (of_all_dims := fields.number(f"{stem}.yarn_log_multiplier", 0.0)) > 0:
+        scale /= yarn_scale(factor, of_all_dims)
     factors = yarn_factors(theta, size, factor, original, betas)
     return RopeScaling("factors", factor=scale, factors=factors)
 

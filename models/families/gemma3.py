@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 from edgedec.models.blocks import decoder
-from edgedec.models.config import LayerConfig, ModelConfig
+from edgedec.models.config import ModelConfig
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.families._gguf import GgufFacts, gguf_decoder, gguf_windowed
 from edgedec.models.families._hf import hf_decoder, hf_layer_types, positive, with_defaults
+from edgedec.models.families._windows import with_local_layers
 from edgedec.models.families.gemma2 import ACTIVATION, gguf_query_size, weights, with_gemma
 from edgedec.models.fields import Fields
 
@@ -52,7 +52,7 @@ def read_hf(fields: Fields) -> ModelConfig:
         attention_softcap=fields.number("attn_logit_softcapping", 0.0),
         logit_softcap=fields.number("final_logit_softcapping", 0.0),
     )
-    return _with_local_layers(config, local, fields.integer("sliding_window", 0), local_theta)
+    return with_local_layers(config, local, fields.integer("sliding_window", 0), local_theta)
 
 
 def read_gguf(facts: GgufFacts) -> ModelConfig:
@@ -72,7 +72,7 @@ def read_gguf(facts: GgufFacts) -> ModelConfig:
     window = fields.integer("gemma3.attention.sliding_window")
     pattern = "gemma3.attention.sliding_window_pattern"
     local = gguf_windowed(fields, pattern, config.n_layers, _PATTERN)
-    return _with_local_layers(config, local, window, local_theta)
+    return with_local_layers(config, local, window, local_theta)
 
 
 def _rotations(fields: Fields) -> tuple[Fields, float]:
@@ -91,16 +91,3 @@ def _rotations(fields: Fields) -> tuple[Fields, float]:
 
 def _local_layers(config: ModelConfig, pattern: int) -> Sequence[bool]:
     return [(i + 1) % pattern != 0 for i in range(config.n_layers)]
-
-
-def _with_local_layers(
-    config: ModelConfig, is_local: Sequence[bool], window: int, theta: float
-) -> ModelConfig:
-    window = window if 0 < window < config.max_positions else 0
-    layers = tuple(
-        LayerConfig(config.layer(i).intermediate_size, theta, window, has_rope_scaling=False)
-        if here
-        else config.layer(i)
-        for i, here in enumerate(is_local)
-    )
-    return dataclasses.replace(config, layers=layers)

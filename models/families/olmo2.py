@@ -6,13 +6,17 @@ import dataclasses
 
 from edgedec.models.blocks import decoder
 from edgedec.models.config import ModelConfig
-from edgedec.models.families._gguf import GgufFacts, gguf_decoder
+from edgedec.models.families._gguf import GgufFacts, gguf_decoder, gguf_windowed
 from edgedec.models.families._hf import hf_decoder, with_defaults
 from edgedec.models.families._post_norms import post_norm_weights
+from edgedec.models.families._windows import with_local_layers
 from edgedec.models.fields import Fields
 
 recipe = decoder
 weights = post_norm_weights
+
+_PERIOD_OF_OLMO3 = 4
+"""Every so many layers one sees all tokens."""
 
 
 def read_hf(fields: Fields) -> ModelConfig:
@@ -23,8 +27,19 @@ def read_hf(fields: Fields) -> ModelConfig:
 
 
 def read_gguf(facts: GgufFacts) -> ModelConfig:
-    """Returns the config that the GGUF header states."""
-    return _with_norms(gguf_decoder(facts, "olmo2", has_qk_norm=True))
+    """Returns the config that the GGUF header states; with a window it is an OLMo 3.
+
+    Source: ggml-org/llama.cpp ``src/models/olmo2.cpp`` (MIT): what the header leaves out.
+    """
+    fields = facts.fields
+    config = _with_norms(gguf_decoder(facts, "olmo2", has_qk_norm=True, has_windows=True))
+    window = fields.integer("olmo2.attention.sliding_window", 0, least=0)
+    pattern = "olmo2.attention.sliding_window_pattern"
+    local = gguf_windowed(fields, pattern, config.n_layers, _PERIOD_OF_OLMO3)
+    if not window:
+        return config
+    theta = fields.number("olmo2.rope.freq_base_swa", config.rope_theta)
+    return with_local_layers(dataclasses.replace(config, family="olmo3"), local, window, theta)
 
 
 def _with_norms(config: ModelConfig) -> ModelConfig:

@@ -6,11 +6,12 @@ import dataclasses
 
 from edgedec.models.blocks import decoder
 from edgedec.models.config import ModelConfig
-from edgedec.models.errors import CheckpointError, UnsupportedModelError
+from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.families import olmo2
 from edgedec.models.families._gguf import GgufFacts
-from edgedec.models.families._hf import hf_layer_types, hf_windows, with_defaults
+from edgedec.models.families._hf import hf_layer_types, with_defaults
 from edgedec.models.families._post_norms import post_norm_weights
+from edgedec.models.families._windows import with_local_layers
 from edgedec.models.fields import Fields
 
 recipe = decoder
@@ -21,22 +22,18 @@ def read_hf(fields: Fields) -> ModelConfig:
     """Returns the config that ``config.json`` states."""
     config = dataclasses.replace(olmo2.read_hf(fields), family="olmo3")
     fields = with_defaults(fields, sliding_window=4096)
-    if fields.get("layer_types") is None:
-        kinds = ("sliding_attention",) * 3 + ("full_attention",)
-        types = [kinds[i % 4] for i in range(config.n_layers)]
-        fields = Fields({**fields.values, "layer_types": types}, fields.origin, CheckpointError)
-    local = hf_layer_types(fields, config.n_layers) or []
-    config = hf_windows(fields, config)
-    layers = (
-        dataclasses.replace(config.layer(i), has_rope_scaling=not is_local)
-        for i, is_local in enumerate(local)
-    )
-    return dataclasses.replace(config, layers=tuple(layers))
+    local = hf_layer_types(fields, config.n_layers)
+    if local is None:
+        local = [i % 4 != 3 for i in range(config.n_layers)]
+    window = fields.integer("sliding_window", 0, least=0)
+    if any(local) and not window:
+        fields.refuse_with("sliding_window", "is missing, but layer_types has windows")
+    return with_local_layers(config, local, window, config.rope_theta)
 
 
 def read_gguf(facts: GgufFacts) -> ModelConfig:
-    """Raises: GGUF files of this architecture are not read."""
+    """Raises: GGUF files of these models state the architecture olmo2."""
     raise UnsupportedModelError(
-        f"{facts.fields.origin}: general.architecture is 'olmo3', which edgedec does not read "
-        f"from GGUF files; use the Hugging Face directory"
+        f"{facts.fields.origin}: general.architecture is 'olmo3', expected 'olmo2', which GGUF "
+        f"files of OLMo 3 models state"
     )

@@ -17,6 +17,12 @@ LOCAL = LayerConfig(56, 1e4, window=6, has_rope_scaling=False)
 class TestParity(FamilyParity):
     SIZES = {**SIZES, "head_dim": 10}
     EXPECTED = {"family": "olmo3", "layers": (LOCAL, LOCAL, LOCAL, LayerConfig(56, 1e4))}
+    ARCHITECTURE = "olmo2"
+    METADATA = {
+        "attention.sliding_window": 6,
+        "rope.scaling.type": "linear",
+        "rope.scaling.factor": 4.0,
+    }
     REFUSED = {"attention_bias": True, "hidden_act": "gelu"}
 
     @classmethod

@@ -282,8 +282,8 @@ class FamilyParity:
         writer, sizes = gguf.GGUFWriter(path, self.ARCHITECTURE), self.SIZES
         self.write_header(writer)
         for key, value in self.METADATA.items():
-            add = writer.add_uint32 if isinstance(value, int) else writer.add_float32
-            add(f"{self.ARCHITECTURE}.{key}", value)
+            kinds = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
+            kinds[type(value)](f"{self.ARCHITECTURE}.{key}", value)
         is_tied = sizes["tie_word_embeddings"]
         for name, values in toy.model.state_dict().items():
             if not (is_tied and name == "lm_head.weight"):
