@@ -142,6 +142,8 @@ def _write_in_order(file: FileIO, offset: int, arrays: Iterator[npt.NDArray[Any]
 def _rope_tables(config: ModelConfig) -> dict[str, tuple[Rope, int]]:
     """Returns of every rotation table what decides it, and 0 for cosines or 1 for sines."""
     ropes = {rope_of(config.layer(i)) for i in range(config.n_layers)}
+    if config.is_qk_norm_late:
+        ropes.add(Rope(config.rope_theta, True))
     return {
         name: (rope, part) for rope in ropes for part, name in enumerate(rope_names(config, rope))
     }

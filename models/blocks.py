@@ -13,6 +13,8 @@ from edgedec.models.errors import UnsupportedModelError
 
 T = TypeVar("T")
 
+_HERE, _ELSEWHERE = "this target's compiler", "export with --target cpu, ort or portable"
+
 
 class Ops(Protocol[T]):
     """The vocabulary of a recipe. An emitter, or the NumPy reference, gives it meaning.
@@ -45,6 +47,18 @@ class Ops(Protocol[T]):
         like are the layer's own, below `mixer_prefix`.
         """
         raise UnsupportedModelError("this target has no recurrent layers: export for another one")
+
+    def rotate(self, x: T, n_heads: int) -> T:
+        """Returns the heads ``x`` rotated by the model's own base, apart from any layer's."""
+        raise UnsupportedModelError(f"{_HERE} cannot rotate heads before their norms: {_ELSEWHERE}")
+
+    def grow_queries(self, q: T) -> T:
+        """Returns queries times what the configuration's ``query_growth`` gives at their places."""
+        raise UnsupportedModelError(f"{_HERE} cannot scale queries by position: {_ELSEWHERE}")
+
+    def sigmoid_gate(self, x: T, gate: T) -> T:
+        """Returns ``x`` times the sigmoid of ``gate``, which may have one column for all."""
+        raise UnsupportedModelError(f"{_HERE} has no shared experts: {_ELSEWHERE}")
 
     def gate(self, gate: T, up: T) -> T:
         """Returns ``activation(gate) * up``, the activation being that of the configuration."""
@@ -83,9 +97,13 @@ def attention_half(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
         return ops.linear(h, f"{prefix}.{name}.weight", bias)
 
     q, k, v = project("q_proj"), project("k_proj"), project("v_proj")
+    if config.is_qk_norm_late:
+        q, k = ops.rotate(q, config.n_heads), ops.rotate(k, config.n_kv_heads)
     if config.has_qk_norm:
         norm = ops.rms_norm if config.is_qk_norm_whole else ops.head_norm
         q, k = norm(q, f"{prefix}.q_norm.weight"), norm(k, f"{prefix}.k_norm.weight")
+    if config.query_growth:
+        q = ops.grow_queries(q)
     heads = ops.attention(q, k, v, layer)
     bias = f"{prefix}.o_proj.bias" if config.has_o_bias else None
     return _added(ops, config, x, ops.linear(heads, f"{prefix}.o_proj.weight", bias), prefix)
@@ -116,11 +134,25 @@ def mlp_half(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
     h = ops.rms_norm(x, norm) if config.has_pre_norms else x
     if config.n_experts:
         router = ops.linear(h, f"{prefix}.router.weight")
-        return _added(ops, config, x, ops.experts(h, router, f"{prefix}.experts"), prefix)
+        x = _added(ops, config, x, ops.experts(h, router, f"{prefix}.experts"), prefix)
+        return ops.add(x, shared_expert(ops, h, prefix)) if config.shared_expert_size else x
     gate = ops.linear(h, f"{prefix}.gate_proj.weight")
     up = ops.linear(h, f"{prefix}.up_proj.weight")
     y = ops.linear(ops.gate(gate, up), f"{prefix}.down_proj.weight")
     return _added(ops, config, x, y, prefix)
+
+
+def shared_expert(ops: Ops[T], h: T, prefix: str) -> T:
+    """Returns what the expert of all tokens makes of ``h``.
+
+    Its gate stands before the last product, which comes to the same as behind it.
+    """
+    gate = ops.linear(h, f"{prefix}.shared_gate.weight")
+    inner = ops.gate(
+        ops.linear(h, f"{prefix}.shared.gate_proj.weight"),
+        ops.linear(h, f"{prefix}.shared.up_proj.weight"),
+    )
+    return ops.linear(ops.sigmoid_gate(inner, gate), f"{prefix}.shared.down_proj.weight")
 
 
 def _added(ops: Ops[T], config: ModelConfig, x: T, y: T, prefix: str) -> T:
@@ -184,6 +216,11 @@ def decoder_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
             shapes[f"layers.{i}.post_attention_layernorm.weight"] = (hidden,)
         if config.n_experts:
             shapes[f"{mlp}.router.weight"] = (config.n_experts, hidden)
+            if shared := config.shared_expert_size:
+                shapes[f"{mlp}.shared_gate.weight"] = (1, hidden)
+                shapes[f"{mlp}.shared.gate_proj.weight"] = (shared, hidden)
+                shapes[f"{mlp}.shared.up_proj.weight"] = (shared, hidden)
+                shapes[f"{mlp}.shared.down_proj.weight"] = (hidden, shared)
             mlp = f"{mlp}.experts"
         shapes[f"{mlp}.gate_proj.weight"] = (n_mlps * inner, hidden)
         shapes[f"{mlp}.up_proj.weight"] = (n_mlps * inner, hidden)

@@ -88,7 +88,13 @@ class ModelConfig:
     has_pre_norms, has_post_norms: RMS norms before a sub-layer, and behind it, before its result is
         added to the residual stream.
     is_qk_norm_whole: the norm of q, and that of k, is over all heads at once.
+    is_qk_norm_late: q and k are rotated before their norms, by the model's own base; then no layer
+        has one.
+    query_growth, query_growth_start: queries at position p are multiplied by 1 + growth *
+        ln(1 + floor(p / start)); 0 for none. Source: transformers ``modeling_ministral3.py``.
     activation: of the gate of an MLP.
+    shared_expert_size: width of an MLP beside the experts that all tokens go through, times the
+        sigmoid of a product of its own; 0 for none.
     n_experts, n_experts_used: MLPs of a layer, of which a router chooses some for each token; 0 for
         one MLP without a router. is_routing_normed: the weights of those chosen sum to 1.
     recurrence: what the recurrent ones of ``layers`` compute.
@@ -126,6 +132,10 @@ class ModelConfig:
     is_routing_normed: bool = True
     has_o_bias: bool = False
     recurrence: Recurrence = field(default_factory=Recurrence)
+    is_qk_norm_late: bool = False
+    query_growth: float = 0.0
+    query_growth_start: int = 1
+    shared_expert_size: int = 0
 
     def __post_init__(self) -> None:
         for name in (
@@ -169,10 +179,15 @@ class ModelConfig:
             )
         for name in (
             "attention_scale", "attention_softcap", "embedding_scale", "logit_scale",
-            "logit_softcap",
+            "logit_softcap", "query_growth",
         ):  # fmt: skip
             if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}, expected 0 or more")
+        if self.query_growth_start < 1 or self.shared_expert_size < 0:
+            raise ConfigError(
+                f"query_growth_start is {self.query_growth_start}, expected 1 or more, and "
+                f"shared_expert_size {self.shared_expert_size}, expected 0 or more"
+            )
         if not 0 <= self.trimmed_head_size <= self.vocab_size:
             raise ConfigError(
                 f"trimmed_head_size is {self.trimmed_head_size}, expected 0 (whole head) to "

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from edgedec.models.blocks import Ops, mixer_prefix
 from edgedec.models.families import find_family, weight_shapes
 from edgedec.models.recurrence import conv_taps, convolved
-from edgedec.models.rope import Rope, rope_of, rope_tables
+from edgedec.models.rope import Rope, query_growth, rope_of, rope_tables
 from edgedec.models.weights import WeightSource, float_rows
 
 Array: TypeAlias = npt.NDArray[Any]  # of the computing type, float32 or float64
@@ -169,10 +169,11 @@ class ReferenceOps(Ops[Array]):
     def attention(self, q: Array, k: Array, v: Array, layer: int) -> Array:
         """Returns the attended heads [T, n_heads * head_size] after appending k and v."""
         c = self._config
-        queries = self._rotate(q.reshape(-1, c.n_heads, c.head_size), layer)
+        rope = rope_of(c.layer(layer))
+        queries = self._rotate(q.reshape(-1, c.n_heads, c.head_size), rope)
         keys, values = self._model.append(
             layer,
-            self._rotate(k.reshape(-1, c.n_kv_heads, c.head_size), layer),
+            self._rotate(k.reshape(-1, c.n_kv_heads, c.head_size), rope),
             v.reshape(-1, c.n_kv_heads, c.head_size),
         )
         group, window = c.n_heads // c.n_kv_heads, c.layer(layer).window
@@ -198,6 +199,21 @@ class ReferenceOps(Ops[Array]):
             for name, shape in self._shapes.items()
             if name.startswith(f"{prefix}.") and len(shape) != 2
         }
+
+    def rotate(self, x: Array, n_heads: int) -> Array:
+        """Returns the heads ``x`` rotated by the model's own base."""
+        heads = x.reshape(len(x), n_heads, self._config.head_size)
+        return self._rotate(heads, Rope(self._config.rope_theta, True)).reshape(x.shape)
+
+    def grow_queries(self, q: Array) -> Array:
+        """Returns queries times what they grow to at their positions."""
+        grown: Array = q * query_growth(self._config, self._positions)[:, None].astype(self._dtype)
+        return grown
+
+    def sigmoid_gate(self, x: Array, gate: Array) -> Array:
+        """Returns ``x`` times the sigmoid of ``gate``."""
+        gated: Array = x / (1 + np.exp(-gate))
+        return gated
 
     def gate(self, gate: Array, up: Array) -> Array:
         """Returns `activation(gate) * up`."""
@@ -273,9 +289,9 @@ class ReferenceOps(Ops[Array]):
         """Notes the residual stream [T, hidden_size] after ``layer`` layers."""
         self.hidden_states[layer] = x
 
-    def _rotate(self, x: Array, layer: int) -> Array:
+    def _rotate(self, x: Array, rope: Rope) -> Array:
         """Rotates channel i with channel i + head_size / 2."""
-        cos, sin = self._rope(rope_of(self._config.layer(layer)))
+        cos, sin = self._rope(rope)
         low, high = np.split(x, 2, axis=-1)
         return np.concatenate((low * cos - high * sin, high * cos + low * sin), axis=-1)
 

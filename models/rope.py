@@ -68,6 +68,14 @@ def _frequencies(
     return frequencies
 
 
+def query_growth(
+    config: ModelConfig, positions: npt.NDArray[np.integer]
+) -> npt.NDArray[np.float64]:
+    """Returns what queries at ``positions`` are multiplied by (`ModelConfig.query_growth`)."""
+    growth = np.log1p(positions // config.query_growth_start, dtype=np.float64)
+    return np.asarray(1 + config.query_growth * growth, np.float64)
+
+
 def yarn_factors(
     theta: float,
     size: int,

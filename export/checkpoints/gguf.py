@@ -66,6 +66,9 @@ class GgufCheckpoint:
             check_layers(self.config, len(shapes))
             weights = family.weights(self.config).items()
             self._map = {ours: (weight.shape, weight.gguf) for ours, weight in weights}
+            for shape, source in self._map.values():
+                if shape[0] == 1 and shapes.get(source.name) == shape[1:]:
+                    shapes[source.name] = shape  # older files have matrices of one row as vectors
             check_weights(self.config.family, self._map, shapes, frozenset(ROPE_FACTOR_NAMES))
         except (ConfigError, CheckpointError) as error:
             raise CheckpointError(_prefixed(path, error)) from None

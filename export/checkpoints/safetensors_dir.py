@@ -32,10 +32,32 @@ from edgedec.models.weights import check_layers, check_weights
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
+_WITH_TEXT_PART = {"mistral3": "mistral"}
+"""Models that see images, whose text models are read -> their family where it is not stated."""
+_OF_OTHER_SENSES = {"vision_tower", "multi_modal_projector"}
+"""Parts of names of the weights that only images go through."""
+_OUTER_KEYS = (
+    "bos_token_id", "eos_token_id", "pad_token_id", "quantization_config", "tie_word_embeddings",
+)  # fmt: skip
+
 
 def read_model_type(folder: Path) -> str:
     """Returns the family a Hugging Face directory states, reading only its config.json."""
-    return _read_fields(folder, "config.json").text("model_type")
+    return text_part(_read_fields(folder, "config.json")).text("model_type")
+
+
+def text_part(fields: Fields) -> Fields:
+    """Returns what ``config.json`` states of the text model, where images are only a part of it.
+
+    Of models whose text models are not read, all stays as it is.
+    """
+    kind = fields.get("model_type")
+    if kind not in _WITH_TEXT_PART or fields.get("text_config") is None:
+        return fields
+    outer = {key: fields.values[key] for key in _OUTER_KEYS if key in fields.values}
+    text = fields.table("text_config").values
+    values = {"model_type": _WITH_TEXT_PART[kind], **outer, **text}
+    return Fields(values, fields.origin, CheckpointError)
 
 
 def refuse_images(fields: Fields) -> None:
@@ -62,7 +84,7 @@ class HuggingFaceTexts:
         """
         self.name = name or folder.resolve().name
         self._folder = folder
-        self._fields = _read_fields(folder, "config.json")
+        self._fields = text_part(_read_fields(folder, "config.json"))
 
     @property
     def licence(self) -> str | None:
@@ -156,7 +178,11 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
         super().__init__(folder, name)
         refuse_images(self._fields)
         family = find_family(self._fields.text("model_type"))
-        stored_tensors = _read_all_tensors(folder)
+        stored_tensors = {
+            stored: tensor
+            for stored, tensor in _read_all_tensors(folder).items()
+            if _OF_OTHER_SENSES.isdisjoint(stored.split("."))
+        }
         self._files = {id(tensor.file): tensor.file for tensor in stored_tensors.values()}
         try:
             self._tensors = with_usual_names(gather(stored_tensors, self._fields))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
@@ -33,7 +34,7 @@ from edgedec.models.graph import (
     present_port,
     rows_port,
 )
-from edgedec.models.rope import Rope, rope_of
+from edgedec.models.rope import Rope, query_growth, rope_of
 
 OPSET = 23
 IR_VERSION = 11
@@ -130,12 +131,12 @@ class PortableEmitter(Ops[str]):
         present = [present_port(name) for name in past]
         self._inputs += [self._kv_value(name, "P") for name in past]
         self._outputs += [self._kv_value(name, "P+T") for name in present]
-        attended = f"{stem}.attend"
+        attended, rope = f"{stem}.attend", rope_of(config.layer(layer))
         attend = helper.make_node(
             "Attention",
             [
-                self._rotate(q, config.n_heads, f"{stem}.q_rotated", layer),
-                self._rotate(k, config.n_kv_heads, f"{stem}.k_rotated", layer),
+                self._rotate(q, config.n_heads, f"{stem}.q_rotated", rope),
+                self._rotate(k, config.n_kv_heads, f"{stem}.k_rotated", rope),
                 v,
                 self._bias(config.layer(layer).window),
                 *past,
@@ -166,6 +167,28 @@ class PortableEmitter(Ops[str]):
         y = f"{stem}.recurrence"
         self._nodes.append(helper.make_node(function.name, inputs, [y, present], y, domain=DOMAIN))
         return y
+
+    def rotate(self, x: str, n_heads: int) -> str:
+        """Adds a rotation of its own."""
+        return self._rotate(x, n_heads, f"{x}.early", Rope(self._config.rope_theta, True))
+
+    def grow_queries(self, q: str) -> str:
+        """Adds a Mul by a table's rows, where the context is long enough for any to differ."""
+        if self._context <= self._config.query_growth_start:
+            return q
+        table, rows = "query_growth", "query_growth.rows"
+        if table not in self._initializers:
+            values = query_growth(self._config, np.arange(self._context))
+            self._initializers[table] = helper.make_tensor(
+                table, self.element, [self._context, 1], values
+            )
+            self._node("Gather", [table, POSITION_IDS], rows, axis=0)
+        return self._node("Mul", [q, rows], f"{q}.grown")
+
+    def sigmoid_gate(self, x: str, gate: str) -> str:
+        """Adds a Sigmoid and a Mul."""
+        sigmoid = self._node("Sigmoid", [gate], f"{gate.removesuffix('.matmul')}.sigmoid")
+        return self._node("Mul", [x, sigmoid], f"{x}.shared")
 
     def gate(self, gate: str, up: str) -> str:
         """Adds a Sigmoid, or a Gelu, and what is to be multiplied."""
@@ -306,8 +329,8 @@ class PortableEmitter(Ops[str]):
             self._initializers[name] = external_tensor(name, self.element, dims)
         return name
 
-    def _rotate(self, x: str, n_heads: int, name: str, layer: int) -> str:
-        inputs = [x, *self._rope(rope_of(self._config.layer(layer))), POSITION_IDS]
+    def _rotate(self, x: str, n_heads: int, name: str, rope: Rope) -> str:
+        inputs = [x, *self._rope(rope), POSITION_IDS]
         return self._node("RotaryEmbedding", inputs, name, num_heads=n_heads)
 
     def _rope(self, rope: Rope) -> tuple[str, str]:

@@ -182,6 +182,22 @@ def _rotary_size(fields: Fields, head_size: int, can_rotate_partly: bool) -> int
     return size % head_size
 
 
+def hf_rotations(fields: Fields, local_theta: float) -> tuple[Fields, float]:
+    """Returns ``fields`` with the rotation of the layers without a window, and the others' base.
+
+    transformers 5 has a table for each kind of layer, 4 one for all.
+
+    local_theta: the others' base where there are no such tables.
+    """
+    rope = fields.table("rope_parameters", {})
+    if rope.get("full_attention") is None:
+        return fields, local_theta
+    local = rope.table("sliding_attention")
+    local.refuse("rope_type", "default")
+    values = {**fields.values, "rope_parameters": rope.table("full_attention").values}
+    return Fields(values, fields.origin, CheckpointError), local.number("rope_theta", local_theta)
+
+
 def hf_windows(fields: Fields, config: ModelConfig) -> ModelConfig:
     """Returns ``config`` with the sliding windows that ``layer_types`` and the like state."""
     window = fields.integer("sliding_window", 0, least=0)

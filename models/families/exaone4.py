@@ -1,4 +1,4 @@
-"""EXAONE 4: norms behind sub-layers and of heads; where some layers have windows, others no RoPE."""
+"""EXAONE 4: norms behind sub-layers and of heads; beside windowed layers, some do not rotate."""
 
 from __future__ import annotations
 

@@ -6,9 +6,15 @@ from collections.abc import Sequence
 
 from edgedec.models.blocks import decoder
 from edgedec.models.config import ModelConfig
-from edgedec.models.errors import CheckpointError, UnsupportedModelError
+from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.families._gguf import GgufFacts, gguf_decoder, gguf_windowed
-from edgedec.models.families._hf import hf_decoder, hf_layer_types, positive, with_defaults
+from edgedec.models.families._hf import (
+    hf_decoder,
+    hf_layer_types,
+    hf_rotations,
+    positive,
+    with_defaults,
+)
 from edgedec.models.families._windows import with_local_layers
 from edgedec.models.families.gemma2 import ACTIVATION, gguf_query_size, weights, with_gemma
 from edgedec.models.fields import Fields
@@ -41,7 +47,7 @@ def read_hf(fields: Fields) -> ModelConfig:
         rope_theta=1e6,
         sliding_window=4096,
     )
-    fields, local_theta = _rotations(fields)
+    fields, local_theta = hf_rotations(fields, fields.number("rope_local_base_freq", _LOCAL_THETA))
     config = hf_decoder(fields, "gemma3", has_qk_norm=True, hidden_act=ACTIVATION)
     types = hf_layer_types(fields, config.n_layers)
     pattern = fields.integer("sliding_window_pattern", _PATTERN, least=1)
@@ -73,20 +79,6 @@ def read_gguf(facts: GgufFacts) -> ModelConfig:
     pattern = "gemma3.attention.sliding_window_pattern"
     local = gguf_windowed(fields, pattern, config.n_layers, _PATTERN)
     return with_local_layers(config, local, window, local_theta)
-
-
-def _rotations(fields: Fields) -> tuple[Fields, float]:
-    """Returns ``fields`` with the rotation of the layers without a window, and the others' base.
-
-    transformers 5 has a table for each kind of layer, 4 has the keys side by side.
-    """
-    rope = fields.table("rope_parameters", {})
-    if rope.get("full_attention") is None:
-        return fields, fields.number("rope_local_base_freq", _LOCAL_THETA)
-    local = rope.table("sliding_attention")
-    local.refuse("rope_type", "default")
-    values = {**fields.values, "rope_parameters": rope.table("full_attention").values}
-    return Fields(values, fields.origin, CheckpointError), local.number("rope_theta", _LOCAL_THETA)
 
 
 def _local_layers(config: ModelConfig, pattern: int) -> Sequence[bool]:

@@ -26,17 +26,13 @@ def read_hf(fields: Fields) -> ModelConfig:
         num_experts_per_tok=8,
     )
     fields.refuse("use_sliding_window", False)
-    fields.refuse("decoder_sparse_step", 1)
-    if (dense := fields.get("mlp_only_layers")) not in (None, []):
-        raise UnsupportedModelError(
-            f"{fields.origin}: mlp_only_layers is {shown(dense)}, only [] is supported"
-        )
+    refuse_dense_layers(fields)
     has_bias = fields.flag("attention_bias", False)
     config = hf_decoder(fields, "qwen3_moe", has_qkv_bias=has_bias, has_qk_norm=True)
     return dataclasses.replace(
         config,
         intermediate_size=fields.integer("moe_intermediate_size"),
-        n_experts=fields.integer("num_experts", least=1),
+        n_experts=hf_experts(fields),
         n_experts_used=fields.integer("num_experts_per_tok", least=1),
         is_routing_normed=fields.flag("norm_topk_prob", False),
     )
@@ -51,12 +47,28 @@ def read_gguf(facts: GgufFacts) -> ModelConfig:
 def weights(config: ModelConfig) -> dict[str, Weight]:
     """Returns the shape of each weight and where it lies."""
     return {
-        name: Weight(shape, hf=_in_hf(config, name), gguf=gguf_weight(config, name))
+        name: Weight(shape, hf=in_hf(config, name), gguf=gguf_weight(config, name))
         for name, shape in decoder_shapes(config).items()
     }
 
 
-def _in_hf(config: ModelConfig, name: str) -> SourceWeight:
+def hf_experts(fields: Fields) -> int:
+    """Returns how many experts there are; transformers 5 writes another key than 4."""
+    key = "num_experts" if fields.get("num_local_experts") is None else "num_local_experts"
+    return fields.integer(key, least=1)
+
+
+def refuse_dense_layers(fields: Fields) -> None:
+    """Refuses models that have experts in some layers only."""
+    fields.refuse("decoder_sparse_step", 1)
+    if (dense := fields.get("mlp_only_layers")) not in (None, []):
+        raise UnsupportedModelError(
+            f"{fields.origin}: mlp_only_layers is {shown(dense)}, only [] is supported"
+        )
+
+
+def in_hf(config: ModelConfig, name: str) -> SourceWeight:
+    """Returns where a weight lies in a directory: experts one by one."""
     theirs = hf_name(name.replace(".router.", ".gate."))
     if ".experts." not in name:
         return SourceWeight(theirs)

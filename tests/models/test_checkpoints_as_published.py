@@ -302,3 +302,30 @@ def test_a_stale_index_beside_a_whole_file(tmp_path: Path) -> None:
     index = {"weight_map": {"model.norm.weight": "model-00001-of-00002.safetensors"}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     assert error(tmp_path, theirs(tmp_path)) < 2e-3
+
+
+def as_transformers_5_writes(config: dict[str, Any]) -> None:
+    """Renames what transformers 5.24 writes by other keys than 4."""
+    if (n_experts := config.pop("num_experts", None)) is not None:
+        config["num_local_experts"] = n_experts
+    scaling = config.pop("rope_scaling", None) or {"rope_type": "default"}
+    rope = {"rope_theta": config.pop("rope_theta"), **scaling}
+    config["rope_parameters"] = rope
+    if config["model_type"] == "olmo3":
+        local = {"rope_type": "default", "rope_theta": rope["rope_theta"]}
+        config["rope_parameters"] = {"full_attention": rope, "sliding_attention": local}
+
+
+@pytest.mark.parametrize(
+    ("family", "fields"),
+    [
+        ("qwen3_moe", {"moe_intermediate_size": 16, "num_experts": 5, "num_experts_per_tok": 2}),
+        ("olmo3", {"head_dim": 10, "sliding_window": 5, "rope_theta": 3e5}),
+        ("llama", {"rope_theta": 3e5}),
+    ],
+)
+def test_configs_of_transformers_5(tmp_path: Path, family: str, fields: dict[str, Any]) -> None:
+    save(tmp_path, family, **fields)
+    expected = theirs(tmp_path)
+    edit_config(tmp_path, as_transformers_5_writes)
+    assert error(tmp_path, expected) < 2e-3

@@ -49,6 +49,18 @@ class _Tracer:
         """See `embed`."""
         return self._use(*parts)
 
+    def rotate(self, x: str, n_heads: int) -> str:
+        """See `embed`."""
+        return self._use(x)
+
+    def grow_queries(self, q: str) -> str:
+        """See `embed`."""
+        return self._use(q)
+
+    def sigmoid_gate(self, x: str, gate: str) -> str:
+        """See `embed`."""
+        return self._use(x, gate)
+
     def gate(self, gate: str, up: str) -> str:
         """See `embed`."""
         return self._use(gate, up)

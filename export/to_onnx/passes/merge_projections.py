@@ -12,7 +12,7 @@ from edgedec.export.to_onnx.linear_node import MAX_MATRICES, LinearNode, linear_
 
 
 def merge_projections(model: onnx.ModelProto) -> None:
-    """Merges plain Linears that read the same value (q, k, v; gate, up).
+    """Merges plain Linears that read the same value, of one part of a layer (q, k, v; gate, up).
 
     Before:
         Linear(x, -, -, Wq, bq);  Linear(x, -, -, Wk, bk);  Linear(x, -, -, Wv, bv)
@@ -20,10 +20,11 @@ def merge_projections(model: onnx.ModelProto) -> None:
         Split(Linear(x, -, -, Wq, bq, Wk, bk, Wv, bv), [Nq, Nk, Nv])
     """
     editor = GraphEditor(model)
-    groups: dict[str, list[tuple[onnx.NodeProto, LinearNode]]] = {}
+    groups: dict[tuple[str, str], list[tuple[onnx.NodeProto, LinearNode]]] = {}
     for node, linear in linear_nodes(editor):
         if not linear.residual and not linear.norm_weight:
-            groups.setdefault(linear.x, []).append((node, linear))
+            part = linear.matrices[0].weight.removesuffix(".weight").rpartition(".")[0]
+            groups.setdefault((linear.x, part), []).append((node, linear))
     for group in groups.values():
         if 1 < len(group) <= MAX_MATRICES:
             _merge(editor, [node for node, _ in group], [linear for _, linear in group])

@@ -30,7 +30,8 @@ def pack_matrices(model: onnx.ModelProto, formats: Mapping[str, QuantFormat]) ->
             linear = LinearNode(node.output[0], node.input[0], k, (matrix,))
             editor.replace([node], [linear.write()])
     for node in editor.nodes("Gather"):
-        if (table := editor.initializers.get(node.input[0])) is not None:
+        table = editor.initializers.get(node.input[0])
+        if table is not None and table.name in formats:
             transpose = editor.only_reader(node.output[0], "Transpose")
             assert transpose is not None
             assert attributes(transpose)["perm"] == [1, 2, 0]

@@ -1,0 +1,56 @@
+"""Hunyuan (dense): the Llama recipe, with norms of heads behind their rotation."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from edgedec.models.blocks import decoder, decoder_shapes
+from edgedec.models.config import ModelConfig
+from edgedec.models.families._gguf import GgufFacts, gguf_decoder, gguf_name
+from edgedec.models.families._hf import hf_decoder, hf_name, positive, with_defaults
+from edgedec.models.fields import Fields
+from edgedec.models.weights import SourceWeight, Weight
+
+recipe = decoder
+
+_NORMS = {"q_norm": "query_layernorm", "k_norm": "key_layernorm"}
+
+
+def read_hf(fields: Fields) -> ModelConfig:
+    """Returns the config that ``config.json`` states.
+
+    Source: transformers ``modeling_hunyuan_v1_dense.py``: ``alpha`` of dynamic scaling.
+    """
+    fields = with_defaults(fields, rms_norm_eps=1e-5)
+    has_bias = fields.flag("attention_bias", False)
+    config = hf_decoder(fields, "hunyuan_v1_dense", has_qkv_bias=has_bias, has_qk_norm=True)
+    key = "rope_parameters" if fields.get("rope_parameters") is not None else "rope_scaling"
+    rope = fields.table(key, {})
+    if rope.get("alpha") is None:
+        return _rotated_first(config)
+    stretch = positive(rope, "alpha") ** (config.head_size / (config.head_size - 2))
+    return _rotated_first(dataclasses.replace(config, rope_theta=config.rope_theta * stretch))
+
+
+def read_gguf(facts: GgufFacts) -> ModelConfig:
+    """Returns the config that the GGUF header states."""
+    config = gguf_decoder(facts, "hunyuan-dense", has_qk_norm=True)
+    return _rotated_first(dataclasses.replace(config, family="hunyuan_v1_dense"))
+
+
+def weights(config: ModelConfig) -> dict[str, Weight]:
+    """Returns the shape of each weight and where it lies."""
+    return {
+        name: Weight(shape, hf=SourceWeight(_in_hf(name)), gguf=SourceWeight(gguf_name(name)))
+        for name, shape in decoder_shapes(config).items()
+    }
+
+
+def _in_hf(name: str) -> str:
+    own = name.split(".")[-2]
+    return hf_name(name.replace(own, _NORMS.get(own, own)))
+
+
+def _rotated_first(config: ModelConfig) -> ModelConfig:
+    layers = (dataclasses.replace(config.layer(i), rope_theta=0.0) for i in range(config.n_layers))
+    return dataclasses.replace(config, is_qk_norm_late=True, layers=tuple(layers))

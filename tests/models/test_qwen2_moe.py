@@ -1,0 +1,44 @@
+"""Qwen2's mixtures of experts against transformers: an expert for all tokens, with a gate."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from family_parity import SIZES, FamilyParity, Logits, Tensors, transformers
+
+pytestmark = pytest.mark.parity
+
+
+class TestParity(FamilyParity):
+    SIZES = {**SIZES, "head_dim": 10}
+    EXPECTED = {"family": "qwen2_moe", "n_experts": 5, "shared_expert_size": 24}
+    ARCHITECTURE = "qwen2moe"
+    METADATA = {
+        "expert_count": 5, "expert_used_count": 2, "expert_feed_forward_length": 20,
+        "expert_shared_feed_forward_length": 24,
+    }  # fmt: skip
+    REFUSED = {"hidden_act": "gelu", "decoder_sparse_step": 2, "mlp_only_layers": [0]}
+
+    @classmethod
+    def make_model(cls) -> Any:
+        config = transformers.Qwen2MoeConfig(
+            **cls.SIZES, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=20,
+            shared_expert_intermediate_size=24,
+        )  # fmt: skip
+        return transformers.Qwen2MoeForCausalLM(config)
+
+    def gguf_tensors(self, name: str, values: Logits) -> Tensors:
+        """Experts come one by one; they are held back until the last of a layer."""
+        if (found := re.search(r"experts\.(\d+)\.", name)) is not None:
+            name = name.replace(found[0], "experts.")
+            held = self.__dict__.setdefault(name, [])
+            held.append(values)
+            if len(held) < 5:
+                return
+            values = np.stack(held)
+        if name.endswith("shared_expert_gate.weight"):
+            values = values[0]  # older files have it as a vector
+        yield from super().gguf_tensors(name, values)
