@@ -7,7 +7,7 @@ import sys
 
 _PROGRAM = """
 import itertools, sys
-from edgedec.runtime.sequences import running_passes
+from edgedec.runtime.backends import running_passes
 begin, count = running_passes.begin, itertools.count(1)
 def tell(run):
     begin(run)
