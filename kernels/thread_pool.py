@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from ctypes import c_int
+from typing import TypeVar
 
 from edgedec.kernels.library import open_library
+
+T = TypeVar("T")
 
 
 class ThreadPool:
@@ -30,18 +32,16 @@ class ThreadPool:
 
     def wake(self) -> None:
         """Wakes the threads for a pass that follows at once, while the caller gets that ready."""
-        if not self._lock.acquire(blocking=False):
+        if self._lock.locked():
             return  # they are in a pass
-        try:
+        with self._lock:
             if self._handle:
                 self._library.edgedec_pool_wake(self._handle)
-        finally:
-            self._lock.release()
 
-    @contextmanager
-    def in_pass(self, program: int = 0) -> Iterator[None]:
-        """Has operators that this thread calls run on these threads; waits for the pass before.
+    def run(self, call: Callable[[], T], program: int = 0) -> T:
+        """Returns what ``call`` returns, whose operators run on these threads, one pass at a time.
 
+        No context manager: a signal's exception on the way out of one would leave the lock taken.
         program: address of the nodes that a compiled program runs.
 
         Raises:
@@ -52,7 +52,7 @@ class ThreadPool:
                 raise RuntimeError("the model is closed")
             self._library.edgedec_pass_begin(program, self._handle)
             try:
-                yield
+                return call()
             finally:
                 self._library.edgedec_pass_end(self._handle)
 

@@ -99,7 +99,8 @@ class Machine:
         Raises:
             RuntimeError: The pass failed, or was stopped.
         """
-        with self._pool.in_pass(self._program.handle):
+
+        def call() -> Any:
             self._inputs = inputs
             try:
                 return self._main(*inputs)
@@ -107,6 +108,8 @@ class Machine:
                 raise RuntimeError(one_line(error)) from None
             finally:
                 self._inputs = None
+
+        return self._pool.run(call, self._program.handle)
 
     def stop(self, inputs: Sequence[Any]) -> None:
         """Ends the pass over ``inputs``, if it is under way, between two nodes of its graph."""

@@ -276,7 +276,10 @@ EDGEDEC_EXPORT void* edgedec_pool_open(int n_threads, const int* processors, int
   }
 }
 
-EDGEDEC_EXPORT void edgedec_pool_close(void* pool) { delete static_cast<edk::Pool*>(pool); }
+EDGEDEC_EXPORT void edgedec_pool_close(void* pool) {
+  if (edk::pool_of_pass == pool) edk::pool_of_pass = nullptr;
+  delete static_cast<edk::Pool*>(pool);
+}
 
 /// Wakes the threads of `pool` for a pass that is about to begin. Called from any thread.
 EDGEDEC_EXPORT void edgedec_pool_wake(void* pool) { static_cast<edk::Pool*>(pool)->wake(); }

@@ -46,8 +46,7 @@ class _Session:
 
     def run(self, binding: IOBinding, options: onnxruntime.RunOptions) -> None:
         """Runs a pass over what ``binding`` binds, after the one under way if any."""
-        with self.pool.in_pass():
-            self.ort.run_with_iobinding(binding, options)
+        self.pool.run(partial(self.ort.run_with_iobinding, binding, options))
 
 
 class FusedModel(InPlaceModel[_Session]):
