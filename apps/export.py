@@ -17,6 +17,7 @@ from edgedec.apps.console.progress import ProgressBars, bytes_amount
 from edgedec.apps.console.terminal import bytes_text, note, print_json
 from edgedec.apps.options import common as options
 from edgedec.models.errors import ConfigError
+from edgedec.models.kv_formats import KV_FORMATS
 from edgedec.runtime.backends.trust import libraries, trust
 from edgedec.targets import chip_targets, device_target, device_target_names
 from edgedec.targets.profile import ChipOption
@@ -31,6 +32,13 @@ _N_SHOWN_TENSORS = 8
 def _targets_help() -> str:
     """Returns what ``--target`` says of each device."""
     return "; ".join(f"{name}: {device_target(name).summary}" for name in device_target_names())
+
+
+def _kv_format_choices() -> tuple[str, ...]:
+    """Returns the KV formats that a device gives a choice of."""
+    devices = map(device_target, device_target_names())
+    offered = [device.kv_formats for device in devices if len(device.kv_formats) > 1]
+    return tuple(name for name in KV_FORMATS if any(name in names for names in offered))
 
 
 def _chips_help(option: ChipOption, what: str) -> str:
@@ -50,14 +58,6 @@ class Quantization(StrEnum):
     INT8_MIN = "int8-min"
     INT4_MIN = "int4-min"
     MIXED = "mixed"
-
-
-class KVCacheFormat(StrEnum):
-    """How the KV cache holds keys and values."""
-
-    FLOAT32 = "float32"
-    FLOAT16 = "float16"
-    INT8 = "int8"
 
 
 def export(
@@ -136,11 +136,12 @@ def export(
         ),
     ] = None,
     kv_cache: Annotated[
-        KVCacheFormat | None,
+        str | None,
         typer.Option(
+            metavar="|".join(_kv_format_choices()),
             help="KV cache format: float16 (default for cpu), int8 (half the memory;"
             " the export reports how logits change) or float32 (default for "
-            "ort, which computes in this format)."
+            "ort, which computes in this format).",
         ),
     ] = None,
     context: Annotated[
@@ -280,7 +281,7 @@ def export(
             draft_corpus,
             draft_target,
         ),
-        kv_format=None if kv_cache is None else kv_cache.value,
+        kv_format=kv_cache,
         calibrate=calibrate,
         target_bits=target_bits,
         lora=tuple(map(_parse_lora, lora or ())),
@@ -336,8 +337,9 @@ def _show(done: ExportReport) -> None:
             note(f"{role} with LoRA: {_lora_text(result['lora'])}")
         if "calibration" in result:
             note(f"{role} calibrated: {_calibration_text(result['calibration'])}")
-        if "int8_kv_cache" in result:
-            note(f"{role} with an int8 KV cache: {_kv_error_text(result['int8_kv_cache'])}")
+        if "kv_cache" in result:
+            found_format = result["kv_cache"]["format"]
+            note(f"{role} with a KV cache of {found_format}: {_kv_error_text(result['kv_cache'])}")
 
 
 def _lora_text(found: Mapping[str, Any]) -> str:

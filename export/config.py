@@ -9,7 +9,8 @@ from pathlib import Path
 from edgedec.export.checkpoints.catalogue import brought_head
 from edgedec.export.quantising.quantize import MIXED, SCHEMES
 from edgedec.models.errors import ConfigError
-from edgedec.models.graph import ANY_TRIPLE, KVFormat, as_kv_format
+from edgedec.models.graph import ANY_TRIPLE
+from edgedec.models.kv_formats import find_kv_format
 from edgedec.models.model_entry import DRAFT_MODEL, TARGET_MODEL
 from edgedec.targets import DeviceTarget, chip_targets, device_target, find_graph_kind
 from edgedec.targets.profile import ChipOption
@@ -115,7 +116,7 @@ class ExportConfig:
     dump_passes: Path | None = None
     is_overwrite_allowed: bool = False
     draft: DraftModelConfig | None = None
-    kv_format: KVFormat | None = None
+    kv_format: str | None = None
     calibrate: Path | None = None
     target_bits: float | None = None
     lora: tuple[tuple[Path, float], ...] = ()
@@ -137,7 +138,7 @@ class ExportConfig:
         _check_chip(self, "soc", self.soc)
         _check_chip(self, "arch", self.arch)
         known = device_target(self.device_target).kv_formats
-        if self.kv_format is not None and as_kv_format(self.kv_format) not in known:
+        if self.kv_format is not None and find_kv_format(self.kv_format).name not in known:
             raise ConfigError(
                 f"KV cache format is {self.kv_format}, device target {self.device_target} keeps "
                 f"{' or '.join(known)}: leave out --kv-cache, or choose another --target"

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from edgedec.kernels import kv_block_nbytes
 from edgedec.models.config import ModelConfig
 from edgedec.models.graph import (
     K_CACHE,
     K_RING,
-    KV_PANEL,
     RING_SEQUENCES,
     SEQUENCES,
     V_CACHE,
     V_RING,
-    KVFormat,
     KVLayout,
 )
-
-_HALF_BYTES = 2
+from edgedec.models.kv_formats import KV_PANEL, kv_panels_of
 
 RING_ROOM = 512
 """Rows that a ring has besides those of the window: for a pass of prefill, several times over, so
@@ -27,12 +23,9 @@ that the rest of it may be taken back without computing the text anew."""
 _RING_STEP = 2 * KV_PANEL
 
 
-def kv_panels(config: ModelConfig, kv_format: KVFormat) -> KVLayout:
+def kv_panels(config: ModelConfig, kv_format: str) -> KVLayout:
     """Returns the layout of the KV cache that the attention operator reads and writes."""
-    if kv_format == "int8":
-        block_nbytes = kv_block_nbytes(config.head_size)
-    else:
-        block_nbytes = _HALF_BYTES * KV_PANEL * config.head_size
+    block_nbytes = kv_panels_of(kv_format).block_nbytes(config.head_size)
     n_blocks = 2 * len(config.attention_layers) * config.n_kv_heads
     rings = config.windowed_layers
     return KVLayout(

@@ -51,6 +51,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from edgedec.models.errors import ConfigError
+from edgedec.models.kv_formats import KVKind, kv_formats_of
 
 INPUT_IDS = "input_ids"
 POSITION_IDS = "position_ids"
@@ -84,9 +85,6 @@ ROW_STATS: Mapping[str, tuple[str, tuple[int, ...]]] = {
 }
 """Name -> element type, and sizes behind the axis of rows. In the order of the operator's."""
 
-KV_PANEL = 16
-"""Tokens that lie side by side in a KV panel."""
-
 SEQUENCE_FIELDS = 5
 """Numbers of each sequence in `SEQUENCES`."""
 
@@ -96,9 +94,6 @@ MAX_SEQUENCES = 16
 ROUNDING_GAP = 2.0**-23
 """Row gap of graphs that sum in another order for other rows, before any has been seen."""
 
-KVFormat = Literal["float16", "int8", "float32", "uint16"]
-KVKind = Literal["panels", "rows", "states"]
-KV_FORMATS: tuple[KVFormat, ...] = get_args(KVFormat)
 KV_KINDS: tuple[KVKind, ...] = get_args(KVKind)
 
 ANY_TRIPLE = "any"
@@ -162,9 +157,7 @@ class KVLayout:
     """How a graph keeps keys and values.
 
     kind: ``panels``: two inputs, written in place, of L layers and C positions, a multiple of
-        `KV_PANEL`. float16: k_cache [L, n_kv_heads, C / 16, head_size, 16], v_cache
-        [L, n_kv_heads, C, head_size]. int8: both [L, n_kv_heads, C / 16, block_nbytes] uint8: 16
-        float16 scales, one for each token, then the codes.
+        `KV_PANEL`: k_cache and v_cache [L, n_kv_heads, ...], `KVPanels` says what follows.
         ``rows``: inputs and outputs of each layer, copied by each pass. ``states``: in memory of
         the graph's own, of OpenVINO [1, n_kv_heads, P, head_size] under the names that such inputs
         would have.
@@ -182,7 +175,7 @@ class KVLayout:
     """
 
     kind: KVKind
-    format: KVFormat
+    format: str
     row_nbytes: int
     block_nbytes: int = 0
     ring_layers: tuple[int, ...] = ()
@@ -193,7 +186,7 @@ class KVLayout:
     def __post_init__(self) -> None:
         if self.kind not in KV_KINDS:
             raise ConfigError(f"kv.kind is {self.kind!r}, expected one of {', '.join(KV_KINDS)}")
-        if self.format not in (known := KV_FORMATS_OF[self.kind]):
+        if self.format not in (known := kv_formats_of(self.kind)):
             raise ConfigError(f"kv.format is {self.format!r}, expected one of {', '.join(known)}")
         if (self.kind == "panels") != (self.block_nbytes > 0):
             raise ConfigError(
@@ -216,14 +209,6 @@ class KVLayout:
             raise ConfigError(
                 f"kv.recurrent_layers are {list(self.recurrent_layers)}, expected them to rise"
             )
-
-
-KV_FORMATS_OF: Mapping[KVKind, tuple[KVFormat, ...]] = {
-    "panels": ("float16", "int8"),
-    "rows": ("float32", "float16", "uint16"),
-    "states": ("float16", "float32"),
-}
-"""Formats of each kind of layout. The panels' are in the order of the kernels' numbers."""
 
 
 @dataclass(frozen=True)
@@ -324,10 +309,3 @@ class GraphContract:
     def _check(self, name: str, ports: tuple[str, ...], key: str, what: str) -> None:
         if name not in ports:
             raise ConfigError(f"{key} lack {name}, which {what} needs")
-
-
-def as_kv_format(name: str) -> KVFormat:
-    """Returns ``name`` as a KV format; an unknown one is a ConfigError."""
-    if name not in KV_FORMATS:
-        raise ConfigError(f"KV cache format is {name!r}, expected one of {', '.join(KV_FORMATS)}")
-    return name

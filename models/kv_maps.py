@@ -10,7 +10,7 @@ from typing import Any
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import ConfigError
 from edgedec.models.fields import Fields
-from edgedec.models.graph import KV_FORMATS_OF, KVFormat
+from edgedec.models.kv_formats import kv_formats_of
 
 HIDDEN, WRITTEN = "hidden", "written"
 """Ports of a graph of maps besides those of positions, parents, past length and KV cache: hidden
@@ -53,7 +53,7 @@ class _MapsEntry:
         """Its files, as keys of `BundleManifest.files`."""
         return (self.graph, self.weights)
 
-    def _check_model(self, name: str, got: str, expected: str, kv_format: KVFormat) -> None:
+    def _check_model(self, name: str, got: str, expected: str, kv_format: str) -> None:
         if got != expected:
             raise ConfigError(
                 f"the KV maps were fitted for the {name} {got[:12]}, this one is {expected[:12]}: "
@@ -75,7 +75,7 @@ class KVMapsEntry(_MapsEntry):
 
     exit_layer: int
 
-    def check_fits(self, model: str, config: ModelConfig, kv_format: KVFormat) -> None:
+    def check_fits(self, model: str, config: ModelConfig, kv_format: str) -> None:
         """Raises a ConfigError, which names what differs, where the maps are of another model."""
         self._check_model("model", self.model, model, kv_format)
         if not 0 < self.exit_layer < config.n_layers:
@@ -96,7 +96,7 @@ class ModelKVMapsEntry(_MapsEntry):
 
     source: str
 
-    def check_fits(self, source: str, model: str, kv_format: KVFormat) -> None:
+    def check_fits(self, source: str, model: str, kv_format: str) -> None:
         """Raises a ConfigError, which names what differs, where the maps are of other models."""
         names = ["target model", "draft model"]
         if self.kind == AUXILIARY_KV_MAPS:
@@ -132,7 +132,7 @@ def read_kv_maps(name: str, fields: Fields) -> MapsEntry:
     fields.exactly({f.name for f in dataclasses.fields(found)})
     if (kind := fields.text("kind")) != name:
         fields.fail("kind", kind, name)
-    if (kv_format := fields.text("kv_format")) not in (known := KV_FORMATS_OF["panels"]):
+    if (kv_format := fields.text("kv_format")) not in (known := kv_formats_of("panels")):
         fields.fail("kv_format", kv_format, f"one of {', '.join(known)}")
     texts = {key: fields.text(key) for key in ("kind", "model", "graph", "weights", "corpus")}
     numbers = {key: fields.number(key) for key in ("unexplained", "held_out")}

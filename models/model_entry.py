@@ -10,7 +10,8 @@ from typing import cast, get_args
 from edgedec.models.config import LayerConfig, ModelConfig, RopeScaling, RopeScalingKind
 from edgedec.models.errors import BundleError, ConfigError
 from edgedec.models.fields import Fields, shown
-from edgedec.models.graph import Capabilities, GraphContract, KVFormat, KVKind, KVLayout
+from edgedec.models.graph import Capabilities, GraphContract, KVLayout
+from edgedec.models.kv_formats import KVKind
 from edgedec.models.quant import FORMATS, QuantFormat
 from edgedec.models.recurrence import Recurrence
 
@@ -117,7 +118,7 @@ def _read_contract(fields: Fields, n_layers: int) -> GraphContract:
             outputs=fields.texts("outputs"),
             kv=KVLayout(
                 kind=cast(KVKind, kv.text("kind")),
-                format=cast(KVFormat, kv.text("format")),
+                format=kv.text("format"),
                 row_nbytes=kv.integer("row_nbytes", least=1, most=_MAX_COUNT),
                 block_nbytes=kv.integer("block_nbytes", least=0, most=_MAX_COUNT),
                 ring_layers=_some_layers(kv, "ring_layers", n_layers),

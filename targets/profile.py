@@ -8,7 +8,8 @@ from typing import Literal
 
 from edgedec.models.errors import ConfigError
 from edgedec.models.fields import shown
-from edgedec.models.graph import ANY_TRIPLE, KV_FORMATS, KVFormat
+from edgedec.models.graph import ANY_TRIPLE
+from edgedec.models.kv_formats import KV_FORMATS
 from edgedec.models.quant import FORMATS
 
 PlaceOption = Literal["provider", "device"]
@@ -47,7 +48,7 @@ class DeviceTarget:
     summary: str
     compiler: str
     weight_formats: tuple[str, ...]
-    kv_formats: tuple[KVFormat, ...]
+    kv_formats: tuple[str, ...]
     triple: str = ANY_TRIPLE
     other_compilers: tuple[str, ...] = ()
     usual_context: int = 0

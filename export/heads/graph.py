@@ -40,14 +40,7 @@ from edgedec.models.draft_heads import (
     head_recipe,
     head_shapes,
 )
-from edgedec.models.graph import (
-    FEATURES,
-    LOGITS,
-    MAX_SEQUENCES,
-    Capabilities,
-    GraphContract,
-    KVFormat,
-)
+from edgedec.models.graph import FEATURES, LOGITS, MAX_SEQUENCES, Capabilities, GraphContract
 from edgedec.models.quant import PlainTensor, QuantFormat
 from edgedec.models.rope import rope_of, rope_tables
 
@@ -90,7 +83,7 @@ def emit_head(
     context: int,
     width: int,
     formats: Mapping[str, QuantFormat],
-    kv_format: KVFormat,
+    kv_format: str,
     kind: str = EAGLE,
 ) -> onnx.ModelProto:
     """Returns the fused graph of a head; its weights are references to bytes not yet written.

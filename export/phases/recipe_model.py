@@ -10,7 +10,6 @@ from typing import Any
 from edgedec.export.checkpoints.checkpoint import Checkpoint
 from edgedec.export.heads.head_file import HeadFile
 from edgedec.export.phases.model_export import ModelExport
-from edgedec.models.graph import KVFormat
 from edgedec.models.model_entry import TARGET_MODEL
 from edgedec.models.quant import QuantFormat
 
@@ -32,7 +31,7 @@ class RecipeModel(ModelExport):
     head_file: HeadFile | None = None
 
     @property
-    def kv_format(self) -> KVFormat:
+    def kv_format(self) -> str:
         """Format of the KV cache."""
         wanted, known = self.config.kv_format, self.device.kv_formats
         return wanted if wanted in known else known[0]

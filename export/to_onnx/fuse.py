@@ -8,7 +8,6 @@ import onnx
 
 from edgedec.export.to_onnx.passes import pipeline
 from edgedec.models.config import ModelConfig
-from edgedec.models.graph import KVFormat
 from edgedec.models.quant import QuantFormat
 
 Dump = Callable[[str, onnx.ModelProto], None]
@@ -19,7 +18,7 @@ def fuse(
     config: ModelConfig,
     formats: Mapping[str, QuantFormat],
     dump: Dump | None = None,
-    kv_format: KVFormat = "float16",
+    kv_format: str = "float16",
 ) -> onnx.ModelProto:
     """Returns the fused graph of the portable graph ``model``, which is left as it is.
 

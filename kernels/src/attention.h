@@ -269,9 +269,16 @@ void attend_pass(const AttentionArgs* args, const Parallel& parallel) {
   if (is_split) run_shared<MergeWork>(pass, parallel, true);
 }
 
+template <int Format = 0>
+void attend_format(const AttentionArgs* args, const Parallel& parallel) {
+  if constexpr (Format + 1 < kNumKvFormats) {
+    if (args->kv_format != Format) return attend_format<Format + 1>(args, parallel);
+  }
+  attend_pass<KvElements<Format>>(args, parallel);
+}
+
 void attention(const AttentionArgs& args, const Parallel& parallel) {
-  if (args.kv_format == kKvInt8) return attend_pass<KvElements<kKvInt8>>(&args, parallel);
-  attend_pass<KvElements<kKvFloat16>>(&args, parallel);
+  attend_format(&args, parallel);
 }
 
 }  // namespace

@@ -12,7 +12,8 @@ import numpy as np
 from edgedec import kernels
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, ConfigError, SessionError
-from edgedec.models.graph import BUNDLED_KERNELS, KV_PANEL, LAYER_GATES, GraphContract
+from edgedec.models.graph import BUNDLED_KERNELS, LAYER_GATES, GraphContract
+from edgedec.models.kv_formats import KV_PANEL
 from edgedec.runtime.backends._kv_cache import Array, Places, kv_row_nbytes
 from edgedec.runtime.backends._layer_caches import LayerArenas, LayerCaches
 from edgedec.runtime.backends._model_facts import ModelFacts

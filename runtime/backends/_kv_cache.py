@@ -9,15 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.kernels import kv_block_nbytes
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import SessionError
-from edgedec.models.graph import KV_PANEL, KVFormat
+from edgedec.models.kv_formats import KV_PANEL, kv_panels_of
 from edgedec.runtime.backends._slots import Run
 from edgedec.runtime.sequences.state import KVRows
 from edgedec.system.memory import discard_pages, memory_bytes, zeroed_pages
-
-_SCALES_NBYTES = 2 * KV_PANEL
 
 Array = npt.NDArray[Any]
 Places = tuple[tuple[int, int], ...]
@@ -29,18 +26,15 @@ class PanelArena:
 
     The attention operator writes rows in place. Pages that nobody wrote to take no memory.
 
-    Shapes, with C the rows of all slots, whole panels of them:
-        keys, float16: [n_layers, n_kv_heads, C / 16, head_size, 16], token t in panel t // 16,
-            lane t % 16 of its slot.
-        values, float16: [n_layers, n_kv_heads, C, head_size].
-        both, int8: [n_layers, n_kv_heads, C / 16, bytes of a block] uint8; see `kv_block_nbytes`.
+    Shapes: keys and values [n_layers, n_kv_heads, ...], behind those as `KVPanels` of the format
+        says, for the rows of all slots, whole panels of them.
     """
 
     def __init__(
         self,
         config: ModelConfig,
         n_rows: int,
-        kv_format: KVFormat = "float16",
+        kv_format: str = "float16",
         n_layers: int | None = None,
         n_slots: int = 1,
     ) -> None:
@@ -57,15 +51,12 @@ class PanelArena:
         _check_room(self.row_nbytes * self.slot_panels * KV_PANEL)
         heads, d = (self.n_layers, config.n_kv_heads), config.head_size
         n_panels = n_slots * self.slot_panels
-        if kv_format == "int8":
-            blocks = (*heads, n_panels, kv_block_nbytes(d))
-            self.keys, self.values = lazy_zeros(blocks, np.uint8), lazy_zeros(blocks, np.uint8)
-            self.panels = _int8_panels(self.keys, self.values, d)
-        else:
-            self.keys = lazy_zeros((*heads, n_panels, d, KV_PANEL), np.float16)
-            self.values = lazy_zeros((*heads, n_panels * KV_PANEL, d), np.float16)
-            by_panel = self.values.reshape(*heads, n_panels, KV_PANEL, d)
-            self.panels = {"keys": self.keys.swapaxes(-1, -2), "values": by_panel}
+        panels = kv_panels_of(kv_format)
+        self.keys, self.values = (
+            lazy_zeros((*heads, *shape), np.dtype(panels.element).type)
+            for shape in panels.shapes(n_panels, n_panels * KV_PANEL, d)
+        )
+        self.panels = panels.views(self.keys, self.values, d)
 
     def discard(self, slot: int, first_panel: int = 0) -> None:
         """Gives the memory of a slot back, from a panel on; its rows may be anything then."""
@@ -129,8 +120,8 @@ class PanelKVCache:
     def rows(self, start: int, stop: int) -> KVRows:
         """Returns copies of the rows of tokens ``start`` to ``stop``, the panels taken apart.
 
-        Shapes: keys and values [n_layers, n_kv_heads, stop - start, head_size], float16 or int8;
-            with int8 key_scales and value_scales [n_layers, n_kv_heads, stop - start] float16.
+        Shapes: keys and values [n_layers, n_kv_heads, stop - start, head_size], and what else
+            `KVPanels.views` names, such as scales [n_layers, n_kv_heads, stop - start].
         """
         kv_rows = {}
         for name, panels in self._panels.items():
@@ -186,30 +177,10 @@ class _Run(NamedTuple):
         return slice(first + self.panels.start, first + self.panels.stop)
 
 
-def kv_row_nbytes(config: ModelConfig, kv_format: KVFormat) -> int:
+def kv_row_nbytes(config: ModelConfig, kv_format: str) -> int:
     """Returns the bytes that one token takes in the KV cache."""
-    n_heads = len(config.attention_layers) * config.n_kv_heads
-    if kv_format == "int8":
-        return 2 * n_heads * kv_block_nbytes(config.head_size) // KV_PANEL
-    return 2 * n_heads * 2 * config.head_size
-
-
-def _int8_panels(keys: Array, values: Array, head_size: int) -> dict[str, Array]:
-    """Returns views of blocks by token.
-
-    Shapes: keys and values [L, H, C / 16, 16, head_size], their scales [L, H, C / 16, 16].
-    """
-    lead = keys.shape[:3]
-    key_codes, value_codes = (a[..., _SCALES_NBYTES:].view(np.int8) for a in (keys, values))
-    by_channel = key_codes[..., : KV_PANEL * head_size].reshape(*lead, head_size, KV_PANEL)
-    row_nbytes = value_codes.shape[-1] // KV_PANEL
-    key_scales, value_scales = (a[..., :_SCALES_NBYTES].view(np.float16) for a in (keys, values))
-    return {
-        "keys": by_channel.swapaxes(-1, -2),
-        "values": value_codes.reshape(*lead, KV_PANEL, row_nbytes)[..., :head_size],
-        "key_scales": key_scales,
-        "value_scales": value_scales,
-    }
+    n_blocks = 2 * len(config.attention_layers) * config.n_kv_heads
+    return n_blocks * kv_panels_of(kv_format).block_nbytes(config.head_size) // KV_PANEL
 
 
 def _in_a_row(panels: Array) -> Array:

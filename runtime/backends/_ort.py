@@ -26,13 +26,14 @@ from edgedec.models.graph import (
     hidden_port,
     rows_port,
 )
+from edgedec.models.kv_formats import kv_panels_of
 from edgedec.runtime.backends import running_passes as running_passes
 from edgedec.runtime.backends._graph_checks import check_names, check_shape, one_line
 from edgedec.runtime.sequences.affinity import Affinity
 
 T = TypeVar("T")
 
-_FORMATS = {"tensor(float16)": "float16", "tensor(float)": "float32", "tensor(uint8)": "int8"}
+_ELEMENTS = {"tensor(float16)": "float16", "tensor(float)": "float32", "tensor(uint8)": "uint8"}
 _SEVERITY_FATAL = 4
 """What ONNX Runtime may print: errors it raises, too, and they are told in one line."""
 
@@ -122,13 +123,15 @@ def check_ports(
         ("outputs", session.get_outputs(), contract.outputs),
     ):
         check_names(graph, what, [value.name for value in found], stated)
+    kv = contract.kv
+    element = kv_panels_of(kv.format).element if kv.kind == "panels" else kv.format
     for value in session.get_inputs():
         if value.name not in (K_CACHE, V_CACHE, K_RING, V_RING, *contract.past_ports):
             continue
-        if (found_format := _FORMATS.get(value.type, value.type)) != contract.kv.format:
+        if (found := _ELEMENTS.get(value.type, value.type)) != element:
             raise BundleError(
-                f"{graph} has a KV cache of {found_format}, the manifest states "
-                f"{contract.kv.format}: export the model again"
+                f"{graph} has a KV cache of {found}, the manifest states {contract.kv.format}, "
+                f"which is kept as {element}: export the model again"
             )
     _check_sizes(graph, session, contract, config)
 
@@ -142,10 +145,11 @@ def _check_sizes(
     """Raises unless the sizes that the graph fixes are those of its configuration."""
     n_layers, n_heads, d = len(config.attention_layers), config.n_kv_heads, config.head_size
     recurrent, row_size = contract.kv.recurrent_layers, config.recurrence.row_size
-    keys: tuple[int | None, ...] = (n_heads, None, d, 16)
-    values: tuple[int | None, ...] = (n_heads, None, d)
-    if contract.kv.format == "int8":
-        keys = values = (n_heads, None, contract.kv.block_nbytes)
+    keys: tuple[int | None, ...] = ()
+    values: tuple[int | None, ...] = ()
+    if contract.kv.kind == "panels":
+        shapes = kv_panels_of(contract.kv.format).shapes(None, None, d)
+        keys, values = ((n_heads, *shape) for shape in shapes)
     n_rings = len(contract.kv.ring_layers)
     stated: dict[str, tuple[int | None, ...]] = {
         K_CACHE: (n_layers - n_rings, *keys),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from edgedec.models.config import ModelConfig
+from edgedec.models.kv_formats import Part, kv_panels_of_rows
 from edgedec.models.rope import Rope, rope_of, rope_tables
 from edgedec.runtime.sequences.state import LATEST, KVRows
 
@@ -21,9 +23,7 @@ def plain_kv(kv_rows: KVRows, config: ModelConfig, first_layer: int = 0, start: 
 
     Shapes: [T, (n_layers - first_layer) * 2 * n_kv_heads * head_size], a layer's numbers together.
     """
-    keys, values = (_numbers(kv_rows, config, name)[first_layer:] for name in ("key", "value"))
-    if any(name.endswith("key_scales") for name in kv_rows):
-        keys = keys @ _mixing(config.head_size)  # its own inverse
+    keys, values = (_numbers(kv_rows, config, part)[first_layer:] for part in ("keys", "values"))
     tables = _turning_back(config, first_layer, start, keys.shape[2])
     unrotated = np.stack([_turned(k, *tables[first_layer + i]) for i, k in enumerate(keys)])
     both = np.concatenate([unrotated, values], axis=1)  # [L, 2 * H, T, d]
@@ -32,29 +32,21 @@ def plain_kv(kv_rows: KVRows, config: ModelConfig, first_layer: int = 0, start: 
     return result
 
 
-def _numbers(kv_rows: KVRows, config: ModelConfig, part: str) -> npt.NDArray[Any]:
+def _numbers(kv_rows: KVRows, config: ModelConfig, part: Part) -> npt.NDArray[Any]:
     """Returns what the rows stand for, of all layers in their order. Shapes: [L, H, T, d]."""
     windowed = config.windowed_layers
-    stored = {prefix: iter(_stored(kv_rows, f"{prefix}{part}")) for prefix in ("", LATEST)}
+    stored = {prefix: iter(_stored(kv_rows, prefix, part)) for prefix in ("", LATEST)}
     prefixes = [LATEST if i in windowed else "" for i in range(config.n_layers)]
     return np.stack([next(stored[prefix]) for prefix in prefixes])
 
 
-def _stored(kv_rows: KVRows, part: str) -> npt.NDArray[Any]:
-    """Returns the numbers of some layers. Shapes: [L, H, T, d] float32."""
-    rows = kv_rows.get(f"{part}s", np.empty(0)).astype(np.float32)
-    scales = kv_rows.get(f"{part}_scales")
-    return rows if scales is None else rows * scales[..., None].astype(np.float32)
-
-
-def _mixing(head_size: int) -> Float32:
-    """Returns the orthogonal matrix by which int8 keys are multiplied (kernels/src/kv_append.h)."""
-    run = head_size & -head_size
-    hadamard = np.ones((1, 1))
-    while len(hadamard) < run:
-        hadamard = np.block([[hadamard, hadamard], [hadamard, -hadamard]])
-    whole: Float32 = np.kron(np.eye(head_size // run), hadamard / np.sqrt(run)).astype(np.float32)
-    return whole
+def _stored(kv_rows: KVRows, prefix: str, part: Part) -> Sequence[Float32]:
+    """Returns the numbers of some layers. Shapes: [H, T, d]."""
+    keys = f"{prefix}keys"
+    if keys not in kv_rows:
+        return ()
+    known = {name.removeprefix(prefix): a for name, a in kv_rows.items() if name.startswith(prefix)}
+    return list(kv_panels_of_rows(kv_rows[keys].dtype).numbers(known, part))
 
 
 def _turning_back(

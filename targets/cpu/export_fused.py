@@ -17,6 +17,7 @@ from edgedec.export.verifying.kv_error import check_kv_error, kv_error_tokens, m
 from edgedec.export.verifying.verify import N_TOKENS
 from edgedec.export.weights_file import WEIGHTS_FILE
 from edgedec.models.graph import MAX_SEQUENCES, Capabilities, GraphContract
+from edgedec.models.kv_formats import find_kv_format
 from edgedec.targets.portable.export_portable import pack
 
 HAS_RECURRENCE = True
@@ -70,14 +71,14 @@ def open_graph(model: RecipeModel) -> FusedRunner:
 
 
 def measure(model: RecipeModel) -> dict[str, Any]:
-    """Returns what an int8 KV cache costs, as ``int8_kv_cache``; nothing of float16.
+    """Returns what a KV cache costs that keeps less than attention computes, as ``kv_cache``.
 
     Raises:
         UnsupportedModelError: It costs so much that the model is of no use.
     """
-    if model.kv_format == "float16":
+    if not find_kv_format(model.kv_format).is_rounded:
         return {}
     tokens = kv_error_tokens(model.source, model.context)
     found = measure_kv_error(model.folder / GRAPH_NAME, model.source.config, tokens)
     check_kv_error(found, model.source.name)
-    return {"int8_kv_cache": found}
+    return {"kv_cache": {"format": model.kv_format, **found}}

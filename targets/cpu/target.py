@@ -4,6 +4,7 @@ The packed layout does not depend on the instruction set, so one bundle serves e
 kernels choose the best variant of the machine they wake up on.
 """
 
+from edgedec.models.kv_formats import kv_formats_of
 from edgedec.models.quant import FORMATS
 from edgedec.targets.graph_kind import GraphKind
 from edgedec.targets.profile import DeviceTarget, Place
@@ -16,6 +17,6 @@ DEVICE = DeviceTarget(
     compiler="fused",
     other_compilers=("tvm",),
     weight_formats=tuple(FORMATS),
-    kv_formats=("float16", "int8"),
+    kv_formats=kv_formats_of("panels"),
     places=(Place("cpu", "CPUExecutionProvider", "pip install onnxruntime"),),
 )

@@ -18,7 +18,6 @@ from edgedec.models.graph import (
     LOGITS,
     POSITION_IDS,
     WEIGHTS_BESIDE,
-    KVFormat,
 )
 from edgedec.models.reference import tree_mask
 from edgedec.targets.openvino.export_emit import MASKED
@@ -27,7 +26,7 @@ from edgedec.targets.openvino.export_emit import MASKED
 class OpenVinoRunner:
     """Runs a graph on the CPU. Rows that later passes are not to see stay in its states, hidden."""
 
-    def __init__(self, graph: Path, kv_format: KVFormat) -> None:
+    def __init__(self, graph: Path, kv_format: str) -> None:
         core = ov.Core()
         model = core.read_model(graph, graph.with_name(WEIGHTS_BESIDE))
         properties = {

@@ -16,7 +16,6 @@ from edgedec.models.graph import (
     WEIGHTS_BESIDE,
     Capabilities,
     GraphContract,
-    KVFormat,
     hidden_port,
     past_port,
     stats_port,
@@ -40,9 +39,7 @@ def read_graph(graph: Path) -> ov.Model:
         ) from None
 
 
-def compile_graph(
-    graph: ov.Model, device: str, kv_format: KVFormat, threads: int
-) -> ov.CompiledModel:
+def compile_graph(graph: ov.Model, device: str, kv_format: str, threads: int) -> ov.CompiledModel:
     """Returns ``graph`` compiled for ``device``.
 
     threads: of a CPU.

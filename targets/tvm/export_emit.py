@@ -24,17 +24,16 @@ from edgedec.models.families import find_family, weight_shapes
 from edgedec.models.graph import (
     ENTRY,
     INPUT_IDS,
-    KV_FORMATS_OF,
     LAYER_GATES,
     LOGIT_ROWS,
     LOGITS,
     PARENTS,
     POSITION_IDS,
     ROW_STATS,
-    KVFormat,
     hidden_port,
     stats_port,
 )
+from edgedec.models.kv_formats import kv_panels_of
 from edgedec.models.quant import QuantFormat
 from edgedec.models.rope import rope_of
 from edgedec.targets.tvm.export_node import Attribute, Node
@@ -101,7 +100,7 @@ def emit_relax(
     context: int,
     formats: dict[str, QuantFormat],
     hidden_layers: Sequence[int],
-    kv_format: KVFormat = "float16",
+    kv_format: str = "float16",
 ) -> RelaxGraph:
     """Returns the graph; its weights are references to bytes not yet written.
 
@@ -126,7 +125,7 @@ class RelaxEmitter(Ops[Value]):
         context: int,
         formats: dict[str, QuantFormat],
         hidden_layers: frozenset[int],
-        kv_format: KVFormat,
+        kv_format: str,
     ) -> None:
         self._config = config
         self._context = context
@@ -201,7 +200,7 @@ class RelaxEmitter(Ops[Value]):
             "n_heads": config.n_heads,
             "n_kv_heads": config.n_kv_heads,
             "head_size": config.head_size,
-            "kv_format": KV_FORMATS_OF["panels"].index(self._kv_format),
+            "kv_format": kv_panels_of(self._kv_format).index,
             "scale": float(config.attention_scale or 0),
             "softcap": float(config.attention_softcap or 0),
             "window": config.layer(layer).window or 0,

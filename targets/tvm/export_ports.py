@@ -7,14 +7,12 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from edgedec.kernels import kv_block_nbytes
 from edgedec.models.config import ModelConfig
 from edgedec.models.graph import (
     ENTRY,
     INPUT_IDS,
     K_CACHE,
     K_RING,
-    KV_PANEL,
     LAYER_GATES,
     LOGIT_ROWS,
     PARENTS,
@@ -24,11 +22,11 @@ from edgedec.models.graph import (
     SEQUENCES,
     V_CACHE,
     V_RING,
-    KVFormat,
 )
+from edgedec.models.kv_formats import kv_panels_of
 
 
-def make_inputs(config: ModelConfig, kv_format: KVFormat) -> dict[str, Any]:
+def make_inputs(config: ModelConfig, kv_format: str) -> dict[str, Any]:
     """Returns the parameters of the program, by port."""
 
     def size(name: str) -> Any:
@@ -55,16 +53,12 @@ def make_inputs(config: ModelConfig, kv_format: KVFormat) -> dict[str, Any]:
 
 
 def _kv_inputs(
-    config: ModelConfig, kv_format: KVFormat, names: tuple[str, str], n_layers: int, size: Any
+    config: ModelConfig, kv_format: str, names: tuple[str, str], n_layers: int, size: Any
 ) -> dict[str, tuple[str, tuple[Any, ...]]]:
     """Returns type and shape of a KV cache's keys and values; see `KVLayout`."""
     heads, d = (n_layers, config.n_kv_heads), config.head_size
     k, v = names
     n_panels = size(f"{k}_panels")
-    if kv_format == "int8":
-        blocks = (*heads, n_panels, kv_block_nbytes(d))
-        return {k: ("uint8", blocks), v: ("uint8", blocks)}
-    return {
-        k: ("float16", (*heads, n_panels, d, KV_PANEL)),
-        v: ("float16", (*heads, size(f"{v}_rows"), d)),
-    }
+    panels = kv_panels_of(kv_format)
+    keys, values = panels.shapes(n_panels, size(f"{v}_rows"), d)
+    return {k: (panels.element, (*heads, *keys)), v: (panels.element, (*heads, *values))}

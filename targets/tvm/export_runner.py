@@ -30,6 +30,7 @@ from edgedec.models.graph import (
     V_RING,
     GraphContract,
 )
+from edgedec.models.kv_formats import kv_panels_of
 from edgedec.models.reference import tree_mask
 
 
@@ -73,16 +74,13 @@ def _empty_kv_caches(
 ) -> dict[str, npt.NDArray[Any]]:
     """Returns KV caches of ``n_panels`` panels, those of windows as long; see `KVLayout`."""
     n_rings, d = len(contract.kv.ring_layers), config.head_size
+    panels = kv_panels_of(contract.kv.format)
     caches: dict[str, npt.NDArray[Any]] = {}
     for k, v, n_layers in (
         (K_CACHE, V_CACHE, config.n_layers - n_rings),
         (K_RING, V_RING, n_rings),
     ):
         heads = (n_layers, config.n_kv_heads)
-        if contract.kv.format == "int8":
-            blocks = (*heads, n_panels, contract.kv.block_nbytes)
-            caches |= {k: np.zeros(blocks, np.uint8), v: np.zeros(blocks, np.uint8)}
-        else:
-            caches[k] = np.zeros((*heads, n_panels, d, PANEL), np.float16)
-            caches[v] = np.zeros((*heads, n_panels * PANEL, d), np.float16)
+        for name, shape in zip((k, v), panels.shapes(n_panels, n_panels * PANEL, d), strict=True):
+            caches[name] = np.zeros((*heads, *shape), panels.element)
     return caches

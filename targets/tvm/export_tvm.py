@@ -12,6 +12,7 @@ from edgedec.export.verifying.verify import N_TOKENS
 from edgedec.export.weights_file import WEIGHTS_FILE, write_tensors
 from edgedec.kernels.tvm_program import RUNTIME_NAMES
 from edgedec.models.graph import MAX_SEQUENCES, Capabilities, GraphContract
+from edgedec.models.kv_formats import find_kv_format
 from edgedec.system.machine import machine_triple
 from edgedec.targets.tvm.export_build import build_library, copy_runtime, dump_script
 from edgedec.targets.tvm.export_emit import emit_relax
@@ -76,12 +77,12 @@ def open_graph(model: RecipeModel) -> ProgramRunner:
 
 
 def measure(model: RecipeModel) -> dict[str, Any]:
-    """Returns what an int8 KV cache costs, as ``int8_kv_cache``; nothing of float16.
+    """Returns what a KV cache costs that keeps less than attention computes, as ``kv_cache``.
 
     Raises:
         UnsupportedModelError: It costs so much that the model is of no use.
     """
-    if model.kv_format == "float16":
+    if not find_kv_format(model.kv_format).is_rounded:
         return {}
     tokens = kv_error_tokens(model.source, model.context)
     config, stated = model.source.config, contract(model)
@@ -99,4 +100,4 @@ def measure(model: RecipeModel) -> dict[str, Any]:
     finally:
         path.unlink(missing_ok=True)
     check_kv_error(found, model.source.name)
-    return {"int8_kv_cache": found}
+    return {"kv_cache": {"format": model.kv_format, **found}}

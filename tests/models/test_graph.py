@@ -11,20 +11,18 @@ import pytest
 from edgedec import kernels
 from edgedec.models.errors import ConfigError
 from edgedec.models.graph import (
-    KV_FORMATS_OF,
-    KV_PANEL,
     N_TOP,
     ROW_STATS,
     Capabilities,
     GraphContract,
     KVLayout,
-    as_kv_format,
     is_past_port,
     layer_of_past,
     past_port,
     present_port,
     stats_port,
 )
+from edgedec.models.kv_formats import KV_PANEL, find_kv_format, kv_formats_of, kv_panels_of
 from edgedec.runtime.sequences.row_stats import RowStats
 
 ROWS = GraphContract(
@@ -88,7 +86,7 @@ def test_a_capability_needs_its_ports(change: dict[str, Any], message: str) -> N
 
 
 def test_layouts_that_do_not_go_together() -> None:
-    with pytest.raises(ConfigError, match=r"kv\.format is 'int8', expected one of float32"):
+    with pytest.raises(ConfigError, match=r"kv\.format is 'int8', expected one of float16"):
         KVLayout("rows", "int8", 64)
     with pytest.raises(ConfigError, match=r"kv\.block_nbytes is 0, expected more than 0"):
         KVLayout("panels", "int8", 64)
@@ -101,14 +99,16 @@ def test_layouts_that_do_not_go_together() -> None:
         with pytest.raises(ConfigError, match=rf"kv\.ring_rows is {n_rows}, expected more than 0"):
             KVLayout("panels", "int8", 64, 128, layers, n_rows)
     with pytest.raises(ConfigError, match="format is 'int4', expected one of float16, int8"):
-        as_kv_format("int4")
+        find_kv_format("int4")
 
 
 @pytest.mark.skipif(not kernels.has_library(), reason="the kernel library is not built")
 def test_the_kernels_keep_to_it() -> None:
     assert kernels.PANEL == KV_PANEL
-    # The order is that of the attention operator's attribute.
-    assert KV_FORMATS_OF["panels"] == ("float16", "int8")
+    for index, name in enumerate(kv_formats_of("panels")):
+        assert kv_panels_of(name).index == index
+    for head_size in (8, 12, 64, 80, 128):
+        assert kv_panels_of("int8").block_nbytes(head_size) == kernels.kv_block_nbytes(head_size)
     results = kernels.row_stats(np.zeros((3, 20), np.float32))
     assert len(results) == len(ROW_STATS)
     for result, (dtype, sizes) in zip(results, ROW_STATS.values(), strict=True):

@@ -22,7 +22,6 @@ from edgedec.export.to_onnx.runners import FusedRunner, PortableRunner
 from edgedec.export.verifying.verify import compare_logits
 from edgedec.kernels import has_library
 from edgedec.models.errors import UnsupportedModelError
-from edgedec.models.graph import KVFormat
 from edgedec.models.reference import ReferenceModel
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
@@ -184,7 +183,7 @@ class FamilyParity:
         tree_equals_chains(runner, toy, atol=0.02 * float(logits.std()))
 
     def ort_runner(
-        self, toy: Toy, path: Path, quantization: str, kv_format: KVFormat = "float32"
+        self, toy: Toy, path: Path, quantization: str, kv_format: str = "float32"
     ) -> PortableRunner:
         """Returns a bundle of ONNX Runtime's operators, opened."""
         wanted = ExportConfig(

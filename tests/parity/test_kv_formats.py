@@ -16,7 +16,7 @@ from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.families import weight_shapes
-from edgedec.models.graph import KV_FORMATS_OF, KVFormat
+from edgedec.models.kv_formats import kv_formats_of
 from edgedec.models.reference import ReferenceModel
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
@@ -46,21 +46,21 @@ def open_format(source: Any, tmp_path_factory: pytest.TempPathFactory) -> MakeSe
     shapes = weight_shapes(source.config)
     formats = {name: source.format(name) for name, s in shapes.items() if len(s) == 2}
     folder = tmp_path_factory.mktemp("formats")
-    for kv_format in KV_FORMATS_OF["panels"]:
+    for kv_format in kv_formats_of("panels"):
         (folder / kv_format).mkdir()
         portable = emit_portable(source.config, CONTEXT, ())
         graph = fuse(portable, source.config, formats, kv_format=kv_format)
         write_weights(graph, source, folder / kv_format)
         onnx.save(graph, folder / kv_format / "model.onnx")
 
-    def make(kv_format: KVFormat, threads: int = 1) -> TokenSequence:
+    def make(kv_format: str, threads: int = 1) -> TokenSequence:
         model = open_graph_model(folder / kv_format / "model.onnx", source.config, threads)
         return TokenSequence(model, CONTEXT)
 
     return make
 
 
-@pytest.fixture(params=KV_FORMATS_OF["panels"])
+@pytest.fixture(params=kv_formats_of("panels"))
 def make_session(request: pytest.FixtureRequest, open_format: MakeSession) -> MakeSession:
     def make(threads: int = 1) -> TokenSequence:
         return open_format(request.param, threads)
@@ -135,7 +135,7 @@ def test_formats_are_near_the_reference_and_apart(open_format: MakeSession, sour
     expected = ReferenceModel(source).forward(TEXT).logits
     error = {
         kv_format: np.abs(feed(open_format(kv_format), TEXT) - expected).mean() / expected.std()
-        for kv_format in KV_FORMATS_OF["panels"]
+        for kv_format in kv_formats_of("panels")
     }
     assert error["float16"] < 1e-3 < error["int8"] < 0.02
 

@@ -20,7 +20,6 @@ from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.config import LayerConfig
 from edgedec.models.errors import BundleError, SessionError
 from edgedec.models.families import weight_shapes
-from edgedec.models.graph import KVFormat
 from edgedec.runtime.sequences.memory import TARGET, KnownModel, SessionMemory
 from edgedec.runtime.sequences.passes import Pass, run_passes
 from edgedec.runtime.sequences.prefill import feed, rewind
@@ -67,7 +66,7 @@ def open_ring(
     return make
 
 
-def write_graph(source: Any, kv_format: KVFormat, folder: Path) -> Path:
+def write_graph(source: Any, kv_format: str, folder: Path) -> Path:
     shapes = weight_shapes(source.config)
     formats = {name: source.format(name) for name, s in shapes.items() if len(s) == 2}
     portable = emit_portable(source.config, 4000, (1, len(source.config.layers)))

@@ -17,7 +17,6 @@ from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.config import LayerConfig
 from edgedec.models.families import weight_shapes
-from edgedec.models.graph import KVFormat
 from edgedec.runtime.sequences.passes import Pass, compute
 from edgedec.runtime.sequences.rows import Rows
 from edgedec.runtime.sequences.sequence import TokenSequence
@@ -33,7 +32,7 @@ pytestmark = [
 
 CONTEXT = 700
 WINDOWS = tuple(LayerConfig(48, 1e4, window=window) for window in (24, 0, 17))
-MODELS: dict[str, tuple[KVFormat, dict[str, Any]]] = {
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "float16": ("float16", {}),
     "int8": ("int8", {}),
     "windows": ("float16", {"head_size": 20, "layers": WINDOWS}),

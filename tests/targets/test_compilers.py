@@ -19,7 +19,8 @@ from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, ConfigError
-from edgedec.models.graph import KV_PANEL, KVLayout
+from edgedec.models.graph import KVLayout
+from edgedec.models.kv_formats import KV_PANEL
 from edgedec.models.model_entry import ModelEntry
 from edgedec.targets import device_target, device_target_names
 

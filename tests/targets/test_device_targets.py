@@ -16,7 +16,7 @@ from edgedec import Engine, EngineOptions, GenerationConfig
 from edgedec.export.checkpoints.checkpoint import open_checkpoint
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
-from edgedec.models.graph import ROUNDING_GAP, KVFormat
+from edgedec.models.graph import ROUNDING_GAP
 from edgedec.models.manifest import read_manifest
 from edgedec.models.reference import ReferenceModel
 from edgedec.runtime.sequences.sequence import TokenSequence
@@ -46,7 +46,7 @@ def case(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def bundle(smooth_gguf: Path, case: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path, target = tmp_path_factory.mktemp("bundle") / "b", case.split()[0]
-    kv_format: KVFormat | None = "float16" if "float16" in case else None
+    kv_format: str | None = "float16" if "float16" in case else None
     export(
         ExportConfig(str(smooth_gguf), path, device_target=target, kv_format=kv_format, context=128)
     )

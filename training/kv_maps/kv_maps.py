@@ -24,12 +24,8 @@ from edgedec.export.to_onnx.passes.fuse_attention import kv_cache_inputs
 from edgedec.kernels import pack, packed_nbytes
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import ConfigError
-from edgedec.models.graph import (
-    KV_FORMATS_OF,
-    PARENTS,
-    POSITION_IDS,
-    KVFormat,
-)
+from edgedec.models.graph import PARENTS, POSITION_IDS
+from edgedec.models.kv_formats import kv_panels_of
 from edgedec.models.kv_maps import HIDDEN, WRITTEN
 from edgedec.models.quant import FORMATS
 from edgedec.models.rope import rope_of, rope_tables
@@ -161,7 +157,7 @@ def write_kv_maps(
     stem: str,
     config: ModelConfig,
     context: int,
-    kv_format: KVFormat,
+    kv_format: str,
     maps: Sequence[LayerMaps],
     scales: Scales | None = None,
 ) -> tuple[str, str]:
@@ -195,7 +191,7 @@ class _Writer:
         self,
         config: ModelConfig,
         context: int,
-        kv_format: KVFormat,
+        kv_format: str,
         weights_name: str,
         scales: Scales | None,
     ) -> None:
@@ -230,8 +226,8 @@ class _Writer:
         place = kv_place(config, maps.layer)
         window = config.layer(maps.layer).window
         attributes: dict[str, Any] = {"window": window} if window else {}
-        if self._kv_format != "float16":
-            attributes["kv_format"] = KV_FORMATS_OF["panels"].index(self._kv_format)
+        if number := kv_panels_of(self._kv_format).index:
+            attributes["kv_format"] = number
         keys, values = f"{stem}.keys", f"{stem}.values"
         split = helper.make_node("Split", [linear.output], [keys, values], axis=-1, num_outputs=2)
         joined = helper.make_node("Concat", [keys, keys, values], [f"{stem}.qkv"], axis=-1)

@@ -26,14 +26,13 @@ from edgedec.export.to_onnx.passes.pack_matrices import pack_matrices
 from edgedec.export.to_onnx.passes.remove_unused import remove_unused
 from edgedec.export.to_onnx.passes.set_kv_format import set_kv_format
 from edgedec.models.config import ModelConfig
-from edgedec.models.graph import KVFormat
 from edgedec.models.quant import QuantFormat
 
 Pass = Callable[[onnx.ModelProto], None]
 
 
 def pipeline(
-    config: ModelConfig, formats: Mapping[str, QuantFormat], kv_format: KVFormat = "float16"
+    config: ModelConfig, formats: Mapping[str, QuantFormat], kv_format: str = "float16"
 ) -> tuple[tuple[str, Pass], ...]:
     """Returns the passes in order, named.
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
 from edgedec.export.kv_panels import kv_place
 from edgedec.export.to_onnx.graph import GraphEditor, attributes
 from edgedec.export.to_onnx.linear_node import DOMAIN
-from edgedec.kernels import PANEL, kv_block_nbytes
 from edgedec.models.config import ModelConfig
 from edgedec.models.graph import (
     ATTENTION_BIAS,
@@ -22,11 +22,11 @@ from edgedec.models.graph import (
     SEQUENCES,
     V_CACHE,
     V_RING,
-    KVFormat,
     is_past_port,
     layer_of_past,
     present_port,
 )
+from edgedec.models.kv_formats import kv_panels_of
 
 
 def fuse_attention(model: onnx.ModelProto, config: ModelConfig) -> None:
@@ -111,7 +111,7 @@ def _replace_interface(model: onnx.ModelProto, config: ModelConfig) -> None:
     graph.output.extend(outputs)
 
 
-def kv_cache_inputs(config: ModelConfig, kv_format: KVFormat) -> list[onnx.ValueInfoProto]:
+def kv_cache_inputs(config: ModelConfig, kv_format: str) -> list[onnx.ValueInfoProto]:
     """Returns the inputs of sequences, and of keys and values, which are written in place."""
     n_rings = len(config.windowed_layers)
     inputs = [
@@ -135,14 +135,12 @@ def _sequences_input(name: str) -> onnx.ValueInfoProto:
 
 
 def _panel_inputs(
-    config: ModelConfig, kv_format: KVFormat, names: tuple[str, str], n_layers: int, size: str
+    config: ModelConfig, kv_format: str, names: tuple[str, str], n_layers: int, size: str
 ) -> list[onnx.ValueInfoProto]:
     heads, d = (n_layers, config.n_kv_heads), config.head_size
-    if kv_format == "int8":
-        blocks = (*heads, f"{size}/16", kv_block_nbytes(d))
-        return [helper.make_tensor_value_info(name, TensorProto.UINT8, blocks) for name in names]
-    keys, values = (*heads, f"{size}/16", d, PANEL), (*heads, size, d)
+    panels = kv_panels_of(kv_format)
+    element = helper.np_dtype_to_tensor_dtype(np.dtype(panels.element))
     return [
-        helper.make_tensor_value_info(names[0], TensorProto.FLOAT16, keys),
-        helper.make_tensor_value_info(names[1], TensorProto.FLOAT16, values),
+        helper.make_tensor_value_info(name, element, (*heads, *shape))
+        for name, shape in zip(names, panels.shapes(f"{size}/16", size, d), strict=True)
     ]

@@ -11,9 +11,8 @@ import numpy.typing as npt
 import pytest
 
 from edgedec.models.config import ModelConfig
-from edgedec.models.graph import KV_FORMATS_OF, KVFormat
+from edgedec.models.kv_formats import KV_PANEL, kv_formats_of
 from edgedec.runtime.backends._kv_cache import (
-    KV_PANEL,
     PanelArena,
     PanelKVCache,
     kv_row_nbytes,
@@ -25,13 +24,13 @@ CONFIG = ModelConfig("llama", 8, 8, 8, 2, 6, 3, D, 64, 1e-5)
 Rows = dict[str, npt.NDArray[Any]]
 
 
-@pytest.fixture(params=KV_FORMATS_OF["panels"])
+@pytest.fixture(params=kv_formats_of("panels"))
 def kv_cache(request: pytest.FixtureRequest) -> PanelKVCache:
     """Returns a KV cache of random numbers."""
     return random_kv_cache(request.param, seed=0)
 
 
-def random_kv_cache(kv_format: KVFormat, seed: int) -> PanelKVCache:
+def random_kv_cache(kv_format: str, seed: int) -> PanelKVCache:
     rng, kv_cache = np.random.default_rng(seed), PanelKVCache(PanelArena(CONFIG, 50, kv_format))
     for array in (kv_cache.arena.keys, kv_cache.arena.values):
         if kv_format == "int8":
@@ -93,7 +92,7 @@ def test_compact_equals_plain_rows(
 def test_rows_equal_plain_rows(kv_cache: PanelKVCache, start: int, stop: int) -> None:
     """Copied out, and put into another KV cache, whose other rows stay."""
     stop = max(start, stop)
-    kv_format: KVFormat = "float16" if kv_cache.arena.keys.dtype == np.float16 else "int8"
+    kv_format: str = "float16" if kv_cache.arena.keys.dtype == np.float16 else "int8"
     sink = random_kv_cache(kv_format, seed=1)
     before, plain = plain_rows(sink), plain_rows(kv_cache)
     kv_rows = kv_cache.rows(start, stop)
@@ -109,14 +108,14 @@ def test_rows_equal_plain_rows(kv_cache: PanelKVCache, start: int, stop: int) ->
 
 def test_no_context_takes_no_memory() -> None:
     """What is left of a closed one; restoring nothing into it works."""
-    for kv_format in KV_FORMATS_OF["panels"]:
+    for kv_format in kv_formats_of("panels"):
         kv_cache = PanelKVCache(PanelArena(CONFIG, 0, kv_format))
         assert kv_cache.arena.keys.nbytes == kv_cache.arena.values.nbytes == 0
         kv_cache.load_rows(0, kv_cache.rows(0, 0))
 
 
-@pytest.mark.parametrize("kv_format", KV_FORMATS_OF["panels"])
-def test_slots_of_an_arena_are_apart(kv_format: KVFormat) -> None:
+@pytest.mark.parametrize("kv_format", kv_formats_of("panels"))
+def test_slots_of_an_arena_are_apart(kv_format: str) -> None:
     source, arena = random_kv_cache(kv_format, seed=0), PanelArena(CONFIG, 50, kv_format, n_slots=3)
     slots = [PanelKVCache(arena, i) for i in range(3)]
     slots[1].load_rows(0, source.rows(0, 50))

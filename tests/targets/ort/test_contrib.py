@@ -19,7 +19,7 @@ from edgedec.export.to_onnx.nbits import BlockLayout
 from edgedec.export.to_onnx.runners import PortableRunner
 from edgedec.export.weights_file import WEIGHTS_FILE
 from edgedec.models.errors import UnsupportedModelError
-from edgedec.models.graph import ATTENTION_BIAS, LOGITS, KVFormat
+from edgedec.models.graph import ATTENTION_BIAS, LOGITS
 from edgedec.models.quant import FORMATS, PlainTensor
 from edgedec.models.reference import ReferenceModel
 from edgedec.targets.ort import export_contrib as contrib
@@ -84,7 +84,7 @@ def test_logits_are_those_of_the_checkpoint(
 @pytest.mark.parametrize("type_name", ["Q4_1", "Q8_0", "F16"])
 def test_in_float16_all_numbers_are(make_gguf: GgufMaker, tmp_path: Path, type_name: str) -> None:
     path = make_gguf("llama", type_name, weights=even_weights())
-    formats: tuple[KVFormat, ...] = ("float32", "float16")
+    formats: tuple[str, ...] = ("float32", "float16")
     for kv_format in formats:
         wanted = ExportConfig(
             str(path), tmp_path / kv_format, device_target="ort", kv_format=kv_format

@@ -145,7 +145,7 @@ def test_texts_are_the_same(pair: Pair, method: str) -> None:
 def test_what_an_int8_cache_costs_is_measured_alike(pair: Pair) -> None:
     fused, tvm = (read_manifest(folder).verification for folder in (pair.fused, pair.tvm))
     assert fused == tvm
-    assert ("int8_kv_cache" in tvm) == (pair.manifest.target.contract.kv.format == "int8")
+    assert ("kv_cache" in tvm) == (pair.manifest.target.contract.kv.format == "int8")
 
 
 def test_the_contract_is_the_fused_graphs(pair: Pair) -> None:

@@ -1,0 +1,175 @@
+"""Formats of KV caches: one row each, which says all that Python knows of one.
+
+What keeps numbers in a format is the kernels' business (kernels/src/kv_append.h); the layouts are
+drawn in kernels/src/kernels.h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from edgedec.models.errors import ConfigError
+
+KV_PANEL = 16
+"""Tokens that lie side by side in a KV panel."""
+
+_SCALES_NBYTES = 2 * KV_PANEL
+
+KVKind = Literal["panels", "rows", "states"]
+Part = Literal["keys", "values"]
+Array = npt.NDArray[Any]
+Float32 = npt.NDArray[np.float32]
+Shape = tuple[Any, ...]
+"""Sizes may be names, or a compiler's variables."""
+
+
+class KVPanels(Protocol):
+    """How panels of a format lie in the arrays of a KV cache, behind the axes of layers and heads.
+
+    index: number in the C interface. element: type of the arrays. row_type: of a row's numbers.
+    """
+
+    index: int
+    element: str
+    row_type: type[np.generic]
+
+    def block_nbytes(self, head_size: int) -> int:
+        """Returns the bytes of 16 keys, or of 16 values, of one head."""
+
+    def shapes(self, n_panels: Any, n_rows: Any, head_size: int) -> tuple[Shape, Shape]:
+        """Returns the last axes of keys and of values. n_rows: 16 times ``n_panels``."""
+
+    def views(self, keys: Array, values: Array, head_size: int) -> dict[str, Array]:
+        """Returns views by token, [..., n_panels, 16, ...], by the names of what a row consists of.
+
+        ``keys`` and ``values`` are among them.
+        """
+
+    def numbers(self, rows: Mapping[str, Array], part: Part) -> Float32:
+        """Returns what rows stand for, which are named as `views` names them.
+
+        Shapes: [..., T, head_size].
+        """
+
+
+class _Float16Panels:
+    """Keys [P, head_size, 16], token t in panel t // 16, lane t % 16; values [16 P, head_size]."""
+
+    index = 0
+    element = "float16"
+    row_type: type[np.generic] = np.float16
+
+    def block_nbytes(self, head_size: int) -> int:
+        return 2 * KV_PANEL * head_size
+
+    def shapes(self, n_panels: Any, n_rows: Any, head_size: int) -> tuple[Shape, Shape]:
+        return (n_panels, head_size, KV_PANEL), (n_rows, head_size)
+
+    def views(self, keys: Array, values: Array, head_size: int) -> dict[str, Array]:
+        by_panel = values.reshape(*keys.shape[:-2], KV_PANEL, head_size)
+        return {"keys": keys.swapaxes(-1, -2), "values": by_panel}
+
+    def numbers(self, rows: Mapping[str, Array], part: Part) -> Float32:
+        return rows[part].astype(np.float32)
+
+
+class _Int8Panels:
+    """Both [P, bytes of a block] uint8: 16 float16 scales, one for each token, then the codes.
+
+    Those of keys are [head_size, 16], of values [16, head_size in whole vectors of 16].
+    """
+
+    index = 1
+    element = "uint8"
+    row_type: type[np.generic] = np.int8
+
+    def block_nbytes(self, head_size: int) -> int:
+        return _SCALES_NBYTES + KV_PANEL * (-(-head_size // 16) * 16)
+
+    def shapes(self, n_panels: Any, n_rows: Any, head_size: int) -> tuple[Shape, Shape]:
+        blocks = n_panels, self.block_nbytes(head_size)
+        return blocks, blocks
+
+    def views(self, keys: Array, values: Array, head_size: int) -> dict[str, Array]:
+        lead = keys.shape[:-1]
+        key_codes, value_codes = (a[..., _SCALES_NBYTES:].view(np.int8) for a in (keys, values))
+        by_channel = key_codes[..., : KV_PANEL * head_size].reshape(*lead, head_size, KV_PANEL)
+        row_nbytes = value_codes.shape[-1] // KV_PANEL
+        scales = [a[..., :_SCALES_NBYTES].view(np.float16) for a in (keys, values)]
+        return {
+            "keys": by_channel.swapaxes(-1, -2),
+            "values": value_codes.reshape(*lead, KV_PANEL, row_nbytes)[..., :head_size],
+            "key_scales": scales[0],
+            "value_scales": scales[1],
+        }
+
+    def numbers(self, rows: Mapping[str, Array], part: Part) -> Float32:
+        scales = rows["key_scales" if part == "keys" else "value_scales"].astype(np.float32)
+        found: Float32 = rows[part].astype(np.float32) * scales[..., None]
+        return found @ _mixing(found.shape[-1]) if part == "keys" else found  # its own inverse
+
+
+def _mixing(head_size: int) -> Float32:
+    """Returns the orthogonal matrix by which int8 keys are multiplied (kernels/src/kv_append.h)."""
+    run = head_size & -head_size
+    hadamard = np.ones((1, 1))
+    while len(hadamard) < run:
+        hadamard = np.block([[hadamard, hadamard], [hadamard, -hadamard]])
+    whole: Float32 = np.kron(np.eye(head_size // run), hadamard / np.sqrt(run)).astype(np.float32)
+    return whole
+
+
+@dataclass(frozen=True)
+class KVFormat:
+    """One row of the table.
+
+    kinds: layouts of a KV cache that may have it. is_rounded: keeps less than attention computes,
+    which an export measures. panels: of the layout of that kind.
+    """
+
+    name: str
+    kinds: tuple[KVKind, ...]
+    is_rounded: bool = False
+    panels: KVPanels | None = None
+
+
+KV_FORMATS = {
+    kv_format.name: kv_format
+    for kv_format in (
+        KVFormat("float16", ("panels", "rows", "states"), panels=_Float16Panels()),
+        KVFormat("int8", ("panels",), is_rounded=True, panels=_Int8Panels()),
+        KVFormat("float32", ("rows", "states")),
+        KVFormat("uint16", ("rows",)),
+    )
+}
+"""By the names that options, contracts and files give them."""
+
+
+def find_kv_format(name: str) -> KVFormat:
+    """Returns the format called ``name``; an unknown one is a ConfigError."""
+    if name not in KV_FORMATS:
+        raise ConfigError(f"KV cache format is {name!r}, expected one of {', '.join(KV_FORMATS)}")
+    return KV_FORMATS[name]
+
+
+def kv_formats_of(kind: KVKind) -> tuple[str, ...]:
+    """Returns the names of the formats that a layout of this kind may have."""
+    return tuple(name for name, kv_format in KV_FORMATS.items() if kind in kv_format.kinds)
+
+
+def kv_panels_of(name: str) -> KVPanels:
+    """Returns how panels of the format ``name`` lie, which must have some."""
+    panels = find_kv_format(name).panels
+    assert panels is not None, f"{name} has no panels"
+    return panels
+
+
+def kv_panels_of_rows(row_type: np.dtype[Any]) -> KVPanels:
+    """Returns the panels that rows of numbers of ``row_type`` are from."""
+    found = (kv_format.panels for kv_format in KV_FORMATS.values())
+    return next(panels for panels in found if panels and panels.row_type == row_type)
