@@ -5,7 +5,7 @@ from __future__ import annotations
 from threading import RLock
 from typing import NamedTuple, Protocol
 
-from edgedec.models.graph import KV_PANEL
+from edgedec.models.kv_formats import KV_PANEL
 
 _MOST_READ = 3
 """Most runs of a text in slots of others: each slot may be kept for one reader that is left."""

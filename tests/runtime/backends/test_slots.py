@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgedec.models.graph import KV_PANEL
+from edgedec.models.kv_formats import KV_PANEL
 from edgedec.runtime.backends._slots import SLOTS_EACH, Slots, TextSlots
 
 N_PANELS, N_TEXTS = 6, 5
