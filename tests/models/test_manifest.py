@@ -233,9 +233,12 @@ def test_every_key_is_needed_and_no_other(bundle: Path, place: tuple[str, ...]) 
         keys = keys[key]
     for key in keys:
         assert key in changed(lambda fields, key=key: fields.update({key + "_": 1}))
-        # Nothing was trained, no layer keeps the latest tokens only, nobody reads features, rows
-        # do not depend on each other, and no heads are in a graph, unless it is said.
-        if key not in ("auxiliary", "ring_layers", "ring_rows", "features", "row_gap", "mtp"):
+        # Nothing was trained, no layer keeps a state or the latest tokens only, nobody reads
+        # features, rows do not depend on each other, no heads are in a graph, unless it is said.
+        if key not in (
+            "auxiliary", "ring_layers", "ring_rows", "recurrent_layers", "recurrent_rows",
+            "features", "row_gap", "mtp",
+        ):  # fmt: skip
             assert key in changed(lambda fields, key=key: fields.pop(key))
 
 

@@ -82,6 +82,7 @@ class ToyCache:
     """A `SequenceState` whose row of each token tells the token and all before it."""
 
     look_back = 0
+    checkpoints: tuple[int, ...] = ()
 
     def __init__(self, model: ToyModel) -> None:
         self._model = model
