@@ -12,7 +12,7 @@ from edgedec.apps.console.consoles import out
 
 @pytest.mark.parametrize("width", [30, 80])
 def test_paths_are_whole(capsys: Any, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr(out, "_width", width)  # or the width is that of when it was made
     path = "/home/somebody/" + "long-folder/" * 12 + "the-name.edgedec"
     table = Table("path", "size", box=None)
     table.add_row(path, "1 B")
