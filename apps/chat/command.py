@@ -35,6 +35,7 @@ def chat(
     store: options.Store = None,
     adapt: options.Adapt = None,
     overlap: options.Overlap = "auto",
+    prefix_disk: options.PrefixDisk = options.PREFIX_DISK_MB,
     loading: options.LoadOptions,
     request: options.RequestOptions,
     switching: SwitchOptions,
@@ -62,7 +63,7 @@ def chat(
     switching.apply(request.make_request(GenerationConfig()))  # complains before anything is loaded
     replay = None if adapt is None else ReplayBuffer.made(adapt, bundle)
     with ProgressBars(count_amount) as bars:
-        engine = loading.load(bundle, bars.report, prefix_cache, store, overlap)
+        engine = loading.load(bundle, bars.report, prefix_cache, store, overlap, prefix_disk)
     with engine:
         asked = switching.apply(request.make_request(engine.defaults))
         tell_if_approximate(asked)

@@ -33,6 +33,7 @@ def lsp(
     *,
     threads: options.Threads = None,
     context: options.Context = None,
+    prefix_disk: options.PrefixDisk = options.PREFIX_DISK_MB,
     max_new_tokens: Annotated[
         int | None,
         typer.Option("--max-new-tokens", "-n", min=1, help="Maximum tokens per suggestion."),
@@ -89,6 +90,7 @@ def lsp(
         "bundle": bundle,
         "threads": threads,
         "context": context,
+        "prefix_disk": prefix_disk,
         "max_new_tokens": max_new_tokens,
         "min_probability": min_probability,
         "max_idle_cpu": None if max_cpu is None else share_of(max_cpu),

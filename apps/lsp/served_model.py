@@ -38,6 +38,7 @@ class _Source:
     stamp: Stamp
     threads: int | None
     context: int | None
+    prefix_disk_mb: int
     memory: TypingMemory
 
 
@@ -125,7 +126,14 @@ class ServedModel:
             raise ConfigError("no bundle is set: start edgedec lsp BUNDLE, or set edgedec.bundle")
         folder = await asyncio.to_thread(find_bundle, settings.bundle, wanted.roots)
         memory = settings.memory
-        source = _Source(folder, stamp_of(folder), settings.threads, settings.context, memory)
+        source = _Source(
+            folder,
+            stamp_of(folder),
+            settings.threads,
+            settings.context,
+            settings.prefix_disk,
+            memory,
+        )
         if self._engine is not None and source == self._source:
             completer = Autocompleter(self._engine, settings.typing, learned=self._learned)
             await self._put(self._engine, completer)
@@ -150,7 +158,9 @@ class ServedModel:
         def report(phase: str, done: int, total: int) -> None:
             loop.call_soon_threadsafe(progress.report, done, total)
 
-        usual = EngineOptions(threads=source.threads, context=source.context)
+        usual = EngineOptions(
+            threads=source.threads, context=source.context, prefix_disk_mb=source.prefix_disk_mb
+        )
         options = source.memory.options(source.folder, usual)
         engine = await asyncio.to_thread(partial(load, source.folder, options, report))
         await self._try(partial(source.memory.recall, engine, source.folder))

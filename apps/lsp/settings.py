@@ -23,15 +23,16 @@ _FOREIGN = {"command", "trace"}
 class ServerSettings:
     """What editors may set.
 
-    bundle: a path, or the name of a model whose bundle is there. threads, context: as for every
-        verb. completion: also offer what is on offer as ordinary completion; None: to editors that
-        know no inline completion. learn, session: what is kept; see `TypingMemory`. typing: how
-        suggestions are made.
+    bundle: a path, or the name of a model whose bundle is there. threads, context, prefix_disk: as
+        for every verb. completion: also offer what is on offer as ordinary completion; None: to
+        editors that know no inline completion. learn, session: what is kept; see `TypingMemory`.
+        typing: how suggestions are made.
     """
 
     bundle: str = ""
     threads: int | None = None
     context: int | None = None
+    prefix_disk: int = 0
     completion: bool | None = None
     learn: str = ""
     session: str = ""
@@ -62,6 +63,9 @@ class ServerSettings:
             or self.threads,
             context=read.optional("context", lambda key: read.integer(key, least=1))
             or self.context,
+            prefix_disk=self.prefix_disk
+            if read.get("prefix_disk") is None
+            else read.integer("prefix_disk", least=0),
             completion=self.completion
             if read.get("completion") is None
             else read.flag("completion"),

@@ -322,6 +322,17 @@ Draft = Annotated[
         rich_help_panel=SPEED,
     ),
 ]
+PREFIX_DISK_MB = 1024
+PrefixDisk = Annotated[
+    int,
+    typer.Option(
+        metavar="MB",
+        min=0,
+        help="Disk space for the KV cache of what prompts begin with, so that the next start need "
+        "not compute it. 0 keeps nothing.",
+        rich_help_panel=SPEED,
+    ),
+]
 Overlap = Annotated[
     str,
     typer.Option(
@@ -413,6 +424,7 @@ class LoadOptions:
         prefix_cache_mb: int = 0,
         store: Path | None = None,
         overlap: str = "auto",
+        prefix_disk_mb: int = 0,
     ) -> Engine:
         """Returns the engine over ``bundle``, which may draft from ``store``."""
         loading = EngineOptions(
@@ -420,6 +432,7 @@ class LoadOptions:
             context=self.context,
             draft=True if self.draft is None else self.draft,
             prefix_cache_mb=prefix_cache_mb,
+            prefix_disk_mb=prefix_disk_mb,
             affinity=None if self.affinity is None else parse_affinity(self.affinity),
             store=store,
             overlap=overlap,

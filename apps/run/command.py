@@ -70,6 +70,7 @@ def run(
     store: options.Store = None,
     adapt: options.Adapt = None,
     overlap: options.Overlap = "auto",
+    prefix_disk: options.PrefixDisk = options.PREFIX_DISK_MB,
     loading: options.LoadOptions,
     request: options.RequestOptions,
     grammar: GrammarOptions,
@@ -110,7 +111,9 @@ def run(
         raise ConfigError(f"cannot save {session}: there is no folder {session.parent}")
     replay = None if adapt is None else ReplayBuffer.made(adapt, bundle)
     with ProgressBars(count_amount) as bars:
-        engine = loading.load(bundle, bars.report, store=store, overlap=overlap)
+        engine = loading.load(
+            bundle, bars.report, store=store, overlap=overlap, prefix_disk_mb=prefix_disk
+        )
         with engine:
             if session is not None and session.exists():
                 n_held = engine.load_session(session)

@@ -73,6 +73,7 @@ def serve(
     ] = 64,
     threads: options.Threads = None,
     context: options.Context = None,
+    prefix_disk: options.PrefixDisk = options.PREFIX_DISK_MB,
     debug: options.Debug = False,
 ) -> None:
     """Serve models over HTTP to other programs.
@@ -108,7 +109,7 @@ def serve(
         max_new_tokens=max_new_tokens,
         max_open=max_open,
     )
-    loading = EngineOptions(threads=threads, context=context)
+    loading = EngineOptions(threads=threads, context=context, prefix_disk_mb=prefix_disk)
 
     def open_bundle(bundle: Path) -> Engine:
         return load(bundle, loading)

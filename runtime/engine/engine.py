@@ -535,6 +535,7 @@ class Engine:
             stream.stop()
         self._tidy()
         with self._scheduler.exclusive():
+            loaded.memory.keep()
             self._methods.close()
             if self._strategy is not None:
                 self._strategy.close()

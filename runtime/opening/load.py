@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from edgedec.runtime.methods.head_source import HeadSource
     from edgedec.runtime.sequences.model import KVPredictor
     from edgedec.runtime.sequences.pool import SequencePool
+    from edgedec.runtime.sequences.prefix_files import PrefixFiles
 
 
 def load(
@@ -69,7 +70,7 @@ def load(
     check_type("options", options, EngineOptions, "EngineOptions or None")
     check_progress(on_progress)
     report = on_progress or (lambda phase, done, total: None)
-    memory = SessionMemory(options.prefix_cache_mb * 10**6)
+    memory = SessionMemory(options.prefix_cache_mb * 10**6, _prefix_files(options))
     placed = Affinity.of(options.affinity, options.threads)
     threads = options.threads or len(placed.processors) or physical_cores()
     report("load", 0, 2)
@@ -137,6 +138,17 @@ def load(
 
 
 # What most bundles do not have is imported where it is found: it delays a first token.
+
+
+def _prefix_files(options: EngineOptions) -> PrefixFiles | None:
+    if options.prefix_disk_mb == 0:
+        return None
+    import platformdirs
+
+    from edgedec.runtime.sequences.prefix_files import PrefixFiles
+
+    folder = Path(platformdirs.user_cache_dir("edgedec")) / "prefixes"
+    return PrefixFiles(folder, options.prefix_disk_mb * 10**6)
 
 
 def _find_draft(

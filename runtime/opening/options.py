@@ -27,6 +27,9 @@ class EngineOptions:
     prefix_cache_mb: most memory for what earlier prompts left, so that prompts that take turns are
         not computed anew; 0 for none. Nothing is copied before another prompt comes.
         Units: 10**6 bytes.
+    prefix_disk_mb: most bytes of the disk for beginnings of texts, in the user's cache folder, so
+        that the next start or another process need not compute them; 0 for none. They are written
+        when the engine is closed; their owner alone may read them. Units: 10**6 bytes.
     affinity: the processors that threads stay on, one for each; the first is for the thread that
         calls, and only while the model computes. Wherever the system puts them when None.
     store: file of the n-gram store that the methods ``store`` and ``auto`` draft from; made if
@@ -46,6 +49,7 @@ class EngineOptions:
     draft: bool | str | Path = True
     draft_threads: int | None = None
     prefix_cache_mb: int = 256
+    prefix_disk_mb: int = 0
     affinity: Sequence[int] | None = None
     store: str | Path | None = None
     is_store_growing: bool = True
@@ -74,7 +78,8 @@ class EngineOptions:
             _check_place("provider", name, getattr(self, name))
         for name in ("device", "draft_device"):
             _check_place("device", name, getattr(self, name))
-        check_count("prefix_cache_mb", self.prefix_cache_mb, 0, "0 for none")
+        for name in ("prefix_cache_mb", "prefix_disk_mb"):
+            check_count(name, getattr(self, name), 0, "0 for none")
         if self.affinity is not None:
             checked_counts("affinity", self.affinity, "processors")
         check_type("is_store_growing", self.is_store_growing, bool, "true or false")

@@ -13,10 +13,11 @@ from edgedec.runtime.sequences.model import Model
 from edgedec.runtime.sequences.pool import SequencePool
 from edgedec.runtime.sequences.prefix_cache import PrefixCache
 from edgedec.runtime.sequences.sequence import TokenSequence
-from edgedec.runtime.sequences.state import SessionState, cut
+from edgedec.runtime.sequences.state import Layout, SessionState, cut
 from edgedec.runtime.text.common_prefix import common_prefix
 
 if TYPE_CHECKING:
+    from edgedec.runtime.sequences.prefix_files import PrefixFiles
     from edgedec.runtime.sequences.session_file import Expected
 
 TARGET, DRAFT = "target", "draft"
@@ -40,9 +41,14 @@ class SessionMemory:
     What a sequence holds is copied only when a prompt is about to overwrite it.
     """
 
-    def __init__(self, max_bytes: int = 0) -> None:
-        """Makes a memory of at most ``max_bytes`` of rows besides those in the sequences."""
+    def __init__(self, max_bytes: int = 0, files: PrefixFiles | None = None) -> None:
+        """Makes a memory of at most ``max_bytes`` of rows besides those in the sequences.
+
+        files: where beginnings of texts outlive the engine; nowhere when None.
+        """
         self.prefix_cache = PrefixCache(max_bytes)
+        self._files = files
+        self._groups: dict[str, set[str]] = {}  # role -> groups that are remembered
         self._known: dict[str, KnownModel] = {}
         self._pools: dict[str, SequencePool] = {}
         self._waiting: dict[str, SessionState] = {}  # loaded for models not open yet
@@ -77,14 +83,21 @@ class SessionMemory:
         self._remember(role, sequence, n_common)
         if n_shared > n_common and n_shared >= (len(known[-1].tokens) if known else 0):
             sequence.begin_like(other, n_shared)
+        elif known and len(known[-1].tokens) > n_common:
+            sequence.restore(*_behind(known, n_common))
+        self._read_files(role, sequence, text)
+
+    def _read_files(self, role: str, sequence: TokenSequence, text: Sequence[int]) -> None:
+        """Goes on with what files know of ``text``."""
+        n_held = sequence.reachable(common_prefix(sequence.tokens, text))
+        if self._files is None or role not in self._known:
             return
-        pieces = [
-            piece.after(max(piece.start, n_common))
-            for piece in known
-            if len(piece.tokens) > n_common
-        ]
-        if pieces:
-            sequence.restore(*pieces)
+        if len(text) // self._files.block <= n_held // self._files.block:
+            return
+        expected = self._expected(role, sequence.layout)
+        found = self._files.find(expected, sequence.group, text, n_held)
+        if found and len(found[-1].tokens) > n_held:
+            sequence.restore(*_behind(found, n_held))
 
     def _remembered(
         self, role: str, sequence: TokenSequence, text: Sequence[int]
@@ -94,6 +107,29 @@ class SessionMemory:
             return []
         key = _key(role, sequence.group)
         return self.prefix_cache.find(key, text, sequence.layout, sequence.look_back)
+
+    def keep(self) -> None:
+        """Writes beginnings of all texts to where they outlive the engine, if there is a place."""
+        if self._files is None:
+            return
+        for role, pool in self._open().items():
+            if role not in self._known:
+                continue
+            for sequence in pool.sequences:
+                self._write(role, sequence)
+            for group in tuple(self._groups.get(role, ())):
+                for text in tuple(self.prefix_cache.texts(_key(role, group))):
+                    sequence = pool.take(text, group)
+                    self.recall(role, sequence, [*text, 0])
+                    self._write(role, sequence)
+                    pool.give_back(sequence)
+
+    def _write(self, role: str, sequence: TokenSequence) -> None:
+        assert self._files is not None
+        text = sequence.tokens[: sequence.reachable(sequence.n_exact)]
+        if len(text) >= self._files.block and not sequence.is_closed:
+            expected = self._expected(role, sequence.layout)
+            self._files.insert(expected, sequence.group, text, sequence.snapshot)
 
     def save(self, path: Path, text: Sequence[int] | None = None) -> None:
         """Writes what the sequences used last hold, and what was loaded for models not open yet.
@@ -129,7 +165,9 @@ class SessionMemory:
         """
         from edgedec.runtime.sequences.session_file import read_states
 
-        states = read_states(path, {role: self._expected(role) for role in self._known})
+        states = read_states(
+            path, {role: self._expected(role, self._layout(role)) for role in self._known}
+        )
         for role, saved in states.items():
             pool = self._open().get(role)
             if pool is None:
@@ -176,14 +214,20 @@ class SessionMemory:
         if sequence.n_tokens - n_kept < _WORTH_KEEPING or self.prefix_cache.max_bytes == 0:
             return
         key = _key(role, sequence.group)
+        self._groups.setdefault(role, set()).add(sequence.group)
         for n_tokens in (*sequence.state.checkpoints, sequence.n_tokens):
             tokens, look_back = sequence.tokens[:n_tokens], sequence.look_back
             self.prefix_cache.insert(key, tokens, sequence.snapshot, look_back)
 
-    def _expected(self, role: str) -> Expected:
+    def _layout(self, role: str) -> Layout | None:
+        """Returns the layout of a model's rows; None while it is not open."""
+        pool = self._open().get(role)
+        return None if pool is None else pool.latest.layout
+
+    def _expected(self, role: str, layout: Layout | None) -> Expected:
         from edgedec.runtime.sequences.session_file import Expected
 
-        model, pool = self._known[role], self._open().get(role)
+        model = self._known[role]
         config = model.config
         return Expected(
             fingerprint=model.fingerprint,
@@ -193,8 +237,13 @@ class SessionMemory:
             max_row_nbytes=16 * config.n_layers * config.n_kv_heads * config.head_size
             + 4 * len(config.recurrent_layers) * config.recurrence.row_size,
             look_back=config.look_back,
-            layout=None if pool is None else pool.latest.layout,
+            layout=layout,
         )
+
+
+def _behind(pieces: Sequence[SessionState], n_tokens: int) -> list[SessionState]:
+    """Returns pieces without the rows of the first tokens."""
+    return [p.after(max(p.start, n_tokens)) for p in pieces if len(p.tokens) > n_tokens]
 
 
 def _key(role: str, group: str) -> str:

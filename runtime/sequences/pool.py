@@ -71,6 +71,11 @@ class SequencePool:
         best = max(range(len(alike)), key=lambda i: n_known[i], default=None)
         return (but, 0) if best is None else (alike[best], n_known[best])
 
+    @property
+    def sequences(self) -> tuple[TokenSequence, ...]:
+        """All that hold a text, the one used last comes last."""
+        return (*self._idle, *self._lent)
+
     def take_idle(self) -> TokenSequence:
         """Returns an idle sequence that nobody else has, the one used last; it stays idle."""
         if not self._idle:

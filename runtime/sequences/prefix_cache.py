@@ -128,6 +128,15 @@ class PrefixCache:
         """Returns the length of the longest known prefix; counts as no use of it."""
         return sum(n_common for _, _, n_common in self._way(model, tokens))
 
+    def texts(self, model: str) -> Iterator[tuple[int, ...]]:
+        """Yields every text that is no beginning of another one."""
+        waiting: list[tuple[tuple[int, ...], _Node]] = [((), self._root(model))]
+        while waiting:
+            tokens, node = waiting.pop()
+            if not node.children:
+                yield (*tokens, *node.tokens)
+            waiting += (((*tokens, *node.tokens), child) for child in node.children.values())
+
     def _pieces(self, model: str, tokens: Sequence[int]) -> list[SessionState]:
         """Returns what is known along ``tokens``, views of it."""
         pieces = []

@@ -71,8 +71,10 @@ class Expected:
     look_back: int = 0
 
 
-def write_states(path: Path, models: Mapping[str, SavedModel]) -> None:
+def write_states(path: Path, models: Mapping[str, SavedModel], *, is_durable: bool = True) -> None:
     """Writes the states of ``models``, by role, all or nothing: an older file stays until then.
+
+    is_durable: a power cut leaves the older file or the new one; else it may leave a damaged one.
 
     Raises:
         SessionError: The file cannot be written.
@@ -93,7 +95,7 @@ def write_states(path: Path, models: Mapping[str, SavedModel]) -> None:
             "the text"
         )
     try:
-        with replacing(path, is_private=True, is_durable=True) as file:
+        with replacing(path, is_private=True, is_durable=is_durable) as file:
             file.write(
                 _PREAMBLE.pack(MAGIC, VERSION, len(encoded), hashlib.sha256(encoded).digest())
             )

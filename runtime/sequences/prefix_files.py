@@ -1,0 +1,149 @@
+"""KV rows of the beginnings of texts on the disk, for other processes and for the next start.
+
+A text is cut into blocks of tokens. Each is a file in the form of a session. Its name is a hash of
+model, group, layout and all tokens up to its end, so that texts which begin alike share files.
+Nothing in a file is believed before its checksums, model, tokens and shapes are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from importlib.metadata import version
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from edgedec.models.errors import SessionError
+from edgedec.runtime.sequences.session_file import Expected, SavedModel, read_states, write_states
+from edgedec.runtime.sequences.state import SessionState, can_follow
+
+BLOCK = 64
+_ROLE, _SUFFIX = "target", ".kv"
+
+
+class PrefixFiles:
+    """A folder of blocks. The files used least recently go first where they are too many.
+
+    The folder and all files are their owner's alone, for they tell the texts. A folder that belongs
+    to someone else, or that others may look into, is left alone.
+
+    block: tokens of a file.
+    """
+
+    def __init__(self, folder: Path, max_bytes: int, block: int = BLOCK) -> None:
+        self._folder = folder
+        self._max_bytes = max_bytes
+        self.block = block
+
+    def find(
+        self, expected: Expected, group: str, text: Sequence[int], n_held: int
+    ) -> list[SessionState]:
+        """Returns what is known of the beginning of ``text``, in pieces that follow one another.
+
+        The first piece begins at token ``n_held`` or before. Damaged files are removed.
+
+        Args:
+            expected: Whose rows; its layout has to be known.
+            n_held: Tokens whose rows the caller has.
+        """
+        if not self._is_ours():
+            return []
+        first = 0 if expected.look_back else n_held // self.block
+        pieces: list[SessionState] = []
+        for path, stop in self._blocks(expected, group, text)[first:]:
+            block = self._read(path, expected, text[stop - self.block : stop])
+            if block is None:
+                break
+            pieces.append(SessionState(tuple(text[:stop]), stop - self.block, block.kv_rows))
+        while pieces and not can_follow(pieces, expected.look_back):
+            pieces.pop()
+        return pieces
+
+    def insert(
+        self,
+        expected: Expected,
+        group: str,
+        text: Sequence[int],
+        snapshot: Callable[[int, int], SessionState],
+    ) -> None:
+        """Writes the blocks of ``text`` that are no files yet; does nothing where that fails.
+
+        snapshot: called with a number of tokens and how many of them come without rows.
+        """
+        with suppress(OSError, SessionError):
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not self._is_ours():
+                return
+            for path, stop in self._blocks(expected, group, text):
+                if not path.exists():
+                    rows = snapshot(stop, stop - self.block).kv_rows
+                    own = {name: array[:, :, -self.block :] for name, array in rows.items()}
+                    state = SessionState(tuple(text[stop - self.block : stop]), 0, own)
+                    saved = {_ROLE: SavedModel(expected.fingerprint, state)}
+                    write_states(path, saved, is_durable=False)
+            self._trim()
+
+    def _blocks(
+        self, expected: Expected, group: str, text: Sequence[int]
+    ) -> list[tuple[Path, int]]:
+        """Returns the files of the whole blocks of ``text``, each with the token where it ends."""
+        stated = (version("edgedec-runtime"), expected.fingerprint, group, expected.layout)
+        digest = hashlib.sha256(repr(stated).encode())
+        found = []
+        for start, stop in pairwise(range(0, len(text) + 1, self.block)):
+            digest.update(np.asarray(text[start:stop], np.int64).tobytes())
+            found.append((self._folder / (digest.hexdigest() + _SUFFIX), stop))
+        return found
+
+    def _read(self, path: Path, expected: Expected, tokens: Sequence[int]) -> SessionState | None:
+        """Returns a block, its file used just now; None if there is none that fits."""
+        if not path.exists():
+            return None
+        try:
+            # Of layers with a window a block has what was there of its own tokens.
+            state = read_states(path, {_ROLE: replace(expected, look_back=0)})[_ROLE].state
+            if state.tokens != tuple(tokens):
+                raise SessionError(f"{path} holds other tokens")
+            os.utime(path)
+        except SessionError:
+            path.unlink(missing_ok=True)
+            return None
+        except OSError:
+            return None
+        return state
+
+    def _is_ours(self) -> bool:
+        """Says whether the folder is there, and nobody else's."""
+        try:
+            found = self._folder.lstat()
+        except OSError:
+            return False
+        if not stat.S_ISDIR(found.st_mode):
+            return False
+        return sys.platform == "win32" or (
+            found.st_uid == os.geteuid() and not found.st_mode & 0o077
+        )
+
+    def _trim(self) -> None:
+        """Removes the files that were used least recently, while all are too many bytes."""
+        files = sorted(self._stats(), key=lambda file: file[1])
+        excess = sum(n_bytes for _, _, n_bytes in files) - self._max_bytes
+        for path, _, n_bytes in files:
+            if excess <= 0:
+                return
+            path.unlink(missing_ok=True)
+            excess -= n_bytes
+
+    def _stats(self) -> Iterator[tuple[Path, int, int]]:
+        """Yields each file, when it was used last, and its size."""
+        for path in self._folder.glob(f"*{_SUFFIX}"):
+            with suppress(OSError):  # another process removed it
+                found = path.stat()
+                yield path, found.st_mtime_ns, found.st_size
