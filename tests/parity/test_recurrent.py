@@ -163,3 +163,19 @@ def test_prompts_that_part_reuse_what_they_share(engine: Engine) -> None:
 def test_what_recurrent_layers_cannot_do_is_refused(engine: Engine) -> None:
     with pytest.raises(EdgedecError, match="exit"):
         engine.generate(PROMPT, GenerationConfig(method="exit"))
+
+
+def test_the_next_start_goes_on_from_the_disk(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    plain = GenerationConfig(max_new_tokens=40, method="plain")
+    text, options = PROMPT * 9, EngineOptions(threads=2, prefix_disk_mb=10)
+    with load(bundle, options) as engine:
+        engine.generate(text, plain)
+    with load(bundle, EngineOptions(threads=2)) as engine:
+        expected = engine.generate(text + "XYZ", plain)
+    with load(bundle, options) as engine:
+        found = engine.generate(text + "XYZ", plain)
+    assert found.token_ids == expected.token_ids
+    assert found.stats.n_reused_tokens == 128
