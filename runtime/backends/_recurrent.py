@@ -100,15 +100,12 @@ class RecurrentRows:
     def snapshot(self, stop: int) -> KVRows:
         """Returns copies of the rows that a pass behind the first ``stop`` tokens reads.
 
-        Those that are there: none where the text cannot be cut.
-
         Shapes: [n_layers, 1, n, row_size].
         """
         found = self.checkpoints.latest(stop)
         if self._first > max(0, stop - self.look_back) and found is not None and found[0] == stop:
             return {ROWS: found[1][:, np.newaxis].copy()}
-        first = min(stop, max(self._first, stop - self.look_back))
-        return {ROWS: self._taken(first, stop)[:, np.newaxis]}
+        return {ROWS: self._taken(max(0, stop - self.look_back), stop)[:, np.newaxis]}
 
     def restore(self, stop: int, kv_rows: KVRows) -> None:
         """Puts rows as `snapshot` returns them in place; they end at token ``stop``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -129,7 +130,8 @@ class SessionMemory:
         text = sequence.tokens[: sequence.reachable(sequence.n_exact)]
         if len(text) >= self._files.block and not sequence.is_closed:
             expected = self._expected(role, sequence.layout)
-            self._files.insert(expected, sequence.group, text, sequence.snapshot)
+            rows_of = partial(_rows_of, sequence, len(text))
+            self._files.insert(expected, sequence.group, text, rows_of)
 
     def save(self, path: Path, text: Sequence[int] | None = None) -> None:
         """Writes what the sequences used last hold, and what was loaded for models not open yet.
@@ -239,6 +241,18 @@ class SessionMemory:
             look_back=config.look_back,
             layout=layout,
         )
+
+
+def _rows_of(sequence: TokenSequence, n_tokens: int, stop: int, start: int) -> SessionState:
+    """Returns rows of tokens ``start`` to ``stop``, of which no pass may be able to follow.
+
+    n_tokens: of those that a pass may follow.
+    """
+    if sequence.reachable(stop) == stop:
+        return sequence.snapshot(stop, start)
+    whole = sequence.snapshot(n_tokens, start)
+    rows = cut(whole.kv_rows, n_tokens - start, 0, stop - start)
+    return SessionState(whole.tokens[:stop], start, rows)
 
 
 def _behind(pieces: Sequence[SessionState], n_tokens: int) -> list[SessionState]:
