@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 from edgedec import load
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
-from edgedec.runtime.sessions.token_tree import TokenTree
+from edgedec.runtime.sequences.token_tree import TokenTree
 
 llama_cpp = pytest.importorskip("llama_cpp", reason="needs llama-cpp-python (make test-models)")
 pytestmark = pytest.mark.models

@@ -20,7 +20,6 @@ from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.config import LayerConfig
 from edgedec.models.families import weight_shapes
-from edgedec.models.graph import KVFormat
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.loaded import LoadedModel
@@ -58,7 +57,7 @@ def start(
     source = make_source(vocab_size=VOCAB, max_positions=CONTEXT, **fields)
     shapes = weight_shapes(source.config)
     formats = {name: source.format(name) for name, s in shapes.items() if len(s) == 2}
-    kv_format: KVFormat = "int8" if request.param == "int8" else "float16"
+    kv_format = "int8" if request.param == "int8" else "float16"
     graph = fuse(
         emit_portable(source.config, CONTEXT, ()), source.config, formats, kv_format=kv_format
     )
