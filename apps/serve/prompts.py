@@ -72,10 +72,9 @@ def _chat(engine: Engine, prompt: ChatPrompt) -> Prepared:
     elif prompt.choice not in ("auto", "required", *tools.names(prompt.tools)):
         raise invalid(f"tool_choice names {prompt.choice!r}, which is none of the tools")
     messages, described = _template_input(engine, prompt)
-    rendered = engine.encoder.render(messages, described)
+    tokens, rendered = engine.encoder.encode_conversation(messages, described)
     is_thinking = True if rendered.rstrip().endswith(THINK) else None
     settings = {"grammar": tools.grammar(prompt)} if prompt.tools else {}
-    tokens = engine.encoder.encode(messages, described)
     return Prepared(
         tokens,
         settings=settings,

@@ -33,6 +33,9 @@ from edgedec.apps.serve.waiting import finished
 from edgedec.runtime.engine.engine import Engine
 
 T = TypeVar("T")
+_SHORT_BYTES = 16 << 10
+"""A body that is read in less time than a change of threads takes."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -61,7 +64,7 @@ class Service:
         try:
             data = await read_body(scope, receive, self.settings)
             reply = Reply(secrets.token_hex(12), int(time.time()))
-            asked = await asyncio.to_thread(surface.read, data, reply)
+            asked = await _read(surface, data, reply)
             if asked.framer is None:
                 await self._send_whole(asked, receive, send)
             else:
@@ -163,3 +166,10 @@ class Service:
             raise ServeError(504, "timeout_error", f"the answer took more than {limit}") from None
         finally:
             self.n_running -= 1
+
+
+async def _read(surface: Surface, data: bytes, reply: Reply) -> Asked:
+    """Returns what a body asks for; a long one is read in a thread, so that others go on."""
+    if len(data) <= _SHORT_BYTES:
+        return surface.read(data, reply)
+    return await asyncio.to_thread(surface.read, data, reply)

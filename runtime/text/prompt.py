@@ -73,7 +73,7 @@ class PromptEncoder:
         is_list = isinstance(prompt, Sequence) and not isinstance(prompt, _BYTES)
         items: list[Any] = list(prompt) if is_list else []
         if items and all(isinstance(item, Mapping) for item in items):
-            return self._encode_messages(items, tools)
+            return self.encode_conversation(items, tools)[0]
         if items and all(isinstance(i, int) and not isinstance(i, bool) for i in items):
             return items
         raise SessionError(
@@ -99,12 +99,19 @@ class PromptEncoder:
         text, guard = self._rendered(messages, tools)
         return text.translate(guard.restore)
 
-    def _encode_messages(self, items: Sequence[Any], tools: Sequence[Message]) -> list[int]:
-        text, guard = self._rendered(items, tools)
+    def encode_conversation(
+        self, messages: Sequence[Message], tools: Sequence[Message] = ()
+    ) -> tuple[list[int], str]:
+        """Returns the ids of ``messages``, and the text that the chat template makes of them.
+
+        Raises:
+            SessionError: There is no template, or it refuses the messages.
+        """
+        text, guard = self._rendered(messages, tools)
         ids = self._codec.encode_rendered(text, guard.restore)
         if not ids:
             raise SessionError("the chat template renders these messages to nothing")
-        return ids
+        return ids, text.translate(guard.restore)
 
     def _rendered(self, items: Sequence[Any], tools: Sequence[Message]) -> tuple[str, Guard]:
         """Returns the text of messages, in which special tokens are the template's own."""
