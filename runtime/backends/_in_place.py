@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -28,6 +30,8 @@ from edgedec.runtime.sequences.token_tree import TokenTree
 
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
+
 
 class InPlaceModel(ModelFacts, Generic[T]):
     """A `Model`, but for its KV cache. ``T`` is what runs passes on some processors."""
@@ -50,6 +54,7 @@ class InPlaceModel(ModelFacts, Generic[T]):
             kernels.active_isa()
         except RuntimeError as error:  # EDGEDEC_ISA, most likely
             raise ConfigError(str(error)) from None
+        _warn_of_slow_kernels()
         super().__init__(config, contract)
         self._affinity = affinity
         self._arenas: WeakSet[LayerArenas] = WeakSet()
@@ -309,4 +314,14 @@ def check_kv_cache(graph: Path, contract: GraphContract, config: ModelConfig) ->
         raise BundleError(
             f"{graph} keeps {row_nbytes} bytes of a token, in blocks of {block_nbytes}, the "
             f"manifest states {stated[0]} and {stated[1]}: export the model again"
+        )
+
+
+@functools.cache
+def _warn_of_slow_kernels() -> None:
+    """Says once that this processor has no kernels of its own."""
+    if kernels.available_isas() == ("scalar",):
+        _log.warning(
+            "this processor has none of the instruction sets that edgedec has kernels for: "
+            "models give the same text, but many times slower"
         )

@@ -1,4 +1,4 @@
-"""Running Python and `edgedec` on emulated ARM processors and on this machine alike."""
+"""Running Python and `edgedec` on emulated processors and on this machine alike."""
 
 from __future__ import annotations
 
@@ -62,6 +62,23 @@ class Machine:
     def edgedec(self, *arguments: object, isa: str = "") -> Outcome:
         """Runs the program `edgedec`."""
         return self.python("-c", MAIN, *arguments, isa=isa)
+
+
+@dataclass(frozen=True)
+class OldMachine(Machine):
+    """An emulated x86-64 processor from before AVX2, which runs this machine's Python."""
+
+    def python(self, *arguments: object, isa: str = "") -> Outcome:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("OPENBLAS_")}
+        done = subprocess.run(
+            ["qemu-x86_64-static", "-cpu", "Nehalem", sys.executable, *map(str, arguments)],
+            env={**environment, "EDGEDEC_ISA": isa},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return Outcome(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture(scope="session")

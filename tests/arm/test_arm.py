@@ -11,7 +11,7 @@ import pytest
 
 from edgedec import kernels
 
-from .conftest import MAIN
+from .conftest import MAIN, OldMachine
 
 ISAS = ("neoni8mm", "neondot", "scalar")
 DIGESTS = "tests/arm/digests.py"
@@ -131,3 +131,12 @@ def test_run_on_an_old_processor(here, arm, smollm2_bundle):
     arguments = ("run", smollm2_bundle, "--raw", "The sky is", "--max-new-tokens", 4, "--json")
     found = type(arm)("cortex-a72").edgedec(*arguments).json
     assert found["token_ids"] == here.edgedec(*arguments).json["token_ids"]
+
+
+def test_a_processor_without_kernels_of_its_own_says_so_once(here, smollm2_bundle):
+    old = OldMachine()
+    assert old.python("-c", AVAILABLE).out.split() == ["scalar"]
+    arguments = ("run", smollm2_bundle, "--raw", "The sky is", "--max-new-tokens", 2, "--json")
+    found = old.edgedec(*arguments)
+    assert found.json["token_ids"] == here.edgedec(*arguments).json["token_ids"]
+    assert found.err.count("none of the instruction sets") == 1

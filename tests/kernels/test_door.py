@@ -52,6 +52,25 @@ def run_python(code, **environment):
     )
 
 
+def test_a_library_of_another_platform_is_one_line(tmp_path):
+    """What a wheel for Windows would leave behind on another system."""
+    dll = tmp_path / "libedgedec_kernels.dll"
+    dll.write_bytes(b"MZ" + bytes(4094))
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from edgedec.kernels import cpu, library\n"
+        "library.library_path = lambda: Path(sys.argv[1])\n"
+        "try: cpu.available_isas()\n"
+        "except RuntimeError as error: print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(dll)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("cannot use libedgedec_kernels.dll: ")
+    assert "install edgedec again: its wheel for this system" in done.stdout
+    assert len(done.stdout.splitlines()) == 1
+
+
 def test_isa_is_chosen_by_environment():
     code = "from edgedec import kernels; print(kernels.active_isa())"
     assert run_python(code, EDGEDEC_ISA="scalar").stdout.strip() == "scalar"

@@ -4,9 +4,10 @@
 #   tree/      an aarch64 Debian's Python and C library, unpacked and never booted
 #   cpu/NAME/  what a program sees as / on each emulated processor
 #   wheels/    edgedec's dependencies and its test tools, as aarch64 wheels
-#   package/   edgedec itself: links to the sources, and the cross-built kernels
+#   package/   edgedec itself, installed from its wheel
 #
-# Stamps make the second time quick. Usage: tools/arm/build.sh PYTHON, one with pip and CMake.
+# Stamps make the second time quick. Usage: tools/arm/build.sh PYTHON, one with pip and
+# what the extra `release` names.
 set -euo pipefail
 
 python=$(realpath -s "$(command -v "${1:?usage: tools/arm/build.sh PYTHON}")")
@@ -32,14 +33,13 @@ main() {
   once cpu "$here/build.sh" make_cpus
   write_requirements
   once wheels "$out/requirements.txt" make_wheels
-  make_package
-  make_kernels
+  tools/release/install_for.sh "$python" manylinux_2_28_aarch64 "$python_version" "$out/package"
 }
 
 check_tools() {
   local missing=() tool
-  for tool in qemu-aarch64-static:qemu-user-static aarch64-linux-gnu-g++:g++-aarch64-linux-gnu \
-    debootstrap:debootstrap dpkg-deb:dpkg; do
+  for tool in qemu-aarch64-static:qemu-user-static debootstrap:debootstrap \
+    dpkg-deb:dpkg; do
     command -v "${tool%%:*}" >/dev/null || missing+=("${tool##*:}")
   done
   ((${#missing[@]} == 0)) ||
@@ -117,28 +117,6 @@ make_wheels() {
     --only-binary=:all: --implementation cp --python-version "$python_version" \
     "${platforms[@]}" --platform manylinux2014_aarch64 --no-warn-conflicts \
     --requirement "$out/requirements.txt"
-}
-
-make_package() {
-  local package=$out/package folder file
-  mkdir -p "$package/edgedec/kernels"
-  ln -sfn ../../../../src/edgedec/__init__.py "$package/edgedec/__init__.py"
-  for folder in system models targets export training labs runtime apps; do
-    ln -sfn "../../../../$folder" "$package/edgedec/$folder"
-  done
-  find "$package/edgedec/kernels" -type l -delete
-  for file in kernels/*.py; do ln -s "../../../../../$file" "$package/edgedec/kernels/"; done
-  "$python" "$here/requirements.py" --metadata "$package"
-}
-
-make_kernels() {
-  local tools
-  tools=$(dirname "$python")
-  PATH=$tools:$PATH cmake -S kernels -B "$out/kernels" -DCMAKE_SYSTEM_NAME=Linux \
-    -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ \
-    -DCMAKE_BUILD_TYPE=Release -Wno-dev >"$out/cmake.log"
-  PATH=$tools:$PATH cmake --build "$out/kernels" --parallel
-  ln -s ../../../kernels/libedgedec_kernels.so "$out/package/edgedec/kernels/"
 }
 
 main

@@ -12,6 +12,8 @@ from pathlib import Path
 import lief
 from platforms import GLIBC, MACOS, Platform
 
+lief.logging.disable()  # it complains about Mach-O files that are in order
+
 SOURCES = Path(__file__).resolve().parents[2] / "kernels/src"
 
 LIBRARIES = {

