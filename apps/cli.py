@@ -47,7 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _exit_code(given: list[str], signals: SignalWatch) -> int:
     """Returns what the program ends with, after saying what went wrong."""
-    from edgedec.apps.console.terminal import OutputError, print_error
+    from edgedec.apps.console.output import OutputError
+    from edgedec.apps.console.terminal import print_error
     from edgedec.system.streams import is_reader_gone, silence_stdout
 
     try:
@@ -79,7 +80,8 @@ def _run(given: list[str], signals: SignalWatch) -> int:
     is_verb_given = bool(given) and not given[0].startswith("-")
     if is_verb_given and given[0] in _VERBS_AT_ONCE:
         _start_soon()
-    from edgedec.apps.console.terminal import flush_stdout, output_error
+    from edgedec.apps.console.output import output_error
+    from edgedec.apps.console.terminal import flush_stdout
     from edgedec.apps.verbs import VERBS, make_app, make_overview
 
     if set(given) <= _OVERVIEW and "_EDGEDEC_COMPLETE" not in os.environ:

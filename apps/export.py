@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +14,7 @@ from rich.table import Table
 from edgedec.apps.console.consoles import out
 from edgedec.apps.console.progress import ProgressBars, bytes_amount
 from edgedec.apps.console.terminal import bytes_text, note, print_json
+from edgedec.apps.exporter import needs_exporter
 from edgedec.apps.options import common as options
 from edgedec.models.errors import ConfigError
 from edgedec.models.kv_formats import KV_FORMATS
@@ -299,24 +299,6 @@ def export(
         print_json(done.to_dict())
     else:
         _show(done)
-
-
-@contextmanager
-def needs_exporter() -> Iterator[None]:
-    """Says what is missing if an import inside fails, in an installation without dependencies.
-
-    Raises:
-        ConfigError: A package that exports need is missing.
-    """
-    try:
-        yield
-    except ImportError as error:
-        if (error.name or "").startswith("edgedec"):
-            raise
-        raise ConfigError(
-            f"export needs {error.name}, which this installation lacks: install edgedec with its "
-            "dependencies"
-        ) from error
 
 
 def _show(done: ExportReport) -> None:

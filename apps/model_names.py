@@ -23,7 +23,7 @@ MaybePath = TypeVar("MaybePath", Path, Path | None)
 
 def open_library() -> Library:
     """Returns the models by name on this machine."""
-    from edgedec.apps.export import needs_exporter
+    from edgedec.apps.exporter import needs_exporter
 
     with needs_exporter():
         from edgedec.export.library import user_library
@@ -39,7 +39,7 @@ def named_bundle(given: MaybePath) -> MaybePath:
     """
     if given is None or (given / MANIFEST_NAME).is_file():
         return given
-    from edgedec.apps.export import needs_exporter
+    from edgedec.apps.exporter import needs_exporter
 
     with needs_exporter():
         from edgedec.export.named_models import bundle_of
@@ -63,7 +63,7 @@ def find_bundle(text: str, roots: Sequence[Path] = ()) -> Path:
     found = next((p for p in (path, *(root / path for root in roots)) if p.exists()), path)
     if (found / MANIFEST_NAME).is_file():
         return found
-    from edgedec.apps.export import needs_exporter
+    from edgedec.apps.exporter import needs_exporter
 
     with needs_exporter():
         from edgedec.export.named_models import what_is_meant

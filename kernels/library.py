@@ -6,6 +6,7 @@ import ctypes
 import functools
 from collections.abc import Callable
 from ctypes import POINTER, c_char_p, c_float, c_int, c_int64, c_void_p
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
@@ -105,9 +106,8 @@ def library_path() -> Path:
     In an editable installation they lie beside the installed package, not beside this file, so
     every folder of the package is searched.
     """
-    import edgedec.kernels
-
-    for folder in edgedec.kernels.__path__:
+    package = find_spec("edgedec.kernels")
+    for folder in (package and package.submodule_search_locations) or ():
         for name in _NAMES:
             if (path := Path(folder) / name).is_file():
                 return path

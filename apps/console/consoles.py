@@ -12,7 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 
-from edgedec.apps.console.terminal import output_error, visible
+from edgedec.apps.console.output import output_error, visible
 
 
 class _Console(Console):

@@ -14,12 +14,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-from edgedec.models.errors import EdgedecError
-from edgedec.system.streams import is_reader_gone
-
-
-class OutputError(EdgedecError):
-    """Standard output takes no more."""
+from edgedec.apps.console.output import output_error, visible
 
 
 def write_out(text: str) -> None:
@@ -46,13 +41,6 @@ def flush_stdout() -> None:
         sys.stdout.flush()
     except OSError as error:
         raise output_error(error) from None
-
-
-def output_error(error: OSError) -> OSError | OutputError:
-    """Returns what to raise when standard output failed with ``error``."""
-    if is_reader_gone(error):
-        return error
-    return OutputError(f"cannot write to standard output: {error.strerror}")
 
 
 def print_json(document: Mapping[str, Any]) -> None:
@@ -92,13 +80,6 @@ def _write_err(text: str) -> None:
 def is_plain() -> bool:
     """Returns whether standard error takes neither colours nor bars."""
     return not (sys.stderr.isatty() or os.environ.get("FORCE_COLOR"))
-
-
-def visible(text: str) -> str:
-    """Returns ``text`` without the control characters that would steer a terminal."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in "\n\t" or ord(c) > 0x9F else "�" for c in text)
 
 
 class TextWriter:

@@ -26,7 +26,7 @@ from edgedec.apps.eval.tasks import Metric
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config.switching import ADADEC, POLICIES
 from edgedec.runtime.decoding.switching.policy import Model
-from edgedec.runtime.methods.methods import AUTO, PLAIN
+from edgedec.runtime.methods.method_parts import AUTO, PLAIN
 
 DRAFT_ALONE = "draft-alone"
 """The setting that is the draft model alone."""

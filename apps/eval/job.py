@@ -35,7 +35,7 @@ from edgedec.runtime.decoding.switching.pair import checked
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.loaded import LoadedModel
 from edgedec.runtime.methods.draft_source import DraftSource, find_draft
-from edgedec.runtime.methods.methods import AUTO, PLAIN
+from edgedec.runtime.methods.method_parts import AUTO, PLAIN
 from edgedec.runtime.opening.bundle_parts import prompt_encoder
 from edgedec.runtime.opening.devices import on_device
 from edgedec.runtime.opening.load import load

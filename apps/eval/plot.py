@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from edgedec.apps.eval.tasks import METRICS
-from edgedec.runtime.methods.methods import AUTO, PLAIN
+from edgedec.runtime.methods.method_parts import AUTO, PLAIN
 
 _COLOURS = (
     "#1f5fbf", "#d1495b", "#e09f3e", "#3c8d5a", "#7a5195", "#2a9d8f", "#8d6346", "#777777",

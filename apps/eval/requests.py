@@ -13,7 +13,7 @@ from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.generation import EXACT, PREDICTED
 from edgedec.runtime.config.layers import LAYER_POLICIES, LayersConfig
 from edgedec.runtime.config.switching import POLICIES, SwitchConfig
-from edgedec.runtime.methods.methods import PLAIN
+from edgedec.runtime.methods.method_parts import PLAIN
 
 PRUNED = "pruned"
 """The setting that is the target model without as many layers as its KV maps predict."""

@@ -25,7 +25,7 @@ from edgedec.apps.eval.tries import public_half
 from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.result import GenerationResult
-from edgedec.runtime.methods.methods import PLAIN
+from edgedec.runtime.methods.method_parts import PLAIN
 
 _WARMUP_TOKENS = 4
 

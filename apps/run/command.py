@@ -23,7 +23,7 @@ from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.engine.replay_buffer import ReplayBuffer
 from edgedec.runtime.engine.result import GenerationResult
 from edgedec.runtime.engine.stream import Stream
-from edgedec.runtime.methods.methods import AUTO
+from edgedec.runtime.methods.method_parts import AUTO
 from edgedec.runtime.text.prompt import Prompt
 
 _CUT_OFF = 3  # exit code

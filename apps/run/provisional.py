@@ -6,7 +6,8 @@ import os
 import shutil
 import sys
 
-from edgedec.apps.console.terminal import TextWriter, visible
+from edgedec.apps.console.output import visible
+from edgedec.apps.console.terminal import TextWriter
 from edgedec.runtime.engine.stream import Piece
 
 _DIM, _PLAIN, _TO_END = "\x1b[2m", "\x1b[22m", "\x1b[J"

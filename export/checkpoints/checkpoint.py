@@ -2,52 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from edgedec.export.checkpoints.published import SpecialTokens
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import CheckpointError
 from edgedec.models.quant import PlainTensor, QuantFormat
 from edgedec.models.weights import WeightSource
-
-
-@dataclass(frozen=True)
-class SpecialTokens:
-    """Tokens with a meaning of their own.
-
-    eos_ids: those that end a text or a turn.
-    opening_ids: those that a prompt without template begins with.
-    variables: what a chat template may name, such as ``bos_token``: a text, or several.
-    """
-
-    eos_ids: tuple[int, ...]
-    opening_ids: tuple[int, ...] = ()
-    variables: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
-
-
-SAMPLING_KEYS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-"""Recommendations that a bundle keeps, named as in ``generation_config.json``, besides the flag
-``do_sample``."""
-
-
-def usable(stated: Mapping[str, float]) -> dict[str, Any]:
-    """Returns recommended numbers without those that mean "off", such as a ``top_k`` of -1.
-
-    Numbers that no sampler can use count as off as well.
-    """
-    is_on: dict[str, Callable[[float], bool]] = {
-        "temperature": lambda value: value >= 0,
-        "top_k": lambda value: value > 0,
-        "top_p": lambda value: 0 < value < 1,
-        "min_p": lambda value: 0 < value <= 1,
-        "repetition_penalty": lambda value: value > 0,
-    }
-    return {key: value for key, value in stated.items() if is_on[key](value)}
 
 
 class Published(Protocol):

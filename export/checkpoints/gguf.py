@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.export.checkpoints.checkpoint import SpecialTokens, usable
 from edgedec.export.checkpoints.gguf_codes import TensorType
 from edgedec.export.checkpoints.gguf_header import GgufHeader
 from edgedec.export.checkpoints.gguf_parts import model_name, read_headers
+from edgedec.export.checkpoints.published import SpecialTokens, usable
 from edgedec.export.checkpoints.tokenizer import build_tokenizer, read_special
 from edgedec.models.errors import CheckpointError, ConfigError, UnsupportedModelError
 from edgedec.models.families import (

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from edgedec.export.checkpoints.checkpoint import SAMPLING_KEYS, SpecialTokens, usable
 from edgedec.export.checkpoints.hub import PICKLES
+from edgedec.export.checkpoints.published import SAMPLING_KEYS, SpecialTokens, usable
 from edgedec.export.checkpoints.safetensors_file import StoredTensor, read_tensors
 from edgedec.export.checkpoints.stored_matrices import gather, unused_biases
 from edgedec.export.checkpoints.stored_names import with_found, with_usual_names

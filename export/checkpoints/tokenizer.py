@@ -13,7 +13,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from edgedec.export.checkpoints.checkpoint import SpecialTokens
+from edgedec.export.checkpoints.published import SpecialTokens
 from edgedec.export.checkpoints.sentencepiece_tokenizer import added_token, sentencepiece_document
 from edgedec.export.checkpoints.sentencepiece_vocabulary import (
     CONTROL,

@@ -23,7 +23,7 @@ from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.engine.deadline import generate_until
 from edgedec.runtime.engine.engine import Engine
-from edgedec.runtime.methods.methods import PLAIN
+from edgedec.runtime.methods.method_parts import PLAIN
 from edgedec.runtime.sequences.passes import run_passes
 from edgedec.runtime.sequences.prefill import feed
 from edgedec.runtime.sequences.sequence import TokenSequence

@@ -37,7 +37,8 @@ from edgedec.runtime.engine.request import Request, lent
 from edgedec.runtime.engine.result import GenerationResult
 from edgedec.runtime.engine.scheduler import Scheduler
 from edgedec.runtime.engine.stream import OnDone, Stream
-from edgedec.runtime.methods.methods import MethodParts, Methods
+from edgedec.runtime.methods.method_parts import MethodParts
+from edgedec.runtime.methods.methods import Methods
 from edgedec.runtime.sampling.breakers import Breakers
 from edgedec.runtime.sampling.masks import Masks
 from edgedec.runtime.sequences.memory import TARGET

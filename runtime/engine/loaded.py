@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.drafting.core_split import CoreSplit
-from edgedec.runtime.methods.methods import PLAIN
+from edgedec.runtime.methods.method_parts import PLAIN
 from edgedec.runtime.sequences.memory import SessionMemory
 from edgedec.runtime.sequences.model import KVPredictor, Model
 from edgedec.runtime.sequences.pool import SequencePool

@@ -22,7 +22,7 @@ from edgedec.runtime.drafting.drafters import (
     drafter_names,
     find_drafter,
 )
-from edgedec.runtime.methods.methods import AUTO, DRAFT, PLAIN, MethodParts
+from edgedec.runtime.methods.method_parts import AUTO, DRAFT, PLAIN, MethodParts
 
 if TYPE_CHECKING:
     from edgedec.runtime.drafting.draft_role import DraftRole

@@ -12,7 +12,8 @@ from edgedec.models.errors import BundleError, ConfigError, SessionError
 from edgedec.models.fields import shown
 from edgedec.models.manifest import TUNED_KEY, BundleManifest
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.methods.methods import PLAIN, identity_of
+from edgedec.runtime.methods.method_parts import PLAIN
+from edgedec.runtime.methods.methods import identity_of
 from edgedec.runtime.text.prompt import PromptEncoder
 from edgedec.runtime.text.tokenizer import Tokenizer
 from edgedec.system.machine import architecture

@@ -5,15 +5,66 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from edgedec.models.graph import Capabilities
+from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.rows import Float32, Rows
 from edgedec.runtime.sequences.token_tree import TokenTree
 
-if TYPE_CHECKING:
-    from edgedec.runtime.sequences.sequence import TokenSequence
-
 T = TypeVar("T")
+
+
+class PassModel(Protocol):
+    """What a pass asks of a model; see `Model`."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the graph can do."""
+
+    @property
+    def n_layers(self) -> int:
+        """Layers of the graph."""
+
+    def compute(self, passes: Sequence[Pass]) -> list[Rows]:
+        """Returns the rows of each pass."""
+
+
+class PassSequence(Protocol):
+    """What a pass asks of the text that it is over; see `TokenSequence`."""
+
+    @property
+    def model(self) -> PassModel:
+        """What computes it."""
+
+    @property
+    def state(self) -> Any:
+        """What the model keeps of the text: its backend knows the type."""
+
+    @property
+    def cores(self) -> Affinity | None:
+        """Where the threads of its passes stay; where the model's do if None."""
+
+    @property
+    def n_tokens(self) -> int:
+        """Committed tokens."""
+
+    @property
+    def partial(self) -> Sequence[int]:
+        """Tokens of which only the first layers are computed."""
+
+    @property
+    def pending(self) -> Any:
+        """The pass that awaits its commit, for `put_back`."""
+
+    def begin(self, wanted: Pass) -> None:
+        """Checks a pass that is about to be computed."""
+
+    def finish(self, wanted: Pass) -> None:
+        """Learns that a pass was computed, which is pending then."""
+
+    def put_back(self, pending: Any) -> None:
+        """Takes back what `begin` did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +92,7 @@ class Pass:
     with_mtp: whether `Rows.mtp` is wanted, which takes time of its own.
     """
 
-    sequence: TokenSequence
+    sequence: PassSequence
     tree: TokenTree
     logit_rows: Sequence[int]
     hidden_layers: Sequence[int] = ()

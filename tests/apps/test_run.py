@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from edgedec.apps.console.terminal import bytes_text, visible
+from edgedec.apps.console.output import visible
+from edgedec.apps.console.terminal import bytes_text
 
 from ..passes_told import TELLING_PASSES, wait_for_passes
 

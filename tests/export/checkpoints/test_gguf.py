@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.export.checkpoints.checkpoint import SpecialTokens, open_checkpoint
+from edgedec.export.checkpoints.checkpoint import open_checkpoint
 from edgedec.export.checkpoints.gguf_codes import TENSOR_TYPES
+from edgedec.export.checkpoints.published import SpecialTokens
 from edgedec.export.quantising.quantize import Quantized, measure_errors
 from edgedec.models.config import RopeScaling
 from edgedec.models.errors import CheckpointError, UnsupportedModelError

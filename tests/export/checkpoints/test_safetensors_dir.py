@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import edgedec
-from edgedec.export.checkpoints.checkpoint import SpecialTokens, open_checkpoint
+from edgedec.export.checkpoints.checkpoint import open_checkpoint
+from edgedec.export.checkpoints.published import SpecialTokens
 from edgedec.export.checkpoints.safetensors_dir import HuggingFaceCheckpoint, read_model_type
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from edgedec.export.checkpoints.checkpoint import SpecialTokens, open_checkpoint
+from edgedec.export.checkpoints.checkpoint import open_checkpoint
 from edgedec.export.checkpoints.gguf import GgufCheckpoint
 from edgedec.export.checkpoints.gguf_header import read_header
 from edgedec.export.checkpoints.mapped_file import MappedFile
+from edgedec.export.checkpoints.published import SpecialTokens
 from edgedec.export.checkpoints.tokenizer import RECIPES
 from edgedec.models.errors import CheckpointError, EdgedecError, UnsupportedModelError
 

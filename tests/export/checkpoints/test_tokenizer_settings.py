@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from edgedec.export.checkpoints.checkpoint import SpecialTokens
+from edgedec.export.checkpoints.published import SpecialTokens
 from edgedec.export.checkpoints.safetensors_dir import HuggingFaceTexts
 from edgedec.runtime.text.chat_template import ChatTemplate
 

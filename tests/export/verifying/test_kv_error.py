@@ -13,7 +13,8 @@ import onnx
 import pytest
 
 import edgedec
-from edgedec.export.checkpoints.checkpoint import SpecialTokens, open_checkpoint
+from edgedec.export.checkpoints.checkpoint import open_checkpoint
+from edgedec.export.checkpoints.published import SpecialTokens
 from edgedec.export.config import DraftModelConfig, ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.export.to_onnx.emit import emit_portable

@@ -11,7 +11,8 @@ from graph_models import open_graph_model
 
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
-from edgedec.runtime.methods.methods import MethodParts, Methods
+from edgedec.runtime.methods.method_parts import MethodParts
+from edgedec.runtime.methods.methods import Methods
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
 

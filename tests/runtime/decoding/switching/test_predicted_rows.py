@@ -16,7 +16,8 @@ from edgedec.runtime.config.switching import SwitchConfig
 from edgedec.runtime.decoding.switching.switching import Switching
 from edgedec.runtime.drafting.draft_role import DraftRole
 from edgedec.runtime.engine.stream import Stream
-from edgedec.runtime.methods.methods import MethodParts, Methods
+from edgedec.runtime.methods.method_parts import MethodParts
+from edgedec.runtime.methods.methods import Methods
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.pool import SequencePool
 from edgedec.runtime.sequences.sequence import TokenSequence

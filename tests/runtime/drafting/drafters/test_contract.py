@@ -38,7 +38,8 @@ from edgedec.runtime.drafting.drafters.lookup import PromptLookup
 from edgedec.runtime.drafting.head_role import HeadRole
 from edgedec.runtime.drafting.ngrams.ngram_store import NgramStore
 from edgedec.runtime.drafting.skip_set import SkipSet
-from edgedec.runtime.methods.methods import AUTO, MethodParts, Methods
+from edgedec.runtime.methods.method_parts import AUTO, MethodParts
+from edgedec.runtime.methods.methods import Methods
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sequences.passes import run_passes
 from edgedec.runtime.sequences.pool import SequencePool
