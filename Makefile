@@ -8,6 +8,7 @@
 # make test-arm   the kernels and `edgedec run` on emulated ARM processors
 # make test-windows  Windows' Python under Wine
 # make test-gpu   bundles for NVIDIA's GPUs, where there is one
+# make docs       the documentation as a site, in build/site; warnings and dead links are errors
 # make wheels     wheels for all platforms and the source distribution, checked, into dist/
 # make check  style and types only         make clean  removes what this file made
 #
@@ -33,7 +34,7 @@ EXPORTER := $(shell find export models targets kernels system -name '*.py')
 PACKAGES := $(shell sed -n 's|^"edgedec/\(.*\)" = .*|\1|p' pyproject.toml)
 
 .PHONY: run test test-fast test-pair test-models test-long test-sanitize test-arm test-windows \
-  test-gpu wheels check clean build/typing/edgedec
+  test-gpu wheels docs check clean build/typing/edgedec
 
 run: $(BUNDLE)/manifest.json
 	$(BIN)/edgedec run $(BUNDLE) "$(PROMPT)" --max-new-tokens 96
@@ -83,6 +84,10 @@ test-gpu: $(MADE)/dev $(MADE)/model
 wheels: $(MADE)/release
 	$(BIN)/python tools/release/release.py --build --no-trial
 
+# Search needs a server: .venv/bin/python -m http.server -d build/site
+docs: $(MADE)/docs build/typing/edgedec
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 check: $(MADE)/dev build/typing/edgedec
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -117,6 +122,10 @@ $(MADE)/installed: pyproject.toml $(KERNELS) $(MADE)/tools
 
 $(MADE)/dev: pyproject.toml $(MADE)/installed
 	$(PIP) --no-build-isolation -e '.[dev]'
+	@touch $@
+
+$(MADE)/docs: pyproject.toml $(MADE)/installed
+	$(PIP) --no-build-isolation -e '.[docs]'
 	@touch $@
 
 # These need no edgedec, which would have to be compiled.

@@ -327,14 +327,14 @@ def _show(done: ExportReport) -> None:
 def _lora_text(found: Mapping[str, Any]) -> str:
     return (
         f"{found['n_matrices']} matrices changed, by {found['mean_change']:.2%} of their size on "
-        f"the mean and {found['largest_change']:.2%} at most"
+        f"average and {found['largest_change']:.2%} at most"
     )
 
 
 def _calibration_text(found: Mapping[str, Any]) -> str:
     ours, theirs = found["perplexity"], found["float_perplexity"]
     return (
-        f"{found['bits_per_weight']:.2f} bits a weight, KL {found['kl_nats']:.2g} nats from the "
+        f"{found['bits_per_weight']:.2f} bits per weight, KL {found['kl_nats']:.2g} nats from the "
         f"float model, perplexity {ours:.4g} against {theirs:.4g}, the same first choice on "
         f"{found['top1_agreement']:.1%} of {found['n_tokens']} tokens held out"
     )

@@ -17,4 +17,4 @@ def user_path(text: str) -> Path:
         return Path(text).expanduser()
     except RuntimeError:
         name = Path(text).parts[0]
-        raise ConfigError(f"{text} begins with {name}, which is nobody's folder here") from None
+        raise ConfigError(f"{text} begins with {name}, which is no user of this machine") from None

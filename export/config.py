@@ -17,7 +17,7 @@ from edgedec.targets.profile import ChipOption
 from edgedec.targets.triples import find_triple
 
 DRAFT_HEAD_SIZE = 49152
-"""Tokens that a draft model's trimmed head knows unless told otherwise. Fewer make its step little
+"""Default number of tokens that a draft model's trimmed head knows. Fewer make its step little
 cheaper and miss much: of 1280 tokens of code that no corpus had prepared for, 16384 of Qwen2.5's
 151936 tokens held 87 %, as many as these 96 %; a step of its 0.5B model took 8.6 ms of one thread
 with 16384, 9.1 with these and 11.5 with all."""
@@ -58,7 +58,7 @@ class DraftModelConfig:
 
 
 EXIT_HEAD_SIZE = 16384
-"""Tokens that the head of early exits knows unless told otherwise."""
+"""Default number of tokens that the head of early exits knows."""
 
 
 @dataclass(frozen=True)
@@ -88,22 +88,28 @@ class ExitConfig:
 class ExportConfig:
     """One export.
 
-    source: GGUF file, Hugging Face directory, hub id or catalogue name. quantization: ``keep``
-    re-lays the checkpoint's own values; the others quantise every matrix in groups of 32,
-    symmetric or with a minimum. compiler: who makes the graphs; the device target's usual one when
-    None. context: most positions of the graph (None: as many as the model
-    was trained for). hidden_layers: layers whose hidden states the graph returns. dump_passes:
-    folder that receives the graph after each pass. is_overwrite_allowed: an existing bundle at
-    ``destination`` may be replaced. draft: the draft model, if the bundle shall have one.
-    kv_format: of the KV caches of all its models; the device target's usual one when None.
-    calibrate: text on which matrices are quantised. target_bits: of a weight on the mean, for the
-    quantization ``mixed``. lora: folders of adapters to merge, with their weights. exit: early
-    exits, if the target model shall have some. head: file of a draft head of it.
-    has_brought_head: it gets the one that edgedec brings for it, if there is one and it fits what
-    is asked for. triple: processor
-    and system that the bundle is for, and brings kernels for; any, without, when None. soc:
-    Qualcomm's system on a chip that the bundle is for, if the device target compiles for one. arch:
-    of the GPUs that the bundle is for, such as sm_87; that of this machine's when None.
+    source: GGUF file, Hugging Face directory, hub id or catalogue name.
+    destination: the bundle's folder.
+    quantization: ``keep`` stores the checkpoint's own values. The others quantise every matrix in
+        groups of 32, with a scale or with a minimum as well.
+    device_target: what the bundle runs on.
+    compiler: who makes the graphs; the device target's usual one when None.
+    context: maximum positions of the graph; as many as the model was trained for when None.
+    hidden_layers: layers whose hidden states the graph returns.
+    dump_passes: folder that receives the graph after each pass.
+    is_overwrite_allowed: an existing bundle at ``destination`` may be replaced.
+    draft: the draft model, if the bundle has one.
+    kv_format: format of all KV caches; the device target's usual one when None.
+    calibrate: text on which matrices are quantised.
+    target_bits: average bits per weight, for the quantization ``mixed``.
+    lora: folders of adapters to merge, with their weights.
+    exit: early exits of the target model.
+    head: file of a draft head for the target model.
+    has_brought_head: the head that ships with edgedec is added if there is one that fits.
+    triple: processor and system that the bundle is for, and brings kernels for; any machine,
+        without kernels, when None.
+    soc: Qualcomm's system on a chip that the bundle is for.
+    arch: GPUs that the bundle is for, such as sm_87; this machine's when None.
     """
 
     source: str

@@ -216,7 +216,7 @@ def _read_json(folder: Path) -> Mapping[str, Any]:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _check_kinds(reader: Fields, models: Mapping[str, ModelEntry]) -> None:

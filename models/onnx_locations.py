@@ -50,7 +50,7 @@ def locations(path: Path) -> set[str]:
     except OSError as error:
         raise BundleError(f"cannot read {path}: {error.strerror}") from None
     except ValueError as error:
-        raise BundleError(f"{path} is no ONNX graph ({error}): export the model again") from None
+        raise BundleError(f"{path} is not an ONNX graph ({error}): export the model") from None
 
 
 def locations_in(data: Buffer) -> set[str]:

@@ -58,7 +58,7 @@ class TrainingPlan:
         if not 0 < self.learning_rate <= _LARGEST_RATE:
             raise ConfigError(
                 f"--learning-rate is {self.learning_rate}, expected more than 0 and at most "
-                f"{_LARGEST_RATE:g}: leave it away for the usual one"
+                f"{_LARGEST_RATE:g}: leave it out for the default"
             )
 
 
@@ -209,7 +209,7 @@ class Trainer:
                 self._measure()  # what the last epoch came to
         if self._best is None:
             raise ConfigError(
-                "the loss of the first epoch is no number: train with a smaller --learning-rate"
+                "the loss of the first epoch is NaN or infinite: use a smaller --learning-rate"
             )
         weights, measured = self._best
         return Trained(weights, measured, is_finite, self._before)

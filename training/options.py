@@ -108,7 +108,7 @@ class Clock:
             ConfigError: ``minutes`` is no number.
         """
         if minutes is not None and math.isnan(minutes):
-            raise ConfigError("--minutes is nan, expected a number: leave it away for no end")
+            raise ConfigError("--minutes is nan, expected a number: leave it out for no limit")
         self.is_stopping = is_stopping
         self._started_s = time.monotonic()
         self._most_s = math.inf if minutes is None else 60 * minutes

@@ -103,7 +103,7 @@ def bench_ttft(bundle: Path, asked: TtftOptions, plan: Plan, printing: Printing)
     if asked.text is None:
         raise ConfigError("--ttft needs a text to cut prompts from: --text FILE")
     if printing.plot is not None:
-        raise ConfigError("--plot goes without --ttft")
+        raise ConfigError("--plot does not work with --ttft: leave one out")
     manifest = read_manifest(bundle)
     found = manifest.auxiliary
     maps = own_maps(found) or model_maps(found, AUXILIARY_KV_MAPS)

@@ -80,7 +80,7 @@ class _Ending:
 
 def _leave(number: int, after_s: float) -> None:
     """Ends the process without cleaning up, which a thread that never ends prevents."""
-    note(f"something did not end within {after_s:g} s of the signal; leaving it")
+    note(f"a task did not end within {after_s:g} s of the signal; exiting anyway")
     os._exit(128 + number)
 
 

@@ -94,7 +94,7 @@ class DocumentEdit(AutocompleteEdit):
         file = read_text_file(path)
         self._put(file)
         if self.data != file.data:
-            raise DocumentError(f"{path} has signs that cannot be shown: it is no text file")
+            raise DocumentError(f"{path} has signs that cannot be shown: it is not a text file")
         self._become(path)
         self.moveCursor(QTextCursor.MoveOperation.Start)
 

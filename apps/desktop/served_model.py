@@ -105,7 +105,7 @@ class ServedModel(QObject):
             return
         self._loaded = folder, now
         if now is None:
-            self.failed.emit(f"{folder} is gone; what was loaded of it goes on")
+            self.failed.emit(f"{folder} is gone; the loaded model stays in use")
         else:
             self.failed.emit(f"{folder} was replaced and is loaded again")
             self._ask("follow", **self._newest, is_anew=True)

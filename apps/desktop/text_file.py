@@ -69,12 +69,12 @@ def read_text_file(path: Path) -> TextFile:
     """Returns what a file says; of one that does not exist, nothing.
 
     Raises:
-        DocumentError: It cannot be read, is no UTF-8, too large, or has too long a line.
+        DocumentError: It cannot be read, is not UTF-8, too large, or has too long a line.
     """
     stamp = Stamp.of(path)
     try:
         if path.exists() and not path.is_file():
-            raise DocumentError(f"{path} is no file: open a text file")
+            raise DocumentError(f"{path} is not a file: open a text file")
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
     except FileNotFoundError:
@@ -119,7 +119,7 @@ def _decoded(path: Path, data: bytes) -> str:
         text = data.removeprefix(codecs.BOM_UTF8).decode()
     except UnicodeDecodeError as error:
         raise DocumentError(
-            f"{path} is no UTF-8 (byte {error.start} is 0x{data[error.start]:02x}), expected a "
+            f"{path} is not UTF-8 (byte {error.start} is 0x{data[error.start]:02x}), expected a "
             "text file: convert it first, with iconv for instance"
         ) from None
     longest = max(map(len, LINE_END.split(text)))

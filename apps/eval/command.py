@@ -103,7 +103,7 @@ def evaluate(
     """
     draw = find_plotter("eval.plot", results.plot)
     if bundle is None and saving.save is not None:
-        raise ConfigError("--save keeps what a bundle came to: add BUNDLE")
+        raise ConfigError("--save keeps the result of a run: add BUNDLE")
     recorder = Recorder(saving)
     others = read_others(results.compare or [])
     if bundle is None:

@@ -19,13 +19,13 @@ def check_programs_run(limits: Limits, is_uncontained_allowed: bool = False) -> 
     """
     if not (is_contained() or is_uncontained_allowed):
         raise EdgedecError(
-            f"{system_name()} cannot hold the programs that a model writes: evaluate on Linux, or "
-            "pass --uncontained-programs on a machine you can afford to lose"
+            f"{system_name()} cannot contain the programs that a model writes: evaluate on Linux, "
+            "or pass --uncontained-programs on a machine that you can afford to lose"
         )
     verdict = run_program("import collections, hashlib, math, random, re, typing\n", limits)
     if verdict.reason is not None:
         raise EdgedecError(
-            f"cannot run programs apart on this machine ({verdict.reason}), so there is no telling "
-            "which ones pass"
+            f"cannot run programs apart on this machine ({verdict.reason}): evaluate on "
+            "another machine"
         )
     return verdict.held_by

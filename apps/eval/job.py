@@ -258,9 +258,9 @@ def make_job(
     chosen = _chosen(what, request)
     is_text = what.task is TaskName.PERPLEXITY
     if is_text and (chosen or what.frontier):
-        raise ConfigError("perplexity shows the model a text, so it goes without a method")
+        raise ConfigError("perplexity generates nothing: leave out the method")
     if (is_text or what.task is TaskName.INFILL) and what.chat is not None:
-        raise ConfigError(f"task {what.task} goes without --chat and --raw")
+        raise ConfigError(f"task {what.task} does not use --chat or --raw: leave them out")
     if not is_text and (what.window or what.stride):
         raise ConfigError(f"--window and --stride are for perplexity, not for {what.task}")
     base = GenerationConfig(max_new_tokens=_MAX_NEW_TOKENS.get(what.task, 1))

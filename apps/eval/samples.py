@@ -135,7 +135,7 @@ def read_samples(path: Path) -> Samples:
         raise ConfigError(f"cannot read samples from {path}: {error.strerror}") from None
     found = Samples(n_bytes=data.rfind(b"\n") + 1)
     if not _BEGINNING.startswith(data[found.n_bytes :][: len(_BEGINNING)]):
-        raise ConfigError(f"{path} is no file of samples of `edgedec eval`: name another file")
+        raise ConfigError(f"{path} is not a file of samples of `edgedec eval`: name another file")
     for i, line in enumerate(data[: found.n_bytes].split(b"\n")):
         if not line.strip():
             continue

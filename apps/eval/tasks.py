@@ -99,7 +99,7 @@ def read_problems(path: Path, keys: Sequence[str], limit: int | None = None) -> 
         names[problem.name] = problem.place
         problems.append(problem)
     if not problems:
-        raise ConfigError(f"{path}: no problems, expected one JSON object a line")
+        raise ConfigError(f"{path}: no problems, expected one JSON object per line")
     return problems[:limit]
 
 
@@ -123,14 +123,14 @@ def read_text(path: Path) -> str:
     """Returns the text of a data file.
 
     Raises:
-        ConfigError: It cannot be read, or is no UTF-8 text.
+        ConfigError: It cannot be read, or is not UTF-8 text.
     """
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is no UTF-8 text: {error}") from None
+        raise ConfigError(f"{path} is not UTF-8 text: {error}") from None
 
 
 def file_sha256(path: Path) -> str:

@@ -85,7 +85,7 @@ class ServedModel:
             return
         self._seen = stamp
         if stamp is None:
-            self._window.note(f"{folder} is gone; what was loaded of it goes on")
+            self._window.note(f"{folder} is gone; the loaded model stays in use")
         else:
             self._window.note(f"{folder} was replaced and is loaded again")
             self._begin(self._newest)

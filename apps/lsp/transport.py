@@ -55,7 +55,7 @@ class DescriptorReader(asyncio.StreamReader):
 async def read_messages(reader: asyncio.StreamReader) -> AsyncIterator[Any]:
     """Yields the JSON values of messages until the stream ends, be it in the middle of one.
 
-    Bytes that are no UTF-8 are replaced: a document that is wrong in one character is of more use
+    Bytes that are not UTF-8 are replaced: a document that is wrong in one character is of more use
     than one that misses a change. What is no JSON, or has no length, is skipped.
     """
     n_bytes = None
@@ -77,7 +77,7 @@ async def read_messages(reader: asyncio.StreamReader) -> AsyncIterator[Any]:
 
 
 def decoded(body: bytes) -> str:
-    """Returns ``body`` as text; what is no UTF-8 is replaced, but surrogates are kept."""
+    """Returns ``body`` as text; what is not UTF-8 is replaced, but surrogates are kept."""
     try:
         return body.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:

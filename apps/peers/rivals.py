@@ -123,7 +123,7 @@ def only_keeping(rivals: Rivals) -> Rivals:
     for mode in rivals.modes:
         if not mode.runtime.keeps_prompts:
             raise ConfigError(
-                f"{mode.name} cannot be told to keep what it has read: leave it out with --typing"
+                f"{mode.name} cannot keep what it has read: leave it out with --typing"
             )
     return rivals
 

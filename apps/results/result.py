@@ -157,12 +157,12 @@ def _read_json(path: Path) -> Any:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
     except (ValueError, RecursionError):
         raise ConfigError(
-            f"{path} is no result file, or was cut off: write one with `edgedec bench --save`"
+            f"{path} is not a result file, or was cut off: write one with `edgedec bench --save`"
         ) from None
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a number of JSON")
 
 
 def from_document(document: Any, source: str) -> Result:
@@ -177,7 +177,7 @@ def from_document(document: Any, source: str) -> Result:
 
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise ConfigError(
-            f"{source} is no result of edgedec: write one with `edgedec bench --save`"
+            f"{source} is not a result of edgedec: write one with `edgedec bench --save`"
         )
     if document.get("version") != VERSION:
         raise ConfigError(

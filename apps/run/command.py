@@ -140,7 +140,7 @@ def run(
     if is_interrupted:
         raise typer.Exit(130)
     if is_cut_off(stream.result, asked):
-        note("the structured output was cut off: raise --max-new-tokens")
+        note("the token limit cut off the structured output: raise --max-new-tokens")
         raise typer.Exit(_CUT_OFF)
 
 
@@ -198,7 +198,7 @@ def tell_if_unused(store: Path | None, stream: Stream) -> None:
     """Notes that the method of ``stream`` does not draft from ``store``."""
     name = stream.method
     if store is not None and name != AUTO and "store" not in name.split("+"):
-        note(f"the method {name} leaves {store} alone: use --method auto, or store")
+        note(f"the method {name} does not draft from {store}: use --method auto or store")
 
 
 def explanation(stream: Stream) -> list[str]:
@@ -247,7 +247,7 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
     """Returns the prompt that was given, read from its file or from standard input.
 
     Raises:
-        ConfigError: It cannot be read, is empty, or is no UTF-8 text.
+        ConfigError: It cannot be read, is empty, or is not UTF-8 text.
     """
     is_piped = prompt is None and prompt_file is None and not sys.stdin.isatty()
     if not is_piped and (prompt is None) == (prompt_file is None):
@@ -264,7 +264,7 @@ def _read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
             return prompt_file.read_bytes().decode("utf-8")  # with its line ends as they are
         return sys.stdin.buffer.read().decode("utf-8") if prompt == "-" else str(prompt)
     except UnicodeDecodeError as error:
-        raise ConfigError(f"the prompt is no UTF-8 text: {error}") from None
+        raise ConfigError(f"the prompt is not UTF-8 text: {error}") from None
     except OSError as error:
         source = prompt_file or "standard input"
         raise ConfigError(f"cannot read the prompt from {source}: {error.strerror}") from None

@@ -182,7 +182,7 @@ class Facts:
 
         def work(engine: Engine, is_over: IsOver) -> Any:
             if odd := [t for t in body.tokens if not 0 <= t < engine.model.vocab_size]:
-                raise SessionError(f"tokens has {odd[0]}, which is no token of this model")
+                raise SessionError(f"tokens has {odd[0]}, which is not a token of this model")
             return {"content": engine.tokenizer.decode(body.tokens)}
 
         return await self._worked(request, body.model, work)

@@ -219,7 +219,7 @@ def _tune_skip(
     else:
         out.print(found.render())
     if found.best.speedup <= 1:
-        note("no set is expected to pay here: auto will leave it alone")
+        note("no set is expected to be faster here: auto will not use it")
     if not what.dry_run:
         change_manifest(bundle, manifest, found.written_into)
         note(f"wrote the sets into {bundle}; method skip uses the best, auto where it pays")
@@ -231,7 +231,7 @@ def _write(
     bundle: Path, known: BundleManifest, choices: Sequence[Choice], draft: str | None
 ) -> None:
     change_manifest(bundle, known, lambda manifest: with_tuned(manifest, choices, draft))
-    note(f"wrote the choice into {bundle}; --threshold auto means it from now on")
+    note(f"wrote the choice into {bundle}; --threshold auto uses it from now on")
 
 
 def _circumstances(loading: options.LoadOptions) -> dict[str, Any]:

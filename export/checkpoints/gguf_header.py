@@ -65,7 +65,7 @@ def read_header(file: MappedFile) -> GgufHeader:
     """Returns the header of a GGUF file of version 2 or 3, little endian.
 
     Raises:
-        CheckpointError: the file is no GGUF file, truncated, or contradicts itself.
+        CheckpointError: the file is not a GGUF file, truncated, or contradicts itself.
         UnsupportedModelError: another version or byte order, or a tensor type without reader.
     """
     cursor = _Cursor(file)

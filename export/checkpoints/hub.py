@@ -156,7 +156,7 @@ def _parts(name: HubName, files: list[str]) -> list[str]:
     """Returns the file that is named, with its siblings if it is one part of several."""
     if name.file.endswith(PICKLES) or not name.file.endswith(".gguf"):
         raise CheckpointError(
-            f"{name.file} is no GGUF file; name one, or leave the file out for *.safetensors: "
+            f"{name.file} is not a GGUF file; name one, or leave the file out for *.safetensors: "
             f"pickled weights may run code and are not read"
         )
     if name.file not in files:

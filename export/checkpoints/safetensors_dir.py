@@ -308,7 +308,7 @@ def _checked_tokenizer(path: Path) -> str:
         Tokenizer.from_str(text)
     except Exception as error:  # the library raises bare Exception
         reason = (str(error).splitlines() or [""])[0][:160]
-        raise CheckpointError(f"{path}: is no tokenizer: {reason}") from None
+        raise CheckpointError(f"{path}: is not a tokenizer: {reason}") from None
     return text
 
 

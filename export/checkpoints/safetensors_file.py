@@ -81,7 +81,7 @@ def _read_header(file: MappedFile) -> tuple[dict[str, Any], int]:
     if n_bytes > min(file.n_bytes - 8, MAX_HEADER_BYTES):
         raise CheckpointError(
             f"{name}: header of {n_bytes} bytes does not fit in a file of {file.n_bytes}; the "
-            f"file is truncated or no safetensors file, fetch it again"
+            f"file is truncated or not a safetensors file, fetch it again"
         )
     try:
         header = json.loads(file.data[8 : 8 + n_bytes])

@@ -165,10 +165,10 @@ def _parse(path: Path) -> Any:
     try:
         message.ParseFromString(path.read_bytes())
     except DecodeError:
-        raise CheckpointError(f"{path}: is no SentencePiece model; fetch it again") from None
+        raise CheckpointError(f"{path}: is not a SentencePiece model; fetch it again") from None
     # What is cut off between two pieces parses, but has neither of the parts behind them.
     if not (message.HasField("trainer_spec") and message.HasField("normalizer_spec")):
-        raise CheckpointError(f"{path}: is no SentencePiece model, or part of one; fetch it again")
+        raise CheckpointError(f"{path}: is not a whole SentencePiece model; fetch it again")
     return message
 
 

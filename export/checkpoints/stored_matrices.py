@@ -260,7 +260,7 @@ def _check(stem: str, matrix: PackedMatrix) -> None:
     """Raises a CheckpointError unless the parts of a matrix fit each other."""
     parts = (matrix.words, matrix.zeros, matrix.scales)
     if any(len(part.shape) != 2 for part in parts) or 0 in matrix.shape:
-        raise CheckpointError(f"{stem}: qweight, qzeros and scales are no matrices; fetch it again")
+        raise CheckpointError(f"{stem}: qweight, qzeros or scales is not a matrix; fetch it again")
     n, k = matrix.shape
     n_groups = matrix.scales.shape[0]
     fits = n_groups > 0 and n % 8 == 0

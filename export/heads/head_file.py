@@ -113,7 +113,7 @@ class HeadFile:
             codes = np.stack([codes & 15, codes >> 4], axis=-1).reshape(n, k)
         scales = self._values(name + _SCALES, (n, -(-k // fmt.group)), "f2")
         if not np.isfinite(scales).all():
-            raise CheckpointError(f"{self.path.name}: scales of {name} are no numbers")
+            raise CheckpointError(f"{self.path.name}: scales of {name} are not numbers")
         return PlainTensor(fmt, codes, scales)
 
     def _values(self, name: str, shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
@@ -187,7 +187,7 @@ def read_head_file(path: Path) -> HeadFile:
         raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from None
     except (SafetensorError, AttributeError) as error:  # a type that NumPy does not have
         raise CheckpointError(
-            f"{path.name} is no file of a draft head, or damaged ({error}): fetch it again, or "
+            f"{path.name} is not a draft head, or damaged ({error}): fetch it again, or "
             "write one with `edgedec train head --head-file`"
         ) from None
     ids = tensors.get(_IDS)
@@ -201,7 +201,7 @@ def _facts(path: Path, metadata: Mapping[str, str]) -> HeadFacts:
         told = json.loads(metadata.get(_FACTS, ""))
     except (ValueError, RecursionError):
         raise CheckpointError(
-            f"{path.name} is no file of a draft head: `edgedec train head --head-file` writes one"
+            f"{path.name} is not a draft head: `edgedec train head --head-file` writes one"
         ) from None
     fields = Fields(told, path.name, CheckpointError, "fetch it again")
     fields.exactly({field.name for field in dataclasses.fields(HeadFacts)})

@@ -107,7 +107,7 @@ class GenerationConfig:
                 raise ConfigError(f"{name} is {shown(value)}, but switching is a method of its own")
             if value is not None and self.layers is not None:
                 raise ConfigError(
-                    f"{name} is {shown(value)}, but to leave layers out is a method of its own"
+                    f"{name} is {shown(value)}, but leaving layers out is a method of its own"
                 )
         check_type("speculation", self.speculation, SpeculationConfig, "a SpeculationConfig")
         if self.switch is not None:
@@ -144,7 +144,9 @@ class GenerationConfig:
                 raise ConfigError(f"{name} is {shown(value)}, expected text")
         check_type("prefix", self.prefix, str, "text")
         if self.prefix and given:
-            raise ConfigError(f"prefix and {given[0]} are given, expected one: put it in there")
+            raise ConfigError(
+                f"prefix and {given[0]} are given, expected one: put the prefix into the other"
+            )
         try:
             self.prefix.encode()
         except UnicodeEncodeError:
@@ -157,7 +159,7 @@ class GenerationConfig:
         try:
             _ = json.loads(schema) if isinstance(schema, str) else json.dumps(schema)
         except (TypeError, ValueError, RecursionError) as error:
-            raise ConfigError(f"json_schema is no JSON: {error}") from None
+            raise ConfigError(f"json_schema is not valid JSON: {error}") from None
 
     def _check_logprobs(self) -> None:
         if self.logprobs is None:
@@ -165,8 +167,7 @@ class GenerationConfig:
         check_n_likeliest("logprobs", self.logprobs)
         if self.verifier is not None or self.switch is not None:
             raise ConfigError(
-                "logprobs are asked for, which need the default verifier and no switching: leave "
-                "those out"
+                "logprobs need the default verifier and no switching: leave out verifier and switch"
             )
 
     @classmethod

@@ -88,7 +88,10 @@ class Conversation:
         turn, question included. An unfinished earlier answer is stopped.
 
         Args:
-            config, settings: As for `Engine.stream`; the conversation's own when left out.
+            text: The question.
+            config: As for `Engine.stream`; the conversation's own when None.
+            on_progress: As for `Engine.stream`.
+            settings: As for `Engine.stream`.
 
         Raises:
             SessionError: The conversation is longer than the context, or its latest answer is being

@@ -212,7 +212,9 @@ class Engine:
         Each is what `generate` returns alone; where the model can, they share passes.
 
         Args:
-            prompts, config, settings: As for `stream`.
+            prompts: Prompts as for `stream`.
+            config: As for `stream`.
+            settings: As for `stream`.
             on_progress: Called with the place of a prompt and its result, as they finish.
 
         Raises:
@@ -441,7 +443,8 @@ class Engine:
 
         Args:
             system: System prompt, put before ``messages``.
-            config, settings: As for `stream`, for all turns.
+            config: As for `stream`, for all turns.
+            settings: As for `stream`, for all turns.
             messages: Earlier messages (``role`` and ``content``), such as those of a saved chat.
             is_sliding: When the context is full, the model is no longer given the oldest turns; it
                 keeps the system prompt and the latest turns. Otherwise that is an error.

@@ -81,7 +81,7 @@ def _read_file(path: Path, label: str, category_key: str | None) -> Iterator[Fil
     except OSError as error:
         raise ConfigError(f"cannot read prompts from {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is no UTF-8 text: {error}") from None
+        raise ConfigError(f"{path} is not UTF-8 text: {error}") from None
     for i, line in enumerate(lines):
         if line.strip():
             yield _read_line(line, path, f"{label}:{i + 1}", category_key)

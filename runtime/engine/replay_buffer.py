@@ -113,7 +113,7 @@ class ReplayBuffer:
             with closing(sqlite3.connect(self.path, timeout=10)) as database, database:
                 kind = database.execute("PRAGMA application_id").fetchone()[0]
                 if kind != _KIND and self.path.stat().st_size:
-                    raise ConfigError(f"{self.path} is no replay buffer: name another file")
+                    raise ConfigError(f"{self.path} is not a replay buffer: name another file")
                 database.execute(f"PRAGMA application_id = {_KIND}")
                 database.execute("PRAGMA trusted_schema = OFF")
                 database.execute("PRAGMA secure_delete = ON")

@@ -132,4 +132,4 @@ def _read_json(path: Path) -> dict[str, object]:
         reason = f"holds a {type(document).__name__}"
     except (OSError, ValueError) as error:
         reason = str(error).partition("\n")[0]
-    raise BundleError(f"{path} is no tokenizer ({reason}): copy the bundle again")
+    raise BundleError(f"{path} is not a tokenizer ({reason}): copy the bundle again")

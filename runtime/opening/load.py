@@ -99,7 +99,7 @@ def load(
         )
     elif options.draft_provider or options.draft_device:
         raise ConfigError(
-            "draft_provider and draft_device are of a draft model, and there is none: export the "
+            "draft_provider and draft_device need a draft model, and there is none: export the "
             "bundle with --draft, or name one with --draft"
         )
     split = split_cores(options.overlap, placed, threads, entry, draft)

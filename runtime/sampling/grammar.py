@@ -82,7 +82,7 @@ class Grammars:
         except ConfigError as error:
             raise ConfigError(f"{kind} is refused: {error}") from None
         if is_finished:
-            raise ConfigError(f"{kind} allows no text but the empty one: ask for something")
+            raise ConfigError(f"{kind} allows only the empty text: allow more")
         return matcher
 
 
@@ -175,7 +175,9 @@ class GrammarMask:
                 row[twins] = row[twins].any()
             place = _Place(row, self._matcher.is_accepting())
             if not (place.is_complete or row.any()):
-                raise ConfigError("the grammar leads to a place where no token fits: mend it")
+                raise ConfigError(
+                    "the grammar reaches a state that no token fits: correct the grammar"
+                )
             self._places[path] = place
         return self._places[path]
 

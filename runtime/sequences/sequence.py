@@ -275,7 +275,7 @@ class TokenSequence:
         if self.reachable(n_tokens) != n_tokens:
             raise SessionError(
                 f"truncate to {n_tokens} of {len(self._tokens)} tokens, but layers with a window "
-                "have lost rows before them: truncate to 0 and compute the text anew"
+                "have lost rows before them: truncate to 0 and compute the text again"
             )
         self._pending = None
         self._partial, self._n_predicted = [], 0

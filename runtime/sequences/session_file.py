@@ -270,7 +270,9 @@ class _Reader:
             self._fail(f"states {where} as {shown(got)}, expected {', '.join(sorted(keys))}")
 
     def _fail(self, reason: str) -> NoReturn:
-        raise SessionError(f"{self._path} {reason}: it is no session this edgedec saved; delete it")
+        raise SessionError(
+            f"{self._path} {reason}: it is not a session that this edgedec saved; delete it"
+        )
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ def check_layout(got: Layout, expected: Layout) -> None:
             raise SessionError(
                 f"the state's KV cache has {shown(name)} as {_described(got.get(name))}, the "
                 f"session's as {_described(expected.get(name))}: load the model as it was loaded "
-                "for that state, or compute the text anew"
+                "for that state, or compute the text again"
             )
 
 

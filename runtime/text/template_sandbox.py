@@ -288,7 +288,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         conversions = _CONVERSION.findall(form)
         for width, precision, kind in conversions:
             if "*" in (width, precision) or kind not in "diouxXeEfFgGcrsa%" or len(width) > 9:
-                raise SecurityError(f"conversion %{width}{kind} is not to be had")
+                raise SecurityError(f"conversion %{width}{kind} is not supported")
             self.budget.pay(whole(int(width or 0)) + int(precision or 0))
         n_uses = len(conversions) if isinstance(values, Mapping) else 1
         self.budget.pay(len(form) + n_uses * n_values)

@@ -102,7 +102,7 @@ class Tokenizer:
         except Exception as error:  # the library raises bare Exception
             reason = str(error).partition("\n")[0]
             raise BundleError(
-                f"{path} is no tokenizer ({reason}): copy the bundle again or export the model "
+                f"{path} is not a tokenizer ({reason}): copy the bundle again or export the model "
                 "again"
             ) from None
 

@@ -153,5 +153,5 @@ def test_a_name_serves_wherever_a_bundle_is_taken(
 
 
 def test_nobodys_folder_is_named() -> None:
-    with pytest.raises(ConfigError, match="~nobodyx/b begins with ~nobodyx, which is nobody's"):
+    with pytest.raises(ConfigError, match="~nobodyx/b begins with ~nobodyx, which is no user"):
         find_bundle("~nobodyx/b")

@@ -38,7 +38,9 @@ def test_what_the_token_limit_cuts_off_says_so(cli: Cli, smollm2_bundle: Path) -
     asked = ("run", smollm2_bundle, "Choose.", "--regex", "[a-z]{40}", "--method", "plain")
     done = cli(*asked, "-n", 2)
     assert done.exit_code == 3
-    assert done.err.rstrip().endswith("the structured output was cut off: raise --max-new-tokens")
+    assert done.err.rstrip().endswith(
+        "the token limit cut off the structured output: raise --max-new-tokens"
+    )
     assert cli(*asked, "-n", 2, "--json").json["finish_reason"] == "length"
 
 
@@ -47,7 +49,7 @@ def test_what_the_token_limit_cuts_off_says_so(cli: Cli, smollm2_bundle: Path) -
     [
         (["--json-schema", "nothing.json"], "cannot read nothing.json of --json-schema: No such"),
         (["--grammar", "."], "cannot read . of --grammar: Is a directory"),
-        (["--json-schema", "{"], "json_schema is no JSON"),
+        (["--json-schema", "{"], "json_schema is not valid JSON"),
         (["--regex", "a", "--json-schema", "{}"], "json_schema and regex are given"),
     ],
 )

@@ -77,7 +77,7 @@ def test_other_files_are_refused_and_untouched(buffer: ReplayBuffer) -> None:
     with sqlite3.connect(buffer.path) as database:
         database.execute("CREATE TABLE texts (mine TEXT)")
     content = buffer.path.read_bytes()
-    with pytest.raises(ConfigError, match="is no replay buffer"):
+    with pytest.raises(ConfigError, match="is not a replay buffer"):
         buffer.add([1, 2], (PLAIN, PLAIN))
     assert buffer.path.read_bytes() == content
     with pytest.raises(ConfigError, match=r"cannot open .*: Is a directory"):

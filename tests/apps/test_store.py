@@ -175,7 +175,7 @@ def test_bad_stores_are_refused_before_anything_is_generated(
         "truncated": good[: len(good) // 2],
         "has version 7, expected 3": good[:8] + b"\7\0\0\0" + good[12:],
         "what it holds is not what was written": good[:32] + b"\0" * 32 + good[64:],
-        "is no n-gram store": b"something else",
+        "is not an n-gram store": b"something else",
     }
     for reason, content in broken.items():
         file.write_bytes(content)

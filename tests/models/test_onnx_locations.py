@@ -70,7 +70,7 @@ def test_other_bytes_are_refused_or_name_nothing(content: bytes) -> None:
 @pytest.mark.parametrize("content", [b"\xff" * 20, b"\x3a\x05\x08", b"\x0b"])
 def test_broken_graphs_are_no_graphs(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "m.onnx").write_bytes(content)
-    with pytest.raises(BundleError, match="is no ONNX graph"):
+    with pytest.raises(BundleError, match="is not an ONNX graph"):
         locations(tmp_path / "m.onnx")
 
 

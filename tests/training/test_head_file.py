@@ -211,7 +211,7 @@ def test_files_that_contradict_themselves(
 def test_what_is_no_head_is_refused(file: Path, tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "x.safetensors"
     path.write_bytes(file.read_bytes()[:-100] if content is None else content)
-    with pytest.raises(CheckpointError, match="is no file of a draft head"):
+    with pytest.raises(CheckpointError, match="is not a draft head"):
         read_head_file(path)
     with pytest.raises(CheckpointError, match="cannot read"):
         read_head_file(tmp_path / "missing")

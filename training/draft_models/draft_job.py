@@ -88,7 +88,7 @@ class DraftReport:
             f"by kind of file: {kinds}",
         ]
         if self.n_skipped:
-            lines.append(f"{self.n_skipped} files are no UTF-8 text and were skipped")
+            lines.append(f"{self.n_skipped} files are not UTF-8 text and were skipped")
         if not self.is_finite:
             lines.append("the loss was no number any more: the best before that was kept")
         return "\n".join(lines) + "\n"

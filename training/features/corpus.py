@@ -73,7 +73,7 @@ def corpus_key(paths: Iterable[Path]) -> str:
 
 
 def text_of(path: Path) -> str | None:
-    """Returns the beginning of a file, or None where it is no UTF-8 text or cannot be read."""
+    """Returns the beginning of a file, or None where it is not UTF-8 text or cannot be read."""
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_FILE_BYTES)

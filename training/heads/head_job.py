@@ -129,7 +129,7 @@ class HeadReport:
         if self.before is not None:
             lines.append(f"the head that it went on from found {self.before:.1%} of these")
         if self.n_skipped:
-            lines.append(f"{self.n_skipped} files are no UTF-8 text and were skipped")
+            lines.append(f"{self.n_skipped} files are not UTF-8 text and were skipped")
         if not self.is_finite:
             lines.append("the loss was no number any more: the best head before that was kept")
         return "\n".join(lines) + "\n"

@@ -165,6 +165,6 @@ def read_body(kind: type[B], data: bytes) -> B:
 def _problem(error: ValidationError) -> ServeError:
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     if first["type"] == "json_invalid":
-        return invalid(f"the body is no JSON: {first['msg'].removeprefix('Invalid JSON: ')}")
+        return invalid(f"the body is not valid JSON: {first['msg'].removeprefix('Invalid JSON: ')}")
     place = ".".join(map(str, first["loc"])) or "the body"
     return invalid(f"{place}: {first['msg']}", param=place)

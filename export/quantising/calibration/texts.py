@@ -42,7 +42,7 @@ def read_texts(path: Path, published: Published, length: int = LENGTH) -> Calibr
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError(f"cannot calibrate on {path}: {reason}; name a text file") from None
     special = published.special
     opening = list(special.opening_ids)

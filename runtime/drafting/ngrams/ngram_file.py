@@ -152,7 +152,7 @@ class NgramFile:
             if header.tokenizer != self._tokenizer:
                 raise BundleError(
                     f"the n-gram store {self._path} is of another model's tokenizer: name another "
-                    "file, or delete it to start anew"
+                    "file, or delete it to start again"
                 )
             yield descriptor, header
 
@@ -210,7 +210,7 @@ def _opened(path: Path, flags: int) -> Iterator[tuple[int, _Header]]:
     try:
         descriptor = open_regular(path, flags)
         if descriptor is None:
-            raise ConfigError(f"{path} is no file, expected one: name another n-gram store")
+            raise ConfigError(f"{path} is not a file, expected one: name another n-gram store")
         try:
             lock_file(descriptor, is_shared=flags == os.O_RDONLY)
             yield descriptor, _read_header(path, descriptor)
@@ -226,7 +226,7 @@ def _read_header(path: Path, descriptor: int) -> _Header:
     header = read_at(descriptor, _HEADER.size, 0)
     if not header.startswith(_MAGIC):
         raise BundleError(
-            f"{path} is no n-gram store: name another file, or delete it to start anew"
+            f"{path} is not an n-gram store: name another file, or delete it to start again"
         )
     if len(header) < _HEADER.size:
         raise _truncated(path, n_bytes, _HEADER.size)
@@ -247,14 +247,14 @@ def _read_header(path: Path, descriptor: int) -> _Header:
 def _damaged(path: Path) -> BundleError:
     return BundleError(
         f"the n-gram store {path} is damaged: what it holds is not what was written; copy it "
-        "again, or delete it to start anew"
+        "again, or delete it to start again"
     )
 
 
 def _truncated(path: Path, n_bytes: int, expected: int) -> BundleError:
     return BundleError(
         f"the n-gram store {path} is truncated to {n_bytes} bytes, expected at least {expected}: "
-        "copy it again, or delete it to start anew"
+        "copy it again, or delete it to start again"
     )
 
 

@@ -127,7 +127,7 @@ class NgramStore:
             ConfigError: ``folder`` is no folder, or the store cannot be written.
         """
         if not Path(folder).is_dir():
-            raise ConfigError(f"cannot seed the n-gram store from {folder}: it is no folder")
+            raise ConfigError(f"cannot seed the n-gram store from {folder}: it is not a folder")
         paths = sorted(_files(Path(folder)))
         report = on_progress or (lambda phase, done, total: None)
         n_files = n_tokens = n_waiting = 0

@@ -96,9 +96,9 @@ def refused(path: Path) -> str:
 def test_what_cannot_be_opened_is_told(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"abc\xff")
-    assert "is no UTF-8 (byte 3 is 0xff)" in refused(path)
+    assert "is not UTF-8 (byte 3 is 0xff)" in refused(path)
     path.write_bytes("a".encode("utf-16"))
-    assert "is no UTF-8" in refused(path)
+    assert "is not UTF-8" in refused(path)
     with path.open("wb") as file:
         file.truncate(50_000_000)
     assert f"has 50 MB, expected at most {MOST_BYTES / 1e6:.0f} MB" in refused(path)

@@ -114,7 +114,7 @@ def test_a_signal_ends_it_though_a_model_never_answers(smollm2_bundle: Path) -> 
     connection = program.connection()
     ask_for_long(connection, stream=True)
     assert connection.getresponse().status == 200
-    said = "something did not end within 0.5 s of the signal; leaving it\n"
+    said = "a task did not end within 0.5 s of the signal; leaving it\n"
     assert program.end(signal.SIGTERM) == (143, said)
 
 

@@ -292,7 +292,7 @@ def test_which_files_are_fetched() -> None:
         choose_files(name, ["b.gguf", "a.gguf"])
     with pytest.raises(CheckpointError, match=r"holds no x\.gguf; its GGUF files are: a\.gguf"):
         choose_files(HubName("org/name", "x.gguf"), ["a.gguf"])
-    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin is no GGUF file"):
+    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin is not a GGUF file"):
         choose_files(HubName("org/name", "pytorch_model.bin"), ["pytorch_model.bin"])
     with pytest.raises(CheckpointError, match="holds no weights"):
         choose_files(name, ["config.json"])

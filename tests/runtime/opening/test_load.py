@@ -186,11 +186,11 @@ def test_a_context_without_room_is_refused(smollm2_bundle: Path, tmp_path: Path)
     ("name", "content", "message"),
     [
         ("tokenizer.json", None, "lists no tokenizer.json"),
-        ("tokenizer.json", b"{}", "is no tokenizer"),
+        ("tokenizer.json", b"{}", "is not a tokenizer"),
         ("chat_template.jinja", b"\xff\xfe", "cannot read"),
         ("generation_config.json", b"{", "generation_config.json"),
         ("generation_config.json", b'{"do_sample": true, "temperature": -2}', "temperature is -2"),
-        ("target/model.onnx", b"broken", "is no ONNX graph"),
+        ("target/model.onnx", b"broken", "is not an ONNX graph"),
     ],
 )
 def test_broken_parts(

@@ -321,7 +321,7 @@ def test_the_drafter_proposes_what_is_forced(tokenizer: Tokenizer) -> None:
         ({"json_schema": "[1, 2]"}, "json_schema is refused"),
         ({"json_schema": {"type": "string", "enum": [1]}}, "json_schema is refused"),
         ({"json_schema": {"$ref": "#/nowhere"}}, "json_schema is refused"),
-        ({"json_schema": "{"}, "json_schema is no JSON"),
+        ({"json_schema": "{"}, "json_schema is not valid JSON"),
         ({"json_schema": 5}, "json_schema is 5"),
         ({"regex": 5}, "regex is 5"),
         ({"regex": ""}, "regex"),

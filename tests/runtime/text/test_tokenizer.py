@@ -117,5 +117,5 @@ def test_broken_file_is_a_bundle_error(tmp_path: Path) -> None:
     for content in (None, "", "{", '{"version": "1.0"}', "[]"):
         if content is not None:
             path.write_text(content)
-        with pytest.raises(BundleError, match=r"^[^\n]*tokenizer\.json is no tokenizer"):
+        with pytest.raises(BundleError, match=r"^[^\n]*tokenizer\.json is not a tokenizer"):
             Tokenizer.load(path)

@@ -54,7 +54,7 @@ def test_foreign_files_are_refused(path: Path) -> None:
     content = path.read_bytes()
     for broken in (b"", b"edngram", b"\x80\x04" + content):
         path.write_bytes(broken)
-        with pytest.raises(BundleError, match="is no n-gram store: name another file, or delete"):
+        with pytest.raises(BundleError, match="is not an n-gram store: name another file, or"):
             open_store(path)
         assert path.read_bytes() == broken, "what is not ours must not be touched"
     path.write_bytes(content)
@@ -99,7 +99,7 @@ def test_a_store_replaced_by_something_else_is_not_written_to(path: Path) -> Non
     store = open_store(path)
     path.write_bytes(b"somebody's novel, which is longer than any header of ours would ever be")
     before = path.read_bytes()
-    with pytest.raises(BundleError, match="is no n-gram store"):
+    with pytest.raises(BundleError, match="is not an n-gram store"):
         store.add([1, 2, 3])
     assert path.read_bytes() == before
 

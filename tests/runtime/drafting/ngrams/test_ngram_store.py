@@ -199,5 +199,5 @@ def test_seeding_that_is_stopped_keeps_what_was_read(path: Path, tmp_path: Path)
 
 def test_seeding_from_what_is_no_folder(path: Path, tmp_path: Path) -> None:
     for place in (tmp_path / "missing", Path(__file__)):
-        with pytest.raises(ConfigError, match="it is no folder"):
+        with pytest.raises(ConfigError, match="it is not a folder"):
             open_store(path).seed(place, encode)
