@@ -41,6 +41,7 @@ class Settings(TypedDict, total=False):
     layers: LayersConfig | None
     prefill: str
     prefill_pass_ms: float
+    prefix_group: str
     prefix: str
     logprobs: int | None
     json_schema: str | Mapping[str, Any] | None

@@ -7,6 +7,7 @@ from typing import Any
 
 import griffe
 
+_TOGETHER = re.compile(r"^( +)([a-z_]\w*(?:, [a-z_]\w*)+): (?=\S)", re.MULTILINE)
 _FIELD = re.compile(r"^([a-z_]\w*(?:, [a-z_]\w*)*): (?=\S)")
 
 
@@ -16,8 +17,19 @@ class FieldLists(griffe.Extension):
     def on_instance(self, *, obj: Any, **kwargs: Any) -> None:
         """Rewrites the docstring of whatever has one."""
         if obj.docstring is not None:
-            parts = obj.docstring.value.split("\n\n")
+            parts = apart(obj.docstring.value).split("\n\n")
             obj.docstring.value = "\n\n".join(map(listed, parts))
+
+
+def apart(docstring: str) -> str:
+    """Returns a docstring whose parameters that are described together have a line each."""
+
+    def split(match: re.Match[str]) -> str:
+        *others, last = match[2].split(", ")
+        lines = [f"{match[1]}{name}: See `{last}`." for name in others]
+        return "\n".join([*lines, f"{match[1]}{last}: "])
+
+    return _TOGETHER.sub(split, docstring)
 
 
 def listed(paragraph: str) -> str:
