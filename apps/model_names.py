@@ -44,12 +44,12 @@ def named_bundle(given: MaybePath) -> MaybePath:
     with needs_exporter():
         from edgedec.export.named_models import bundle_of
 
-        try:
-            return bundle_of(given, _announced)
-        except ConfigError as error:
-            if " " not in str(given):
-                raise
-            raise ConfigError(f"{error}. A prompt comes after the bundle: BUNDLE PROMPT") from None
+        if " " in str(given) and not given.exists():
+            raise ConfigError(
+                f"there is no bundle called {str(given)!r}: if that is the prompt, name the bundle "
+                "before it, as in: smollm2-135m-instruct PROMPT"
+            )
+        return bundle_of(given, _announced)
 
 
 def find_bundle(text: str, roots: Sequence[Path] = ()) -> Path:

@@ -91,7 +91,7 @@ def show(name: Name, json: options.Json = False, debug: options.Debug = False) -
     if found is None:
         known = ", ".join(model["name"] for model in _named())
         raise ConfigError(
-            f"there is no model {name!r}; there is: {known}; others are fetched by `edgedec models "
+            f"there is no model {name!r}; there is: {known}; fetch others with `edgedec models "
             f"pull ORG/NAME`"
         )
     bundle = open_library().bundle(found["name"])

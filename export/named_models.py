@@ -173,26 +173,26 @@ def _remove_outdated(source: Path, bundle: Path) -> None:
 def _unknown(name: str, library: Library) -> str:
     """Returns what to say of a name that nothing has."""
     if Path(name).suffix.lower() == ".gguf":
-        return f"there is no file {name}"
+        return f"there is no file {name}: check the path"
     known = [*CATALOGUE, *(pulled.name for pulled in library.pulled())]
     if HubName.parse(name) is not None:
         return f"{name} is not on this machine: run edgedec models pull {name}"
     near = _near(name.lower(), known)
-    meant = f"did you mean {' or '.join(near)}? " if near else f"known names: {', '.join(known)}. "
+    meant = f"did you mean {' or '.join(near)}? " if near else ""
     return (
         f"there is no bundle, model file or model called {name!r}: {meant}"
-        "Fetch others with edgedec models pull ORG/NAME"
+        "edgedec models list shows the names, edgedec models pull ORG/NAME fetches others"
     )
 
 
 def _near(name: str, known: list[str]) -> list[str]:
-    """Returns the names most like ``name``, or whose beginnings are."""
+    """Returns the three names most like ``name``, or whose beginnings are, the likeliest first."""
 
     def likeness(other: str) -> float:
+        beginnings = (other[: len(name) + more] for more in (-1, 0, 1))
         return max(
-            difflib.SequenceMatcher(None, name, part).ratio()
-            for part in (other, other[: len(name)])
+            difflib.SequenceMatcher(None, name, part).ratio() for part in (other, *beginnings)
         )
 
-    alike = sorted((other for other in known if likeness(other) > 0.75), key=likeness)
-    return alike[:-4:-1]
+    alike = sorted((other for other in known if likeness(other) > 0.75), key=likeness, reverse=True)
+    return alike[:3]

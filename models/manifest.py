@@ -195,7 +195,9 @@ def _read_json(folder: Path) -> Mapping[str, Any]:
             f"{folder}: found {found}, expected a bundle directory (`edgedec export` makes one)"
         )
     if not path.is_file():
-        raise BundleError(f"{folder} holds no {MANIFEST_NAME}: it is not an edgedec bundle")
+        raise BundleError(
+            f"{folder} holds no {MANIFEST_NAME}: it is not a bundle (`edgedec export` makes one)"
+        )
     check_inside(folder, MANIFEST_NAME)
     try:
         n_bytes = path.stat().st_size

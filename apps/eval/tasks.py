@@ -108,7 +108,7 @@ def _read_line(line: str, place: str, keys: Sequence[str]) -> Problem:
     try:
         fields: Any = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{place}: no JSON ({error}), {expected}") from None
+        raise ConfigError(f"{place}: not valid JSON ({error}), {expected}") from None
     if not isinstance(fields, dict):
         raise ConfigError(f"{place}: got {type(fields).__name__}, {expected}")
     for key in keys:

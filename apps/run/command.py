@@ -249,9 +249,11 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
     Raises:
         ConfigError: It cannot be read, is empty, or is not UTF-8 text.
     """
+    if prompt is not None and prompt_file is not None:
+        raise typer.BadParameter("got PROMPT and --prompt-file, expected one of them")
     is_piped = prompt is None and prompt_file is None and not sys.stdin.isatty()
-    if not is_piped and (prompt is None) == (prompt_file is None):
-        raise typer.BadParameter("expected either PROMPT (- for standard input) or --prompt-file")
+    if not is_piped and prompt is None and prompt_file is None:
+        raise typer.BadParameter("expected PROMPT (- for standard input) or --prompt-file")
     text = _read_prompt("-" if is_piped else prompt, prompt_file)
     if not text.strip():
         raise ConfigError("the prompt is empty: write one, pipe one in, or use --prompt-file")
@@ -264,7 +266,10 @@ def _read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
             return prompt_file.read_bytes().decode("utf-8")  # with its line ends as they are
         return sys.stdin.buffer.read().decode("utf-8") if prompt == "-" else str(prompt)
     except UnicodeDecodeError as error:
-        raise ConfigError(f"the prompt is not UTF-8 text: {error}") from None
+        raise ConfigError(
+            f"the prompt is not UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}; "
+            "convert it first, with iconv for instance"
+        ) from None
     except OSError as error:
         source = prompt_file or "standard input"
         raise ConfigError(f"cannot read the prompt from {source}: {error.strerror}") from None

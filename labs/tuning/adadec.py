@@ -119,7 +119,7 @@ def _read(line: str, place: str) -> Reference:
     try:
         fields: Any = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{place}: no JSON ({error}), expected {_FORM}") from None
+        raise ConfigError(f"{place}: not valid JSON ({error}), expected {_FORM}") from None
     prompt, answer = (_first(fields, keys) for keys in (_PROMPT_KEYS, _ANSWER_KEYS))
     if prompt is None or answer is None:
         raise ConfigError(f"{place}: no prompt with an answer, expected {_FORM}")

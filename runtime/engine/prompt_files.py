@@ -91,7 +91,7 @@ def _read_line(line: str, path: Path, place: str, category_key: str | None) -> F
     try:
         fields: Any = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{place}: no JSON ({error}), expected {_FORMS}") from None
+        raise ConfigError(f"{place}: not valid JSON ({error}), expected {_FORMS}") from None
     text = _text(fields) if isinstance(fields, dict) else None
     if text is None:
         raise ConfigError(f"{place}: no prompt, expected {_FORMS}")

@@ -68,8 +68,8 @@ def test_a_few_of_each_category_and_files_with_the_same_names(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("{", "bad.jsonl:2: no JSON"),
-        ("[" * 100_000, "bad.jsonl:2: no JSON"),
+        ("{", "bad.jsonl:2: not valid JSON"),
+        ("[" * 100_000, "bad.jsonl:2: not valid JSON"),
         ("[1]", "bad.jsonl:2: no prompt"),
         ('{"prompt": "  "}', "bad.jsonl:2: no prompt"),
         ('{"turns": []}', "bad.jsonl:2: no prompt"),

@@ -135,7 +135,7 @@ def test_what_is_wrong_comes_first(
         assert done.exit_code == 1, done.err
         return str(done.error)
 
-    assert "broken.jsonl:4: no JSON" in error(*gsm8k, "--data", broken, "--limit", 1)
+    assert "broken.jsonl:4: not valid JSON" in error(*gsm8k, "--data", broken, "--limit", 1)
     assert "question is None" in error(*gsm8k, "--data", write(tmp_path / "code", CODE))
     both = error(*gsm8k, "--data", maths, "--methods", "plain", "--method", "auto")
     assert "--method and --methods exclude each other" in both

@@ -57,8 +57,8 @@ def test_problems_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"q": ', "d.jsonl:2: no JSON"),
-        ("[" * 100_000, "d.jsonl:2: no JSON"),
+        ('{"q": ', "d.jsonl:2: not valid JSON"),
+        ("[" * 100_000, "d.jsonl:2: not valid JSON"),
         ("[1]", "d.jsonl:2: got list, expected an object with the texts q"),
         ('{"p": "x"}', "d.jsonl:2: q is None"),
         ('{"q": 7}', "d.jsonl:2: q is 7"),

@@ -69,7 +69,7 @@ def test_the_prompt_may_come_from_anywhere(
 def test_a_prompt_in_the_place_of_the_bundle_is_noticed(cli: Cli) -> None:
     refused = cli("run", "Why is the sky blue?", "smollm2.edgedec")
     assert refused.exit_code == 1
-    assert refused.error.endswith("A prompt comes after the bundle: BUNDLE PROMPT")
+    assert refused.error.endswith("name the bundle before it, as in: smollm2-135m-instruct PROMPT")
 
 
 def test_bad_prompts(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> None:

@@ -298,7 +298,7 @@ def test_what_cannot_be_tuned(cli: Cli, smollm2_bundle: Path, tmp_path: Path) ->
     prompts.write_text('{"prompt": "Hi"}\n{"prompt": \n')
     assert "name a file of prompts" in cli("tune", smollm2_bundle).error
     command = ("tune", smollm2_bundle, "--calibration", prompts)
-    assert "prompts.jsonl:2: no JSON" in cli(*command).error
+    assert "prompts.jsonl:2: not valid JSON" in cli(*command).error
     prompts.write_text('{"prompt": "Hi"}\n')
     assert "a second, smaller model" in cli(*command).error
     assert "expected ead, margin or adadec" in cli(*command, "--policy", "bild").error

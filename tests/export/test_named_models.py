@@ -103,7 +103,8 @@ def test_names_of_the_catalogue_are_exported_with_the_defaults_of_export(library
     ("text", "said"),
     [
         ("smolm2-135m-instruct", "did you mean smollm2-135m-instruct"),
-        ("nothing-like-it", "known names: smollm2-135m-instruct"),
+        ("nothing-like-it", "edgedec models list shows the names"),
+        ("smolm2", "did you mean smollm2-"),
         ("nothing-like-it", "edgedec models pull ORG/NAME"),
         ("org/model", "run edgedec models pull org/model"),
         ("missing.gguf", "there is no file missing.gguf"),
