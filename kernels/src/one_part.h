@@ -8,7 +8,8 @@
 namespace edk {
 namespace {
 
-constexpr int kParts = 1;                        // parts of a panel, worked on one after the other
+#define EDK_PARTS 1
+constexpr int kParts = EDK_PARTS;                // registers that hold a panel's channels
 constexpr int kPartChannels = kPanel / kParts;
 
 using PartFloats = Floats;  // one lane per channel of a part

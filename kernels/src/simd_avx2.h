@@ -1,6 +1,5 @@
 // Sixteen lanes in two AVX2 registers, channels 0-7 and 8-15; with AVX-VNNI where the flags allow.
-// Each function means what simd_scalar.h says. Matrix products see one register, half a panel, at a
-// time: see one_part.h for what a part is.
+// Each function means what simd_scalar.h says. A part of a panel is one register: see group_halves.h.
 #pragma once
 
 #include <immintrin.h>
@@ -20,7 +19,8 @@ namespace edk {
 namespace {
 
 constexpr int kTileRows = 8;
-constexpr int kParts = 2;
+#define EDK_PARTS 2
+constexpr int kParts = EDK_PARTS;
 constexpr int kPartChannels = kPanel / kParts;
 
 struct Floats {
@@ -227,7 +227,35 @@ inline __m256i load_quad(const int8_t* quad) {
   return _mm256_set1_epi32(four);
 }
 
+/// The quads of half a group, of all parts.
+constexpr int kHalfQuads = kQuads / 2;
+struct HalfCodes {
+  Bytes quad[kParts][kHalfQuads];
+};
+
 #if defined(__AVXVNNI__)
+/// Whether products with weights of a zero point leave that out; else the row's offset takes it off.
+template <int Zero>
+constexpr bool kIsZeroLeftOut = false;
+
+/// Adds the products of half a group with half a row's group; `IsFirst` takes `sums` for zero.
+template <int Bits, int Zero, bool IsFirst>
+EDK_INLINE void dot_half(PartInts* sums, const HalfCodes& weights, const int8_t* codes) {
+#pragma GCC unroll 4
+  for (int j = 0; j < kHalfQuads; ++j) {
+    const __m256i quad = load_quad(codes + 4 * j);
+    for (int p = 0; p < kParts; ++p) {
+      const __m256i sum = IsFirst && j == 0 ? _mm256_setzero_si256() : sums[p].v;
+      sums[p].v = _mm256_dpbusd_avx_epi32(sum, weights.quad[p][j].v, quad);
+    }
+  }
+}
+
+template <int Bits>
+EDK_INLINE PartInts whole_dot(PartInts sum) {
+  return sum;
+}
+
 template <int Bits, int First, int Last, int Zero = 0>
 EDK_INLINE PartInts dot_quads(PartInts even, PartInts odd, const GroupCodes& weights,
                               const int8_t* codes) {
@@ -295,6 +323,47 @@ EDK_INLINE PartInts dot_quads(PartInts even, PartInts odd, const GroupCodes& wei
     sum = _mm256_add_epi32(sum, _mm256_madd_epi16(all_pairs, _mm256_set1_epi16(1)));
   }
   return {sum};
+}
+
+template <int Zero>
+constexpr bool kIsZeroLeftOut = Zero == 128;
+
+inline __m256i sum_pairs(__m256i pairs) {
+  return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+}
+
+/// Adds the products of half a group with half a row's group; `IsFirst` takes `sums` for zero. Of 4-bit
+/// codes a sum stays in 16 bits, which hold a whole group.
+template <int Bits, int Zero, bool IsFirst>
+EDK_INLINE void dot_half(PartInts* sums, const HalfCodes& weights, const int8_t* codes) {
+  constexpr int kStep = Bits == 8 ? 1 : Bits == 6 ? 2 : kHalfQuads;  // see quads_in_16_bits
+#pragma GCC unroll 4
+  for (int j = 0; j < kHalfQuads; j += kStep) {
+    __m256i dots[kParts];
+#pragma GCC unroll 4
+    for (int i = 0; i < kStep; ++i) {
+      const __m256i quad = load_quad(codes + 4 * (j + i));
+      for (int p = 0; p < kParts; ++p) {
+        const __m256i own = weights.quad[p][j + i].v;
+        const __m256i dot = Bits == 8 ? (kIsZeroLeftOut<Zero> ? dot_signed(own, quad) : dot_wide(own, quad))
+                                      : _mm256_maddubs_epi16(own, quad);
+        dots[p] = i == 0 ? dot : _mm256_add_epi16(dots[p], dot);
+        asm("" : "+x"(dots[p]));  // else the compiler's tree takes the registers of the weights
+      }
+    }
+    for (int p = 0; p < kParts; ++p) {
+      const __m256i dot = Bits == 4 || Bits == 8 ? dots[p] : sum_pairs(dots[p]);
+      if (IsFirst && j == 0)
+        sums[p].v = dot;
+      else
+        sums[p].v = Bits == 4 ? _mm256_add_epi16(sums[p].v, dot) : _mm256_add_epi32(sums[p].v, dot);
+    }
+  }
+}
+
+template <int Bits>
+EDK_INLINE PartInts whole_dot(PartInts sum) {
+  return {Bits == 4 ? sum_pairs(sum.v) : sum.v};
 }
 #endif
 

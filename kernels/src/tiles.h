@@ -1,14 +1,18 @@
 // Products of one panel of packed weights with the rows of one tile or two. Included after one simd_*.h.
 //
 // Each group is unpacked once for up to kMostRows rows. Where registers hold fewer than a panel's
-// channels, a group is worked on in kParts parts, one after the other, so that a part's unpacked weights
-// stay in registers.
+// channels, see group_halves.h.
 #pragma once
 
 #include <utility>
 
+#include "group_codes.h"
 #include "inline.h"
 #include "rows.h"
+
+#if EDK_PARTS > 1
+#include "group_halves.h"
+#endif
 
 namespace edk {
 namespace {
@@ -19,61 +23,6 @@ struct Operand {
   const Rows* rows;
   int zero;
 };
-
-template <int Quad, int Bits>
-inline Bytes with_high_bits(Bytes low, const Bytes* high) {
-  if constexpr (Bits == 5) return with_bit4<Quad>(low, high[0]);
-  if constexpr (Bits == 6) return with_bits45<2 * (Quad % 4)>(low, high[Quad / 4]);
-  return low;
-}
-
-template <int Bits, int Pair>
-EDK_INLINE void unpack_pair(const uint8_t* codes, const Bytes* high, GroupCodes* out) {
-  const Bytes both = load_bytes(codes + Pair * kVector);
-  out->quad[2 * Pair] = with_high_bits<2 * Pair, Bits>(low_nibbles(both), high);
-  out->quad[2 * Pair + 1] = with_high_bits<2 * Pair + 1, Bits>(high_nibbles(both), high);
-}
-
-/// Codes of one part of a group's channels.
-template <int Bits>
-EDK_INLINE GroupCodes unpack(const uint8_t* codes) {
-  GroupCodes out;
-  if constexpr (Bits == 8) {
-    for (int j = 0; j < kQuads; ++j) out.quad[j] = load_bytes(codes + j * kVector);
-  } else {
-    Bytes high[2];
-    for (int v = 0; v < Bits - 4; ++v) high[v] = load_bytes(codes + (4 + v) * kVector);
-    unpack_pair<Bits, 0>(codes, high, &out);
-    unpack_pair<Bits, 1>(codes, high, &out);
-    unpack_pair<Bits, 2>(codes, high, &out);
-    unpack_pair<Bits, 3>(codes, high, &out);
-  }
-  return out;
-}
-
-/// Scales of one group and part: `scale[1]` is that of k 16-31 and used by TWO alone.
-struct GroupScales {
-  PartFloats scale[2];
-  PartFloats minimum;
-};
-
-template <ScaleKind Kind>
-EDK_INLINE GroupScales group_scales(const PartFloats outer[2], const uint8_t* own, int part) {
-  const int64_t first = part * kPartChannels;
-  const auto* half = reinterpret_cast<const uint16_t*>(own) + first;
-  GroupScales out;
-  if constexpr (Kind == ScaleKind::kTwoMin) {
-    out.scale[0] = mul(outer[0], load_part_u8(own + first));
-    out.minimum = sub(set1_part(0.0f), mul(outer[1], load_part_u8(own + kPanel + first)));
-  } else if constexpr (Kind == ScaleKind::kTwo) {
-    out.scale[0] = mul(outer[0], load_part_i8(own + first));
-    out.scale[1] = mul(outer[0], load_part_i8(own + kPanel + first));
-  } else {
-    out.scale[0] = load_part_half(half);
-    if constexpr (Kind == ScaleKind::kOneMin) out.minimum = load_part_half(half + kPanel);
-  }
-  return out;
-}
 
 /// Adds the products of one group of weights with row r of a tile.
 template <int F>
@@ -143,7 +92,6 @@ EDK_INLINE void fetch_share(const uint8_t* share) {
 /// Products of one panel with the M rows of each of `Tiles` tiles, the first being `tile`.
 template <int F, int M, int Tiles>
 void quantised_tiles(const Operand& op, const uint8_t* panel, int64_t tile, Floats* out) {
-  constexpr int64_t kPartBytes = kVector / kParts;
   constexpr int kRows = Tiles * M;
   PartFloats sum[kParts * kRows];
 #pragma GCC unroll 32
@@ -159,17 +107,19 @@ void quantised_tiles(const Operand& op, const uint8_t* panel, int64_t tile, Floa
     for (int64_t g = 0; g < groups; ++g) {
       fetch_share<F, M>(share);
       share += kShare<F>;
-      GroupRows rows = op.rows->at(tile, block + g, M);
-      for (int part = 0; part < kParts; ++part) {
-        // Else the compiler spreads all codes over registers before the first part, and runs out.
-        if constexpr (kParts > 1) asm volatile("" : "+r"(rows.base));
-        const GroupCodes weights = unpack<kFormats[F].bits>(codes + part * kPartBytes);
-        const GroupScales scales = group_scales<kFormats[F].kind>(outer[part], own, part);
+      const GroupRows rows = op.rows->at(tile, block + g, M);
+      GroupScales scales[kParts];
+      for (int part = 0; part < kParts; ++part)
+        scales[part] = group_scales<kFormats[F].kind>(outer[part], own, part);
+#if EDK_PARTS > 1
+      add_group_in_halves<F, M, Tiles>(sum, *op.rows, op.zero, codes, scales, rows);
+#else
+      const GroupCodes weights = unpack<kFormats[F].bits>(codes);
 #pragma GCC unroll 2
-        for (int t = 0; t < Tiles; ++t)
-          add_groups<F, M>(sum + part * kRows + t * M, op, weights, scales,
-                           GroupRows{rows.base + t * op.rows->tile_bytes(), M});
-      }
+      for (int t = 0; t < Tiles; ++t)
+        add_groups<F, M>(sum + t * M, op, weights, scales[0],
+                         GroupRows{rows.base + t * op.rows->tile_bytes(), M});
+#endif
       own += group_scales_bytes(F);
       codes += group_bytes(F);
     }
