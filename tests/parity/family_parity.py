@@ -74,6 +74,7 @@ class FamilyParity:
     SIZES: of the model, by the names of transformers. EXPECTED: fields of our config.
     ARCHITECTURE: of GGUF files; empty where there are none. METADATA: of such a file, besides the
     usual, without the architecture. HAS_ORACLE: whether transformers reads such files.
+    LLAMA_CPP_DIFFERS: why llama.cpp is no oracle for this model, if it is none.
     WIDE_HEADS: sizes that make heads of 16, which ONNX Runtime's operator takes.
     N_NEW: tokens that are written greedily. NORM_MEAN: of norm weights. REFUSED: keys of
     config.json with values that are not supported.
@@ -84,6 +85,7 @@ class FamilyParity:
     ARCHITECTURE: str = ""
     METADATA: ClassVar[dict[str, Any]] = {}
     HAS_ORACLE: bool = False
+    LLAMA_CPP_DIFFERS: str = ""
     WIDE_HEADS: ClassVar[dict[str, Any]] = {"hidden_size": 64, "head_dim": 16}
     N_NEW: int = 40
     NORM_MEAN: float = 1.0
@@ -269,6 +271,17 @@ class FamilyParity:
             theirs = self.load_gguf(path, toy)
             np.testing.assert_allclose(theirs.logits(TOKENS), toy.logits(TOKENS), atol=1e-4)
 
+    @pytest.mark.models
+    def test_gguf_in_llama_cpp(self, toy: Toy, tmp_path: Path) -> None:
+        """Both read the same file, keys and order of rows included."""
+        if reason := self.LLAMA_CPP_DIFFERS or ("" if self.ARCHITECTURE else "no GGUF files"):
+            pytest.skip(reason)
+        path = self.write_gguf(toy, tmp_path / "tiny.gguf")
+        expected = llama_cpp_logits(path, TOKENS)
+        ours = ReferenceModel(open_checkpoint(str(path))).forward(TOKENS).logits
+        # Its GELU is a table of halves.
+        np.testing.assert_allclose(ours, expected, atol=5e-3 * float(expected.std()))
+
     def load_gguf(self, path: Path, toy: Toy) -> Toy:
         """Returns what transformers reads from a GGUF file: weights, it knows few of the keys."""
         model = type(toy.model).from_pretrained(
@@ -297,6 +310,7 @@ class FamilyParity:
     def write_header(self, writer: Any) -> None:
         """Writes the usual keys."""
         sizes = self.SIZES
+        writer.add_tokenizer_model("none")
         writer.add_block_count(sizes["num_hidden_layers"])
         writer.add_context_length(sizes["max_position_embeddings"])
         writer.add_embedding_length(sizes["hidden_size"])
@@ -318,6 +332,19 @@ class FamilyParity:
             (tmp_path / "config.json").write_text(json.dumps(changed))
             with pytest.raises(UnsupportedModelError, match=f"{key}.* is .*, only .* supported"):
                 open_checkpoint(str(tmp_path))
+
+
+def llama_cpp_logits(path: Path, tokens: list[int]) -> Logits:
+    """Returns what llama.cpp makes of a GGUF file, with keys and values in float32."""
+    llama_cpp = pytest.importorskip("llama_cpp", reason="needs llama-cpp-python")
+    f32 = llama_cpp.GGML_TYPE_F32
+    llama = llama_cpp.Llama(
+        str(path), n_ctx=64, logits_all=True, verbose=False, type_k=f32, type_v=f32
+    )
+    llama.eval(tokens)
+    logits = np.array(llama.scores[: len(tokens)], np.float32)
+    llama.close()
+    return logits
 
 
 def gguf_architecture(name: str) -> Any:
