@@ -1,0 +1,54 @@
+"""Pages on adding something name the files that have to change: all of them, and no others."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from edgedec.apps.verbs import SUMMARIES, VERBS
+from edgedec.models.kv_formats import KV_FORMATS
+
+ROOT = Path(__file__).parents[2]
+
+
+def listed(page: str) -> list[str]:
+    """Returns the files that the first list of a page names."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8").split("\n## ")[0]
+    return re.findall(r"^- `([\w./]+)`", text, flags=re.MULTILINE)
+
+
+def bases(path: Path) -> set[str]:
+    """Returns what classes of a file are made from, by name."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ClassDef):
+            of_class = (b.value if isinstance(b, ast.Subscript) else b for b in node.bases)
+            found |= {base.id for base in of_class if isinstance(base, ast.Name)}
+    return found
+
+
+def test_an_ops_step_is_one_file_for_each_emitter() -> None:
+    folders = ("models", "export", "targets", "training", "labs", "runtime")
+    files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    emitters = {path.relative_to(ROOT).as_posix() for path in files if "Ops" in bases(path)}
+    emitters -= {"models/draft_heads.py"}  # the vocabulary of draft heads
+    assert set(listed("adding-an-ops-step.md")) == {"models/blocks.py", *emitters}
+
+
+def test_a_kv_format_is_four_files() -> None:
+    files = listed("adding-a-kv-format.md")
+    assert len(files) == 4
+    sources = sorted((ROOT / "kernels/src").glob("*"))
+    branching = {p.name for p in sources if "kKvInt8" in p.read_text(encoding="utf-8")}
+    assert {f"kernels/src/{name}" for name in branching} < set(files)
+    assert {name for name, kv_format in KV_FORMATS.items() if kv_format.panels} > {"int8"}
+
+
+def test_a_verb_is_its_file_and_two_rows() -> None:
+    assert list(VERBS) == list(SUMMARIES)
+    assert "apps/verbs.py" in listed("adding-a-verb.md")
+    for verb, place in VERBS.items():
+        module = place.partition(":")[0].replace(".", "/")
+        assert module in (verb, f"{verb}/command")
+        assert (ROOT / "apps" / f"{module}.py").is_file()
