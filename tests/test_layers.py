@@ -89,6 +89,7 @@ OPTIONAL = {
     "apps/lsp/window.py": {"lsprotocol", "pygls"},
     "apps/serve": {"h11", "pydantic", "starlette", "uvicorn"},
     "apps/serve/surfaces": {"pydantic"},
+    "apps/measuring/pictures.py": {"matplotlib"},
     "apps/bench/plot.py": {"matplotlib"},
     "apps/eval/plot.py": {"matplotlib"},
     "apps/compare/plot.py": {"matplotlib"},

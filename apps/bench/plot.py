@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backend_bases import FigureCanvasBase
@@ -15,8 +14,8 @@ from matplotlib.ticker import FuncFormatter
 
 from edgedec.apps.bench.jobs import MULTIPLY, READ, Test
 from edgedec.apps.bench.work import Work, bound
+from edgedec.apps.measuring.pictures import COLOURS, use_style
 
-_COLOURS = ("#1f5fbf", "#d1495b", "#e09f3e", "#3c8d5a", "#7a5195")
 _LIMIT_COLOUR = "#555555"
 PICTURES = sorted(FigureCanvasBase.get_supported_filetypes())
 """Endings of the files that can be drawn."""
@@ -27,7 +26,7 @@ _LABEL_OFFSETS = [(6, 6), (6, -13), (6, 17), (6, -24), (-36, 6), (-36, -13), (6,
 
 def draw(document: dict[str, Any], path: Path, work: Work | None) -> None:
     """Writes the picture: roofline on the left, cost of a verify pass on the right."""
-    matplotlib.use("Agg")
+    use_style()
     figure = Figure(figsize=(11, 4.8), layout="constrained")
     left, right = figure.subplots(1, 2)
     _draw_roofline(left, document, work)
@@ -38,7 +37,7 @@ def draw(document: dict[str, Any], path: Path, work: Work | None) -> None:
     )
     figure.draw_without_rendering()  # now places are final, and labels can keep clear of others
     label_points(left, _points(document, work))
-    figure.savefig(path, dpi=150)
+    figure.savefig(path)
 
 
 def label_points(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
@@ -76,7 +75,7 @@ def _draw_roofline(axes: Axes, document: dict[str, Any], work: Work | None) -> N
         x[-1], 1.12 * int8_gmac_s, f"int8 {int8_gmac_s:.0f} GMAC/s", color=_LIMIT_COLOUR, ha="right"
     )
     for intensity, gmac_s, _ in points:
-        axes.plot(intensity, gmac_s, "o", color=_COLOURS[0], ms=6)
+        axes.plot(intensity, gmac_s, "o", color=COLOURS[0], ms=6)
     axes.set(
         title="Roofline: edgedec",
         xlabel="multiply-accumulates per byte of weights read",
@@ -84,7 +83,7 @@ def _draw_roofline(axes: Axes, document: dict[str, Any], work: Work | None) -> N
         ylim=(min([x[0] * read_gb_s, *(p[1] for p in points)]) / 2, 2.2 * int8_gmac_s),
     )
     _plain_ticks(axes)
-    axes.grid(visible=True, which="major", alpha=0.3)
+    axes.grid(visible=True, which="major")
 
 
 def _points(document: dict[str, Any], work: Work | None) -> list[tuple[float, float, str]]:
@@ -110,7 +109,7 @@ def _draw_costs(axes: Axes, document: dict[str, Any], work: Work | None) -> None
     for i, ((runtime, depth), curve) in enumerate(curves.items()):
         label = runtime + (f" @ d{depth}" if depth else "")
         m, ratios = zip(*sorted(curve), strict=True)
-        axes.plot(m, ratios, "o-", color=_COLOURS[i % len(_COLOURS)], label=label)
+        axes.plot(m, ratios, "o-", color=COLOURS[i % len(COLOURS)], label=label)
     ms = sorted({row["m"] for row in rows})
     if work is not None and ms:
         limits = document["limits"]
@@ -126,8 +125,8 @@ def _draw_costs(axes: Axes, document: dict[str, Any], work: Work | None) -> None
     axes.set_ylim(bottom=0)
     if ms:
         axes.set_xticks(ms)
-        axes.legend(frameon=False)
-    axes.grid(visible=True, alpha=0.3)
+        axes.legend()
+    axes.grid(visible=True)
 
 
 def _plain_ticks(axes: Axes) -> None:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-_COLOURS = ("#1f5fbf", "#d1495b", "#e09f3e", "#3c8d5a", "#7a5195", "#2a9d8f", "#8d6346", "#777777")
+from edgedec.apps.measuring.pictures import COLOURS, use_style
+
 _ALL = "all prompts"
 _GROUP_WIDTH = 0.8
 
 
 def draw(document: dict[str, Any], path: Path) -> None:
     """Writes the picture: a bar per category and method, a dot per prompt, a line at plain."""
-    matplotlib.use("Agg")
+    use_style()
     names = [facts["name"] for facts in document["contestants"][1:]]
     groups = _groups(document)
     n_bars = max(1, len(names)) * len(groups)
@@ -33,10 +33,10 @@ def draw(document: dict[str, Any], path: Path) -> None:
         f"threads, {document['settings']['max_new_tokens']} new tokens",
     )
     axes.set_ylim(bottom=0)
-    axes.grid(visible=True, axis="y", alpha=0.3)
+    axes.grid(visible=True, axis="y")
     if names:
-        figure.legend(loc="outside lower center", frameon=False, ncols=min(6, len(names)))
-    figure.savefig(path, dpi=150)
+        figure.legend(loc="outside lower center", ncols=min(6, len(names)))
+    figure.savefig(path)
 
 
 def _groups(document: dict[str, Any]) -> dict[str, dict[str, tuple[float | None, list[float]]]]:
@@ -61,7 +61,7 @@ def _draw_contestant(
     n_names: int,
 ) -> None:
     width = _GROUP_WIDTH / n_names
-    colour = _COLOURS[index % len(_COLOURS)]
+    colour = COLOURS[index % len(COLOURS)]
     centres = np.arange(len(groups)) + (index - (n_names - 1) / 2) * width
     found = [group.get(name, (None, [])) for group in groups.values()]
     axes.bar(

@@ -1,4 +1,4 @@
-"""Draws a run of `edgedec bench --typing`: how long keys waited for a suggestion, over time."""
+"""Draws a run of `edgedec bench --typing`: which share of keys waited how long for a suggestion."""
 
 from __future__ import annotations
 
@@ -6,33 +6,39 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-_COLOURS = ("#1f5fbf", "#d1495b", "#e09f3e", "#3c8d5a", "#7a5195")
+from edgedec.apps.measuring.pictures import COLOURS, use_style
+
+_SHARES = (0.5, 0.95)
 
 
 def draw(document: dict[str, Any], path: Path) -> None:
-    """Writes the picture: a dot for each key that a suggestion came for, a line at each median."""
-    matplotlib.use("Agg")
-    figure = Figure(figsize=(8.0, 4.2), layout="constrained")
+    """Writes the picture: the distribution of waiting times per method, its quantiles named."""
+    use_style()
+    figure = Figure(figsize=(8.0, 4.6), layout="constrained")
     axes = figure.subplots()
-    latency, colours = document["latency"], cycle(_COLOURS)
-    for (method, passages), colour in zip(latency.items(), colours, strict=False):
-        points = np.array([point for passage in passages for point in passage]).reshape(-1, 2)
-        ends = np.cumsum([0.0] + [passage[-1][0] if passage else 0.0 for passage in passages])
-        starts = np.repeat(ends[:-1], [len(passage) for passage in passages])
-        axes.plot(starts + points[:, 0], points[:, 1], ".", color=colour, ms=4, label=method)
-        if len(points):
-            axes.axhline(float(np.median(points[:, 1])), color=colour, lw=1)
+    for (method, passages), colour in zip(
+        document["latency"].items(), cycle(COLOURS), strict=False
+    ):
+        waits = np.array([wait for passage in passages for _, wait in passage])
+        if len(waits):
+            half, most = np.quantile(waits, _SHARES)
+            label = f"{method}: p50 {half:.0f} ms, p95 {most:.0f} ms"
+            axes.ecdf(waits, color=colour, label=label)
+    for share in _SHARES:
+        axes.axhline(share, color="#555555", lw=1, ls=":")
     axes.set(
-        xlabel="time, s",
-        ylabel="from the key to its first suggestion, ms",
+        xlabel="time from a key to its first suggestion, ms",
+        ylabel="share of keys",
         title=f"{document['model']}, {document['threads']} threads: {', '.join(document['files'])}",
     )
-    axes.set_yscale("symlog", linthresh=10.0)
-    axes.set_ylim(bottom=0)
-    axes.grid(visible=True, alpha=0.3)
-    axes.legend(frameon=False)
-    figure.savefig(path, dpi=150)
+    axes.set_xscale("symlog", linthresh=10.0)
+    axes.set_xlim(left=0)
+    axes.set_ylim(0, 1)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    axes.grid(visible=True)
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(loc="lower right")
+    figure.savefig(path)

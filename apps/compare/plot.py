@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from edgedec.apps.bench.plot import label_points
 from edgedec.apps.compare.charts import bars, frontier, roofs
+from edgedec.apps.measuring.pictures import use_style
 
 Document = dict[str, Any]
 Points = list[tuple[float, float, str]]
@@ -20,7 +20,7 @@ Points = list[tuple[float, float, str]]
 
 def draw(document: Document, path: Path) -> None:
     """Writes the picture."""
-    matplotlib.use("Agg")
+    use_style()
     panels = [
         panel
         for panel, is_wanted in (
@@ -36,7 +36,7 @@ def draw(document: Document, path: Path) -> None:
     figure.draw_without_rendering()  # now places are final, and labels can keep clear of others
     for axes, points in zip(places, named, strict=True):
         label_points(axes, points)
-    figure.savefig(path, dpi=150)
+    figure.savefig(path)
 
 
 def _draw_bars(axes: Axes, document: Document) -> Points:
@@ -49,8 +49,8 @@ def _draw_bars(axes: Axes, document: Document) -> Points:
     axes.axhline(1, color="#555555", lw=1, ls=":")
     axes.set_xticks(range(len(tests)), tests, rotation=30, ha="right")
     axes.set(ylabel="times as good as the base", title=f"Base: {document['base']}")
-    axes.legend(frameon=False, fontsize=8)
-    axes.grid(visible=True, axis="y", alpha=0.3)
+    axes.legend()
+    axes.grid(visible=True, axis="y")
     return []
 
 
@@ -64,8 +64,8 @@ def _draw_roofs(axes: Axes, document: Document) -> Points:
         axes.loglog(xs, [y for _, y, _ in roof.points], "o", color=colour, label=roof.name)
     axes.set(xlabel="multiply-accumulates per byte of weights read", ylabel="GMAC/s",
              title="Roofline")  # fmt: skip
-    axes.legend(frameon=False, fontsize=8)
-    axes.grid(visible=True, which="major", alpha=0.3)
+    axes.legend()
+    axes.grid(visible=True, which="major")
     return list(found[0].points) if len(found) == 1 else []
 
 
@@ -75,5 +75,5 @@ def _draw_frontier(axes: Axes, document: Document) -> Points:
         axes.plot(point.seconds, point.score, "o")
     axes.set(xlabel="seconds per answer", ylabel=points[0].score_name, title="Quality and time")
     axes.set_xlim(left=0)
-    axes.grid(visible=True, alpha=0.3)
+    axes.grid(visible=True)
     return [(point.seconds, point.score, point.name) for point in points]

@@ -7,17 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from edgedec.apps.eval.tasks import METRICS
+from edgedec.apps.measuring.pictures import COLOURS, use_style
 from edgedec.runtime.methods.method_parts import AUTO, PLAIN
-
-_COLOURS = (
-    "#1f5fbf", "#d1495b", "#e09f3e", "#3c8d5a", "#7a5195", "#2a9d8f", "#8d6346", "#777777",
-    "#b5179e", "#3a0ca3", "#6a994e", "#bc6c25",
-)  # fmt: skip
 
 Told = dict[str, float]
 
@@ -36,14 +31,14 @@ def draw(document: dict[str, Any], path: Path) -> None:
     Time is in seconds per sample; of a frontier in parts of plain decoding's, problem by problem,
     which is known much better.
     """
-    matplotlib.use("Agg")
+    use_style()
     metric, swept = METRICS[document["task"]][0], document["frontier"]
     scale = 100.0 if metric.is_share else 1.0
     figure = Figure(figsize=(10.0, 5.2), layout="constrained")
     axes = figure.subplots()
     points = _settings(document, metric.name) if swept is None else _swept(swept)
     for i, point in enumerate(points):
-        _draw_point(axes, point, _COLOURS[i % len(_COLOURS)], scale)
+        _draw_point(axes, point, COLOURS[i % len(COLOURS)], scale)
     if swept is not None:
         _draw_marks(axes, swept, scale)
     facts = document["settings"][0]["facts"]
@@ -53,9 +48,9 @@ def draw(document: dict[str, Any], path: Path) -> None:
         title=f"{facts['bundle']}, {document['task']}, {facts['threads']} threads",
     )
     axes.set_xlim(left=0)
-    axes.grid(visible=True, alpha=0.3)
-    figure.legend(loc="outside right upper", frameon=False, fontsize="small")
-    figure.savefig(path, dpi=150)
+    axes.grid(visible=True)
+    figure.legend(loc="outside right upper")
+    figure.savefig(path)
 
 
 def _settings(document: dict[str, Any], metric: str) -> Iterator[_Point]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 
@@ -22,3 +23,14 @@ def test_labels_keep_clear_of_each_other() -> None:
     assert [text.get_text() for text in axes.texts[1:]] == [name for _, _, name in points]
     places = [text.get_window_extent() for text in axes.texts]
     assert not any(one.overlaps(other) for one, other in combinations(places, 2))
+
+
+def test_waiting_times_are_a_distribution_with_its_quantiles(tmp_path: Path) -> None:
+    typing_plot = pytest.importorskip("edgedec.apps.bench.typing_plot")
+    path = tmp_path / "waits.svg"
+    latency = {"auto": [[(0.1 * i, float(i)) for i in range(1, 102)]], "plain": [[]]}
+    document = {"model": "m", "threads": 2, "files": ["a.py"], "latency": latency}
+    typing_plot.draw(document, path)
+    written = path.read_text()
+    assert "auto: p50 51 ms, p95 96 ms" in written
+    assert "share of keys" in written
