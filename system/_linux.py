@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path("/")
@@ -43,22 +44,36 @@ def cpu_quota(root: Path = ROOT) -> float | None:
 
     Source: the kernel's admin-guide/cgroup-v2.rst (cpu.max), scheduler/sched-bwc.rst (version 1).
     """
-    found = []
+    found = [
+        _quota_v1(group) if version == 1 else _quota_v2(group)
+        for group, version in _groups("cpu", root)
+    ]
+    granted = [quota for quota in found if quota is not None]
+    return min(granted, default=None)
+
+
+def memory_limit(root: Path = ROOT) -> int | None:
+    """Returns the bytes of memory that the control groups of this process grant; None: any.
+
+    Source: the kernel's admin-guide/cgroup-v2.rst (memory.max), cgroup-v1/memory.rst.
+    """
+    names = {1: "memory.limit_in_bytes", 2: "memory.max"}
+    stated = [text(group / names[version]) for group, version in _groups("memory", root)]
+    return min((int(limit) for limit in stated if limit.isdecimal()), default=None)
+
+
+def _groups(controller: str, root: Path) -> Iterator[tuple[Path, int]]:
+    """Yields the folder and version of each control group that holds this process, in any depth."""
     for line in text(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
-        if not controllers:
-            top, read = root / "sys/fs/cgroup", _quota_v2
-        elif "cpu" in controllers.split(","):
-            top, read = root / "sys/fs/cgroup" / controllers, _quota_v1
-        else:
+        if controllers and controller not in controllers.split(","):
             continue
+        top = root / "sys/fs/cgroup" / controllers
         folder = top / path.lstrip("/")
         for group in (folder, *folder.parents):
             if group.is_relative_to(top):
-                found.append(read(group))
-    granted = [quota for quota in found if quota is not None]
-    return min(granted, default=None)
+                yield group, 1 if controllers else 2
 
 
 def _quota_v2(group: Path) -> float | None:

@@ -16,13 +16,17 @@ _MAP_NORESERVE = 0x4000
 
 
 def memory_bytes() -> tuple[int, int | None]:
-    """Returns installed and, if it is known, available memory. Units: bytes."""
+    """Returns installed and, if it is known, available memory, as control groups limit it.
+
+    Units: bytes.
+    """
     if sys.platform == "win32":
         return _windows.memory()
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    total = min(total, _linux.memory_limit() or total)
     facts = _linux.text(Path("/proc/meminfo"))
     found = re.search(r"^MemAvailable:\s+(\d+) kB", facts, re.MULTILINE)
-    return total, int(found[1]) * 1024 if found else None
+    return total, min(total, int(found[1]) * 1024) if found else None
 
 
 def zeroed_pages(n_bytes: int) -> mmap.mmap:

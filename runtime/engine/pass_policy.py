@@ -10,13 +10,13 @@ MOST_ROWS = 160
 """Rows of a pass that several sequences share: a chunk of a prompt, and what decodes beside it."""
 
 
-def choose(ready: Sequence[Pass]) -> list[int]:
+def choose(ready: Sequence[Pass], most_rows: int = MOST_ROWS) -> list[int]:
     """Returns the places of those that share the next pass: the oldest, and what goes with it.
 
     Passes of its model join it in the order they came while there is room, so that nobody starves:
     whatever waits is the oldest sooner or later.
 
-    ready: the oldest first.
+    ready: the oldest first. most_rows: of the pass, unless the oldest has more.
     """
     oldest = ready[0]
     model = oldest.sequence.model
@@ -24,7 +24,7 @@ def choose(ready: Sequence[Pass]) -> list[int]:
     for i, wanted in enumerate(ready[1:], 1):
         if len(chosen) == model.capabilities.n_sequences:
             break
-        fits = n_rows + _n_rows(wanted) <= MOST_ROWS
+        fits = n_rows + _n_rows(wanted) <= most_rows
         if wanted.sequence.model is model and fits and can_share(wanted):
             chosen.append(i)
             n_rows += _n_rows(wanted)

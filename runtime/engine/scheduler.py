@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 
 from edgedec.runtime.decoding.busy_clock import BusyClock
-from edgedec.runtime.engine.pass_policy import can_share, choose
+from edgedec.runtime.engine.pass_policy import MOST_ROWS, can_share, choose
 from edgedec.runtime.sequences.passes import Pass, Passes, T, attempt, attempt_all, resume
 from edgedec.runtime.sequences.rows import Rows
 
@@ -144,7 +144,9 @@ class Scheduler:
 
     def _compute(self, own: _Job) -> None:
         """Computes what the policy chooses among the passes that are ready."""
-        chosen = [self._ready[i] for i in choose([job.wanted for job in self._ready])]
+        ready = [job.wanted for job in self._ready]
+        most_rows = ready[0].sequence.times.most_rows(ready, MOST_ROWS)
+        chosen = [self._ready[i] for i in choose(ready, most_rows)]
         self._ready = [job for job in self._ready if job not in chosen]
         try:
             outcomes = attempt_all([job.wanted for job in chosen])

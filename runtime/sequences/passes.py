@@ -125,6 +125,7 @@ def compute(passes: Sequence[Pass]) -> list[Rows]:
     started_s = time.perf_counter()
     found = passes[0].sequence.model.compute(passes)
     ms = 1000 * (time.perf_counter() - started_s)
+    passes[0].sequence.times.note(passes, ms)
     for wanted, rows in zip(passes, found, strict=True):
         rows.ms = ms
         wanted.sequence.finish(wanted)

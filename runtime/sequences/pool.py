@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from edgedec.runtime.sequences.model import Model
+from edgedec.runtime.sequences.pass_times import PassTimes
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.text.common_prefix import common_prefix
 
@@ -32,6 +33,7 @@ class SequencePool:
         self.model = model
         self.context = context
         self._on_drop = on_drop
+        self._times = PassTimes()
         self._idle: list[TokenSequence] = []  # the one used last comes last
         self._lent: list[TokenSequence] = []
 
@@ -53,7 +55,7 @@ class SequencePool:
                 self._on_drop(sequence)
                 sequence.truncate(0)
         else:
-            sequence = TokenSequence(self.model, self.context)
+            sequence = TokenSequence(self.model, self.context, self._times)
         sequence.group = group
         self._lent.append(sequence)
         return sequence
@@ -79,7 +81,7 @@ class SequencePool:
     def take_idle(self) -> TokenSequence:
         """Returns an idle sequence that nobody else has, the one used last; it stays idle."""
         if not self._idle:
-            self._idle.append(TokenSequence(self.model, self.context))
+            self._idle.append(TokenSequence(self.model, self.context, self._times))
         return self._idle[-1]
 
     def give_back(self, sequence: TokenSequence) -> None:
@@ -87,6 +89,7 @@ class SequencePool:
         if sequence not in self._lent:
             return
         self._lent.remove(sequence)
+        self._times.forget(sequence)
         if sequence.is_closed:
             return
         self._idle.append(sequence)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -9,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from edgedec.models.errors import PromptTooLongError, SessionError
+from edgedec.runtime.sequences.pass_times import LONG_PASS
 from edgedec.runtime.sequences.passes import Pass, Passes
 from edgedec.runtime.sequences.rows import Float32, Rows
 from edgedec.runtime.sequences.sequence import TokenSequence
@@ -18,7 +20,7 @@ from edgedec.runtime.text.common_prefix import common_prefix
 PREFILL_CHUNK = 128
 """Most tokens per pass: enough to keep the kernels busy."""
 
-_LEAST_CHUNK = 16
+_LEAST_CHUNK = LONG_PASS
 
 PASS_MS = 250.0
 """What a pass should take at most, so that it can be cancelled within a moment."""
@@ -176,8 +178,13 @@ def _next_chunk(
 
 
 def _chunk_size(sequence: TokenSequence, pass_ms: float) -> int:
-    """Returns how many tokens fit a pass of ``pass_ms``; of the first pass nothing is known."""
-    if not sequence.row_ms:
-        return PREFILL_CHUNK
-    n_fitting = int(pass_ms / sequence.row_ms) // _LEAST_CHUNK * _LEAST_CHUNK
+    """Returns how many tokens fit a pass of ``pass_ms``, or less while other texts are written.
+
+    Of the first pass nothing is known.
+    """
+    bound_ms = sequence.times.bound_ms(sequence)
+    row_ms = sequence.row_ms or sequence.times.row_ms()
+    if not row_ms:
+        return _LEAST_CHUNK if math.isfinite(bound_ms) else PREFILL_CHUNK
+    n_fitting = int(min(pass_ms, bound_ms) / row_ms) // _LEAST_CHUNK * _LEAST_CHUNK
     return min(PREFILL_CHUNK, max(_LEAST_CHUNK, n_fitting))

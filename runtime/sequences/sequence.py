@@ -10,6 +10,7 @@ from edgedec.models.errors import SessionError
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.capability_checks import check_capabilities, check_room, check_way
 from edgedec.runtime.sequences.model import KVPredictor, Model
+from edgedec.runtime.sequences.pass_times import PassTimes
 from edgedec.runtime.sequences.passes import Pass, compute
 from edgedec.runtime.sequences.rows import Float32, Rows
 from edgedec.runtime.sequences.state import Layout, SessionState, check_continues, check_reach
@@ -40,9 +41,13 @@ class TokenSequence:
     Sequences of one model know nothing of each other.
     """
 
-    def __init__(self, model: Model, context: int) -> None:
-        """Makes an empty sequence of at most ``context`` tokens."""
+    def __init__(self, model: Model, context: int, times: PassTimes | None = None) -> None:
+        """Makes an empty sequence of at most ``context`` tokens.
+
+        times: of passes of the model, which sequences share that compute by turns.
+        """
         self.model = model
+        self.times = PassTimes() if times is None else times
         self.context = context
         self.row_ms = 0.0  # what a row of a long pass took of late; 0 while not known
         self.state = model.new_state(context)

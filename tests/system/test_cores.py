@@ -68,6 +68,22 @@ V1 = {"proc/self/cgroup": "4:cpu,cpuacct:/a\n3:memory:/a\n"}
 
 
 @pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({}, None),
+        (V2, None),
+        (V2 | {"sys/fs/cgroup/a/b/memory.max": "max\n"}, None),
+        (V2 | {"sys/fs/cgroup/a/b/memory.max": "3000\n", "sys/fs/cgroup/memory.max": "2000"}, 2000),
+        (V2 | {"sys/fs/cgroup/memory.max": "4000"}, 4000),
+        (V1 | {"sys/fs/cgroup/memory/a/memory.limit_in_bytes": "5000\n"}, 5000),
+    ],
+)  # fmt: skip
+def test_memory_of_control_groups(tmp_path: Path, files: dict[str, str], limit: int | None) -> None:
+    write(tmp_path, files)
+    assert _linux.memory_limit(tmp_path) == limit
+
+
+@pytest.mark.parametrize(
     ("files", "quota"),
     [
         ({}, None),

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from edgedec.models.config import ModelConfig
+from edgedec.models.errors import SessionError
 from edgedec.models.kv_formats import KV_PANEL, kv_formats_of
 from edgedec.runtime.backends._kv_cache import (
     PanelArena,
@@ -18,6 +19,7 @@ from edgedec.runtime.backends._kv_cache import (
     kv_row_nbytes,
     lazy_zeros,
 )
+from edgedec.system import _linux
 
 D = 4
 CONFIG = ModelConfig("llama", 8, 8, 8, 2, 6, 3, D, 64, 1e-5)
@@ -151,3 +153,15 @@ def test_untouched_pages_take_no_memory() -> None:
     zeros[:, 0] = 1
     assert resident_pages() - before < 4096
     assert zeros[3, :2].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("n_missing", [0, 1])
+def test_room_is_what_the_container_grants(n_missing: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 rows fit to the last byte."""
+    n_bytes = 64 * PanelKVCache(PanelArena(CONFIG, 64)).row_nbytes
+    monkeypatch.setattr(_linux, "memory_limit", lambda: n_bytes - n_missing)
+    if n_missing == 0 or sys.platform == "win32":
+        PanelArena(CONFIG, 64, n_slots=3)
+    else:
+        with pytest.raises(SessionError, match=f"no room for a KV cache of {n_bytes} bytes"):
+            PanelArena(CONFIG, 64, n_slots=3)

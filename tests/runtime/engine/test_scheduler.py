@@ -293,7 +293,9 @@ def test_who_has_the_turn_may_take_it_again() -> None:
     scheduler, session = Scheduler(), ToySession(9)
     with scheduler.exclusive(), scheduler.exclusive():
         assert scheduler.run(saying(session, 2)) == run_passes(saying(ToySession(9), 2))
-        assert not is_free(scheduler)
+        other = started(lambda: scheduler.run(saying(ToySession(9), 2)))
+        wait_until(lambda: n_waiting(scheduler) == 1)
+    joined(other)
     assert is_free(scheduler)
 
 
