@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from edgedec.models.graph import Capabilities
 from edgedec.runtime.engine.pass_policy import MOST_ROWS, choose
 from edgedec.runtime.sequences.pass_times import GAP, LONG_PASS, PassTimes
 from edgedec.runtime.sequences.passes import Pass, run_passes
@@ -22,7 +23,13 @@ VOCAB = 50
 
 
 def passes(*sizes: int) -> list[Pass]:
-    return [Pass(ToySession(VOCAB), TokenTree.chain([1] * size), (size - 1,)) for size in sizes]
+    """Returns passes of as many texts of one model, which may share one."""
+    model = ToyModel(VOCAB)
+    model.capabilities = Capabilities(n_sequences=8)
+    return [
+        Pass(ToySession(VOCAB, model=model), TokenTree.chain([1] * size), (size - 1,))
+        for size in sizes
+    ]
 
 
 def known_times(writing: list[Pass]) -> PassTimes:
