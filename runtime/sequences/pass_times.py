@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
-    from edgedec.runtime.sequences.passes import Pass
-    from edgedec.runtime.sequences.sequence import TokenSequence
+    from edgedec.runtime.sequences.passes import Pass, PassSequence
 
 LONG_PASS = 16
 """Rows from which on a pass reads a text, rather than writes it."""
@@ -30,7 +29,7 @@ class PassTimes:
     def __init__(self) -> None:
         self._short_ms = 0.0  # of a pass that only writes
         self._row_ms = 0.0  # of a row of a long one
-        self._written: WeakKeyDictionary[TokenSequence, float] = WeakKeyDictionary()
+        self._written: WeakKeyDictionary[PassSequence, float] = WeakKeyDictionary()
 
     def note(self, passes: Sequence[Pass], ms: float) -> None:
         """Learns what a run over ``passes`` took."""
@@ -44,11 +43,11 @@ class PassTimes:
         else:
             self._row_ms = _mean(self._row_ms, ms / sum(sizes))
 
-    def forget(self, sequence: TokenSequence) -> None:
+    def forget(self, sequence: PassSequence) -> None:
         """Learns that a text is written to its end."""
         self._written.pop(sequence, None)
 
-    def bound_ms(self, reader: TokenSequence) -> float:
+    def bound_ms(self, reader: PassSequence) -> float:
         """Returns what a pass over a part of a prompt may take; infinity where nobody else writes.
 
         reader: whose prompt it is.

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from edgedec.models.graph import Capabilities
 from edgedec.runtime.sequences.affinity import Affinity
+from edgedec.runtime.sequences.pass_times import PassTimes
 from edgedec.runtime.sequences.rows import Float32, Rows
 from edgedec.runtime.sequences.token_tree import TokenTree
 
@@ -44,6 +45,10 @@ class PassSequence(Protocol):
     @property
     def cores(self) -> Affinity | None:
         """Where the threads of its passes stay; where the model's do if None."""
+
+    @property
+    def times(self) -> PassTimes:
+        """What passes took of late, its own among them."""
 
     @property
     def n_tokens(self) -> int:
