@@ -111,15 +111,20 @@ def is_idle(browser: Browser) -> bool:
 def test_a_conversation(server: Any, browser: Browser, until: Until) -> None:
     browser.open(server.url)
     until(lambda: text_of(browser, "#model") == "smollm2")
-    send(browser, "Name <b>three</b> colours.", max_tokens=24, temperature=0)
+    ask = {"max_tokens": 24, "temperature": 0, "method": "plain"}
+    send(browser, "Name <b>three</b> colours.", **ask)
     until(lambda: is_idle(browser) and "tokens/s" in text_of(browser, "#state"))
     assert text_of(browser, ".user") == "Name <b>three</b> colours."
     message = {"role": "user", "content": "Name <b>three</b> colours."}
     body = {"messages": [message], "max_tokens": 24, "temperature": 0}
     _, answer = server.ask("POST", "/v1/chat/completions", body)
     assert text_of(browser, ".model") == answer["choices"][0]["message"]["content"]
-    send(browser, "And another one?", max_tokens=24)
+    assert text_of(browser, ".drafted") == ""
+    send(browser, "Repeat: red, green, blue, red, green, blue, red, green, blue.", method="lookup")
     until(lambda: is_idle(browser) and "|" in text_of(browser, ".model"))
+    assert "kept" in text_of(browser, "#state")
+    assert text_of(browser, ".model .drafted") != ""
+    assert text_of(browser, "#legend .drafted") == "lookup"
     if folder := os.environ.get("EDGEDEC_PICTURES"):
         browser.picture(Path(folder) / "serve.png")
 
