@@ -37,6 +37,7 @@ def draw(document: dict[str, Any], path: Path) -> None:
     axes.set_xscale("symlog", linthresh=10.0)
     axes.set_xlim(left=0)
     axes.set_ylim(0, 1)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     axes.grid(visible=True)
     if axes.get_legend_handles_labels()[1]:
