@@ -149,6 +149,22 @@ def open_regular(path: Path, flags: int) -> int | None:
     return descriptor
 
 
+def is_private_folder(path: Path) -> bool:
+    """Returns whether ``path`` is a folder that nobody but this user can look into.
+
+    On Windows that is up to the folder above: those of a user's profile are private.
+    """
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    if not stat.S_ISDIR(found.st_mode):
+        return False
+    if sys.platform == "win32":
+        return True
+    return found.st_uid == os.geteuid() and not found.st_mode & 0o077
+
+
 def read_at(descriptor: int, n_bytes: int, offset: int) -> bytes:
     """Returns at most ``n_bytes`` bytes of an open file, from ``offset`` on."""
     if sys.platform == "win32":

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -23,6 +21,7 @@ import numpy as np
 from edgedec.models.errors import SessionError
 from edgedec.runtime.sequences.session_file import Expected, SavedModel, read_states, write_states
 from edgedec.runtime.sequences.state import SessionState, can_follow
+from edgedec.system.files import is_private_folder
 
 BLOCK = 64
 _ROLE, _SUFFIX = "target", ".kv"
@@ -53,7 +52,7 @@ class PrefixFiles:
             expected: Whose rows; its layout has to be known.
             n_held: Tokens whose rows the caller has.
         """
-        if not self._is_ours():
+        if not is_private_folder(self._folder):
             return []
         first = 0 if expected.look_back else n_held // self.block
         pieces: list[SessionState] = []
@@ -79,7 +78,7 @@ class PrefixFiles:
         """
         with suppress(OSError, SessionError):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not self._is_ours():
+            if not is_private_folder(self._folder):
                 return
             for path, stop in self._blocks(expected, group, text):
                 if not path.exists():
@@ -118,18 +117,6 @@ class PrefixFiles:
         except OSError:
             return None
         return state
-
-    def _is_ours(self) -> bool:
-        """Says whether the folder is there, and nobody else's."""
-        try:
-            found = self._folder.lstat()
-        except OSError:
-            return False
-        if not stat.S_ISDIR(found.st_mode):
-            return False
-        return sys.platform == "win32" or (
-            found.st_uid == os.geteuid() and not found.st_mode & 0o077
-        )
 
     def _trim(self) -> None:
         """Removes the files that were used least recently, while all are too many bytes."""

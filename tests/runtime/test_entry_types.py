@@ -27,7 +27,10 @@ FIELDS = [(cls, field.name) for cls in CONFIGS for field in dataclasses.fields(c
 ODD = [b"x", object(), 1j, float("nan"), len, {1j: b""}, [object()], "\0" * 500]
 """Values that no field and no parameter may have."""
 
-NAMES = ("method", "verifier", "regex", "grammar", "prefix", "stop")
+NAMES = (
+    "method", "verifier", "regex", "grammar", "prefix", "prefix_group", "stop",
+    "dry_sequence_breakers",
+)  # fmt: skip
 """Fields of text that is looked at only once there is a model."""
 
 

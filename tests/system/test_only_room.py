@@ -40,7 +40,7 @@ NAMES = {
 }  # fmt: skip
 """What systems lack, answer differently, or do differently."""
 
-PLACES = ("/dev/", "/proc", "/sys")
+PLACES = ("/dev/", "/proc/", "/sys/")
 
 
 def questions(path: Path) -> Iterator[str]:

@@ -9,8 +9,9 @@ import numpy.typing as npt
 import pytest
 
 from edgedec.labs.verifiers import k_seq
+from edgedec.labs.verifiers.rejection import judge_samples
 from edgedec.models.errors import SessionError
-from edgedec.runtime.decoding.verifiers.deterministic import judge_samples, judge_siblings
+from edgedec.runtime.decoding.verifiers.deterministic import judge_siblings
 from edgedec.runtime.decoding.verifiers.typical import Typical
 from edgedec.runtime.decoding.verifiers.verifier import Choice, NoiseChance, draft_probs, walk
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree, SiblingKind
