@@ -12,6 +12,7 @@ import pytest
 from family_parity import SIZES, TOKENIZER, TOKENS, transformers
 
 from edgedec.export.checkpoints.checkpoint import open_checkpoint
+from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.reference import ReferenceModel
 
 torch = pytest.importorskip("torch", reason="needs the dev extra")
@@ -329,3 +330,20 @@ def test_configs_of_transformers_5(tmp_path: Path, family: str, fields: dict[str
     expected = theirs(tmp_path)
     edit_config(tmp_path, as_transformers_5_writes)
     assert error(tmp_path, expected) < 2e-3
+
+
+def test_pickled_weights_are_to_be_converted(tmp_path: Path) -> None:
+    save(tmp_path, "llama")
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin, .*convert it"):
+        open_checkpoint(str(tmp_path))
+
+
+@pytest.mark.parametrize("family", ["gemma3", "qwen2_vl", "llama4"])
+def test_models_that_see_images_say_so(tmp_path: Path, family: str) -> None:
+    save(tmp_path, "llama")
+    text = json.loads((tmp_path / "config.json").read_text())
+    outer = {"model_type": family, "text_config": text, "vision_config": {}}
+    (tmp_path / "config.json").write_text(json.dumps(outer))
+    with pytest.raises(UnsupportedModelError, match=r"text_config is there, .*sees images"):
+        open_checkpoint(str(tmp_path))

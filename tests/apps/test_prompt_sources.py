@@ -1,0 +1,22 @@
+"""A prompt is the same bytes, whichever way it comes."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from edgedec.apps.run.command import read_prompt
+
+
+@pytest.mark.parametrize("text", ["a\r\nb\r\n", "a\nb", "a\rb\n\n", "\ufeffa\r\n", " \t日本\r\n"])
+def test_line_ends_stay(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "prompt.txt"
+    path.write_bytes(text.encode())
+    assert read_prompt(None, path) == text
+    piped = SimpleNamespace(buffer=io.BytesIO(text.encode()), isatty=lambda: False)
+    monkeypatch.setattr(sys, "stdin", piped)
+    assert read_prompt("-", None) == text
