@@ -46,14 +46,15 @@ class GraphCompiler(Protocol):
 
 
 def check_recurrence(name: str, config: ModelConfig) -> None:
-    """Raises an UnsupportedModelError where the compiler ``name`` has no recurrent layers.
+    """Raises an UnsupportedModelError where the compiler ``name`` has no such recurrent layers.
 
-    A compiler that has them says so as ``HAS_RECURRENCE``.
+    A compiler that has some says which kinds as ``RECURRENCES``.
     """
-    if config.recurrent_layers and not getattr(find_compiler(name), "HAS_RECURRENCE", False):
+    kind = config.recurrence.kind
+    if kind != "none" and kind not in getattr(find_compiler(name), "RECURRENCES", ()):
         raise UnsupportedModelError(
-            f"{config.family} has recurrent layers, which the compiler {name} does not have: "
-            "export with --target cpu or --target portable"
+            f"{config.family} has recurrent layers ({kind}), which the compiler {name} does not "
+            "have: export with --target cpu"
         )
 
 

@@ -23,12 +23,20 @@ from edgedec.kernels.limits import multiply_rate, read_rate
 from edgedec.kernels.linear_op import linear
 from edgedec.kernels.row_stats_op import row_stats
 from edgedec.kernels.short_conv_op import short_conv
+from edgedec.kernels.state_space_op import (
+    StateSpaceSizes,
+    StateSpaceWeights,
+    state_floats,
+    state_space,
+)
 
 __all__ = [
     "PANEL",
     "PackedExperts",
     "PackedMatrix",
     "Scoring",
+    "StateSpaceSizes",
+    "StateSpaceWeights",
     "active_isa",
     "attention",
     "available_isas",
@@ -46,5 +54,7 @@ __all__ = [
     "read_rate",
     "row_stats",
     "short_conv",
+    "state_floats",
+    "state_space",
     "unpack_rows",
 ]

@@ -32,7 +32,7 @@ class Ops(Protocol[T]):
         """Returns ``x @ W.T + b`` for W [N, K]."""
 
     def head_norm(self, x: T, weight: str) -> T:
-        """Returns `rms_norm` of each head of ``x`` by itself, with the weight [head_size]."""
+        """Returns `rms_norm` of each head of ``x`` by itself, heads being as wide as ``weight``."""
 
     def attention(self, q: T, k: T, v: T, layer: int) -> T:
         """Rotates q and k, appends k and v to the KV cache, returns the attended heads.
@@ -43,8 +43,9 @@ class Ops(Protocol[T]):
     def recurrence(self, parts: Sequence[T], layer: int) -> T:
         """Returns what the model's recurrence makes of ``parts``, and of what its state holds.
 
-        ``short_conv``: of parts b, c and x, ``c * conv(b * x)``. Weights ``conv.weight`` and the
-        like are the layer's own, below `mixer_prefix`.
+        ``short_conv``: of parts b, c and x, ``c * conv(b * x)``. ``mamba2``: of the convolution's
+        channels and gates of steps. ``delta``: of channels, and gates of strengths and of steps.
+        Weights ``conv.weight`` and the like are the layer's own, below `mixer_prefix`.
         """
         raise UnsupportedModelError("this target has no recurrent layers: export for another one")
 
@@ -123,8 +124,24 @@ def recurrent_half(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
         bias = f"{prefix}.{name}.bias" if config.recurrence.has_bias else None
         return ops.linear(h, f"{prefix}.{name}.weight", bias)
 
-    parts = [project(h, name) for name in ("b_proj", "c_proj", "x_proj")]
-    return ops.add(x, project(ops.recurrence(parts, layer), "out_proj"))
+    kind = config.recurrence.kind
+    parts = [project(h, f"{name}_proj") for name in _PARTS[kind]]
+    y = ops.recurrence(parts, layer)
+    if config.recurrence.output_scale != 1:
+        y = ops.scale(y, config.recurrence.output_scale)
+    if kind == "mamba2":
+        y = ops.rms_norm(ops.gate(project(h, "z_proj"), y), f"{prefix}.norm.weight")
+    elif kind == "delta":
+        y = ops.gate(project(h, "z_proj"), ops.head_norm(y, f"{prefix}.norm.weight"))
+    return ops.add(x, project(y, "out_proj"))
+
+
+_PARTS = {
+    "short_conv": ("b", "c", "x"),
+    "mamba2": ("x", "dt"),
+    "delta": ("x", "b", "dt"),
+}
+"""Kind of a recurrence -> projections whose outputs it reads."""
 
 
 def mlp_half(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
@@ -251,12 +268,24 @@ def _attention_shapes(config: ModelConfig, prefix: str) -> dict[str, tuple[int, 
 
 def _recurrent_shapes(config: ModelConfig, prefix: str) -> dict[str, tuple[int, ...]]:
     hidden, own = config.hidden_size, config.recurrence
+    widths = dict.fromkeys(_PARTS[own.kind], hidden)
+    if own.has_states:
+        widths |= {"x": own.conv_channels, "b": own.n_heads, "dt": own.n_heads}
+        widths = {name: widths[name] for name in _PARTS[own.kind]} | {"z": own.value_size}
     shapes: dict[str, tuple[int, ...]] = {}
-    for name in ("b_proj", "c_proj", "x_proj", "out_proj"):
-        shapes[f"{prefix}.{name}.weight"] = (hidden, hidden)
+    for name, n in widths.items():
+        shapes[f"{prefix}.{name}_proj.weight"] = (n, hidden)
         if own.has_bias:
-            shapes[f"{prefix}.{name}.bias"] = (hidden,)
-    shapes[f"{prefix}.conv.weight"] = (own.n_channels, 1, own.conv_size)
+            shapes[f"{prefix}.{name}_proj.bias"] = (n,)
+    shapes[f"{prefix}.out_proj.weight"] = (hidden, own.value_size)
+    if own.has_bias:
+        shapes[f"{prefix}.out_proj.bias"] = (hidden,)
+    shapes[f"{prefix}.conv.weight"] = (own.conv_channels, 1, own.conv_size)
     if own.has_conv_bias:
-        shapes[f"{prefix}.conv.bias"] = (own.n_channels,)
+        shapes[f"{prefix}.conv.bias"] = (own.conv_channels,)
+    if own.has_states:
+        vectors = ["a_log", "dt_bias", *(["skip"] if own.kind == "mamba2" else [])]
+        shapes |= {f"{prefix}.{name}": (own.n_heads,) for name in vectors}
+        width = own.value_size if own.kind == "mamba2" else own.head_size
+        shapes[f"{prefix}.norm.weight"] = (width,)
     return shapes

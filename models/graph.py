@@ -32,6 +32,10 @@ Inputs:
         int64: which of those, with the pass's behind them, the convolution of each token reads.
     recurrent_rows [L, Q, W] float32: the rows of L recurrent layers, written in place: that of
         token t lies at t modulo Q. recurrent_past [1] int64: committed tokens.
+    states [L, 2, F] float32: states of recurrent layers that have one beside rows, written in
+        place. state_place [4] int64: tokens that the state is behind which is read; which of the
+        two it is, -1 for zeros; the node behind which a state is written, -1 for the last
+        committed token; which of the two it is, -1 for none.
     mtp_rows [F] int64: which of the R rows with logits light heads go on from; see
         `Capabilities.mtp`.
 Outputs:
@@ -71,6 +75,7 @@ K_CACHE, V_CACHE = "k_cache", "v_cache"
 K_RING, V_RING = "k_ring", "v_ring"
 CONV_TAPS = "conv_taps"
 RECURRENT_ROWS, RECURRENT_PAST = "recurrent_rows", "recurrent_past"
+STATES, STATE_PLACE = "states", "state_place"
 LOGITS = "logits"
 
 N_TOP = 8

@@ -17,19 +17,25 @@ import numpy.typing as npt
 from edgedec.models.errors import ConfigError
 
 Array = npt.NDArray[Any]  # of the computing type, float32 or float64
-RecurrenceKind = Literal["none", "short_conv"]
+RecurrenceKind = Literal["none", "short_conv", "mamba2", "delta"]
 
 MAX_CONV_SIZE = 64
 """Rows that a convolution may span; published models have 3 or 4."""
+
+_LANES = 16  # values of a head that the kernels' states hold side by side
 
 
 @dataclass(frozen=True)
 class Recurrence:
     """What recurrent layers of a model compute.
 
-    kind: ``short_conv``: ``c * conv(b * x)`` of three projections, LFM2's.
-    conv_size: rows that the convolution spans, a token's own the last. n_channels: it has.
+    kind: ``short_conv``: ``c * conv(b * x)`` of three projections, LFM2's. ``mamba2``: Mamba-2.
+        ``delta``: the gated delta rule of Gated DeltaNet.
+    conv_size: rows that the convolution spans, a token's own the last. n_channels: of a short one.
     has_conv_bias: it adds a bias. has_bias: the projections do.
+    n_heads, head_size: of values. n_groups, state_size: heads of keys, and of queries, and their
+        size. The state of a head is a matrix [state_size, head_size].
+    output_scale: what comes out is multiplied by.
 
     Raises:
         ConfigError: These do not go together.
@@ -40,29 +46,85 @@ class Recurrence:
     n_channels: int = 0
     has_conv_bias: bool = False
     has_bias: bool = False
+    n_heads: int = 0
+    head_size: int = 0
+    n_groups: int = 0
+    state_size: int = 0
+    output_scale: float = 1.0
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(RecurrenceKind):
             known = ", ".join(get_args(RecurrenceKind))
             raise ConfigError(f"recurrence is {self.kind!r}, expected one of {known}")
-        if not 0 < self.conv_size <= MAX_CONV_SIZE:
+        least = 2 if self.has_states else 1
+        if not least <= self.conv_size <= MAX_CONV_SIZE:
             raise ConfigError(
-                f"conv_size of the recurrence is {self.conv_size}, expected 1 to {MAX_CONV_SIZE}"
+                f"conv_size of the recurrence is {self.conv_size}, expected {least} to "
+                f"{MAX_CONV_SIZE}"
             )
-        if self.kind != "none" and not 0 < self.n_channels < 2**31:
+        sizes = {"n_channels": self.n_channels}
+        if self.has_states:
+            names = ("n_heads", "head_size", "n_groups", "state_size")
+            sizes = {name: getattr(self, name) for name in names}
+        for name, size in sizes.items():
+            if self.kind != "none" and not 0 < size < 2**31:
+                raise ConfigError(f"{name} of the recurrence is {size}, expected 1 or more")
+        if self.has_states and self.n_heads % self.n_groups:
             raise ConfigError(
-                f"n_channels of the recurrence is {self.n_channels}, expected 1 or more"
+                f"{self.n_heads} heads of the recurrence, expected a multiple of n_groups "
+                f"{self.n_groups}"
             )
 
     @property
+    def has_states(self) -> bool:
+        """Whether there is a state beside the latest rows."""
+        return self.kind in ("mamba2", "delta")
+
+    @property
+    def value_size(self) -> int:
+        """Numbers of all values of a token, and of what comes out."""
+        return self.n_heads * self.head_size if self.has_states else self.n_channels
+
+    @property
+    def key_size(self) -> int:
+        """Numbers of all keys of a token."""
+        return self.n_groups * self.state_size
+
+    @property
+    def conv_channels(self) -> int:
+        """Channels of the convolution."""
+        return self.value_size + 2 * self.key_size
+
+    @property
+    def n_gates(self) -> int:
+        """Gates of a token: of its step and, for the delta rule, its strength before that."""
+        return {"mamba2": 1, "delta": 2}.get(self.kind, 0) * self.n_heads
+
+    @property
     def row_size(self) -> int:
-        """Numbers of a token's row."""
-        return self.n_channels
+        """Numbers of a token's row: channels, then gates."""
+        return self.conv_channels + self.n_gates
 
     @property
     def look_back(self) -> int:
         """Rows before its own that a token's convolution reads."""
         return self.conv_size - 1
+
+    @property
+    def n_state_floats(self) -> int:
+        """Numbers of a layer's state as the kernels keep it: sixteen values side by side."""
+        width = -(-self.head_size // _LANES) * _LANES
+        return self.n_heads * width * self.state_size
+
+    @property
+    def state_part_size(self) -> int:
+        """Numbers of the state that a snapshot keeps with each of the latest rows."""
+        return -(-self.n_state_floats // max(1, self.look_back))
+
+    @property
+    def kept_size(self) -> int:
+        """Numbers that a snapshot keeps with each of the latest rows, the row's included."""
+        return self.row_size + self.state_part_size
 
 
 def conv_taps(parents: Sequence[int], n_past: int, conv_size: int) -> npt.NDArray[np.int64]:
@@ -94,3 +156,69 @@ def convolved(rows: Array, taps: npt.NDArray[np.int64], weights: Mapping[str, Ar
     kernel = weights["conv.weight"][:, 0].T  # [K, C]
     result: Array = np.sum(read * kernel, axis=1)
     return result + weights["conv.bias"] if "conv.bias" in weights else result
+
+
+def state_outputs(
+    own: Recurrence,
+    rows: Array,
+    parents: Sequence[int],
+    weights: Mapping[str, Array],
+) -> Array:
+    """Returns what a state-space layer makes of the last tokens of ``rows``, one for each parent.
+
+    Everything is computed from the beginning of the text, a node's state from its parent's.
+
+    Shapes: rows [P + T, row_size]; weights ``conv.weight`` [C, 1, K], perhaps ``conv.bias`` [C],
+        ``a_log``, ``dt_bias`` and perhaps ``skip`` [n_heads]; result [T, n_heads * head_size].
+
+    Source: transformers ``modeling_granitemoehybrid.py``, ``modeling_qwen3_next.py``
+    ``torch_recurrent_gated_delta_rule``.
+    """
+    n_past = len(rows) - len(parents)
+    every = [*range(-1, n_past - 1), *(n_past + parent for parent in parents)]
+    channels = convolved(rows[:, : own.conv_channels], conv_taps(every, 0, own.conv_size), weights)
+    channels = channels / (1 + np.exp(-channels))
+    values, keys, queries = _heads(own, channels)
+    decay, strength = _gates(own, rows[:, own.conv_channels :], weights)
+    states: dict[int, Array] = {}
+    nothing = np.zeros((own.n_heads, own.state_size, own.head_size), rows.dtype)
+    out = np.zeros_like(values)
+    for i, parent in enumerate(every):
+        state = states[parent] if parent >= 0 else nothing
+        state = state * decay[i, :, None, None]
+        known = np.einsum("hn,hnp->hp", keys[i], state) if own.kind == "delta" else 0
+        change = (values[i] - known) * strength[i, :, None]
+        states[i] = state + keys[i, :, :, None] * change[:, None]
+        out[i] = np.einsum("hn,hnp->hp", queries[i], states[i])
+        if i < n_past:
+            states.pop(parent, None)  # the text goes on from its latest token alone
+    if "skip" in weights:
+        out += weights["skip"][:, None] * values
+    result: Array = out[n_past:].reshape(len(parents), -1)
+    return result
+
+
+def _heads(own: Recurrence, channels: Array) -> tuple[Array, Array, Array]:
+    """Returns values [n, H, P], keys and queries [n, H, N] of each head."""
+    n, v, k = len(channels), own.value_size, own.key_size
+    cuts = [k, 2 * k] if own.kind == "delta" else [v, v + k]
+    parts = np.split(channels, cuts, axis=1)
+    queries, keys, values = parts if own.kind == "delta" else parts[::-1]
+    shape, each = (n, own.n_groups, own.state_size), own.n_heads // own.n_groups
+    keys, queries = (x.reshape(shape) for x in (keys, queries))
+    if own.kind == "delta":
+        keys, queries = (
+            x / np.sqrt((x * x).sum(axis=-1, keepdims=True) + 1e-6) for x in (keys, queries)
+        )
+        queries = queries * own.state_size**-0.5
+    values = values.reshape(n, own.n_heads, own.head_size)
+    return values, np.repeat(keys, each, axis=1), np.repeat(queries, each, axis=1)
+
+
+def _gates(own: Recurrence, gates: Array, weights: Mapping[str, Array]) -> tuple[Array, Array]:
+    """Returns by how much a state fades and how strongly a value is written, each [n, H]."""
+    step = np.logaddexp(0, gates[:, -own.n_heads :] + weights["dt_bias"]).astype(gates.dtype)
+    decay = np.exp(-np.exp(weights["a_log"]) * step)
+    if own.kind == "delta":
+        return decay, 1 / (1 + np.exp(-gates[:, : own.n_heads]))
+    return decay, step

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from edgedec.models.blocks import Ops, mixer_prefix
 from edgedec.models.families import find_family, weight_shapes
-from edgedec.models.recurrence import conv_taps, convolved
+from edgedec.models.recurrence import conv_taps, convolved, state_outputs
 from edgedec.models.rope import Rope, query_growth, rope_of, rope_tables
 from edgedec.models.weights import WeightSource, float_rows
 
@@ -152,7 +152,7 @@ class ReferenceOps(Ops[Array]):
 
     def head_norm(self, x: Array, weight: str) -> Array:
         """Returns `rms_norm` of each head of ``x`` by itself."""
-        heads = x.reshape(len(x), -1, self._config.head_size)
+        heads = x.reshape(len(x), -1, self._shapes[weight][0])
         return self.rms_norm(heads, weight).reshape(x.shape)
 
     def linear(self, x: Array, weight: str, bias: str | None = None) -> Array:
@@ -185,11 +185,14 @@ class ReferenceOps(Ops[Array]):
 
     def recurrence(self, parts: Sequence[Array], layer: int) -> Array:
         """Returns what the recurrence makes of ``parts`` after appending the tokens' rows."""
+        own, weights = self._config.recurrence, self._vectors(mixer_prefix(layer))
+        if own.has_states:
+            (rows,) = self._model.append(layer, np.concatenate(parts, axis=-1))
+            return state_outputs(own, rows, self._parents, weights)
         b, c, x = parts
         (rows,) = self._model.append(layer, b * x)
-        own = self._config.recurrence
         taps = conv_taps(self._parents, self._model.n_tokens, own.conv_size)
-        y: Array = c * convolved(rows, taps, self._vectors(mixer_prefix(layer)))
+        y: Array = c * convolved(rows, taps, weights)
         return y
 
     def _vectors(self, prefix: str) -> dict[str, Array]:

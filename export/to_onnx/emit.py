@@ -15,7 +15,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from edgedec.export.to_onnx.graph import external_tensor
-from edgedec.export.to_onnx.recurrence import DOMAIN, short_conv
+from edgedec.export.to_onnx.recurrence import DOMAIN, STATE_SPACE, VECTORS, short_conv
 from edgedec.export.weights_file import rope_names
 from edgedec.models.blocks import Ops, mixer_prefix
 from edgedec.models.config import ModelConfig
@@ -109,7 +109,7 @@ class PortableEmitter(Ops[str]):
         """Adds an RMSNormalization over each head, between two reshapes."""
         stem = weight.removesuffix(".weight")
         heads, whole = f"{stem}.heads", f"{stem}.whole"
-        self._constant(heads, [0, 0, -1, self._config.head_size])
+        self._constant(heads, [0, 0, -1, self._shapes[weight][0]])
         self._constant(whole, [0, 0, -1])
         normed = self.rms_norm(self._node("Reshape", [x, heads], f"{stem}.split"), weight)
         return self._node("Reshape", [normed, whole], f"{stem}.joined")
@@ -154,18 +154,20 @@ class PortableEmitter(Ops[str]):
     def recurrence(self, parts: Sequence[str], layer: int) -> str:
         """Adds a call of the recurrence, a function of standard operators; its rows are ports."""
         own, stem = self._config.recurrence, mixer_prefix(layer)
-        if not self._functions:
+        if all(value.name != CONV_TAPS for value in self._inputs):
             taps = _value(CONV_TAPS, TensorProto.INT64, ("T", own.conv_size))
             self._inputs.append(taps)
-        function = short_conv(OPSET, own.has_conv_bias)
-        self._functions[function.name] = function
         past, present = rows_port(layer), new_rows_port(layer)
         self._inputs.append(_value(past, self.element, (1, "Q", own.row_size)))
         self._outputs.append(_value(present, self.element, (1, "Q+T", own.row_size)))
-        vectors = ["conv.weight", *(["conv.bias"] if own.has_conv_bias else [])]
-        inputs = [*parts, past, CONV_TAPS, *(self._weight(f"{stem}.{name}") for name in vectors)]
-        y = f"{stem}.recurrence"
-        self._nodes.append(helper.make_node(function.name, inputs, [y, present], y, domain=DOMAIN))
+        names = (f"{stem}.{name}" for name in VECTORS)
+        vectors = [self._weight(name) for name in names if name in self._shapes]
+        name, y = STATE_SPACE, f"{stem}.recurrence"
+        if not own.has_states:
+            function = short_conv(OPSET, own.has_conv_bias)
+            self._functions[name := function.name] = function
+        inputs = [*parts, past, CONV_TAPS, *vectors]
+        self._nodes.append(helper.make_node(name, inputs, [y, present], y, domain=DOMAIN))
         return y
 
     def rotate(self, x: str, n_heads: int) -> str:
@@ -274,7 +276,7 @@ class PortableEmitter(Ops[str]):
             list(self._initializers.values()),
         )
         opsets = [helper.make_opsetid("", OPSET)]
-        if self._functions:
+        if self._config.recurrent_layers:
             opsets.append(helper.make_opsetid(DOMAIN, 1))
         return helper.make_model(
             graph,

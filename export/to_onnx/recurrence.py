@@ -10,6 +10,10 @@ from onnx import helper, numpy_helper
 
 DOMAIN = "edgedec.portable"
 SHORT_CONV, SHORT_CONV_WITH_BIAS = "ShortConv", "ShortConvWithBias"
+VECTORS = ("conv.weight", "conv.bias", "a_log", "dt_bias", "skip")
+"""Weights of a recurrence, in the order of inputs, as far as the model has them."""
+STATE_SPACE = "StateSpace"
+"""A call that has no function: no graph of standard operators has it, only one that is fused."""
 
 
 def short_conv(opset: int, has_bias: bool) -> onnx.FunctionProto:

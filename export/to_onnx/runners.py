@@ -29,6 +29,8 @@ from edgedec.models.graph import (
     RECURRENT_ROWS,
     RING_SEQUENCES,
     SEQUENCES,
+    STATE_PLACE,
+    STATES,
     V_CACHE,
     V_RING,
     new_rows_port,
@@ -65,6 +67,8 @@ class FusedRunner:
             n_layers, _, row_size = inputs[RECURRENT_ROWS].shape
             n_rows = self._n_panels * PANEL  # that never wrap
             self._recurrent[RECURRENT_ROWS] = np.zeros((n_layers, n_rows, row_size), np.float32)
+        if STATES in inputs:
+            self._recurrent[STATES] = np.zeros(inputs[STATES].shape, np.float32)
         self._sequences = [name for name in (SEQUENCES, RING_SEQUENCES) if name in inputs]
         self._kv_cache = {
             name: _empty_kv_cache(inputs[name], self._n_panels)
@@ -83,6 +87,8 @@ class FusedRunner:
             feeds[LAYER_GATES] = self.layer_gates
         if self._recurrent:
             feeds[RECURRENT_PAST] = np.array([n_past], np.int64)
+        if STATES in self._recurrent:  # replayed from the beginning in every pass
+            feeds[STATE_PLACE] = np.array([0, -1, -1, -1], np.int64)
         values = {k: ort.OrtValue.ortvalue_from_numpy(v) for k, v in feeds.items()}
         # These are written in place: the arrays behind them are the KV cache.
         for name, array in (self._kv_cache | self._recurrent).items():

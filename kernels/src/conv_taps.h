@@ -7,7 +7,7 @@ namespace edk {
 namespace {
 
 /// Node i of the pending tree, and position t, as in AttentionArgs; position t lies at row t modulo
-/// `n_kept`.
+/// `n_kept`. The rows are nodes from `known` on; negative ones are committed tokens, -1 the last.
 struct ConvPlace {
   const int64_t* parents;
   int64_t past;

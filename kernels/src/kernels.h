@@ -191,6 +191,49 @@ struct ShortConvArgs {
   float* out = nullptr;           // [rows, channels]
 };
 
+/// Bytes of the states of all heads: blocks of 16 values of [state_size][16] floats, head by head.
+constexpr int64_t state_floats(int64_t n_heads, int64_t head_size, int64_t state_size) {
+  return n_heads * ((head_size + kPanel - 1) / kPanel) * state_size * kPanel;
+}
+
+/// Of each row's head the state S [state_size, head_size] and the output y, where q, k and v are the
+/// head's channels after a causal convolution (as in ShortConvArgs, without gates) and silu:
+///   Mamba-2:    s = softplus(g + dt_bias), S = e^(-e^a_log s) S' + k (s v)^T, y = q S + skip v
+///   delta rule: b = sigmoid(g1), s = softplus(g2 + dt_bias), S'' = e^(-e^a_log s) S',
+///               S = S'' + k (b (v - k S''))^T, y = q S, with k, q of length 1, q / sqrt(state_size)
+/// where S' is the parent's. A head shares keys and queries with the others of its group. Channels are
+/// values, keys, queries, for the delta rule queries, keys, values. Rows are kept as x, then gates.
+///
+/// States begin with that of the first `base` committed tokens, zeros if `read` is null; the others are
+/// replayed from their rows. That of node `write_node`, -1 for the last committed token, is written.
+struct StateSpaceArgs {
+  const float* x = nullptr;          // [rows, channels]
+  const float* gates = nullptr;      // [rows, n_heads], of the delta rule [rows, 2 * n_heads]
+  const int64_t* parents = nullptr;  // [known + rows], each in [-1, node)
+  int64_t rows = 0;
+  int64_t known = 0;
+  int64_t past = 0;
+  int64_t base = 0;  // at most past
+  bool is_delta = false;
+  int64_t n_heads = 0;
+  int64_t n_groups = 0;
+  int64_t head_size = 0;
+  int64_t state_size = 0;
+  int64_t channels = 0;           // n_heads * head_size + 2 * n_groups * state_size
+  int64_t size = 0;               // taps of the convolution, at most kMaxConvSize
+  const float* weight = nullptr;  // [channels, size]
+  const float* bias = nullptr;    // [channels] or null
+  const float* a_log = nullptr;   // [n_heads]
+  const float* dt_bias = nullptr; // [n_heads]
+  const float* skip = nullptr;    // [n_heads] or null
+  int64_t n_kept = 0;             // at least what the convolution reads before base, and all behind it
+  float* kept = nullptr;          // [n_kept, channels + gates], this layer; written
+  const float* read = nullptr;    // [state_floats] or null
+  float* write = nullptr;         // [state_floats] or null, not where `read` is
+  int64_t write_node = -1;
+  float* out = nullptr;           // [rows, n_heads * head_size]
+};
+
 constexpr int kTop = 8;  // largest logits listed
 
 /// Statistics of logits rows. NaN counts as the largest; sums of a row whose largest logit is not
@@ -233,7 +276,8 @@ void pack(const PlainMatrix& plain, uint8_t* out);
   X(head_norm, HeadNormArgs)  \
   X(linear, LinearArgs)       \
   X(row_stats, RowStatsArgs)  \
-  X(short_conv, ShortConvArgs)
+  X(short_conv, ShortConvArgs) \
+  X(state_space, StateSpaceArgs)
 
 /// The operators of one instruction set.
 struct Kernels {

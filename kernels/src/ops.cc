@@ -10,6 +10,7 @@
 #include "multiply.h"
 #include "row_stats.h"
 #include "short_conv.h"
+#include "state_space.h"
 
 #define EDK_QUOTED(text) #text
 #define EDK_NAME(isa) EDK_QUOTED(isa)

@@ -26,13 +26,13 @@ RecurrentPass::RecurrentPass(const Tensor& parents_in, const Tensor& past_in, in
 }
 
 float* RecurrentPass::kept_rows(const Tensor& kept, int64_t layer, int64_t row_size,
-                                int64_t size) const {
+                                int64_t size, int64_t base) const {
   kept.expect_shape("kept", {-1, -1, row_size});
   if (layer >= kept.dims[0]) {
     fail("layer is %lld, but kept has %lld layers", static_cast<long long>(layer),
          static_cast<long long>(kept.dims[0]));
   }
-  const int64_t seen = past < size - 1 ? past : size - 1;
+  const int64_t seen = past - base + (base < size - 1 ? base : size - 1);
   if (known + rows > kept.dims[1] - seen) {
     fail("%lld tokens before the pass + %lld nodes do not fit %lld kept rows",
          static_cast<long long>(seen), static_cast<long long>(known + rows),

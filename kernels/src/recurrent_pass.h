@@ -17,8 +17,9 @@ struct RecurrentPass {
   RecurrentPass(const Tensor& parents_in, const Tensor& past_in, int64_t n_rows);
 
   /// Returns the rows of `layer` in kept [L, Q, row_size]. Fails unless there is room for what a
-  /// convolution of `size` reads before this pass, and for the pass.
-  float* kept_rows(const Tensor& kept, int64_t layer, int64_t row_size, int64_t size) const;
+  /// convolution of `size` reads before token `base`, and for all that is behind it.
+  float* kept_rows(const Tensor& kept, int64_t layer, int64_t row_size, int64_t size,
+                   int64_t base) const;
 };
 
 }  // namespace edk

@@ -43,7 +43,7 @@ void ShortConvOp::compute(const Kernels& kernels, const Call& call) const {
   bcx.expect_shape("bcx", {1, -1, 3 * args.channels});
   if (bias.is_present()) bias.expect_shape("bias", {args.channels});
   const RecurrentPass pass(call.input(kParents), call.input(kPast), bcx.dims[1]);
-  args.kept = pass.kept_rows(kept, layer_, args.channels, args.size);
+  args.kept = pass.kept_rows(kept, layer_, args.channels, args.size, pass.past);
   args.n_kept = kept.dims[1];
   args.bcx = bcx.as<const float>();
   args.parents = pass.parents;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from edgedec.models.config import ModelConfig, RopeScaling
@@ -252,18 +252,18 @@ def with_windows(config: ModelConfig, window: int, layers: Collection[int]) -> M
     )
 
 
-def hf_mixers(fields: Fields, n_layers: int, recurrent: str) -> list[int]:
-    """Returns the layers whose ``layer_types`` is ``recurrent``; the others have attention."""
+def hf_mixers(fields: Fields, n_layers: int, recurrent: Sequence[str]) -> list[int]:
+    """Returns the layers whose ``layer_types`` are ``recurrent``; the others have attention."""
     types = fields.texts("layer_types")
     if len(types) != n_layers:
         fields.fail("layer_types", types, f"a list of {n_layers}")
-    known = (recurrent, "full_attention", "attention")
+    known = (*recurrent, "full_attention", "attention")
     if (other := next((kind for kind in types if kind not in known), None)) is not None:
         raise UnsupportedModelError(
-            f"{fields.origin}: layer_types has {shown(other)}, only {recurrent} and "
-            f"full_attention are supported"
+            f"{fields.origin}: layer_types has {shown(other)}, only {', '.join(known)} are "
+            f"supported"
         )
-    return [i for i, kind in enumerate(types) if kind == recurrent]
+    return [i for i, kind in enumerate(types) if kind in recurrent]
 
 
 def with_recurrence(

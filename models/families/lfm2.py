@@ -74,7 +74,7 @@ def _width(fields: Fields) -> int:
 def _convolutions(fields: Fields, n_layers: int) -> list[int]:
     """Returns the layers with a short convolution."""
     if fields.get("layer_types") is not None:
-        return hf_mixers(fields, n_layers, "conv")
+        return hf_mixers(fields, n_layers, ("conv",))
     if fields.get("full_attn_idxs") is None:
         return []
     with_attention = fields.integers("full_attn_idxs", 0, n_layers - 1)

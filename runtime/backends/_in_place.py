@@ -19,7 +19,7 @@ from edgedec.models.kv_formats import KV_PANEL
 from edgedec.runtime.backends._kv_cache import Array, Places, kv_row_nbytes
 from edgedec.runtime.backends._layer_caches import LayerArenas, LayerCaches
 from edgedec.runtime.backends._model_facts import ModelFacts
-from edgedec.runtime.backends._recurrent import RecurrentRows
+from edgedec.runtime.backends._recurrent import RecurrentState
 from edgedec.runtime.backends.trust import check_trusted
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.model import SequenceState
@@ -119,14 +119,14 @@ class InPlaceKVCache:
     """What a `SequenceState` does whose rows the graph writes in place, but for `run`.
 
     Layers with a window keep the latest rows only; see `LayerCaches`. So do recurrent ones; see
-    `RecurrentRows`.
+    `RecurrentState`.
     """
 
     def __init__(self, config: ModelConfig, contract: GraphContract, caches: LayerCaches) -> None:
         self._config = config
         self._contract = contract
         self.caches = caches
-        self.recurrent = RecurrentRows(config, contract.kv) if config.recurrent_layers else None
+        self.recurrent = RecurrentState(config, contract.kv) if config.recurrent_layers else None
         self._layer_gates = np.ones(2 * config.n_layers, np.int64)
         self._has_closed = False  # gates, by the latest pass
 
@@ -152,6 +152,9 @@ class InPlaceKVCache:
         n_left = self.caches.reachable(n_tokens)
         return n_left if self.recurrent is None else self.recurrent.reachable(n_left)
 
+    def resting(self, n_tokens: int) -> int:
+        return n_tokens if self.recurrent is None else self.recurrent.resting(n_tokens)
+
     def reserve(self, n_kept: int, stop: int) -> None:
         """Makes room; see `SequenceState`. Where arrays move, all is bound anew."""
         has_moved = self.caches.reserve(n_kept, stop)
@@ -167,7 +170,7 @@ class InPlaceKVCache:
 
     def share(self, other: SequenceState, n_tokens: int) -> bool:
         """Makes the first tokens of another text those of this one; see `SequenceState`."""
-        if not isinstance(other, InPlaceKVCache) or other.reachable(n_tokens) != n_tokens:
+        if not isinstance(other, InPlaceKVCache) or other.resting(n_tokens) != n_tokens:
             return False
         is_shared = self.caches.share(other.caches, n_tokens)
         if is_shared and self.recurrent is not None and other.recurrent is not None:
@@ -179,7 +182,7 @@ class InPlaceKVCache:
         if list(path) != list(range(len(path))):
             self.caches.compact(n_past, path)
         if self.recurrent is not None:
-            self.recurrent.commit(n_past, path)
+            self.recurrent.commit(n_past, tree, path)
 
     def snapshot(self, start: int, stop: int) -> KVRows:
         kv_rows = self.caches.rows(start, stop)
@@ -207,7 +210,7 @@ class InPlaceKVCache:
             SessionError: These are not as wide as the model's.
         """
         if self.recurrent is not None:
-            self.recurrent.begin(wanted.n_past)
+            self.recurrent.begin(wanted.n_past, wanted.tree)
         was_closed = self._has_closed
         self._has_closed = wanted.layer_gates is not None or wanted.layers is not None
         if was_closed or self._has_closed:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from edgedec.models.graph import CONV_TAPS, new_rows_port, rows_port
 from edgedec.models.recurrence import Recurrence, conv_taps
 from edgedec.runtime.sequences.checkpoints import Checkpoints
-from edgedec.runtime.sequences.state import LATEST, KVRows
+from edgedec.runtime.sequences.state import TOGETHER, KVRows
 from edgedec.runtime.sequences.token_tree import TokenTree
 
 Array = npt.NDArray[Any]
@@ -97,17 +97,14 @@ class PortableRows:
         """
         n_zeros = max(0, self.look_back - stop)
         source = self._before(stop) if self._has(stop) else self._at(stop)
-        return {
-            LATEST + rows_port(i): rows[:, np.newaxis, n_zeros:].copy()
-            for i, rows in source.items()
-        }
+        return {_name(i): rows[:, np.newaxis, n_zeros:].copy() for i, rows in source.items()}
 
     def restore(self, stop: int, kv_rows: KVRows) -> None:
         """Puts rows as `snapshot` returns them in place; they end at token ``stop``."""
         self._begin_anew()
-        n_rows = max(self.look_back, kv_rows[LATEST + rows_port(self._layers[0])].shape[2])
+        n_rows = max(self.look_back, kv_rows[_name(self._layers[0])].shape[2])
         self._rows = {
-            i: np.concatenate([zeros, kv_rows[LATEST + rows_port(i)][:, 0]], axis=1)[:, -n_rows:]
+            i: np.concatenate([zeros, kv_rows[_name(i)][:, 0]], axis=1)[:, -n_rows:]
             for i, zeros in self._rows.items()
         }
         self._first = stop - self._rows[self._layers[0]].shape[1]
@@ -140,3 +137,8 @@ class PortableRows:
 
 def _copies(rows: dict[int, Array]) -> dict[int, Array]:
     return {i: of_layer.copy() for i, of_layer in rows.items()}
+
+
+def _name(layer: int) -> str:
+    """Returns the name of a layer's rows in a `SessionState`."""
+    return f"{TOGETHER}_{rows_port(layer)}"

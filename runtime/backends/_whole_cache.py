@@ -30,6 +30,10 @@ class WholeCache:
         """Returns all of them: layers with a window keep all rows, too."""
         return n_tokens
 
+    def resting(self, n_tokens: int) -> int:
+        """Returns all of them, too."""
+        return n_tokens
+
     def share(self, other: SequenceState, n_tokens: int) -> bool:
         """Returns False: each text has memory of its own."""
         return False

@@ -190,7 +190,7 @@ class SessionMemory:
         try:
             self.recall(role, sequence, [*text, 0])  # a prompt, whose last token is left out
             n_known = common_prefix(sequence.tokens, text)
-            return sequence.snapshot(sequence.reachable(n_known))
+            return sequence.snapshot(sequence.resting(n_known))
         finally:
             pool.give_back(sequence)
 
@@ -217,7 +217,7 @@ class SessionMemory:
             return
         key = _key(role, sequence.group)
         self._groups.setdefault(role, set()).add(sequence.group)
-        for n_tokens in (*sequence.state.checkpoints, sequence.n_tokens):
+        for n_tokens in (*sequence.state.checkpoints, sequence.resting(sequence.n_tokens)):
             tokens, look_back = sequence.tokens[:n_tokens], sequence.look_back
             self.prefix_cache.insert(key, tokens, sequence.snapshot, look_back)
 
@@ -237,7 +237,7 @@ class SessionMemory:
             vocab_size=config.vocab_size,
             # Two arrays of float32 for each layer, and as much again for what goes with them.
             max_row_nbytes=16 * config.n_layers * config.n_kv_heads * config.head_size
-            + 4 * len(config.recurrent_layers) * config.recurrence.row_size,
+            + 4 * len(config.recurrent_layers) * config.recurrence.kept_size,
             look_back=config.look_back,
             layout=layout,
         )

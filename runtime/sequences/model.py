@@ -25,13 +25,16 @@ class SequenceState(Protocol):
 
     @property
     def checkpoints(self) -> tuple[int, ...]:
-        """Numbers of tokens that can be snapshot though others near them cannot, rising."""
+        """Numbers of tokens that are kept to go back to and to take snapshots of, rising."""
 
     def nbytes(self, n_tokens: int) -> int:
         """Returns the bytes that ``n_tokens`` take."""
 
     def reachable(self, n_tokens: int) -> int:
         """Returns the most tokens, up to ``n_tokens``, that a pass may follow; 0 always may."""
+
+    def resting(self, n_tokens: int) -> int:
+        """Returns the most tokens, up to a reachable number, that a snapshot can be taken of."""
 
     def reserve(self, n_kept: int, stop: int) -> None:
         """Makes room for rows up to ``stop``; passes may still follow the first ``n_kept``."""

@@ -67,7 +67,7 @@ class SequencePool:
         """
         alike = [s for s in (*self._idle, *self._lent) if s is not but and s.group == but.group]
         n_known = [
-            0 if s.is_closed else s.reachable(min(s.n_exact, common_prefix(s.tokens, text)))
+            0 if s.is_closed else s.resting(min(s.n_exact, common_prefix(s.tokens, text)))
             for s in alike
         ]
         best = max(range(len(alike)), key=lambda i: n_known[i], default=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from edgedec.runtime.sequences.state import (
+    TOGETHER,
     TOKEN_AXIS,
     KVRows,
     Layout,
@@ -196,7 +197,7 @@ def _own_latest(kv_rows: KVRows, n_own: int) -> KVRows:
     """Returns rows of ``n_own`` tokens without the `LATEST` rows of tokens before them."""
     return {
         name: rows[:, :, max(0, rows.shape[TOKEN_AXIS] - n_own) :].copy()
-        if is_latest(name)
+        if is_latest(name) and not name.startswith(TOGETHER)
         else rows
         for name, rows in kv_rows.items()
     }

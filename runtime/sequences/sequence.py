@@ -293,6 +293,10 @@ class TokenSequence:
         """Returns the most tokens, up to ``n_tokens``, that `truncate` can leave."""
         return self.state.reachable(n_tokens)
 
+    def resting(self, n_tokens: int) -> int:
+        """Returns the most tokens, up to ``n_tokens``, that `snapshot` can be of."""
+        return self.state.resting(self.reachable(n_tokens))
+
     def rewind(self, n_tokens: int) -> int:
         """Truncates to ``n_tokens`` or, if that is too far, to fewer; returns what is left."""
         n_left = self.reachable(n_tokens)
@@ -302,10 +306,10 @@ class TokenSequence:
     def snapshot(self, n_tokens: int | None = None, start: int = 0) -> SessionState:
         """Returns copies of the rows of committed tokens ``start`` to ``n_tokens``.
 
-        n_tokens: all that are committed, and exact, when None; none where `truncate` could not
-            leave those.
+        n_tokens: all that are committed, and exact, when None; fewer, as `resting` says, where a
+            state is of fewer.
         """
-        n_tokens = self.reachable(self.n_exact) if n_tokens is None else n_tokens
+        n_tokens = self.resting(self.n_exact) if n_tokens is None else n_tokens
         if not 0 <= start <= n_tokens <= self.n_exact:
             raise SessionError(
                 f"snapshot of tokens {start} to {n_tokens}, expected 0 to {self.n_exact}, "

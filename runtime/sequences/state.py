@@ -19,6 +19,9 @@ TOKEN_AXIS = 2
 LATEST = "latest_"
 """Names of arrays begin with it whose layers keep the latest tokens only, for they have windows."""
 
+TOGETHER = f"{LATEST}recurrent"
+"""Names of those among them begin with it whose rows mean something all together alone."""
+
 KVRows = Mapping[str, npt.NDArray[Any]]
 Layout = dict[str, tuple[str, tuple[int, ...]]]
 """Of each array of rows: its dtype and the shape of one token's row."""
@@ -96,7 +99,8 @@ def first_covered(pieces: Iterable[SessionState]) -> int:
     first = 0
     for piece in pieces:
         own = piece.first_latest or 0
-        first = min(first, own) if own <= piece.start else own
+        is_whole = any(name.startswith(TOGETHER) for name in piece.kv_rows)
+        first = min(first, own) if own <= piece.start and not is_whole else own
     return first
 
 

@@ -20,7 +20,7 @@ from edgedec.models.graph import MAX_SEQUENCES, Capabilities, GraphContract
 from edgedec.models.kv_formats import find_kv_format
 from edgedec.targets.portable.export_portable import pack
 
-HAS_RECURRENCE = True
+RECURRENCES = ("short_conv", "mamba2", "delta")
 GRAPH_NAME = "model.onnx"
 WEIGHTS_NAMES = (WEIGHTS_FILE,)
 

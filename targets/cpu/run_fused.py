@@ -109,7 +109,10 @@ class FusedKVCache(InPlaceKVCache):
     def run(self, wanted: Pass) -> Rows:
         """Returns the asked rows. They are overwritten by the next pass of the same shape."""
         self._begin(wanted)
-        return self._runs.run((wanted,))
+        rows = self._runs.run((wanted,))
+        if self.recurrent is not None:
+            self.recurrent.finish(wanted.n_past)
+        return rows
 
     @property
     def panels(self) -> dict[str, OrtValue]:

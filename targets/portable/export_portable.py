@@ -15,7 +15,7 @@ from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.export.weights_file import WEIGHTS_FILE
 from edgedec.models.graph import ROUNDING_GAP, Capabilities, GraphContract, KVLayout
 
-HAS_RECURRENCE = True
+RECURRENCES = ("short_conv",)
 GRAPH_NAME = "model.onnx"
 WEIGHTS_NAMES = (WEIGHTS_FILE,)
 

@@ -136,6 +136,10 @@ class PortableKVCache:
         """Returns all of them: layers with a window keep all rows, too; recurrent ones do not."""
         return n_tokens if self._rows is None else self._rows.reachable(n_tokens)
 
+    def resting(self, n_tokens: int) -> int:
+        """Returns all of them: rows of tokens are all there is."""
+        return n_tokens
+
     def share(self, other: SequenceState, n_tokens: int) -> bool:
         """Returns False: each text has memory of its own."""
         return False

@@ -126,11 +126,15 @@ class MemoCache:
     """A `SequenceState` of nothing: texts name their rows."""
 
     look_back = 0
+    checkpoints = ()
 
     def nbytes(self, n_tokens: int) -> int:
         return 0
 
     def reachable(self, n_tokens: int) -> int:
+        return n_tokens
+
+    def resting(self, n_tokens: int) -> int:
         return n_tokens
 
     def share(self, other: SequenceState, n_tokens: int) -> bool:

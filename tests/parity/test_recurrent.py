@@ -19,11 +19,14 @@ from edgedec.runtime.sequences.passes import run_passes
 from edgedec.runtime.sequences.prefill import feed
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
-from tests.models import test_lfm2
+from tests.models import test_granitemoehybrid, test_lfm2
 from tests.parity.family_parity import same_bits
 from tests.parity.recurrent_parity import TREE, way_to
 
-FAMILIES = {"lfm2": test_lfm2.TestParity}
+FAMILIES = {
+    "lfm2": (test_lfm2.TestParity, ("cpu", "portable")),
+    "granitemoehybrid": (test_granitemoehybrid.TestParity, ("cpu",)),
+}
 CONTEXT, CHECKPOINT_TOKENS = 400, 32
 TEXT = [int(i) for i in np.random.default_rng(5).integers(0, 90, 300)]
 PROMPT = "ABCABCDEFABCABCDEF"
@@ -34,11 +37,11 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module", params=[(f, t) for f in FAMILIES for t in ("cpu", "portable")])
+@pytest.fixture(scope="module", params=[(f, t) for f in FAMILIES for t in FAMILIES[f][1]])
 def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle of a family for a target, which keeps few rows to go back to."""
     family, target = request.param
-    cls = FAMILIES[family]
+    cls, _ = FAMILIES[family]
     longer = type("Longer", (cls,), {"SIZES": {**cls.SIZES, "max_position_embeddings": CONTEXT}})
     toy = longer.draw(tmp_path_factory.mktemp(family))
     path = tmp_path_factory.mktemp("bundle") / "b"

@@ -94,6 +94,9 @@ class ToyCache:
     def reachable(self, n_tokens: int) -> int:
         return n_tokens
 
+    def resting(self, n_tokens: int) -> int:
+        return n_tokens
+
     def share(self, other: SequenceState, n_tokens: int) -> bool:
         """Returns False: each text has memory of its own."""
         return False

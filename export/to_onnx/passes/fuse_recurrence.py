@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 from edgedec.export.to_onnx.graph import GraphEditor
 from edgedec.export.to_onnx.linear_node import DOMAIN
 from edgedec.export.to_onnx.recurrence import DOMAIN as PORTABLE
-from edgedec.export.to_onnx.recurrence import SHORT_CONV, SHORT_CONV_WITH_BIAS
+from edgedec.export.to_onnx.recurrence import SHORT_CONV, SHORT_CONV_WITH_BIAS, STATE_SPACE, VECTORS
 from edgedec.models.blocks import mixer_prefix
 from edgedec.models.config import ModelConfig
 from edgedec.models.graph import (
@@ -16,6 +16,8 @@ from edgedec.models.graph import (
     PARENTS,
     RECURRENT_PAST,
     RECURRENT_ROWS,
+    STATE_PLACE,
+    STATES,
     new_rows_port,
     rows_port,
 )
@@ -33,6 +35,13 @@ def fuse_recurrence(model: onnx.ModelProto, config: ModelConfig) -> None:
     After:
         ShortConv(bcx, parents, recurrent_past, recurrent_rows, conv.weight, layer=i) -> y
         All layers share recurrent_rows f32 [L, Q, C], written in place.
+
+    Before:
+        StateSpace(x, gates, ..., past_rows, conv_taps, conv.weight, ...) -> y, present_rows
+    After:
+        StateSpace(x, Concat(gates, ...), parents, recurrent_past, state_place, recurrent_rows,
+            states, conv.weight, ..., layer=i) -> y
+        All layers share states f32 [L, 2, F], too, written in place.
     """
     editor = GraphEditor(model)
     layers = {
@@ -51,8 +60,41 @@ def fuse_recurrence(model: onnx.ModelProto, config: ModelConfig) -> None:
             layer=layers[call.name],
         )
         editor.replace([split, call], [fused])
+    for call in editor.nodes(STATE_SPACE):
+        _fuse_state_space(editor, call, config, layers[call.name])
     editor.finish()
     _replace_interface(model, config)
+
+
+def _fuse_state_space(
+    editor: GraphEditor, call: onnx.NodeProto, config: ModelConfig, layer: int
+) -> None:
+    own, prefix = config.recurrence, call.name.removesuffix(".recurrence")
+    at = list(call.input).index(CONV_TAPS)
+    x, *gates = call.input[: at - 1]
+    given = set(call.input[at + 1 :])
+    joined = [] if len(gates) == 1 else [f"{call.name}.gates"]
+    nodes = [helper.make_node("Concat", gates, joined, joined[0], axis=-1)] if joined else []
+    inputs = [
+        x, *(joined or gates), PARENTS, RECURRENT_PAST, STATE_PLACE, RECURRENT_ROWS, STATES,
+        *(name if name in given else "" for name in (f"{prefix}.{end}" for end in VECTORS)),
+    ]  # fmt: skip
+    while not inputs[-1]:
+        inputs.pop()
+    fused = helper.make_node(
+        STATE_SPACE,
+        inputs,
+        [call.output[0]],
+        call.name,
+        domain=DOMAIN,
+        layer=layer,
+        delta=int(own.kind == "delta"),
+        n_heads=own.n_heads,
+        n_groups=own.n_groups,
+        head_size=own.head_size,
+        state_size=own.state_size,
+    )
+    editor.replace([call], [*nodes, fused])
 
 
 def _replace_interface(model: onnx.ModelProto, config: ModelConfig) -> None:
@@ -68,5 +110,11 @@ def _replace_interface(model: onnx.ModelProto, config: ModelConfig) -> None:
         helper.make_tensor_value_info(RECURRENT_PAST, TensorProto.INT64, (1,)),
         helper.make_tensor_value_info(RECURRENT_ROWS, TensorProto.FLOAT, rows),
     ]
+    if own.has_states:
+        states = (len(layers), 2, own.n_state_floats)
+        inputs += [
+            helper.make_tensor_value_info(STATE_PLACE, TensorProto.INT64, (4,)),
+            helper.make_tensor_value_info(STATES, TensorProto.FLOAT, states),
+        ]
     graph.input.extend(inputs)
     graph.output.extend(outputs)
