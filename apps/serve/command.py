@@ -46,6 +46,14 @@ def serve(
         list[str] | None,
         typer.Option(metavar="KEY", help="Require this API key. Repeatable."),
     ] = None,
+    share_prefixes: Annotated[
+        bool,
+        typer.Option(
+            "--share-prefixes",
+            help="Let different API keys share computed prompt beginnings. Faster, but how soon an "
+            "answer comes then tells what others asked.",
+        ),
+    ] = False,
     no_auth: Annotated[
         bool, typer.Option("--no-auth", help="Allow requests without a key from other machines.")
     ] = False,
@@ -103,6 +111,7 @@ def serve(
         host=host,
         port=port,
         api_keys=tuple(api_key or ()),
+        is_prefix_shared=share_prefixes,
         is_open=no_auth,
         hosts=tuple(allow_host or ()),
         origins=tuple(cors or ()),

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edgedec.apps.serve.core import ServeError
 from edgedec.apps.serve.open_requests import OpenRequests
+from edgedec.apps.serve.prefix_group import PREFIX_GROUP, group_of
 from edgedec.apps.serve.responses import ClientGoneError, log_unexpected, send_problem
 from edgedec.apps.serve.settings import ServerSettings
 from edgedec.apps.serve.surfaces.surface import Document
@@ -83,7 +84,9 @@ class Guard:
                 f"web pages of {origin[:80]!r} may not ask: allow them with --cors",
             )
         if path not in OPEN_PATHS:
-            self._check_key(headers)
+            key = self._checked_key(headers)
+            if key and not self._settings.is_prefix_shared:
+                PREFIX_GROUP.set(group_of(key))
         if len(self._requests) > self._settings.max_open:
             raise ServeError(
                 503, "unavailable_error", f"{self._settings.max_open} requests are open: try later"
@@ -102,10 +105,11 @@ class Guard:
         """Whether a page of ``origin`` is the server's own, or was allowed."""
         return origin in (f"http://{host}", f"https://{host}", *self._settings.origins)
 
-    def _check_key(self, headers: Headers) -> None:
+    def _checked_key(self, headers: Headers) -> str:
+        """Returns the key that a request came with; empty where none is asked for."""
         keys = self._settings.api_keys
         if not keys:
-            return
+            return ""
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
         given = bearer.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
         secret = given.encode()
@@ -116,6 +120,7 @@ class Guard:
                 "the API key is missing or wrong: send it as Authorization: Bearer KEY",
                 code="invalid_api_key",
             )
+        return given
 
 
 def _cors(origin: str) -> Mapping[str, str]:

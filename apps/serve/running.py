@@ -12,6 +12,7 @@ from typing import Any
 
 from edgedec.apps.serve.answering import Order, Writer
 from edgedec.apps.serve.core import CoreRequest, Done, Event, ServeError, invalid
+from edgedec.apps.serve.prefix_group import PREFIX_GROUP
 from edgedec.apps.serve.problems import told_problems
 from edgedec.apps.serve.prompts import prepare
 from edgedec.apps.serve.settings import ServerSettings
@@ -139,7 +140,8 @@ class Runner:
     def _config(self, engine: Engine, stated: Mapping[str, Any], n_prompt: int) -> GenerationConfig:
         n_room = max(1, engine.context + 1 - n_prompt)
         n_most = min(stated.get("max_new_tokens", n_room), self._settings.max_new_tokens)
-        config = GenerationConfig.from_dict({**stated, "max_new_tokens": n_most})
+        fixed = {"max_new_tokens": n_most, "prefix_group": PREFIX_GROUP.get()}
+        config = GenerationConfig.from_dict({**stated, **fixed})
         self._check_constraint(config)
         sampling = replace(engine.defaults.sampling, **stated.get("sampling", {}))
         return replace(config, sampling=sampling)

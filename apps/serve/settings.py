@@ -14,6 +14,7 @@ class ServerSettings:
     """Where the server listens, whom it answers, and its limits.
 
     api_keys: one of them must come with each request; none is asked for where there are none.
+    is_prefix_shared: requests of different keys share what was computed of equal beginnings.
     is_open: others than this machine may ask without a key.
     hosts: names in the Host header that are answered besides addresses and this machine's own.
     origins: web pages that may ask from a browser.
@@ -27,6 +28,7 @@ class ServerSettings:
     host: str = "127.0.0.1"
     port: int = 8080
     api_keys: tuple[str, ...] = ()
+    is_prefix_shared: bool = False
     is_open: bool = False
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()

@@ -194,3 +194,22 @@ def test_requests_above_a_number_are_refused(make_server: Any, until: Any) -> No
         connection.sendall(head)
         until(lambda: server.ask("POST", CHAT, body())[0] == 503)
     until(lambda: server.ask("POST", CHAT, body())[0] == 200)
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_keys_share_prompts_only_if_asked(make_server: Any, is_shared: bool) -> None:
+    """How many tokens were computed before says what others asked, as the time to answer does."""
+    server = make_server(api_keys=("red", "blue"), is_prefix_shared=is_shared)
+    long = [{"role": "user", "content": "Tell me about the sea and the sky. " * 20}]
+
+    def cached(key: str) -> int:
+        asked = {"Authorization": f"Bearer {key}"}
+        status, document = server.ask("POST", CHAT, body(messages=long), asked)
+        assert status == 200
+        found: int = document["usage"]["prompt_tokens_details"]["cached_tokens"]
+        return found
+
+    assert cached("red") == 0
+    assert cached("red") > 100
+    assert (cached("blue") > 100) == is_shared
+    assert cached("blue") > 100
