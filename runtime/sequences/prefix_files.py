@@ -12,16 +12,19 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edgedec.models.errors import SessionError
-from edgedec.runtime.sequences.session_file import Expected, SavedModel, read_states, write_states
+from edgedec.models.installation import distribution_version
 from edgedec.runtime.sequences.state import SessionState, can_follow
 from edgedec.system.files import is_private_folder
+
+if TYPE_CHECKING:  # imported where a block is read or written: a short run has none
+    from edgedec.runtime.sequences.session_file import Expected
 
 BLOCK = 64
 _ROLE, _SUFFIX = "target", ".kv"
@@ -52,7 +55,7 @@ class PrefixFiles:
             expected: Whose rows; its layout has to be known.
             n_held: Tokens whose rows the caller has.
         """
-        if not is_private_folder(self._folder):
+        if len(text) < self.block or not is_private_folder(self._folder):
             return []
         first = 0 if expected.look_back else n_held // self.block
         pieces: list[SessionState] = []
@@ -76,6 +79,10 @@ class PrefixFiles:
 
         snapshot: called with a number of tokens and how many of them come without rows.
         """
+        if len(text) < self.block:
+            return
+        from edgedec.runtime.sequences.session_file import SavedModel, write_states
+
         with suppress(OSError, SessionError):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not is_private_folder(self._folder):
@@ -93,7 +100,7 @@ class PrefixFiles:
         self, expected: Expected, group: str, text: Sequence[int]
     ) -> list[tuple[Path, int]]:
         """Returns the files of the whole blocks of ``text``, each with the token where it ends."""
-        stated = (version("edgedec-runtime"), expected.fingerprint, group, expected.layout)
+        stated = (distribution_version(), expected.fingerprint, group, expected.layout)
         digest = hashlib.sha256(repr(stated).encode())
         found = []
         for start, stop in pairwise(range(0, len(text) + 1, self.block)):
@@ -105,6 +112,8 @@ class PrefixFiles:
         """Returns a block, its file used just now; None if there is none that fits."""
         if not path.exists():
             return None
+        from edgedec.runtime.sequences.session_file import read_states
+
         try:
             # Of layers with a window a block has what was there of its own tokens.
             state = read_states(path, {_ROLE: replace(expected, look_back=0)})[_ROLE].state
