@@ -75,6 +75,7 @@ class FamilyParity:
     ARCHITECTURE: of GGUF files; empty where there are none. METADATA: of such a file, besides the
     usual, without the architecture. HAS_ORACLE: whether transformers reads such files.
     LLAMA_CPP_DIFFERS: why llama.cpp is no oracle for this model, if it is none.
+    LLAMA_CPP_TOLERANCE: how far its logits may be, in parts of their spread.
     WIDE_HEADS: sizes that make heads of 16, which ONNX Runtime's operator takes.
     N_NEW: tokens that are written greedily. NORM_MEAN: of norm weights. REFUSED: keys of
     config.json with values that are not supported.
@@ -86,6 +87,7 @@ class FamilyParity:
     METADATA: ClassVar[dict[str, Any]] = {}
     HAS_ORACLE: bool = False
     LLAMA_CPP_DIFFERS: str = ""
+    LLAMA_CPP_TOLERANCE: float = 2e-3
     WIDE_HEADS: ClassVar[dict[str, Any]] = {"hidden_size": 64, "head_dim": 16}
     N_NEW: int = 40
     NORM_MEAN: float = 1.0
@@ -279,8 +281,8 @@ class FamilyParity:
         path = self.write_gguf(toy, tmp_path / "tiny.gguf")
         expected = llama_cpp_logits(path, TOKENS)
         ours = ReferenceModel(open_checkpoint(str(path))).forward(TOKENS).logits
-        # Its GELU is a table of halves.
-        np.testing.assert_allclose(ours, expected, atol=5e-3 * float(expected.std()))
+        atol = self.LLAMA_CPP_TOLERANCE * float(expected.std())
+        np.testing.assert_allclose(ours, expected, atol=atol)
 
     def load_gguf(self, path: Path, toy: Toy) -> Toy:
         """Returns what transformers reads from a GGUF file: weights, it knows few of the keys."""
