@@ -52,7 +52,11 @@ def text_part(fields: Fields) -> Fields:
     Of models whose text models are not read, all stays as it is.
     """
     kind = fields.get("model_type")
-    if kind not in _WITH_TEXT_PART or fields.get("text_config") is None:
+    if (
+        not isinstance(kind, str)
+        or kind not in _WITH_TEXT_PART
+        or fields.get("text_config") is None
+    ):
         return fields
     outer = {key: fields.values[key] for key in _OUTER_KEYS if key in fields.values}
     text = fields.table("text_config").values

@@ -20,14 +20,14 @@ def choose(ready: Sequence[Pass], most_rows: int = MOST_ROWS) -> list[int]:
     """
     oldest = ready[0]
     model = oldest.sequence.model
-    chosen, n_rows = [0], _n_rows(oldest)
+    chosen, n_rows = [0], oldest.n_rows
     for i, wanted in enumerate(ready[1:], 1):
         if len(chosen) == model.capabilities.n_sequences:
             break
-        fits = n_rows + _n_rows(wanted) <= most_rows
+        fits = n_rows + wanted.n_rows <= most_rows
         if wanted.sequence.model is model and fits and can_share(wanted):
             chosen.append(i)
-            n_rows += _n_rows(wanted)
+            n_rows += wanted.n_rows
     return chosen if can_share(oldest) else [0]
 
 
@@ -35,7 +35,3 @@ def can_share(wanted: Pass) -> bool:
     """Says whether other sequences may share the pass: it runs all layers, with all they have."""
     can = wanted.sequence.model.capabilities
     return can.n_sequences > 1 and wanted.layers is None and wanted.layer_gates is None
-
-
-def _n_rows(wanted: Pass) -> int:
-    return len(wanted.tree) - wanted.n_known

@@ -145,7 +145,8 @@ class Scheduler:
     def _compute(self, own: _Job) -> None:
         """Computes what the policy chooses among the passes that are ready."""
         ready = [job.wanted for job in self._ready]
-        most_rows = ready[0].sequence.times.most_rows(ready, MOST_ROWS)
+        sizes = [wanted.n_rows for wanted in ready]
+        most_rows = ready[0].sequence.times.most_rows(sizes, MOST_ROWS)
         chosen = [self._ready[i] for i in choose(ready, most_rows)]
         self._ready = [job for job in self._ready if job not in chosen]
         try:

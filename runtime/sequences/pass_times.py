@@ -5,11 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
-
-if TYPE_CHECKING:
-    from edgedec.runtime.sequences.passes import Pass, PassSequence
 
 LONG_PASS = 16
 """Rows from which on a pass reads a text, rather than writes it."""
@@ -29,25 +25,25 @@ class PassTimes:
     def __init__(self) -> None:
         self._short_ms = 0.0  # of a pass that only writes
         self._row_ms = 0.0  # of a row of a long one
-        self._written: WeakKeyDictionary[PassSequence, float] = WeakKeyDictionary()
+        self._written: WeakKeyDictionary[object, float] = WeakKeyDictionary()
 
-    def note(self, passes: Sequence[Pass], ms: float) -> None:
-        """Learns what a run over ``passes`` took."""
-        sizes = [len(wanted.tree) - wanted.n_known for wanted in passes]
+    def note(self, computed: Sequence[tuple[object, int]], ms: float) -> None:
+        """Learns what a run took. computed: sequences, and how many rows of each."""
+        sizes = [size for _, size in computed]
         now_s = time.perf_counter()
-        for wanted, size in zip(passes, sizes, strict=True):
+        for sequence, size in computed:
             if size < LONG_PASS:
-                self._written[wanted.sequence] = now_s
+                self._written[sequence] = now_s
         if max(sizes) < LONG_PASS:
             self._short_ms = _mean(self._short_ms, ms)
         else:
             self._row_ms = _mean(self._row_ms, ms / sum(sizes))
 
-    def forget(self, sequence: PassSequence) -> None:
+    def forget(self, sequence: object) -> None:
         """Learns that a text is written to its end."""
         self._written.pop(sequence, None)
 
-    def bound_ms(self, reader: PassSequence) -> float:
+    def bound_ms(self, reader: object) -> float:
         """Returns what a pass over a part of a prompt may take; infinity where nobody else writes.
 
         reader: whose prompt it is.
@@ -60,9 +56,12 @@ class PassTimes:
         """Returns what a row of a long pass took; 0 while not known."""
         return self._row_ms
 
-    def most_rows(self, passes: Sequence[Pass], most: int) -> int:
-        """Returns how many rows may share a pass, ``most`` where nobody among ``passes`` writes."""
-        writes = any(len(wanted.tree) - wanted.n_known < LONG_PASS for wanted in passes)
+    def most_rows(self, sizes: Sequence[int], most: int) -> int:
+        """Returns how many rows may share a pass, ``most`` where none that is ready writes.
+
+        sizes: rows of those that are ready.
+        """
+        writes = any(size < LONG_PASS for size in sizes)
         if not (writes and self._short_ms and self._row_ms):
             return most
         return min(most, max(2 * LONG_PASS, int(GAP * self._short_ms / self._row_ms)))

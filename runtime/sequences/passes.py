@@ -111,6 +111,11 @@ class Pass:
     with_mtp: bool = False
 
     @property
+    def n_rows(self) -> int:
+        """Tokens that the pass computes."""
+        return len(self.tree) - self.n_known
+
+    @property
     def n_past(self) -> int:
         """Tokens of the sequence before those of the pass."""
         sequence = self.sequence
@@ -130,7 +135,8 @@ def compute(passes: Sequence[Pass]) -> list[Rows]:
     started_s = time.perf_counter()
     found = passes[0].sequence.model.compute(passes)
     ms = 1000 * (time.perf_counter() - started_s)
-    passes[0].sequence.times.note(passes, ms)
+    computed = [(wanted.sequence, wanted.n_rows) for wanted in passes]
+    passes[0].sequence.times.note(computed, ms)
     for wanted, rows in zip(passes, found, strict=True):
         rows.ms = ms
         wanted.sequence.finish(wanted)

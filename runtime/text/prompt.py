@@ -105,8 +105,10 @@ class PromptEncoder:
         """Returns the ids of ``messages``, and the text that the chat template makes of them.
 
         Raises:
-            SessionError: There is no template, or it refuses the messages.
+            SessionError: There is no template, or it refuses the messages, or there are none.
         """
+        if not messages:
+            raise SessionError("there are no chat messages, expected at least one")
         text, guard = self._rendered(messages, tools)
         ids = self._codec.encode_rendered(text, guard.restore)
         if not ids:

@@ -315,7 +315,7 @@ def test_plot(bench: Cli, tmp_path: Path) -> None:
     [
         (("--methods", "plain,draft"), "method draft needs a draft model"),
         (("--methods", "plain,lookup+draft"), "method lookup+draft needs a draft model"),
-        (("--draft-device", "CPU"), "draft_device are of a draft model, and there is none"),
+        (("--draft-device", "CPU"), "draft_device need a draft model, and there is none"),
         (("--methods", "plain,magic"), "unknown method 'magic'"),
         (("--methods", "plain,,auto"), "--methods got"),
         (("--max-new-tokens", 9000), "few.jsonl:1: prompt and output need"),

@@ -174,7 +174,7 @@ def test_peers_answer_the_same_requests(
     assert (peer["first_ms_p50"], peer["line_ms_p95"], peer["same_share"]) == (500, 1500, 0)
     assert np.isclose(peer["first_times_ours"], 500 / own["first_ms_p50"])
     assert plot.read_bytes().startswith(b"\x89PNG")
-    assert "openvino cannot be told" in cli(*asked, "--against", "openvino").error
+    assert "openvino cannot keep what it has read" in cli(*asked, "--against", "openvino").error
 
 
 def test_requests_are_those_of_the_keys_that_change_the_prompt(

@@ -77,12 +77,12 @@ def test_a_folder_gets_a_file_with_a_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (b"", "no result file, or was cut off"),
+        (b"", "not a result file, or was cut off"),
         (b'{"format": "edgedec-result", "version": 1', "cut off"),
-        (b"[" * 100_000, "no result file"),
-        (b"\xff\xfe", "no result file"),
-        (b"[]", "no result of edgedec"),
-        (b'{"rows": []}', "no result of edgedec"),
+        (b"[" * 100_000, "not a result file"),
+        (b"\xff\xfe", "not a result file"),
+        (b"[]", "not a result of edgedec"),
+        (b'{"rows": []}', "not a result of edgedec"),
         (b'{"format": "edgedec-result", "version": 2}', "has version 2, expected 1"),
         (b'{"format": "edgedec-result", "version": 1}', "damaged or was edited"),
     ],
@@ -121,7 +121,7 @@ def test_edited_fields_are_refused(tmp_path: Path, at: tuple[Any, ...], value: o
     inner[last] = value
     path = tmp_path / "edited.json"
     path.write_text(json.dumps(document))
-    with pytest.raises(ConfigError, match=r"edited\.json (is damaged|is no result)"):
+    with pytest.raises(ConfigError, match=r"edited\.json (is damaged|is not a result)"):
         read_result(path)
 
 

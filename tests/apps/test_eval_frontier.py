@@ -276,7 +276,7 @@ def test_a_frontier_needs_two_models_and_answers(
     data.write_text("".join(json.dumps(one) + "\n" for one in MATHS))
     command = ("eval", smollm2_bundle, "--data", data, "--frontier")
     assert "a second, smaller model" in cli(*command, "--task", "gsm8k").error
-    assert "without a method" in cli(*command, "--task", "perplexity").error
+    assert "leave out the method" in cli(*command, "--task", "perplexity").error
     settings = ("--settings", "plain; draft-alone")
     alone = cli("eval", smollm2_bundle, "--data", data, "--task", "gsm8k", *settings)
     assert "a second, smaller model" in alone.error

@@ -238,7 +238,7 @@ def test_files_of_others_are_left_alone(tmp_path: Path, text: str) -> None:
         SampleFile(path).close()
         assert path.read_text() == ""
         return
-    with pytest.raises(ConfigError, match=r"no (file of )?samples? of `edgedec eval`"):
+    with pytest.raises(ConfigError, match=r"not a (file of )?samples? of `edgedec eval`"):
         SampleFile(path)
     assert path.read_text() == text
 

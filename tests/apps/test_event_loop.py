@@ -72,5 +72,5 @@ def test_the_process_ends_even_if_cleaning_up_never_does() -> None:
         [sys.executable, "-c", program, str(int(number))],
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
-    said = "a task did not end within 0.2 s of the signal; leaving it\n"
+    said = "a task did not end within 0.2 s of the signal; exiting anyway\n"
     assert (done.returncode, done.stderr) == (128 + number, said)

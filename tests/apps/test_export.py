@@ -58,7 +58,7 @@ def test_int8_kv_cache(cli: Cli, smollm2_gguf: Path, tmp_path: Path) -> None:
     contract = cli("inspect", bundle, "--json").json["models"]["target"]["contract"]
     assert contract["kv"]["format"] == "int8"
     done = cli(*options, "int8", "--force")
-    assert "target with an int8 KV cache: KL 0.00" in done.err
+    assert "target with a KV cache of int8: KL 0.00" in done.err
     assert f"of {found['n_tokens']} tokens of text" in " ".join(done.err.split())
     done = cli(*options, "int4", "--force")
     assert done.exit_code == 2

@@ -42,7 +42,7 @@ def test_a_damaged_session_is_refused_and_left(
     assert done.exit_code == 1
     assert "planets.session" in done.error
     assert path.read_bytes() == b"something dear"
-    done = cli("run", tmp_path / "no bundle", PROMPT, "--session", tmp_path / "no" / "folder")
+    done = cli("run", smollm2_bundle, PROMPT, "--session", tmp_path / "no" / "folder")
     assert "there is no folder" in done.error
 
 

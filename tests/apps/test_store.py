@@ -140,7 +140,7 @@ def test_a_method_that_leaves_the_store_alone_says_so(
 ) -> None:
     done = cli("run", smollm2_bundle, PROMPT, "-n", 2, "--method", "lookup", "--store", file)
     assert done.exit_code == 0
-    assert f"the method lookup leaves {file} alone: use --method auto, or store" in done.err
+    assert f"the method lookup does not draft from {file}: use --method auto or store" in done.err
     told = cli("run", smollm2_bundle, PROMPT, "-n", 2, "--method", "auto", "--store", file)
     assert "alone" not in told.err
 

@@ -87,7 +87,7 @@ def test_layers_left_out_are_told(cli: Cli, smollm2_bundle: Path) -> None:
     for options, why in (
         (("--layers", "half"), "layers policy is 'half', expected one of unified"),
         (("--layers", "ffn"), "export the model again with --hidden-layers 2,3,4"),
-        (("--layers", "unified", "--method", "auto"), "to leave layers out is a method of its own"),
+        (("--layers", "unified", "--method", "auto"), "leaving layers out is a method of its own"),
         (("--layers", "unified", "--switch", "adadec"), "layers and switch are given"),
     ):
         refused = cli(*command, *options)

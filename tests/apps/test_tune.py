@@ -375,6 +375,6 @@ def test_the_manifest_of_another_export_stays(tmp_path: Path, smollm2_bundle: Pa
     text = json.dumps(dataclasses.replace(known, files=files).to_dict())
     (bundle / "manifest.json").unlink()
     (bundle / "manifest.json").write_text(text)
-    with pytest.raises(ConfigError, match="was exported again meanwhile"):
+    with pytest.raises(ConfigError, match="was exported anew meanwhile"):
         change_manifest(bundle, known, lambda now: now)
     assert (bundle / "manifest.json").read_text() == text

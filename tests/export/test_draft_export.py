@@ -267,7 +267,7 @@ def test_options_that_make_no_sense(make_gguf: GgufMaker, tmp_path: Path) -> Non
         ({"head_size": -1}, "draft head size"),
         ({"corpus": tmp_path / "nowhere"}, "nowhere"),
         ({"head_size": 2}, "no room for the 3 special tokens"),
-        ({"head_size": 40, "corpus": tmp_path / "binary"}, "not UTF-8 text"),
+        ({"head_size": 40, "corpus": tmp_path / "binary"}, "no UTF-8 text"),
     ):
         with pytest.raises(ConfigError, match=message):
             export_pair(source, source, destination, **options)

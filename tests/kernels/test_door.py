@@ -91,7 +91,7 @@ def test_unknown_isa_argument(matrix):
 
 
 def test_missing_library(monkeypatch, tmp_path):
-    monkeypatch.setattr(kernels, "__path__", [str(tmp_path)])
+    monkeypatch.setattr(kernels.__spec__, "submodule_search_locations", [str(tmp_path)])
     assert not kernels.has_library()
     with pytest.raises(RuntimeError, match=r"compiled kernels .* are missing: install"):
         kernels.library_path()
@@ -99,7 +99,7 @@ def test_missing_library(monkeypatch, tmp_path):
 
 def test_library_that_is_no_library(monkeypatch, tmp_path):
     (tmp_path / "libedgedec_kernels.so").write_bytes(b"not a library")
-    monkeypatch.setattr(kernels, "__path__", [str(tmp_path)])
+    monkeypatch.setattr(kernels.__spec__, "submodule_search_locations", [str(tmp_path)])
     library.open_library.cache_clear()
     try:
         with pytest.raises(RuntimeError, match=r"cannot use libedgedec_kernels\.so"):

@@ -301,7 +301,9 @@ def test_a_machine_where_nothing_runs_is_refused(
 
 def test_a_system_that_cannot_hold_programs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgedec.apps.eval.contained.is_contained", lambda: False)
-    with pytest.raises(EdgedecError, match=r"cannot hold the programs .* --uncontained-programs"):
+    with pytest.raises(
+        EdgedecError, match=r"cannot contain the programs .* --uncontained-programs"
+    ):
         check_programs_run(SMALL)
     assert check_programs_run(SMALL, is_uncontained_allowed=True)
 

@@ -135,7 +135,7 @@ def test_a_draft_model_runs_where_it_is_told_or_not_at_all(
             edgedec.load(bundle, EngineOptions(draft_device="CPU"))
     with pytest.raises(ConfigError, match="expected one of CPU, GPU, NPU"):
         EngineOptions(draft_device="TPU")
-    with pytest.raises(ConfigError, match="of a draft model, and there is none"):
+    with pytest.raises(ConfigError, match="need a draft model, and there is none"):
         edgedec.load(bundle, EngineOptions(draft=False, draft_provider="cpu"))
 
 

@@ -185,7 +185,7 @@ def test_a_loss_that_is_no_number_keeps_the_best(
     assert not found.trained.is_finite
     assert all(np.isfinite(values).all() for values in found.weights.values())
     assert sane.trained.is_finite
-    with pytest.raises(ConfigError, match="loss of the first epoch is no number"):
+    with pytest.raises(ConfigError, match="loss of the first epoch is NaN or infinite"):
         trained(bundle, tmp_path / "broken", broken, plan_of(seed=3))
 
 

@@ -104,11 +104,11 @@ def test_what_cannot_be_opened_is_told(tmp_path: Path) -> None:
     assert f"has 50 MB, expected at most {MOST_BYTES / 1e6:.0f} MB" in refused(path)
     path.write_text("x" * (LONGEST_LINE + 1))
     assert f"has a line of {LONGEST_LINE + 1} characters" in refused(path)
-    assert "is no file" in refused(tmp_path)
+    assert "is not a file" in refused(tmp_path)
     assert "does not exist" in refused(tmp_path / "none" / "a.txt")
     assert read_text_file(tmp_path / "new.txt") == TextFile("")
     os.mkfifo(tmp_path / "pipe")
-    assert "is no file" in refused(tmp_path / "pipe")
+    assert "is not a file" in refused(tmp_path / "pipe")
 
 
 @contextmanager

@@ -200,7 +200,7 @@ def test_calls_that_are_cut_off_say_so_everywhere(server: Any) -> None:
         ("/v1/responses", {"input": []}, "at least one"),
         ("/api/chat", {"keep_alive": "soon"}, "keep_alive"),
         ("/detokenize", {"tokens": [-1]}, "tokens has -1"),
-        ("/detokenize", {"tokens": [10**30]}, "no token"),
+        ("/detokenize", {"tokens": [10**30]}, "not a token"),
     ],
 )  # fmt: skip
 def test_what_else_is_named(server: Any, path: str, fields: Any, words: str) -> None:

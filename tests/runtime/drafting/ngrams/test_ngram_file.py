@@ -162,7 +162,7 @@ def test_links_folders_and_pipes_are_refused(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="is a symbolic link: name the file itself"):
             open_store(place)
     for place in (tmp_path, pipe):
-        with pytest.raises(ConfigError, match="is no file"):
+        with pytest.raises(ConfigError, match="is not a file"):
             open_store(place)
     with pytest.raises(ConfigError, match="there is no folder"):
         open_store(real / "below")
