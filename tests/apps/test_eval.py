@@ -144,7 +144,7 @@ def test_what_is_wrong_comes_first(
     assert "threshold" in error(*gsm8k, "--data", maths, "--switch", "ead:threshold=often")
     perplexity = ["eval", smollm2_bundle, "--task", "perplexity", "--data", maths]
     assert "leave out the method" in error(*perplexity, "--method", "auto")
-    assert "without --chat" in error(*perplexity, "--chat")
+    assert "does not use --chat" in error(*perplexity, "--chat")
     assert "--window is 100000" in error(*perplexity, "--window", 100_000)
     assert "are for perplexity" in error(*gsm8k, "--data", maths, "--window", 8)
     assert "cannot read samples" in error("eval", "--compare", tmp_path / "nowhere")
