@@ -1,4 +1,4 @@
-"""`edgedec run --best-of`: several tries at one answer, of which the best is printed."""
+"""`edgedec run --best-of`: makes several tries at one answer and prints the best one."""
 
 from __future__ import annotations
 
