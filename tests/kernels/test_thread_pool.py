@@ -64,14 +64,17 @@ def test_operators_give_the_same_bits_in_any_order(nodes, n_threads, same_bits):
 @pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
 @pytest.mark.parametrize("how", ["closed", "dropped"])
 def test_threads_end_with_the_pool(how):
-    before = len(list(TASKS.iterdir()))
+    """Other threads of the process may come and go meanwhile: only the pool's own are followed."""
+    before = set(TASKS.iterdir())
     pool = ThreadPool(4)
-    assert len(list(TASKS.iterdir())) == before + 3
+    made = set(TASKS.iterdir()) - before
+    assert len(made) >= 3
     if how == "closed":
         pool.close()
     else:
         del pool
-    assert len(list(TASKS.iterdir())) == before
+    left = made & set(TASKS.iterdir())
+    assert len(left) <= len(made) - 3
 
 
 def test_a_closed_pool_takes_no_pass():
