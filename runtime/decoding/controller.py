@@ -57,9 +57,8 @@ class Controller:
         costs: Asked for cost tables when a round has to be planned; measuring may happen then.
         models: By the roles that their costs are kept under.
         mtp_share: of a pass over one row that light heads in the model's graph take.
+        name: What users call the method.
     """
-
-    name = "auto"
 
     def __init__(
         self,
@@ -67,7 +66,9 @@ class Controller:
         costs: CostBook,
         models: Mapping[str, ModelDrafter] | None = None,
         mtp_share: float = 0.0,
+        name: str = "auto",
     ) -> None:
+        self.name = name
         self.mtp_share = mtp_share
         self.drafters = Drafters(free, tuple((models or {}).values()))
         self.costs = costs

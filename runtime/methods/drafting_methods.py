@@ -43,7 +43,7 @@ class DraftingMethods:
     ) -> None:
         """open_draft, open_head: open the draft model of ``parts`` and its head, each once."""
         self._parts = parts
-        self._made: dict[tuple[str, str], DecodingStrategy] = {}
+        self._made: dict[tuple[str, str, bool], DecodingStrategy] = {}
         self._costs = CostBook(parts.identity)
         self._free: dict[str, Drafter] = {}
         self._models: dict[tuple[str, bool], ModelDrafter] = {}  # by name, with overlap or not
@@ -57,16 +57,19 @@ class DraftingMethods:
             None if head is None else head.mtp,
         )
 
-    def strategy(self, name: str, verifier: str | None) -> DecodingStrategy:
+    def strategy(self, name: str, verifier: str | None, is_fixed: bool) -> DecodingStrategy:
         """Returns the method called ``name`` under ``verifier``, the default one when None.
+
+        Args:
+            is_fixed: See `Methods.strategy`; `auto` always weighs what pays.
 
         Raises:
             ConfigError: There is no such method or verifier, or the bundle lacks what it needs.
         """
         judge = find_verifier(verifier)
-        key = (name, judge.name)
+        key = (name, judge.name, is_fixed)
         if key not in self._made:
-            self._made[key] = self._make(name, judge)
+            self._made[key] = self._make(name, judge, is_fixed)
         return self._made[key]
 
     def forget(self) -> None:
@@ -76,7 +79,7 @@ class DraftingMethods:
         for made in (self._made, self._free, self._models):
             made.clear()
 
-    def _make(self, name: str, verifier: Verifier) -> DecodingStrategy:
+    def _make(self, name: str, verifier: Verifier, is_fixed: bool) -> DecodingStrategy:
         if name == PLAIN:
             return Plain()
         if verifier.siblings is SiblingKind.INDEPENDENT and name != DRAFT:
@@ -89,11 +92,13 @@ class DraftingMethods:
         drafters = [self._free_drafter(n) for n in free]
         with_model = {n: self._model_drafter(n, not why_not) for n in models}
         self._check_hidden_layers([*drafters, *with_model.values()])
-        head = self._parts.head
-        if name == AUTO:
+        # Under a lossy verifier the text depends on what is drafted: it shall not depend on time.
+        is_weighed = not models and not is_fixed and verifier is DEFAULT_VERIFIER
+        if name == AUTO or is_weighed:
+            head = self._parts.head
             by_role = {self._role_of(n): drafter for n, drafter in with_model.items()}
             share = 0.0 if head is None or MTP not in free else head.mtp_share
-            planner: Planner = Controller(drafters, self._costs, by_role, share)
+            planner: Planner = Controller(drafters, self._costs, by_role, share, name)
             return Speculative(planner, verifier, why_not, MTP in free)
         model = next(iter(with_model.values()), None)
         budget = _FIXED if model is None else _FIXED_MODEL

@@ -1,7 +1,8 @@
 """Decoding methods by name, over the models of one engine; drafters are made when first asked for.
 
-`plain`; `auto`, which weighs all drafters there are; or names of drafters joined by `+`, which
-then propose every round within a fixed budget.
+`plain`; `auto`, which weighs all drafters there are; or names of drafters joined by `+`. Those
+that take no passes of a model are weighed as `auto` weighs them; a draft model proposes every round
+within a fixed budget, and so do all if the request states one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from edgedec.models.errors import ConfigError
-from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.config import GenerationConfig, SpeculationConfig
 from edgedec.runtime.config.switching import ADADEC, PREDICT, SwitchConfig
 from edgedec.runtime.decoding.plain import Plain
 from edgedec.runtime.decoding.strategy import DecodingStrategy
@@ -48,10 +49,16 @@ class Methods:
             found = lab_module("methods", "layer_skipping")
             strategy: DecodingStrategy = found.make(request.layers)
             return strategy
-        return self.strategy(request.method, request.verifier)
+        is_fixed = request.speculation != SpeculationConfig()
+        return self.strategy(request.method, request.verifier, is_fixed)
 
-    def strategy(self, method: str | None, verifier: str | None = None) -> DecodingStrategy:
+    def strategy(
+        self, method: str | None, verifier: str | None = None, is_fixed: bool = False
+    ) -> DecodingStrategy:
         """Returns the method called ``method``, the engine's default when None.
+
+        Args:
+            is_fixed: A round drafts as much as the request states, whether or not that pays.
 
         Raises:
             ConfigError: There is no such method or verifier, or the bundle lacks what it needs.
@@ -63,7 +70,7 @@ class Methods:
             from edgedec.runtime.methods.drafting_methods import DraftingMethods
 
             self._drafting = DraftingMethods(self._parts, self._open, self._open_head)
-        return self._drafting.strategy(name, verifier)
+        return self._drafting.strategy(name, verifier, is_fixed)
 
     def forget(self) -> None:
         """Drops all drafters and with them what they learned; costs stay known."""
