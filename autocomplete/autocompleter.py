@@ -178,7 +178,7 @@ class Autocompleter:
     def see(self, document: Document) -> None:
         """Takes note of another open document, of which excerpts may be read from now on.
 
-        Documents of which an update told need not be shown again.
+        Documents that an update named need not be shown again.
         """
         self._layout.others.see(document)
 

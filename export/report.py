@@ -1,4 +1,4 @@
-"""What an export tells its caller."""
+"""What an export reports to its caller."""
 
 from __future__ import annotations
 

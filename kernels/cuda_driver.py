@@ -119,7 +119,7 @@ class CudaDevice:
         return (self._function(kernel), *sizes, None, parameters, None), pointers
 
     def launch(self, prepared: Sequence[Any]) -> None:
-        """Runs kernels, one after the other; what fails in them is told by the next `read`."""
+        """Runs kernels, one after the other; the next `read` reports what fails in them."""
         self._make_current()
         launch = self._driver.cuLaunchKernel
         for arguments, _ in prepared:

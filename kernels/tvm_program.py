@@ -136,7 +136,7 @@ def as_array(tensor: Any) -> npt.NDArray[Any]:
 
 
 def one_line(error: Exception) -> str:
-    """Returns the last line that ``error`` tells, of bounded length."""
+    """Returns the last line of ``error``, of bounded length."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     text = " ".join(lines[-1].split()) if lines else type(error).__name__
     return text if len(text) <= 300 else f"{text[:297]}..."

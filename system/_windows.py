@@ -1,4 +1,4 @@
-"""What Windows' own libraries tell. Callers check the system first; parsers run anywhere."""
+"""What Windows' own libraries report. Callers check the system first; parsers run anywhere."""
 
 from __future__ import annotations
 

@@ -127,9 +127,9 @@ def read_state(root: Path = _linux.ROOT) -> DeviceState:
 
 def board_model(root: Path = _linux.ROOT) -> str:
     """Returns the product name of a board or computer, without its serial number."""
-    told = _linux.text(root / "proc/device-tree/model").strip("\0 \n")
-    if told:
-        return told
+    model = _linux.text(root / "proc/device-tree/model").strip("\0 \n")
+    if model:
+        return model
     dmi = root / "sys/class/dmi/id"
     vendor, product = _linux.text(dmi / "sys_vendor"), _linux.text(dmi / "product_name")
     named = [part for part in (vendor, product) if part.lower() not in _NO_MODELS]

@@ -125,7 +125,7 @@ class TegraMeter:
         self._started_s = time.perf_counter()
 
     def stop(self) -> float | None:
-        """Ends tegrastats and returns its mean power times the time; None if it told none."""
+        """Ends tegrastats and returns its mean power times the time; None if it gave none."""
         if self._process is None:
             return None
         elapsed_s = time.perf_counter() - self._started_s

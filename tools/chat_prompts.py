@@ -114,10 +114,10 @@ def task_prompts(path: Path, rng: random.Random) -> Iterator[tuple[str, str]]:
         if function is not None:
             before, example, after = rng.choice(_EXAMPLES)
             shown = examples[: rng.randrange(1, 4)]
-            told = "".join(example.format(found[1], found[3]) for found in shown)
+            examples = "".join(example.format(found[1], found[3]) for found in shown)
             text = _WISH.sub("", task["text"].strip())
             head = f"def {function.name}({ast.unparse(function.args)}):\n"
-            yield "task", head + before.format(text[:1].upper() + text[1:]) + told + after
+            yield "task", head + before.format(text[:1].upper() + text[1:]) + examples + after
 
 
 def problem_prompts(path: Path) -> Iterator[tuple[str, str]]:

@@ -32,7 +32,7 @@ Float32 = npt.NDArray[np.float32]
 
 
 class OnProgress(Protocol):
-    """Is told what is going on, steps done of how many, and what they came to so far."""
+    """Called with what is going on, steps done of how many, and their figures so far."""
 
     def __call__(self, phase: str, done: int, total: int, detail: str = "") -> None: ...
 

@@ -97,7 +97,7 @@ class Suggester(QObject):
         return before
 
     def ask(self, document: Document, receiver: Receiver) -> None:
-        """Has ``receiver`` told what is on offer for a document, until somebody asks again."""
+        """Calls ``receiver`` with what is on offer for a document, until somebody asks again."""
         if self.completer is None or self.is_paused:
             return
         try:
@@ -109,7 +109,7 @@ class Suggester(QObject):
         self._version, self._receiver = self.completer.version, receiver
 
     def ask_others(self, receiver: OthersReceiver) -> None:
-        """Has ``receiver`` told the alternatives at the place that was asked for last."""
+        """Calls ``receiver`` with the alternatives at the place that was asked for last."""
         if self.completer is None or self._receiver is None:
             return
         self._others_receiver, version = receiver, self._version

@@ -342,5 +342,7 @@ def in_turn(contestants: Sequence[Contestant], i_prompt: int, repetition: int) -
 def _line(prompt: FilePrompt, found: Round) -> str:
     """Returns how fast everybody was, for a person who waits."""
     speeds = {name: run.tokens_per_s for name, run in found.runs.items()}
-    told = [f"{name} {speed:.1f}" for name, speed in speeds.items() if speed is not None]
-    return f"{prompt.name}: " + (", ".join(told) + " tokens/s" if told else "a single token")
+    speeds_shown = [f"{name} {speed:.1f}" for name, speed in speeds.items() if speed is not None]
+    return f"{prompt.name}: " + (
+        ", ".join(speeds_shown) + " tokens/s" if speeds_shown else "a single token"
+    )

@@ -141,8 +141,8 @@ class Peer:
         how = known.get("modes", {}).get(self._mode.kind)
         if how is not None:
             how = f"{how}; {self._mode.n_drafted or known['n_drafted']} tokens drafted at a time"
-        told = {key: known.get(key) for key in ("through", "format", "options", "system")}
-        return {"name": self.name, "runtime": self._mode.runtime.name, **told, "mode": how}
+        facts = {key: known.get(key) for key in ("through", "format", "options", "system")}
+        return {"name": self.name, "runtime": self._mode.runtime.name, **facts, "mode": how}
 
     def forget(self) -> None:
         """Nothing is learned: drafts come from the text at hand, or from a model."""

@@ -262,5 +262,5 @@ def _contestant_fact(facts: dict[str, Any]) -> str:
         known = {True: "lossless", False: "approximate", None: "never ran"}
         found = facts["lossless"]
         return f"{facts['name']}: edgedec, {known.get(found, f'lossless {found}')}"
-    told = [facts["through"], facts.get("format"), facts.get("options"), facts.get("mode")]
-    return f"{facts['name']}: " + ", ".join(part for part in told if part)
+    parts = [facts["through"], facts.get("format"), facts.get("options"), facts.get("mode")]
+    return f"{facts['name']}: " + ", ".join(part for part in parts if part)

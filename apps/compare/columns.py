@@ -77,7 +77,7 @@ def make_columns(given: Sequence[Given], are_runs_joined: bool = True) -> list[C
 
 
 def _facts(result: Result) -> dict[str, str]:
-    """Returns what tells columns apart, as people read it; files that agree are runs of one."""
+    """Returns what distinguishes columns, as people read it; files that agree are runs of one."""
     build = result.build
     device = result.device
     return {

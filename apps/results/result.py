@@ -65,7 +65,7 @@ class Result:
 
     @property
     def place(self) -> tuple[str | None, str, str, int]:
-        """What tells devices apart: label, model, processor, threads."""
+        """What distinguishes devices: label, model, processor, threads."""
         return self.label, self.device.model or self.device.soc, self.device.cpu, self.threads
 
 
@@ -187,8 +187,8 @@ def from_document(document: Any, source: str) -> Result:
     try:
         _validator()(document)
     except fastjsonschema.JsonSchemaException as error:
-        told = str(error)[:200]
-        raise ConfigError(f"{source} is damaged or was edited: {told}") from None
+        reason = str(error)[:200]
+        raise ConfigError(f"{source} is damaged or was edited: {reason}") from None
     device, state, noise = document["device"], document["state"], document["noise"]
     return Result(
         kind=document["kind"],

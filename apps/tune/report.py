@@ -63,10 +63,10 @@ def choose(rows: Sequence[Row], policy: str, keep: float) -> Row | None:
     """
     own = [r for r in rows if r.expected is not None and r.expected.setting.policy == policy]
     ran = [(r, r.agreement, r.ms_per_token) for r in own if r.ms_per_token is not None]
-    told = [
+    predicted = [
         (r, r.expected.agreement, r.expected.ms_per_token) for r in own if r.expected is not None
     ]
-    found = ran or told
+    found = ran or predicted
     if not found:
         return None
     fit = [(ms, row) for row, agreement, ms in found if agreement is not None and agreement >= keep]

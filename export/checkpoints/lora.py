@@ -101,7 +101,7 @@ class Merged(EditedCheckpoint):
         total = np.zeros((stop - start, weight.shape[1]), np.float32)
         for pair in self._pairs[name]:
             up = weight.hf.take(pair.up, weight.shape[0], start, stop)
-            with np.errstate(over="ignore", invalid="ignore"):  # told where it is merged
+            with np.errstate(over="ignore", invalid="ignore"):  # reported where it is merged
                 total += np.float32(pair.scale) * (up @ pair.down)
         return total
 

@@ -31,7 +31,7 @@ def sentencepiece_document(vocabulary: Vocabulary) -> dict[str, Any]:
 
     Raises:
         CheckpointError: the vocabulary contradicts itself.
-        UnsupportedModelError: merging cannot be told to the library.
+        UnsupportedModelError: the library cannot express this merging.
     """
     return {
         "version": "1.0",

@@ -45,7 +45,7 @@ Float32 = npt.NDArray[np.float32]
 _FACTS, _IDS, _CODES, _SCALES = "edgedec-head", "head_ids", ".codes", ".scales"
 _MAX_BYTES = 1 << 30
 _N_ROWS = 16
-"""Rows of each matrix that tell one model from another."""
+"""Rows of each matrix that are compared to recognise a model."""
 
 
 @dataclass(frozen=True)
@@ -198,12 +198,12 @@ def read_head_file(path: Path) -> HeadFile:
 
 def _facts(path: Path, metadata: Mapping[str, str]) -> HeadFacts:
     try:
-        told = json.loads(metadata.get(_FACTS, ""))
+        facts = json.loads(metadata.get(_FACTS, ""))
     except (ValueError, RecursionError):
         raise CheckpointError(
             f"{path.name} is not a draft head: `edgedec train head --head-file` writes one"
         ) from None
-    fields = Fields(told, path.name, CheckpointError, "fetch it again")
+    fields = Fields(facts, path.name, CheckpointError, "fetch it again")
     fields.exactly({field.name for field in dataclasses.fields(HeadFacts)})
     if (kind := fields.text("kind")) not in (kinds := (EAGLE, *LIGHT_HEADS)):
         fields.fail("kind", kind, f"one of {', '.join(kinds)}")

@@ -99,8 +99,8 @@ EDGEDEC_EXPORT void edgedec_pack(const edk::PlainMatrix* plain, uint8_t* out) {
 EDK_OPERATORS(EDK_DOOR)
 #undef EDK_DOOR
 
-/// Has this thread's operators run their tasks one by one and tell `observer`; null ends that. What a
-/// task writes can so be seen, and that no two write the same cache line.
+/// Has this thread's operators run their tasks one by one and report to `observer`; null ends that.
+/// So tests see what a task writes, and that no two write the same cache line.
 EDGEDEC_EXPORT void edgedec_observe_tasks(edk::Observer observer) { edk::observer = observer; }
 
 /// Memory that the tasks of this thread's latest operator share, `*n_bytes` long.

@@ -34,7 +34,7 @@ class ExpertsOp {
   void set_matrix(ExpertsArgs& args, size_t port, const Tensor& tensor) const;
 
   LayerGate layer_gate_;
-  ExpertsArgs args_;  // as far as attributes and constants tell
+  ExpertsArgs args_;  // as far as attributes and constants say
   bool is_constant_[kLayerGates] = {};
 };
 

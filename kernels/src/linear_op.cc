@@ -34,7 +34,7 @@ class LinearOp {
   void set_port(LinearArgs& args, size_t port, const Tensor& tensor) const;
 
   LayerGate layer_gate_;
-  LinearArgs args_;  // as far as attributes and constants tell
+  LinearArgs args_;  // as far as attributes and constants say
   int64_t n_out_ = 0;
   bool is_constant_[kLayerGates] = {};
 };

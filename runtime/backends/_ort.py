@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 _ELEMENTS = {"tensor(float16)": "float16", "tensor(float)": "float32", "tensor(uint8)": "uint8"}
 _SEVERITY_FATAL = 4
-"""What ONNX Runtime may print: errors it raises, too, and they are told in one line."""
+"""What ONNX Runtime may print: it raises errors, too, and our messages give those in one line."""
 
 _NO_AFFINITY = Affinity()
 

@@ -53,7 +53,7 @@ def check_count(name: str, value: Any, low: int, hint: str) -> None:
 
 
 def check_type(name: str, value: Any, kind: type[Any], expected: str) -> None:
-    """Raises a ConfigError unless ``value`` is a ``kind``, which is told as ``expected``."""
+    """Raises a ConfigError unless ``value`` is a ``kind``, which messages call ``expected``."""
     if not isinstance(value, kind):
         raise ConfigError(f"{name} is {shown(value)}, expected {expected}")
 

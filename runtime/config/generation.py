@@ -32,7 +32,7 @@ PREFILLS = (AUTO, EXACT, PROGRESSIVE, PREDICTED)
 
 
 def check_n_likeliest(name: str, value: Any) -> None:
-    """Raises a ConfigError unless so many of the likeliest tokens can be told."""
+    """Raises a ConfigError unless so many of the likeliest tokens can be reported."""
     check_count(name, value, 0, f"at most {MAX_LOGPROBS}")
     if value > MAX_LOGPROBS:
         raise ConfigError(f"{name} is {value}, expected at most {MAX_LOGPROBS}")
@@ -61,12 +61,12 @@ class GenerationConfig:
     prefill_pass_ms: what a pass over part of a prompt should take at most; cancelling waits for it.
         Much less than the default takes longer in all.
     prefix_group: texts share what was computed of their beginnings with those of their own group
-        only: how soon an answer comes tells what others of the group have sent.
+        only: how soon an answer comes reveals what others of the group have sent.
     prefix: text that the output begins with, in tokens of the model's choice; it is part of the
         output. For a prompt that would end in the middle of a word.
-    logprobs: how many of the likeliest tokens are told at each place, with their log-probabilities
-        and that of the token taken; None tells nothing. Needs a verifier that gives the text of
-        plain decoding.
+    logprobs: how many of the likeliest tokens are reported at each place, with their
+        log-probabilities and that of the token taken; None reports nothing. Needs a
+        verifier that gives the text of plain decoding.
     json_schema, regex, grammar: what the output has to follow, at most one of them: a JSON schema
         as a mapping or as text, a regular expression for the whole output, or a grammar in the
         dialect of Lark that llguidance reads. Needs the extra ``grammar``.

@@ -85,12 +85,12 @@ class LayersConfig:
     def __str__(self) -> str:
         """The text `parse` reads back: what differs from the defaults."""
         defaults = type(self)(policy=self.policy)
-        told = [
+        parts = [
             f"{name}={value}"
             for name in _OF_POLICY[self.policy]
             if (value := getattr(self, name)) != getattr(defaults, name)
         ]
-        return f"{self.policy}:{','.join(told)}" if told else self.policy
+        return f"{self.policy}:{','.join(parts)}" if parts else self.policy
 
     def to_dict(self) -> dict[str, Any]:
         """Returns JSON-ready fields that `from_dict` reads back."""

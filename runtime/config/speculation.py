@@ -10,7 +10,7 @@ from edgedec.models.errors import ConfigError
 from edgedec.runtime.config.checks import check_count, refuse_unknown
 
 MAX_DRAFT_LEN = 63
-"""Most tokens that a round may be told to draft."""
+"""Largest `draft_len` and `depth` of a request."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from edgedec.runtime.config.checks import check_count, checked_counts, is_number
 class SuggestConfig:
     """How many completions of what kind.
 
-    k: completions, at most 8, the candidates that row statistics tell.
+    k: completions, at most 8, the candidates that row statistics name.
     n_tokens: length of a completion; one that draws a stop token ends before it.
     stop_token_ids: tokens that end a completion.
     no_repeat: a completion never holds the same so many tokens twice, as far as the candidates

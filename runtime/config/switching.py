@@ -130,12 +130,12 @@ class SwitchConfig:
     def __str__(self) -> str:
         """The text `parse` reads back: what differs from the defaults."""
         defaults = type(self)(policy=self.policy)
-        told = [
+        parts = [
             f"{f.name}={_written(value)}"
             for f in dataclasses.fields(self)
             if (value := getattr(self, f.name)) != getattr(defaults, f.name)
         ]
-        return f"{self.policy}:{','.join(told)}" if told else self.policy
+        return f"{self.policy}:{','.join(parts)}" if parts else self.policy
 
 
 def _written(value: Any) -> str:

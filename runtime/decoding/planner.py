@@ -70,7 +70,7 @@ class Planning(ABC):
     ) -> None:
         """Learns from a round; ``context`` is that of before it.
 
-        Also told of the first token, which prefill gave: ``timings`` is None, the tree empty.
+        Called for the first token, too, which prefill gave: ``timings`` is None, the tree empty.
         """
 
     @abstractmethod

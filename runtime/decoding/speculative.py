@@ -192,7 +192,7 @@ class SpeculativeDecoding(Decoding):
         """Returns the round's tokens, the last of which is the next anchor; lets drafters learn."""
         accepted = [tree.nodes[i] for i in verdict.path]
         tokens = (*(node.token for node in accepted), verdict.next_token)
-        # Of the prompt's rows the drafters were told when the output began.
+        # The drafters got those of the prompt's rows when the output began.
         own = {} if timings is None else rows.hidden
         hidden = {layer: states.copy() for layer, states in own.items()}
         outcome = RoundOutcome(tree, verdict.path, tokens, rows.stats, hidden, rows.mtp)

@@ -141,8 +141,7 @@ class DecodeState:
         else:
             token = self._choose(self._edited(rows, index, path), noise, position)
         if self.config.logprobs is not None:
-            told = token_logprob(rows, index, token, self.config.logprobs)
-            self._logprobs[position] = told
+            self._logprobs[position] = token_logprob(rows, index, token, self.config.logprobs)
         return token
 
     def _choose(self, values: npt.NDArray[Any], noise: Noise, position: int) -> int:

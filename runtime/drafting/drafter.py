@@ -202,7 +202,7 @@ class ModelDrafting(ABC):
 
     @abstractmethod
     def end(self, tokens: Sequence[int]) -> None:
-        """The output ended, as `Drafting.end` is told."""
+        """The output ended; see `Drafting.end`."""
 
     def catch_up(self, tokens: Sequence[int]) -> Passes[int]:
         """Computes what was predicted of a finished output; returns how many tokens that were."""

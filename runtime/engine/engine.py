@@ -292,7 +292,7 @@ class Engine:
         """Returns how likely each token of ``prompt`` is after those before it, from the second on.
 
         Args:
-            n_top: How many of the likeliest tokens are told at each place, at most 20.
+            n_top: How many of the likeliest tokens are reported at each place, at most 20.
             is_over: Asked between passes whether the caller gave up; the list is empty then.
 
         Raises:

@@ -185,7 +185,7 @@ class Stream(Iterator[str]):
         return self._result
 
     def watch(self) -> None:
-        """Makes `signal` tell how sure the model is; to be called before the first piece."""
+        """Makes `signal` say how sure the model is; to be called before the first piece."""
         self._state.is_watched = True
 
     @property
@@ -356,7 +356,7 @@ class Stream(Iterator[str]):
         return piece
 
     def _finish(self, reason: FinishReason) -> str:
-        """Makes the result, tells the owner, and returns the text held back until now."""
+        """Makes the result, informs the owner, and returns the text held back until now."""
         try:
             rest = self._text.flush()
             self._finish_reason = reason

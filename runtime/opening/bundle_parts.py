@@ -63,7 +63,7 @@ def tuned(manifest: BundleManifest) -> Mapping[str, Any] | None:
 def identity(manifest: BundleManifest, threads: int, providers: tuple[str, ...]) -> str:
     """Returns a name of models, machine, kernels, threads and ``providers``: costs depend on them.
 
-    Kernels are told apart by when they were built.
+    Kernels are known by when they were built.
     """
     from edgedec import kernels  # not needed before there is a bundle
 

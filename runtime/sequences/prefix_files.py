@@ -33,8 +33,8 @@ _ROLE, _SUFFIX = "target", ".kv"
 class PrefixFiles:
     """A folder of blocks. The files used least recently go first where they are too many.
 
-    The folder and all files are their owner's alone, for they tell the texts. A folder that belongs
-    to someone else, or that others may look into, is left alone.
+    The folder and all files are their owner's alone, for they reveal the texts. A folder
+    that belongs to someone else, or that others may look into, is left alone.
 
     block: tokens of a file.
     """

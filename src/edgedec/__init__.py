@@ -18,8 +18,8 @@ from edgedec.models.errors import (
     UnsupportedModelError,
 )
 
-# Unless told not to before it is imported, ONNX Runtime reports to its maker which models run, by
-# name and by hash, and how. What runs on a device is nobody else's business.
+# Unless a variable forbids it before the import, ONNX Runtime reports to its maker which models
+# run, by name and by hash, and how. What runs on a device is nobody else's business.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if typing.TYPE_CHECKING:

@@ -99,7 +99,7 @@ def run(source: str) -> str | None:
         try:
             text = f"{type(error).__name__}: {error}"
         except BaseException:
-            text = "an error that cannot be told"
+            text = "an error without a readable message"
         return text.strip().rstrip(":")[:_MAX_REASON]
     return None
 

@@ -1,6 +1,6 @@
 """Runs programs that a model wrote, each in a process of its own that is held at arm's length.
 
-What holds them is told in `child.py`. What does not: a program may read every file that
+`child.py` says what holds them. What does not: a program may read every file that
 the user (or nobody, if the user is root) may read, though it cannot send or store what it read; it
 may use its share of processor, memory and time; one that sets out to forge the verdict about
 itself can, since it shares the interpreter with its test; and an error in the kernel or in Python

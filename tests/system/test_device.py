@@ -109,7 +109,7 @@ def test_a_computer_is_named_by_its_maker(tmp_path: Path) -> None:
     assert board_model(nameless) == ""
 
 
-def test_nothing_is_told_of_an_empty_tree(tmp_path: Path) -> None:
+def test_nothing_is_known_of_an_empty_tree(tmp_path: Path) -> None:
     state = read_state(tmp_path)
     assert (state.governors, state.mhz, state.max_celsius) == ((), None, None)
     assert (state.n_throttled, state.is_throttled, state.on_battery) == (None, None, False)

@@ -108,7 +108,7 @@ write_requirements() {
   rm "$file.new"
 }
 
-# Wheels name the oldest C library they run on; pip takes only the names it is told. Conflicts with
+# Wheels name the oldest C library they run on; pip takes only the names it is given. Conflicts with
 # packages of the host's Python mean nothing.
 make_wheels() {
   local platforms=() glibc

@@ -183,9 +183,9 @@ class Editor:
         self.send({"id": number, "method": method, "params": params})
         while True:
             await asyncio.sleep(0.002)
-            for told in self.heard:
-                if told.get("id") == number and "method" not in told:
-                    return told["result"]
+            for message in self.heard:
+                if message.get("id") == number and "method" not in message:
+                    return message["result"]
 
     async def wait_for_offer(self, number: int) -> None:
         """Asks until something is offered."""
@@ -227,12 +227,12 @@ async def talk(number: int, bundle: Path) -> None:
 def check(editor: Editor) -> None:
     """Raises ValueError unless each request had an answer, and no answer is a fault of ours."""
     heard = editor.heard
-    answered = Counter(json.dumps(told["id"]) for told in heard if "method" not in told)
+    answered = Counter(json.dumps(message["id"]) for message in heard if "method" not in message)
     if missing := editor.asked - answered:
         raise ValueError(f"without an answer: {missing}")
-    for told in heard:
-        code = (told.get("error") or {}).get("code")
-        text = json.dumps(told)
+    for message in heard:
+        code = (message.get("error") or {}).get("code")
+        text = json.dumps(message)
         if code == INTERNAL_ERROR or "unexpected" in text or "Error in server" in text:
             raise ValueError(text)
 

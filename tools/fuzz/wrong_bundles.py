@@ -192,7 +192,7 @@ def used(bundle: Path, kind: str, is_model_whole: bool) -> int:
             plain = engine.generate(PROMPT, requests("plain")[0]).text if is_model_whole else None
             return max(asked(engine, request, plain) for request in requests(kind))
     except BaseException as error:
-        return told(error)
+        return reported(error)
 
 
 def requests(kind: str) -> list[edgedec.GenerationConfig]:
@@ -212,14 +212,14 @@ def asked(engine: edgedec.Engine, request: edgedec.GenerationConfig, plain: str 
     try:
         found = engine.generate(PROMPT, request).text
     except BaseException as error:
-        return told(error)
+        return reported(error)
     if request.prefill == "predicted" or plain in (None, found):
         return TEXT
     print(f"{request.method}, prefill {request.prefill}: {found!r}, expected {plain!r}", flush=True)
     return UNEXPECTED
 
 
-def told(error: BaseException) -> int:
+def reported(error: BaseException) -> int:
     """Prints ``error``; returns whether it is one that a damaged bundle may end with."""
     if isinstance(error, MemoryError):
         return REFUSED

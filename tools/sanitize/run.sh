@@ -57,7 +57,7 @@ export TSAN_OPTIONS="halt_on_error=1 suppressions=$PWD/tools/sanitize/not_races.
 # Where addresses are random, older runtimes find no room for their own.
 is_fixed=()
 if [[ $sanitizers == thread ]] && setarch -R true 2>/dev/null; then is_fixed=(setarch -R); fi
-# An emulator hands on what it is told, and must not load it itself.
+# An emulator hands on its environment, and must not load it itself.
 preload=LD_PRELOAD=$runtime
 [[ $compiler == g++ ]] || preload=QEMU_SET_ENV=$preload
 exec "${is_fixed[@]}" env "$preload" "$python" -c 'import runpy, sys

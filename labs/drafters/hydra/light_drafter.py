@@ -171,6 +171,6 @@ class LightDrafting(FeatureDrafting):
     _passes: LightPasses
 
     def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:
-        """Returns a tree; empty where nobody told the hidden state of the last token but one."""
+        """Returns a tree; empty if the hidden state of the last token but one is unknown."""
         depth = min(budget.depth, self._passes.n_heads)
         return (yield from super().propose(context, replace(budget, depth=depth)))

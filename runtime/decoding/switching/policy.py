@@ -1,6 +1,6 @@
 """Switch policies: what a model says of its own doubt goes in, the choice of a model comes out.
 
-Policies hold no model. They are told of every prediction in the order it was made, those that are
+Policies hold no model. They see every prediction in the order it was made, those that are
 taken back later included.
 """
 

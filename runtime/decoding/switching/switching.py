@@ -8,7 +8,7 @@ missed says what it thinks of each. Whether the text ends is then always for the
 say.
 
 Where the text repeats itself, a model reads several tokens in one pass and keeps those it says
-itself. The policy is told of each as if it had come alone, so the text does not depend on it.
+itself. The policy sees each as if it had come alone, so the text does not depend on it.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ class FreeMethod:
 class ModelMethod:
     """A method whose drafter runs passes of a model. summary: what its guesses are, for users.
 
-    make: is also told on which cores it may draft on while the target verifies; None: it must not.
+    make: also gets the cores it may draft on while the target verifies; None: it must not.
     """
 
     summary: str

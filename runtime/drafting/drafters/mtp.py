@@ -25,7 +25,7 @@ from edgedec.runtime.drafting.drafter import (
 from edgedec.runtime.drafting.drafters import DrafterParts, FreeMethod, Need
 
 _N_OPTIONS = 4  # of a head
-_N_DEPTHS = 4  # whose acceptance is told apart
+_N_DEPTHS = 4  # whose acceptance is counted apart
 
 Level = list[tuple[int, float]]
 """Likely tokens, with their probabilities."""

@@ -30,10 +30,10 @@ SEPARATOR = 0xFFFF_FFFF
 """Ends a text; no token of any vocabulary."""
 
 LEAST_BYTES, MOST_BYTES = 1 << 12, 1 << 30
-"""Limits of what a store may be told to hold."""
+"""Largest sizes a store may be given."""
 
 DEFAULT_MAX_BYTES = 8 << 20
-"""What a new store holds that was not told."""
+"""Size of a new store for which none is given."""
 
 _MAGIC, _VERSION = b"edngrams", 3
 _HEADER = struct.Struct("<8sIIIIQ32s")

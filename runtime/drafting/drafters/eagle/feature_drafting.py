@@ -14,7 +14,7 @@ from edgedec.runtime.sequences.prefill import HiddenStates
 
 
 class FeaturePasses(DraftPasses):
-    """Passes of a head, which are told the hidden states of the text."""
+    """Passes of a head, which get the hidden states of the text."""
 
     takes_guesses = False
 
@@ -42,7 +42,7 @@ class FeatureDrafting(TreeDrafting):
         self._layer = drafter.hidden_layers[0]
 
     def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:
-        """Returns a tree; empty where nobody told the hidden states of the text's last tokens."""
+        """Returns a tree; empty if the hidden states of the text's last tokens are unknown."""
         if not self._passes.can_read(context.tokens):
             return DraftTree()
         return (yield from super().propose(context, budget))
