@@ -63,7 +63,7 @@ ROOMS = (
     ("sampling", "backends"),
     ("drafting",),
     ("decoding",),
-    ("methods",),
+    ("methods", "search"),
     ("engine",),
     ("opening",),
 )

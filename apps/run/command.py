@@ -11,12 +11,14 @@ import typer
 
 from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.terminal import TextWriter, note, print_json, stops_on_interrupt
+from edgedec.apps.eval.tasks import read_text
 from edgedec.apps.options import common as options
 from edgedec.apps.options.grammar import GrammarOptions
 from edgedec.apps.options.groups import takes_groups
 from edgedec.apps.options.switching import SwitchOptions, tell_if_approximate
 from edgedec.apps.run.draft_colours import OriginColours
 from edgedec.apps.run.provisional import PieceWriter
+from edgedec.apps.run.quoting import write_quote
 from edgedec.apps.run.tries import TryOptions, warm, write_best
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
@@ -71,6 +73,13 @@ def run(
     adapt: options.Adapt = None,
     overlap: options.Overlap = "auto",
     prefix_disk: options.PrefixDisk = options.PREFIX_DISK_MB,
+    quote: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Answer the question PROMPT with the span of FILE that the model finds likeliest.",
+        ),
+    ] = None,
     loading: options.LoadOptions,
     request: options.RequestOptions,
     grammar: GrammarOptions,
@@ -98,6 +107,8 @@ def run(
       edgedec run smollm2.edgedec --prompt-file long.txt --session long.session
 
       edgedec run smollm2.edgedec "What is 17 times 23?" --best-of 8
+
+      edgedec run smollm2.edgedec "How long is the Danube?" --quote rivers.txt
     """
     text = read_prompt(prompt, prompt_file)
 
@@ -107,6 +118,11 @@ def run(
     ask(GenerationConfig())  # complains before anything is loaded
     if tries.best_of is not None and (session or adapt or shown != ShowOptions()):
         raise ConfigError("--best-of goes without --session, --adapt, --show-drafts and --explain")
+    if quote is not None and (tries.best_of or session or adapt or shown != ShowOptions()):
+        raise ConfigError(
+            "--quote goes without --best-of, --session, --adapt, --show-drafts and --explain"
+        )
+    quoted = None if quote is None else read_text(quote)
     if session is not None and not session.parent.is_dir():
         raise ConfigError(f"cannot save {session}: there is no folder {session.parent}")
     replay = None if adapt is None else ReplayBuffer.made(adapt, bundle)
@@ -119,6 +135,9 @@ def run(
                 n_held = engine.load_session(session)
                 if not json:
                     note(f"{session} holds {n_held} tokens")
+            if quoted is not None:
+                write_quote(engine, text, quoted, bars, is_json=json)
+                return
             is_chat = engine.has_chat_template if chat is None else chat
             asked = ask(engine.defaults)
             given: Prompt = [{"role": "user", "content": text.rstrip("\n")}] if is_chat else text

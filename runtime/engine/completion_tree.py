@@ -138,11 +138,7 @@ def _grow(
 
 def _candidates(stats: RowStats, row: int) -> list[tuple[int, float]]:
     """Returns the likeliest tokens of a row, with their log-probabilities."""
-    if not math.isfinite(stats.log_sum_exp[row]):
-        raise SessionError(
-            f"the logits sum up to {stats.log_sum_exp[row]}, expected a number; the model's "
-            "weights are broken: export it again"
-        )
+    stats.check_sum(row)
     log_probs = (stats.top_logits[row] - stats.log_sum_exp[row]).tolist()
     return [(t, p) for t, p in zip(stats.top_ids[row].tolist(), log_probs, strict=True) if t >= 0]
 

@@ -58,9 +58,11 @@ if TYPE_CHECKING:  # imported where they are needed: each import delays a first 
     from edgedec.runtime.engine.best_of import BestOf, Chooser
     from edgedec.runtime.engine.embeddings import Pooling
     from edgedec.runtime.engine.many import OnResult
+    from edgedec.runtime.engine.quoting import Quote
     from edgedec.runtime.engine.suggestions import Completion
     from edgedec.runtime.methods.draft_source import DraftSource
     from edgedec.runtime.sampling.logprobs import TokenLogprob
+    from edgedec.runtime.sequences.passes import Passes
     from edgedec.runtime.sequences.rows import Float32
 
 
@@ -430,6 +432,41 @@ class Engine:
             return self._scheduler.run(
                 complete(sequence, loaded.tokenizer, tokens, asked, on_progress)
             )
+
+    def quote(
+        self,
+        question: str,
+        text: str,
+        max_tokens: int = 30,
+        on_progress: Progress | None = None,
+    ) -> Quote:
+        """Returns the span of ``text`` that the model finds likeliest as the answer.
+
+        No span of up to ``max_tokens`` tokens is likelier, whatever greedy decoding would take. A
+        long text is read in parts, each with the question; every span lies whole in one, and is as
+        likely as it is there.
+
+        Args:
+            on_progress: Called with ("quote", parts read, parts in all).
+
+        Raises:
+            ConfigError: The question or the text is blank, or ``max_tokens`` makes no sense.
+            SessionError: The question leaves no room for the text, or the engine is closed.
+        """
+        from edgedec.runtime.engine.quoting import quote
+
+        loaded = self._open
+        check_progress(on_progress)
+        self._tidy()
+
+        def run(tokens: list[int], steps: Callable[[TokenSequence], Passes[None]]) -> None:
+            check_fits(tokens, loaded.context, loaded.model.vocab_size)
+            with lent(self._pool, self._scheduler, tokens) as sequence:
+                with self._scheduler.exclusive():
+                    loaded.memory.recall(TARGET, sequence, tokens)
+                self._scheduler.run(steps(sequence))
+
+        return quote(self, run, question, text, max_tokens, on_progress)
 
     def conversation(
         self,

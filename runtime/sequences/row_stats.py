@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -9,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from edgedec.models.errors import SessionError
 from edgedec.models.graph import N_TOP
 
 
@@ -60,6 +62,14 @@ class RowStats:
     def part(self, rows: slice | Sequence[int]) -> RowStats:
         """Returns the statistics of some of the rows; copies, where these are listed."""
         return RowStats(**{name: values[rows] for name, values in vars(self).items()})
+
+    def check_sum(self, row: int) -> None:
+        """Raises a SessionError unless the logits of a row give probabilities."""
+        if not math.isfinite(self.log_sum_exp[row]):
+            raise SessionError(
+                f"the logits sum up to {self.log_sum_exp[row]}, expected a number; the model's "
+                "weights are broken: export it again"
+            )
 
     def copy(self) -> RowStats:
         """Returns the same statistics in arrays of their own."""

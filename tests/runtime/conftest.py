@@ -60,6 +60,7 @@ class ToyModel:
         for wanted in passes:
             assert isinstance(wanted.sequence.state, ToyCache)
             wanted.sequence.state.check(wanted)
+            assert all(wanted.n_known <= row < len(wanted.tree) for row in wanted.logit_rows)
         self.before_pass()
         self.n_rows += sum(len(wanted.tree) - wanted.n_known for wanted in passes)
         self.n_passes += 1

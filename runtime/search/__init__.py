@@ -1,0 +1,1 @@
+"""Searches among texts for the one that the model finds best."""
