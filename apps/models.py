@@ -44,7 +44,8 @@ Name = Annotated[
 def list_models(json: options.Json = False, debug: options.Debug = False) -> None:
     """Show the catalogue, the models you pulled, and the bundles here.
 
-    Bundles are those made of named models, and those in the current folder.
+    The first use of a model fetches it and makes its bundle. `edgedec models show NAME` shows its
+    licence. Bundles are those made of named models, and those in the current folder.
 
     Examples:
 
@@ -58,12 +59,11 @@ def list_models(json: options.Json = False, debug: options.Debug = False) -> Non
         return
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("model", no_wrap=True, overflow="fold")
-    for heading in ("size", "for", "licence", "state"):
+    for heading in ("size", "state", "for"):
         table.add_column(heading)
     for model in named:
-        licence = model["licence"] or "not stated"
-        size, use = bytes_text(model["n_bytes"]), model["for"]
-        table.add_row(*map(escape, (model["name"], size, use, licence, model["state"])))
+        size = bytes_text(model["n_bytes"])
+        table.add_row(*map(escape, (model["name"], size, model["state"], model["for"])))
     out.print(table)
     if bundles:
         table = Table("bundle", "model", "size", "format", box=None, padding=(0, 2, 0, 0))
@@ -166,9 +166,7 @@ def _named() -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for name, entry in CATALOGUE.items():
         here, fits = find_installed(name), entry.ram_bytes < total_bytes
-        absent = (
-            "fetched on first use" if fits else f"needs {bytes_text(entry.ram_bytes)} of memory"
-        )
+        absent = "to fetch" if fits else f"needs {bytes_text(entry.ram_bytes)} RAM"
         found.append(
             {
                 "name": name,

@@ -49,7 +49,7 @@ SUMMARIES = {
     "compare": "Compare results of devices, builds, bundles and runtimes.",
     "tune": "Find when the target model should take over from the draft model.",
     "train": "Train heads, draft models and KV maps that make a bundle faster.",
-    "eval": "Measure the quality of answers, with confidence intervals, and the time they take.",
+    "eval": "Measure how good answers are, and how long they take.",
     "inspect": "Show what a bundle holds. --verify checks every byte.",
     "doctor": "Show this machine, what edgedec will use on it, and what is missing.",
 }
@@ -81,7 +81,7 @@ def _empty_app() -> typer.Typer:
     app = typer.Typer(
         name="edgedec",
         help="Run language models on this machine.",
-        epilog="Begin with: edgedec export smollm2-135m-instruct -o smollm2.edgedec",
+        epilog='Begin with: edgedec run smollm2-135m-instruct "Why is the sky blue?"',
         no_args_is_help=True,
         cls=HelpGroup,
         pretty_exceptions_enable=False,

@@ -75,7 +75,7 @@ def evaluate(
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
-    """Measure the quality of answers, with confidence intervals, and the time they take.
+    """Measure how good answers are, and how long they take.
 
     Tasks: human_eval (pass@1), gsm8k (exact answer), infill (tests pass, exact match) and
     perplexity (of a text, in windows). Decoding is greedy unless you pass sampling options. The
