@@ -7,12 +7,14 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import h11
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from edgedec.apps.serve.body_writer import TRANSPORT
 from edgedec.apps.serve.settings import ServerSettings
 from edgedec.models.errors import ConfigError
 
@@ -87,6 +89,16 @@ class _Server(uvicorn.Server):
         yield
 
 
+def _with_transport(app: Any, transport: asyncio.Transport) -> ASGIApp:
+    """Returns ``app``, which finds its connection's transport in the scope of a request."""
+
+    async def found(scope: Scope, receive: Receive, send: Send) -> None:
+        extensions = {**scope.get("extensions", {}), TRANSPORT: transport}
+        await app({**scope, "extensions": extensions}, receive, send)
+
+    return found
+
+
 def _limited_protocol(settings: ServerSettings) -> type[H11Protocol]:
     """Returns uvicorn's protocol that drops late headers, and connections above a number."""
     most = settings.max_open * _CONNECTIONS_PER_REQUEST
@@ -96,6 +108,7 @@ def _limited_protocol(settings: ServerSettings) -> type[H11Protocol]:
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
+            self.app = _with_transport(self.app, transport)
             if len(self.connections) > most:
                 transport.abort()
             self._watch()

@@ -36,6 +36,9 @@ class OutputParser:
         self._held += text
         self._tokens += tokens
         self._origin = origin
+        if self._state == "text" and not (self._has_calls or self._is_fresh):  # most of the time
+            yield from self._text(self._take(len(self._held)))
+            return
         yield from self._events(is_last=False)
 
     def flush(self) -> Iterator[Event]:

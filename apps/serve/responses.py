@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
+from edgedec.apps.serve.body_writer import BodyWriter
 from edgedec.apps.serve.core import ServeError
 from edgedec.apps.serve.settings import ServerSettings
 from edgedec.apps.serve.surfaces.surface import Document, json_bytes
@@ -103,28 +104,38 @@ async def send_problem(
 class StreamSender:
     """Sends a response piece by piece."""
 
-    def __init__(self, send: Send, media_type: str) -> None:
+    def __init__(self, send: Send, media_type: str, body: BodyWriter) -> None:
         self._send = send
         self._media_type = media_type
+        self._body = body
         self.is_begun = False
 
-    async def send(self, pieces: Iterable[bytes]) -> None:
-        """Sends some pieces, and the headers before the first."""
-        if not self.is_begun:
-            self.is_begun = True
-            headers = [
-                (b"content-type", self._media_type.encode()),
-                (b"x-content-type-options", b"nosniff"),
-                (b"cache-control", b"no-cache"),
-                (b"x-accel-buffering", b"no"),  # nginx would hold pieces back
-            ]
-            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        if body := b"".join(pieces):
-            await self._send({"type": "http.response.body", "body": body, "more_body": True})
+    async def begin(self, piece: bytes) -> None:
+        """Sends the headers and the first piece."""
+        self.is_begun = True
+        headers = [
+            (b"content-type", self._media_type.encode()),
+            (b"x-content-type-options", b"nosniff"),
+            (b"cache-control", b"no-cache"),
+            (b"x-accel-buffering", b"no"),  # nginx would hold pieces back
+        ]
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self._send_body(piece)
+        self._body.begin()
 
-    async def end(self) -> None:
-        """Ends the response."""
+    def send_soon(self, pieces: Iterable[bytes]) -> None:
+        """Sends further pieces, from any thread; they come after the first."""
+        self._body.write(b"".join(pieces))
+
+    async def end(self, pieces: Iterable[bytes]) -> None:
+        """Sends the last pieces and ends the response."""
+        self._body.end()
+        await self._send_body(b"".join(pieces))
         await self._send({"type": "http.response.body", "body": b""})
+
+    async def _send_body(self, piece: bytes) -> None:
+        if piece:
+            await self._send({"type": "http.response.body", "body": piece, "more_body": True})
 
 
 def log_unexpected(error: BaseException) -> None:

@@ -1,10 +1,11 @@
-"""Requests on engines: each answer is written by a thread of its own, and told as events."""
+"""Requests on engines: each answer is written by a thread of its own, which tells of it."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -22,12 +23,15 @@ from edgedec.runtime.engine.engine import Engine
 
 
 class Run:
-    """One request in progress: iterate its events, and `close` it, whatever happened."""
+    """One request in progress: iterate its ends, and `close` it, whatever happened."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, take: Callable[[Event], None]) -> None:
+        """take: is given each event, in the thread that it happens in, one at a time."""
         self._engine = engine
+        self._take_event = take
+        self._taking = threading.Lock()
         self._loop = asyncio.get_running_loop()
-        self._queue: asyncio.Queue[Event | ServeError] = asyncio.Queue()
+        self._ends: asyncio.Queue[Done | ServeError] = asyncio.Queue()
         self._writers: list[Writer] = []
         self._jobs: list[Future[None]] = []
 
@@ -45,19 +49,17 @@ class Run:
         """Has threads write the answers."""
         self._jobs = [pool.submit(self._write, writer) for writer in self._writers]
 
-    async def events(self) -> AsyncIterator[Event]:
-        """Yields what happens until all answers are complete.
+    async def ends(self) -> AsyncIterator[Done]:
+        """Yields the end of each answer; all that happened before has been taken then.
 
         Raises:
             ServeError: An answer cannot go on.
         """
-        n_left = len(self._writers)
-        while n_left:
-            event = await self._queue.get()
-            if isinstance(event, ServeError):
-                raise event
-            yield event
-            n_left -= isinstance(event, Done)
+        for _ in self._writers:
+            end = await self._ends.get()
+            if isinstance(end, ServeError):
+                raise end
+            yield end
 
     async def close(self) -> None:
         """Ends the answers that are not complete; returns when no thread computes them any more."""
@@ -81,10 +83,13 @@ class Run:
 
     def _write(self, writer: Writer) -> None:
         if (problem := writer.write()) is not None:
-            self._tell(problem)
+            self._loop.call_soon_threadsafe(self._ends.put_nowait, problem)
 
-    def _tell(self, event: Event | ServeError) -> None:
-        self._loop.call_soon_threadsafe(self._queue.put_nowait, event)
+    def _tell(self, event: Event) -> None:
+        with self._taking:
+            self._take_event(event)
+        if isinstance(event, Done):
+            self._loop.call_soon_threadsafe(self._ends.put_nowait, event)
 
 
 class Runner:
@@ -95,13 +100,15 @@ class Runner:
         self._settings = settings
 
     @asynccontextmanager
-    async def running(self, engine: Engine, request: CoreRequest) -> AsyncIterator[Run]:
-        """Runs ``request`` until the block is left.
+    async def running(
+        self, engine: Engine, request: CoreRequest, take: Callable[[Event], None]
+    ) -> AsyncIterator[Run]:
+        """Runs ``request`` until the block is left. take: as for `Run`.
 
         Raises:
             ServeError: The request makes no sense, or does not fit the context.
         """
-        run = Run(engine)
+        run = Run(engine, take)
         try:
             await finished(asyncio.to_thread(self._prepare, run, engine, request))
             run.begin(self._pool)

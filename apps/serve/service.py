@@ -13,7 +13,8 @@ from typing import TypeVar
 
 from starlette.types import Receive, Scope, Send
 
-from edgedec.apps.serve.core import Answer, Done, Event, ServeError
+from edgedec.apps.serve.body_writer import TRANSPORT, BodyWriter
+from edgedec.apps.serve.core import Answer, Event, ServeError
 from edgedec.apps.serve.metrics import Metrics
 from edgedec.apps.serve.open_requests import OpenRequests, ending
 from edgedec.apps.serve.problems import told_problems
@@ -51,11 +52,11 @@ class Service:
         self.n_running = 0  # requests that models are answering
 
     @asynccontextmanager
-    async def running(self, asked: Asked) -> AsyncIterator[Run]:
-        """Runs a request until the block is left."""
+    async def running(self, asked: Asked, take: Callable[[Event], None]) -> AsyncIterator[Run]:
+        """Runs a request until the block is left. take: as for `Run`."""
         offer = self.shelf.find(asked.request.model)
         lent = self.shelf.lent(offer, asked.request.keep_alive_s)
-        async with lent as engine, self.runner.running(engine, asked.request) as run:
+        async with lent as engine, self.runner.running(engine, asked.request, take) as run:
             yield run
 
     async def answer(self, scope: Scope, receive: Receive, send: Send, surface: Surface) -> None:
@@ -68,7 +69,10 @@ class Service:
             if asked.framer is None:
                 await self._send_whole(asked, receive, send)
             else:
-                await self._send_stream(asked, receive, send, surface)
+                transport = scope["extensions"][TRANSPORT]
+                with BodyWriter(transport, scope["http_version"]) as body:
+                    sender = StreamSender(send, surface.media_type, body)
+                    await self._send_stream(asked, asked.framer, receive, sender)
         except ServeError as problem:
             self.metrics.requests_failed_total += 1
             await send_problem(send, problem, surface.error)
@@ -119,36 +123,37 @@ class Service:
         await send_json(send, asked.whole(Answer.of(events, asked.request.n_answers)))
 
     async def _events(self, asked: Asked) -> list[Event]:
-        async with self._limited(), self.running(asked) as run:
-            return [event async for event in self._counted(run)]
+        found: list[Event] = []
+        async with self._limited(), self.running(asked, found.append) as run:
+            await self._count(run)
+        return found
 
     async def _send_stream(
-        self, asked: Asked, receive: Receive, send: Send, surface: Surface
+        self, asked: Asked, framer: Framer, receive: Receive, sender: StreamSender
     ) -> None:
-        sender = StreamSender(send, surface.media_type)
-        framer = asked.framer
-        assert framer is not None
         try:
             await while_there(receive, self._stream(framer, asked, sender))
         except (ServeError, asyncio.CancelledError) as reason:
             if not sender.is_begun:
                 raise
             problem = reason if isinstance(reason, ServeError) else ending()
-            await sender.send(framer.failed(problem))
-        await sender.end()
+            await sender.end(framer.failed(problem))
+        else:
+            await sender.end(framer.end())
 
     async def _stream(self, framer: Framer, asked: Asked, sender: StreamSender) -> None:
-        async with self._limited(), self.running(asked) as run:
-            await sender.send(framer.begin())
-            async for event in self._counted(run):
-                await sender.send(framer.of(event))
-        await sender.send(framer.end())
+        def take(event: Event) -> None:
+            sender.send_soon(framer.of(event))
 
-    async def _counted(self, run: Run) -> AsyncIterator[Event]:
-        async for event in run.events():
-            if isinstance(event, Done):
-                self.metrics.count(event.counts)
-            yield event
+        first = b"".join(framer.begin())  # framers count what they make
+        async with self._limited(), self.running(asked, take) as run:
+            await sender.begin(first)
+            await self._count(run)
+
+    async def _count(self, run: Run) -> None:
+        """Waits for the ends of all answers, and counts what they took."""
+        async for done in run.ends():
+            self.metrics.count(done.counts)
 
     @asynccontextmanager
     async def _limited(self) -> AsyncIterator[None]:

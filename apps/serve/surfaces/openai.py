@@ -78,6 +78,7 @@ class ChunkFramer:
     def __init__(self, head: Document, with_usage: bool, n: int) -> None:
         """n: answers to each prompt."""
         self._head = head
+        self._opening = b'data: %b,"choices":[' % json_bytes(head)[:-1]  # of each chunk
         self._with_usage = with_usage
         self._n = n
         self._counts: dict[int, Counts] = {}
@@ -103,7 +104,8 @@ class ChunkFramer:
     ) -> bytes:
         """Returns a chunk in which answer ``index`` says something."""
         choice = {"index": index, **said, "logprobs": logprobs, "finish_reason": reason}
-        return sse({**self._head, "choices": [choice], **(more or {})})
+        rest = b"," + json_bytes(more)[1:] if more else b"}"
+        return b"%b%b]%b\n\n" % (self._opening, json_bytes(choice), rest)
 
     def last_chunk(self, done: Done, said: Document) -> bytes:
         """Returns the chunk that ends an answer, with its times."""

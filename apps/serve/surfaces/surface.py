@@ -13,9 +13,12 @@ from edgedec.apps.serve.surfaces.fields import Body
 Document = Mapping[str, Any]
 
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+
 def json_bytes(document: Document | Sequence[Any]) -> bytes:
     """Returns ``document`` in ASCII: some clients end a line at U+2028 and its like."""
-    return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
+    return _ENCODER.encode(document).encode()
 
 
 class Framer(Protocol):
