@@ -151,6 +151,12 @@ def test_imports() -> None:
     assert not found, "\n".join(found)
 
 
+def test_only_type_checkers_need_the_onnx_package() -> None:
+    """An installation does without it: 28 MB with what it needs."""
+    found = {path.relative_to(ROOT).as_posix() for _, path in FILES if "onnx" in imported(path)}
+    assert found == {"export/to_onnx/messages.py"}
+
+
 def device_imports(folder: str, path: Path) -> Iterator[str]:
     """Yields imports of devices by the core, and by files of devices that do something else."""
     for name in imported(path):

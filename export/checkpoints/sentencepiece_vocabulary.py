@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from edgedec.export.protobuf import message_classes
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.fields import Fields
 
@@ -175,49 +176,14 @@ def _parse(path: Path) -> Any:
 @cache
 def _message_class() -> Any:
     """Returns the class of SentencePiece's ModelProto, with the fields that are read here."""
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
-    kinds = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(
-        name="edgedec/sentencepiece_model.proto", package="edgedec", syntax="proto2"
-    )
-    tables: dict[str, list[tuple[str, int, int, str | None]]] = {
-        "Piece": [
-            ("piece", 1, kinds.TYPE_STRING, None),
-            ("score", 2, kinds.TYPE_FLOAT, None),
-            ("type", 3, kinds.TYPE_INT32, str(NORMAL)),
-        ],
-        "Trainer": [
-            ("model_type", 3, kinds.TYPE_INT32, str(_UNIGRAM)),
-            ("treat_whitespace_as_suffix", 24, kinds.TYPE_BOOL, "false"),
-        ],
-        "Normalizer": [
-            ("precompiled_charsmap", 2, kinds.TYPE_BYTES, None),
-            ("add_dummy_prefix", 3, kinds.TYPE_BOOL, "true"),
-            ("remove_extra_whitespaces", 4, kinds.TYPE_BOOL, "true"),
-            ("escape_whitespaces", 5, kinds.TYPE_BOOL, "true"),
-        ],
+    messages = {
+        "Model": "repeated Piece pieces = 1; Trainer trainer_spec = 2; "
+        "Normalizer normalizer_spec = 3",
+        "Piece": f"string piece = 1; float score = 2; int32 type = 3 [default = {NORMAL}]",
+        "Trainer": f"int32 model_type = 3 [default = {_UNIGRAM}]; "
+        "bool treat_whitespace_as_suffix = 24 [default = false]",
+        "Normalizer": "bytes precompiled_charsmap = 2; bool add_dummy_prefix = 3 [default = true]; "
+        "bool remove_extra_whitespaces = 4 [default = true]; "
+        "bool escape_whitespaces = 5 [default = true]",
     }
-    for name, fields in tables.items():
-        message = file.message_type.add(name=name)
-        for field, number, kind, default in fields:
-            message.field.add(
-                name=field,
-                number=number,
-                type=kind,
-                label=kinds.LABEL_OPTIONAL,
-                **({} if default is None else {"default_value": default}),
-            )
-    model = file.message_type.add(name="Model")
-    parts = (("pieces", "Piece"), ("trainer_spec", "Trainer"), ("normalizer_spec", "Normalizer"))
-    for number, (field, name) in enumerate(parts, start=1):
-        model.field.add(
-            name=field,
-            number=number,
-            type=kinds.TYPE_MESSAGE,
-            type_name=f".edgedec.{name}",
-            label=kinds.LABEL_REPEATED if number == 1 else kinds.LABEL_OPTIONAL,
-        )
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("edgedec.Model"))
+    return message_classes("edgedec.sentencepiece", messages)["Model"]

@@ -7,8 +7,8 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 
+from edgedec.export.to_onnx.messages import load_model
 from edgedec.kernels import PackedMatrix, embed, unpack_rows
 from edgedec.models.draft_heads import HeadEntry, head_shapes
 from edgedec.models.errors import ConfigError
@@ -36,7 +36,7 @@ class BundleWeights:
             )
         self.entry = entry
         self.shapes = weight_shapes(entry.config) if shapes is None else dict(shapes)
-        graph = onnx.load(folder / entry.graph, load_external_data=False).graph
+        graph = load_model(folder / entry.graph).graph
         self._tensors = {tensor.name: tensor for tensor in graph.initializer}
         self._beside = (folder / entry.graph).parent
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import onnx
-from onnx import TensorProto, helper
 
 from edgedec.export.heads.bundle_weights import BundleWeights
 from edgedec.export.kv_panels import kv_panels
 from edgedec.export.quantising.quantize import quantize_rows
 from edgedec.export.to_onnx.emit import PortableEmitter
 from edgedec.export.to_onnx.graph import place, port_names
+from edgedec.export.to_onnx.make import make_port
+from edgedec.export.to_onnx.messages import ModelProto, TensorProto, save_model
 from edgedec.export.to_onnx.passes.add_layer_gates import add_layer_gates
 from edgedec.export.to_onnx.passes.add_row_stats import add_row_stats
 from edgedec.export.to_onnx.passes.fold_bias import fold_bias
@@ -85,7 +85,7 @@ def emit_head(
     formats: Mapping[str, QuantFormat],
     kv_format: str,
     kind: str = EAGLE,
-) -> onnx.ModelProto:
+) -> ModelProto:
     """Returns the fused graph of a head; its weights are references to bytes not yet written.
 
     width: numbers that a row reads beside its token. formats: of every matrix, by name.
@@ -110,13 +110,13 @@ def emit_head(
         remove_unused,
     ):
         run(model)
-    features = helper.make_tensor_value_info(FEATURES, TensorProto.FLOAT, (1, "T", width))
+    features = make_port(FEATURES, TensorProto.FLOAT, (1, "T", width))
     model.graph.input.append(features)
     return model
 
 
 def head_contract(
-    model: onnx.ModelProto,
+    model: ModelProto,
     config: ModelConfig,
     width: int,
     parent: GraphContract,
@@ -135,7 +135,7 @@ def head_contract(
 
 
 def contract_like(
-    parent: GraphContract, model: onnx.ModelProto, config: ModelConfig, can: Capabilities
+    parent: GraphContract, model: ModelProto, config: ModelConfig, can: Capabilities
 ) -> GraphContract:
     """Returns the contract of a fused graph for whom ``parent`` is for."""
     return dataclasses.replace(
@@ -148,7 +148,7 @@ def contract_like(
 
 
 def write_head(
-    model: onnx.ModelProto,
+    model: ModelProto,
     config: ModelConfig,
     weights: Mapping[str, HeadWeight],
     formats: Mapping[str, QuantFormat],
@@ -184,11 +184,11 @@ def write_head(
             }
             place(tensor, entries)
             file.write(values.tobytes())
-    onnx.save(model, graph)
+    save_model(model, graph)
 
 
 def _values(
-    tensor: onnx.TensorProto,
+    tensor: TensorProto,
     config: ModelConfig,
     weights: Mapping[str, HeadWeight],
     formats: Mapping[str, QuantFormat],

@@ -13,12 +13,18 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
-from onnx import TensorProto, helper, numpy_helper
 
 from edgedec.export.heads.graph import SHARED, HeadEmitter
 from edgedec.export.to_onnx.graph import GraphEditor
 from edgedec.export.to_onnx.linear_node import DOMAIN
+from edgedec.export.to_onnx.make import make_node, make_port, tensor_of
+from edgedec.export.to_onnx.messages import (
+    GraphProto,
+    ModelProto,
+    TensorProto,
+    load_model,
+    save_model,
+)
 from edgedec.export.to_onnx.passes.fold_residual import fold_residual
 from edgedec.export.to_onnx.passes.fuse_gate import fuse_gate
 from edgedec.export.to_onnx.passes.merge_projections import merge_projections
@@ -70,16 +76,16 @@ def write_joined_graph(
     """
     head = entry.head
     assert head.head_ids is not None
-    model = onnx.load(folder / target.graph, load_external_data=False)
-    own = onnx.load(folder / head.graph, load_external_data=False)
+    model = load_model(folder / target.graph)
+    own = load_model(folder / head.graph)
     ids = read_head_ids(folder / head.head_ids, head.config.vocab_size).astype(np.int64)
     add_light_heads(model, own, head, entry.kind, ids)
-    onnx.save(model, folder / joined.graph)
+    save_model(model, folder / joined.graph)
 
 
 def add_light_heads(
-    model: onnx.ModelProto,
-    own: onnx.ModelProto,
+    model: ModelProto,
+    own: ModelProto,
     head: ModelEntry,
     kind: str,
     ids: npt.NDArray[np.int64],
@@ -107,9 +113,7 @@ def add_light_heads(
 class _Grafting:
     """A target model's graph while light heads are added to it."""
 
-    def __init__(
-        self, model: onnx.ModelProto, own: onnx.ModelProto, head: ModelEntry, kind: str
-    ) -> None:
+    def __init__(self, model: ModelProto, own: ModelProto, head: ModelEntry, kind: str) -> None:
         self._graph = model.graph
         (selection,) = GraphEditor(model).readers(LOGIT_ROWS)
         self._rows = selection.output[0]  # of the residual stream
@@ -126,7 +130,7 @@ class _Grafting:
         """Adds an initializer, once."""
         if name not in self._known:
             self._known.add(name)
-            self._graph.initializer.append(numpy_helper.from_array(values, name))
+            self._graph.initializer.append(tensor_of(values, name))
         return name
 
     def begin(self) -> None:
@@ -158,7 +162,7 @@ class _Grafting:
         self._seen += [f"{stem}.{name}" for name in emitter.noted]
         stats = {name: f"{stem}.{name}" for name in ROW_STATS}
         self._graph.node.append(
-            helper.make_node(
+            make_node(
                 "RowStats",
                 [f"{stem}.{logits}"],
                 list(stats.values()),
@@ -180,13 +184,13 @@ class _Grafting:
         self._node("Concat", self._places, "mtp.places", axis=1)
         self._node("Gather", [_IDS, "mtp.places"], MTP_IDS, axis=0)
         self._node("Concat", self._log_probs, MTP_LOG_PROBS, axis=1)
-        rows = helper.make_tensor_value_info(MTP_ROWS, TensorProto.INT64, ("F",))
+        rows = make_port(MTP_ROWS, TensorProto.INT64, ("F",))
         self._graph.input.append(rows)
         dims = "F", n_heads, N_TOP
         for name, element in ((MTP_IDS, TensorProto.INT64), (MTP_LOG_PROBS, TensorProto.FLOAT)):
-            self._graph.output.append(helper.make_tensor_value_info(name, element, dims))
+            self._graph.output.append(make_port(name, element, dims))
 
-    def _graft(self, small: onnx.GraphProto, stem: str) -> None:
+    def _graft(self, small: GraphProto, stem: str) -> None:
         """Adds the nodes of ``small`` under names of their own, and what they read."""
         given = {_STATE, self._token, *self._seen, ""}
         weights = {t.name: self._weight(t) for t in small.initializer}
@@ -198,12 +202,12 @@ class _Grafting:
             node.name = f"{stem}.{node.name}"
             self._graph.node.append(node)
 
-    def _weight(self, tensor: onnx.TensorProto) -> str:
+    def _weight(self, tensor: TensorProto) -> str:
         """Returns what a weight is called here; adds it where it is not there yet."""
         name = tensor.name if tensor.name == SHARED else f"mtp.{tensor.name}"
         if name not in self._known:
             self._known.add(name)
-            found = onnx.TensorProto()
+            found = TensorProto()
             found.CopyFrom(self._weights.get(tensor.name, tensor))
             found.name = name
             self._graph.initializer.append(found)
@@ -213,7 +217,7 @@ class _Grafting:
         return self.constant(f"mtp.axis.{axis}", np.array([axis], np.int64))
 
     def _node(self, op_type: str, inputs: list[str], name: str, **attributes: Any) -> None:
-        made = helper.make_node(op_type, inputs, [name], name=name, **attributes)
+        made = make_node(op_type, inputs, [name], name=name, **attributes)
         self._graph.node.append(made)
 
 

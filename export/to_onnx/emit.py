@@ -11,10 +11,23 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper
 
 from edgedec.export.to_onnx.graph import external_tensor
+from edgedec.export.to_onnx.make import (
+    make_graph,
+    make_model,
+    make_node,
+    make_opset,
+    make_port,
+    make_tensor,
+)
+from edgedec.export.to_onnx.messages import (
+    FunctionProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+)
 from edgedec.export.to_onnx.recurrence import DOMAIN, STATE_SPACE, VECTORS, short_conv
 from edgedec.export.weights_file import rope_names
 from edgedec.models.blocks import Ops, mixer_prefix
@@ -44,7 +57,7 @@ MASKED = -3.0e38
 
 def emit_portable(
     config: ModelConfig, context: int, hidden_layers: Sequence[int] = ()
-) -> onnx.ModelProto:
+) -> ModelProto:
     """Returns the portable graph; its weights are references to bytes not yet written.
 
     Args:
@@ -66,7 +79,7 @@ def emit_portable(
 class PortableEmitter(Ops[str]):
     """`Ops` over names of graph values, each [1, T, features].
 
-    ``element`` is the `onnx.TensorProto` data type of all that is computed, keys and values too.
+    ``element`` is the `TensorProto` data type of all that is computed, keys and values too.
     The bias, logits and hidden states that leave the graph are float32 whatever it is.
     """
 
@@ -77,11 +90,11 @@ class PortableEmitter(Ops[str]):
         self._context = context
         self._hidden_layers = hidden_layers
         self._shapes = weight_shapes(config)
-        self._nodes: list[onnx.NodeProto] = []
-        self._initializers: dict[str, onnx.TensorProto] = {}
+        self._nodes: list[NodeProto] = []
+        self._initializers: dict[str, TensorProto] = {}
         self._windows: set[str] = set()
-        self._functions: dict[str, onnx.FunctionProto] = {}
-        self._outputs: list[onnx.ValueInfoProto] = []
+        self._functions: dict[str, FunctionProto] = {}
+        self._outputs: list[ValueInfoProto] = []
         self._inputs = [
             _value(INPUT_IDS, TensorProto.INT64, (1, "T")),
             _value(POSITION_IDS, TensorProto.INT64, (1, "T")),
@@ -132,7 +145,7 @@ class PortableEmitter(Ops[str]):
         self._inputs += [self._kv_value(name, "P") for name in past]
         self._outputs += [self._kv_value(name, "P+T") for name in present]
         attended, rope = f"{stem}.attend", rope_of(config.layer(layer))
-        attend = helper.make_node(
+        attend = make_node(
             "Attention",
             [
                 self._rotate(q, config.n_heads, f"{stem}.q_rotated", rope),
@@ -167,7 +180,7 @@ class PortableEmitter(Ops[str]):
             function = short_conv(OPSET, own.has_conv_bias)
             self._functions[name := function.name] = function
         inputs = [*parts, past, CONV_TAPS, *vectors]
-        self._nodes.append(helper.make_node(name, inputs, [y, present], y, domain=DOMAIN))
+        self._nodes.append(make_node(name, inputs, [y, present], y, domain=DOMAIN))
         return y
 
     def rotate(self, x: str, n_heads: int) -> str:
@@ -181,9 +194,7 @@ class PortableEmitter(Ops[str]):
         table, rows = "query_growth", "query_growth.rows"
         if table not in self._initializers:
             values = query_growth(self._config, np.arange(self._context))
-            self._initializers[table] = helper.make_tensor(
-                table, self.element, [self._context, 1], values
-            )
+            self._initializers[table] = make_tensor(table, self.element, [self._context, 1], values)
             self._node("Gather", [table, POSITION_IDS], rows, axis=0)
         return self._node("Mul", [q, rows], f"{q}.grown")
 
@@ -222,12 +233,12 @@ class PortableEmitter(Ops[str]):
         self._constant("experts.last", [-1])
         scores = self._node("Softmax", [router], f"{stem}.scores", axis=-1)
         top, places = f"{stem}.top", f"{stem}.places"
-        self._nodes.append(helper.make_node("TopK", [scores, "experts.used"], [top, places], top))
+        self._nodes.append(make_node("TopK", [scores, "experts.used"], [top, places], top))
         if c.is_routing_normed:
             total = self._node("ReduceSum", [top, "experts.last"], f"{stem}.total")
             top = self._node("Div", [top, total], f"{stem}.normed")
         shape = self._node("Shape", [scores], f"{stem}.shape")
-        zero = helper.make_tensor("value", self.element, [1], [0.0])
+        zero = make_tensor("value", self.element, [1], [0.0])
         nothing = self._node("ConstantOfShape", [shape], f"{stem}.nothing", value=zero)
         spread = self._node("ScatterElements", [nothing, places, top], f"{stem}.spread", axis=-1)
         return self._node("Transpose", [spread], f"{stem}.weights", perm=[2, 1, 0])
@@ -266,36 +277,35 @@ class PortableEmitter(Ops[str]):
             self._node("Cast", [node.name], name, to=TensorProto.FLOAT)
         self._outputs.append(_value(name, TensorProto.FLOAT, dims))
 
-    def model(self) -> onnx.ModelProto:
+    def model(self) -> ModelProto:
         """Returns the finished model."""
-        graph = helper.make_graph(
+        graph = make_graph(
             self._nodes,
             self._config.family,
             self._inputs,
             self._outputs,
             list(self._initializers.values()),
         )
-        opsets = [helper.make_opsetid("", OPSET)]
+        opsets = [make_opset("", OPSET)]
         if self._config.recurrent_layers:
-            opsets.append(helper.make_opsetid(DOMAIN, 1))
-        return helper.make_model(
+            opsets.append(make_opset(DOMAIN, 1))
+        return make_model(
             graph,
-            opset_imports=opsets,
+            opsets=opsets,
             functions=self._functions.values(),
             ir_version=IR_VERSION,
-            producer_name="edgedec",
         )
 
     def _node(self, op_type: str, inputs: list[str], name: str, **attributes: Any) -> str:
-        self._nodes.append(helper.make_node(op_type, inputs, [name], name=name, **attributes))
+        self._nodes.append(make_node(op_type, inputs, [name], name=name, **attributes))
         return name
 
     def _constant(self, name: str, values: list[int]) -> None:
-        tensor = helper.make_tensor(name, TensorProto.INT64, [len(values)], values)
+        tensor = make_tensor(name, TensorProto.INT64, [len(values)], values)
         self._initializers[name] = tensor
 
     def _float(self, name: str, value: float, element: int | None = None) -> str:
-        tensor = helper.make_tensor(name, element or self.element, [], [value])
+        tensor = make_tensor(name, element or self.element, [], [value])
         self._initializers[name] = tensor
         return name
 
@@ -344,10 +354,10 @@ class PortableEmitter(Ops[str]):
                 self._initializers[name] = external_tensor(name, self.element, dims)
         return names
 
-    def _kv_value(self, name: str, length: str) -> onnx.ValueInfoProto:
+    def _kv_value(self, name: str, length: str) -> ValueInfoProto:
         dims = (1, self._config.n_kv_heads, length, self._config.head_size)
         return _value(name, self.element, dims)
 
 
-def _value(name: str, element: int, dims: Sequence[int | str]) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, element, dims)
+def _value(name: str, element: int, dims: Sequence[int | str]) -> ValueInfoProto:
+    return make_port(name, element, dims)

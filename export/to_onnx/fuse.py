@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import onnx
-
+from edgedec.export.to_onnx.messages import ModelProto
 from edgedec.export.to_onnx.passes import pipeline
 from edgedec.models.config import ModelConfig
 from edgedec.models.quant import QuantFormat
 
-Dump = Callable[[str, onnx.ModelProto], None]
+Dump = Callable[[str, ModelProto], None]
 
 
 def fuse(
-    model: onnx.ModelProto,
+    model: ModelProto,
     config: ModelConfig,
     formats: Mapping[str, QuantFormat],
     dump: Dump | None = None,
     kv_format: str = "float16",
-) -> onnx.ModelProto:
+) -> ModelProto:
     """Returns the fused graph of the portable graph ``model``, which is left as it is.
 
     Args:
@@ -28,7 +27,7 @@ def fuse(
             at that stage; the graph is edited further afterwards.
         kv_format: of the KV cache.
     """
-    fused = onnx.ModelProto()
+    fused = ModelProto()
     fused.CopyFrom(model)
     if dump:
         dump("00_portable", fused)

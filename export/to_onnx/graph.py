@@ -7,67 +7,64 @@ from collections.abc import Iterable, Sequence
 from graphlib import TopologicalSorter
 from typing import Any
 
-import onnx
-from onnx import helper
-
+from edgedec.export.to_onnx.make import attribute_value, set_entries
+from edgedec.export.to_onnx.messages import ModelProto, NodeProto, TensorProto, ValueInfoProto
 from edgedec.export.weights_file import WEIGHTS_FILE
 
 
-def external_tensor(name: str, element: int, dims: Sequence[int]) -> onnx.TensorProto:
+def external_tensor(name: str, element: int, dims: Sequence[int]) -> TensorProto:
     """Returns an initializer whose bytes will be in `WEIGHTS_FILE`; their place is not yet known.
 
-    ``element`` is an `onnx.TensorProto` data type.
+    ``element`` is an `TensorProto` data type.
     """
-    tensor = onnx.TensorProto(name=name, data_type=element, dims=dims)
-    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor = TensorProto(name=name, data_type=element, dims=dims)
+    tensor.data_location = TensorProto.EXTERNAL
     place(tensor, {"location": WEIGHTS_FILE})
     return tensor
 
 
-def place(tensor: onnx.TensorProto, entries: dict[str, str]) -> None:
+def place(tensor: TensorProto, entries: dict[str, str]) -> None:
     """Sets where the external bytes of ``tensor`` are."""
-    del tensor.external_data[:]
-    for key, value in entries.items():
-        tensor.external_data.add(key=key, value=value)
+    set_entries(tensor.external_data, entries)
 
 
-def port_names(values: Iterable[onnx.ValueInfoProto]) -> tuple[str, ...]:
+def port_names(values: Iterable[ValueInfoProto]) -> tuple[str, ...]:
     """Returns the names of a graph's inputs or outputs."""
     return tuple(value.name for value in values)
 
 
-def attributes(node: onnx.NodeProto) -> dict[str, Any]:
+def attributes(node: NodeProto) -> dict[str, Any]:
     """Returns the attributes of ``node`` as Python values."""
-    return {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    return {a.name: attribute_value(a) for a in node.attribute}
 
 
 class GraphEditor:
     """One pass's view of the main graph of ``model``. Edits reach the model on `finish`."""
 
-    def __init__(self, model: onnx.ModelProto) -> None:
+    def __init__(self, model: ModelProto) -> None:
         self.graph = model.graph
         self.initializers = {t.name: t for t in self.graph.initializer}
         self._outputs = {value.name for value in self.graph.output}
-        self._nodes: dict[int, onnx.NodeProto] = {}
-        self._producer: dict[str, onnx.NodeProto] = {}
-        self._readers: dict[str, list[onnx.NodeProto]] = {}
+        self._nodes: dict[int, NodeProto] = {}
+        self._producer: dict[str, NodeProto] = {}
+        self._readers: dict[str, list[NodeProto]] = {}
         for node in self.graph.node:
             self._insert(node)
 
-    def nodes(self, op_type: str) -> list[onnx.NodeProto]:
+    def nodes(self, op_type: str) -> list[NodeProto]:
         """Returns the present nodes of one operator, a snapshot."""
         return [node for node in self._nodes.values() if node.op_type == op_type]
 
-    def has(self, node: onnx.NodeProto) -> bool:
+    def has(self, node: NodeProto) -> bool:
         """Says whether no edit has removed ``node``."""
         return id(node) in self._nodes
 
-    def producer(self, value: str, op_type: str) -> onnx.NodeProto | None:
+    def producer(self, value: str, op_type: str) -> NodeProto | None:
         """Returns the node that makes ``value`` if it is an ``op_type``."""
         node = self._producer.get(value)
         return node if node is not None and node.op_type == op_type else None
 
-    def readers(self, value: str) -> list[onnx.NodeProto]:
+    def readers(self, value: str) -> list[NodeProto]:
         """Returns the nodes that read ``value``."""
         return list(self._readers.get(value, ()))
 
@@ -75,14 +72,14 @@ class GraphEditor:
         """Says whether ``value`` is an output of the graph."""
         return value in self._outputs
 
-    def only_reader(self, value: str, op_type: str) -> onnx.NodeProto | None:
+    def only_reader(self, value: str, op_type: str) -> NodeProto | None:
         """Returns the single reader of a value nobody else needs, if it is an ``op_type``."""
         readers = self._readers.get(value, [])
         if self.is_output(value) or len(readers) != 1 or readers[0].op_type != op_type:
             return None
         return readers[0]
 
-    def replace(self, old: Iterable[onnx.NodeProto], new: Iterable[onnx.NodeProto]) -> None:
+    def replace(self, old: Iterable[NodeProto], new: Iterable[NodeProto]) -> None:
         """Removes the nodes ``old`` and adds ``new``; the order is mended on `finish`."""
         for node in old:
             del self._nodes[id(node)]
@@ -103,7 +100,7 @@ class GraphEditor:
         del self.graph.node[:]
         self.graph.node.extend(nodes)
 
-    def _insert(self, node: onnx.NodeProto) -> None:
+    def _insert(self, node: NodeProto) -> None:
         self._nodes[id(node)] = node
         for value in node.output:
             self._producer[value] = node
@@ -111,6 +108,6 @@ class GraphEditor:
             self._readers.setdefault(value, []).append(node)
 
 
-def op_counts(model: onnx.ModelProto) -> Counter[str]:
+def op_counts(model: ModelProto) -> Counter[str]:
     """Returns how many nodes of each operator ``model`` has."""
     return Counter(node.op_type for node in model.graph.node)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-import onnx
-from onnx import helper
-
 from edgedec.export.to_onnx.graph import GraphEditor, attributes
+from edgedec.export.to_onnx.make import make_node, make_opset
+from edgedec.export.to_onnx.messages import ModelProto, NodeProto
 from edgedec.models.graph import LAYER_GATES
 
 DOMAIN = "edgedec"
@@ -51,7 +50,7 @@ class LinearNode:
         return self.matrices[0].n if self.is_gated else sum(m.n for m in self.matrices)
 
     @classmethod
-    def read(cls, node: onnx.NodeProto) -> Self:
+    def read(cls, node: NodeProto) -> Self:
         """Returns what ``node`` says."""
         a = attributes(node)
         inputs = [*node.input, ""]  # the last bias may be left out
@@ -65,7 +64,7 @@ class LinearNode:
             bool(a["gate"]), a["gate_index"],
         )  # fmt: skip
 
-    def write(self) -> onnx.NodeProto:
+    def write(self) -> NodeProto:
         """Returns the node."""
         inputs = [self.x, self.norm_weight, self.residual]
         for matrix in self.matrices:
@@ -74,7 +73,7 @@ class LinearNode:
             inputs += [""] * (_GATES_PORT - len(inputs)) + [LAYER_GATES]
         while not inputs[-1]:
             inputs.pop()
-        return helper.make_node(
+        return make_node(
             "Linear",
             inputs,
             [self.output],
@@ -89,12 +88,12 @@ class LinearNode:
         )
 
 
-def linear_nodes(editor: GraphEditor) -> list[tuple[onnx.NodeProto, LinearNode]]:
+def linear_nodes(editor: GraphEditor) -> list[tuple[NodeProto, LinearNode]]:
     """Returns every Linear of the graph, with what it says."""
     return [(node, LinearNode.read(node)) for node in editor.nodes("Linear")]
 
 
-def import_domain(model: onnx.ModelProto) -> None:
+def import_domain(model: ModelProto) -> None:
     """Lets ``model`` have edgedec's own operators."""
     if all(opset.domain != DOMAIN for opset in model.opset_import):
-        model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+        model.opset_import.append(make_opset(DOMAIN, 1))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import helper, numpy_helper
+
+from edgedec.export.to_onnx.make import make_function, make_node, make_opset, tensor_of
+from edgedec.export.to_onnx.messages import FunctionProto, NodeProto
 
 DOMAIN = "edgedec.portable"
 SHORT_CONV, SHORT_CONV_WITH_BIAS = "ShortConv", "ShortConvWithBias"
@@ -16,7 +17,7 @@ STATE_SPACE = "StateSpace"
 """A call that has no function: no graph of standard operators has it, only one that is fused."""
 
 
-def short_conv(opset: int, has_bias: bool) -> onnx.FunctionProto:
+def short_conv(opset: int, has_bias: bool) -> FunctionProto:
     """Returns ``c * conv(b * x)`` as a function.
 
     Inputs b, c, x [1, T, C], past [1, Q, C], taps [T, K], weight [C, 1, K] and perhaps bias [C];
@@ -30,11 +31,11 @@ def short_conv(opset: int, has_bias: bool) -> onnx.FunctionProto:
     ]
     name = SHORT_CONV_WITH_BIAS if has_bias else SHORT_CONV
     inputs = ["b", "c", "x", "past", "taps", "weight", *(["bias"] if has_bias else [])]
-    opsets = [helper.make_opsetid("", opset)]
-    return helper.make_function(DOMAIN, name, inputs, ["y", "present"], nodes, opsets)
+    opsets = [make_opset("", opset)]
+    return make_function(DOMAIN, name, inputs, ["y", "present"], nodes, opsets)
 
 
-def _convolution(rows: str, has_bias: bool) -> list[onnx.NodeProto]:
+def _convolution(rows: str, has_bias: bool) -> list[NodeProto]:
     """Returns the nodes that make ``convolved`` of the channels of ``rows``."""
     summed = "summed" if has_bias else "convolved"
     nodes = [
@@ -47,9 +48,9 @@ def _convolution(rows: str, has_bias: bool) -> list[onnx.NodeProto]:
     return [*nodes, _node("Add", [summed, "bias"], "convolved")] if has_bias else nodes
 
 
-def _node(op_type: str, inputs: list[str], output: str, **attributes: Any) -> onnx.NodeProto:
-    return helper.make_node(op_type, inputs, [output], output, **attributes)
+def _node(op_type: str, inputs: list[str], output: str, **attributes: Any) -> NodeProto:
+    return make_node(op_type, inputs, [output], output, **attributes)
 
 
-def _integers(name: str, values: list[int]) -> onnx.NodeProto:
-    return _node("Constant", [], name, value=numpy_helper.from_array(np.array(values, np.int64)))
+def _integers(name: str, values: list[int]) -> NodeProto:
+    return _node("Constant", [], name, value=tensor_of(np.array(values, np.int64)))

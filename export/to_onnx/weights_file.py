@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import onnx
-from onnx import TensorProto
-
 from edgedec.export.to_onnx.graph import place
+from edgedec.export.to_onnx.messages import ModelProto, TensorProto
 from edgedec.export.weights_file import (
     WEIGHTS_FILE,
     Chunks,
@@ -21,7 +19,7 @@ from edgedec.models.weights import WeightSource
 
 
 def write_weights(
-    model: onnx.ModelProto,
+    model: ModelProto,
     source: WeightSource,
     folder: Path,
     on_progress: Progress | None = None,
@@ -56,5 +54,5 @@ def write_weights(
     return path
 
 
-def _dtype(tensor: onnx.TensorProto) -> str:
+def _dtype(tensor: TensorProto) -> str:
     return "float16" if tensor.data_type == TensorProto.FLOAT16 else "float32"

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 from tokenizers import Tokenizer
 
 from edgedec.export.checkpoints.checkpoint import Checkpoint
+from edgedec.export.to_onnx.messages import load_model, save_model
 from edgedec.export.to_onnx.passes.set_kv_format import set_kv_format
 from edgedec.export.to_onnx.runners import FusedRunner
 from edgedec.export.verifying.verify import GraphRunner, Logits, check_error, log_softmax
@@ -127,11 +127,11 @@ def check_kv_error(found: dict[str, Any], name: str) -> None:
 @contextmanager
 def _with_float16(graph: Path, config: ModelConfig) -> Iterator[Path]:
     """Yields the same graph with a float16 KV cache, beside ``graph``, whose weights it reads."""
-    model = onnx.load(graph, load_external_data=False)
+    model = load_model(graph)
     set_kv_format(model, config, "float16")
     path = graph.with_name(_FLOAT16_GRAPH)
     try:
-        onnx.save(model, path)
+        save_model(model, path)
         yield path
     finally:
         path.unlink(missing_ok=True)

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
-from onnx import numpy_helper
 
+from edgedec.export.to_onnx.make import array_of
+from edgedec.export.to_onnx.messages import TensorProto, load_model
 from edgedec.kernels import PackedMatrix, unpack_rows
 from edgedec.models.kv_maps import MapsEntry
 from edgedec.training.kv_maps.kv_maps import MAP_FORMAT, Float32, LayerMaps, Scales
@@ -22,7 +22,7 @@ def read_maps(
 
     hidden_size: of the model, whose hidden states maps without scales read.
     """
-    graph = onnx.load(bundle / entry.graph, load_external_data=False).graph
+    graph = load_model(bundle / entry.graph).graph
     stored = _Stored({t.name: t for t in graph.initializer}, bundle / entry.weights)
     scales = None
     if "mean" in stored:
@@ -36,7 +36,7 @@ def read_maps(
 class _Stored:
     """Initializers, the bytes of most of them in a file."""
 
-    def __init__(self, tensors: dict[str, onnx.TensorProto], path: Path) -> None:
+    def __init__(self, tensors: dict[str, TensorProto], path: Path) -> None:
         self._tensors = tensors
         self._bytes = np.memmap(path, np.uint8, "r")
 
@@ -48,7 +48,7 @@ class _Stored:
         return name in self._tensors
 
     def number(self, name: str) -> int:
-        return int(numpy_helper.to_array(self._tensors[name])[0])
+        return int(array_of(self._tensors[name])[0])
 
     def vector(self, name: str) -> Float32:
         return self.bytes(name).view(np.float32).copy()

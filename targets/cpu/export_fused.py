@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import onnx
-
 from edgedec.export.kv_panels import kv_panels
 from edgedec.export.phases.recipe_model import RecipeModel
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.graph import port_names
+from edgedec.export.to_onnx.messages import ModelProto, save_model
 from edgedec.export.to_onnx.runners import FusedRunner
 from edgedec.export.verifying.kv_error import check_kv_error, kv_error_tokens, measure_kv_error
 from edgedec.export.verifying.verify import N_TOKENS
@@ -33,8 +32,8 @@ def emit(model: RecipeModel) -> None:
 def fuse_graph(model: RecipeModel) -> None:
     """The graph after every pass, packed matrices and edgedec's operators in it."""
 
-    def dump(stem: str, graph: onnx.ModelProto) -> None:
-        model.dump(stem, lambda path: onnx.save(graph, Path(f"{path}.onnx")))
+    def dump(stem: str, graph: ModelProto) -> None:
+        model.dump(stem, lambda path: save_model(graph, Path(f"{path}.onnx")))
 
     config, formats = model.source.config, model.formats
     model.graph = fuse(model.graph, config, formats, dump, kv_format=model.kv_format)

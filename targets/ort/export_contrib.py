@@ -12,12 +12,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-import onnx
-from onnx import TensorProto, helper
-
 from edgedec.export.to_onnx.emit import PortableEmitter
 from edgedec.export.to_onnx.graph import external_tensor, place
+from edgedec.export.to_onnx.make import element_of, make_node, make_opset, make_port, make_tensor
+from edgedec.export.to_onnx.messages import ModelProto, NodeProto, TensorProto
 from edgedec.export.to_onnx.nbits import OFFSET_GROUP, BlockLayout
 from edgedec.export.weights_file import Chunks
 from edgedec.models.config import ModelConfig
@@ -56,12 +54,12 @@ def emit_contrib(
     formats: Mapping[str, QuantFormat],
     hidden_layers: Sequence[int] = (),
     element: int = TensorProto.FLOAT,
-) -> onnx.ModelProto:
+) -> ModelProto:
     """Returns the graph; its weights are references to bytes not yet written.
 
     Args:
         context: positions the rotation tables cover.
-        element: `onnx.TensorProto` data type it computes in, FLOAT or FLOAT16.
+        element: `TensorProto` data type it computes in, FLOAT or FLOAT16.
         formats: of every matrix; float ones are multiplied as ``element``.
         hidden_layers: layers (0: embeddings) whose residual stream becomes an output.
     """
@@ -74,7 +72,7 @@ def emit_contrib(
 
 
 def block_chunks(
-    model: onnx.ModelProto, source: WeightSource, formats: Mapping[str, QuantFormat]
+    model: ModelProto, source: WeightSource, formats: Mapping[str, QuantFormat]
 ) -> dict[str, Chunks]:
     """Returns what yields the arrays of each tensor that consists of blocks, or of joined vectors.
 
@@ -94,7 +92,7 @@ def block_chunks(
     return found
 
 
-def share_tables(model: onnx.ModelProto) -> None:
+def share_tables(model: ModelProto) -> None:
     """Lets embeddings read the codes that a tied LM head reads, once these have their place."""
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
@@ -120,9 +118,9 @@ class ContribEmitter(PortableEmitter):
         super().__init__(config, context, hidden_layers)
         self.element = element
         self._formats = formats
-        self._adds: dict[str, onnx.NodeProto] = {}
+        self._adds: dict[str, NodeProto] = {}
         self._split: dict[str, str] = {}  # by weight, what a product with others has given of it
-        self._whole: dict[tuple[str, ...], onnx.NodeProto] = {}
+        self._whole: dict[tuple[str, ...], NodeProto] = {}
         self._seen: set[str] = set()
 
     def embed(self, weight: str) -> str:
@@ -170,7 +168,7 @@ class ContribEmitter(PortableEmitter):
         sizes = [self._shapes[name][0] for name in weights]
         parts = [f"{name.removesuffix('.weight')}.matmul" for name in weights]
         self._constant(f"{y}.sizes", sizes)
-        split = helper.make_node("Split", [y, f"{y}.sizes"], parts, name=f"{y}.split", axis=-1)
+        split = make_node("Split", [y, f"{y}.sizes"], parts, name=f"{y}.split", axis=-1)
         self._nodes.append(split)
         self._split |= dict(zip(weights[1:], parts[1:], strict=True))
         self._whole[tuple(parts)] = split
@@ -214,7 +212,7 @@ class ContribEmitter(PortableEmitter):
                 "SimplifiedLayerNormalization", [x, self._weight(weight)], stem,
                 axis=-1, epsilon=epsilon,
             )  # fmt: skip
-        fused = helper.make_node(
+        fused = make_node(
             "SkipSimplifiedLayerNormalization",
             [*add.input, self._weight(weight)],
             [stem, "", "", x],
@@ -242,7 +240,7 @@ class ContribEmitter(PortableEmitter):
         rope = rope_of(of_layer)
         rotation = [*self._rope(rope), POSITION_IDS] if rope.theta else ["", "", ""]
         inputs = [*self._packed(q, k, v), *past, *self._lengths(), *rotation]
-        attend = helper.make_node(
+        attend = make_node(
             "GroupQueryAttention",
             [*inputs, self._short_bias(of_layer.window)],
             [attended, *present],
@@ -285,10 +283,8 @@ class ContribEmitter(PortableEmitter):
         self._constant("stats.n_top", [N_TOP])
         rows = self._node("Squeeze", [LOGITS, "stats.first"], "stats.rows")
         top = [stats_port("top_logits"), stats_port("top_ids")]
-        self._nodes.append(helper.make_node("TopK", [rows, "stats.n_top"], top, "stats.top"))
-        self._initializers["stats.zero"] = helper.make_tensor(
-            "stats.zero", TensorProto.INT64, [], [0]
-        )
+        self._nodes.append(make_node("TopK", [rows, "stats.n_top"], top, "stats.top"))
+        self._initializers["stats.zero"] = make_tensor("stats.zero", TensorProto.INT64, [], [0])
         self._node("Gather", [top[1], "stats.zero"], stats_port("argmax"), axis=1)
         largest = self._node("Gather", [top[0], "stats.first"], "stats.largest", axis=1)
         shifted = self._node("Sub", [rows, largest], "stats.shifted")
@@ -303,15 +299,13 @@ class ContribEmitter(PortableEmitter):
         entropy = self._node("Sub", [log_total, mean], "stats.entropies")
         self._node("Squeeze", [entropy, "stats.last"], stats_port("entropy"))
         for name, (dtype, sizes) in ROW_STATS.items():
-            element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-            self._outputs.append(
-                helper.make_tensor_value_info(stats_port(name), element, ("R", *sizes))
-            )
+            element = element_of(dtype)
+            self._outputs.append(make_port(stats_port(name), element, ("R", *sizes)))
 
-    def model(self) -> onnx.ModelProto:
+    def model(self) -> ModelProto:
         """Returns the finished model."""
         model = super().model()
-        model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+        model.opset_import.append(make_opset(DOMAIN, 1))
         return model
 
     def _contrib(self, op_type: str, inputs: list[str], name: str, **attributes: Any) -> str:
@@ -351,7 +345,7 @@ class ContribEmitter(PortableEmitter):
         names = ["length.but_one", "length.all"]
         if names[0] not in self._seen:
             self._seen.add(names[0])
-            one = helper.make_tensor("length.one", TensorProto.INT32, [1], [1])
+            one = make_tensor("length.one", TensorProto.INT32, [1], [1])
             self._initializers["length.one"] = one
             width = self._node("Shape", [ATTENTION_BIAS], "length.width", start=3, end=4)
             self._node("Cast", [width], names[1], to=TensorProto.INT32)

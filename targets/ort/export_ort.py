@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import TensorProto
 
 from edgedec.export.phases.recipe_model import RecipeModel
 from edgedec.export.to_onnx.graph import port_names
+from edgedec.export.to_onnx.messages import TensorProto, save_model
 from edgedec.export.to_onnx.runners import PortableRunner
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.export.weights_file import WEIGHTS_FILE
@@ -46,7 +45,7 @@ def pack(model: RecipeModel) -> None:
     chunks = block_chunks(model.graph, source, model.formats)
     write_weights(model.graph, source, model.folder, lambda done, n, _: report(done, n), chunks)
     share_tables(model.graph)
-    onnx.save(model.graph, model.folder / GRAPH_NAME)
+    save_model(model.graph, model.folder / GRAPH_NAME)
 
 
 PHASES = (("emit", emit), ("pack", pack))

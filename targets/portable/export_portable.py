@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import onnx
-
 from edgedec.export.kv_panels import recurrent_rows
 from edgedec.export.phases.recipe_model import RecipeModel
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.graph import port_names
+from edgedec.export.to_onnx.messages import save_model
 from edgedec.export.to_onnx.runners import PortableRunner
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.export.weights_file import WEIGHTS_FILE
@@ -31,7 +30,7 @@ def pack(model: RecipeModel) -> None:
     """Weights as the graph reads them, then the graph, which refers to them."""
     report = model.report
     write_weights(model.graph, model.source, model.folder, lambda done, n, _: report(done, n))
-    onnx.save(model.graph, model.folder / GRAPH_NAME)
+    save_model(model.graph, model.folder / GRAPH_NAME)
 
 
 PHASES = (("emit", emit), ("pack", pack))

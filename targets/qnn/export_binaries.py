@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import onnx
-from onnx import helper
-
+from edgedec.export.to_onnx.make import set_entries
+from edgedec.export.to_onnx.messages import load_model, save_model
 from edgedec.kernels.qnn_provider import new_session, says
 from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.static_passes import CONTEXT_BINARIES, SCALE_KEYS, StaticPass
@@ -62,7 +61,7 @@ def _name_binaries(graphs: Mapping[StaticPass, Path], folder: Path, is_shared: b
     """Gives binaries the names in `CONTEXT_BINARIES`, and graphs what they state of logits."""
     for static, graph in graphs.items():
         path = folder / f"{static.name}.onnx"
-        wrapper = onnx.load(path)
+        wrapper = load_model(path)
         (node,) = wrapper.graph.node
         (attribute,) = (a for a in node.attribute if a.name == _BINARY_KEY)
         made = folder / attribute.s.decode()
@@ -70,9 +69,10 @@ def _name_binaries(graphs: Mapping[StaticPass, Path], folder: Path, is_shared: b
         if made.exists():
             made.rename(binary)
         attribute.s = binary.name.encode()
-        stated = onnx.load(graph, load_external_data=False).metadata_props
-        helper.set_model_props(wrapper, {p.key: p.value for p in stated if p.key in SCALE_KEYS})
-        onnx.save(wrapper, path)
+        stated = load_model(graph).metadata_props
+        scales = {p.key: p.value for p in stated if p.key in SCALE_KEYS}
+        set_entries(wrapper.metadata_props, scales)
+        save_model(wrapper, path)
 
 
 def _check_soc(folder: Path, soc: Soc) -> None:

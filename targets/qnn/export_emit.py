@@ -11,9 +11,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper
 
+from edgedec.export.to_onnx.make import (
+    array_of,
+    make_graph,
+    make_model,
+    make_node,
+    make_opset,
+    make_port,
+    set_entries,
+    tensor_of,
+)
+from edgedec.export.to_onnx.messages import ModelProto, NodeProto, TensorProto, ValueInfoProto
 from edgedec.models.blocks import Ops
 from edgedec.models.config import ModelConfig
 from edgedec.models.families import find_family
@@ -52,7 +61,7 @@ def emit_qdq(
     weights: StoredWeights,
     static: StaticPass,
     ranges: Ranges | None = None,
-) -> onnx.ModelProto:
+) -> ModelProto:
     """Returns the graph of ``static``; one of floats, to be measured, without ``ranges``.
 
     context: rows of keys and values that go in.
@@ -63,7 +72,7 @@ def emit_qdq(
     model = emitter.model()
     if ranges is not None:
         stated = dict(zip(SCALE_KEYS, map(repr, emitter.scale_of(logits)), strict=True))
-        helper.set_model_props(model, stated)
+        set_entries(model.metadata_props, stated)
     return model
 
 
@@ -86,21 +95,21 @@ class QdqEmitter(Ops[str]):
     ) -> None:
         self._config, self._weights, self._static = config, weights, static
         self._ranges = ranges
-        self._nodes: list[onnx.NodeProto] = []
-        self._constants: dict[str, onnx.TensorProto] = {}
+        self._nodes: list[NodeProto] = []
+        self._constants: dict[str, TensorProto] = {}
         self._read: set[str] = set()  # names of stored tensors
         self._codes: dict[str, tuple[str, ...]] = {}  # of a value: codes, scale, zero point
-        self._coders: dict[str, tuple[onnx.NodeProto, onnx.NodeProto]] = {}
+        self._coders: dict[str, tuple[NodeProto, NodeProto]] = {}
         self._shared: dict[Any, str] = {}
         self._context = context
-        self._outputs: list[onnx.ValueInfoProto] = []
+        self._outputs: list[ValueInfoProto] = []
         n = static.n_rows
         self._inputs = [
-            _value(INPUT_IDS, TensorProto.INT32, (1, n)),
-            _value(POSITION_IDS, TensorProto.INT32, (1, n)),
+            make_port(INPUT_IDS, TensorProto.INT32, (1, n)),
+            make_port(POSITION_IDS, TensorProto.INT32, (1, n)),
         ]
         if static.n_logits < n:
-            self._inputs.append(_value(LOGIT_ROWS, TensorProto.INT32, (static.n_logits,)))
+            self._inputs.append(make_port(LOGIT_ROWS, TensorProto.INT32, (static.n_logits,)))
         hidden = (-mask_of(ranges), 0.0) if ranges else (0.0, 0.0)
         self._bias = self._input(ATTENTION_BIAS, (1, 1, n, context + n), hidden)
 
@@ -191,31 +200,29 @@ class QdqEmitter(Ops[str]):
     def add_output(self, value: str, name: str, dims: Sequence[int]) -> None:
         """Makes ``value``, or its codes, the graph output ``name``."""
         if self._ranges is None:
-            self._nodes.append(helper.make_node("Identity", [value], [name], name))
-            self._outputs.append(_value(name, TensorProto.FLOAT, dims))
+            self._nodes.append(make_node("Identity", [value], [name], name))
+            self._outputs.append(make_port(name, TensorProto.FLOAT, dims))
             return
         codes, *scale = self._codes[value]
         self._codes[value] = (name, *scale)
         quantize, dequantize = self._coders.pop(value)
         assert quantize.output[0] == codes == dequantize.input[0]
         quantize.output[0] = dequantize.input[0] = name
-        self._outputs.append(_value(name, TensorProto.UINT16, dims))
+        self._outputs.append(make_port(name, TensorProto.UINT16, dims))
 
-    def model(self) -> onnx.ModelProto:
+    def model(self) -> ModelProto:
         """Returns the finished model."""
         initializers = [*self._constants.values(), *self._weights.tensors(self._read)]
-        graph = helper.make_graph(
+        graph = make_graph(
             self._nodes, self._static.name, self._inputs, self._outputs, initializers
         )
-        opsets = [helper.make_opsetid("", OPSET)]
-        return helper.make_model(
-            graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="edgedec"
-        )
+        opsets = [make_opset("", OPSET)]
+        return make_model(graph, opsets=opsets, ir_version=IR_VERSION)
 
     def scale_of(self, value: str) -> tuple[float, float]:
         """Returns scale and zero point of the codes of ``value``."""
         _, *names = self._codes[value]
-        scale, zero = (onnx.numpy_helper.to_array(self._constants[name]) for name in names)
+        scale, zero = (array_of(self._constants[name]) for name in names)
         return float(scale), float(zero)
 
     def _node(
@@ -234,7 +241,7 @@ class QdqEmitter(Ops[str]):
         the range, where it is known.
         """
         made = f"{name}/float" if self._ranges else name
-        self._nodes.append(helper.make_node(op_type, inputs, [made], name=name, **attributes))
+        self._nodes.append(make_node(op_type, inputs, [made], name=name, **attributes))
         if self._ranges is None:
             return name
         if like:
@@ -249,8 +256,8 @@ class QdqEmitter(Ops[str]):
     def _coded(self, made: str, name: str, scale: str, zero: str) -> str:
         codes = f"{name}/codes"
         self._coders[name] = (
-            helper.make_node("QuantizeLinear", [made, scale, zero], [codes], codes),
-            helper.make_node("DequantizeLinear", [codes, scale, zero], [name], f"{name}/value"),
+            make_node("QuantizeLinear", [made, scale, zero], [codes], codes),
+            make_node("DequantizeLinear", [codes, scale, zero], [name], f"{name}/value"),
         )
         self._nodes += self._coders[name]
         self._codes[name] = codes, scale, zero
@@ -260,8 +267,8 @@ class QdqEmitter(Ops[str]):
         """Returns names of scale and zero point for the range ``of``."""
         scale, zero = wide_scale(min(of[0], 0.0), max(of[1], 0.0))
         names = f"{name}/scale", f"{name}/zero"
-        self._constants[names[0]] = onnx.numpy_helper.from_array(np.array(scale), names[0])
-        self._constants[names[1]] = onnx.numpy_helper.from_array(np.array(zero), names[1])
+        self._constants[names[0]] = tensor_of(np.array(scale), names[0])
+        self._constants[names[1]] = tensor_of(np.array(zero), names[1])
         return names
 
     def _constant(self, stored: Codes) -> str:
@@ -272,23 +279,19 @@ class QdqEmitter(Ops[str]):
             self._read |= {*stored.inputs}
             self._codes[name] = codes, scale, zero
             self._nodes.append(
-                helper.make_node(
-                    "DequantizeLinear", stored.inputs, [name], name, **stored.attributes
-                )
+                make_node("DequantizeLinear", stored.inputs, [name], name, **stored.attributes)
             )
         return name
 
     def _input(self, name: str, dims: Sequence[int], of: Range | None, like: str = "") -> str:
         """Returns the value of an input of codes, or of floats."""
         if self._ranges is None:
-            self._inputs.append(_value(name, TensorProto.FLOAT, dims))
+            self._inputs.append(make_port(name, TensorProto.FLOAT, dims))
             return name
-        self._inputs.append(_value(name, TensorProto.UINT16, dims))
+        self._inputs.append(make_port(name, TensorProto.UINT16, dims))
         scale, zero = self._codes[like][1:] if like else self._scale(name, of or (0.0, 0.0))
         value = f"{name}/value"
-        self._nodes.append(
-            helper.make_node("DequantizeLinear", [name, scale, zero], [value], value)
-        )
+        self._nodes.append(make_node("DequantizeLinear", [name, scale, zero], [value], value))
         self._codes[value] = name, scale, zero
         return value
 
@@ -309,7 +312,7 @@ class QdqEmitter(Ops[str]):
 
     def _reshape(self, x: str, sizes: Sequence[int], name: str = "") -> str:
         shape = "shape." + "x".join(map(str, sizes))
-        self._constants[shape] = onnx.numpy_helper.from_array(np.array(sizes, np.int64), shape)
+        self._constants[shape] = tensor_of(np.array(sizes, np.int64), shape)
         return self._node("Reshape", [x, shape], f"{name or x}.as{len(sizes)}", like=x)
 
     def _rotate(self, x: str, n_heads: int, layer: int) -> str:
@@ -329,7 +332,7 @@ class QdqEmitter(Ops[str]):
         bounds = []
         for key, value in (("start", part * half), ("stop", part * half + half), ("axis", 3)):
             bounds.append(name := f"{key}.{value}")
-            self._constants[name] = onnx.numpy_helper.from_array(np.array([value], np.int64), name)
+            self._constants[name] = tensor_of(np.array([value], np.int64), name)
         return self._node("Slice", [x, *bounds], f"{x}.half{part}", like=x)
 
     def _angles(self, rope: Rope, part: int, n_heads: int) -> str:
@@ -356,7 +359,3 @@ class QdqEmitter(Ops[str]):
             parts = [self._bias] * group
             self._shared["bias"] = self._node("Concat", parts, "bias.all", like=self._bias, axis=2)
         return self._shared["bias"]
-
-
-def _value(name: str, element: int, dims: Sequence[int] | None) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, element, dims)

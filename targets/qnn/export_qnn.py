@@ -6,13 +6,13 @@ import shutil
 from typing import Any
 
 import numpy as np
-import onnx
 from tokenizers import Tokenizer
 
 from edgedec.export.phases.recipe_model import RecipeModel
 from edgedec.export.quantising.calibration.short_text import SHORT_TEXT
 from edgedec.export.quantising.calibration.texts import read_texts
 from edgedec.export.to_onnx.graph import port_names
+from edgedec.export.to_onnx.messages import load_model, save_model
 from edgedec.export.verifying.verify import check_error, compare_logits, verification_tokens
 from edgedec.kernels.qnn_provider import new_session
 from edgedec.models.errors import UnsupportedModelError
@@ -56,7 +56,7 @@ def emit(model: RecipeModel) -> None:
     config, scratch = model.source.config, model.folder / _SCRATCH
     for static in BUCKETS:
         graph = emit_qdq(config, model.context, weights, static, ranges)
-        onnx.save(graph, scratch / f"{static.name}.onnx")
+        save_model(graph, scratch / f"{static.name}.onnx")
     weights.close()
 
 
@@ -75,7 +75,7 @@ def contract(model: RecipeModel) -> GraphContract:
     """Returns what the graphs of ``model`` take, give and can do."""
     config = model.source.config
     assert model.config.soc is not None
-    graph = onnx.load(model.folder / GRAPH_NAME).graph
+    graph = load_model(model.folder / GRAPH_NAME).graph
     n_numbers = config.n_kv_numbers
     return GraphContract(
         compiler="qnn",

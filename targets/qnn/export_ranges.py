@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 import onnxruntime as ort
-from onnx import TensorProto, helper
 
+from edgedec.export.to_onnx.make import make_node, make_port
+from edgedec.export.to_onnx.messages import ModelProto, TensorProto, save_model
 from edgedec.models.graph import (
     ATTENTION_BIAS,
     INPUT_IDS,
@@ -37,7 +37,7 @@ _MASKED = np.float32(-1.0e4)
 _ENDS = ("ReduceMin", "ReduceMax")
 
 
-def measure_ranges(graph: onnx.ModelProto, path: Path, texts: Sequence[Sequence[int]]) -> Ranges:
+def measure_ranges(graph: ModelProto, path: Path, texts: Sequence[Sequence[int]]) -> Ranges:
     """Returns the least and largest number of every value of ``graph`` over ``texts``.
 
     graph: of `CHUNK` after `CONTEXT` rows, without ranges. path: where it is written.
@@ -49,7 +49,7 @@ def measure_ranges(graph: onnx.ModelProto, path: Path, texts: Sequence[Sequence[
     kept = {value.name for value in graph.graph.output}
     measured = [name for name in made if name not in kept]
     _add_ends(graph, measured)
-    onnx.save(graph, path)
+    save_model(graph, path)
     session = _open(path)
     found: dict[str, Range] = dict.fromkeys(measured, (0.0, 0.0))
     for text in texts:
@@ -69,13 +69,13 @@ def _widened(name: str, of: Range) -> Range:
     return of if name.endswith(STREAM) else (MARGIN * of[0], MARGIN * of[1])
 
 
-def _add_ends(graph: onnx.ModelProto, names: Sequence[str]) -> None:
+def _add_ends(graph: ModelProto, names: Sequence[str]) -> None:
     """Makes the least and the largest number of each value outputs."""
     for name in names:
         for end in _ENDS:
             output = f"{name}/{end}"
-            graph.graph.node.append(helper.make_node(end, [name], [output], keepdims=0))
-            value = helper.make_tensor_value_info(output, TensorProto.FLOAT, [])
+            graph.graph.node.append(make_node(end, [name], [output], keepdims=0))
+            value = make_port(output, TensorProto.FLOAT, [])
             graph.graph.output.append(value)
 
 

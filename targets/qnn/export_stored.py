@@ -13,10 +13,9 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import onnx
-from onnx import TensorProto
 
 from edgedec.export.to_onnx.graph import place
+from edgedec.export.to_onnx.messages import TensorProto
 from edgedec.models.families import matrices
 from edgedec.models.quant import QuantFormat
 from edgedec.models.rope import Rope, rope_tables
@@ -65,7 +64,7 @@ class StoredWeights:
         self._path = path
         self._file: BinaryIO = path.open("wb")
         self._codes: dict[str, Codes] = {}
-        self._tensors: dict[str, onnx.TensorProto] = {}
+        self._tensors: dict[str, TensorProto] = {}
 
     def flush(self) -> None:
         """Writes what is held back, so that graphs can be opened."""
@@ -75,7 +74,7 @@ class StoredWeights:
         """Ends the file."""
         self._file.close()
 
-    def tensors(self, names: set[str]) -> list[onnx.TensorProto]:
+    def tensors(self, names: set[str]) -> list[TensorProto]:
         """Returns the tensors called so, among those that are stored."""
         return [tensor for name, tensor in self._tensors.items() if name in names]
 
@@ -154,7 +153,7 @@ class StoredWeights:
 
     def _store(self, name: str, values: Array, bits: int = 0) -> None:
         kind = "int4" if bits == 4 else values.dtype.name
-        tensor = onnx.TensorProto(name=name, data_type=_ELEMENTS[kind], dims=values.shape)
+        tensor = TensorProto(name=name, data_type=_ELEMENTS[kind], dims=values.shape)
         raw = np.ascontiguousarray(values)
         if bits == 4:
             flat = (raw.reshape(-1) & 15).astype(np.uint8)

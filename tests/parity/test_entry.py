@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from graph_models import open_graph_model
 
 from edgedec import kernels
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
+from edgedec.export.to_onnx.messages import save_model
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.errors import SessionError
 from edgedec.models.families import weight_shapes
@@ -44,7 +44,7 @@ def make_sequence(
     graph = fuse(portable, source.config, formats, kv_format=request.param)
     folder = tmp_path_factory.mktemp("fused")
     write_weights(graph, source, folder)
-    onnx.save(graph, folder / "model.onnx")
+    save_model(graph, folder / "model.onnx")
 
     def make(n_committed: int = 0, threads: int = 1) -> TokenSequence:
         sequence = TokenSequence(

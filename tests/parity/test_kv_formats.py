@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 import pytest
 from graph_models import open_graph_model
 
 from edgedec import kernels
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
+from edgedec.export.to_onnx.messages import save_model
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.families import weight_shapes
 from edgedec.models.kv_formats import kv_formats_of
@@ -51,7 +51,7 @@ def open_format(source: Any, tmp_path_factory: pytest.TempPathFactory) -> MakeSe
         portable = emit_portable(source.config, CONTEXT, ())
         graph = fuse(portable, source.config, formats, kv_format=kv_format)
         write_weights(graph, source, folder / kv_format)
-        onnx.save(graph, folder / kv_format / "model.onnx")
+        save_model(graph, folder / kv_format / "model.onnx")
 
     def make(kv_format: str, threads: int = 1) -> TokenSequence:
         model = open_graph_model(folder / kv_format / "model.onnx", source.config, threads)

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 import pytest
 from graph_models import contract_of
 
 from edgedec import kernels
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
+from edgedec.export.to_onnx.messages import save_model
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.config import LayerConfig
 from edgedec.models.errors import BundleError, SessionError
@@ -72,7 +72,7 @@ def write_graph(source: Any, kv_format: str, folder: Path) -> Path:
     portable = emit_portable(source.config, 4000, (1, len(source.config.layers)))
     graph = fuse(portable, source.config, formats, kv_format=kv_format)
     write_weights(graph, source, folder)
-    onnx.save(graph, folder / "model.onnx")
+    save_model(graph, folder / "model.onnx")
     return folder / "model.onnx"
 
 

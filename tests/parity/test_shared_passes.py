@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import onnx
 import pytest
 from graph_models import contract_of
 
 from edgedec import EngineOptions, kernels, load
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
+from edgedec.export.to_onnx.messages import save_model
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.config import LayerConfig
 from edgedec.models.families import weight_shapes
@@ -52,7 +52,7 @@ def open_model(request: pytest.FixtureRequest, make_source: Any, tmp_path: Path)
     portable = emit_portable(source.config, CONTEXT, (1, source.config.n_layers))
     graph = fuse(portable, source.config, formats, kv_format=kv_format)
     write_weights(graph, source, tmp_path)
-    onnx.save(graph, tmp_path / "model.onnx")
+    save_model(graph, tmp_path / "model.onnx")
 
     def make(threads: int) -> FusedModel:
         contract = contract_of(tmp_path / "model.onnx", source.config)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from graph_models import open_graph_model
 
@@ -15,6 +14,7 @@ from edgedec import kernels
 from edgedec.export import kv_panels
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
+from edgedec.export.to_onnx.messages import save_model
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.config import LayerConfig
 from edgedec.models.families import weight_shapes
@@ -90,7 +90,7 @@ def open_tiny(
     graph = fuse(portable, source.config, formats, kv_format=kv_format)
     folder: Path = tmp_path_factory.mktemp("tiny")
     write_weights(graph, source, folder)
-    onnx.save(graph, folder / "model.onnx")
+    save_model(graph, folder / "model.onnx")
 
     def make(threads: int) -> TokenSequence:
         with pytest.MonkeyPatch.context() as patch:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from graph_models import open_graph_model
 
 from edgedec import kernels
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
+from edgedec.export.to_onnx.messages import save_model
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.families import weight_shapes
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
@@ -65,7 +65,7 @@ def open_pair(make_source: Any, tmp_path_factory: pytest.TempPathFactory) -> Ope
         graph = fuse(emit_portable(source.config, CONTEXT, ()), source.config, formats)
         (folder / name).mkdir()
         write_weights(graph, source, folder / name)
-        onnx.save(graph, folder / name / "model.onnx")
+        save_model(graph, folder / name / "model.onnx")
 
     def open_one(name: str) -> TokenSequence:
         config = target.config if name == "target" else draft.config

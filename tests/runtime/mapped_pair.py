@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 from graph_models import open_graph_model
 
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
+from edgedec.export.to_onnx.messages import save_model
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.families import weight_shapes
 from edgedec.runtime.sequences.sequence import TokenSequence
@@ -40,7 +40,7 @@ class Pair:
             formats = {name: source.format(name) for name, s in shapes.items() if len(s) == 2}
             graph = fuse(emit_portable(config, CONTEXT), config, formats, kv_format=kv_format)
             write_weights(graph, source, own)
-            onnx.save(graph, own / "model.onnx")
+            save_model(graph, own / "model.onnx")
             self.models.append(open_graph_model(own / "model.onnx", config, 2))
         rng = np.random.default_rng(3)
         windows = [[int(t) for t in rng.integers(0, VOCAB, 200)] for _ in range(12)]

@@ -13,13 +13,13 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 
 from edgedec.export.heads.bundle_weights import BundleWeights
 from edgedec.export.heads.graph import SHARED, contract_like, write_head
 from edgedec.export.quantising.quantize import SCHEMES
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
+from edgedec.export.to_onnx.messages import ModelProto
 from edgedec.models.blocks import head_weight
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import ConfigError
@@ -255,7 +255,7 @@ def _entry(
 
 def _fused(
     config: ModelConfig, context: int, formats: dict[str, QuantFormat], manifest: BundleManifest
-) -> onnx.ModelProto:
+) -> ModelProto:
     """Returns the draft model's graph; its weights are references to bytes not yet written."""
     graph = emit_portable(config, context, (config.n_layers,))
     return fuse(graph, config, formats, kv_format=manifest.target.contract.kv.format)

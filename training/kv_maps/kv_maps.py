@@ -13,13 +13,21 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-import onnx
-from onnx import TensorProto, helper, numpy_helper
 
 from edgedec.export.kv_panels import kv_place
 from edgedec.export.quantising.quantize import quantize_rows
 from edgedec.export.to_onnx.emit import IR_VERSION, OPSET
 from edgedec.export.to_onnx.linear_node import DOMAIN, LinearMatrix, LinearNode
+from edgedec.export.to_onnx.make import (
+    element_of,
+    make_graph,
+    make_model,
+    make_node,
+    make_opset,
+    make_port,
+    tensor_of,
+)
+from edgedec.export.to_onnx.messages import ModelProto, NodeProto, TensorProto, save_model
 from edgedec.export.to_onnx.passes.fuse_attention import kv_cache_inputs
 from edgedec.kernels import pack, packed_nbytes
 from edgedec.models.config import ModelConfig
@@ -180,7 +188,7 @@ def write_kv_maps(
     for of_layer in maps:
         writer.add(of_layer)
     (folder / f"{stem}.bin").write_bytes(writer.weights)
-    onnx.save(writer.model(), folder / f"{stem}.onnx")
+    save_model(writer.model(), folder / f"{stem}.onnx")
     return f"{stem}.onnx", f"{stem}.bin"
 
 
@@ -199,8 +207,8 @@ class _Writer:
         self._context = context
         self._kv_format = kv_format
         self._weights_name = weights_name
-        self._nodes: list[onnx.NodeProto] = []
-        self._initializers: dict[str, onnx.TensorProto] = {}
+        self._nodes: list[NodeProto] = []
+        self._initializers: dict[str, TensorProto] = {}
         self.weights = bytearray()
         self._scales = scales
         self._width = config.hidden_size if scales is None else len(scales.mean)
@@ -229,9 +237,9 @@ class _Writer:
         if number := kv_panels_of(self._kv_format).index:
             attributes["kv_format"] = number
         keys, values = f"{stem}.keys", f"{stem}.values"
-        split = helper.make_node("Split", [linear.output], [keys, values], axis=-1, num_outputs=2)
-        joined = helper.make_node("Concat", [keys, keys, values], [f"{stem}.qkv"], axis=-1)
-        append = helper.make_node(
+        split = make_node("Split", [linear.output], [keys, values], axis=-1, num_outputs=2)
+        joined = make_node("Concat", [keys, keys, values], [f"{stem}.qkv"], axis=-1)
+        append = make_node(
             "Attention",
             [f"{stem}.qkv", POSITION_IDS, PARENTS, place.sequences, *tables, *place.caches],
             [f"{stem}.attended"],
@@ -245,31 +253,29 @@ class _Writer:
         )
         self._nodes += [linear.write(), split, joined, append]
 
-    def model(self) -> onnx.ModelProto:
+    def model(self) -> ModelProto:
         """Returns the finished graph."""
-        written = helper.make_node("Shape", [HIDDEN], [WRITTEN], name=WRITTEN, start=1, end=2)
+        written = make_node("Shape", [HIDDEN], [WRITTEN], name=WRITTEN, start=1, end=2)
         inputs = [
-            helper.make_tensor_value_info(HIDDEN, TensorProto.FLOAT, (1, "T", self._width)),
-            helper.make_tensor_value_info(POSITION_IDS, TensorProto.INT64, (1, "T")),
-            helper.make_tensor_value_info(PARENTS, TensorProto.INT64, (1, "T")),
+            make_port(HIDDEN, TensorProto.FLOAT, (1, "T", self._width)),
+            make_port(POSITION_IDS, TensorProto.INT64, (1, "T")),
+            make_port(PARENTS, TensorProto.INT64, (1, "T")),
             *kv_cache_inputs(self._config, self._kv_format),
         ]
-        output = helper.make_tensor_value_info(WRITTEN, TensorProto.INT64, (1,))
-        graph = helper.make_graph(
+        output = make_port(WRITTEN, TensorProto.INT64, (1,))
+        graph = make_graph(
             [*self._nodes, written], "kv_maps", inputs, [output], list(self._initializers.values())
         )
-        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)]
-        return helper.make_model(
-            graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="edgedec"
-        )
+        opsets = [make_opset("", OPSET), make_opset(DOMAIN, 1)]
+        return make_model(graph, opsets=opsets, ir_version=IR_VERSION)
 
     def _scale(self, scales: Scales) -> None:
         """Adds what all maps read: rows of about mean 0 and deviation 1."""
         self._store("mean", scales.mean)
         self._store("inverse_deviation", 1 / scales.deviation)
         self._nodes += [
-            helper.make_node("Sub", [HIDDEN, "mean"], ["centred"], name="centre"),
-            helper.make_node("Mul", ["centred", "inverse_deviation"], [_SCALED], name="scale"),
+            make_node("Sub", [HIDDEN, "mean"], ["centred"], name="centre"),
+            make_node("Mul", ["centred", "inverse_deviation"], [_SCALED], name="scale"),
         ]
 
     def _linear(
@@ -282,9 +288,9 @@ class _Writer:
         ends = [f"{output}.{name}" for name in ("first", "stop", "axis")]
         for name, end in zip(ends, (maps.first, maps.first + width, -1), strict=True):
             # Small enough to lie in the graph, where the runtime folds it.
-            self._initializers[name] = numpy_helper.from_array(np.array([end], np.int64), name)
+            self._initializers[name] = tensor_of(np.array([end], np.int64), name)
         read = f"{output}.read"
-        self._nodes.append(helper.make_node("Slice", [_SCALED, *ends], [read], name=read))
+        self._nodes.append(make_node("Slice", [_SCALED, *ends], [read], name=read))
         return LinearNode(output, read, width, matrices)
 
     def _matrix(self, stem: str, weights: Float32, bias: Float32) -> LinearMatrix:
@@ -302,9 +308,9 @@ class _Writer:
         """Adds an initializer, its bytes on a page of their own."""
         self.weights += bytes(-len(self.weights) % _PAGE_BYTES)
         values = np.ascontiguousarray(values)
-        element = helper.np_dtype_to_tensor_dtype(values.dtype)
-        tensor = onnx.TensorProto(name=name, data_type=element, dims=values.shape)
-        tensor.data_location = onnx.TensorProto.EXTERNAL
+        element = element_of(values.dtype)
+        tensor = TensorProto(name=name, data_type=element, dims=values.shape)
+        tensor.data_location = TensorProto.EXTERNAL
         place = {
             "location": self._weights_name,
             "offset": str(len(self.weights)),

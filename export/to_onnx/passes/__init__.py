@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-import onnx
-
+from edgedec.export.to_onnx.messages import ModelProto
 from edgedec.export.to_onnx.passes.add_entry import add_entry
 from edgedec.export.to_onnx.passes.add_layer_gates import add_layer_gates
 from edgedec.export.to_onnx.passes.add_row_stats import add_row_stats
@@ -28,7 +27,7 @@ from edgedec.export.to_onnx.passes.set_kv_format import set_kv_format
 from edgedec.models.config import ModelConfig
 from edgedec.models.quant import QuantFormat
 
-Pass = Callable[[onnx.ModelProto], None]
+Pass = Callable[[ModelProto], None]
 
 
 def pipeline(

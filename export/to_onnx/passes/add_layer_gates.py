@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-import onnx
-from onnx import TensorProto, helper
-
 from edgedec.export.kv_panels import kv_place
 from edgedec.export.to_onnx.graph import GraphEditor, attributes
 from edgedec.export.to_onnx.linear_node import linear_nodes
+from edgedec.export.to_onnx.make import make_attribute, make_node, make_port, make_tensor
+from edgedec.export.to_onnx.messages import ModelProto, NodeProto, TensorProto
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.graph import LAYER_GATES
@@ -20,7 +19,7 @@ _GATE_WEIGHT = 4  # input of Experts
 _WEIGHT = re.compile(r"layers\.(\d+)\.(self_attn|mlp)\.")
 
 
-def add_layer_gates(model: onnx.ModelProto, config: ModelConfig) -> None:
+def add_layer_gates(model: ModelProto, config: ModelConfig) -> None:
     """Lets one input decide which sub-layers run: 2i is the attention of layer i, 2i + 1 its MLP.
 
     Before:
@@ -61,43 +60,41 @@ def add_layer_gates(model: onnx.ModelProto, config: ModelConfig) -> None:
             _gate_post_norm(editor, _gate(editor, node, gate_index), gate_index)
     editor.finish()
     _check_skipped_values(model)
-    model.graph.input.append(
-        helper.make_tensor_value_info(LAYER_GATES, TensorProto.INT64, (2 * config.n_layers,))
-    )
+    model.graph.input.append(make_port(LAYER_GATES, TensorProto.INT64, (2 * config.n_layers,)))
 
 
-def _gate(editor: GraphEditor, node: onnx.NodeProto, gate_index: int) -> onnx.NodeProto:
+def _gate(editor: GraphEditor, node: NodeProto, gate_index: int) -> NodeProto:
     """Returns what replaces ``node``, whose last input the gates become."""
-    gated = onnx.NodeProto()
+    gated = NodeProto()
     gated.CopyFrom(node)
     gated.input.append(LAYER_GATES)
-    gated.attribute.append(helper.make_attribute("gate_index", gate_index))
+    gated.attribute.append(make_attribute("gate_index", gate_index))
     editor.replace([node], [gated])
     return gated
 
 
-def _gate_post_norm(editor: GraphEditor, projection: onnx.NodeProto, gate_index: int) -> None:
+def _gate_post_norm(editor: GraphEditor, projection: NodeProto, gate_index: int) -> None:
     norm = editor.only_reader(projection.output[0], "RMSNormalization")
     add = norm and editor.only_reader(norm.output[0], "Add")
     if add is None:
         return
     stem, stream, result = f"{add.name}.gate", add.input[0], add.output[0]
-    index = helper.make_tensor(f"{stem}.index", TensorProto.INT64, [], [gate_index])
+    index = make_tensor(f"{stem}.index", TensorProto.INT64, [], [gate_index])
     editor.graph.initializer.append(index)
-    summed = onnx.NodeProto()
+    summed = NodeProto()
     summed.CopyFrom(add)
     summed.output[0] = f"{add.name}.sum"
-    entry = helper.make_node("Gather", [LAYER_GATES, index.name], [f"{stem}.entry"], stem)
-    is_open = helper.make_node(
+    entry = make_node("Gather", [LAYER_GATES, index.name], [f"{stem}.entry"], stem)
+    is_open = make_node(
         "Cast", [entry.output[0]], [f"{stem}.is_open"], f"{stem}.cast", to=TensorProto.BOOL
     )
-    chosen = helper.make_node(
+    chosen = make_node(
         "Where", [is_open.output[0], summed.output[0], stream], [result], f"{add.name}.gated"
     )
     editor.replace([add], [summed, entry, is_open, chosen])
 
 
-def _check_skipped_values(model: onnx.ModelProto) -> None:
+def _check_skipped_values(model: ModelProto) -> None:
     """Raises unless whatever a skipped node leaves unwritten is read by skipped nodes only.
 
     A node with a residual writes that when it is skipped; any other writes nothing at all.
@@ -135,5 +132,5 @@ def _reader_outside(editor: GraphEditor, value: str, gate: int) -> str | None:
     return None
 
 
-def _gate_index(node: onnx.NodeProto) -> int:
+def _gate_index(node: NodeProto) -> int:
     return int(attributes(node).get("gate_index", -1))

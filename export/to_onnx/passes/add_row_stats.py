@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
-import onnx
-from onnx import helper
-
 from edgedec.export.to_onnx.linear_node import DOMAIN
+from edgedec.export.to_onnx.make import element_of, make_node, make_port
+from edgedec.export.to_onnx.messages import ModelProto
 from edgedec.models.graph import LOGITS, ROW_STATS, stats_port
 
 
-def add_row_stats(model: onnx.ModelProto) -> None:
+def add_row_stats(model: ModelProto) -> None:
     """Adds the statistics of the logits to the outputs.
 
     Before:
@@ -20,12 +18,10 @@ def add_row_stats(model: onnx.ModelProto) -> None:
         outputs: logits, stats.argmax i64 [R], stats.log_sum_exp f32 [R], ...
     """
     outputs = [
-        helper.make_tensor_value_info(
-            stats_port(name), helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), ("R", *sizes)
-        )
+        make_port(stats_port(name), element_of(dtype), ("R", *sizes))
         for name, (dtype, sizes) in ROW_STATS.items()
     ]
     names = [value.name for value in outputs]
-    node = helper.make_node("RowStats", [LOGITS], names, name="row_stats", domain=DOMAIN)
+    node = make_node("RowStats", [LOGITS], names, name="row_stats", domain=DOMAIN)
     model.graph.node.append(node)
     model.graph.output.extend(outputs)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import onnx
-
 from edgedec.export.to_onnx.graph import GraphEditor
 from edgedec.export.to_onnx.linear_node import linear_nodes
+from edgedec.export.to_onnx.messages import ModelProto
 
 
-def fold_bias(model: onnx.ModelProto) -> None:
+def fold_bias(model: ModelProto) -> None:
     """Moves the addition of a constant vector into the Linear before it.
 
     Before:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import onnx
-
 from edgedec.export.to_onnx.graph import GraphEditor, attributes
 from edgedec.export.to_onnx.linear_node import LinearNode
+from edgedec.export.to_onnx.messages import ModelProto
 
 
-def fold_norm(model: onnx.ModelProto) -> None:
+def fold_norm(model: ModelProto) -> None:
     """Moves a norm whose only reader is a Linear into it.
 
     Before:

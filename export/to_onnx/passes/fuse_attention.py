@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import onnx
-from onnx import TensorProto, helper
-
 from edgedec.export.kv_panels import kv_place
 from edgedec.export.to_onnx.graph import GraphEditor, attributes
 from edgedec.export.to_onnx.linear_node import DOMAIN
+from edgedec.export.to_onnx.make import element_of, make_node, make_port
+from edgedec.export.to_onnx.messages import ModelProto, NodeProto, TensorProto, ValueInfoProto
 from edgedec.models.config import ModelConfig
 from edgedec.models.graph import (
     ATTENTION_BIAS,
@@ -29,7 +27,7 @@ from edgedec.models.graph import (
 from edgedec.models.kv_formats import kv_panels_of
 
 
-def fuse_attention(model: onnx.ModelProto, config: ModelConfig) -> None:
+def fuse_attention(model: ModelProto, config: ModelConfig) -> None:
     """Replaces rotation, attention and the KV cache in and out of every layer.
 
     Before:
@@ -54,7 +52,7 @@ def fuse_attention(model: onnx.ModelProto, config: ModelConfig) -> None:
     _replace_interface(model, config)
 
 
-def _fuse_layer(editor: GraphEditor, attend: onnx.NodeProto, config: ModelConfig) -> None:
+def _fuse_layer(editor: GraphEditor, attend: NodeProto, config: ModelConfig) -> None:
     rotations = [editor.producer(value, "RotaryEmbedding") for value in attend.input[:2]]
     q, k = [node for node in rotations if node is not None]
     _, cos, sin, position_ids = q.input
@@ -67,7 +65,7 @@ def _fuse_layer(editor: GraphEditor, attend: onnx.NodeProto, config: ModelConfig
     }
     place = kv_place(config, layer)
     split, joined, qkv = _join(editor, [q.input[0], k.input[0], attend.input[2]], attend.name)
-    fused = helper.make_node(
+    fused = make_node(
         "Attention",
         [qkv, position_ids, PARENTS, place.sequences, cos, sin, *place.caches],
         [attend.output[0]],
@@ -84,7 +82,7 @@ def _fuse_layer(editor: GraphEditor, attend: onnx.NodeProto, config: ModelConfig
 
 def _join(
     editor: GraphEditor, parts: list[str], name: str
-) -> tuple[list[onnx.NodeProto], list[onnx.NodeProto], str]:
+) -> tuple[list[NodeProto], list[NodeProto], str]:
     """Returns the nodes to remove, the nodes to add, and the value that is q, k and v in a row.
 
     Where something happens to q or k between projection and rotation, they are joined again.
@@ -93,15 +91,15 @@ def _join(
     if split is not None and list(split.output) == parts:
         return [split], [], split.input[0]
     qkv = f"{name}.qkv"
-    return [], [helper.make_node("Concat", parts, [qkv], name=qkv, axis=-1)], qkv
+    return [], [make_node("Concat", parts, [qkv], name=qkv, axis=-1)], qkv
 
 
-def _replace_interface(model: onnx.ModelProto, config: ModelConfig) -> None:
+def _replace_interface(model: ModelProto, config: ModelConfig) -> None:
     graph = model.graph
     replaced = {ATTENTION_BIAS} | {v.name for v in graph.input if is_past_port(v.name)}
     kept = [v for v in graph.input if v.name not in replaced]
     added = [
-        helper.make_tensor_value_info(PARENTS, TensorProto.INT64, (1, "P")),
+        make_port(PARENTS, TensorProto.INT64, (1, "P")),
         *kv_cache_inputs(config, "float16"),
     ]
     past = {present_port(v.name) for v in graph.input if is_past_port(v.name)}
@@ -111,7 +109,7 @@ def _replace_interface(model: onnx.ModelProto, config: ModelConfig) -> None:
     graph.output.extend(outputs)
 
 
-def kv_cache_inputs(config: ModelConfig, kv_format: str) -> list[onnx.ValueInfoProto]:
+def kv_cache_inputs(config: ModelConfig, kv_format: str) -> list[ValueInfoProto]:
     """Returns the inputs of sequences, and of keys and values, which are written in place."""
     n_rings = len(config.windowed_layers)
     inputs = [
@@ -130,17 +128,17 @@ def kv_cache_inputs(config: ModelConfig, kv_format: str) -> list[onnx.ValueInfoP
     return inputs
 
 
-def _sequences_input(name: str) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, TensorProto.INT64, (f"n_{name}", SEQUENCE_FIELDS))
+def _sequences_input(name: str) -> ValueInfoProto:
+    return make_port(name, TensorProto.INT64, (f"n_{name}", SEQUENCE_FIELDS))
 
 
 def _panel_inputs(
     config: ModelConfig, kv_format: str, names: tuple[str, str], n_layers: int, size: str
-) -> list[onnx.ValueInfoProto]:
+) -> list[ValueInfoProto]:
     heads, d = (n_layers, config.n_kv_heads), config.head_size
     panels = kv_panels_of(kv_format)
-    element = helper.np_dtype_to_tensor_dtype(np.dtype(panels.element))
+    element = element_of(panels.element)
     return [
-        helper.make_tensor_value_info(name, element, (*heads, *shape))
+        make_port(name, element, (*heads, *shape))
         for name, shape in zip(names, panels.shapes(f"{size}/16", size, d), strict=True)
     ]

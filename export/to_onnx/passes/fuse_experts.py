@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-import onnx
-from onnx import TensorProto, helper
-
 from edgedec.export.to_onnx.graph import GraphEditor, attributes, external_tensor
 from edgedec.export.to_onnx.linear_node import DOMAIN, import_domain
+from edgedec.export.to_onnx.make import make_node
+from edgedec.export.to_onnx.messages import ModelProto, NodeProto, TensorProto
 from edgedec.kernels import packed_nbytes
 from edgedec.models.config import ModelConfig
 from edgedec.models.quant import QuantFormat
 
 
 def fuse_experts(
-    model: onnx.ModelProto, config: ModelConfig, formats: Mapping[str, QuantFormat]
+    model: ModelProto, config: ModelConfig, formats: Mapping[str, QuantFormat]
 ) -> None:
     """Replaces the MLPs of all experts, of which a TopK leaves some, and what stands around them.
 
@@ -44,8 +43,8 @@ class _Mixture:
     """The nodes of one mixture. products: by gate, up and down; others: the last is the sum."""
 
     router: str
-    products: tuple[onnx.NodeProto, onnx.NodeProto, onnx.NodeProto]
-    others: tuple[onnx.NodeProto, ...]
+    products: tuple[NodeProto, NodeProto, NodeProto]
+    others: tuple[NodeProto, ...]
 
     def fuse(
         self, editor: GraphEditor, config: ModelConfig, formats: Mapping[str, QuantFormat]
@@ -60,7 +59,7 @@ class _Mixture:
             residual, output = add.input[0], add.output[0]
             old.append(add)
         names = [product.input[1] for product in self.products]
-        node = helper.make_node(
+        node = make_node(
             "Experts",
             [x, norm_weight, residual, self.router, *names],
             [output],
@@ -79,7 +78,7 @@ class _Mixture:
             _pack(editor.initializers[name], formats[name])
 
 
-def _mixture(editor: GraphEditor, top: onnx.NodeProto) -> _Mixture | None:
+def _mixture(editor: GraphEditor, top: NodeProto) -> _Mixture | None:
     """Returns the mixture whose experts ``top`` chooses, None if it is another than we compute."""
     softmax = editor.producer(top.input[0], "Softmax")
     weighted = next(_readers_behind(editor, top.output[0], "Mul"), None)
@@ -99,7 +98,7 @@ def _mixture(editor: GraphEditor, top: onnx.NodeProto) -> _Mixture | None:
     return _Mixture(softmax.input[0], (gate, up, down), others)
 
 
-def _readers_behind(editor: GraphEditor, value: str, op_type: str) -> Iterator[onnx.NodeProto]:
+def _readers_behind(editor: GraphEditor, value: str, op_type: str) -> Iterator[NodeProto]:
     """Yields the nearest readers of one operator, of ``value`` or of what is made of it."""
     for reader in editor.readers(value):
         if reader.op_type == op_type:
@@ -109,7 +108,7 @@ def _readers_behind(editor: GraphEditor, value: str, op_type: str) -> Iterator[o
                 yield from _readers_behind(editor, derived, op_type)
 
 
-def _pack(tensor: onnx.TensorProto, fmt: QuantFormat) -> None:
+def _pack(tensor: TensorProto, fmt: QuantFormat) -> None:
     n_experts, k, n = tensor.dims
     dims = [n_experts, packed_nbytes(fmt.index, n, k)]
     tensor.CopyFrom(external_tensor(tensor.name, TensorProto.UINT8, dims))

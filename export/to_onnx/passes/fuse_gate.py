@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import onnx
-
 from edgedec.export.to_onnx.graph import GraphEditor
 from edgedec.export.to_onnx.linear_node import LinearNode
+from edgedec.export.to_onnx.messages import ModelProto
 
 
-def fuse_gate(model: onnx.ModelProto) -> None:
+def fuse_gate(model: ModelProto) -> None:
     """Replaces silu and product by a gated Linear.
 
     Before:

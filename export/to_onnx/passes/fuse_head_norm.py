@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import onnx
-from onnx import helper
-
 from edgedec.export.to_onnx.graph import GraphEditor, attributes
 from edgedec.export.to_onnx.linear_node import DOMAIN
+from edgedec.export.to_onnx.make import make_node
+from edgedec.export.to_onnx.messages import ModelProto, NodeProto
 from edgedec.models.config import ModelConfig
 
 
-def fuse_head_norm(model: onnx.ModelProto, config: ModelConfig) -> None:
+def fuse_head_norm(model: ModelProto, config: ModelConfig) -> None:
     """Norms the heads where they lie, so that attention still reads q, k and v in a row.
 
     Before:
@@ -25,7 +24,7 @@ def fuse_head_norm(model: onnx.ModelProto, config: ModelConfig) -> None:
         match norms:
             case [[*q, q_last], [*k, k_last], []] if q and k:
                 normed = f"{split.name}.normed"
-                fused = helper.make_node(
+                fused = make_node(
                     "HeadNorm",
                     [split.input[0], q[1].input[1], k[1].input[1]],
                     [normed],
@@ -35,7 +34,7 @@ def fuse_head_norm(model: onnx.ModelProto, config: ModelConfig) -> None:
                     n_kv_heads=config.n_kv_heads,
                     epsilon=attributes(q[1])["epsilon"],
                 )
-                again = onnx.NodeProto()
+                again = NodeProto()
                 again.CopyFrom(split)
                 again.input[0] = normed
                 again.output[:] = [q_last.output[0], k_last.output[0], split.output[2]]
@@ -43,9 +42,9 @@ def fuse_head_norm(model: onnx.ModelProto, config: ModelConfig) -> None:
     editor.finish()
 
 
-def _norm_of(editor: GraphEditor, value: str) -> list[onnx.NodeProto]:
+def _norm_of(editor: GraphEditor, value: str) -> list[NodeProto]:
     """Returns the nodes that norm the heads of ``value`` if nothing else reads it, in order."""
-    found: list[onnx.NodeProto] = []
+    found: list[NodeProto] = []
     for op_type in ("Reshape", "RMSNormalization", "Reshape"):
         if (node := editor.only_reader(value, op_type)) is None:
             return []

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import onnx
-from onnx import TensorProto, helper
-
 from edgedec.export.to_onnx.graph import GraphEditor
 from edgedec.export.to_onnx.linear_node import DOMAIN
+from edgedec.export.to_onnx.make import make_node, make_port
+from edgedec.export.to_onnx.messages import ModelProto, NodeProto, TensorProto
 from edgedec.export.to_onnx.recurrence import DOMAIN as PORTABLE
 from edgedec.export.to_onnx.recurrence import SHORT_CONV, SHORT_CONV_WITH_BIAS, STATE_SPACE, VECTORS
 from edgedec.models.blocks import mixer_prefix
@@ -26,7 +25,7 @@ _N_PARTS = 3
 _FIRST_VECTOR = 5  # of the function's inputs
 
 
-def fuse_recurrence(model: onnx.ModelProto, config: ModelConfig) -> None:
+def fuse_recurrence(model: ModelProto, config: ModelConfig) -> None:
     """Replaces calls of the recurrence, and its rows in and out of every layer.
 
     Before:
@@ -51,7 +50,7 @@ def fuse_recurrence(model: onnx.ModelProto, config: ModelConfig) -> None:
         split = editor.producer(call.input[0], "Split")
         assert split is not None
         assert list(split.output) == list(call.input[:_N_PARTS])
-        fused = helper.make_node(
+        fused = make_node(
             SHORT_CONV,
             [split.input[0], PARENTS, RECURRENT_PAST, RECURRENT_ROWS, *call.input[_FIRST_VECTOR:]],
             [call.output[0]],
@@ -67,21 +66,21 @@ def fuse_recurrence(model: onnx.ModelProto, config: ModelConfig) -> None:
 
 
 def _fuse_state_space(
-    editor: GraphEditor, call: onnx.NodeProto, config: ModelConfig, layer: int
+    editor: GraphEditor, call: NodeProto, config: ModelConfig, layer: int
 ) -> None:
     own, prefix = config.recurrence, call.name.removesuffix(".recurrence")
     at = list(call.input).index(CONV_TAPS)
     x, *gates = call.input[: at - 1]
     given = set(call.input[at + 1 :])
     joined = [] if len(gates) == 1 else [f"{call.name}.gates"]
-    nodes = [helper.make_node("Concat", gates, joined, joined[0], axis=-1)] if joined else []
+    nodes = [make_node("Concat", gates, joined, joined[0], axis=-1)] if joined else []
     inputs = [
         x, *(joined or gates), PARENTS, RECURRENT_PAST, STATE_PLACE, RECURRENT_ROWS, STATES,
         *(name if name in given else "" for name in (f"{prefix}.{end}" for end in VECTORS)),
     ]  # fmt: skip
     while not inputs[-1]:
         inputs.pop()
-    fused = helper.make_node(
+    fused = make_node(
         STATE_SPACE,
         inputs,
         [call.output[0]],
@@ -97,7 +96,7 @@ def _fuse_state_space(
     editor.replace([call], [*nodes, fused])
 
 
-def _replace_interface(model: onnx.ModelProto, config: ModelConfig) -> None:
+def _replace_interface(model: ModelProto, config: ModelConfig) -> None:
     graph, own, layers = model.graph, config.recurrence, config.recurrent_layers
     replaced = {CONV_TAPS, *map(rows_port, layers), *map(new_rows_port, layers)}
     inputs = [v for v in graph.input if v.name not in replaced]
@@ -107,14 +106,14 @@ def _replace_interface(model: onnx.ModelProto, config: ModelConfig) -> None:
     model.opset_import.extend(opsets)
     rows = (len(layers), "Q", own.row_size)
     inputs += [
-        helper.make_tensor_value_info(RECURRENT_PAST, TensorProto.INT64, (1,)),
-        helper.make_tensor_value_info(RECURRENT_ROWS, TensorProto.FLOAT, rows),
+        make_port(RECURRENT_PAST, TensorProto.INT64, (1,)),
+        make_port(RECURRENT_ROWS, TensorProto.FLOAT, rows),
     ]
     if own.has_states:
         states = (len(layers), 2, own.n_state_floats)
         inputs += [
-            helper.make_tensor_value_info(STATE_PLACE, TensorProto.INT64, (4,)),
-            helper.make_tensor_value_info(STATES, TensorProto.FLOAT, states),
+            make_port(STATE_PLACE, TensorProto.INT64, (4,)),
+            make_port(STATES, TensorProto.FLOAT, states),
         ]
     graph.input.extend(inputs)
     graph.output.extend(outputs)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import onnx
-from onnx import TensorProto, helper
-
 from edgedec.export.to_onnx.graph import GraphEditor
 from edgedec.export.to_onnx.linear_node import MAX_MATRICES, LinearNode, linear_nodes
+from edgedec.export.to_onnx.make import make_node, make_tensor
+from edgedec.export.to_onnx.messages import ModelProto, NodeProto, TensorProto
 
 
-def merge_projections(model: onnx.ModelProto) -> None:
+def merge_projections(model: ModelProto) -> None:
     """Merges plain Linears that read the same value, of one part of a layer (q, k, v; gate, up).
 
     Before:
@@ -20,7 +19,7 @@ def merge_projections(model: onnx.ModelProto) -> None:
         Split(Linear(x, -, -, Wq, bq, Wk, bk, Wv, bv), [Nq, Nk, Nv])
     """
     editor = GraphEditor(model)
-    groups: dict[tuple[str, str], list[tuple[onnx.NodeProto, LinearNode]]] = {}
+    groups: dict[tuple[str, str], list[tuple[NodeProto, LinearNode]]] = {}
     for node, linear in linear_nodes(editor):
         if not linear.residual and not linear.norm_weight:
             part = linear.matrices[0].weight.removesuffix(".weight").rpartition(".")[0]
@@ -31,14 +30,14 @@ def merge_projections(model: onnx.ModelProto) -> None:
     editor.finish()
 
 
-def _merge(editor: GraphEditor, nodes: list[onnx.NodeProto], linears: list[LinearNode]) -> None:
+def _merge(editor: GraphEditor, nodes: list[NodeProto], linears: list[LinearNode]) -> None:
     matrices = tuple(matrix for linear in linears for matrix in linear.matrices)
     joined = replace(linears[0], output=f"{linears[0].output}.joined", matrices=matrices)
-    sizes = helper.make_tensor(
+    sizes = make_tensor(
         f"{joined.output}.sizes", TensorProto.INT64, [len(linears)], [m.n_out for m in linears]
     )
     editor.graph.initializer.append(sizes)
-    split = helper.make_node(
+    split = make_node(
         "Split",
         [joined.output, sizes.name],
         [linear.output for linear in linears],

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import onnx
-from onnx import TensorProto, helper
-
 from edgedec.export.to_onnx.graph import GraphEditor, attributes, external_tensor
 from edgedec.export.to_onnx.linear_node import DOMAIN, LinearMatrix, LinearNode, import_domain
+from edgedec.export.to_onnx.make import make_node
+from edgedec.export.to_onnx.messages import ModelProto, NodeProto, TensorProto
 from edgedec.kernels import packed_nbytes
 from edgedec.models.quant import QuantFormat
 
 
-def pack_matrices(model: onnx.ModelProto, formats: Mapping[str, QuantFormat]) -> None:
+def pack_matrices(model: ModelProto, formats: Mapping[str, QuantFormat]) -> None:
     """Replaces every read of a weight matrix; one tied tensor serves both operators.
 
     Before:
@@ -42,13 +41,13 @@ def pack_matrices(model: onnx.ModelProto, formats: Mapping[str, QuantFormat]) ->
 
 
 def _embed(
-    gather: onnx.NodeProto,
-    transpose: onnx.NodeProto,
-    table: onnx.TensorProto,
+    gather: NodeProto,
+    transpose: NodeProto,
+    table: TensorProto,
     formats: Mapping[str, QuantFormat],
-) -> onnx.NodeProto:
+) -> NodeProto:
     k, n = table.dims
-    return helper.make_node(
+    return make_node(
         "Embed",
         [gather.input[1], table.name],
         [transpose.output[0]],
@@ -60,7 +59,7 @@ def _embed(
     )
 
 
-def _pack_initializers(model: onnx.ModelProto, formats: Mapping[str, QuantFormat]) -> None:
+def _pack_initializers(model: ModelProto, formats: Mapping[str, QuantFormat]) -> None:
     for tensor in model.graph.initializer:
         if tensor.name in formats and _is_matrix(tensor):
             k, n = tensor.dims
@@ -68,6 +67,6 @@ def _pack_initializers(model: onnx.ModelProto, formats: Mapping[str, QuantFormat
             tensor.CopyFrom(external_tensor(tensor.name, TensorProto.UINT8, [nbytes]))
 
 
-def _is_matrix(tensor: onnx.TensorProto) -> bool:
+def _is_matrix(tensor: TensorProto) -> bool:
     """Says whether ``tensor`` is one plain matrix: not those of experts, nor packed already."""
     return len(tensor.dims) == 2 and tensor.data_type == TensorProto.FLOAT

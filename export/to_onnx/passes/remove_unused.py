@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import onnx
-
 from edgedec.export.to_onnx.graph import GraphEditor
+from edgedec.export.to_onnx.messages import ModelProto
 
 
-def remove_unused(model: onnx.ModelProto) -> None:
+def remove_unused(model: ModelProto) -> None:
     """Removes nodes and initializers nobody reads.
 
     Before:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import onnx
-from onnx import helper
-
 from edgedec.export.to_onnx.graph import GraphEditor
+from edgedec.export.to_onnx.make import make_attribute
+from edgedec.export.to_onnx.messages import ModelProto
 from edgedec.export.to_onnx.passes.fuse_attention import kv_cache_inputs
 from edgedec.models.config import ModelConfig
 from edgedec.models.kv_formats import kv_panels_of
@@ -13,7 +12,7 @@ from edgedec.models.kv_formats import kv_panels_of
 ATTRIBUTE = "kv_format"
 
 
-def set_kv_format(model: onnx.ModelProto, config: ModelConfig, kv_format: str) -> None:
+def set_kv_format(model: ModelProto, config: ModelConfig, kv_format: str) -> None:
     """Makes every Attention keep ``kv_format``, and the graph's KV cache hold it.
 
     Attention(qkv, ..., k_cache, v_cache, kv_format=the kernels' number, none of 0)
@@ -25,7 +24,7 @@ def set_kv_format(model: onnx.ModelProto, config: ModelConfig, kv_format: str) -
         del node.attribute[:]
         node.attribute.extend(others)
         if number:
-            node.attribute.append(helper.make_attribute(ATTRIBUTE, number))
+            node.attribute.append(make_attribute(ATTRIBUTE, number))
     new = {value.name: value for value in kv_cache_inputs(config, kv_format)}
     for value in model.graph.input:
         if value.name in new:

@@ -9,18 +9,19 @@ from typing import Any
 import onnx
 import pytest
 
+from edgedec.export.to_onnx.messages import ModelProto, save_model
 from edgedec.export.to_onnx.weights_file import write_weights
 
 
 @pytest.fixture
-def write_graph(tmp_path: Path) -> Callable[[onnx.ModelProto, Any], Path]:
+def write_graph(tmp_path: Path) -> Callable[[ModelProto, Any], Path]:
     """Returns a function that writes graph and weights and returns the graph's path."""
 
-    def write(model: onnx.ModelProto, source: Any) -> Path:
+    def write(model: ModelProto, source: Any) -> Path:
         folder = tmp_path / f"graph_{len(list(tmp_path.iterdir()))}"
         folder.mkdir()
         write_weights(model, source, folder)
-        onnx.save(model, folder / "model.onnx")
+        save_model(model, folder / "model.onnx")
         onnx.checker.check_model(str(folder / "model.onnx"), full_check=True)
         return folder / "model.onnx"
 

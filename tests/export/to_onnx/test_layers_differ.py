@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import helper
 
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.graph import GraphEditor
+from edgedec.export.to_onnx.make import make_node
+from edgedec.export.to_onnx.messages import ModelProto, NodeProto
 from edgedec.export.to_onnx.passes import pipeline
 from edgedec.export.to_onnx.runners import FusedRunner, PortableRunner
 from edgedec.kernels import has_library
@@ -36,7 +36,7 @@ def formats_of(source: Any) -> dict[str, Any]:
     return {name: source.format(name) for name in matrices(source.config)}
 
 
-def fused_graph(source: Any) -> onnx.ModelProto:
+def fused_graph(source: Any) -> ModelProto:
     return fuse(emit_portable(source.config, CONTEXT), source.config, formats_of(source))
 
 
@@ -107,10 +107,10 @@ def test_a_residual_that_could_not_be_folded_is_refused(make_source: Any, half: 
     model = emit_portable(source.config, CONTEXT)
     editor = GraphEditor(model)
     (product,) = [node for node in editor.nodes("MatMul") if f"layers.1.{half}" in node.name]
-    changed = onnx.NodeProto()
+    changed = NodeProto()
     changed.CopyFrom(product)
     changed.output[0] = "before"
-    between = helper.make_node("Tanh", ["before"], list(product.output), name="between")
+    between = make_node("Tanh", ["before"], list(product.output), name="between")
     editor.replace([product], [changed, between])
     editor.finish()
     with pytest.raises(UnsupportedModelError, match=f"layer gates: .*layers.1.{half}.* unwritten"):

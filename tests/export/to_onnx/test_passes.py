@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 
 from edgedec.export.quantising.quantize import Quantized
@@ -13,6 +12,7 @@ from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.graph import attributes, op_counts
 from edgedec.export.to_onnx.linear_node import LinearNode
+from edgedec.export.to_onnx.messages import ModelProto
 from edgedec.export.to_onnx.passes import pipeline
 from edgedec.export.to_onnx.runners import FusedRunner, PortableRunner
 from edgedec.export.verifying.verify import compare_logits
@@ -41,16 +41,16 @@ def formats_of(source: Any) -> dict[str, Any]:
     return {name: source.format(name) for name, shape in shapes.items() if len(shape) == 2}
 
 
-def fused_graph(source: Any, hidden_layers: tuple[int, ...] = ()) -> onnx.ModelProto:
+def fused_graph(source: Any, hidden_layers: tuple[int, ...] = ()) -> ModelProto:
     portable = emit_portable(source.config, CONTEXT, hidden_layers)
     return fuse(portable, source.config, formats_of(source))
 
 
-def stages(source: Any, hidden_layers: tuple[int, ...] = ()) -> dict[str, onnx.ModelProto]:
+def stages(source: Any, hidden_layers: tuple[int, ...] = ()) -> dict[str, ModelProto]:
     found = {}
 
-    def keep(stem: str, model: onnx.ModelProto) -> None:
-        found[stem] = onnx.ModelProto()
+    def keep(stem: str, model: ModelProto) -> None:
+        found[stem] = ModelProto()
         found[stem].CopyFrom(model)
 
     portable = emit_portable(source.config, CONTEXT, hidden_layers)
@@ -58,7 +58,7 @@ def stages(source: Any, hidden_layers: tuple[int, ...] = ()) -> dict[str, onnx.M
     return found
 
 
-def runner_of(model: onnx.ModelProto, path: Any, source: Any) -> Any:
+def runner_of(model: ModelProto, path: Any, source: Any) -> Any:
     if any(value.name == "k_cache" for value in model.graph.input):
         return FusedRunner(path, source.config, CONTEXT)
     return PortableRunner(path, source.config)

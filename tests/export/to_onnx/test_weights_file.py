@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 
 from edgedec.export import weights_file
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
+from edgedec.export.to_onnx.messages import ModelProto
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.export.weights_file import PAGE_BYTES
 from edgedec.kernels import has_library, pack
@@ -20,7 +20,7 @@ from edgedec.models.families import weight_shapes
 from edgedec.models.rope import rope_tables
 
 
-def places(model: onnx.ModelProto) -> dict[str, tuple[int, int]]:
+def places(model: ModelProto) -> dict[str, tuple[int, int]]:
     """Returns offset and length by tensor name."""
     found = {}
     for tensor in model.graph.initializer:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 import pytest
 
 import edgedec
@@ -20,6 +19,7 @@ from edgedec.export.pipeline import export
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.graph import attributes
+from edgedec.export.to_onnx.messages import ModelProto, save_model
 from edgedec.export.to_onnx.passes.set_kv_format import set_kv_format
 from edgedec.export.to_onnx.runners import FusedRunner
 from edgedec.export.to_onnx.weights_file import write_weights
@@ -41,7 +41,7 @@ TOKENS = [(37 * i + 5) % 83 for i in range(60)]
 pytestmark = pytest.mark.skipif(not has_library(), reason="the kernel library is not built")
 
 
-def fused_graph(source: Any, kv_format: str) -> onnx.ModelProto:
+def fused_graph(source: Any, kv_format: str) -> ModelProto:
     shapes = weight_shapes(source.config)
     formats = {name: source.format(name) for name, shape in shapes.items() if len(shape) == 2}
     return fuse(emit_portable(source.config, 64, ()), source.config, formats, kv_format=kv_format)
@@ -51,7 +51,7 @@ def written(source: Any, folder: Path, kv_format: str) -> Path:
     folder.mkdir()
     model = fused_graph(source, kv_format)
     write_weights(model, source, folder)
-    onnx.save(model, folder / "model.onnx")
+    save_model(model, folder / "model.onnx")
     return folder / "model.onnx"
 
 

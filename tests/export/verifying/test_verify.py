@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 
 from edgedec.export.to_onnx.emit import emit_portable
+from edgedec.export.to_onnx.messages import save_model
 from edgedec.export.to_onnx.runners import PortableRunner
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.export.verifying.verify import compare_logits, verify_logits
@@ -18,7 +18,7 @@ from edgedec.export.verifying.verify import compare_logits, verify_logits
 def written(source: Any, folder: Path) -> Path:
     model = emit_portable(source.config, 32)
     write_weights(model, source, folder)
-    onnx.save(model, folder / "model.onnx")
+    save_model(model, folder / "model.onnx")
     return folder / "model.onnx"
 
 

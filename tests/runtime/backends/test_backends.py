@@ -15,6 +15,7 @@ from graph_models import contract_of, open_graph_model
 from edgedec import kernels
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
+from edgedec.export.to_onnx.messages import save_model
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.errors import BundleError, ConfigError, SessionError
 from edgedec.models.families import matrices
@@ -57,7 +58,7 @@ def make_session(
         model = emit_contrib(source.config, CONTEXT, formats, HIDDEN)
     folder = tmp_path_factory.mktemp(request.param)
     write_weights(model, source, folder)
-    onnx.save(model, folder / "model.onnx")
+    save_model(model, folder / "model.onnx")
 
     def make(threads: int = 1, context: int = CONTEXT) -> TokenSequence:
         model = open_graph_model(folder / "model.onnx", source.config, threads)
@@ -317,7 +318,7 @@ def stated(source: Any, folder: Path) -> GraphContract:
     """Returns the contract of a portable graph of ``source``."""
     folder.mkdir(exist_ok=True)
     path = folder / "whole.onnx"
-    onnx.save(emit_portable(source.config, CONTEXT, ()), path)
+    save_model(emit_portable(source.config, CONTEXT, ()), path)
     return contract_of(path, source.config)
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from graph_models import contract_of
 
@@ -23,6 +22,7 @@ import edgedec
 from edgedec import kernels
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
+from edgedec.export.to_onnx.messages import save_model
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.errors import BundleError, SessionError
 from edgedec.models.families import weight_shapes
@@ -45,7 +45,7 @@ def write_model(source: Any, folder: Path, is_fused: bool = True) -> ModelEntry:
         graph = fuse(graph, source.config, formats)
     folder.mkdir(exist_ok=True)
     write_weights(graph, source, folder)
-    onnx.save(graph, folder / "model.onnx")
+    save_model(graph, folder / "model.onnx")
     weights = tuple(path.name for path in folder.iterdir() if path.name != "model.onnx")
     contract = contract_of(folder / "model.onnx", source.config)
     return ModelEntry("target", "model.onnx", weights, contract, source.config, CONTEXT, {})

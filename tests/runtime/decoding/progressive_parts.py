@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 from graph_models import open_graph_model
 
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
+from edgedec.export.to_onnx.messages import save_model
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.families import weight_shapes
 from edgedec.runtime.config import GenerationConfig
@@ -58,7 +58,7 @@ class Parts:
         portable = emit_portable(config, CONTEXT, (N_LAYERS,))
         graph = fuse(portable, config, formats, kv_format=kv_format)
         write_weights(graph, source, folder)
-        onnx.save(graph, folder / "model.onnx")
+        save_model(graph, folder / "model.onnx")
         self.source, self.model = source, open_graph_model(folder / "model.onnx", config, 2)
         rng = np.random.default_rng(3)
         windows = [[int(t) for t in rng.integers(0, 83, 200)] for _ in range(12)]

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from graph_models import open_graph_model
 
 from edgedec import kernels
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
+from edgedec.export.to_onnx.messages import save_model
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.families import weight_shapes
 from edgedec.runtime.sequences.sequence import TokenSequence
@@ -40,7 +40,7 @@ def make_session(
     graph = fuse(portable, source.config, formats, kv_format=request.param)
     folder = tmp_path_factory.mktemp("fused")
     write_weights(graph, source, folder)
-    onnx.save(graph, folder / "model.onnx")
+    save_model(graph, folder / "model.onnx")
 
     def make(threads: int = 1) -> TokenSequence:
         model = open_graph_model(folder / "model.onnx", source.config, threads)

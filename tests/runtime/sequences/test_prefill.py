@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-import onnx
 import pytest
 from graph_models import open_graph_model
 from hypothesis import given
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from edgedec import kernels
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
+from edgedec.export.to_onnx.messages import save_model
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.families import weight_shapes
 from edgedec.runtime.drafting.stats import DecodeStats
@@ -53,7 +53,7 @@ def make_session(
         graph = fuse(graph, source.config, formats, kv_format=request.param)
     folder = tmp_path_factory.mktemp(request.param)
     write_weights(graph, source, folder)
-    onnx.save(graph, folder / "model.onnx")
+    save_model(graph, folder / "model.onnx")
     model = open_graph_model(folder / "model.onnx", source.config, 1)
     return lambda: TokenSequence(model, CONTEXT)
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from graph_models import open_graph_model
 
 from edgedec import kernels
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
+from edgedec.export.to_onnx.messages import save_model
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.config import LayerConfig
 from edgedec.models.families import weight_shapes
@@ -62,7 +62,7 @@ def start(
         emit_portable(source.config, CONTEXT, ()), source.config, formats, kv_format=kv_format
     )
     write_weights(graph, source, tmp_path)
-    onnx.save(graph, tmp_path / "model.onnx")
+    save_model(graph, tmp_path / "model.onnx")
     folder = tmp_path / "prefixes"
 
     def make(max_bytes: int = 10**8, fingerprint: str = "tiny", cache: int = 10**7) -> Engine:

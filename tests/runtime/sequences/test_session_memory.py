@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from graph_models import open_graph_model
 from hypothesis import given, settings
@@ -19,6 +18,7 @@ from hypothesis import strategies as st
 from edgedec import kernels
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
+from edgedec.export.to_onnx.messages import save_model
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.errors import SessionError
 from edgedec.models.families import weight_shapes
@@ -81,7 +81,7 @@ def make_model(
         model = fuse(model, source.config, formats, kv_format=request.param)
     folder = tmp_path_factory.mktemp(request.param)
     write_weights(model, source, folder)
-    onnx.save(model, folder / "model.onnx")
+    save_model(model, folder / "model.onnx")
     return lambda: open_graph_model(folder / "model.onnx", source.config, 1)
 
 

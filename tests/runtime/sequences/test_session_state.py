@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 import pytest
 from graph_models import open_graph_model
 
 from edgedec import kernels
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
+from edgedec.export.to_onnx.messages import save_model
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.errors import SessionError
 from edgedec.models.families import weight_shapes
@@ -43,7 +43,7 @@ def make_session(
         model = fuse(model, source.config, formats, kv_format=request.param)
     folder = tmp_path_factory.mktemp(request.param)
     write_weights(model, source, folder)
-    onnx.save(model, folder / "model.onnx")
+    save_model(model, folder / "model.onnx")
     shared = open_graph_model(folder / "model.onnx", source.config, 1)
     return lambda context=CONTEXT: TokenSequence(shared, context)
 

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 
 from edgedec.export.kv_panels import kv_panels
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
+from edgedec.export.to_onnx.messages import save_model
 from edgedec.export.to_onnx.runners import FusedRunner
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.config import LayerConfig
@@ -59,7 +59,7 @@ def fused(source: Any, kv_format: str, folder: Path) -> FusedRunner:
     portable = emit_portable(source.config, CONTEXT)
     graph = fuse(portable, source.config, formats, kv_format=kv_format)
     write_weights(graph, source, folder)
-    onnx.save(graph, folder / "model.onnx")
+    save_model(graph, folder / "model.onnx")
     return FusedRunner(folder / "model.onnx", source.config, CONTEXT)
 
 
