@@ -24,6 +24,7 @@ class StateSpaceArgs(ctypes.Structure):
         ("past", c_int64),
         ("base", c_int64),
         ("is_delta", c_bool),
+        ("is_tiled", c_bool),
         ("n_heads", c_int64),
         ("n_groups", c_int64),
         ("head_size", c_int64),
@@ -46,13 +47,17 @@ class StateSpaceArgs(ctypes.Structure):
 
 @dataclass(frozen=True)
 class StateSpaceSizes:
-    """Heads of a state-space layer: values of head_size, keys and queries of state_size."""
+    """Heads of a state-space layer: values of head_size, keys and queries of state_size.
+
+    is_tiled: as in `models.recurrence.Recurrence`.
+    """
 
     n_heads: int
     n_groups: int
     head_size: int
     state_size: int
     is_delta: bool
+    is_tiled: bool = False
 
     @property
     def n_channels(self) -> int:
@@ -133,8 +138,9 @@ def state_space(
 
     args = StateSpaceArgs(
         x.ctypes.data, gates.ctypes.data, parents.ctypes.data, rows, n_nodes - rows, past, base,
-        sizes.is_delta, sizes.n_heads, sizes.n_groups, sizes.head_size, sizes.state_size, channels,
-        size, weights.conv.ctypes.data, optional("conv_bias", weights.conv_bias, channels),
+        sizes.is_delta, sizes.is_tiled, sizes.n_heads, sizes.n_groups, sizes.head_size,
+        sizes.state_size, channels, size, weights.conv.ctypes.data,
+        optional("conv_bias", weights.conv_bias, channels),
         pointer("a_log", weights.a_log, np.float32, head),
         pointer("dt_bias", weights.dt_bias, np.float32, head),
         optional("skip", weights.skip, sizes.n_heads), len(kept), kept.ctypes.data,

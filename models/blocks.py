@@ -59,7 +59,7 @@ class Ops(Protocol[T]):
 
     def sigmoid_gate(self, x: T, gate: T) -> T:
         """Returns ``x`` times the sigmoid of ``gate``, which may have one column for all."""
-        raise UnsupportedModelError(f"{_HERE} has no shared experts: {_ELSEWHERE}")
+        raise UnsupportedModelError(f"{_HERE} has no gates of a sigmoid: {_ELSEWHERE}")
 
     def gate(self, gate: T, up: T) -> T:
         """Returns ``activation(gate) * up``, the activation being that of the configuration."""
@@ -106,6 +106,8 @@ def attention_half(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
     if config.query_growth:
         q = ops.grow_queries(q)
     heads = ops.attention(q, k, v, layer)
+    if config.has_output_gate:
+        heads = ops.sigmoid_gate(heads, project("g_proj"))
     bias = f"{prefix}.o_proj.bias" if config.has_o_bias else None
     return _added(ops, config, x, ops.linear(heads, f"{prefix}.o_proj.weight", bias), prefix)
 
@@ -252,7 +254,10 @@ def _attention_shapes(config: ModelConfig, prefix: str) -> dict[str, tuple[int, 
     hidden, head = config.hidden_size, config.head_size
     q, kv = config.n_heads * head, config.n_kv_heads * head
     shapes: dict[str, tuple[int, ...]] = {}
-    for name, n in (("q_proj", q), ("k_proj", kv), ("v_proj", kv)):
+    rows = {"q_proj": q, "k_proj": kv, "v_proj": kv} | (
+        {"g_proj": q} if config.has_output_gate else {}
+    )
+    for name, n in rows.items():
         shapes[f"{prefix}.{name}.weight"] = (n, hidden)
         if config.has_qkv_bias:
             shapes[f"{prefix}.{name}.bias"] = (n,)

@@ -88,6 +88,7 @@ class ModelConfig:
     has_pre_norms, has_post_norms: RMS norms before a sub-layer, and behind it, before its result is
         added to the residual stream.
     is_qk_norm_whole: the norm of q, and that of k, is over all heads at once.
+    has_output_gate: what comes out of each head is multiplied by the sigmoid of a projection.
     is_qk_norm_late: q and k are rotated before their norms, by the model's own base; then no layer
         has one.
     query_growth, query_growth_start: queries at position p are multiplied by 1 + growth *
@@ -136,6 +137,7 @@ class ModelConfig:
     query_growth: float = 0.0
     query_growth_start: int = 1
     shared_expert_size: int = 0
+    has_output_gate: bool = False
 
     def __post_init__(self) -> None:
         for name in (

@@ -35,6 +35,8 @@ class Recurrence:
     has_conv_bias: it adds a bias. has_bias: the projections do.
     n_heads, head_size: of values. n_groups, state_size: heads of keys, and of queries, and their
         size. The state of a head is a matrix [state_size, head_size].
+    is_tiled: head h of values has the keys of head h modulo n_groups; else heads that share keys
+        lie together.
     output_scale: what comes out is multiplied by.
 
     Raises:
@@ -51,6 +53,7 @@ class Recurrence:
     n_groups: int = 0
     state_size: int = 0
     output_scale: float = 1.0
+    is_tiled: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(RecurrenceKind):
@@ -212,6 +215,8 @@ def _heads(own: Recurrence, channels: Array) -> tuple[Array, Array, Array]:
         )
         queries = queries * own.state_size**-0.5
     values = values.reshape(n, own.n_heads, own.head_size)
+    if own.is_tiled:
+        return values, np.tile(keys, (1, each, 1)), np.tile(queries, (1, each, 1))
     return values, np.repeat(keys, each, axis=1), np.repeat(queries, each, axis=1)
 
 

@@ -86,6 +86,32 @@ class PartialHeads:
 
 
 @dataclass(frozen=True)
+class GroupedRows:
+    """Our rows of a tensor that holds several weights in turn, a part of each for every group.
+
+    n_groups: such as heads. sizes: rows of each weight in a group. parts: of these weights, those
+    that are ours, one behind the other.
+    """
+
+    n_groups: int
+    sizes: tuple[int, ...]
+    parts: tuple[int, ...]
+
+    @property
+    def n_stored(self) -> int:
+        """Rows of the whole tensor."""
+        return self.n_groups * sum(self.sizes)
+
+    def of(self, n_rows: int) -> npt.NDArray[np.intp]:
+        """Returns, for each of our ``n_rows`` rows, its row in the tensor."""
+        stored = np.arange(self.n_stored, dtype=np.intp).reshape(self.n_groups, -1)
+        weights = np.split(stored, np.cumsum(self.sizes)[:-1], axis=1)
+        rows = np.concatenate([weights[part].reshape(-1) for part in self.parts])
+        assert len(rows) == n_rows
+        return rows
+
+
+@dataclass(frozen=True)
 class SourceWeight:
     """Where one of our weights lies in a checkpoint: a tensor, a slice of it, a transform.
 
@@ -94,9 +120,11 @@ class SourceWeight:
         experts. A name with ``{expert}`` in it is one tensor for each, any other one that stacks
         them on its first axis.
     first_row: of the rows that are ours, where a tensor joins several of our weights (q, k, v).
+    grouped: which rows are ours where those weights take turns.
     order: how those rows are arranged; as ours when None.
     offset: what is added to the values of a vector, such as 1 where norms are stored without it.
     is_squeezed: the tensor lacks our second axis, which has one entry.
+    is_negative_exp: the tensor holds ``-exp(x)`` of the values ``x`` of our vector.
     """
 
     name: str
@@ -105,6 +133,8 @@ class SourceWeight:
     order: RowOrder | None = None
     offset: float = 0.0
     is_squeezed: bool = False
+    grouped: GroupedRows | None = None
+    is_negative_exp: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -129,9 +159,18 @@ class SourceWeight:
         if self.n_experts:
             return self._of_experts(stored, n_rows, start, stop)
         assert isinstance(stored, np.ndarray)
+        if self.grouped is not None:
+            rows = self.grouped.of(n_rows)
+            return stored[(rows if self.order is None else rows[self.order.of(n_rows)])[start:stop]]
         ours: npt.NDArray[V] = stored[self.first_row : self.first_row + n_rows]
         assert n_rows <= len(ours)
         return ours[start:stop] if self.order is None else ours[self.order.of(n_rows)[start:stop]]
+
+    def values(self, stored: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Returns what the stored numbers of our vector stand for."""
+        if self.is_negative_exp:
+            return np.log(-stored)
+        return stored + np.float32(self.offset)
 
     def part_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Returns the shape of one expert's part of our weight, all of it where there are none."""
@@ -224,6 +263,8 @@ def _joined_shape(parts: list[tuple[tuple[int, ...], SourceWeight]]) -> tuple[in
     """Returns the shape of the tensor that consists of ``parts`` and nothing else."""
     shape, first = parts[0]
     n_rows = max(source.first_row + shape[0] for shape, source in parts)
+    if first.grouped is not None:
+        n_rows = first.grouped.n_stored
     lead = (first.n_experts,) if first.n_experts and first.names == (first.name,) else ()
     n_covered = sum(shape[0] for shape, _ in parts)
     assert n_covered == n_rows, f"{first.name}: parts overlap or leave gaps"

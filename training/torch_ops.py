@@ -45,6 +45,10 @@ class TorchOps(Ops[Tensor]):
             return functional.gelu(gate, approximate="tanh") * up
         return functional.silu(gate) * up
 
+    def sigmoid_gate(self, x: Tensor, gate: Tensor) -> Tensor:
+        """Returns ``x`` times the sigmoid of ``gate``."""
+        return x * torch.sigmoid(gate)
+
     def add(self, a: Tensor, b: Tensor) -> Tensor:
         """Returns the sum."""
         return a + b

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from edgedec.export.checkpoints.gguf_header import GgufHeader
 from edgedec.export.checkpoints.gguf_parts import model_name, read_headers
 from edgedec.export.checkpoints.published import SpecialTokens, usable
 from edgedec.export.checkpoints.tokenizer import build_tokenizer, read_special
+from edgedec.models.config import MAX_LAYERS
 from edgedec.models.errors import CheckpointError, ConfigError, UnsupportedModelError
 from edgedec.models.families import (
     ROPE_FACTOR_NAMES,
@@ -69,7 +71,8 @@ class GgufCheckpoint:
             for shape, source in self._map.values():
                 if shape[0] == 1 and shapes.get(source.name) == shape[1:]:
                     shapes[source.name] = shape  # older files have matrices of one row as vectors
-            check_weights(self.config.family, self._map, shapes, frozenset(ROPE_FACTOR_NAMES))
+            unread = {*ROPE_FACTOR_NAMES, *_draft_layers(shapes, fields, self.config.n_layers)}
+            check_weights(self.config.family, self._map, shapes, frozenset(unread))
         except (ConfigError, CheckpointError) as error:
             raise CheckpointError(_prefixed(path, error)) from None
         except UnsupportedModelError as error:
@@ -127,8 +130,7 @@ class GgufCheckpoint:
         shape, source = self._map[name]
         tensor = self._tensors[source.name]
         values = tensor.type.plain(tensor.rows()).dequantize().reshape(tensor.shape)
-        ours = np.array(source.take(values, shape[0]), np.float32) + np.float32(source.offset)
-        return ours.reshape(shape)
+        return source.values(np.array(source.take(values, shape[0]), np.float32)).reshape(shape)
 
     def release(self) -> None:
         """Drops mapped pages of what was read."""
@@ -156,6 +158,14 @@ def _refuse_adapters(fields: Fields) -> None:
             f"{fields.origin}: general.type is {fields.text('general.type')[:40]!r}, "
             f"expected 'model'"
         )
+
+
+def _draft_layers(names: Collection[str], fields: Fields, n_layers: int) -> list[str]:
+    """Returns the tensors of layers behind the model's own, which predict tokens further on."""
+    key = f"{fields.text('general.architecture')}.nextn_predict_layers"
+    stop = n_layers + fields.integer(key, 0, least=0, most=MAX_LAYERS)
+    stems = {f"blk.{layer}" for layer in range(n_layers, stop)}
+    return [name for name in names if ".".join(name.split(".")[:2]) in stems]
 
 
 def _prefixed(path: Path, error: Exception) -> str:

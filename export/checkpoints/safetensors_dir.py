@@ -16,7 +16,11 @@ from edgedec.export.checkpoints.hub import PICKLES
 from edgedec.export.checkpoints.published import SAMPLING_KEYS, SpecialTokens, usable
 from edgedec.export.checkpoints.safetensors_file import StoredTensor, read_tensors
 from edgedec.export.checkpoints.stored_matrices import gather, unused_biases
-from edgedec.export.checkpoints.stored_names import with_found, with_usual_names
+from edgedec.export.checkpoints.stored_names import (
+    with_found,
+    with_single_experts,
+    with_usual_names,
+)
 from edgedec.export.checkpoints.tokenizer_model import build_from_model
 from edgedec.export.checkpoints.tokenizer_settings import (
     TokenizerFiles,
@@ -32,10 +36,14 @@ from edgedec.models.weights import check_layers, check_weights
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
-_WITH_TEXT_PART = {"mistral3": "mistral"}
+_WITH_TEXT_PART = {
+    "mistral3": "mistral", "qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text",
+}  # fmt: skip
 """Models that see images, whose text models are read -> their family where it is not stated."""
-_OF_OTHER_SENSES = {"vision_tower", "multi_modal_projector"}
-"""Parts of names of the weights that only images go through."""
+_UNREAD_PARTS = {"vision_tower", "multi_modal_projector", "visual", "mtp"}
+"""Parts of names of weights that change no logits of texts: for images, and for drafting."""
+_STACKED_EXPERTS = {"qwen3_5_moe_text"}
+"""Families whose publishers have the gates and up projections of all experts in one tensor."""
 _OUTER_KEYS = (
     "bos_token_id", "eos_token_id", "pad_token_id", "quantization_config", "tie_word_embeddings",
 )  # fmt: skip
@@ -185,10 +193,12 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
         stored_tensors = {
             stored: tensor
             for stored, tensor in _read_all_tensors(folder).items()
-            if _OF_OTHER_SENSES.isdisjoint(stored.split("."))
+            if _UNREAD_PARTS.isdisjoint(stored.split("."))
         }
         self._files = {id(tensor.file): tensor.file for tensor in stored_tensors.values()}
         try:
+            if self._fields.text("model_type") in _STACKED_EXPERTS:
+                stored_tensors = with_single_experts(stored_tensors)
             self._tensors = with_usual_names(gather(stored_tensors, self._fields))
             shapes = {stored: tensor.shape for stored, tensor in self._tensors.items()}
             ignorable = {stored for stored in shapes if stored.endswith("rotary_emb.inv_freq")}
@@ -242,8 +252,7 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
         tensor = self._tensors[source.name]
         assert isinstance(tensor, StoredTensor)  # the others have two dimensions
         values = source.take(tensor.values(), n_rows)
-        floats = np.array(PlainTensor(tensor.format, values).dequantize(), np.float32)
-        return floats + np.float32(source.offset)
+        return source.values(np.array(PlainTensor(tensor.format, values).dequantize(), np.float32))
 
     def release(self) -> None:
         """Drops mapped pages of what was read."""

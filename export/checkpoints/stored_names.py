@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+import math
 from collections.abc import Collection, Mapping
 
 import numpy as np
@@ -19,6 +22,7 @@ Stored = StoredTensor | QuantisedMatrix
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _TIE = "tie_word_embeddings"
 _ROWS = 4096
+_N_AXES = 3  # of tensors that stack experts
 
 
 def with_usual_names(tensors: Mapping[str, Stored]) -> dict[str, Stored]:
@@ -40,6 +44,28 @@ def with_usual_names(tensors: Mapping[str, Stored]) -> dict[str, Stored]:
         else name: tensor
         for name, tensor in tensors.items()
     }
+
+
+def with_single_experts(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """Returns ``tensors`` with a tensor for each expert's gate, up and down projection.
+
+    Shapes: stacked gates and up projections [E, 2 * N, K], down projections [E, K, N].
+    """
+    found = {}
+    for name, tensor in tensors.items():
+        stem, _, last = name.rpartition(".experts.")
+        parts = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}.get(last)
+        if parts is None or len(tensor.shape) != _N_AXES or tensor.shape[1] % len(parts):
+            found[name] = tensor
+            continue
+        n_experts, n_rows, k = tensor.shape
+        shape = (n_rows // len(parts), k)
+        n_bytes = math.prod(shape) * tensor.dtype.itemsize
+        for i, (expert, part) in enumerate(itertools.product(range(n_experts), parts)):
+            found[f"{stem}.experts.{expert}.{part}.weight"] = dataclasses.replace(
+                tensor, shape=shape, offset=tensor.offset + i * n_bytes
+            )
+    return found
 
 
 def with_found(fields: Fields, tensors: Mapping[str, Stored], unused: Collection[str]) -> Fields:

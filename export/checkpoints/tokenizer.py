@@ -54,6 +54,10 @@ def _cased_split(contractions: str = "", digits: str = "") -> str:
     return "|".join([*parts, rf"\p{{N}}{digits}", others])
 
 
+_QWEN35_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 _LLAMA3_SPLIT = _QWEN2_SPLIT.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
 
 
@@ -98,6 +102,7 @@ RECIPES: dict[str, _Recipe] = {
     ),
     **dict.fromkeys(("dbrx", "smaug-bpe", "glm4", "chatglm-bpe"), _DBRX),
     "qwen2": _Recipe(_QWEN2_SPLIT, composes=True),
+    "qwen35": _Recipe(_QWEN35_SPLIT, composes=True),
     **dict.fromkeys(
         ("deepseek-r1-qwen", "kormo", "f2llmv2", "megrez", "stablelm2", "hunyuan", "solar-open",
          "grok-2"), _PLAIN_QWEN2

@@ -201,8 +201,8 @@ constexpr int64_t state_floats(int64_t n_heads, int64_t head_size, int64_t state
 ///   Mamba-2:    s = softplus(g + dt_bias), S = e^(-e^a_log s) S' + k (s v)^T, y = q S + skip v
 ///   delta rule: b = sigmoid(g1), s = softplus(g2 + dt_bias), S'' = e^(-e^a_log s) S',
 ///               S = S'' + k (b (v - k S''))^T, y = q S, with k, q of length 1, q / sqrt(state_size)
-/// where S' is the parent's. A head shares keys and queries with the others of its group. Channels are
-/// values, keys, queries, for the delta rule queries, keys, values. Rows are kept as x, then gates.
+/// where S' is the parent's. A head shares keys and queries with the others of its group, which are
+/// n_groups apart if `is_tiled`, else beside each other. Channels are values, keys, queries, for the delta rule queries, keys, values. Rows are kept as x, then gates.
 ///
 /// States begin with that of the first `base` committed tokens, zeros if `read` is null; the others are
 /// replayed from their rows. That of node `write_node`, -1 for the last committed token, is written.
@@ -215,6 +215,7 @@ struct StateSpaceArgs {
   int64_t past = 0;
   int64_t base = 0;  // at most past
   bool is_delta = false;
+  bool is_tiled = false;
   int64_t n_heads = 0;
   int64_t n_groups = 0;
   int64_t head_size = 0;

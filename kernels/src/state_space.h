@@ -40,7 +40,7 @@ class StateSpaceHead {
   StateSpaceHead(const StateSpaceWork& work, int64_t head)
       : work_(work), a_(*work.args), head_(head), d_(a_.head_size), n_(a_.state_size),
         blocks_(ceil_div(d_, kPanel)) {
-    const int64_t group = head / (a_.n_heads / a_.n_groups);
+    const int64_t group = a_.is_tiled ? head % a_.n_groups : head / (a_.n_heads / a_.n_groups);
     const int64_t values = a_.n_heads * d_, keys = a_.n_groups * n_;
     // Mamba-2: values, keys, queries. Delta rule: queries, keys, values.
     first_[kValue] = (a_.is_delta ? 2 * keys : 0) + head * d_;

@@ -11,7 +11,7 @@ namespace {
 /// [C, 1, K], bias? float [C], a_log float [H], dt_bias float [H], skip? float [H])
 ///   -> float [1, T, H * head_size]: see StateSpaceArgs. kept and states are written in place. place:
 /// base; the entry of states to read, -1 for none; the node to write, and the entry, -1 for none.
-/// Attributes: layer, delta (0 or 1), n_heads, n_groups, head_size, state_size.
+/// Attributes: layer, delta (0 or 1), tiled (0 or 1), n_heads, n_groups, head_size, state_size.
 class StateSpaceOp {
  public:
   static constexpr const char* kName = "StateSpace";
@@ -44,6 +44,7 @@ constexpr int64_t kMaxSize = 1 << 16;
 
 StateSpaceOp::StateSpaceOp(const Node& node) : layer_(node.integer("layer", 0, INT32_MAX)) {
   args_.is_delta = node.integer("delta", 0, 1) == 1;
+  args_.is_tiled = node.integer("tiled", 0, 1) == 1;
   args_.n_heads = node.integer("n_heads", 1, kMaxSize);
   args_.n_groups = node.integer("n_groups", 1, kMaxSize);
   args_.head_size = node.integer("head_size", 1, kMaxSize);

@@ -69,10 +69,11 @@ def read_gguf(facts: GgufFacts) -> ModelConfig:
 
 def weights(config: ModelConfig) -> dict[str, Weight]:
     """Returns the shape of each weight and where it lies."""
-    return {name: _weight(config, name, shape) for name, shape in decoder_shapes(config).items()}
+    return {name: weight(config, name, shape) for name, shape in decoder_shapes(config).items()}
 
 
-def _weight(config: ModelConfig, name: str, shape: tuple[int, ...]) -> Weight:
+def weight(config: ModelConfig, name: str, shape: tuple[int, ...]) -> Weight:
+    """Returns the ``shape`` of a weight and where it lies."""
     layer, _, own = name.removeprefix("layers.").partition(".mlp.")
     if (found := _SHARED.get(own.removesuffix(".weight"))) is None:
         hf, gguf = qwen3_moe.in_hf(config, name), gguf_weight(config, name)

@@ -11,6 +11,9 @@ from edgedec.models.recurrence import Recurrence, state_outputs
 KINDS = {
     "mamba2": Recurrence("mamba2", 4, n_heads=4, head_size=24, n_groups=2, state_size=20),
     "delta": Recurrence("delta", 4, n_heads=4, head_size=64, n_groups=2, state_size=32),
+    "tiled": Recurrence(
+        "delta", 4, n_heads=6, head_size=20, n_groups=2, state_size=32, is_tiled=True
+    ),
 }
 N_KEPT, PAST, ROWS = 48, 30, 9
 
@@ -33,15 +36,19 @@ def case(request, rng):
     return own, rows, parents, weights
 
 
+def sizes_of(own):
+    return kernels.StateSpaceSizes(
+        own.n_heads, own.n_groups, own.head_size, own.state_size, own.kind == "delta", own.is_tiled
+    )
+
+
 def run(case, known=0, **options):
     own, rows, parents, weights = case
     kept = options.pop("kept", None)
     if kept is None:
         kept = np.zeros((N_KEPT, own.row_size), np.float32)
         kept[:PAST] = rows[:PAST]
-    sizes = kernels.StateSpaceSizes(
-        own.n_heads, own.n_groups, own.head_size, own.state_size, own.kind == "delta"
-    )
+    sizes = sizes_of(own)
     assert sizes.n_state_floats == own.n_state_floats
     of_layer = kernels.StateSpaceWeights(
         weights["conv.weight"][:, 0], weights["a_log"], weights["dt_bias"], weights["conv.bias"],
@@ -83,9 +90,7 @@ def test_states_stand_for_all_rows_before_them(case, isa, same_bits):
 def write_behind(case, base, state, kept, isa):
     """Writes the state behind ``base`` tokens."""
     own, rows, parents, weights = case
-    sizes = kernels.StateSpaceSizes(
-        own.n_heads, own.n_groups, own.head_size, own.state_size, own.kind == "delta"
-    )
+    sizes = sizes_of(own)
     of_layer = kernels.StateSpaceWeights(
         weights["conv.weight"][:, 0], weights["a_log"], weights["dt_bias"], weights["conv.bias"],
         weights.get("skip"),

@@ -118,16 +118,21 @@ class FamilyParity:
         return wide.draw(tmp_path_factory.mktemp("wide"))
 
     @classmethod
+    def spread(cls, name: str) -> tuple[float, float]:
+        """Returns mean and standard deviation of what a weight is drawn from."""
+        if "norm" in name:
+            return cls.NORM_MEAN, 0.3
+        # Choices between experts that are nearly tied fall either way.
+        return 0.0, 1.0 if name.endswith(ROUTERS) else 0.11
+
+    @classmethod
     def draw(cls, folder: Path) -> Toy:
         """Returns the model with random weights, saved in ``folder``."""
         torch.manual_seed(3)
         model = cls.make_model().eval()
         model.config._attn_implementation = "eager"
         for name, parameter in model.named_parameters():
-            is_norm = "norm" in name
-            mean, std = (cls.NORM_MEAN, 0.3) if is_norm else (0.0, 0.11)
-            if name.endswith(ROUTERS):
-                std = 1.0  # choices between experts that are nearly tied fall either way
+            mean, std = cls.spread(name)
             torch.nn.init.normal_(parameter, mean=mean, std=std)
         model.save_pretrained(folder)
         (folder / "tokenizer.json").write_text(json.dumps(TOKENIZER))

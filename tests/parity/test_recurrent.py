@@ -19,13 +19,15 @@ from edgedec.runtime.sequences.passes import run_passes
 from edgedec.runtime.sequences.prefill import feed
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
-from tests.models import test_granitemoehybrid, test_lfm2
+from tests.models import test_granitemoehybrid, test_lfm2, test_qwen3_next
 from tests.parity.family_parity import same_bits
 from tests.parity.recurrent_parity import TREE, way_to
 
 FAMILIES = {
     "lfm2": (test_lfm2.TestParity, ("cpu", "portable")),
     "granitemoehybrid": (test_granitemoehybrid.TestParity, ("cpu",)),
+    "qwen3_5": (test_qwen3_next.TestQwen35, ("cpu",)),
+    "qwen3_next": (test_qwen3_next.TestParity, ("cpu",)),
 }
 CONTEXT, CHECKPOINT_TOKENS = 400, 32
 TEXT = [int(i) for i in np.random.default_rng(5).integers(0, 90, 300)]

@@ -88,6 +88,7 @@ def _fuse_state_space(
         domain=DOMAIN,
         layer=layer,
         delta=int(own.kind == "delta"),
+        tiled=int(own.is_tiled),
         n_heads=own.n_heads,
         n_groups=own.n_groups,
         head_size=own.head_size,

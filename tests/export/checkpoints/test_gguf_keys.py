@@ -99,3 +99,16 @@ def test_names_that_mean_a_known_expression(make_gguf: Any) -> None:
         ("tekken", "gpt-4o"), ("pixtral", "llama-bpe"),
     ):  # fmt: skip
         assert (ids(pre, text) == ids(alike, text)) is (pre != "tekken")
+
+
+def test_qwen35_keeps_marks_with_their_letters(make_gguf: Any) -> None:
+    """Source: ggml-org/llama.cpp ``src/llama-vocab.cpp`` (MIT), the expression of the name."""
+
+    def lengths(pre: str) -> list[int]:
+        path = make_gguf("llama", metadata={"tokenizer.ggml.pre": pre})
+        tokenizer = Tokenizer.from_str(open_checkpoint(str(path)).tokenizer_json())
+        pieces = tokenizer.pre_tokenizer.pre_tokenize_str("कि 12")
+        return [stop - start for _, (start, stop) in pieces]
+
+    assert lengths("qwen2") == [1, 1, 1, 1, 1]
+    assert lengths("qwen35") == [2, 1, 1, 1]

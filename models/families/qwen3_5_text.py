@@ -1,0 +1,49 @@
+"""Qwen3.5's text models: gated delta rules in most layers, attention with output gates."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from edgedec.models.blocks import decoder, decoder_shapes
+from edgedec.models.config import ModelConfig
+from edgedec.models.families._gated_delta import (
+    delta_in_gguf,
+    delta_in_hf,
+    gguf_delta_decoder,
+    hf_delta_decoder,
+)
+from edgedec.models.families._gguf import GgufFacts
+from edgedec.models.fields import Fields
+from edgedec.models.weights import Weight
+
+recipe = decoder
+
+
+def read_hf(fields: Fields) -> ModelConfig:
+    """Returns the config that ``config.json`` states."""
+    return hf_delta_decoder(fields, "qwen3_5_text", n_kv_heads=4)
+
+
+def read_gguf(facts: GgufFacts) -> ModelConfig:
+    """Returns the config that the GGUF header states; its heads of values lie tiled."""
+    config = gguf_delta_decoder(facts, "qwen35", has_experts=False)
+    return tiled(dataclasses.replace(config, family="qwen3_5_text"))
+
+
+def tiled(config: ModelConfig) -> ModelConfig:
+    """Returns ``config`` with heads of values in the order of Qwen3.5's GGUF files.
+
+    Source: ggml-org/llama.cpp ``conversion/qwen.py`` ``_LinearAttentionVReorderBase`` (MIT).
+    """
+    own = config.recurrence
+    if own.n_heads == own.n_groups:
+        return config
+    return dataclasses.replace(config, recurrence=dataclasses.replace(own, is_tiled=True))
+
+
+def weights(config: ModelConfig) -> dict[str, Weight]:
+    """Returns the shape of each weight and where it lies."""
+    return {
+        name: Weight(shape, hf=delta_in_hf(config, name), gguf=delta_in_gguf(config, name))
+        for name, shape in decoder_shapes(config).items()
+    }
