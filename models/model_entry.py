@@ -30,7 +30,8 @@ class ModelEntry:
 
     kind: what it is for, one of `MODEL_KINDS`. contract: what its graph takes, gives and can do.
     context: most positions the graph serves. tensor_formats: storage format of every matrix, by
-    weight name. head_ids: file of the token ids that the rows of a trimmed head stand for. name,
+    weight name. head_ids: file of the token ids that the rows of a trimmed head stand for.
+    final_norm: file of the weights of the norm in front of the LM head; may be absent. name,
     licence: as published, where they are not the bundle's own.
     """
 
@@ -42,14 +43,15 @@ class ModelEntry:
     context: int
     tensor_formats: dict[str, str]
     head_ids: str | None = None
+    final_norm: str | None = None
     name: str | None = None
     licence: str | None = None
 
     @property
     def files(self) -> tuple[str, ...]:
         """The model's files, as keys of `BundleManifest.files`."""
-        head_ids = () if self.head_ids is None else (self.head_ids,)
-        return (self.graph, *self.weights, *head_ids)
+        more = (path for path in (self.head_ids, self.final_norm) if path is not None)
+        return (self.graph, *self.weights, *more)
 
     def format_of(self, matrix: str) -> QuantFormat:
         """Returns the storage format of a matrix, by our name.
@@ -73,7 +75,8 @@ def read_model_entry(name: str, fields: Fields) -> ModelEntry:
     """
     if not _NAME.fullmatch(name):
         fields.refuse_with(None, f"is called {shown(name)}, expected lower-case letters and digits")
-    fields.exactly({f.name for f in dataclasses.fields(ModelEntry)})
+    known = {f.name for f in dataclasses.fields(ModelEntry)}
+    fields.exactly(known if "final_norm" in fields.values else known - {"final_norm"})
     if (kind := fields.text("kind")) not in MODEL_KINDS:
         fields.fail("kind", kind, f"one of {', '.join(MODEL_KINDS)}")
     config = _read_config(fields.table("config"))
@@ -93,6 +96,7 @@ def read_model_entry(name: str, fields: Fields) -> ModelEntry:
         context=context,
         tensor_formats=dict(formats.values),
         head_ids=fields.optional("head_ids", fields.text),
+        final_norm=fields.optional("final_norm", fields.text),
         name=fields.optional("name", fields.text),
         licence=fields.optional("licence", fields.text),
     )

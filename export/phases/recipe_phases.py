@@ -16,10 +16,12 @@ from edgedec.export.quantising.quantize import Quantized, measure_errors
 from edgedec.export.verifying.verify import N_TOKENS, check_error, verify_logits
 from edgedec.models.errors import ConfigError
 from edgedec.models.families import matrices
+from edgedec.models.final_norm import write_final_norm
 from edgedec.models.head_ids import write_head_ids
 from edgedec.models.model_entry import DRAFT_MODEL, TARGET_MODEL, ModelEntry
 from edgedec.models.quant import FORMATS
 
+FINAL_NORM_NAME = "final_norm.bin"
 HEAD_IDS_NAME = "head_ids.bin"
 
 
@@ -124,6 +126,8 @@ def verify(model: RecipeModel) -> None:
 def _entry(model: RecipeModel) -> ModelEntry:
     compiler = find_compiler(model.compiler)
     config = model.source.config
+    if is_target := model.kind == TARGET_MODEL:
+        write_final_norm(model.folder / FINAL_NORM_NAME, model.source.vector("norm.weight"))
     return ModelEntry(
         kind=model.kind,
         graph=model.listed(compiler.GRAPH_NAME),
@@ -135,4 +139,5 @@ def _entry(model: RecipeModel) -> ModelEntry:
         context=model.context,
         tensor_formats={name: fmt.name for name, fmt in model.formats.items()},
         head_ids=model.listed(HEAD_IDS_NAME) if config.trimmed_head_size else None,
+        final_norm=model.listed(FINAL_NORM_NAME) if is_target else None,
     )

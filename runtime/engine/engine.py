@@ -324,7 +324,8 @@ class Engine:
         it: one that was trained to write does less well than one trained for embeddings.
 
         Args:
-            pooling: The mean of all tokens' hidden states behind the last layer, or the last one.
+            pooling: The mean of all tokens' hidden states behind the final norm (in transformers
+                ``last_hidden_state``), or the last one.
             is_over: Asked between passes whether the caller gave up.
 
         Shapes: [len(prompts), hidden_size]; [0, 0] if the caller gave up.
@@ -337,9 +338,11 @@ class Engine:
         from edgedec.runtime.engine.embeddings import embed
 
         loaded = self._open
-        model, layer = loaded.model, loaded.model.n_layers
-        if layer not in model.capabilities.hidden:
+        model = loaded.model
+        if model.n_layers not in model.capabilities.hidden:
             raise SessionError("this bundle's graph returns no hidden states, which vectors need")
+        if loaded.final_norm is None:
+            raise SessionError("this bundle lacks the final norm's weights: export the model again")
         if pooling not in ("mean", "last"):
             raise ConfigError(f"pooling is {shown(pooling)}, expected mean or last")
         check_callable("is_over", is_over)
@@ -348,9 +351,11 @@ class Engine:
         for tokens in encoded:
             check_fits(tokens, loaded.context, model.vocab_size)
 
+        norm = loaded.final_norm()
+
         def vector(tokens: Sequence[int]) -> Float32 | None:
             with lent(self._pool, self._scheduler, tokens) as sequence:
-                steps = embed(sequence, tokens, layer, pooling)
+                steps = embed(sequence, tokens, norm, pooling)
                 return self._scheduler.run(while_idle(steps, is_over))
 
         with ThreadPoolExecutor(max(1, min(len(encoded), model.capabilities.n_sequences))) as pool:

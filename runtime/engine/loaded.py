@@ -16,6 +16,7 @@ from edgedec.runtime.text.prompt import PromptEncoder
 from edgedec.runtime.text.tokenizer import Codec
 
 if TYPE_CHECKING:  # imported where they are needed: each import delays a first token
+    from edgedec.models.final_norm import FinalNorm
     from edgedec.runtime.decoding.prefilling import Auxiliary
     from edgedec.runtime.drafting.ngrams.ngram_store import NgramStore
     from edgedec.runtime.drafting.skip_set import SkipSet
@@ -34,6 +35,7 @@ class LoadedModel:
     identity, tuned, skip_set, head, store, is_store_growing, split: see `MethodParts`.
     memory: what earlier prompts left. release: called with the target model in the end.
     predictor, auxiliary: open what predicts keys and values, if anything does; see `Predictors`.
+    final_norm: reads the norm in front of the LM head, if the bundle has its weights.
     """
 
     model: Model
@@ -56,3 +58,4 @@ class LoadedModel:
     release: Callable[[Model], None] = lambda model: model.close()
     predictor: Callable[[], KVPredictor] | None = None
     auxiliary: Callable[[SequencePool], Auxiliary] | None = None
+    final_norm: Callable[[], FinalNorm] | None = None

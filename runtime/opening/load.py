@@ -39,6 +39,7 @@ from edgedec.runtime.sequences.prefill import Progress
 from edgedec.system.processors import physical_cores
 
 if TYPE_CHECKING:
+    from edgedec.models.final_norm import FinalNorm
     from edgedec.runtime.decoding.prefilling import Auxiliary
     from edgedec.runtime.drafting.draft_kv_maps import DraftKVMaps
     from edgedec.runtime.drafting.skip_set import SkipSet
@@ -130,6 +131,7 @@ def load(
                 release=release_model,
                 predictor=_find_predictor(folder, manifest, threads, placed),
                 auxiliary=_find_auxiliary(folder, manifest, options, threads, placed),
+                final_norm=_find_final_norm(folder, entry),
             )
         )
     except BaseException:
@@ -209,6 +211,19 @@ def _find_auxiliary(
     from edgedec.runtime.opening.kv_maps import find_auxiliary
 
     return find_auxiliary(folder, manifest, threads, affinity)
+
+
+def _find_final_norm(folder: Path, entry: ModelEntry) -> Callable[[], FinalNorm] | None:
+    if entry.final_norm is None:
+        return None
+    path = folder / entry.final_norm
+
+    def read() -> FinalNorm:
+        from edgedec.models.final_norm import read_final_norm
+
+        return read_final_norm(path, entry.config)
+
+    return read
 
 
 def _chosen_context(context: int | None, entry: ModelEntry) -> int:

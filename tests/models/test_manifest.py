@@ -237,7 +237,7 @@ def test_every_key_is_needed_and_no_other(bundle: Path, place: tuple[str, ...]) 
         # features, rows do not depend on each other, no heads are in a graph, unless it is said.
         if key not in (
             "auxiliary", "ring_layers", "ring_rows", "recurrent_layers", "recurrent_rows",
-            "features", "row_gap", "mtp",
+            "features", "row_gap", "mtp", "final_norm",
         ):  # fmt: skip
             assert key in changed(lambda fields, key=key: fields.pop(key))
 

@@ -1,44 +1,78 @@
-"""Texts as vectors, against the hidden states of their tokens one by one."""
+"""Texts as vectors, against the last hidden states of transformers."""
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from edgedec import load
-from edgedec.models.errors import ConfigError, SessionError
-from edgedec.runtime.engine.engine import Engine
-from edgedec.runtime.sequences.token_tree import TokenTree
+from edgedec.export.config import ExportConfig
+from edgedec.export.pipeline import export
+from edgedec.models.errors import BundleError, ConfigError, SessionError
+from edgedec.models.final_norm import read_final_norm
+from edgedec.models.manifest import read_manifest
+
+from ...export.tiny_llama import TOKENIZER, sizes
+from ...parity.float32_reference import load_reference
+
+torch = pytest.importorskip("torch", reason="needs the dev extra")
+transformers = pytest.importorskip("transformers", reason="needs the dev extra")
 
 TEXTS = ["How do I bake bread?", "What is the recipe for a loaf?", "The rocket left the orbit."]
+TOKENS = [[3, 80, 7, 7, 41, 0, 12, 66, 5], [9], list(range(1, 90))]  # the last: several passes
+FAMILIES = {
+    "llama": ("LlamaForCausalLM", {}),
+    "gemma3": ("Gemma3ForCausalLM", {"query_pre_attn_scalar": 16}),
+}
 
 
-def states(engine: Engine, text: str) -> Any:
-    """Returns the hidden states behind the last layer, each of length 1."""
-    layer, found = engine.model.n_layers, []
-    sequence = engine.new_sequence()
-    for token in engine.encode(text):
-        rows = sequence.forward(TokenTree.chain([token]), [0], hidden_layers=(layer,))
-        found.append(rows.hidden[layer][0].astype(np.float64))
-        sequence.commit([0])
-    sequence.close()
-    return np.array([state / np.linalg.norm(state) for state in found])
+def pooled(model: Any, tokens: list[int], pooling: str) -> npt.NDArray[np.float32]:
+    """Returns the vector that transformers' last hidden states give."""
+    with torch.inference_mode():
+        states = model.model(torch.tensor([tokens])).last_hidden_state[0]
+    state = states[-1] if pooling == "last" else states.mean(0)
+    return np.asarray(state / state.norm(), np.float32)
 
 
 @pytest.mark.parity
-def test_vectors_are_those_of_the_hidden_states(smollm2_bundle: Path) -> None:
+@pytest.mark.parametrize("family", FAMILIES)
+def test_vectors_are_those_of_transformers(family: str, tmp_path: Path) -> None:
+    kind, more = FAMILIES[family]
+    torch.manual_seed(3)
+    made = getattr(transformers, kind)
+    model = made(made.config_class(**sizes(2), **more)).eval()
+    for name, parameter in model.named_parameters():
+        if "norm" in name:
+            parameter.data += 0.5 * torch.randn_like(parameter)
+    model.save_pretrained(tmp_path / "hf")
+    (tmp_path / "hf" / "tokenizer.json").write_text(json.dumps(TOKENIZER))
+    bundle = tmp_path / "tiny.edgedec"
+    export(ExportConfig(str(tmp_path / "hf"), bundle, device_target="portable", hidden_layers=(2,)))
+    with load(bundle) as engine:
+        for pooling in ("mean", "last"):
+            found = engine.embed(TOKENS, pooling)
+            expected = np.stack([pooled(model, tokens, pooling) for tokens in TOKENS])
+            np.testing.assert_allclose(found, expected, atol=2e-6)
+
+
+@pytest.mark.parity
+def test_vectors_of_smollm2(smollm2_bundle: Path, smollm2_gguf: Path) -> None:
+    model = load_reference(smollm2_gguf)
+    long = "The quick brown fox jumps over the lazy dog. " * 20  # several passes
     with load(smollm2_bundle) as engine:
-        long = "The quick brown fox jumps over the lazy dog. " * 20  # several passes
-        for text in (TEXTS[0], long):
-            mean, last = engine.embed([text]), engine.embed([text], "last")
-            wanted = states(engine, text)
-            total = wanted.sum(axis=0)
-            assert np.allclose(mean[0], total / np.linalg.norm(total), atol=1e-6)
-            assert np.allclose(last[0], wanted[-1], atol=1e-6)
         together = engine.embed(TEXTS)
+        for pooling in ("mean", "last"):
+            for text in (TEXTS[0], long):
+                found = engine.embed([text], pooling)[0]
+                # Activations of 8 bits turn the vector a little.
+                assert found @ pooled(model, engine.encode(text), pooling) > 0.999
         for text, row in zip(TEXTS, together, strict=True):
             assert np.array_equal(row, engine.embed([text])[0])
         alike = together @ together.T
@@ -53,3 +87,33 @@ def test_what_has_no_vector(smollm2_bundle: Path) -> None:
             engine.embed(["a"], "max")  # type: ignore[arg-type]
         with pytest.raises(SessionError, match="prompt is"):
             engine.embed(["a", ""])
+
+
+def test_a_bundle_without_the_norm(smollm2_bundle: Path, tmp_path: Path) -> None:
+    bundle = tmp_path / "older.edgedec"
+    shutil.copytree(smollm2_bundle, bundle, copy_function=os.link)
+    fields = json.loads((smollm2_bundle / "manifest.json").read_text())
+    del fields["models"]["target"]["final_norm"]
+    (bundle / "manifest.json").unlink()
+    (bundle / "manifest.json").write_text(json.dumps(fields))
+    with load(bundle) as engine, pytest.raises(SessionError, match="export the model again"):
+        engine.embed(["hello"])
+
+
+@pytest.mark.robustness
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda content: content[4:], "bytes, expected 2304"),
+        (lambda content: b"\0\0\x80\x7f" + content[4:], "not finite"),
+    ],
+)
+def test_a_broken_norm(smollm2_bundle: Path, tmp_path: Path, change: Any, match: str) -> None:
+    entry = read_manifest(smollm2_bundle).target
+    assert entry.final_norm is not None
+    path = tmp_path / "final_norm.bin"
+    with pytest.raises(BundleError, match="cannot read"):
+        read_final_norm(path, entry.config)
+    path.write_bytes(change((smollm2_bundle / entry.final_norm).read_bytes()))
+    with pytest.raises(BundleError, match=match):
+        read_final_norm(path, entry.config)
