@@ -94,6 +94,7 @@ OPTIONAL = {
     "apps/eval/plot.py": {"matplotlib"},
     "apps/compare/plot.py": {"matplotlib"},
     "apps/compare/page.py": {"plotly"},
+    "apps/fleet": {"asyncssh", "cryptography", "dask", "distributed"},
     "apps/bench/prompts_plot.py": {"matplotlib"},
     "apps/bench/typing_plot.py": {"matplotlib"},
     "apps/peers/genai_adapter.py": {"onnxruntime_genai"},

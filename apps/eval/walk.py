@@ -196,7 +196,7 @@ def walk(
             for setting in some if i % 2 == 0 else reversed(some):
                 sample = work.take(setting, i)
                 file.add(sample)
-                told.append(_line(setting, sample))
+                told.append(sample_line(setting, sample))
             if told:
                 note(f"[{i + 1}/{len(names)}] {names[i]}: {'; '.join(told)}")
     except ConfigError:
@@ -206,7 +206,7 @@ def walk(
     return None
 
 
-def _line(setting: Setting, sample: Sample) -> str:
+def sample_line(setting: Setting, sample: Sample) -> str:
     """Returns what became of a sample, for a person who waits."""
     if "nats" in sample.metrics:
         return f"{setting.label} {sample.metrics['nats']:.3f} nats, {sample.seconds:.1f} s"

@@ -89,12 +89,7 @@ class Recorder:
             before=self._before,
             after=read_state(),
             build=measured.build,
-            bundle={
-                "name": manifest.name,
-                "quantization": manifest.quantization,
-                "target": manifest.device_target,
-                "sha256": hashlib.sha256((bundle / MANIFEST_NAME).read_bytes()).hexdigest(),
-            },
+            bundle=bundle_facts(bundle, manifest),
             threads=measured.threads,
             workload=measured.workload,
             quantities=tuple(measured.quantities),
@@ -105,6 +100,16 @@ class Recorder:
             energy_by=measured.energy_by,
         )
         note(f"wrote {write_result(result, self._asked.save)}")
+
+
+def bundle_facts(bundle: Path, manifest: BundleManifest) -> dict[str, str]:
+    """Returns what a result says of a bundle."""
+    return {
+        "name": manifest.name,
+        "quantization": manifest.quantization,
+        "target": manifest.device_target,
+        "sha256": hashlib.sha256((bundle / MANIFEST_NAME).read_bytes()).hexdigest(),
+    }
 
 
 def texts_sha256(texts: Sequence[object]) -> str:

@@ -1,0 +1,1 @@
+"""`edgedec fleet`: measuring and evaluating on many devices at once."""

@@ -1,0 +1,229 @@
+"""`edgedec fleet`: the command line. What it does is in `apps.fleet.work`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edgedec.apps.bench.command import PassOptions
+from edgedec.apps.console.help_pages import HelpCommand, HelpGroup
+from edgedec.apps.eval.job import TaskOptions, make_job
+from edgedec.apps.options import common as options
+from edgedec.apps.options.groups import takes_groups
+from edgedec.models.errors import ConfigError
+from edgedec.models.installation import install_command
+
+_HELP = """Measure and evaluate on many devices at once, over ssh or a Dask cluster.
+
+A fleet is a file:
+
+  [hosts.pi5]
+  ssh = "pi@pi5.local"
+
+  [hosts.orin]
+  environment = {EDGEDEC_ISA = "neondot"}
+
+Examples:
+
+  edgedec fleet doctor fleet.toml --install dist/
+
+  edgedec fleet bench fleet.toml smollm2.edgedec -o results/
+
+  edgedec fleet eval fleet.toml smollm2.edgedec --task human_eval --data human_eval.jsonl -o found/
+"""
+
+fleet = typer.Typer(cls=HelpGroup, help=_HELP, no_args_is_help=True, rich_markup_mode=None)
+
+FleetFile = Annotated[
+    Path, typer.Argument(metavar="FLEET", help="A file with hosts, or with a Dask scheduler.")
+]
+Bundles = Annotated[
+    Path,
+    typer.Argument(metavar="BUNDLE", help="A bundle, or the folder that `fleet export` made."),
+]
+Folder = Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where results go.")]
+Force = Annotated[
+    bool, typer.Option("--force", help="Use hosts that another fleet is using, beside it.")
+]
+Wait = Annotated[
+    float,
+    typer.Option(
+        "--wait",
+        metavar="SECONDS",
+        min=0.0,
+        help="How long a host may be away before it is left out.",
+    ),
+]
+
+
+@contextmanager
+def _needs_fleet_extra() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").startswith("edgedec"):
+            raise
+        raise ConfigError(f"fleet needs {error.name}: {install_command('fleet')}") from error
+
+
+@fleet.command(cls=HelpCommand)
+def doctor(
+    file: FleetFile,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(metavar="BUNDLE", help="Say whether the bundle runs on each host."),
+    ] = None,
+    install: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Install edgedec on every host: a wheel, or a folder of wheels as `make wheels` "
+            "makes it. Its dependencies come from the package index that the host uses.",
+        ),
+    ] = None,
+    force: Force = False,
+    json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Show which hosts can be reached, what they are, and what is missing.
+
+    Exits with 1 if a host cannot work.
+
+    Examples:
+
+      edgedec fleet doctor fleet.toml
+
+      edgedec fleet doctor fleet.toml --install dist/ --bundle smollm2.edgedec
+    """
+    with _needs_fleet_extra():
+        from edgedec.apps.fleet.doctor import examine_fleet
+    if not asyncio.run(examine_fleet(file, bundle, install, force, json)):
+        raise typer.Exit(1)
+
+
+@fleet.command(cls=HelpCommand)
+def export(
+    file: FleetFile,
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="What `edgedec export` takes as MODEL.")
+    ],
+    output: Folder,
+    compiler: Annotated[
+        str | None,
+        typer.Option(metavar="fused|tvm", help="Compiler; tvm makes a bundle for each processor."),
+    ] = None,
+    quant: Annotated[str, typer.Option(help="What becomes of the weights.")] = "keep",
+    force: Force = False,
+    debug: options.Debug = False,
+) -> None:
+    """Make a bundle for each kind of host, once, and copy it to the hosts.
+
+    Hosts check the hash of every file. What they have already is not copied again.
+
+    Examples:
+
+      edgedec fleet export fleet.toml smollm2-135m-instruct -o bundles/
+
+      edgedec fleet export fleet.toml smollm2-135m-instruct -o bundles/ --compiler tvm
+    """
+    with _needs_fleet_extra():
+        from edgedec.apps.fleet.export import export_fleet
+    asked = ["--quant", quant, *([] if compiler is None else ["--compiler", compiler])]
+    asyncio.run(export_fleet(file, model, output, asked, compiler == "tvm", force))
+
+
+@fleet.command(cls=HelpCommand)
+@takes_groups
+def bench(
+    file: FleetFile,
+    bundle: Bundles,
+    *,
+    output: Folder,
+    passes: PassOptions,
+    threads: Annotated[
+        int | None,
+        typer.Option("--threads", "-t", min=1, help="CPU threads (default: one per fast core)."),
+    ] = None,
+    repetitions: Annotated[
+        int, typer.Option("--repetitions", "-r", min=1, help="Repetitions.")
+    ] = 5,
+    allow_noise: Annotated[
+        bool, typer.Option("--allow-noise", help="Keep noisy results as well, and mark them.")
+    ] = False,
+    force: Force = False,
+    wait: Wait = 120.0,
+    debug: options.Debug = False,
+) -> None:
+    """Measure a bundle on every host, and write a result file for each.
+
+    Hosts measure at the same time. Run the command again for hosts that were away: what is there
+    is kept. Compare the files with `edgedec compare`.
+
+    Examples:
+
+      edgedec fleet bench fleet.toml smollm2.edgedec -o results/
+
+      edgedec compare results/*.json -o html > results.html
+    """
+    with _needs_fleet_extra():
+        from edgedec.apps.fleet.keeper import CrewOptions
+        from edgedec.apps.fleet.work import bench_hosts
+    passes.tests()
+    given = [(f"--{name.replace('_', '-')}", value) for name, value in vars(passes).items()]
+    asked = [part for name, value in given if value is not None for part in (name, value)]
+    asked += ["--repetitions", str(repetitions)]
+    asked += [] if threads is None else ["--threads", str(threads)]
+    asked += ["--allow-noise"] * allow_noise
+    asyncio.run(bench_hosts(file, bundle, output, asked, CrewOptions(force, wait)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetOptions:
+    """Options of a fleet's evaluation."""
+
+    label: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="What to call the fleet in the result file.")
+    ] = None
+    force: Force = False
+    wait: Wait = 120.0
+
+
+@fleet.command("eval", cls=HelpCommand)
+@takes_groups
+def evaluate(
+    file: FleetFile,
+    bundle: Bundles,
+    *,
+    output: Folder,
+    what: TaskOptions,
+    loading: options.LoadOptions,
+    request: options.RequestOptions,
+    how: FleetOptions,
+    json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Evaluate a bundle on all hosts together: they share the problems.
+
+    A host gets a problem whenever it has finished one, so fast hosts answer more. FOLDER gets
+    samples.jsonl, as `edgedec eval -o` writes it, and result.json for `edgedec compare`. The same
+    command resumes a run that was stopped.
+
+    Examples:
+
+      edgedec fleet eval fleet.toml qwen.edgedec --task human_eval --data human_eval.jsonl -o found/
+    """
+    with _needs_fleet_extra():
+        from edgedec.apps.fleet.bundles import Bundles as Found
+        from edgedec.apps.fleet.keeper import CrewOptions
+        from edgedec.apps.fleet.work import EvalRun, evaluate_hosts
+    bundles = Found(bundle)
+    job = make_job(bundles.one[0], what, loading, request)
+    crew = CrewOptions(how.force, how.wait)
+    run = EvalRun(job, request, bundles, output, how.label, json)
+    asyncio.run(evaluate_hosts(file, run, crew))
