@@ -123,7 +123,6 @@ class SourceWeight:
     grouped: which rows are ours where those weights take turns.
     order: how those rows are arranged; as ours when None.
     offset: what is added to the values of a vector, such as 1 where norms are stored without it.
-    is_squeezed: the tensor lacks our second axis, which has one entry.
     is_negative_exp: the tensor holds ``-exp(x)`` of the values ``x`` of our vector.
     """
 
@@ -132,7 +131,6 @@ class SourceWeight:
     first_row: int = 0
     order: RowOrder | None = None
     offset: float = 0.0
-    is_squeezed: bool = False
     grouped: GroupedRows | None = None
     is_negative_exp: bool = False
 
@@ -174,8 +172,6 @@ class SourceWeight:
 
     def part_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Returns the shape of one expert's part of our weight, all of it where there are none."""
-        if self.is_squeezed:
-            return (shape[0], *shape[2:])
         if not self.n_experts:
             return shape
         n, k = shape

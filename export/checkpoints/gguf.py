@@ -69,8 +69,8 @@ class GgufCheckpoint:
             weights = family.weights(self.config).items()
             self._map = {ours: (weight.shape, weight.gguf) for ours, weight in weights}
             for shape, source in self._map.values():
-                if shape[0] == 1 and shapes.get(source.name) == shape[1:]:
-                    shapes[source.name] = shape  # older files have matrices of one row as vectors
+                if _without_ones(shapes.get(source.name, ())) == _without_ones(shape):
+                    shapes[source.name] = shape  # files differ in axes of one entry
             unread = {*ROPE_FACTOR_NAMES, *_draft_layers(shapes, fields, self.config.n_layers)}
             check_weights(self.config.family, self._map, shapes, frozenset(unread))
         except (ConfigError, CheckpointError) as error:
@@ -129,7 +129,9 @@ class GgufCheckpoint:
         """Returns the norm weight or bias ``name``."""
         shape, source = self._map[name]
         tensor = self._tensors[source.name]
-        values = tensor.type.plain(tensor.rows()).dequantize().reshape(tensor.shape)
+        values = tensor.type.plain(tensor.rows()).dequantize()
+        is_whole = _without_ones(tensor.shape) == _without_ones(shape)
+        values = values.reshape(shape if is_whole else tensor.shape)
         return source.values(np.array(source.take(values, shape[0]), np.float32)).reshape(shape)
 
     def release(self) -> None:
@@ -150,6 +152,10 @@ class GgufCheckpoint:
             values = tensor.type.plain(tensor.rows()).dequantize()[0]
             found[name] = tuple(values.tolist())
         return found
+
+
+def _without_ones(shape: tuple[int, ...]) -> list[int]:
+    return [n for n in shape if n != 1]
 
 
 def _refuse_adapters(fields: Fields) -> None:

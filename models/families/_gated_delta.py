@@ -131,11 +131,7 @@ def delta_in_gguf(config: ModelConfig, name: str) -> SourceWeight:
     layer, own = layer_part(name)
     if own.startswith("mixer."):
         own = own.removeprefix("mixer.")
-        return SourceWeight(
-            f"blk.{layer}.{_GGUF_MIXER[own]}",
-            is_squeezed=own == "conv.weight",
-            is_negative_exp=own == "a_log",
-        )
+        return SourceWeight(f"blk.{layer}.{_GGUF_MIXER[own]}", is_negative_exp=own == "a_log")
     if own == "post_attention_layernorm.weight":
         return SourceWeight(f"blk.{layer}.post_attention_norm.weight")
     stored = gguf_weight(config, name.replace("g_proj", "q_proj")).name

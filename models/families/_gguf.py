@@ -112,6 +112,7 @@ def gguf_decoder(
     fields = facts.fields
     if not has_experts:
         fields.refuse(f"{family}.expert_count", 0)
+        fields.get(f"{family}.expert_shared_feed_forward_length")  # of experts there are none of
     n_experts = fields.integer(f"{family}.expert_count") if has_experts else 0
     width = fields.get(f"{family}.expert_feed_forward_length") if has_experts else None
     hidden_size = fields.integer(f"{family}.embedding_length")

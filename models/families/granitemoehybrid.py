@@ -8,7 +8,8 @@ import math
 from edgedec.models.blocks import decoder, decoder_shapes
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
-from edgedec.models.families._gguf import GgufFacts, gguf_weight, layer_part
+from edgedec.models.families import llama
+from edgedec.models.families._gguf import GgufFacts, gguf_decoder, gguf_recurrent, layer_part
 from edgedec.models.families._hf import (
     hf_decoder,
     hf_mixers,
@@ -17,7 +18,7 @@ from edgedec.models.families._hf import (
     with_defaults,
     with_recurrence,
 )
-from edgedec.models.families.granite import hf_multipliers
+from edgedec.models.families.granite import gguf_multipliers, hf_multipliers
 from edgedec.models.fields import Fields
 from edgedec.models.recurrence import MAX_CONV_SIZE, Recurrence
 from edgedec.models.weights import SourceWeight, Weight
@@ -30,6 +31,10 @@ _HF_NAMES = {
     "mixer.norm": "mamba.norm",
     "mixer.out_proj": "mamba.out_proj",
 }
+_GGUF_MIXER = {
+    "conv.weight": "ssm_conv1d.weight", "conv.bias": "ssm_conv1d.bias", "a_log": "ssm_a",
+    "dt_bias": "ssm_dt.bias", "skip": "ssm_d",
+}  # fmt: skip
 _HF_VECTORS = {"mixer.a_log": "A_log", "mixer.dt_bias": "dt_bias", "mixer.skip": "D"}
 
 
@@ -77,15 +82,30 @@ def _mamba(fields: Fields, config: ModelConfig) -> Recurrence:
 
 
 def read_gguf(facts: GgufFacts) -> ModelConfig:
-    """Refuses GGUF files, which are not read yet."""
-    raise UnsupportedModelError(
-        f"{facts.fields.origin}: GGUF files of granitehybrid are not read: export the Hugging Face "
-        "directory"
+    """Returns the config that the GGUF header states."""
+    fields, name = facts.fields, "granitehybrid"
+    config = gguf_multipliers(fields, gguf_decoder(facts, name, has_recurrence=True))
+    config = dataclasses.replace(config, family="granitemoehybrid")
+    fields.refuse(f"{name}.ssm.group_count", 1)
+    n_heads = fields.integer(f"{name}.ssm.time_step_rank", least=1)
+    recurrence = Recurrence(
+        "mamba2",
+        conv_size=fields.integer(f"{name}.ssm.conv_kernel", least=2, most=MAX_CONV_SIZE),
+        has_conv_bias=any(key.endswith(".ssm_conv1d.bias") for key in facts.shapes),
+        n_heads=n_heads,
+        head_size=fields.integer(f"{name}.ssm.inner_size", least=n_heads) // n_heads,
+        n_groups=1,
+        state_size=fields.integer(f"{name}.ssm.state_size", least=1),
+        output_scale=1 / positive(fields, f"{name}.residual_scale", 1.0),
     )
+    return with_recurrence(config, recurrence, gguf_recurrent(fields, name, config.n_layers))
 
 
 def weights(config: ModelConfig) -> dict[str, Weight]:
-    """Returns the shape of each weight and where it lies; GGUF files are not read."""
+    """Returns the shape of each weight and where it lies.
+
+    Source: ggml-org/llama.cpp ``src/models/granite-hybrid.cpp`` (MIT): names in GGUF files.
+    """
     return {
         name: Weight(shape, hf=_in_hf(config, name), gguf=_in_gguf(config, name))
         for name, shape in decoder_shapes(config).items()
@@ -93,21 +113,34 @@ def weights(config: ModelConfig) -> dict[str, Weight]:
 
 
 def _in_gguf(config: ModelConfig, name: str) -> SourceWeight:
-    return SourceWeight(name) if ".mixer." in name else gguf_weight(config, name)
+    layer, _, own = name.removeprefix("layers.").partition(".mixer.")
+    if not own:
+        return llama.in_gguf(config, name)
+    stem, _, kind = own.rpartition(".")
+    if stem in (parts := _parts(config.recurrence)):
+        return SourceWeight(f"blk.{layer}.ssm_in.{kind}", first_row=parts[stem])
+    theirs = _GGUF_MIXER.get(own, f"ssm_{stem.removesuffix('_proj')}.{kind}")
+    return SourceWeight(f"blk.{layer}.{theirs}", is_negative_exp=own == "a_log")
+
+
+def _parts(mamba: Recurrence) -> dict[str, int]:
+    """Returns the first row of each projection in the tensor that joins them."""
+    return {
+        "z_proj": 0, "x_proj": mamba.value_size,
+        "dt_proj": mamba.value_size + mamba.conv_channels,
+    }  # fmt: skip
 
 
 def _in_hf(config: ModelConfig, name: str) -> SourceWeight:
     if not name.startswith("layers."):
         return SourceWeight(hf_name(name))
     layer, own = layer_part(name)
-    prefix, mamba = f"model.layers.{layer}", config.recurrence
+    prefix = f"model.layers.{layer}"
     if own in _HF_VECTORS:
         return SourceWeight(f"{prefix}.mamba.{_HF_VECTORS[own]}")
     stem, _, kind = own.rpartition(".")
-    parts = {"mixer.z_proj": 0, "mixer.x_proj": mamba.value_size}
-    parts["mixer.dt_proj"] = mamba.value_size + mamba.conv_channels
-    if stem in parts:
-        return SourceWeight(f"{prefix}.mamba.in_proj.{kind}", first_row=parts[stem])
+    if (part := stem.removeprefix("mixer.")) in (parts := _parts(config.recurrence)):
+        return SourceWeight(f"{prefix}.mamba.in_proj.{kind}", first_row=parts[part])
     halves = {"mlp.gate_proj": 0, "mlp.up_proj": config.intermediate_size}
     if stem in halves:
         return SourceWeight(f"{prefix}.shared_mlp.input_linear.{kind}", first_row=halves[stem])

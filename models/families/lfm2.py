@@ -138,5 +138,4 @@ def _in_gguf(config: ModelConfig, name: str) -> SourceWeight:
     if stem in _IN_PROJ:
         first_row = _IN_PROJ[stem] * config.hidden_size
         return SourceWeight(f"blk.{layer}.shortconv.in_proj.{kind}", first_row=first_row)
-    theirs = f"blk.{layer}.shortconv.{stem.removeprefix('mixer.')}.{kind}"
-    return SourceWeight(theirs, is_squeezed=own == "mixer.conv.weight")
+    return SourceWeight(f"blk.{layer}.shortconv.{stem.removeprefix('mixer.')}.{kind}")

@@ -25,22 +25,19 @@ def read_gguf(facts: GgufFacts) -> ModelConfig:
 
 
 def weights(config: ModelConfig) -> dict[str, Weight]:
-    """Returns the shape of each weight and where it lies.
+    """Returns the shape of each weight and where it lies."""
+    return {
+        name: Weight(shape, hf=SourceWeight(hf_name(name)), gguf=in_gguf(config, name))
+        for name, shape in decoder_shapes(config).items()
+    }
 
-    Only this architecture's GGUF converter reorders q and k for interleaved rotation.
+
+def in_gguf(config: ModelConfig, name: str) -> SourceWeight:
+    """Returns where a weight lies in a GGUF file.
+
+    Only the converters of this architecture and its kin reorder q and k for interleaved rotation.
 
     Source: ggml-org/llama.cpp ``convert_hf_to_gguf.py`` ``LlamaModel.permute`` (MIT).
     """
-    paired = {
-        ".q_proj.": PairedHeads(config.n_heads),
-        ".k_proj.": PairedHeads(config.n_kv_heads),
-    }
-
-    def in_gguf(name: str) -> SourceWeight:
-        order = next((order for part, order in paired.items() if part in name), None)
-        return gguf_weight(config, name, order)
-
-    return {
-        name: Weight(shape, hf=SourceWeight(hf_name(name)), gguf=in_gguf(name))
-        for name, shape in decoder_shapes(config).items()
-    }
+    n_heads = {"q_proj": config.n_heads, "k_proj": config.n_kv_heads}.get(name.split(".")[-2])
+    return gguf_weight(config, name, PairedHeads(n_heads) if n_heads else None)

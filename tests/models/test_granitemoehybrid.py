@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.models.errors import UnsupportedModelError
-from tests.parity.family_parity import SIZES, Toy, transformers
+from tests.parity.family_parity import SIZES, Logits, Tensors, Toy, paired, transformers
 from tests.parity.recurrent_parity import RecurrentParity
 
 pytestmark = pytest.mark.parity
@@ -21,6 +22,11 @@ class TestParity(RecurrentParity):
     EXPECTED: ClassVar[dict[str, Any]] = {"recurrent_layers": (0, 1, 3), "intermediate_size": 56}
     REFUSED: ClassVar[dict[str, Any]] = {"num_local_experts": 4, "mamba_n_groups": 2}
     MAMBA: ClassVar[dict[str, Any]] = {"mamba_n_heads": 4, "mamba_d_state": 20}
+    ARCHITECTURE = "granitehybrid"
+    METADATA: ClassVar[dict[str, Any]] = {
+        "embedding_scale": 3.0, "residual_scale": 0.4, "attention.scale": 0.2, "logit_scale": 0.8,
+        "expert_shared_feed_forward_length": 56,
+    }  # fmt: skip
 
     @classmethod
     def make_model(cls) -> Any:
@@ -38,6 +44,37 @@ class TestParity(RecurrentParity):
         )
         return transformers.GraniteMoeHybridForCausalLM(config)
 
+    def write_header(self, writer: Any) -> None:
+        super().write_header(writer)
+        writer.add_key_length(12)
+        writer.add_head_count_kv([0, 0, 2, 0])
+        writer.add_ssm_conv_kernel(4)
+        writer.add_ssm_state_size(self.MAMBA["mamba_d_state"])
+        writer.add_ssm_group_count(1)
+        writer.add_ssm_time_step_rank(self.MAMBA["mamba_n_heads"])
+        writer.add_ssm_inner_size(2 * self.SIZES["hidden_size"])
+        writer.add_rope_scaling_finetuned("position_embedding_type" in self.MAMBA)
+
+    def gguf_tensors(self, name: str, values: Logits) -> Tensors:
+        """Source: ggml-org/llama.cpp ``conversion/granite.py``, ``conversion/mamba.py`` (MIT)."""
+        heads = {"q_proj": 4, "k_proj": 2}.get(name.split(".")[-2])
+        if heads is not None:
+            values = paired(values, heads)
+        if name.endswith("A_log"):
+            values = -np.exp(values)
+        if name.endswith(("A_log", "mamba.D")):
+            values = values[:, np.newaxis]
+        if name.endswith("mamba.norm.weight"):
+            values = values[np.newaxis]
+        values = values.squeeze(1) if name.endswith("conv1d.weight") else values
+        if name.endswith("shared_mlp.input_linear.weight"):
+            stem = name.removesuffix("shared_mlp.input_linear.weight")
+            for part, half in zip(("gate", "up"), np.split(values, 2), strict=True):
+                yield from super().gguf_tensors(f"{stem}mlp.{part}_proj.weight", half)
+            return
+        name = name.replace("shared_mlp.output_linear", "mlp.down_proj")
+        yield from super().gguf_tensors(name.replace("dt_bias", "dt_proj.bias"), values)
+
     def test_portable(self, toy: Toy, tmp_path: Path) -> None:
         config = ExportConfig(str(toy.folder), tmp_path / "b", device_target="portable")
         with pytest.raises(UnsupportedModelError, match=r"mamba2.*compiler portable does not have"):
@@ -47,6 +84,7 @@ class TestParity(RecurrentParity):
 class TestParityWithRotation(TestParity):
     """Heads of more values than a multiple of sixteen, biases, and attention that rotates."""
 
+    ARCHITECTURE = ""  # its GGUF files have neither these biases nor rotation
     MAMBA: ClassVar[dict[str, Any]] = {
         "mamba_n_heads": 2,
         "mamba_d_state": 33,
