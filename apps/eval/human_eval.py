@@ -17,7 +17,9 @@ import re
 from dataclasses import replace
 
 from edgedec.apps.eval.tasks import Judgement, Problem, encode_question
+from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.engine.best_of import corrected
 from edgedec.runtime.engine.engine import Engine
 from edgedec.system.sandbox.programs import Limits, run_program
 
@@ -54,6 +56,19 @@ class HumanEval:
             return engine.encode(problem["prompt"])
         question = _QUESTION.format(prompt=problem["prompt"].strip())
         return encode_question(engine, question, _ANSWER_START)
+
+    def encode_again(self, engine: Engine, problem: Problem, text: str, message: str) -> list[int]:
+        """Returns the token ids of a chat in which an answer has failed, with the next one begun.
+
+        Raises:
+            ConfigError: The model continues prompts.
+        """
+        if not self._is_chat:
+            raise ConfigError("asking again needs a chat: leave out --raw, or use another chooser")
+        question = _QUESTION.format(prompt=problem["prompt"].strip())
+        asked = [{"role": "user", "content": question}]
+        ids = engine.encode(corrected(asked, f"{_ANSWER_START}{text}\n```", message))
+        return ids + engine.tokenizer.encode(_ANSWER_START)
 
     def request(self, engine: Engine, problem: Problem, base: GenerationConfig) -> GenerationConfig:
         """Returns ``base`` with the stop texts that end a function or a script."""

@@ -22,7 +22,7 @@ from edgedec.apps.eval.pruned import PrunedModel, check_prunable
 from edgedec.apps.eval.requests import PRUNED, make_requests, request_facts
 from edgedec.apps.eval.samples import Models, Setting
 from edgedec.apps.eval.tasks import Task, file_sha256, read_problems, read_text
-from edgedec.apps.eval.tries import TESTS, Tries
+from edgedec.apps.eval.tries import BEST_OF, ITERATE, NEED_TESTS, Tries, parse_tries
 from edgedec.apps.eval.walk import Answers, Engines, Predictions, Work
 from edgedec.apps.options import common as options
 from edgedec.models.errors import ConfigError
@@ -48,6 +48,10 @@ from edgedec.system.sandbox.programs import Limits
 
 _DRAFT_ROOM = 32
 """Positions beyond prompt and output, so that the last drafts fit."""
+
+
+_SECOND_QUESTION = 256
+"""Positions for what a failed test says, and the question around it."""
 
 
 class TaskName(StrEnum):
@@ -93,10 +97,25 @@ class TaskOptions:
         typer.Option(
             metavar="SETTING;..",
             help="Settings to compare on every problem: methods, switching or layer "
-            "settings; best-of:n=8,choose=vote: several tries; draft-alone: only "
-            "the draft model; predicted: plain "
+            "settings; draft-alone: only the draft model; predicted: plain "
             "after a predicted prompt; pruned: the target model without those "
             "layers.",
+        ),
+    ] = None
+    best_of: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,..",
+            help="Compare with the best of N tries at each problem, too (temperature 0.8 unless "
+            "given, which is then for the tries alone).",
+        ),
+    ] = None
+    choose: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CHOOSER,..",
+            help="How --best-of chooses: vote (default), weighted, weighted-per-token, rpc, "
+            "likelihood, tests, iterate.",
         ),
     ] = None
     frontier: Annotated[
@@ -264,23 +283,41 @@ def make_job(
     if not is_text and (what.window or what.stride):
         raise ConfigError(f"--window and --stride are for perplexity, not for {what.task}")
     base = GenerationConfig(max_new_tokens=_MAX_NEW_TOKENS.get(what.task, 1))
-    wanted = dataclasses.replace(request, method=None, layers=None).make_request(base)
+    tries = _tries(what, request.temperature)
+    temperature = None if tries else request.temperature
+    settled = dataclasses.replace(request, method=None, layers=None, temperature=temperature)
+    wanted = settled.make_request(base)
     manifest = read_manifest(bundle)
     default = PLAIN if is_text else str(manifest.defaults.get("method", PLAIN))
     swept = chosen or list(GRID)
     texts = [*references_of(swept), *swept] if what.frontier else chosen or [default]
-    requests = make_requests(wanted, texts)
+    requests = make_requests(wanted, [*texts, *map(str, tries)])
     job = Job(bundle, manifest, what.task, what.data, what, loading, requests)
     if PRUNED in requests:
         _ = job.n_kept
-    for label in requests:
-        tries = Tries.of(label)
-        is_tested = tries is not None and tries.choose == TESTS
-        if is_tested and what.task is not TaskName.HUMAN_EVAL:
-            raise ConfigError(f"{label} needs a task with tests, such as human_eval")
     if DRAFT_ALONE in requests or any(_is_pair(one.switch) for one in requests.values()):
         job.source(job.context)
     return job
+
+
+def _tries(what: TaskOptions, temperature: float | None) -> list[Tries]:
+    """Returns the tries that the options ask for.
+
+    Raises:
+        ConfigError: They make no sense, or the task does not go with them.
+    """
+    if what.best_of is None:
+        if what.choose is not None:
+            raise ConfigError("--choose needs --best-of N")
+        return []
+    if what.task is TaskName.PERPLEXITY or what.frontier:
+        raise ConfigError("--best-of is for tasks with answers, and goes without --frontier")
+    given = 0.8 if temperature is None else temperature
+    tries = parse_tries(what.best_of, what.choose or "vote", given)
+    for one in tries:
+        if one.choose in NEED_TESTS and what.task is not TaskName.HUMAN_EVAL:
+            raise ConfigError(f"--choose {one.choose} needs a task with tests, such as human_eval")
+    return tries
 
 
 def _is_pair(switch: SwitchConfig | None) -> bool:
@@ -301,7 +338,10 @@ def _chosen(what: TaskOptions, request: options.RequestOptions) -> list[str]:
         raise ConfigError(
             f"{' and '.join(given)} exclude each other: name all settings with --settings"
         )
-    return [text.strip() for texts in given.values() for text in texts]
+    chosen = [text.strip() for texts in given.values() for text in texts]
+    if any(text.partition(":")[0] == BEST_OF for text in chosen):
+        raise ConfigError("several tries are no setting: use --best-of N and --choose")
+    return chosen
 
 
 def make_work(job: Job, stack: ExitStack) -> tuple[Work, str]:
@@ -331,6 +371,8 @@ def make_work(job: Job, stack: ExitStack) -> tuple[Work, str]:
     n_new = next(iter(job.requests.values())).max_new_tokens
     longest = max(range(len(prompts)), key=lambda i: len(prompts[i]))
     needed = len(prompts[longest]) + n_new
+    if any((tries := Tries.of(label)) and tries.choose == ITERATE for label in job.requests):
+        needed += n_new + _SECOND_QUESTION
     if needed > job.context:
         raise ConfigError(
             f"{problems[longest].place}: prompt and answer need {needed} positions, there are "

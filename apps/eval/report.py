@@ -121,8 +121,21 @@ def _setting_row(setting: Setting, samples: list[Sample], metrics: Sequence[Metr
         "n_new_tokens": sum(sample.n_new_tokens for sample in samples),
         "tokens_per_s": tokens_per_s(samples),
         "tokens_by_origin": tokens_by_origin(samples),
+        "false_positives": _false_positives(samples),
         "n_cut_off": sum(sample.finish_reason in ("length", "context") for sample in samples),
     }
+
+
+def _false_positives(samples: list[Sample]) -> dict[str, int] | None:
+    """Returns how many chosen answers pass the tests that chose them, and how many of those fail.
+
+    None where no tests chose.
+    """
+    passing = [sample for sample in samples if sample.metrics.get("shown") == 1]
+    if not any("shown" in sample.metrics for sample in samples):
+        return None
+    n_false = sum(sample.metrics["passed"] < 1 for sample in passing)
+    return {"n_false": n_false, "n_passing": len(passing)}
 
 
 def _comparison(
@@ -243,6 +256,12 @@ def _facts(document: dict[str, Any]) -> str:
         f"{row['label']}: tokens from {_shares(row['tokens_by_origin'])}"
         for row in document["settings"]
         if set(row["tokens_by_origin"]) - {TARGET}
+    ]
+    lines += [
+        f"{row['label']}: {found['n_false']} of {found['n_passing']} answers that pass the tests "
+        "that chose them fail a test that was held back"
+        for row in document["settings"]
+        if (found := row["false_positives"]) is not None
     ]
     lines += [
         f"{row['label']}: {row['n_cut_off']} of {row['n_samples']} answers were cut off at the "

@@ -10,17 +10,34 @@ from typing import Self
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine.answers import final_number
-from edgedec.runtime.engine.best_of import ByTests, Chooser, Vote, Weighted, find_chooser
+from edgedec.runtime.engine.best_of import (
+    ByTests,
+    Chooser,
+    Iterate,
+    Pruned,
+    Vote,
+    Weighted,
+    find_chooser,
+)
+from edgedec.runtime.text.prompt import Prompt
 
 BEST_OF = "best-of"
 TESTS = "tests"
-_CHOOSERS = ("vote", "weighted", "weighted-per-token", "likelihood", TESTS)
+ITERATE = "iterate"
+NEED_TESTS = (TESTS, ITERATE)
+_VOTES: dict[str, Callable[[], Chooser]] = {
+    "vote": lambda: Vote(_number),
+    "weighted": lambda: Weighted(_number),
+    "weighted-per-token": lambda: Weighted(_number, is_per_token=True),
+    "rpc": lambda: Pruned(_number),
+}
+_CHOOSERS = (*_VOTES, "likelihood", *NEED_TESTS)
 _EXPECTED = f"{BEST_OF}:n=8,choose=vote,temperature=0.8"
 
 
 @dataclass(frozen=True)
 class Tries:
-    """choose: the name of a chooser; tests: half of a problem's own tests."""
+    """choose: the name of a chooser; tests, iterate: half of a problem's own tests."""
 
     n: int = 8
     choose: str = "vote"
@@ -63,21 +80,45 @@ class Tries:
         """Returns what each try asks for."""
         return replace(base, sampling=replace(base.sampling, temperature=self.temperature))
 
-    def chooser(self, passes: Callable[[str], float] | None) -> Chooser:
-        """Returns what chooses. passes: whether a text passes half of the problem's tests.
+    def chooser(self, tested: Tested | None) -> Chooser:
+        """Returns what chooses. tested: half of the problem's tests, if it has any.
 
         Raises:
             ConfigError: The problem has no tests.
         """
-        if self.choose == TESTS:
-            if passes is None:
+        if self.choose in NEED_TESTS:
+            if tested is None:
                 raise ConfigError(f"{self} needs a task with tests, such as human_eval")
-            return ByTests(passes)
-        if self.choose == "vote":
-            return Vote(_number)
-        if self.choose.startswith("weighted"):
-            return Weighted(_number, is_per_token=self.choose != "weighted")
-        return find_chooser(self.choose)
+            if self.choose == ITERATE:
+                return Iterate(tested.verdict, tested.ask_again)
+            return ByTests(lambda text: tested.verdict(text)[0])
+        return _VOTES[self.choose]() if self.choose in _VOTES else find_chooser(self.choose)
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A problem with tests.
+
+    verdict: from a text to the share of half of the tests that it passes, and what they say.
+    ask_again: from both to the prompt for a better text.
+    """
+
+    verdict: Callable[[str], tuple[float, str]]
+    ask_again: Callable[[str, str], Prompt]
+
+
+def parse_tries(counts: str, choosers: str, temperature: float) -> list[Tries]:
+    """Returns every way to choose, of each number of tries.
+
+    Raises:
+        ConfigError: A number is none, or there is no such chooser.
+    """
+    try:
+        numbers = [int(text) for text in counts.split(",")]
+    except ValueError:
+        raise ConfigError(f"--best-of is {counts!r}, expected numbers such as 8 or 4,8") from None
+    names = [name.strip() for name in choosers.split(",")]
+    return [Tries(n, choose, temperature) for n in numbers for choose in names]
 
 
 def _number(text: str) -> str | None:

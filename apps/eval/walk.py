@@ -21,8 +21,10 @@ from edgedec.apps.eval.human_eval import HumanEval
 from edgedec.apps.eval.perplexity import Window, score
 from edgedec.apps.eval.samples import Models, Sample, SampleFile, Setting
 from edgedec.apps.eval.tasks import Problem, Task
-from edgedec.apps.eval.tries import public_half
+from edgedec.apps.eval.tries import NEED_TESTS, Tested, Tries, public_half
 from edgedec.models.errors import ConfigError, EdgedecError
+from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.engine.best_of import BestOf, Iterate
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.result import GenerationResult
 from edgedec.runtime.methods.method_parts import PLAIN
@@ -73,6 +75,7 @@ class Answers:
     problems: Sequence[Problem]
     prompts: Sequence[list[int]]
     engines: Engines
+    _shared: tuple[object, tuple[GenerationResult, ...], float] | None = None
 
     @property
     def names(self) -> Sequence[str]:
@@ -90,20 +93,22 @@ class Answers:
         problem, engine = self.problems[index], self.engines.of(setting)
         request = self.task.request(engine, problem, setting.request)
         engine.forget_prompts()
-        started_s = time.perf_counter()
+        metrics: dict[str, float] = {}
         if setting.tries is None:
+            started_s = time.perf_counter()
             result = engine.generate(self.prompts[index], request)
+            seconds = time.perf_counter() - started_s
             made: Sequence[GenerationResult] = [result]
         else:
-            chooser = setting.tries.chooser(self._passes(problem))
-            found = engine.best_of(self.prompts[index], setting.tries.n, chooser, request)
+            found, seconds = self._best_of(setting, setting.tries, index, request)
             result, made = found.result, found.tries
-        seconds = time.perf_counter() - started_s
+            if setting.tries.choose in NEED_TESTS:
+                metrics["shown"] = found.choice.scores[found.choice.index]
         judgement = self.task.judge(problem, result.text)
         return Sample(
             fingerprint=setting.fingerprint,
             name=problem.name,
-            metrics=judgement.metrics,
+            metrics={**judgement.metrics, **metrics},
             answer=judgement.answer,
             reason=judgement.reason,
             finish_reason=result.finish_reason,
@@ -117,16 +122,40 @@ class Answers:
             switch=dict(result.switch),
         )
 
-    def _passes(self, problem: Problem) -> Callable[[str], float] | None:
-        """Returns what tells whether a text passes half of the tests; None without tests."""
-        if not isinstance(self.task, HumanEval):
+    def _best_of(
+        self, setting: Setting, tries: Tries, index: int, request: GenerationConfig
+    ) -> tuple[BestOf, float]:
+        """Returns the chosen try, and the seconds that all took.
+
+        Choosers of the same tries at a problem share them, and count their time each.
+        """
+        engine = self.engines.of(setting)
+        chooser = tries.chooser(self._tested(engine, self.problems[index]))
+        started_s = time.perf_counter()
+        if isinstance(chooser, Iterate):
+            found = engine.best_of(self.prompts[index], tries.n, chooser, request)
+            return found, time.perf_counter() - started_s
+        key = (index, tries.n, request)
+        if self._shared is None or self._shared[0] != key:
+            made = engine.best_of(self.prompts[index], tries.n, "likelihood", request).tries
+            self._shared = key, made, time.perf_counter() - started_s
+        _, made, seconds = self._shared
+        started_s = time.perf_counter()
+        choice = chooser.choose(made)
+        return BestOf(made, choice), seconds + time.perf_counter() - started_s
+
+    def _tested(self, engine: Engine, problem: Problem) -> Tested | None:
+        """Returns half of a problem's tests; None without tests."""
+        task = self.task
+        if not isinstance(task, HumanEval):
             return None
         half = replace(problem, fields={**problem.fields, "test": public_half(problem["test"])})
-        return partial(_share_passed, self.task, half)
+        return Tested(partial(_verdict, task, half), partial(task.encode_again, engine, problem))
 
 
-def _share_passed(task: HumanEval, problem: Problem, text: str) -> float:
-    return task.judge(problem, text).metrics["passed"]
+def _verdict(task: HumanEval, problem: Problem, text: str) -> tuple[float, str]:
+    judgement = task.judge(problem, text)
+    return judgement.metrics["passed"], judgement.reason or ""
 
 
 def _decode_s(made: Sequence[GenerationResult], seconds: float) -> float:

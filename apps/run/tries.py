@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,11 +16,18 @@ from edgedec.apps.eval.contained import check_programs_run
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine.answers import code_of
-from edgedec.runtime.engine.best_of import BestOf, ByTests, Chooser, find_chooser
+from edgedec.runtime.engine.best_of import (
+    BestOf,
+    ByTests,
+    Chooser,
+    Iterate,
+    corrected,
+    find_chooser,
+)
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.judge import Judge
 from edgedec.runtime.text.prompt import Prompt
-from edgedec.system.sandbox.programs import Limits, Verdict, run_program
+from edgedec.system.sandbox.programs import Limits, run_program
 
 _TEMPERATURE = 0.8
 """For tries where nobody asked for a temperature: greedy ones would be alike."""
@@ -31,9 +39,11 @@ class Choose(StrEnum):
     VOTE = "vote"
     WEIGHTED = "weighted"
     WEIGHTED_PER_TOKEN = "weighted-per-token"
+    RPC = "rpc"
     LIKELIHOOD = "likelihood"
     JUDGE = "judge"
     TESTS = "tests"
+    ITERATE = "iterate"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +63,8 @@ class TryOptions:
         Choose | None,
         typer.Option(
             help="How --best-of chooses: vote takes the answer given most often (default), tests "
-            "the answer whose code passes --tests."
+            "the answer whose code passes --tests. With iterate half of the answers are "
+            "corrections of the best one so far."
         ),
     ] = None
     tests: Annotated[
@@ -64,8 +75,10 @@ class TryOptions:
     def __post_init__(self) -> None:
         if self.best_of is None and (self.choose is not None or self.tests is not None):
             raise ConfigError("--choose and --tests need --best-of N")
-        if (self.choose is Choose.TESTS) != (self.tests is not None):
-            raise ConfigError("--choose tests and --tests FILE.py go together: give both")
+        if (self.choose in (Choose.TESTS, Choose.ITERATE)) != (self.tests is not None):
+            raise ConfigError(
+                "--choose tests, or iterate, and --tests FILE.py go together: give both"
+            )
 
     def chooser(self, engine: Engine, question: str) -> Chooser:
         """Returns what chooses.
@@ -73,17 +86,20 @@ class TryOptions:
         Raises:
             EdgedecError: The tests cannot be read, or programs cannot be held on this machine.
         """
-        if self.tests is not None:
-            return ByTests(_Passes(self.tests))
+        if self.choose in (Choose.JUDGE, Choose.ITERATE) and not engine.has_chat_template:
+            raise ConfigError(f"--choose {self.choose} asks in a chat: this model has no template")
         if self.choose is Choose.JUDGE:
-            if not engine.has_chat_template:
-                raise ConfigError("--choose judge asks in a chat: this model has no template")
             return Judge(engine, question)
+        if self.tests is not None:
+            verdict = _Tests(self.tests)
+            if self.choose is Choose.TESTS:
+                return ByTests(lambda text: verdict(text)[0])
+            return Iterate(verdict, partial(corrected, [{"role": "user", "content": question}]))
         return find_chooser(str(self.choose or Choose.VOTE))
 
 
-class _Passes:
-    """Whether the code of a text passes tests."""
+class _Tests:
+    """Whether the code of a text passes tests, and what they say."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -93,11 +109,9 @@ class _Passes:
         self._limits = Limits()
         check_programs_run(self._limits)
 
-    def __call__(self, text: str) -> float:
-        return float(self._verdict(text).is_passed)
-
-    def _verdict(self, text: str) -> Verdict:
-        return run_program(f"{code_of(text)}\n{self._tests}\n", self._limits)
+    def __call__(self, text: str) -> tuple[float, str]:
+        verdict = run_program(f"{code_of(text)}\n{self._tests}\n", self._limits)
+        return float(verdict.is_passed), verdict.reason or ""
 
 
 def warm(asked: GenerationConfig, is_stated: bool) -> GenerationConfig:

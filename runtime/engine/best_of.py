@@ -1,7 +1,7 @@
 """Several tries at one answer, of which one is chosen.
 
 Sources: self-consistency (Wang et al., 2022) for `Vote`; perplexity consistency (Zhou et al., RPC,
-2025), without its pruning, for `Weighted`.
+2025) for `Weighted`, and its pruning, as the paper's summary gives it, for `Pruned`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.engine.answers import short_answer
 from edgedec.runtime.engine.result import GenerationResult
+from edgedec.runtime.search.weibull import share_of_high
+from edgedec.runtime.text.prompt import Message, Prompt
+
+_LEAST_FITTED = 4
+"""Different probabilities that two distributions can be told apart by."""
 
 Extract = Callable[[str], str | None]
 """From a text to the answer that it gives; texts of equal answers vote for the same one."""
@@ -87,6 +94,9 @@ class Weighted:
 
     def choose(self, tries: Sequence[GenerationResult]) -> Choice:
         """Returns the best of at least one try."""
+        return _elected(tries, self._extract, self._kept(self._weights(tries)))
+
+    def _weights(self, tries: Sequence[GenerationResult]) -> list[float]:
         logs = [log_likelihood(one) for one in tries]
         if self._is_per_token:
             logs = [log / max(1, one.n_new_tokens) for log, one in zip(logs, tries, strict=True)]
@@ -96,7 +106,28 @@ class Weighted:
         for log, one in zip(logs, tries, strict=True):
             weights.append(0.0 if one.token_ids in seen else math.exp(log - largest))
             seen.add(one.token_ids)
-        return _elected(tries, self._extract, weights)
+        return weights
+
+    def _kept(self, weights: list[float]) -> list[float]:
+        """Returns the weights that count: all of them."""
+        return weights
+
+
+class Pruned(Weighted):
+    """As `Weighted`, but improbable tries have no vote.
+
+    These are below the average, and likelier of the low one of two Weibull distributions that are
+    fitted to the tries' probabilities. Of fewer than four different tries all vote.
+    """
+
+    def _kept(self, weights: list[float]) -> list[float]:
+        """Returns the weights, 0 for improbable tries."""
+        values = np.array([weight for weight in weights if weight > 0])
+        if len(np.unique(values)) < _LEAST_FITTED:
+            return weights
+        share = dict(zip(values.tolist(), share_of_high(values).tolist(), strict=True))
+        mean = float(values.mean())
+        return [w if w >= mean or share.get(w, 0.0) >= 0.5 else 0.0 for w in weights]
 
 
 class ByTests:
@@ -115,6 +146,54 @@ class ByTests:
         shares = tuple(known[one.text] for one in tries)
         ranked = [(share, log_likelihood(one)) for share, one in zip(shares, tries, strict=True)]
         return Choice(ranked.index(max(ranked)), shares)
+
+
+class Iterate(ByTests):
+    """As `ByTests`, but the second half of the tries are shown the best of the first half.
+
+    They are shown what its tests said, too. They are not made if a try passed.
+
+    Source: iterative agent decoding, of one round of feedback.
+    """
+
+    def __init__(
+        self,
+        verdict: Callable[[str], tuple[float, str]],
+        ask_again: Callable[[str, str], Prompt],
+    ) -> None:
+        """Makes a chooser.
+
+        Args:
+            verdict: From a text to the share of tests that it passes, and what they say.
+            ask_again: From a text, and what its tests say, to the prompt for better ones.
+        """
+        self._verdicts: dict[str, tuple[float, str]] = {}
+        self._verdict = verdict
+        self._ask_again = ask_again
+        super().__init__(lambda text: self._tested(text)[0])
+
+    def follow_up(self, tries: Sequence[GenerationResult]) -> Prompt | None:
+        """Returns the prompt of the second half; None if a try of the first passes all tests."""
+        choice = self.choose(tries)
+        if choice.scores[choice.index] >= 1:
+            return None
+        text = tries[choice.index].text
+        return self._ask_again(text, self._tested(text)[1])
+
+    def _tested(self, text: str) -> tuple[float, str]:
+        if text not in self._verdicts:
+            self._verdicts[text] = self._verdict(text)
+        return self._verdicts[text]
+
+
+def corrected(question: Sequence[Message], text: str, message: str) -> list[Message]:
+    """Returns a conversation that asks for a better text than one whose tests failed."""
+    asked = f"That fails its tests:\n{message}\nWrite all of it again, corrected."
+    return [
+        *question,
+        {"role": "assistant", "content": text},
+        {"role": "user", "content": asked},
+    ]
 
 
 def log_likelihood(result: GenerationResult) -> float:
@@ -145,6 +224,7 @@ NAMED: dict[str, Callable[[], Chooser]] = {
     "vote": Vote,
     "weighted": Weighted,
     "weighted-per-token": lambda: Weighted(is_per_token=True),
+    "rpc": Pruned,
 }
 """Choosers that need nothing but the tries."""
 

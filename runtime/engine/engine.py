@@ -246,15 +246,16 @@ class Engine:
         Args:
             prompt, config, settings: As for `stream`; the temperature has to be above 0.
             chooser: What chooses: ``vote`` (the answer given most often), ``weighted`` (votes
-                count by the tries' probability), ``likelihood`` (the likeliest text), or a
-                `Chooser` such as `runtime.engine.best_of.ByTests`.
+                count by the tries' probability), ``rpc`` (the same without improbable tries),
+                ``likelihood`` (the likeliest text), or a `Chooser` such as
+                `runtime.engine.best_of.ByTests`.
             on_progress: Called with the place of a try and its result, as they finish.
 
         Raises:
             ConfigError: All tries would be alike, or there is no such chooser.
             SessionError: As for `stream`.
         """
-        from edgedec.runtime.engine.best_of import BestOf, find_chooser
+        from edgedec.runtime.engine.best_of import BestOf, Iterate, find_chooser
         from edgedec.runtime.engine.many import generate_many
 
         asked, chosen_by = self._asked(config, settings) or self.defaults, find_chooser(chooser)
@@ -263,12 +264,20 @@ class Engine:
             raise ConfigError(
                 "temperature is 0, so that all tries would be alike: ask for one such as 0.8"
             )
-        ids = self.encode(prompt)
-        tries = [
-            replace(asked, seed=asked.seed + i, logprobs=asked.logprobs or 0) for i in range(n)
-        ]
-        openers = [partial(self.stream, ids, one) for one in tries]
-        found = generate_many(openers, self.model.capabilities.n_sequences, on_progress)
+
+        def tried(ids: list[int], first: int, stop: int) -> list[GenerationResult]:
+            tries = [
+                replace(asked, seed=asked.seed + i, logprobs=asked.logprobs or 0)
+                for i in range(first, stop)
+            ]
+            openers = [partial(self.stream, ids, one) for one in tries]
+            return generate_many(openers, self.model.capabilities.n_sequences, on_progress, first)
+
+        n_first = (n + 1) // 2 if isinstance(chosen_by, Iterate) else n
+        found = tried(self.encode(prompt), 0, n_first)
+        if isinstance(chosen_by, Iterate) and n_first < n:
+            again = chosen_by.follow_up(found)
+            found += [] if again is None else tried(self.encode(again), n_first, n)
         return BestOf(tuple(found), chosen_by.choose(found))
 
     async def astream(

@@ -18,11 +18,12 @@ def generate_many(
     openers: Sequence[Callable[[], Stream]],
     n_at_once: int,
     on_progress: OnResult | None,
+    first: int = 0,
 ) -> list[GenerationResult]:
     """Returns the results of streams in order; each is iterated in a thread of its own.
 
     openers: open the streams. n_at_once: most that are open.
-    on_progress: see `Engine.generate_many`.
+    on_progress: see `Engine.generate_many`; the first stream's place is ``first``.
     """
     if on_progress is not None:
         check_callable("on_progress", on_progress)
@@ -44,7 +45,7 @@ def generate_many(
             for done in as_completed([pool.submit(generate, i) for i in range(len(openers))]):
                 place = done.result()
                 if on_progress is not None:
-                    on_progress(place, found[place])
+                    on_progress(first + place, found[place])
         finally:
             is_over = True
             for stream in streams:

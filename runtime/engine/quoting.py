@@ -11,7 +11,8 @@ from edgedec.models.errors import ConfigError, SessionError
 from edgedec.models.fields import shown
 from edgedec.runtime.config.checks import check_count
 from edgedec.runtime.drafting.stats import DecodeStats
-from edgedec.runtime.search.quote import MOST_PLACES, QuotedSpan, Search, ranked
+from edgedec.runtime.search.growing_tree import MOST_NODES
+from edgedec.runtime.search.quote import QuotedSpan, Search, ranked
 from edgedec.runtime.search.spans import Spans, token_ends
 from edgedec.runtime.sequences.passes import Passes
 from edgedec.runtime.sequences.prefill import ExactPrefiller, PrefillRequest, Progress
@@ -156,7 +157,7 @@ class _Asking:
             SessionError: The question leaves no room for a text.
         """
         n_around = len(self.prompt("")) + 1
-        most = min(_PART, self._host.context - n_around - max(MOST_PLACES, self._max_tokens + 1))
+        most = min(_PART, self._host.context - n_around - max(MOST_NODES, self._max_tokens + 1))
         if most < 4 * self._max_tokens:
             raise SessionError(
                 f"the question leaves {max(0, most)} tokens of a context of {self._host.context} "

@@ -18,17 +18,14 @@ from itertools import count
 
 import numpy as np
 
+from edgedec.runtime.search.growing_tree import MOST_NODES, GrowingTree, Node
 from edgedec.runtime.search.spans import Spans, SpanSet
-from edgedec.runtime.sequences.passes import Pass, Passes
+from edgedec.runtime.sequences.passes import Passes
 from edgedec.runtime.sequences.rows import Float32
 from edgedec.runtime.sequences.sequence import TokenSequence
-from edgedec.runtime.sequences.token_tree import TokenTree
 
 _WIDTH = 16
 """Places per pass."""
-
-MOST_PLACES = 256
-"""Places that one tree may grow to before it is begun anew with what is still of use."""
 
 _GUESS = math.log(0.8)
 """How likely it is that a span goes on, if it could in one way only."""
@@ -50,20 +47,14 @@ class QuotedSpan:
         return math.exp(self.log_prob)
 
 
-@dataclass(eq=False)
-class _Place:
+class _Place(Node):
     """A place in the trie. bound: log-probability of its tokens; a guess until that is known."""
 
-    spans: SpanSet
-    token: int
-    parent: _Place | None
-    bound: float
-    children: dict[int, _Place] | None = None
-
-    def way(self) -> list[_Place]:
-        """Returns the places down to this one, the root first."""
-        before = [] if self.parent is None else self.parent.way()
-        return [*before, self]
+    def __init__(self, spans: SpanSet, token: int, parent: _Place | None, bound: float) -> None:
+        super().__init__(token, parent)
+        self.spans = spans
+        self.bound = bound
+        self.children: dict[int, _Place] | None = None
 
 
 @dataclass
@@ -90,7 +81,7 @@ class Search:
         room = sequence.context - sequence.n_tokens
         can_branch = sequence.model.capabilities.trees
         width = max(1, min(_WIDTH, (room - 1) // self.spans.max_tokens)) if can_branch else 1
-        tree = _GrowingTree(sequence, min(MOST_PLACES, room) if can_branch else 0)
+        tree = GrowingTree(sequence, min(MOST_NODES, room) if can_branch else 0)
         ready = _Queue([_Place(self.spans.root, anchor, None, 0.0)])
         try:
             while ready.best > self.threshold:
@@ -161,8 +152,7 @@ class Search:
                 child.bound = -math.inf
 
     def _offer(self, place: _Place, log_prob: float) -> None:
-        tokens = [one.token for one in place.way()[1:]]
-        text = self.spans.quoted(place.spans, tokens, self.decode)
+        text = self.spans.quoted(place.spans, place.tokens, self.decode)
         if text:
             offset = int(self.spans.offsets[place.spans.rows[0]])
             self.best = ranked([*self.best, QuotedSpan(text, offset, log_prob)], self.n_best)
@@ -201,37 +191,3 @@ class _Queue:
     def pop(self) -> _Place:
         """Returns the most promising place, which is gone then."""
         return heappop(self._heap)[2]
-
-
-class _GrowingTree:
-    """The places of a sequence's pending pass. most: that it grows to."""
-
-    def __init__(self, sequence: TokenSequence, most: int) -> None:
-        self._sequence = sequence
-        self._most = most
-        self._begin()
-
-    def _begin(self) -> None:
-        self._rows: dict[_Place, int] = {}
-        self._tokens: list[int] = []
-        self._parents: list[int] = []
-
-    def grown(self, chosen: list[_Place]) -> Pass:
-        """Returns the pass that computes ``chosen`` and nothing that the tree has already."""
-        n_known = len(self._tokens)
-        if n_known + len(chosen) > self._most:
-            n_known = 0
-            self._begin()
-        for place in chosen:
-            for one in place.way():
-                if one not in self._rows:
-                    self._add(one)
-        asked = [self._rows[place] for place in chosen]
-        tree = TokenTree(tuple(self._tokens), tuple(self._parents))
-        return Pass(self._sequence, tree, asked, n_known=n_known)
-
-    def _add(self, place: _Place) -> None:
-        self._rows[place] = len(self._tokens)
-        parent = -1 if place.parent is None else self._rows[place.parent]
-        self._tokens.append(place.token)
-        self._parents.append(parent)

@@ -28,6 +28,7 @@ if sys.platform != "win32":
 
 _MAX_REASON = 300
 _SIGKILL = 9
+_NAME = "program"
 _NOBODY = 65534
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
@@ -94,14 +95,25 @@ def main() -> None:
 def run(source: str) -> str | None:
     """Runs a program; returns why it failed, None if it came to its end."""
     try:
-        exec(compile(source, "program", "exec"), {"__name__": "program"})
+        exec(compile(source, _NAME, "exec"), {"__name__": "program"})
     except BaseException as error:  # SystemExit too: leaving early is no success
         try:
-            text = f"{type(error).__name__}: {error}"
+            text = f"{type(error).__name__}: {str(error) or failed_assertion(error, source)}"
         except BaseException:
             text = "an error without a readable message"
         return text.strip().rstrip(":")[:_MAX_REASON]
     return None
+
+
+def failed_assertion(error: BaseException, source: str) -> str:
+    """Returns the line of the program that failed an assertion without a message."""
+    place = error.__traceback__
+    line = 0
+    while place is not None and isinstance(error, AssertionError):
+        if place.tb_frame.f_code.co_filename == _NAME:
+            line = place.tb_lineno
+        place = place.tb_next
+    return source.split("\n")[line - 1].strip() if line else ""
 
 
 def confine(limits: dict[str, int], is_filtered: bool, refused: list[str]) -> list[str]:

@@ -15,7 +15,6 @@ Cli = Callable[..., Any]
 def test_the_command_line(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> None:
     command = ["run", smollm2_bundle, "Write add(a, b) in Python.", "-n", 24]
     tests = tmp_path / "tests.py"
-    tests.write_text("while True:\n    pass\n")
     done = cli(*command, "--best-of", 2, "--choose", "likelihood")
     assert done.exit_code == 0, done.err
     assert "of 2 by likelihood" in done.err
@@ -23,6 +22,9 @@ def test_the_command_line(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> Non
     assert len(told["tries"]) == 3
     assert told["text"] == told["tries"][told["chosen"]]["text"]
     assert all(0 <= one["score"] <= 1 for one in told["tries"])
+    tests.write_text("assert add(1, 1) == 3\n")
+    told = cli(*command, "--best-of", 2, "--choose", "iterate", "--tests", tests, "--json").json
+    assert [one["score"] for one in told["tries"]] == [0, 0]
     assert "need --best-of" in cli(*command, "--choose", "vote").error
     assert "go together" in cli(*command, "--best-of", 2, "--choose", "tests").error
     assert "go together" in cli(*command, "--best-of", 2, "--tests", tests).error

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from edgedec.apps.eval.tries import Tries, public_half
+from edgedec.apps.eval.report import _false_positives
+from edgedec.apps.eval.samples import Sample
+from edgedec.apps.eval.tries import Tries, parse_tries, public_half
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 
@@ -44,6 +47,13 @@ def test_other_texts_are_refused(text: str) -> None:
         Tries.parse(text)
 
 
+def test_options_name_every_number_and_chooser() -> None:
+    found = parse_tries("4,8", "vote, rpc", 0.7)
+    assert found == [Tries(n, choose, 0.7) for n in (4, 8) for choose in ("vote", "rpc")]
+    with pytest.raises(ConfigError, match="--best-of is 'many', expected numbers"):
+        parse_tries("many", "vote", 0.7)
+
+
 def test_every_second_assertion_is_held_back() -> None:
     half = public_half(TEST)
     assert "candidate(0)" in half
@@ -60,13 +70,18 @@ def test_tries_take_turns_with_one_answer(cli: Cli, smollm2_bundle: Path, tmp_pa
     problem = {"question": "Anna has 2 apples and buys 3. How many has she?", "answer": "#### 5"}
     maths.write_text(json.dumps(problem) + "\n")
     command = ["eval", smollm2_bundle, "--task", "gsm8k", "--data", maths, "-n", 16, "--json"]
-    done = cli(*command, "--settings", "plain; best-of:n=3,choose=vote")
+    done = cli(*command, "--best-of", "3", "--choose", "vote,rpc")
     assert done.exit_code == 0, done.err
-    one, three = done.json["samples"]
+    one, three, pruned = done.json["samples"]
+    assert pruned["n_new_tokens"] == three["n_new_tokens"]  # the same tries
+    assert pruned["seconds"] >= 0.9 * three["seconds"]
+    assert done.json["settings"][0]["facts"]["request"]["sampling"]["temperature"] == 0
     assert three["n_new_tokens"] > one["n_new_tokens"]
     assert done.json["settings"][1]["facts"]["tries"] == "best-of:n=3,choose=vote,temperature=0.8"
-    told = cli(*command, "--settings", "best-of:choose=tests").error
-    assert "needs a task with tests" in told
+    assert "needs a task with tests" in cli(*command, "--best-of", "2", "--choose", "tests").error
+    assert "use --best-of N" in cli(*command, "--settings", "plain; best-of:n=2").error
+    assert "--choose needs" in cli(*command, "--choose", "vote").error
+    assert "without --frontier" in cli(*command, "--best-of", "2", "--frontier").error
 
 
 @pytest.mark.e2e
@@ -78,6 +93,22 @@ def test_tests_choose_by_half_and_judge_by_all(
                "entry_point": "next_of"}  # fmt: skip
     code.write_text(json.dumps(problem) + "\n")
     command = ["eval", smollm2_bundle, "--task", "human_eval", "--data", code, "-n", 12, "--json"]
-    done = cli(*command, "--settings", "best-of:n=2,choose=tests")
+    done = cli(*command, "--best-of", "2", "--choose", "tests,iterate")
     assert done.exit_code == 0, done.err
-    assert done.json["samples"][0]["metrics"]["passed"] in (0.0, 1.0)
+    one, chosen, iterated = done.json["samples"]
+    assert "shown" not in one["metrics"]
+    assert chosen["metrics"]["passed"] in (0.0, 1.0)
+    assert iterated["metrics"]["shown"] in (0.0, 1.0)
+    assert iterated["n_prompt_tokens"] >= chosen["n_prompt_tokens"]
+    assert done.json["settings"][0]["false_positives"] is None
+    assert done.json["settings"][1]["false_positives"]["n_passing"] in (0, 1)
+
+
+def test_answers_that_pass_what_chose_them_and_fail_the_rest_are_counted() -> None:
+    verdicts = [(1.0, 1.0), (1.0, 0.0), (0.0, 0.0), (1.0, 0.0)]
+    samples = [
+        Sample(fingerprint="f", name=str(i), metrics={"shown": shown, "passed": passed})
+        for i, (shown, passed) in enumerate(verdicts)
+    ]
+    assert _false_positives(samples) == {"n_false": 2, "n_passing": 3}
+    assert _false_positives([replace(samples[0], metrics={"passed": 1.0})]) is None

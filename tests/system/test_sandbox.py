@@ -70,6 +70,7 @@ def test_linux_filters_system_calls() -> None:
     ("source", "reason"),
     [
         ("assert 1 == 2, 'unequal'", "AssertionError: unequal"),
+        ("def f():\n  assert 1 == 2\nf()", "AssertionError: assert 1 == 2"),
         ("def f(:", "SyntaxError"),
         ("raise ValueError", "ValueError"),
         ("import sys\nsys.exit(0)", "SystemExit: 0"),

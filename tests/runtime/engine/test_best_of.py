@@ -14,7 +14,16 @@ from edgedec import Engine
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.drafting.stats import DecodeStats
 from edgedec.runtime.engine.answers import code_of, short_answer
-from edgedec.runtime.engine.best_of import ByTests, Likelihood, Vote, Weighted
+from edgedec.runtime.engine.best_of import (
+    ByTests,
+    Iterate,
+    Likelihood,
+    Pruned,
+    Vote,
+    Weighted,
+    corrected,
+    log_likelihood,
+)
 from edgedec.runtime.engine.judge import yes_share
 from edgedec.runtime.engine.result import GenerationResult
 from edgedec.runtime.sampling.logprobs import TokenLogprob
@@ -62,6 +71,44 @@ def test_weights_per_token_do_not_punish_length() -> None:
     tries = [tried("1", *[-0.2] * 10), tried("2", -0.5)]
     assert Weighted().choose(tries).index == 1
     assert Weighted(is_per_token=True).choose(tries).index == 0
+
+
+def test_improbable_tries_have_no_vote() -> None:
+    """Three improbable tries agree on 2, and outweigh neither of two probable ones."""
+    tries = [
+        tried("1", -1.0, ids=(1,)),
+        tried("1", -1.1, ids=(2,)),
+        *(tried("2", -9.0 - i / 10, ids=(3 + i,)) for i in range(3)),
+        tried("3", -1.2, ids=(9,)),
+    ]
+    choice = Pruned().choose(tries)
+    assert choice.answers[choice.index] == "1"
+    assert choice.scores[2:5] == (0, 0, 0)
+    assert choice.scores[5] > 0
+    assert Weighted().choose(tries).scores[2] > 0
+
+
+def test_of_few_tries_all_vote() -> None:
+    assert Pruned().choose(TRIES[:3]).scores == Weighted().choose(TRIES[:3]).scores
+
+
+def test_the_second_half_sees_what_the_tests_say() -> None:
+    asked: list[tuple[str, str]] = []
+
+    def ask_again(text: str, message: str) -> str:
+        asked.append((text, message))
+        return "again"
+
+    verdicts = {TRIES[0].text: (0.0, "assert f(1) == 2"), TRIES[1].text: (0.0, "assert f(2) == 3")}
+    chooser = Iterate(verdicts.__getitem__, ask_again)
+    assert chooser.follow_up(TRIES[:2]) == "again"
+    assert asked == [(TRIES[1].text, "assert f(2) == 3")]  # the likelier of two that fail
+    verdicts[TRIES[2].text] = (1.0, "")
+    assert chooser.follow_up(TRIES[:3]) is None
+    assert chooser.choose(TRIES[:3]).index == 2
+    again = corrected([{"role": "user", "content": "Write f."}], "def f", "assert f(2) == 3")
+    assert [message["role"] for message in again] == ["user", "assistant", "user"]
+    assert "assert f(2) == 3" in again[2]["content"]
 
 
 def test_no_answer_has_no_vote() -> None:
@@ -129,6 +176,24 @@ def test_each_try_is_the_text_of_its_seed(engine: Engine) -> None:
     assert found.text == found.tries[found.choice.index].text
     drafted = engine.best_of(prompt, 5, "likelihood", seed=3, method="lookup", **settings)  # type: ignore[arg-type]
     assert [one.token_ids for one in drafted.tries] == [one.token_ids for one in alone]
+
+
+@pytest.mark.e2e
+def test_the_second_half_is_made_from_the_first(engine: Engine) -> None:
+    prompt = [{"role": "user", "content": "Say a word."}]
+    done: list[int] = []
+    chooser = Iterate(
+        lambda text: (0.0, "too long"), lambda text, said: corrected(prompt, text, said)
+    )
+    found = engine.best_of(prompt, 3, chooser, on_progress=lambda i, _: done.append(i),
+                           temperature=0.8, max_new_tokens=6)  # fmt: skip
+    first = max(found.tries[:2], key=log_likelihood)
+    again = engine.generate(corrected(prompt, first.text, "too long"), temperature=0.8, seed=2,
+                            max_new_tokens=6)  # fmt: skip
+    assert found.tries[2].token_ids == again.token_ids
+    assert sorted(done) == [0, 1, 2]
+    passed = Iterate(lambda text: (1.0, ""), lambda text, said: prompt)
+    assert len(engine.best_of(prompt, 3, passed, temperature=0.8, max_new_tokens=6).tries) == 2
 
 
 @pytest.mark.e2e
