@@ -162,6 +162,7 @@ def attention(
     kv_cache: tuple[KVBlocks, KVBlocks],
     *,
     scoring: library.Scoring | None = None,
+    sinks: Floats | None = None,
     out: Floats | None = None,
     isa: str | None = None,
     n_threads: int = 1,
@@ -169,14 +170,15 @@ def attention(
     """Returns the attended heads of a pass, after writing its keys and values to the KV cache.
 
     Row i attends to the first ``past`` rows of the KV cache, to itself and to its ancestors, as
-    ``scoring`` says: by default to all, by products over the square root of the head size. The
+    ``scoring`` says: by default to all, by products over the square root of the head size. A score
+    of ``sinks`` counts in the softmax of its head as that of a position with values of 0. The
     first P - T of the ``parents`` are those of nodes whose rows earlier passes left at past..
 
     Shapes: qkv [T, (H + 2 Hkv) * d]; positions [T], parents [P] int64; rope: cosines and sines
         [n_positions, d / 2]; kv_cache of one layer: keys [Hkv, C / 16, d, 16] and values
         [Hkv, C, d] float16, or both [Hkv, C / 16, `kv_block_nbytes`] uint8, which holds int8;
         rows past.., modulo C, are overwritten: with a window C needs to be no more than the rows
-        that the first row sees before itself, and P. Result [T, H * d] float32.
+        that the first row sees before itself, and P; sinks [H] float32. Result [T, H * d] float32.
     """
     keys, values = kv_cache
     expect("cosines", rope[0], np.float32, (-1, -1))
@@ -212,6 +214,7 @@ def attention(
         n_heads, n_kv_heads, d, int(keys.dtype == np.uint8),
         scoring, ctypes.pointer(library.KvRun(0, capacity // PANEL)), capacity, capacity,
         keys.ctypes.data, values.ctypes.data, out.ctypes.data, 1,
+        None if sinks is None else pointer("sinks", sinks, np.float32, (n_heads,)),
     )  # fmt: skip
     run("attention", args, isa, n_threads)
     return out

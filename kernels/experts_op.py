@@ -33,6 +33,10 @@ class ExpertsArgs(ctypes.Structure):
         ("up", MatrixArgs),
         ("down", MatrixArgs),
         ("out", c_void_p),
+        ("gate_bias", c_void_p),
+        ("up_bias", c_void_p),
+        ("down_bias", c_void_p),
+        ("limit", c_float),
     )
 
 
@@ -63,6 +67,8 @@ def experts(
     norm_weight: Floats | None = None,
     epsilon: float = 0.0,
     residual: Floats | None = None,
+    biases: tuple[Floats, Floats, Floats] | None = None,
+    limit: float = 0.0,
     out: Floats | None = None,
     isa: str | None = None,
     n_threads: int = 1,
@@ -70,10 +76,12 @@ def experts(
     """Returns what the experts of the ``n_used`` largest scores make of each row, weighted.
 
     An expert is a gated MLP of ``matrices`` gate, up and down. Its weight is the softmax of the
-    scores, over the chosen ones alone if ``is_normed``. Of equal scores the first is chosen.
+    scores, over the chosen ones alone if ``is_normed``. Of equal scores the first is chosen. With a
+    ``limit`` gate and up stay within it, as ``ExpertsArgs`` of src/kernels.h says.
 
     Shapes: x [rows, k], which is RMS-normed if there is a norm_weight [k]; router [rows, experts];
-        residual [rows, k] is added to the result [rows, k]; all float32.
+        residual [rows, k] is added to the result [rows, k]; biases of gate, up and down [experts,
+        their n]; all float32.
     """
     gate, up, down = matrices
     expect("x", x, np.float32, (-1, -1))
@@ -90,7 +98,12 @@ def experts(
     args.gate, args.up, args.down = (
         MatrixArgs(one.data.ctypes.data, None, one.format, one.n) for one in (gate, up, down)
     )
-    args.out = out.ctypes.data
+    args.out, args.limit = out.ctypes.data, limit
+    if biases is not None:
+        args.gate_bias, args.up_bias, args.down_bias = (
+            pointer("bias", bias, np.float32, (n_experts, one.n))
+            for bias, one in zip(biases, matrices, strict=True)
+        )
     run("experts", args, isa, n_threads)
     return out
 

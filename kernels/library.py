@@ -74,6 +74,7 @@ class AttentionArgs(ctypes.Structure):
         ("v_cache", c_void_p),
         ("out", c_void_p),
         ("n_sequences", c_int64),
+        ("sinks", c_void_p),
     )
 
 

@@ -99,23 +99,25 @@ inline float weigh_chunks(float* largest, const float* totals, int64_t n) {
   return reduce_add(total);
 }
 
-/// Floats that `merge` needs.
-inline int64_t merge_floats(const AttentionPlan& plan) { return 2 * plan.chunks; }
+/// Floats that `merge` needs: a largest score and a sum of each chunk, and of the sink.
+inline int64_t merge_floats(const AttentionPlan& plan) { return 2 * (plan.chunks + 1); }
 
 /// Writes the attended head of query q of a tile, vector `vector` of its KV head, from the chunks of
-/// its window in rising order. `memory` is for what the chunks count for.
+/// its window in rising order. A sink is one more chunk, of one score and no values. `memory` is for
+/// what the chunks count for.
 inline void merge(const AttentionPlan& plan, int kv_head, int64_t vector, const Partials& tile,
                   float* memory) {
   const AttentionArgs& a = *plan.args;
   const int64_t row = vector / plan.group, head = kv_head * plan.group + vector % plan.group;
   const int64_t first = plan.first_seen(row) / kChunk - plan.first_chunk, q = vector % kQueries;
   const int64_t n = ceil_div(plan.visible(row), kChunk) - plan.first_chunk - first;
-  float *weights = memory, *totals = memory + plan.chunks;
+  float *weights = memory, *totals = memory + plan.chunks + 1;
   for (int64_t c = 0; c < n; ++c) {
     weights[c] = *tile.largest(q, first + c);
     totals[c] = *tile.total(q, first + c);
   }
-  const Floats total = set1(weigh_chunks(weights, totals, n));
+  if (a.sinks) weights[n] = a.sinks[head], totals[n] = 1;
+  const Floats total = set1(weigh_chunks(weights, totals, a.sinks ? n + 1 : n));
   float* out = a.out + (row * a.n_heads + head) * a.head_size;
   for (int64_t i = 0; i < a.head_size; i += 16) {
     Floats sum = set1(0.0f);

@@ -7,7 +7,7 @@
 namespace edk {
 namespace {
 
-enum { kQkv, kPositions, kParents, kSequences, kCos, kSin, kKCache, kVCache, kLayerGates };
+enum { kQkv, kPositions, kParents, kSequences, kCos, kSin, kKCache, kVCache, kLayerGates, kSinks };
 constexpr int64_t kMaxHeads = 1 << 16;
 constexpr int64_t kMaxHeadSize = 1 << 12;
 enum { kPast, kRows, kNodes, kFirstPanel, kPanels, kSequenceFields };
@@ -98,6 +98,10 @@ void AttentionOp::compute(const Kernels& kernels, const Call& call) const {
   args.positions = call.input(kPositions).as<const int64_t>();
   set_tables(args, call);
   set_kv_cache(args, call);
+  if (const Tensor sinks = call.input(kSinks); sinks.is_present()) {
+    sinks.expect_shape("sinks", {args.n_heads});
+    args.sinks = sinks.as<const float>();
+  }
   args.qkv = qkv.as<const float>();
   args.parents = parents.as<const int64_t>();
   args.out = call.output(out_dims, 3);

@@ -12,7 +12,8 @@ namespace edk {
 /// more panels of the sequence before it. Rows and nodes of sequences follow one another; parents
 /// count from the sequence's first node. A panel that several sequences have in common holds
 /// committed tokens of all of them. A sequence may have fewer rows of the caches than its text is
-/// long if the node has a window. Attributes: layer (among those of the caches), n_heads,
+/// long if the node has a window. A head's sink is a score that counts in the softmax of each row and
+/// has no value. Attributes: layer (among those of the caches), n_heads,
 /// n_kv_heads, head_size, kv_format? (0), scale?, softcap?, window? (see Scoring), gate_index? (see
 /// LayerGate).
 class AttentionOp {
@@ -26,7 +27,7 @@ class AttentionOp {
       {"cos", kFloat, kRequired},           // [positions, d / 2]
       {"sin", kFloat, kRequired},           // [positions, d / 2]
       {"k_cache", kAny, kRequired},         {"v_cache", kAny, kRequired},
-      LayerGate::kPort,
+      LayerGate::kPort,                     {"sinks", kFloat, kOptional},  // [H]
   };
   static constexpr int kOutputs[] = {kFloat};
 

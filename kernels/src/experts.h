@@ -218,6 +218,24 @@ inline const uint8_t* expert_panels(const Matrix& matrix, int64_t k, int64_t exp
   return matrix.packed + expert * ceil_div(matrix.n, kPanel) * panel_bytes(matrix.format, k);
 }
 
+constexpr float kClampedSlope = 1.702f;
+
+/// What `gate` lets through of `up` where both stay within `limit`. A NaN stays one: the second operand
+/// of min and max.
+inline Floats clamped_gate(Floats gate, Floats up, float limit) {
+  const Floats bound = set1(limit);
+  gate = min(bound, gate);
+  up = max(set1(-limit), min(bound, up));
+  const Floats slow = exp(mul(gate, set1(-kClampedSlope)));
+  return mul(div(gate, add(set1(1.0f), slow)), add(up, set1(1.0f)));
+}
+
+/// `y`, channels of one expert from `column` of n on, plus their bias if there is one.
+inline Floats add_expert_bias(Floats y, const float* bias, int64_t expert, int64_t n,
+                              int64_t column) {
+  return bias ? add(y, load_n(bias + expert * n + column, n - column)) : y;
+}
+
 /// Panels [first, end) of gate and up of one expert.
 inline void run_gated_panels(const ExpertsPlan& plan, const ExpertRows& own, int64_t first,
                              int64_t end) {
@@ -226,9 +244,15 @@ inline void run_gated_panels(const ExpertsPlan& plan, const ExpertRows& own, int
                        {&up, &own.in, plan.zero_up},
                        expert_panels(gate, plan.args->k, own.expert),
                        expert_panels(up, plan.args->k, own.expert)};
+  const ExpertsArgs& args = *plan.args;
+  const auto activate = [&](int64_t p, Floats a, Floats b) {
+    a = add_expert_bias(a, args.gate_bias, own.expert, gate.n, p * kPanel);
+    b = add_expert_bias(b, args.up_bias, own.expert, gate.n, p * kPanel);
+    return args.limit > 0 ? clamped_gate(a, b, args.limit) : silu_gate(p, a, b);
+  };
   for (int64_t i = 0, m; i < own.n; i += m) {
     m = rows_at_once(own.n - i);
-    run_gated(pair, first, end, i / kTileRows, m, [&](int64_t p, int64_t r, Floats y) {
+    run_gated(pair, first, end, i / kTileRows, m, activate, [&](int64_t p, int64_t r, Floats y) {
       store_n(plan.hidden + (own.first + i + r) * gate.n + p * kPanel, y, gate.n - p * kPanel);
     });
   }
@@ -259,8 +283,10 @@ void down_task(void* user, int64_t task) {
     m = rows_at_once(own.n - i);
     Floats sums[kMostRows];
     multiply_panel(rows, packed, p, i / kTileRows, m, sums);
-    for (int64_t r = 0; r < m; ++r)
-      store_n(plan.results + (own.first + i + r) * down.n + column, sums[r], down.n - column);
+    for (int64_t r = 0; r < m; ++r) {
+      const Floats y = add_expert_bias(sums[r], plan.args->down_bias, own.expert, down.n, column);
+      store_n(plan.results + (own.first + i + r) * down.n + column, y, down.n - column);
+    }
   }
 }
 

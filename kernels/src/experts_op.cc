@@ -8,9 +8,11 @@ namespace edk {
 namespace {
 
 /// Experts(x float [..., k], norm_weight? float [k], residual? float [..., k], router float [..., E],
-///         gate, up, down uint8 [E, bytes], layer_gates?) -> float [..., k]
+///         gate, up, down uint8 [E, bytes], layer_gates?, gate_bias? float [E * n], up_bias? float
+///         [E * n], down_bias? float [E * k]) -> float [..., k]
 /// with layer_gates as LayerGate says. Attributes: formats (of gate, up and down), k, n (rows of gate
-/// and of up), n_experts, n_used, normed, epsilon, gate_index?. See ExpertsArgs for what it computes.
+/// and of up), n_experts, n_used, normed, epsilon, gate_index?, limit?. See ExpertsArgs for what it
+/// computes.
 class ExpertsOp {
  public:
   static constexpr const char* kName = "Experts";
@@ -19,6 +21,8 @@ class ExpertsOp {
       {"residual", kFloat, kOptional}, {"router", kFloat, kRequired},
       {"gate", kUint8, kRequired},     {"up", kUint8, kRequired},
       {"down", kUint8, kRequired},     LayerGate::kPort,
+      {"gate_bias", kFloat, kOptional}, {"up_bias", kFloat, kOptional},
+      {"down_bias", kFloat, kOptional},
   };
   static constexpr int kOutputs[] = {kFloat};
 
@@ -29,9 +33,11 @@ class ExpertsOp {
   static constexpr size_t kNormWeight = 1;
   static constexpr size_t kGate = 4;
   static constexpr size_t kLayerGates = 7;
+  static constexpr size_t kBiases = 8;
 
   void set_norm(ExpertsArgs& args, const Tensor& tensor) const;
   void set_matrix(ExpertsArgs& args, size_t port, const Tensor& tensor) const;
+  const float* bias_of(const Call& call, size_t index, int64_t n) const;
 
   LayerGate layer_gate_;
   ExpertsArgs args_;  // as far as attributes and constants say
@@ -55,6 +61,10 @@ ExpertsOp::ExpertsOp(const Node& node) : layer_gate_(node) {
   args_.is_normed = node.integer("normed", 0, 1) == 1;
   args_.epsilon = node.number("epsilon");
   if (!(args_.epsilon >= 0)) fail("attribute epsilon is %g, expected 0 or more", args_.epsilon);
+  args_.limit = node.number_or("limit", 0);
+  if (!(args_.limit >= 0 && args_.limit < 1e30f)) {
+    fail("attribute limit is %g, expected 0 or more", args_.limit);
+  }
   args_.gate = matrix_attributes(formats[0], n, args_.k);
   args_.up = matrix_attributes(formats[1], n, args_.k);
   args_.down = matrix_attributes(formats[2], args_.k, n);
@@ -77,12 +87,22 @@ void ExpertsOp::set_matrix(ExpertsArgs& args, size_t port, const Tensor& tensor)
   set_packed_experts(matrix_of(args, port - kGate), args.n_experts, k, tensor, kPorts[port].name);
 }
 
+/// The bias of all experts' gate, up or down of n rows; null if there is none.
+const float* ExpertsOp::bias_of(const Call& call, size_t index, int64_t n) const {
+  const Tensor bias = call.input(kBiases + index);
+  if (bias.is_present()) bias.expect_shape(kPorts[kBiases + index].name, {args_.n_experts * n});
+  return bias.as<const float>();
+}
+
 void ExpertsOp::compute(const Kernels& kernels, const Call& call) const {
   ExpertsArgs args = args_;
   if (!is_constant_[kNormWeight]) set_norm(args, call.input(kNormWeight));
   for (size_t port = kGate; port < kLayerGates; ++port) {
     if (!is_constant_[port]) set_matrix(args, port, call.input(port));
   }
+  args.gate_bias = bias_of(call, 0, args.gate.n);
+  args.up_bias = bias_of(call, 1, args.gate.n);
+  args.down_bias = bias_of(call, 2, args.k);
   const Tensor x = call.input(0), residual = call.input(2), router = call.input(3);
   if (x.rank < 1 || x.last_dim() != args.k) {
     fail("x has shape %s, expected the last size to be %lld", x.shape().c_str(),

@@ -1,4 +1,4 @@
-// The first half of a gated MLP: silu of one matrix's products times those of another.
+// The first half of a gated MLP: what one matrix's products let through of those of another.
 // Included after one simd_*.h.
 #pragma once
 
@@ -26,18 +26,21 @@ struct GatedPair {
   const uint8_t* up_panels;
 };
 
-/// Calls `store(p, r, y)` with the channels of each of the panels [first, end), at most kGatedPanels, for
+/// silu of `gate`, times `up`.
+inline Floats silu_gate(int64_t, Floats gate, Floats up) { return mul(silu(gate), up); }
+
+/// Calls `store(p, r, activate(p, gate, up))` with the channels of each of the panels [first, end), at most kGatedPanels, for
 /// each of the m rows that begin with `tile`, as many as `rows_at_once` says. Those of the one matrix are
 /// read before those of the other: each change interrupts what the processor fetches ahead by itself.
-template <class Store>
+template <class Activate, class Store>
 inline void run_gated(const GatedPair& pair, int64_t first, int64_t end, int64_t tile, int64_t m,
-                      const Store& store) {
+                      const Activate& activate, const Store& store) {
   Floats gates[kGatedPanels][kMostRows], ups[kMostRows];
   for (int64_t p = first; p < end; ++p)
     multiply_panel(pair.gate, pair.gate_panels, p, tile, m, gates[p - first]);
   for (int64_t p = first; p < end; ++p) {
     multiply_panel(pair.up, pair.up_panels, p, tile, m, ups);
-    for (int64_t r = 0; r < m; ++r) store(p, r, mul(silu(gates[p - first][r]), ups[r]));
+    for (int64_t r = 0; r < m; ++r) store(p, r, activate(p, gates[p - first][r], ups[r]));
   }
 }
 

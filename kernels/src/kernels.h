@@ -134,6 +134,7 @@ struct AttentionArgs {
   uint8_t* v_cache = nullptr;  // as k_cache
   float* out = nullptr;        // [rows, n_heads * head_size]
   int64_t n_sequences = 1;
+  const float* sinks = nullptr;  // [n_heads], a score of no position that counts in the softmax, or null
 };
 
 /// out[r] = qkv[r] with every head of queries and of keys RMS-normed; values are copied.
@@ -151,9 +152,10 @@ struct HeadNormArgs {
 
 /// out[r] = residual[r] + sum_e w_e down_e (silu(gate_e h) * (up_e h)) over the `n_used` experts of the
 /// largest logits, where h is x[r], or its RMS norm when `norm_weight` is given, and w_e the softmax of
-/// the logits.
+/// the logits. Products get a bias where there is one. With a `limit` c the gated product is
+/// min(gate, c) / (1 + e^(-1.702 min(gate, c))) * (1 + max(-c, min(up, c))).
 ///
-/// A matrix holds that of every expert, [n, columns], one after the other.
+/// A matrix holds that of every expert, [n, columns], one after the other; so does a bias [n].
 struct ExpertsArgs {
   const float* x = nullptr;  // [rows, k]
   int64_t rows = 0;
@@ -169,6 +171,10 @@ struct ExpertsArgs {
   Matrix up;               // k columns, n as gate
   Matrix down;             // gate.n columns
   float* out = nullptr;    // [rows, down.n]; may be the residual itself
+  const float* gate_bias = nullptr;  // [n_experts, gate.n] or null
+  const float* up_bias = nullptr;    // as gate_bias
+  const float* down_bias = nullptr;  // [n_experts, down.n] or null
+  float limit = 0;                   // 0: the gated product is as above
 };
 
 constexpr int64_t kMaxConvSize = 64;

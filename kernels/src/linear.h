@@ -60,7 +60,7 @@ inline void run_gated_panels(const LinearPlan& plan, int64_t first, int64_t end)
                        plan.args->matrices[1].packed};
   for (int64_t row = 0, m; row < plan.args->rows; row += m) {
     m = rows_at_once(plan.args->rows - row);
-    run_gated(pair, first, end, row / kTileRows, m, [&](int64_t p, int64_t r, Floats y) {
+    run_gated(pair, first, end, row / kTileRows, m, silu_gate, [&](int64_t p, int64_t r, Floats y) {
       store_row(plan, y, row + r, p * kPanel, plan.n_out - p * kPanel);
     });
   }

@@ -54,6 +54,19 @@ def node(request):
     return request.getfixturevalue(f"{request.param}_node")
 
 
+def test_sinks(attention_node, same_bits):
+    """Behind an absent input of layer gates; of another size they are refused."""
+    node = attention_node
+    plain = node.run()
+    node.names += ["", "sinks"]
+    node.constants["sinks"] = np.full(4, -1e30, np.float32)
+    np.testing.assert_allclose(node.run(), plain, atol=1e-6)
+    node.constants["sinks"] = np.full(4, 1e3, np.float32)
+    assert np.abs(node.run()).max() < 1e-30
+    node.constants["sinks"] = np.zeros(5, np.float32)
+    refuses(node, "sinks has shape [5], expected [4]")
+
+
 @pytest.mark.parametrize("n_threads", [1, 2])
 @pytest.mark.parametrize("are_constant", [True, False], ids=["constants", "inputs"])
 def test_equals_the_kernel(node, n_threads, are_constant, same_bits):

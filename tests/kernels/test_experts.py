@@ -95,6 +95,63 @@ def test_floats_against_float64(isa, name, is_normed, make_mixture, rng):
     assert np.median(np.abs(found - expected) / shares) < 16 * EPSILON
 
 
+@pytest.fixture
+def biases(rng):
+    """Of gate, up and down of ``mixture``; some take gate and up far beyond a limit of 2."""
+
+    def make(mixture):
+        sizes = [(len(own.data), own.n) for own in mixture.packed]
+        return tuple(rng.normal(0, 3, size).astype(np.float32) for size in sizes)
+
+    return make
+
+
+def test_clamped_gates_against_float64(isa, make_mixture, biases, rng):
+    mixture, limit = make_mixture(("f32",) * 3), 2.0
+    x, router = mixture.inputs(rng, 11)
+    added = biases(mixture)
+    found = mixture.run(x, router, biases=added, limit=limit, isa=isa, n_threads=2)
+    wide = x.astype(np.float64)
+    h = wide / np.sqrt((wide**2).mean(axis=1, keepdims=True) + 1e-6) * mixture.norm
+    gate, up, down = ([one.dequantize().astype(np.float64) for one in own] for own in mixture.plain)
+    expected, n_bounded = np.zeros_like(wide), 0
+    for row, (ids, weights) in enumerate(zip(*routes(router, N_USED, True), strict=True)):
+        for e, weight in zip(ids, weights, strict=True):
+            a, b = gate[e] @ h[row] + added[0][e], up[e] @ h[row] + added[1][e]
+            n_bounded += np.sum(a > limit) + np.sum(np.abs(b) > limit)
+            a, b = np.minimum(a, limit), np.clip(b, -limit, limit)
+            gated = a / (1 + np.exp(-1.702 * a)) * (b + 1)
+            expected[row] += weight * (down[e] @ gated + added[2][e])
+    assert n_bounded > 1000
+    error = np.abs(found - wide - expected)
+    assert (error <= 200 * EPSILON * (np.abs(wide) + np.abs(expected).max())).all()
+
+
+@pytest.mark.parametrize("formats", MIXES, ids="-".join)
+def test_clamped_rows_do_not_see_each_other(isa, formats, make_mixture, biases, rng, same_bits):
+    """The same bits on every instruction set, alone and together; biases may be the only change."""
+    mixture = make_mixture(formats)
+    x, router = mixture.inputs(rng, 21)
+    options = {"biases": biases(mixture), "limit": 7.0}
+    found = mixture.run(x, router, isa=isa, n_threads=2, **options)
+    assert same_bits(found, mixture.run(x, router, isa="scalar", **options))
+    for row in (0, 9, 20):
+        part = slice(row, row + 1)
+        assert same_bits(mixture.run(x[part], router[part], isa=isa, **options), found[part])
+    zeros = tuple(np.zeros_like(bias) for bias in options["biases"])
+    plain = mixture.run(x, router, isa=isa)
+    assert np.array_equal(mixture.run(x, router, isa=isa, biases=zeros), plain)
+
+
+def test_a_bad_row_stays_bad_behind_a_limit(isa, make_mixture, rng):
+    mixture = make_mixture(("f32",) * 3)
+    x, router = mixture.inputs(rng, 3)
+    x[1, 5] = np.nan
+    found = mixture.run(x, router, isa=isa, limit=7.0)
+    assert np.isnan(found[1]).all()
+    assert np.isfinite(found[[0, 2]]).all()
+
+
 @pytest.mark.parametrize("formats", MIXES, ids="-".join)
 def test_shares_are_those_of_linear(isa, formats, make_mixture, rng):
     """What an expert makes of a row is what two products make of it; those have their own tests."""
@@ -249,6 +306,22 @@ def test_inside_onnx_runtime(node, same_bits):
     assert same_bits(node.run()[0], node.expected)
     node.feeds |= {name: node.feeds[name][:, :0] for name in ("x", "residual", "router")}
     assert node.run().shape == (1, 0, 96)
+
+
+def test_biases_inside_onnx_runtime(node, make_mixture, rng, same_bits):
+    """Behind an absent input of layer gates; of another size they are refused."""
+    from .op_node import refuses
+
+    node.names += ["", "gate_bias", "up_bias", "down_bias"]
+    biases = [rng.standard_normal(N_EXPERTS * n).astype(np.float32) for n in (70, 70, 96)]
+    node.constants |= dict(zip(node.names[-3:], biases, strict=True))
+    node.attributes["limit"] = 3.0
+    assert not np.allclose(node.run()[0], node.expected, atol=0.1)
+    node.constants["up_bias"] = np.zeros(69 * N_EXPERTS, np.float32)
+    refuses(node, "up_bias has shape [414], expected [420]")
+    node.constants["up_bias"] = biases[1]
+    node.attributes["limit"] = -1.0
+    refuses(node, "attribute limit is -1, expected 0 or more")
 
 
 def test_a_shut_gate_passes_the_residual_on(node, same_bits):
