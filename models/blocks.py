@@ -13,6 +13,9 @@ from edgedec.models.errors import UnsupportedModelError
 
 T = TypeVar("T")
 
+GATE_SLOPE = 1.702
+"""What a gate is multiplied by within the sigmoid of `Ops.clamped_experts`."""
+
 _HERE, _ELSEWHERE = "this target's compiler", "export with --target cpu, ort or portable"
 
 
@@ -39,6 +42,13 @@ class Ops(Protocol[T]):
 
         Scale and cap of the products, rotation and window are those of the layer's configuration.
         """
+
+    def sink_attention(self, q: T, k: T, v: T, layer: int, sinks: str) -> T:
+        """Returns as `attention`, a score of each head among those of its softmax.
+
+        It has no value. Shapes: sinks [n_heads].
+        """
+        raise UnsupportedModelError(f"{_HERE} has no attention sinks: {_ELSEWHERE}")
 
     def recurrence(self, parts: Sequence[T], layer: int) -> T:
         """Returns what the model's recurrence makes of ``parts``, and of what its state holds.
@@ -71,6 +81,14 @@ class Ops(Protocol[T]):
         of all experts, rows below each other. Weights are the softmax of the logits, normed over
         the chosen experts where the configuration says so.
         """
+
+    def clamped_experts(self, x: T, router: T, prefix: str) -> T:
+        """Returns as `experts`, of MLPs with biases and a bounded activation.
+
+        Biases, ``gate_proj.bias`` and the others, hold those of all experts one after the other.
+        The activation is that of the configuration's ``expert_limit``.
+        """
+        raise UnsupportedModelError(f"{_HERE} has no experts with biases: {_ELSEWHERE}")
 
     def add(self, a: T, b: T) -> T:
         """Returns the sum."""
@@ -105,7 +123,10 @@ def attention_half(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
         q, k = norm(q, f"{prefix}.q_norm.weight"), norm(k, f"{prefix}.k_norm.weight")
     if config.query_growth:
         q = ops.grow_queries(q)
-    heads = ops.attention(q, k, v, layer)
+    if config.has_sinks:
+        heads = ops.sink_attention(q, k, v, layer, f"{prefix}.sinks")
+    else:
+        heads = ops.attention(q, k, v, layer)
     if config.has_output_gate:
         heads = ops.sigmoid_gate(heads, project("g_proj"))
     bias = f"{prefix}.o_proj.bias" if config.has_o_bias else None
@@ -152,8 +173,10 @@ def mlp_half(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
     norm = f"layers.{layer}.post_attention_layernorm.weight"
     h = ops.rms_norm(x, norm) if config.has_pre_norms else x
     if config.n_experts:
-        router = ops.linear(h, f"{prefix}.router.weight")
-        x = _added(ops, config, x, ops.experts(h, router, f"{prefix}.experts"), prefix)
+        bias = f"{prefix}.router.bias" if config.expert_limit else None
+        router = ops.linear(h, f"{prefix}.router.weight", bias)
+        experts = ops.clamped_experts if config.expert_limit else ops.experts
+        x = _added(ops, config, x, experts(h, router, f"{prefix}.experts"), prefix)
         return ops.add(x, shared_expert(ops, h, prefix)) if config.shared_expert_size else x
     gate = ops.linear(h, f"{prefix}.gate_proj.weight")
     up = ops.linear(h, f"{prefix}.up_proj.weight")
@@ -244,6 +267,11 @@ def decoder_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         shapes[f"{mlp}.gate_proj.weight"] = (n_mlps * inner, hidden)
         shapes[f"{mlp}.up_proj.weight"] = (n_mlps * inner, hidden)
         shapes[f"{mlp}.down_proj.weight"] = (n_mlps * hidden, inner)
+        if config.expert_limit:
+            shapes[f"layers.{i}.mlp.router.bias"] = (config.n_experts,)
+            shapes[f"{mlp}.gate_proj.bias"] = (n_mlps * inner,)
+            shapes[f"{mlp}.up_proj.bias"] = (n_mlps * inner,)
+            shapes[f"{mlp}.down_proj.bias"] = (n_mlps * hidden,)
     shapes["norm.weight"] = (hidden,)
     if not config.is_head_tied:
         shapes["lm_head.weight"] = (config.n_logits, hidden)
@@ -268,6 +296,8 @@ def _attention_shapes(config: ModelConfig, prefix: str) -> dict[str, tuple[int, 
     shapes[f"{prefix}.o_proj.weight"] = (hidden, q)
     if config.has_o_bias:
         shapes[f"{prefix}.o_proj.bias"] = (hidden,)
+    if config.has_sinks:
+        shapes[f"{prefix}.sinks"] = (config.n_heads,)
     return shapes
 
 

@@ -99,6 +99,9 @@ class ModelConfig:
     n_experts, n_experts_used: MLPs of a layer, of which a router chooses some for each token; 0 for
         one MLP without a router. is_routing_normed: the weights of those chosen sum to 1.
     recurrence: what the recurrent ones of ``layers`` compute.
+    has_sinks: each head has a score that counts in the softmax of attention, and no value.
+    expert_limit: bound of gate and up of experts whose products have biases, the router's too, and
+        whose activation is ``gate * sigmoid(1.702 * gate) * (up + 1)``; 0 for plain experts.
     """
 
     family: str
@@ -138,6 +141,8 @@ class ModelConfig:
     query_growth_start: int = 1
     shared_expert_size: int = 0
     has_output_gate: bool = False
+    has_sinks: bool = False
+    expert_limit: float = 0.0
 
     def __post_init__(self) -> None:
         for name in (
@@ -181,7 +186,7 @@ class ModelConfig:
             )
         for name in (
             "attention_scale", "attention_softcap", "embedding_scale", "logit_scale",
-            "logit_softcap", "query_growth",
+            "logit_softcap", "query_growth", "expert_limit",
         ):  # fmt: skip
             if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}, expected 0 or more")

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.models.blocks import Ops, mixer_prefix
+from edgedec.models.blocks import GATE_SLOPE, Ops, mixer_prefix
 from edgedec.models.families import find_family, weight_shapes
 from edgedec.models.recurrence import conv_taps, convolved, state_outputs
 from edgedec.models.rope import Rope, query_growth, rope_of, rope_tables
@@ -168,6 +168,13 @@ class ReferenceOps(Ops[Array]):
 
     def attention(self, q: Array, k: Array, v: Array, layer: int) -> Array:
         """Returns the attended heads [T, n_heads * head_size] after appending k and v."""
+        return self._attention(q, k, v, layer, np.full(self._config.n_heads, -np.inf, self._dtype))
+
+    def sink_attention(self, q: Array, k: Array, v: Array, layer: int, sinks: str) -> Array:
+        """Returns as `attention`, a score of each head among those of its softmax."""
+        return self._attention(q, k, v, layer, self._source.vector(sinks).astype(self._dtype))
+
+    def _attention(self, q: Array, k: Array, v: Array, layer: int, sinks: Array) -> Array:
         c = self._config
         rope = rope_of(c.layer(layer))
         queries = self._rotate(q.reshape(-1, c.n_heads, c.head_size), rope)
@@ -178,8 +185,8 @@ class ReferenceOps(Ops[Array]):
         )
         group, window = c.n_heads // c.n_kv_heads, c.layer(layer).window
         heads = [
-            self._attend(queries[:, h], keys[:, h // group], values[:, h // group], window)
-            for h in range(c.n_heads)
+            self._attend(queries[:, h], keys[:, h // group], values[:, h // group], window, sink)
+            for h, sink in enumerate(sinks)
         ]
         return np.concatenate(heads, axis=-1)
 
@@ -233,12 +240,35 @@ class ReferenceOps(Ops[Array]):
         inputs = [x[rows] for _, rows, _ in chosen]
         gates = self.expert_products(chosen, inputs, f"{prefix}.gate_proj.weight")
         ups = self.expert_products(chosen, inputs, f"{prefix}.up_proj.weight")
-        gated = [
-            self.gate(gate, up) * weights[:, None]
-            for gate, up, (*_, weights) in zip(gates, ups, chosen, strict=True)
-        ]
-        parts = self.expert_products(chosen, gated, f"{prefix}.down_proj.weight")
-        y = np.zeros_like(x)
+        gated = [self.gate(gate, up) for gate, up in zip(gates, ups, strict=True)]
+        return self._down(chosen, gated, prefix, np.zeros_like(x))
+
+    def clamped_experts(self, x: Array, router: Array, prefix: str) -> Array:
+        """Returns as `experts`, of MLPs with biases and a bounded activation."""
+        chosen, limit = self._route(router), self._dtype(self._config.expert_limit)
+        inputs = [x[rows] for _, rows, _ in chosen]
+        gates = self.expert_products(chosen, inputs, f"{prefix}.gate_proj.weight")
+        ups = self.expert_products(chosen, inputs, f"{prefix}.up_proj.weight")
+        gate_bias, up_bias, down_bias = (
+            self._expert_bias(f"{prefix}.{part}_proj.bias") for part in ("gate", "up", "down")
+        )
+        gated, y = [], np.zeros_like(x)
+        for gate, up, (expert, rows, weights) in zip(gates, ups, chosen, strict=True):
+            bounded = np.minimum(gate + gate_bias[expert], limit)
+            sigmoid = 1 / (1 + np.exp(-self._dtype(GATE_SLOPE) * bounded))
+            gated.append(bounded * sigmoid * (np.clip(up + up_bias[expert], -limit, limit) + 1))
+            y[rows] += weights[:, None] * down_bias[expert]
+        return self._down(chosen, gated, prefix, y)
+
+    def _expert_bias(self, name: str) -> Array:
+        """Returns the bias of every expert [n_experts, n]."""
+        return self._source.vector(name).astype(self._dtype).reshape(self._config.n_experts, -1)
+
+    def _down(self, chosen: list[ExpertRows], gated: list[Array], prefix: str, y: Array) -> Array:
+        """Adds to ``y`` what the last matrices make of ``gated``, weighted; returns it."""
+        pairs = zip(gated, chosen, strict=True)
+        weighted = [part * weights[:, None] for part, (*_, weights) in pairs]
+        parts = self.expert_products(chosen, weighted, f"{prefix}.down_proj.weight")
         for part, (_, rows, _) in zip(parts, chosen, strict=True):
             y[rows] += part
         return y
@@ -306,7 +336,7 @@ class ReferenceOps(Ops[Array]):
             self._ropes[rope] = cos, sin
         return self._ropes[rope]
 
-    def _attend(self, q: Array, k: Array, v: Array, window: int) -> Array:
+    def _attend(self, q: Array, k: Array, v: Array, window: int, sink: Any) -> Array:
         scores = q @ k.T * self._dtype(self._config.product_scale)
         if cap := self._dtype(self._config.attention_softcap):
             scores = cap * np.tanh(scores / cap)
@@ -315,8 +345,9 @@ class ReferenceOps(Ops[Array]):
             # A row's own tokens lie in order, so those in the window are the last it sees.
             mask = mask & (np.cumsum(mask[:, ::-1], axis=1)[:, ::-1] <= window)
         scores = np.where(mask, scores, self._dtype(-np.inf))
-        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        attended: Array = weights @ v / weights.sum(axis=-1, keepdims=True)
+        top = np.maximum(scores.max(axis=-1, keepdims=True), sink)
+        weights = np.exp(scores - top)
+        attended: Array = weights @ v / (weights.sum(axis=-1, keepdims=True) + np.exp(sink - top))
         return attended
 
 

@@ -124,6 +124,9 @@ class SourceWeight:
     order: how those rows are arranged; as ours when None.
     offset: what is added to the values of a vector, such as 1 where norms are stored without it.
     is_negative_exp: the tensor holds ``-exp(x)`` of the values ``x`` of our vector.
+    step: how far apart our rows are from ``first_row`` on, where a tensor of experts holds rows of
+        several weights in turn.
+    is_transposed: the matrices of experts are stored [columns, rows].
     """
 
     name: str
@@ -133,6 +136,8 @@ class SourceWeight:
     offset: float = 0.0
     grouped: GroupedRows | None = None
     is_negative_exp: bool = False
+    step: int = 1
+    is_transposed: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -174,8 +179,8 @@ class SourceWeight:
         """Returns the shape of one expert's part of our weight, all of it where there are none."""
         if not self.n_experts:
             return shape
-        n, k = shape
-        return n // self.n_experts, k
+        n, *k = shape
+        return n // self.n_experts, *k
 
     def _of_experts(
         self,
@@ -184,12 +189,14 @@ class SourceWeight:
         start: int,
         stop: int,
     ) -> npt.NDArray[V]:
-        first = self.first_row
+        first, step = self.first_row, self.step
         n_each = n_rows // self.n_experts
         parts = []
         for expert in range(start // n_each, -(-stop // n_each)):
             low, high = start - expert * n_each, stop - expert * n_each
-            parts.append(stored[expert][first + max(low, 0) : first + min(high, n_each)])
+            rows = stored[expert].T if self.is_transposed else stored[expert]
+            ours = slice(first + step * max(low, 0), first + step * min(high, n_each), step)
+            parts.append(rows[ours])
         return np.concatenate(parts) if parts else stored[0][:0]
 
 
@@ -258,13 +265,13 @@ def check_weights(
 def _joined_shape(parts: list[tuple[tuple[int, ...], SourceWeight]]) -> tuple[int, ...]:
     """Returns the shape of the tensor that consists of ``parts`` and nothing else."""
     shape, first = parts[0]
-    n_rows = max(source.first_row + shape[0] for shape, source in parts)
+    n_rows = max(source.first_row + source.step * (shape[0] - 1) + 1 for shape, source in parts)
     if first.grouped is not None:
         n_rows = first.grouped.n_stored
     lead = (first.n_experts,) if first.n_experts and first.names == (first.name,) else ()
     n_covered = sum(shape[0] for shape, _ in parts)
     assert n_covered == n_rows, f"{first.name}: parts overlap or leave gaps"
-    return (*lead, n_rows, *shape[1:])
+    return (*lead, *shape[1:], n_rows) if first.is_transposed else (*lead, n_rows, *shape[1:])
 
 
 def _named(names: list[str]) -> str:

@@ -154,6 +154,9 @@ _IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69
 _FP4 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
 """Values of the 4-bit codes of MXFP4 (e2m1), doubled."""
 
+_MX_BIAS = 128
+"""What the exponents of MXFP4's scales exceed the powers of two by, of doubled values."""
+
 
 def _q2_k(fmt: QuantFormat, rows: Bytes) -> PlainTensor:
     packed, low, outer, outer_minimum = _fields(rows, 16, 64, 2, 2)
@@ -210,18 +213,24 @@ def _iq4_xs(fmt: QuantFormat, rows: Bytes) -> PlainTensor:
 
 def _mxfp4(fmt: QuantFormat, rows: Bytes) -> PlainTensor:
     exponent, low = _fields(rows, 1, 16)
-    power = exponent[:, :, 0].astype(np.int32) - 128
+    return plain_mxfp4(fmt, _codes(_nibbles(low)), exponent[:, :, 0])
+
+
+def plain_mxfp4(fmt: QuantFormat, codes: Bytes, exponents: Bytes) -> PlainTensor:
+    """Returns 4-bit ``codes`` [N, K] with the exponents of their scales [N, K / 32].
+
+    Raises:
+        CheckpointError: A scale is too large for float16.
+    """
+    power = exponents.astype(np.int32) - _MX_BIAS
     if power.size and power.max() > _MAX_POWER:
         raise CheckpointError(
             f"an MXFP4 scale is 2^{power.max()}, expected at most 2^{_MAX_POWER}: the file is "
             f"damaged, fetch it again"
         )
     # Smaller scales than float16 has are of weights below 4e-7; they become zero.
-    return PlainTensor(
-        fmt,
-        _looked_up(_FP4, _codes(_nibbles(low)), fmt),
-        np.ldexp(np.float32(1), power).astype(np.float16),
-    )
+    scale = np.ldexp(np.float32(1), power).astype(np.float16)
+    return PlainTensor(fmt, _looked_up(_FP4, codes, fmt), scale)
 
 
 _MAX_POWER = 15

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from functools import cached_property
@@ -15,7 +16,7 @@ from tokenizers import Tokenizer
 from edgedec.export.checkpoints.hub import PICKLES
 from edgedec.export.checkpoints.published import SAMPLING_KEYS, SpecialTokens, usable
 from edgedec.export.checkpoints.safetensors_file import StoredTensor, read_tensors
-from edgedec.export.checkpoints.stored_matrices import gather, unused_biases
+from edgedec.export.checkpoints.stored_matrices import Fp4Experts, gather, unused_biases
 from edgedec.export.checkpoints.stored_names import (
     with_found,
     with_single_experts,
@@ -224,7 +225,8 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
     def _check_experts(self) -> None:
         for name, (_, source) in self._map.items():
             stored = [self._tensors[each] for each in source.names if each in self._tensors]
-            if source.n_experts and not all(isinstance(one, StoredTensor) for one in stored):
+            readable = (StoredTensor, Fp4Experts)
+            if source.n_experts and not all(isinstance(one, readable) for one in stored):
                 raise UnsupportedModelError(
                     f"{name} is a mixture of experts, quantised already, expected "
                     "floats: start from the float checkpoint"
@@ -240,6 +242,11 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
         (n_rows, *_), source = self._map[name]
         tensors = [self._tensors[name] for name in source.names]
         first = tensors[0]
+        if isinstance(first, Fp4Experts):
+            n_experts, _, n = first.shape
+            every = np.arange(n_experts * n).reshape(n_experts, n)
+            source = dataclasses.replace(source, is_transposed=False)
+            return first.plain(source.take(every, n_rows, start, stop))
         if not isinstance(first, StoredTensor):
             return first.plain(source.take(np.arange(first.shape[0]), n_rows, start, stop))
         values = [tensor.values() for tensor in tensors if isinstance(tensor, StoredTensor)]

@@ -1,9 +1,10 @@
-"""Matrices that safetensors directories hold quantised: FP8 with scales, GPTQ, AWQ.
+"""Matrices that safetensors directories hold quantised: FP8 with scales, GPTQ, AWQ, MXFP4.
 
 Each is several tensors of a file. Together they make one matrix, read by rows as any other.
 
 Sources: AutoGPTQ ``auto_gptq/nn_modules/qlinear/qlinear_cuda_old.py`` (MIT), AutoAWQ
-``awq/modules/linear/gemm.py`` (MIT), vLLM ``docs/features/quantization/fp8`` (layouts, Apache-2.0).
+``awq/modules/linear/gemm.py`` (MIT), transformers ``integrations/mxfp4.py`` (Apache-2.0), vLLM
+``docs/features/quantization/fp8`` (layouts, Apache-2.0).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edgedec.export.checkpoints.gguf_codes import plain_mxfp4
 from edgedec.export.checkpoints.safetensors_file import StoredTensor
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.fields import Fields
@@ -26,6 +28,7 @@ Rows = npt.NDArray[np.intp]
 
 FP8_SCALES = ("weight_scale_inv", "weight_scale")
 """Names of what FP8 values are multiplied with, whichever a checkpoint has."""
+_FP4_BLOCKS, _FP4_SCALES = "_blocks", "_scales"
 _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 """Nibble of an AWQ word that holds its column i."""
 _GROUP = 32
@@ -160,7 +163,35 @@ def _nibbles(words: npt.NDArray[Any], is_awq: bool) -> npt.NDArray[np.uint8]:
     return (packed >> shifts & 15).astype(np.uint8).reshape(len(words), -1)
 
 
-QuantisedMatrix = Fp8Matrix | PackedMatrix
+@dataclass(frozen=True)
+class Fp4Experts:
+    """Matrices of experts in MXFP4: two codes to a byte, a power of two for each 32.
+
+    blocks: [E, N, K / 32, 16] bytes. scales: their exponents [E, N, K / 32].
+    """
+
+    blocks: StoredTensor
+    scales: StoredTensor
+
+    format = FORMATS["q5_0"]  # holds them to the last bit
+    stand_in = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The dimensions [E, K, N] of the floats that stand for it in other checkpoints."""
+        n_experts, n, n_groups, _ = self.blocks.shape
+        return n_experts, n_groups * _GROUP, n
+
+    def plain(self, rows: Rows) -> PlainTensor:
+        """Returns some rows, counted through all experts."""
+        n_experts, k, n = self.shape
+        packed = self.blocks.values().reshape(n_experts * n, -1)[rows]
+        codes = np.stack([packed & 15, packed >> 4], axis=-1).reshape(len(rows), k)
+        exponents = self.scales.values().reshape(n_experts * n, -1)[rows]
+        return plain_mxfp4(self.format, codes, exponents)
+
+
+QuantisedMatrix = Fp8Matrix | PackedMatrix | Fp4Experts
 
 
 def gather(
@@ -184,6 +215,8 @@ def gather(
             found |= _fp8(found, stem, name, config)
         elif part == "qweight":
             found |= _packed(found, stem, config)
+        elif part.endswith(_FP4_BLOCKS):
+            found |= _fp4(found, name)
     left = next((n for n, t in found.items() if isinstance(t, StoredTensor) and t.is_raw), None)
     if left is not None:
         raise UnsupportedModelError(f"tensor {left} holds whole numbers, expected floats")
@@ -199,6 +232,20 @@ def unused_biases(found: Mapping[str, StoredTensor | QuantisedMatrix]) -> set[st
         and isinstance(bias := found.get(f"{name.removesuffix('weight')}bias"), StoredTensor)
         and not bias.values().any()
     }
+
+
+def _fp4(found: dict[str, Any], name: str) -> dict[str, QuantisedMatrix]:
+    stem = name.removesuffix(_FP4_BLOCKS)
+    if (of_scales := f"{stem}{_FP4_SCALES}") not in found:
+        raise CheckpointError(f"missing tensor {of_scales}; the file is incomplete, fetch it again")
+    blocks, scales = found.pop(name), found.pop(of_scales)
+    fits = blocks.type == scales.type == "U8" and len(blocks.shape) == 4
+    if not fits or blocks.shape[3] != _GROUP // 2 or scales.shape != blocks.shape[:3]:
+        raise CheckpointError(
+            f"{name} has shape {list(blocks.shape)} and {of_scales} {list(scales.shape)}, expected "
+            f"bytes [experts, rows, groups, {_GROUP // 2}] and [experts, rows, groups]"
+        )
+    return {stem: Fp4Experts(blocks, scales)}
 
 
 def _fp8(found: dict[str, Any], stem: str, name: str, config: Fields) -> dict[str, QuantisedMatrix]:

@@ -30,7 +30,7 @@ from edgedec.export.to_onnx.messages import (
 )
 from edgedec.export.to_onnx.recurrence import DOMAIN, STATE_SPACE, VECTORS, short_conv
 from edgedec.export.weights_file import rope_names
-from edgedec.models.blocks import Ops, mixer_prefix
+from edgedec.models.blocks import GATE_SLOPE, Ops, mixer_prefix
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import ConfigError
 from edgedec.models.families import find_family, weight_shapes
@@ -92,7 +92,7 @@ class PortableEmitter(Ops[str]):
         self._shapes = weight_shapes(config)
         self._nodes: list[NodeProto] = []
         self._initializers: dict[str, TensorProto] = {}
-        self._windows: set[str] = set()
+        self._shared: set[str] = set()  # values of several layers that are made by now
         self._functions: dict[str, FunctionProto] = {}
         self._outputs: list[ValueInfoProto] = []
         self._inputs = [
@@ -139,20 +139,72 @@ class PortableEmitter(Ops[str]):
 
     def attention(self, q: str, k: str, v: str, layer: int) -> str:
         """Adds rotations and an Attention; makes the layer's keys and values ports."""
-        config, stem = self._config, f"layers.{layer}.self_attn"
+        past, present = self._kv_ports(layer)
+        bias = self._bias(self._config.layer(layer).window)
+        return self._attend([q, k, v], layer, [bias, *past], present)
+
+    def sink_attention(self, q: str, k: str, v: str, layer: int, sinks: str) -> str:
+        """Adds an Attention over a key and a value of zeros before the others.
+
+        The bias of that position is the head's sink.
+        """
+        past, present = self._kv_ports(layer)
+        longer = [self._after_zeros(name) for name in past]
+        bias = self._bias(self._config.layer(layer).window)
+        made = [f"{name}.longer" for name in present]
+        y = self._attend([q, k, v], layer, [self._sink_bias(sinks, bias), *longer], made)
+        for name, whole in zip(present, made, strict=True):
+            self._constant("sink.end", [2**31])
+            self._constant("sink.axis", [2])
+            self._constant("sink.one", [1])
+            self._node("Slice", [whole, "sink.one", "sink.end", "sink.axis"], name)
+        return y
+
+    def _after_zeros(self, past: str) -> str:
+        c, zeros = self._config, "sink.zeros"
+        dims = 1, c.n_kv_heads, 1, c.head_size
+        self._initializers[zeros] = make_tensor(
+            zeros, self.element, dims, np.zeros(dims, np.float32)
+        )
+        return self._node("Concat", [zeros, past], f"{past}.longer", axis=2)
+
+    def _sink_bias(self, sinks: str, bias: str) -> str:
+        """Returns ``bias`` of each head [1, n_heads, T, 1 + P + T], the sink's coming first."""
+        n_heads, shape, wide = self._config.n_heads, "sink.shape", f"{bias}.wide"
+        if shape not in self._shared:
+            self._shared.add(shape)
+            self._constant("sink.heads", [1, -1, 1, 1])
+            self._constant("sink.outer", [1, n_heads])
+            self._constant("sink.one", [1])
+            rows = self._node("Shape", [POSITION_IDS], "sink.rows", start=1, end=2)
+            self._node("Concat", ["sink.outer", rows, "sink.one"], shape, axis=0)
+        if wide not in self._shared:
+            self._shared.add(wide)
+            self._constant("sink.all", [1, n_heads, 1, 1])
+            self._node("Expand", [bias, "sink.all"], wide)
+        column = self._node("Reshape", [self._weight(sinks), "sink.heads"], f"{sinks}.column")
+        scores = self._node("Expand", [column, shape], f"{sinks}.scores")
+        return self._node("Concat", [scores, wide], f"{sinks}.bias", axis=3)
+
+    def _kv_ports(self, layer: int) -> tuple[list[str], list[str]]:
+        """Makes the layer's keys and values ports; returns what goes in and what comes out."""
         past = [past_port(layer, "key"), past_port(layer, "value")]
         present = [present_port(name) for name in past]
         self._inputs += [self._kv_value(name, "P") for name in past]
         self._outputs += [self._kv_value(name, "P+T") for name in present]
-        attended, rope = f"{stem}.attend", rope_of(config.layer(layer))
+        return past, present
+
+    def _attend(self, qkv: list[str], layer: int, others: list[str], present: list[str]) -> str:
+        config, stem = self._config, f"layers.{layer}.self_attn"
+        rope, (q, k, v) = rope_of(config.layer(layer)), qkv
+        attended = f"{stem}.attend"
         attend = make_node(
             "Attention",
             [
                 self._rotate(q, config.n_heads, f"{stem}.q_rotated", rope),
                 self._rotate(k, config.n_kv_heads, f"{stem}.k_rotated", rope),
                 v,
-                self._bias(config.layer(layer).window),
-                *past,
+                *others,
             ],
             [attended, *present],
             name=attended,
@@ -221,6 +273,35 @@ class PortableEmitter(Ops[str]):
         gate = self.linear(x, f"{prefix}.gate_proj.weight")
         up = self.linear(x, f"{prefix}.up_proj.weight")
         down = self.linear(self.gate(gate, up), f"{prefix}.down_proj.weight")
+        return self._mixed(down, router, prefix)
+
+    def clamped_experts(self, x: str, router: str, prefix: str) -> str:
+        """Adds them as `experts` does, with an Add of each bias [E, 1, N]."""
+        limit = self._config.expert_limit
+        least, most, one, slope = (
+            self._float(f"experts.{name}", value)
+            for name, value in (
+                ("least", -limit), ("most", limit), ("one", 1.0), ("slope", GATE_SLOPE),
+            )
+        )  # fmt: skip
+        gate = self._biased(x, f"{prefix}.gate_proj")
+        up = self._biased(x, f"{prefix}.up_proj")
+        gate = self._node("Min", [gate, most], f"{prefix}.gate")
+        up = self._node("Clip", [up, least, most], f"{prefix}.up")
+        steep = self._node("Mul", [gate, slope], f"{prefix}.steep")
+        sigmoid = self._node("Sigmoid", [steep], f"{prefix}.sigmoid")
+        open_gate = self._node("Mul", [gate, sigmoid], f"{prefix}.open")
+        more = self._node("Add", [up, one], f"{prefix}.more")
+        gated = self._node("Mul", [open_gate, more], f"{prefix}.gated")
+        return self._mixed(self._biased(gated, f"{prefix}.down_proj"), router, prefix)
+
+    def _biased(self, x: str, stem: str) -> str:
+        self._constant("experts.rows", [self._config.n_experts, 1, -1])
+        bias = self._weight(f"{stem}.bias")
+        rows = self._node("Reshape", [bias, "experts.rows"], f"{stem}.bias_rows")
+        return self._node("Add", [self.linear(x, f"{stem}.weight"), rows], f"{stem}.biased")
+
+    def _mixed(self, down: str, router: str, prefix: str) -> str:
         weights = self._route(router, prefix)
         weighted = self._node("Mul", [down, weights], f"{prefix}.weighted")
         self._constant("experts.first", [0])
@@ -317,8 +398,8 @@ class PortableEmitter(Ops[str]):
         if not window:
             return ATTENTION_BIAS
         stem = f"window.{window}"
-        if stem not in self._windows:
-            self._windows.add(stem)
+        if stem not in self._shared:
+            self._shared.add(stem)
             lowest = self._float(f"{stem}.lowest", -1.0, TensorProto.FLOAT)
             limit = self._float(stem, window, TensorProto.FLOAT)
             hidden = self._float(f"{stem}.hidden", MASKED, TensorProto.FLOAT)
@@ -335,7 +416,7 @@ class PortableEmitter(Ops[str]):
             dims = self._shapes[name]
             if len(dims) == 2:
                 dims = dims[::-1]
-            if ".experts." in name:
+            if ".experts." in name and len(dims) == 2:
                 k, n = dims
                 dims = (self._config.n_experts, k, n // self._config.n_experts)
             self._initializers[name] = external_tensor(name, self.element, dims)

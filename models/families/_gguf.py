@@ -97,6 +97,7 @@ def gguf_decoder(
     has_windows: bool = False,
     has_experts: bool = False,
     has_recurrence: bool = False,
+    is_yarn_truncated: bool = True,
 ) -> ModelConfig:
     """Returns the config of a pre-norm gated decoder from the GGUF keys of ``family``.
 
@@ -104,6 +105,7 @@ def gguf_decoder(
     has_windows: whether the family reads the window; a short one is refused where it does not.
     has_experts: whether the MLPs of all layers are mixtures of experts.
     has_recurrence: whether layers may have no heads of keys; see `gguf_recurrent`.
+    is_yarn_truncated: as for `yarn_factors`.
 
     Raises:
         CheckpointError: A key or the embedding is missing, or of the wrong type.
@@ -146,7 +148,9 @@ def gguf_decoder(
         max_positions=max_positions,
         rms_norm_eps=fields.number(f"{family}.attention.layer_norm_rms_epsilon"),
         rope_theta=theta,
-        rope_scaling=_rope_scaling(facts, family, rotary_size, theta, max_positions),
+        rope_scaling=_rope_scaling(
+            facts, family, rotary_size, theta, max_positions, is_yarn_truncated
+        ),
         rotary_size=0 if rotary_size == head_size else rotary_size,
         has_qkv_bias=has_qkv_bias or "blk.0.attn_q.bias" in facts.shapes,
         has_qk_norm=has_qk_norm,
@@ -217,7 +221,12 @@ def _refuse_short_window(fields: Fields, key: str, max_positions: int) -> None:
 
 
 def _rope_scaling(
-    facts: GgufFacts, family: str, rotary_size: int, theta: float, max_positions: int
+    facts: GgufFacts,
+    family: str,
+    rotary_size: int,
+    theta: float,
+    max_positions: int,
+    is_yarn_truncated: bool,
 ) -> RopeScaling:
     fields = facts.fields
     for name, factors in facts.rope_factors.items():
@@ -247,7 +256,8 @@ def _rope_scaling(
     if kind == "linear" and factor > 0:
         return RopeScaling("linear", factor=factor)
     if kind == "yarn" and factor > 0:
-        return _yarn(fields, f"{family}.rope.scaling", factor, theta, rotary_size, max_positions)
+        stem = f"{family}.rope.scaling"
+        return _yarn(fields, stem, factor, theta, rotary_size, max_positions, is_yarn_truncated)
     raise UnsupportedModelError(
         f"{fields.origin}: RoPE scaling {kind[:60]!r} with factor {factor} is not supported; "
         f"known: none, linear and yarn with a positive factor, {ROPE_FACTORS}"
@@ -255,7 +265,13 @@ def _rope_scaling(
 
 
 def _yarn(
-    fields: Fields, stem: str, factor: float, theta: float, size: int, max_positions: int
+    fields: Fields,
+    stem: str,
+    factor: float,
+    theta: float,
+    size: int,
+    max_positions: int,
+    is_truncated: bool,
 ) -> RopeScaling:
     """Returns YaRN's scaling.
 
@@ -272,7 +288,7 @@ def _yarn(
     scale *= fields.number(f"{stem}.yarn_attn_factor", 1.0)
     if (of_all_dims := fields.number(f"{stem}.yarn_log_multiplier", 0.0)) > 0:
         scale /= yarn_scale(factor, of_all_dims)
-    factors = yarn_factors(theta, size, factor, original, betas)
+    factors = yarn_factors(theta, size, factor, original, betas, is_truncated)
     return RopeScaling("factors", factor=scale, factors=factors)
 
 

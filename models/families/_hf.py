@@ -13,7 +13,7 @@ from edgedec.models.fields import Fields, shown
 from edgedec.models.recurrence import Recurrence
 from edgedec.models.rope import yarn_factors, yarn_scale
 
-QUANT_METHODS = ("awq", "compressed-tensors", "fp8", "gptq")
+QUANT_METHODS = ("awq", "compressed-tensors", "fp8", "gptq", "mxfp4")
 """Ways of packing matrices that are read; of compressed-tensors FP8 alone."""
 
 

@@ -231,6 +231,13 @@ class ContribEmitter(PortableEmitter):
 
     def attention(self, q: str, k: str, v: str, layer: int) -> str:
         """Adds rotations and a GroupQueryAttention; makes keys and values ports."""
+        return self._group_query(q, k, v, layer)
+
+    def sink_attention(self, q: str, k: str, v: str, layer: int, sinks: str) -> str:
+        """Adds a GroupQueryAttention that has the sinks as an input."""
+        return self._group_query(q, k, v, layer, self._weight(sinks))
+
+    def _group_query(self, q: str, k: str, v: str, layer: int, *sinks: str) -> str:
         config, stem = self._config, f"layers.{layer}.self_attn"
         past = [past_port(layer, "key"), past_port(layer, "value")]
         present = [present_port(name) for name in past]
@@ -242,7 +249,7 @@ class ContribEmitter(PortableEmitter):
         inputs = [*self._packed(q, k, v), *past, *self._lengths(), *rotation]
         attend = make_node(
             "GroupQueryAttention",
-            [*inputs, self._short_bias(of_layer.window)],
+            [*inputs, self._short_bias(of_layer.window), *sinks],
             [attended, *present],
             name=attended,
             domain=DOMAIN,

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from edgedec import EngineOptions, load
+from edgedec import EngineOptions, GenerationConfig, load
 from edgedec.export import kv_panels
 from edgedec.export.checkpoints.checkpoint import open_checkpoint
 from edgedec.export.config import ExportConfig
@@ -266,6 +266,15 @@ class FamilyParity:
         gaps = expected.max(axis=1) - expected[np.arange(self.N_NEW), tokens[7:]]
         assert gaps.max() < MAX_GAP
         assert np.mean(gaps == 0) > 0.7
+
+    def test_drafting_gives_the_tokens_of_plain_decoding(self, bundle: Path) -> None:
+        found = {}
+        with load(bundle, EngineOptions(threads=2)) as engine:
+            for method in ("plain", "lookup", "auto"):
+                config = GenerationConfig(max_new_tokens=30, method=method, ignore_eos=True)
+                found[method] = engine.generate("!#!#!#!#", config).token_ids
+        assert len(found["plain"]) > 20
+        assert found == dict.fromkeys(found, found["plain"])
 
     def test_gguf(self, toy: Toy, tmp_path: Path) -> None:
         if not self.ARCHITECTURE:

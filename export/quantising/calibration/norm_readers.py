@@ -45,6 +45,10 @@ class _Tracer:
         """See `embed`."""
         return self._use(q, k, v)
 
+    def sink_attention(self, q: str, k: str, v: str, layer: int, sinks: str) -> str:
+        """See `embed`."""
+        return self._use(q, k, v)
+
     def recurrence(self, parts: Sequence[str], layer: int) -> str:
         """See `embed`."""
         return self._use(*parts)
@@ -66,6 +70,10 @@ class _Tracer:
         return self._use(gate, up)
 
     def experts(self, x: str, router: str, prefix: str) -> str:
+        """See `embed`."""
+        return self._use(x, router)
+
+    def clamped_experts(self, x: str, router: str, prefix: str) -> str:
         """See `embed`."""
         return self._use(x, router)
 

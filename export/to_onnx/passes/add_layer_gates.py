@@ -16,6 +16,9 @@ from edgedec.models.graph import LAYER_GATES
 
 _RESIDUAL = 2  # input of Linear and of Experts
 _GATE_WEIGHT = 4  # input of Experts
+_KV_CACHES = slice(6, 8)  # inputs of Attention
+_GATES = {"Attention": 8, "Experts": 7}
+"""Operator -> which of its inputs the gates are."""
 _WEIGHT = re.compile(r"layers\.(\d+)\.(self_attn|mlp)\.")
 
 
@@ -52,7 +55,7 @@ def add_layer_gates(model: ModelProto, config: ModelConfig) -> None:
     places = {layer: kv_place(config, layer) for layer in config.attention_layers}
     layers = {(place.layer, place.caches): layer for layer, place in places.items()}
     for node in editor.nodes("Attention"):
-        k_cache, v_cache = node.input[-2:]
+        k_cache, v_cache = node.input[_KV_CACHES]
         _gate(editor, node, 2 * layers[attributes(node)["layer"], (k_cache, v_cache)])
     for node in editor.nodes("Experts"):
         if (found := _WEIGHT.match(node.input[_GATE_WEIGHT])) is not None:
@@ -64,10 +67,11 @@ def add_layer_gates(model: ModelProto, config: ModelConfig) -> None:
 
 
 def _gate(editor: GraphEditor, node: NodeProto, gate_index: int) -> NodeProto:
-    """Returns what replaces ``node``, whose last input the gates become."""
+    """Returns what replaces ``node``, which reads the gates."""
     gated = NodeProto()
     gated.CopyFrom(node)
-    gated.input.append(LAYER_GATES)
+    port = _GATES[node.op_type]
+    gated.input[:] = [*node.input[:port], LAYER_GATES, *node.input[port + 1 :]]
     gated.attribute.append(make_attribute("gate_index", gate_index))
     editor.replace([node], [gated])
     return gated

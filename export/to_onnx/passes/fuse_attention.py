@@ -36,6 +36,9 @@ def fuse_attention(model: ModelProto, config: ModelConfig) -> None:
             -> y, present_key, present_value
         Where(..., attention_bias) in place of attention_bias for a layer with a window
         (or Attention(Rotary(norm(q)), Rotary(norm(k)), v, ...), whose qkv is then a Concat)
+        (or, with sinks, Attention(Rotary(q), Rotary(k), v,
+            Concat(Expand(Reshape(sinks)), Expand(attention_bias)), Concat(zeros, past_key),
+            Concat(zeros, past_value)), the row of zeros cut off what comes out)
     After:
         Attention(qkv, position_ids, parents, sequences, cos, sin, k_cache, v_cache) -> y
         where the last T of the P parents belong to the rows of qkv, the others to nodes of the
@@ -43,7 +46,7 @@ def fuse_attention(model: ModelProto, config: ModelConfig) -> None:
         k_cache f16 [L, n_kv_heads, capacity / 16, head_size, 16] and
         v_cache f16 [L, n_kv_heads, capacity, head_size], written in place; but those with a window
         share ring_sequences, k_ring and v_ring, which are alike. Scale, softcap and window are
-        attributes, where the layer has them.
+        attributes, where the layer has them. Sinks are an input behind that of the layer gates.
     """
     editor = GraphEditor(model)
     for attend in editor.nodes("Attention"):
@@ -57,7 +60,9 @@ def _fuse_layer(editor: GraphEditor, attend: NodeProto, config: ModelConfig) -> 
     q, k = [node for node in rotations if node is not None]
     _, cos, sin, position_ids = q.input
     heads = attributes(attend)
-    layer = layer_of_past(attend.input[4])
+    longer = editor.producer(attend.input[4], "Concat")
+    layer = layer_of_past(attend.input[4] if longer is None else longer.input[1])
+    sinks, around = _sinks(editor, attend)
     of_layer: dict[str, Any] = {
         "scale": heads.get("scale"),
         "softcap": heads.get("softcap"),
@@ -67,7 +72,7 @@ def _fuse_layer(editor: GraphEditor, attend: NodeProto, config: ModelConfig) -> 
     split, joined, qkv = _join(editor, [q.input[0], k.input[0], attend.input[2]], attend.name)
     fused = make_node(
         "Attention",
-        [qkv, position_ids, PARENTS, place.sequences, cos, sin, *place.caches],
+        [qkv, position_ids, PARENTS, place.sequences, cos, sin, *place.caches, *sinks],
         [attend.output[0]],
         name=attend.name,
         domain=DOMAIN,
@@ -77,7 +82,22 @@ def _fuse_layer(editor: GraphEditor, attend: NodeProto, config: ModelConfig) -> 
         head_size=config.head_size,
         **of_layer,
     )
-    editor.replace([*split, q, k, attend], [*joined, fused])
+    editor.replace([*split, q, k, attend, *around], [*joined, fused])
+
+
+def _sinks(editor: GraphEditor, attend: NodeProto) -> tuple[list[str], list[NodeProto]]:
+    """Returns the inputs that the sinks of ``attend`` become, and the nodes they no longer need."""
+    bias = editor.producer(attend.input[3], "Concat")
+    if bias is None:
+        return [], []
+    scores = editor.producer(bias.input[0], "Expand")
+    column = scores and editor.producer(scores.input[0], "Reshape")
+    assert scores is not None
+    assert column is not None
+    longer = [editor.producer(value, "Concat") for value in attend.input[4:6]]
+    cuts = [editor.only_reader(value, "Slice") for value in attend.output[1:]]
+    around = [bias, scores, column, *longer, *cuts]
+    return ["", column.input[0]], [node for node in around if node is not None]
 
 
 def _join(

@@ -28,6 +28,15 @@ def fuse_experts(
         h = RMSNormalization(x, g);  router = MatMul(h, Wr)
         Experts(x, g, r, router, Wg uint8 [E, bytes], Wu uint8 [E, bytes], Wd uint8 [E, bytes])
 
+    Of a mixture with biases and clamped gates:
+
+    Before:
+        a, b = Min(Add(MatMul(h, Wg), Reshape(bg)), c), Clip(Add(MatMul(h, Wu), Reshape(bu)), -c, c)
+        d = Add(MatMul(Mul(Mul(a, Sigmoid(Mul(a, 1.702))), Add(b, 1)), Wd), Reshape(bd))
+        Add(r, ReduceSum(Mul(d, weights)))
+    After:
+        Experts(x, g, r, router, Wg, Wu, Wd, , bg, bu, bd, limit=c)
+
     Norm and residual stay where they are if others stand between; the norm's result is then x.
     """
     editor = GraphEditor(model)
@@ -40,11 +49,15 @@ def fuse_experts(
 
 @dataclass(frozen=True)
 class _Mixture:
-    """The nodes of one mixture. products: by gate, up and down; others: the last is the sum."""
+    """The nodes of one mixture. products: by gate, up and down; others: the last is the sum.
+
+    biases: by gate, up and down, if there are any.
+    """
 
     router: str
     products: tuple[NodeProto, NodeProto, NodeProto]
     others: tuple[NodeProto, ...]
+    biases: tuple[str, ...] = ()
 
     def fuse(
         self, editor: GraphEditor, config: ModelConfig, formats: Mapping[str, QuantFormat]
@@ -61,7 +74,7 @@ class _Mixture:
         names = [product.input[1] for product in self.products]
         node = make_node(
             "Experts",
-            [x, norm_weight, residual, self.router, *names],
+            [x, norm_weight, residual, self.router, *names, *(self.biases and ("", *self.biases))],
             [output],
             name=names[0].removesuffix(".gate_proj.weight"),
             domain=DOMAIN,
@@ -72,6 +85,7 @@ class _Mixture:
             n_used=config.n_experts_used,
             normed=int(config.is_routing_normed),
             epsilon=epsilon,
+            limit=config.expert_limit or None,
         )
         editor.replace([*old, *self.products], [node])
         for name in names:
@@ -82,6 +96,9 @@ def _mixture(editor: GraphEditor, top: NodeProto) -> _Mixture | None:
     """Returns the mixture whose experts ``top`` chooses, None if it is another than we compute."""
     softmax = editor.producer(top.input[0], "Softmax")
     weighted = next(_readers_behind(editor, top.output[0], "Mul"), None)
+    biased = weighted and editor.producer(weighted.input[0], "Add")
+    if softmax is not None and weighted is not None and biased is not None:
+        return _clamped_mixture(editor, softmax.input[0], weighted, biased)
     down = weighted and editor.producer(weighted.input[0], "MatMul")
     gated = down and editor.producer(down.input[0], "Mul")
     silu = gated and editor.producer(gated.input[0], "Mul")
@@ -96,6 +113,42 @@ def _mixture(editor: GraphEditor, top: NodeProto) -> _Mixture | None:
         return None
     others = (sigmoid, silu, gated, weighted, total)
     return _Mixture(softmax.input[0], (gate, up, down), others)
+
+
+def _clamped_mixture(
+    editor: GraphEditor, router: str, weighted: NodeProto, last: NodeProto
+) -> _Mixture | None:
+    """Returns the mixture with biases that ends in ``weighted``, which reads the sum ``last``."""
+
+    def made(value: str, *kinds: str) -> list[NodeProto]:
+        """Returns the makers of ``value``, of that node's first input, and so on."""
+        found = []
+        for kind in kinds:
+            if (node := editor.producer(value, kind)) is None:
+                return []
+            found.append(node)
+            value = node.input[0]
+        return found
+
+    total = editor.only_reader(weighted.output[0], "ReduceSum")
+    middle = made(last.input[0], "MatMul", "Mul", "Mul")
+    if total is None or not middle:
+        return None
+    down, gated, opened = middle
+    gate = made(opened.input[0], "Min", "Add", "MatMul")
+    sigmoid = made(opened.input[1], "Sigmoid", "Mul")
+    up = made(gated.input[1], "Add", "Clip", "Add", "MatMul")
+    if not gate or not up or not sigmoid or sigmoid[1].input[0] != gate[0].output[0]:
+        return None
+    rows = [editor.producer(add.input[1], "Reshape") for add in (gate[1], up[2], last)]
+    reshapes = tuple(node for node in rows if node is not None)
+    if len(reshapes) != len(rows):
+        return None
+    others = (
+        *gate[:-1], *up[:-1], *sigmoid, opened, gated, last, *reshapes, weighted, total,
+    )  # fmt: skip
+    biases = tuple(node.input[0] for node in reshapes)
+    return _Mixture(router, (gate[-1], up[-1], down), others, biases)
 
 
 def _readers_behind(editor: GraphEditor, value: str, op_type: str) -> Iterator[NodeProto]:
