@@ -21,6 +21,8 @@ from edgedec.export.pipeline import export
 from edgedec.models.config import ModelConfig
 from edgedec.models.families import weight_shapes
 from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat
+from edgedec.runtime.decoding.cost_table import CostTable
+from edgedec.runtime.sequences.passes import Passes
 
 # What programs under test remember of a device stays out of the user's own cache.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="edgedec-tests-")
@@ -91,6 +93,19 @@ def quick_switches() -> Iterator[None]:
     sys.setswitchinterval(1e-6)
     yield
     sys.setswitchinterval(before)
+
+
+@pytest.fixture
+def cheap_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Further rows of a pass cost little, whatever the clock says, so that drafts pay."""
+
+    def measure(*_: object, **__: object) -> Passes[CostTable]:
+        return CostTable({1: 100.0, 16: 110.0})
+        yield
+
+    monkeypatch.setattr(CostTable, "measure", measure)
+    monkeypatch.setattr(CostTable, "load", lambda *_: None)
+    monkeypatch.setattr(CostTable, "observe", lambda *_: None)
 
 
 @pytest.fixture(scope="session")

@@ -111,7 +111,9 @@ def test_json_has_rows_of_all_levels(bench: Cli) -> None:
     assert (document["n_rounds"], document["n_rounds_planned"]) == (6, 6)
 
 
-def test_sampling_is_the_same_for_all_methods(bench: Cli, smollm2_bundle: Path) -> None:
+def test_sampling_is_the_same_for_all_methods(
+    bench: Cli, smollm2_bundle: Path, cheap_rows: None
+) -> None:
     hot = ("--temperature", 0.8, "--seed", 5, "--max-new-tokens", 24)
     done = bench("--methods", "plain,auto,lookup+recycling", *hot, "-o", "json", "--ignore-eos")
     assert done.exit_code == 0, done.err

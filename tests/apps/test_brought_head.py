@@ -34,7 +34,9 @@ def test_it_is_small_and_at_work(cli: Cli, tmp_path: Path) -> None:
         asked = [{"role": "user", "content": PROMPT}]
         request = edgedec.GenerationConfig(max_new_tokens=64, method="plain")
         plain = engine.generate(asked, request)
-        drafted = engine.generate(asked, dataclasses.replace(request, method="mtp"))
+        every_round = edgedec.SpeculationConfig(draft_len=7)
+        drafting = dataclasses.replace(request, method="mtp", speculation=every_round)
+        drafted = engine.generate(asked, drafting)
     assert drafted.token_ids == plain.token_ids
     # Of the model's own answers it finds every second token.
     assert drafted.stats.n_passes < 45

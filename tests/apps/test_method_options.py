@@ -23,7 +23,7 @@ def test_what_is_approximate_says_so(cli: Cli, smollm2_bundle: Path, verifier: s
     assert done["lossless"] == (verifier != "typical")
 
 
-def test_limits_of_a_round(cli: Cli, smollm2_bundle: Path) -> None:
+def test_limits_of_a_round(cli: Cli, smollm2_bundle: Path, cheap_rows: None) -> None:
     options = ("run", smollm2_bundle, "--raw", PROMPT, "-n", 24, "--method", "lookup", "--json")
     usual = cli(*options).json
     short = cli(*options, "--draft-len", 1).json

@@ -111,7 +111,7 @@ def test_interrupted_seeding_leaves_a_good_store(
 
 
 def test_a_store_makes_the_same_text_in_fewer_passes(
-    cli: Cli, smollm2_bundle: Path, file: Path
+    cli: Cli, smollm2_bundle: Path, file: Path, cheap_rows: None
 ) -> None:
     options = ("run", smollm2_bundle, PROMPT, "-n", 24, "--json")
     plain = cli(*options, "--method", "plain").json

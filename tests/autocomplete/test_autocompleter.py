@@ -344,7 +344,7 @@ def test_a_key_while_the_prompt_is_read_is_answered(
             assert offered(wanted) == "quick brown fox"
 
 
-def test_offers_say_who_wrote_them(engine: Engine) -> None:
+def test_offers_say_who_wrote_them(engine: Engine, cheap_rows: None) -> None:
     config = AutocompleteConfig(max_idle_cpu=0.0, method="lookup")
     with Autocompleter(engine, config) as completer:
         offer = completer.update(at(49)).result(timeout=60)  # a line as the first one

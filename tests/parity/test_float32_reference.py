@@ -87,6 +87,7 @@ def test_greedy_tokens_agree(case: Case, record_property: Any) -> None:
 
 
 @pytest.mark.parity
+@pytest.mark.slow
 def test_perplexity_agrees(case: Case) -> None:
     if not WIKITEXT.exists():
         pytest.skip(f"no text at {WIKITEXT}")

@@ -13,7 +13,7 @@ import edgedec
 from edgedec.models.draft_heads import EAGLE, LIGHT_HEADS, head_features, own_features
 from edgedec.models.manifest import BundleManifest, fingerprint_of, read_manifest
 from edgedec.runtime.backends import open_model, release_model
-from edgedec.runtime.config import GenerationConfig, SamplingConfig
+from edgedec.runtime.config import GenerationConfig, SamplingConfig, SpeculationConfig
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.sequences.passes import Pass, run_passes
 from edgedec.runtime.sequences.prefill import ExactPrefiller, PrefillRequest
@@ -143,7 +143,12 @@ def graph_logits(bundle: Path, text: TextFeatures, shift: int = 1) -> list[np.nd
     return [*found, *deep]
 
 
-def check_text(bundle: Path, method: str, temperature: float) -> None:
+def check_text(
+    bundle: Path,
+    method: str,
+    temperature: float,
+    speculation: SpeculationConfig | None = None,
+) -> None:
     """Checks that ``method`` leaves the text of plain decoding, and that something was drafted."""
     n_proposed = 0
     with edgedec.load(bundle) as engine:
@@ -153,6 +158,7 @@ def check_text(bundle: Path, method: str, temperature: float) -> None:
                 ignore_eos=True,
                 seed=seed,
                 sampling=SamplingConfig(temperature=temperature),
+                speculation=speculation or SpeculationConfig(),
             )
             plain = engine.generate(prompt, dataclasses.replace(request, method="plain"))
             found = engine.generate(prompt, dataclasses.replace(request, method=method))
@@ -192,9 +198,20 @@ def check_reload(bundle: Path, method: str, folder: Path, monkeypatch: pytest.Mo
     assert head == anew[-len(head) :]
 
 
-def check_cancel(bundle: Path, method: str, n_passes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def check_cancel(
+    bundle: Path,
+    method: str,
+    n_passes: int,
+    monkeypatch: pytest.MonkeyPatch,
+    speculation: SpeculationConfig | None = None,
+) -> None:
     """Checks that an interrupt in each of the first passes leaves a text that goes on as plain."""
-    request = GenerationConfig(max_new_tokens=12, ignore_eos=True, method=method)
+    request = GenerationConfig(
+        max_new_tokens=12,
+        ignore_eos=True,
+        method=method,
+        speculation=speculation or SpeculationConfig(),
+    )
     begin, n_left = TokenSequence.begin, [0]
 
     def interrupted(sequence: TokenSequence, wanted: Pass) -> None:

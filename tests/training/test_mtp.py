@@ -20,7 +20,7 @@ from edgedec.models.hidden_states import normed
 from edgedec.models.manifest import BundleManifest, fingerprint_of, read_manifest
 from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.backends import open_model, release_model
-from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.config import GenerationConfig, SpeculationConfig
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.rows import MtpRows, Rows
 from edgedec.runtime.sequences.sequence import TokenSequence
@@ -34,6 +34,7 @@ from ..shared_passes import check_random_mixes  # noqa: E402
 from .head_parts import CONTEXT, check_cancel, check_rows, check_text, plan_of, put, trained  # noqa: E402
 
 N_HEADS = 3
+DRAFTING = SpeculationConfig(draft_len=7)  # every round, whether or not that pays
 TREE = TokenTree((5, 6, 7, 8, 9), (-1, 0, 0, 1, 1))
 
 
@@ -130,12 +131,14 @@ def test_the_heads_say_what_they_say_by_themselves(joined: Path) -> None:
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize("method", ["mtp", "mtp+lookup", "auto"])
 def test_the_text_is_that_of_plain_decoding(joined: Path, method: str, temperature: float) -> None:
-    check_text(joined, method, temperature)
+    check_text(joined, method, temperature, None if method == "auto" else DRAFTING)
 
 
 def test_drafts_come_true(joined: Path) -> None:
     """Of a text like those learned from, most of what follows the likeliest tokens."""
-    request = GenerationConfig(max_new_tokens=24, ignore_eos=True, method="mtp")
+    request = GenerationConfig(
+        max_new_tokens=24, ignore_eos=True, method="mtp", speculation=DRAFTING
+    )
     tokens = np.random.default_rng(0).integers(4, 60, 24).tolist()
     with edgedec.load(joined) as engine:
         stats = engine.generate(tokens, request).stats
@@ -150,13 +153,15 @@ def test_drafts_come_true(joined: Path) -> None:
 def test_the_kv_cache_is_that_of_a_fresh_prefill(joined: Path) -> None:
     with edgedec.load(joined) as engine:
         for n in range(2, 12):
-            request = GenerationConfig(max_new_tokens=n, ignore_eos=True, method="mtp")
+            request = GenerationConfig(
+                max_new_tokens=n, ignore_eos=True, method="mtp", speculation=DRAFTING
+            )
             found = engine.generate("1212 hello", request)
             check_rows(engine, [*engine.encode("1212 hello"), *found.token_ids][:-1])
 
 
 def test_a_cancel_in_a_round_loses_nothing(joined: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_cancel(joined, "mtp", 4, monkeypatch)
+    check_cancel(joined, "mtp", 4, monkeypatch, DRAFTING)
 
 
 def test_sessions_of_the_model_without_heads_serve(

@@ -58,10 +58,15 @@ def destroy(widget: QWidget) -> None:
 
 @pytest.fixture(autouse=True)
 def collect_here() -> Iterator[None]:
-    """Has garbage collected in this thread alone: a widget destroyed in another waits for ever."""
+    """Has garbage collected in this thread alone: a widget destroyed in another waits for ever.
+
+    What was there before the test is not looked at: with all libraries loaded that takes seconds.
+    """
     gc.disable()
+    gc.freeze()
     yield
     gc.collect()
+    gc.unfreeze()
     gc.enable()
 
 

@@ -255,7 +255,8 @@ def test_pieces_say_who_wrote_them_if_asked(chat: Any, engine: Engine) -> None:
     asked = {"max_tokens": 40, "messages": [{"role": "user", "content": "Say: a b c a b c a b c"}]}
     config = GenerationConfig(max_new_tokens=40, method="lookup")
     text = engine.generate(asked["messages"], config).text
-    chunks = list(chat(stream=True, extra_body={"method": "lookup", "origins": True}, **asked))
+    drafting = {"method": "lookup", "draft_len": 7, "origins": True}
+    chunks = list(chat(stream=True, extra_body=drafting, **asked))
     told = [(c.choices[0].delta.content, c.choices[0].origin) for c in chunks[1:-1]]
     assert "".join(piece for piece, _ in told) == text
     assert {origin for _, origin in told} == {"target", "lookup"}

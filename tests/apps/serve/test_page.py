@@ -108,7 +108,7 @@ def is_idle(browser: Browser) -> bool:
     return bool(browser.run("document.getElementById('stop').disabled"))
 
 
-def test_a_conversation(server: Any, browser: Browser, until: Until) -> None:
+def test_a_conversation(server: Any, browser: Browser, until: Until, cheap_rows: None) -> None:
     browser.open(server.url)
     until(lambda: text_of(browser, "#model") == "smollm2")
     ask = {"max_tokens": 24, "temperature": 0, "method": "plain"}

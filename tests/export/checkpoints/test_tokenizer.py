@@ -160,12 +160,12 @@ def test_tokens_that_hold_a_blank_are_merged(make_gguf: Any) -> None:
     assert merges_of("h e", " h e") == [["h", "e"], [" h", "e"]]
 
 
-def test_only_qwen2_composes(make_gguf: Any) -> None:
+def test_only_qwens_compose(make_gguf: Any) -> None:
     for pre in RECIPES:
         path = make_gguf("llama", metadata={"tokenizer.ggml.pre": pre})
         tokenizer = Tokenizer.from_str(open_checkpoint(str(path)).tokenizer_json())
         ids = tokenizer.encode("e\u0301").ids
-        assert (ids == tokenizer.encode("\u00e9").ids) is (pre == "qwen2")
+        assert (ids == tokenizer.encode("\u00e9").ids) is (pre in ("qwen2", "qwen35"))
 
 
 def test_llama3_adds_bos_unless_told_otherwise(make_gguf: Any) -> None:

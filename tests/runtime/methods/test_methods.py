@@ -31,15 +31,7 @@ def store(tmp_path: Path) -> NgramStore:
 
 
 @pytest.fixture
-def engine(make_engine: MakeEngine, store: NgramStore, monkeypatch: pytest.MonkeyPatch) -> Engine:
-    """Returns an engine for whose `auto` more rows cost little more, whatever the clock says."""
-
-    def measure(*_: object, **__: object) -> Passes[CostTable]:
-        return CostTable({1: 100.0, 16: 110.0})
-        yield
-
-    monkeypatch.setattr(CostTable, "measure", measure)
-    monkeypatch.setattr(CostTable, "observe", lambda *_: None)
+def engine(make_engine: MakeEngine, store: NgramStore, cheap_rows: None) -> Engine:
     return make_engine(store=store)
 
 
