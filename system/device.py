@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import platform
 import re
+import shutil
+import subprocess
 import sys
 from collections import Counter
 from dataclasses import dataclass
@@ -188,9 +190,39 @@ def _n_throttled(root: Path) -> int | None:
     return sum(known) if known else None
 
 
+def pi_throttled(text: str) -> bool | None:
+    """Returns whether a Raspberry Pi's firmware slows the processor down right now.
+
+    text: ``50005`` or ``throttled=0x50005``, as the kernel and vcgencmd write it; None if it is
+    anything else.
+
+    Source: the documentation of vcgencmd, get_throttled: bit 1 says that the frequency is capped,
+    2 that the processor is throttled, 3 that the soft limit of temperature is reached. Bits 16 and
+    up say what happened since the start.
+    """
+    found = re.fullmatch(r"(?:throttled=)?(?:0x)?([0-9a-fA-F]{1,8})", text.strip())
+    return bool(int(found[1], 16) & 0b1110) if found else None
+
+
+def _pi_firmware(root: Path) -> str:
+    """Returns what a Raspberry Pi's firmware says of throttling; empty on other machines."""
+    places = sorted((root / "sys/devices/platform").glob("soc*/*firmware/get_throttled"))
+    if places:
+        return _linux.text(places[0])
+    if root != _linux.ROOT or (program := shutil.which("vcgencmd")) is None:
+        return ""
+    try:
+        return subprocess.run(
+            [program, "get_throttled"], capture_output=True, text=True, timeout=5, check=False
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
 def _is_throttled(root: Path) -> bool | None:
-    """Returns whether a cooling device of the processor is slowing it down right now."""
-    states = []
+    """Returns whether firmware or a cooling device slows the processor down right now."""
+    told = pi_throttled(_pi_firmware(root))
+    states = [] if told is None else [told]
     for place in (root / "sys/class/thermal").glob("cooling_device*"):
         kind = _linux.text(place / "type").lower()
         state = _number(place / "cur_state")

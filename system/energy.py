@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Protocol
 
 _POWERCAP = Path("/sys/class/powercap")
 _POWER_SUPPLY = Path("/sys/class/power_supply")
+_HWMON = Path("/sys/class/hwmon")
+_LOOK_S = 0.1
 _TEGRA_POWER = re.compile(r"\b(?:VDD_IN|POM_5V_IN|VIN_SYS_5V0|SYS5V)\s+(\d+)(?:mW)?/")
 
 
@@ -33,7 +36,7 @@ class EnergyMeter(Protocol):
 
 
 def find_meter(
-    powercap: Path = _POWERCAP, power_supply: Path = _POWER_SUPPLY
+    powercap: Path = _POWERCAP, power_supply: Path = _POWER_SUPPLY, hwmon: Path = _HWMON
 ) -> EnergyMeter | None:
     """Returns the best meter of this machine, or None if it tells nothing."""
     counters = tuple(
@@ -45,6 +48,9 @@ def find_meter(
         return RaplMeter(counters)
     if program := shutil.which("tegrastats"):
         return TegraMeter([program, "--interval", "100"])
+    for sensor in sorted(hwmon.glob("*")):
+        if ina_watts(sensor) is not None:
+            return InaMeter(sensor)
     for battery in sorted(power_supply.glob("*")):
         if battery_watts(battery) is not None:
             return BatteryMeter(battery)
@@ -143,6 +149,77 @@ class TegraMeter:
             self._process = None
 
 
+class InaMeter:
+    """Mean power of a sensor of the kind INA, read ten times a second, times the time between."""
+
+    def __init__(self, sensor: Path) -> None:
+        self._sensor = sensor
+        self.name = f"{_read_text(sensor / 'name')} sensor, {_ina_rail(sensor)}"
+        self._started_s = 0.0
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._watts: list[float] = []
+
+    def start(self) -> None:
+        """Begins to read the sensor."""
+        self.close()
+        self._watts, self._ended = [], threading.Event()
+        self._started_s = time.perf_counter()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        while True:
+            if (watts := ina_watts(self._sensor)) is not None:
+                self._watts.append(watts)
+            if self._ended.wait(_LOOK_S):
+                return
+
+    def stop(self) -> float | None:
+        """Returns the mean power times the time since `start`; None if the sensor told none."""
+        elapsed_s = time.perf_counter() - self._started_s
+        self.close()
+        return elapsed_s * sum(self._watts) / len(self._watts) if self._watts else None
+
+    def close(self) -> None:
+        """Ends the reading."""
+        if self._thread is not None:
+            self._ended.set()
+            self._thread.join()
+            self._thread = None
+
+
+_WHOLE_BOARD = ("VDD_IN", "VIN_SYS_5V0", "POM_5V_IN")
+"""Labels of the rail that feeds a whole board, on Jetsons; other boards have one rail."""
+
+
+def ina_watts(sensor: Path) -> float | None:
+    """Returns the power of a board by one of its sensors, None if that is not what it measures.
+
+    sensor: a folder of Linux's hwmon. Power is in microwatts there, else millivolts times
+    milliamperes.
+    """
+    if not _read_text(sensor / "name").startswith("ina") or (rail := _ina_rail(sensor)) is None:
+        return None
+    number = rail.rpartition(" ")[2]
+    if (microwatts := _read_number(sensor / f"power{number}_input")) is not None:
+        return 1e-6 * microwatts
+    millivolts = _read_number(sensor / f"in{number}_input")
+    milliamperes = _read_number(sensor / f"curr{number}_input")
+    if millivolts is None or milliamperes is None:
+        return None
+    return 1e-6 * millivolts * milliamperes
+
+
+def _ina_rail(sensor: Path) -> str | None:
+    """Returns name and number of the rail of the whole board, ``rail 1`` without labels."""
+    labels = {place.name[2:-6]: _read_text(place) for place in sorted(sensor.glob("in*_label"))}
+    if not labels:
+        return "rail 1"
+    whole = [number for number, label in labels.items() if label in _WHOLE_BOARD]
+    return f"{labels[whole[0]]}, rail {whole[0]}" if whole else None
+
+
 def tegra_watts(text: str) -> float | None:
     """Returns the mean power of the whole board in what tegrastats wrote, if it tells."""
     milliwatts = [int(found) for found in _TEGRA_POWER.findall(text)]
@@ -163,6 +240,13 @@ def battery_watts(battery: Path) -> float | None:
     if microamperes is None or microvolts is None:
         return None
     return 1e-12 * abs(microamperes) * microvolts
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def _read_number(path: Path) -> int | None:

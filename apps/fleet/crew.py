@@ -209,7 +209,10 @@ async def _cluster_crew(
 
 async def _bring_files(crew: ClusterCrew, shipping: Shipping) -> None:
     """Brings files to the workers there are and, by way of the scheduler, to those that come."""
-    plugin = FilesPlugin.of(shipping({"triple": "a cluster"}))
+    needed = shipping({"triple": "a cluster"})
+    if not needed:
+        return
+    plugin = FilesPlugin.of(needed)
     answers = await crew.client.register_plugin(plugin, name=plugin.name)
     for answer in (answers or {}).values():
         if answer.get("status") == "error":

@@ -21,15 +21,19 @@ OnAnswer = Callable[[Task, Answer], None]
 
 
 async def spread(
-    crew: Crew, tasks: Sequence[Task], store: TaskStore, on_answer: OnAnswer
+    crew: Crew,
+    tasks: Sequence[Task],
+    store: TaskStore,
+    on_answer: OnAnswer,
+    run: Callable[[str], str] = run_task,
 ) -> list[Task]:
     """Has tasks done, keeps their results, and returns those that nobody could do.
 
     Tasks for any host go to whoever is free next, so that each host does as many as its speed
     allows. A task whose host fails goes to another one. ``on_answer`` is called for each result as
-    it comes.
+    it comes. run: what workers do with the text of a task.
     """
-    work = _Work(crew, tasks)
+    work = _Work(crew, tasks, run)
     while work.waiting and not work.is_hopeless():
         for task, answer in await work.next_answers():
             store.write(task, answer)
@@ -41,11 +45,11 @@ async def spread(
 class _Work:
     """Tasks that a scheduler has, as long as nothing came of them."""
 
-    def __init__(self, crew: Crew, tasks: Sequence[Task]) -> None:
+    def __init__(self, crew: Crew, tasks: Sequence[Task], run: Callable[[str], str]) -> None:
         self.waiting: dict[asyncio.Task[Any], tuple[Task, int]] = {}
         self.left = list(tasks)
         self._crew = crew
-        self._run = secrets.token_hex(4)
+        self._run, self._name = run, "edgedec-" + secrets.token_hex(4)
         shared = [task for task in tasks if task.host is None]
         # Together, so that Dask sees that there are more than workers, and hands them out singly.
         futures = self._submit(shared, 0) if shared else []
@@ -57,9 +61,9 @@ class _Work:
 
     def _submit(self, tasks: Sequence[Task], n_tries: int, **where: Any) -> list[Future]:
         client: Client = self._crew.client
-        keys = [("edgedec-" + self._run, task.key, n_tries) for task in tasks]
+        keys = [(self._name, task.key, n_tries) for task in tasks]
         futures: list[Future] = client.map(
-            run_task, [task.text for task in tasks], key=keys, retries=0, **where
+            self._run, [task.text for task in tasks], key=keys, retries=0, **where
         )
         return futures
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import asyncssh
 import pytest
+from distributed import LocalCluster
 
 from edgedec.apps.fleet.config import read_fleet
 from edgedec.apps.results.result import read_result
@@ -222,3 +223,21 @@ def test_the_file_of_a_test_is_read(make_board: Any, tmp_path: Path) -> None:
     board = make_board("one")
     (host,) = read_fleet(fleet_file(tmp_path, board.table())).hosts
     assert (host.user, host.host, host.port) == ("tester", "127.0.0.1", board.port)
+
+
+def test_a_dask_cluster_is_a_fleet(
+    cli: Any, smollm2_bundle: Path, data: Path, tmp_path: Path
+) -> None:
+    options = ["--task", "human_eval", "--data", data, "-n", 8, "--limit", 3, "--method", "plain"]
+    with LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+    ) as cluster:
+        file = fleet_file(tmp_path, f'scheduler = "{cluster.scheduler_address}"\n')
+        shared = cli("fleet", "eval", file, smollm2_bundle, *options, "-o", tmp_path / "found")
+        assert shared.exit_code == 0, shared.err
+        assert cluster.scheduler_address not in (tmp_path / "found/result.json").read_text()
+    alone = cli("eval", smollm2_bundle, *options, "-o", tmp_path / "alone.jsonl")
+    assert alone.exit_code == 0, alone.err
+    assert answers(tmp_path / "found/samples.jsonl") == answers(tmp_path / "alone.jsonl")
+    gone = cli("fleet", "eval", file, smollm2_bundle, *options, "-o", tmp_path / "n", "--wait", 1)
+    assert "no Dask scheduler answers" in gone.error
