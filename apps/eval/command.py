@@ -151,7 +151,7 @@ def run_job(job: Job, results: ResultOptions, others: Samples) -> Outcome:
             note(APPROXIMATE)
         if any(one.prefill == PREDICTED for one in job.requests.values()):
             note(READS_ROUGHLY)
-        ended_by = walk(work, own, file, bars.report)
+        ended_by = walk(work, own, file, bars.report, job.what.parallel)
     held = Samples(
         {**others.settings, **file.held.settings}, {**others.samples, **file.held.samples}
     )

@@ -81,6 +81,15 @@ class TaskOptions:
         int | None,
         typer.Option(metavar="N", min=1, help="Use only the first N problems or windows."),
     ] = None
+    parallel: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Answer N problems at a time. The answers are the same, but each takes longer "
+            "(default: the fastest number for one setting, 1 to compare several).",
+        ),
+    ] = None
     methods: Annotated[
         str | None,
         typer.Option(metavar="NAME,..", help="Methods to compare on every problem."),

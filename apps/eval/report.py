@@ -52,16 +52,12 @@ def make_document(
     check_comparable(settings)
     settings = with_own_labels(settings)
     task = settings[0].facts["task"]
-    wanted = None if names is None else set(names)
-    found = [
-        {s.name: s for s in held.of(one.fingerprint) if wanted is None or s.name in wanted}
-        for one in settings
-    ]
+    found = [_by_name(held.of(one.fingerprint), names) for one in settings]
     metrics = METRICS[task]
     swept = frontier_of(settings, found, metrics[0]) if with_frontier else None
     return {
         "task": task,
-        "n_problems": None if wanted is None else len(wanted),
+        "n_problems": None if names is None else len(set(names)),
         "resamples": N_RESAMPLES,
         **facts,
         "settings": [
@@ -79,6 +75,12 @@ def make_document(
             for sample in samples.values()
         ],
     }
+
+
+def _by_name(samples: Sequence[Sample], names: Sequence[str] | None) -> dict[str, Sample]:
+    """Returns samples in the order of ``names``, whatever order they were taken in."""
+    by_name = {sample.name: sample for sample in samples}
+    return by_name if names is None else {name: by_name[name] for name in names if name in by_name}
 
 
 def check_comparable(settings: Sequence[Setting]) -> None:
@@ -226,6 +228,12 @@ def _shares(tokens_by_origin: dict[str, int]) -> str:
     return ", ".join(f"{name} {n / n_tokens:.1%}" for name, n in tokens_by_origin.items())
 
 
+def _how_taken(samples: Sequence[Row]) -> str:
+    if (most := max((sample["n_at_once"] for sample in samples), default=1)) > 1:
+        return f"up to {most} problems at a time, each of which then takes longer than alone"
+    return "settings took turns on every problem"
+
+
 def _facts(document: dict[str, Any]) -> str:
     """Returns what the numbers rest on, one fact per line."""
     first = document["settings"][0]["facts"]
@@ -235,7 +243,7 @@ def _facts(document: dict[str, Any]) -> str:
         f"intervals: {document['resamples']} bootstrap resamples of the problems, seeded; one of "
         "no width means that all samples agree, not that the value is certain",
         "seconds: from prompt to last token, judging not counted; t/s: decoding, prefill excluded; "
-        "settings took turns on every problem",
+        + _how_taken(document["samples"]),
     ]
     if document["comparisons"]:
         lines.append(

@@ -64,7 +64,8 @@ class Sample:
     metrics: by their keys. weight: how much they count, 1 unless samples differ in size.
     answer: the text that was judged. reason: why it failed, None if it passed.
     seconds: from the prompt to the last token; judging is not counted. decode_s: after the first.
-    tokens_by_origin: how many tokens each drafter or model gave.
+    tokens_by_origin: how many tokens each drafter or model gave. n_at_once: samples that were taken
+    at a time, which makes each take longer.
     """
 
     fingerprint: str
@@ -82,6 +83,7 @@ class Sample:
     tokens_by_origin: dict[str, int] = field(default_factory=dict)
     stats: dict[str, Any] = field(default_factory=dict)
     switch: dict[str, Any] = field(default_factory=dict)
+    n_at_once: int = 1
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields, JSON-ready."""

@@ -3,7 +3,8 @@
 Settings that draft or switch have an engine each, so that none finds in its drafters or its draft
 model what another one just wrote; they keep what they learn from problem to problem, as in use. The
 KV cache of the target model is empty before every sample. The order of the settings turns around
-from problem to problem.
+from problem to problem. Where several problems are answered at a time, settings come one after the
+other, each over all problems.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
+from threading import Event
 from typing import Protocol
 
 from edgedec.apps.console.terminal import note
@@ -22,6 +25,7 @@ from edgedec.apps.eval.perplexity import Window, score
 from edgedec.apps.eval.samples import Models, Sample, SampleFile, Setting
 from edgedec.apps.eval.tasks import Problem, Task
 from edgedec.apps.eval.tries import NEED_TESTS, Tested, Tries, public_half
+from edgedec.apps.measuring.at_once import choose_n_at_once
 from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine.best_of import BestOf, Iterate
@@ -45,8 +49,14 @@ class Work(Protocol):
     def warm_up(self, setting: Setting) -> None:
         """Loads what the setting needs; whatever is wrong with it comes to light here."""
 
+    def n_at_once(self, settings: Sequence[Setting], asked: int | None) -> int:
+        """Returns how many samples are taken at a time; a ConfigError if it cannot be ``asked``."""
+
     def take(self, setting: Setting, index: int) -> Sample:
-        """Returns the sample of a problem under a setting."""
+        """Returns the sample of a problem under a setting; threads may ask for several at once."""
+
+    def stop(self) -> None:
+        """Has samples that other threads are taking end soon; they are not whole then."""
 
 
 @dataclass
@@ -76,6 +86,7 @@ class Answers:
     prompts: Sequence[list[int]]
     engines: Engines
     _shared: tuple[object, tuple[GenerationResult, ...], float] | None = None
+    _is_over: Event = field(default_factory=Event)
 
     @property
     def names(self) -> Sequence[str]:
@@ -88,15 +99,38 @@ class Answers:
         engine.forget_prompts()
         engine.generate(self.prompts[0], replace(setting.request, max_new_tokens=_WARMUP_TOKENS))
 
+    def n_at_once(self, settings: Sequence[Setting], asked: int | None) -> int:
+        """Returns how many problems are answered at a time.
+
+        If nobody says, it is one for what compares settings, so that times are those of an answer
+        alone.
+
+        Raises:
+            ConfigError: A pass holds fewer, or settings take several tries, which share passes.
+        """
+        if any(setting.tries is not None for setting in settings):
+            if asked not in (None, 1):
+                raise ConfigError("several tries share passes already: leave out --parallel")
+            return 1
+        if asked is None and len(settings) > 1:
+            return 1
+        return min(choose_n_at_once(asked, self.engines.of(setting)) for setting in settings)
+
+    def stop(self) -> None:
+        """Has all answers end after their next piece."""
+        self._is_over.set()
+
     def take(self, setting: Setting, index: int) -> Sample:
         """Returns how a problem was answered and judged, the KV cache empty before."""
         problem, engine = self.problems[index], self.engines.of(setting)
         request = self.task.request(engine, problem, setting.request)
+        # Answers at the same time use nothing of each other's prompts either.
+        request = replace(request, prefix_group=problem.name)
         engine.forget_prompts()
         metrics: dict[str, float] = {}
         if setting.tries is None:
             started_s = time.perf_counter()
-            result = engine.generate(self.prompts[index], request)
+            result = self._answered(engine, self.prompts[index], request)
             seconds = time.perf_counter() - started_s
             made: Sequence[GenerationResult] = [result]
         else:
@@ -121,6 +155,15 @@ class Answers:
             stats=result.stats.to_dict(),
             switch=dict(result.switch),
         )
+
+    def _answered(
+        self, engine: Engine, prompt: list[int], request: GenerationConfig
+    ) -> GenerationResult:
+        stream = engine.stream(prompt, request)
+        for _ in stream:
+            if self._is_over.is_set():
+                stream.stop()
+        return stream.result
 
     def _best_of(
         self, setting: Setting, tries: Tries, index: int, request: GenerationConfig
@@ -183,6 +226,19 @@ class Predictions:
         """Opens the setting's engine."""
         self.engines.of(setting)
 
+    def n_at_once(self, settings: Sequence[Setting], asked: int | None) -> int:
+        """Returns 1: each pass reads a part of a window, and more rows would not make it cheaper.
+
+        Raises:
+            ConfigError: Several were asked for.
+        """
+        if asked not in (None, 1):
+            raise ConfigError("perplexity reads one window after the other: leave out --parallel")
+        return 1
+
+    def stop(self) -> None:
+        """Nothing is taken in other threads."""
+
     def take(self, setting: Setting, index: int) -> Sample:
         """Returns the mean surprise at the tokens of a window. Units: nats."""
         window = self.windows[index]
@@ -200,9 +256,15 @@ class Predictions:
 
 
 def walk(
-    work: Work, settings: Sequence[Setting], file: SampleFile, report: Report
+    work: Work,
+    settings: Sequence[Setting],
+    file: SampleFile,
+    report: Report,
+    parallel: int | None = None,
 ) -> BaseException | None:
     """Takes the samples that ``file`` does not hold; returns what ended it early, if anything did.
+
+    parallel: how many are taken at a time; the work chooses when None.
 
     Raises:
         ConfigError: A setting makes no sense here.
@@ -219,20 +281,56 @@ def walk(
         for i, setting in enumerate(needed):
             report("warm-up", i, len(needed))
             work.warm_up(setting)
-        for i, some in enumerate(missing):
-            report("problem", i, len(names))
-            told = []
-            for setting in some if i % 2 == 0 else reversed(some):
-                sample = work.take(setting, i)
-                file.add(sample)
-                told.append(sample_line(setting, sample))
-            if told:
-                note(f"[{i + 1}/{len(names)}] {names[i]}: {'; '.join(told)}")
+        n_at_once = work.n_at_once(needed, parallel) if needed else 1
+        if n_at_once > 1:
+            _take_beside(work, missing, file, report, n_at_once)
+        else:
+            _take_in_turn(work, missing, file, report)
     except ConfigError:
         raise
     except (KeyboardInterrupt, EdgedecError) as error:
         return error
     return None
+
+
+def _take_in_turn(
+    work: Work, missing: Sequence[Sequence[Setting]], file: SampleFile, report: Report
+) -> None:
+    names = work.names
+    for i, some in enumerate(missing):
+        report("problem", i, len(names))
+        told = []
+        for setting in some if i % 2 == 0 else reversed(some):
+            sample = work.take(setting, i)
+            file.add(sample)
+            told.append(sample_line(setting, sample))
+        if told:
+            note(f"[{i + 1}/{len(names)}] {names[i]}: {'; '.join(told)}")
+
+
+def _take_beside(
+    work: Work,
+    missing: Sequence[Sequence[Setting]],
+    file: SampleFile,
+    report: Report,
+    n_at_once: int,
+) -> None:
+    """Takes ``n_at_once`` samples of a setting at a time, and keeps them as they are done."""
+    names = work.names
+    for setting in {one.fingerprint: one for some in missing for one in some}.values():
+        places = [i for i, some in enumerate(missing) if setting in some]
+        with ThreadPoolExecutor(n_at_once) as pool:
+            jobs = {pool.submit(work.take, setting, i): i for i in places}
+            try:
+                for n_done, job in enumerate(as_completed(jobs)):
+                    report("problem", n_done, len(places))
+                    file.add(sample := replace(job.result(), n_at_once=n_at_once))
+                    told = sample_line(setting, sample)
+                    note(f"[{n_done + 1}/{len(places)}] {names[jobs[job]]}: {told}")
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                work.stop()
+                raise
 
 
 def sample_line(setting: Setting, sample: Sample) -> str:

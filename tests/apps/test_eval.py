@@ -85,6 +85,28 @@ def test_methods_take_turns(cli: Cli, smollm2_bundle: Path, maths: Path, tmp_pat
     assert [row["n_samples"] for row in joined["settings"]] == [2, 2, 2, 2]
 
 
+def test_several_problems_at_a_time(
+    cli: Cli, smollm2_bundle: Path, maths: Path, tmp_path: Path
+) -> None:
+    command = ["eval", smollm2_bundle, "--task", "gsm8k", "--data", maths, "-n", 24, "--json"]
+    command += ["--settings", "plain; lookup"]
+    alone = cli(*command)
+    samples = tmp_path / "samples.jsonl"
+    beside = cli(*command, "--parallel", 3, "-o", samples)
+    assert beside.exit_code == 0, beside.err
+    kept = ("setting", "name", "answer", "metrics", "finish_reason", "n_new_tokens")
+    for key in kept:
+        found, wanted = ([s[key] for s in done.json["samples"]] for done in (beside, alone))
+        assert found == wanted
+    assert all(s["stats"]["n_reused_tokens"] == 0 for s in beside.json["samples"])
+    assert beside.json["settings"][1]["metrics"] == alone.json["settings"][1]["metrics"]
+    # Passes were shared: each answer waited for rows of the others.
+    lines = [json.loads(line) for line in samples.read_text().splitlines()]
+    assert [line["kind"] for line in lines] == ["setting"] * 2 + ["sample"] * 6
+    refused = cli(*command, "--parallel", 1000)
+    assert "--parallel is 1000, but a pass of this bundle holds at most" in refused.err
+
+
 def test_programs_are_written_and_judged(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> None:
     data = write(tmp_path / "code.jsonl", CODE)
     command = ["eval", smollm2_bundle, "--task", "human_eval", "--data", data, "--json"]
@@ -189,11 +211,12 @@ def test_switching_between_a_model_and_itself(cli: Cli, smollm2_bundle: Path, ma
     assert by_origin == [{"target"}, {"draft"}, {"target"}]
 
 
-def test_ctrl_c_keeps_what_was_done(smollm2_bundle: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("parallel", ["1", "4"])
+def test_ctrl_c_keeps_what_was_done(smollm2_bundle: Path, tmp_path: Path, parallel: str) -> None:
     data, samples = write(tmp_path / "d.jsonl", *MATHS * 100), tmp_path / "s.jsonl"
     process = subprocess.Popen(
         [*PROGRAM, "eval", str(smollm2_bundle), "--task", "gsm8k", "--data", str(data), "-n", "64",
-         "--ignore-eos", "-o", str(samples), "--json"],
+         "--ignore-eos", "-o", str(samples), "--json", "--parallel", parallel],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stderr is not None
