@@ -16,6 +16,7 @@ from edgedec.apps.options import common as options
 from edgedec.apps.options.grammar import GrammarOptions
 from edgedec.apps.options.groups import takes_groups
 from edgedec.apps.options.switching import SwitchOptions, tell_if_approximate
+from edgedec.apps.run.beams import BeamOptions, write_beams
 from edgedec.apps.run.draft_colours import OriginColours
 from edgedec.apps.run.provisional import PieceWriter
 from edgedec.apps.run.quoting import write_quote
@@ -86,6 +87,7 @@ def run(
     switching: SwitchOptions,
     shown: ShowOptions,
     tries: TryOptions,
+    beams: BeamOptions,
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
@@ -122,6 +124,8 @@ def run(
         raise ConfigError(
             "--quote goes without --best-of, --session, --adapt, --show-drafts and --explain"
         )
+    if beams.beams is not None and (quote or tries.best_of or session or adapt):
+        raise ConfigError("--beams goes without --quote, --best-of, --session and --adapt")
     quoted = None if quote is None else read_text(quote)
     if session is not None and not session.parent.is_dir():
         raise ConfigError(f"cannot save {session}: there is no folder {session.parent}")
@@ -141,6 +145,9 @@ def run(
             is_chat = engine.has_chat_template if chat is None else chat
             asked = ask(engine.defaults)
             given: Prompt = [{"role": "user", "content": text.rstrip("\n")}] if is_chat else text
+            if beams.beams is not None:
+                write_beams(engine, given, beams, asked.max_new_tokens, is_json=json)
+                return
             if tries.best_of is not None:
                 asked = warm(asked, request.temperature is not None)
                 write_best(engine, given, text, asked, tries, bars, is_json=json)

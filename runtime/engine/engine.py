@@ -55,6 +55,7 @@ if TYPE_CHECKING:  # imported where they are needed: each import delays a first 
     from typing import Unpack
 
     from edgedec.runtime.config.settings import Settings
+    from edgedec.runtime.engine.beam_texts import Beam
     from edgedec.runtime.engine.best_of import BestOf, Chooser
     from edgedec.runtime.engine.embeddings import Pooling
     from edgedec.runtime.engine.many import OnResult
@@ -481,6 +482,48 @@ class Engine:
                 self._scheduler.run(steps(sequence))
 
         return quote(self, run, question, text, max_tokens, on_progress)
+
+    def beam_search(
+        self,
+        prompt: Prompt,
+        n_beams: int = 4,
+        n_groups: int = 1,
+        max_new_tokens: int = 64,
+        diversity: float = 0.5,
+        length_penalty: float = 1.0,
+    ) -> list[Beam]:
+        """Returns the texts that a beam search finds behind ``prompt``, the best first.
+
+        Args:
+            n_beams: Texts that are kept at every token.
+            n_groups: Groups that they are divided into; 1 is plain beam search.
+            diversity: What a token's log-probability loses for each beam of an earlier group that
+                chose it.
+            length_penalty: A text's score is its log-probability divided by its length to this
+                power.
+
+        Raises:
+            ConfigError: An argument makes no sense.
+            SessionError: Prompt and texts do not fit the context, the bundle's graph cannot compute
+                them side by side, or the engine is closed.
+        """
+        from edgedec.runtime.engine.beam_texts import find_beams
+        from edgedec.runtime.search.beams import BeamConfig
+
+        loaded = self._open
+        config = BeamConfig(n_beams, n_groups, diversity, length_penalty, max_new_tokens)
+        if not loaded.model.capabilities.trees:
+            raise SessionError(
+                "this bundle's graph cannot run beams: export with edgedec's own graph"
+            )
+        self._tidy()
+        tokens, stops = self.encode(prompt), frozenset(loaded.stop_token_ids)
+        check_fits(tokens, loaded.context - config.max_new_tokens, loaded.model.vocab_size)
+        with lent(self._pool, self._scheduler, tokens) as sequence:
+            with self._scheduler.exclusive():
+                loaded.memory.recall(TARGET, sequence, tokens)
+            steps = find_beams(sequence, tokens, config, stops, loaded.tokenizer.decode)
+            return self._scheduler.run(steps)
 
     def conversation(
         self,

@@ -10,12 +10,11 @@ from typing import Any, Protocol
 from edgedec.models.errors import ConfigError, SessionError
 from edgedec.models.fields import shown
 from edgedec.runtime.config.checks import check_count
-from edgedec.runtime.drafting.stats import DecodeStats
 from edgedec.runtime.search.growing_tree import MOST_NODES
 from edgedec.runtime.search.quote import QuotedSpan, Search, ranked
 from edgedec.runtime.search.spans import Spans, token_ends
 from edgedec.runtime.sequences.passes import Passes
-from edgedec.runtime.sequences.prefill import ExactPrefiller, PrefillRequest, Progress
+from edgedec.runtime.sequences.prefill import Progress, caught_up
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.text.prompt import Prompt
 from edgedec.runtime.text.tokenizer import Codec
@@ -188,9 +187,5 @@ def cut(codec: Codec, text: str, most: int, overlap: int) -> Iterator[tuple[int,
 
 def _steps(search: Search, tokens: list[int], sequence: TokenSequence) -> Passes[None]:
     """Reads a prompt and searches the spans of its part."""
-    if len(tokens) > 1:
-        request = PrefillRequest(DecodeStats(), with_logits=False)
-        yield from ExactPrefiller().prefill(sequence, tokens[:-1], request)
-    else:
-        sequence.truncate(0)
+    yield from caught_up(sequence, tokens[:-1])
     yield from search.run(sequence, tokens[-1])

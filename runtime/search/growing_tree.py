@@ -35,15 +35,21 @@ class Node:
 
 
 class GrowingTree:
-    """The nodes of a sequence's pending pass. most: that it grows to, but for what a pass needs."""
+    """The nodes of a sequence's pending pass.
 
-    def __init__(self, sequence: TokenSequence, most: int) -> None:
+    most: that it grows to, but for what a pass needs. is_narrowing: later nodes all come after what
+    those of a pass have in common, which may be committed.
+    """
+
+    def __init__(self, sequence: TokenSequence, most: int, is_narrowing: bool = False) -> None:
         self._sequence = sequence
         self._most = most
+        self._is_narrowing = is_narrowing
+        self._n_committed = 0
         self._begin()
 
     def _begin(self) -> None:
-        self._rows: dict[Node, int] = {}
+        self._rows: dict[Node | None, int] = {}
         self._tokens: list[int] = []
         self._parents: list[int] = []
 
@@ -54,17 +60,26 @@ class GrowingTree:
         """
         n_known = len(self._tokens)
         if n_known + len(chosen) > self._most:
+            if self._is_narrowing:
+                self._commit_common(chosen)
             n_known = 0
             self._begin()
         for node in chosen:
-            for one in node.way():
+            for one in node.way()[self._n_committed :]:
                 if one not in self._rows:
                     self._add(one)
         asked = [self._rows[node] for node in chosen]
         tree = TokenTree(tuple(self._tokens), tuple(self._parents))
         return Pass(self._sequence, tree, asked, n_known=n_known)
 
+    def _commit_common(self, chosen: Sequence[Node]) -> None:
+        ways = [node.way()[self._n_committed : -1] for node in chosen]
+        common = [nodes[0] for nodes in zip(*ways, strict=False) if len(set(nodes)) == 1]
+        if common:
+            self._sequence.commit([self._rows[node] for node in common])
+            self._n_committed += len(common)
+
     def _add(self, node: Node) -> None:
         self._rows[node] = len(self._tokens)
         self._tokens.append(node.token)
-        self._parents.append(-1 if node.parent is None else self._rows[node.parent])
+        self._parents.append(self._rows.get(node.parent, -1))
