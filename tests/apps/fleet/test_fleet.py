@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -241,3 +242,35 @@ def test_a_dask_cluster_is_a_fleet(
     assert answers(tmp_path / "found/samples.jsonl") == answers(tmp_path / "alone.jsonl")
     gone = cli("fleet", "eval", file, smollm2_bundle, *options, "-o", tmp_path / "n", "--wait", 1)
     assert "no Dask scheduler answers" in gone.error
+
+
+def test_ci_fails_when_a_host_becomes_slower(
+    make_board: Any, smollm2_bundle: Path, tmp_path: Path
+) -> None:
+    board = make_board("one")
+    history = tmp_path / "history"
+    script = Path(__file__).parents[3] / "tools/fleet/watch.sh"
+    command = [script, fleet_file(tmp_path, board.table()), smollm2_bundle, history]
+    short = ["-p", "0", "-n", "0", "-m", "1", "-r", "2", "--allow-noise"]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+
+    def watch(low: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command, low, *short], capture_output=True, text=True,
+            env={**os.environ, "PATH": path},
+        )  # fmt: skip
+
+    first = watch("0.95")
+    assert first.returncode == 0, first.stderr
+    (kept,) = history.glob("*-one.json")
+    document = json.loads(kept.read_text())
+    document["created"] = "2020-01-01T00:00:00Z"
+    for quantity in document["quantities"]:
+        factor = 1e-3 if quantity["is_lower_better"] else 1e3
+        quantity["values"] = [factor * value for value in quantity["values"]]
+    kept.write_text(json.dumps(document))  # once it was a thousand times faster
+    slower = watch("0.95")
+    assert slower.returncode == 1
+    assert "out of the band" in slower.stderr
+    assert len(list(history.glob("*-one.json"))) == 2
+    assert watch("0.000001").returncode == 0
