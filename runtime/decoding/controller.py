@@ -7,7 +7,8 @@ draft model is asked when its expected levels, at their measured acceptance and 
 time, beat what the free drafters promise; it stops by itself once the next level is not worth its
 step. Estimates are corrected by what was accepted of late, so a change of text shows within a few
 rounds; proposals that were not verified are compared with the emitted text all the same, which
-costs nothing, and a draft model that lost is tried again at growing distances.
+costs nothing, and a draft model that lost is tried again at growing distances. Where other texts
+share the passes, a further row costs what it adds to a pass over all their rows.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from edgedec.runtime.drafting.drafter import (
 )
 from edgedec.runtime.drafting.fusion import fuse
 from edgedec.runtime.sequences.passes import Passes
+from edgedec.runtime.sequences.rows import ALONE, Company
 from edgedec.runtime.sequences.sequence import TokenSequence
 
 MTP = "mtp"
@@ -47,6 +49,9 @@ MAX_NODES = 15
 
 _LONGEST_REST = 2  # rounds a free drafter is not asked whose drafts were wrong
 _LEAST_VALUE = 0.02  # of a node that a free drafter proposes
+_COMPANY_RATE = 0.3  # at which the latest pass changes what is expected to share the next one
+_LEAST_COMPANY = 0.1  # texts: with fewer beside it, a text counts as being alone
+_MOST_ROWS = 64  # of others: a pass that reads so much of a prompt says little of others
 _LOOK_ROUND = 8  # rounds, every so many of which what is not worth a row is proposed, too
 
 
@@ -128,6 +133,8 @@ class ControlledPlanning(Planning):
         self._trust = controller.trust
         self._backoffs = {name: Backoff(1, _LONGEST_REST) for name in controller.trust}
         self._costs: CostTable | None = None
+        self._own_costs: CostTable | None = None  # where others share the passes
+        self._beside = Beside()
         self._n_asked = 0
         self._mtp = MtpBackoff(controller.mtp_share)
         self.log = DecisionLog()
@@ -148,11 +155,14 @@ class ControlledPlanning(Planning):
         return self._mtp.is_asking
 
     def propose(self, context: DraftContext, room: Budget) -> Passes[DraftTree]:
-        if (costs := self._costs) is None:
-            costs = self._costs = yield from self._controller.costs.of("target", self._target)
+        if self._costs is None:
+            if self._controller.costs.is_measuring("target"):
+                return DraftTree()
+            self._costs = yield from self._controller.costs.of("target", self._target)
+        costs = self._own_costs = self._beside.costs(self._costs)
         tree = self._ask_free(context, room, costs)
         chosen, rate = best_part(tree, costs, 0.0, room.n_nodes)
-        plan = yield from self._choice.plan(context, room, costs, rate)
+        plan = yield from self._choice.plan(context, room, costs, rate, self._costs)
         drafted = DraftTree()
         if plan.levels:
             drafted, budget = yield from self._choice.propose(
@@ -179,8 +189,6 @@ class ControlledPlanning(Planning):
         if timings is None or self._decision is None:
             return
         self._learn(tree, outcome, path, timings)
-        n_accepted = len(outcome.path)
-        self.log.add(self._decision, n_accepted, timings.draft_ms + timings.verify_ms)
 
     def end(self, tokens: Sequence[int]) -> None:
         self._team.end(tokens)
@@ -223,7 +231,16 @@ class ControlledPlanning(Planning):
     ) -> None:
         assert self._decision is not None
         assert self._costs is not None
-        self._costs.observe(len(outcome.tree) + 1, timings.verify_ms)
+        assert self._own_costs is not None
+        company, n_emitted = timings.company, len(outcome.emitted)
+        plain_ms = self._own_costs.ms(1)
+        verify_ms = self._beside.own_ms(timings.verify_ms, self._costs, plain_ms)
+        scale = self._costs.ms(1) / plain_ms  # the log compares with plain decoding alone
+        all_ms = scale * (timings.draft_ms + verify_ms)
+        self.log.add(self._decision, len(outcome.path), all_ms)
+        self._beside.observe(company, n_emitted)
+        if company == ALONE:  # other passes say nothing of what the smallest ones take
+            self._costs.observe(len(outcome.tree) + 1, timings.verify_ms)
         accepted = set(path)
         tested = set()
         for i in (ROOT, *path):
@@ -240,14 +257,42 @@ class ControlledPlanning(Planning):
                 self._backoffs[name].reset()
             else:
                 self._backoffs[name].lost()
-        n_held, n_emitted = len(self._drafted.matching(outcome.emitted)), len(outcome.emitted)
+        n_held = len(self._drafted.matching(outcome.emitted))
         if self._controller.mtp_share:
             nodes = outcome.tree.nodes
             n_right = sum(nodes[i].origin == MTP for i in outcome.path)
             n_drafted = sum(node.origin == MTP for node in nodes)
-            self._mtp.observe(n_right - self._costs.row_share * n_drafted, n_emitted)
-        plain_ms = self._costs.ms(1)
-        self._choice.learn(self._plan, n_held, n_emitted, plain_ms, timings.verify_ms)
+            self._mtp.observe(n_right - self._own_costs.row_share * n_drafted, n_emitted)
+        self._choice.learn(self._plan, n_held, n_emitted, plain_ms, verify_ms)
+
+
+class Beside:
+    """What is expected to share the passes of one text, from the passes before."""
+
+    def __init__(self) -> None:
+        self._n_texts = self._n_rows = 0.0
+        self._n_emitted = 1.0  # by this text in a pass; others are taken to do as well
+
+    def observe(self, company: Company, n_emitted: int) -> None:
+        """Takes in what shared a pass, and how many tokens the text got from it."""
+        self._n_texts += _COMPANY_RATE * (company.n_texts - self._n_texts)
+        self._n_rows += _COMPANY_RATE * (min(company.n_rows, _MOST_ROWS) - self._n_rows)
+        self._n_emitted += _COMPANY_RATE * (n_emitted - self._n_emitted)
+
+    def costs(self, table: CostTable) -> CostTable:
+        """Returns what passes cost this text. table: what they cost if nobody shares them."""
+        if self._n_texts < _LEAST_COMPANY:
+            return table
+        return table.shared(self._n_rows, self._n_texts * self._n_emitted)
+
+    def own_ms(self, ms: float, table: CostTable, plain_ms: float) -> float:
+        """Returns this text's part of a pass that took ``ms``.
+
+        plain_ms: its part of a pass in which it drafts nothing.
+        """
+        if self._n_texts < _LEAST_COMPANY:
+            return ms
+        return max(ms - (table.ms(round(self._n_rows) + 1) - plain_ms), plain_ms / 2)
 
 
 def best_part(

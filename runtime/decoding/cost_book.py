@@ -22,6 +22,11 @@ class CostBook:
     def __init__(self, identity: str = "") -> None:
         self._identity = identity
         self._tables: dict[str, CostTable] = {}
+        self._measured: set[str] = set()  # roles that a request is measuring
+
+    def is_measuring(self, role: str) -> bool:
+        """Says whether a request measures what passes of ``role`` cost; others need not."""
+        return role in self._measured
 
     def of(self, role: str, sequence: TokenSequence) -> Passes[CostTable]:
         """Returns the costs of passes of ``sequence``'s model; the first few runs measure them."""
@@ -31,7 +36,11 @@ class CostBook:
             if known is not None and known.is_settled:
                 self._tables[role] = known
                 return known
-            table = yield from CostTable.measure(sequence)
+            self._measured.add(role)
+            try:
+                table = yield from CostTable.measure(sequence)
+            finally:
+                self._measured.discard(role)
             table = table.merged(known) if known else table
             if path:
                 table.save(path, self._identity)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import json
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -105,6 +104,21 @@ class CostTable:
         row_ms = {m: factor * ms for m, ms in self.row_ms.items()}
         return type(self)(row_ms, self.is_steady)
 
+    def shared(self, n_rows: float, n_tokens: float) -> Self:
+        """Returns what passes cost one of the texts that share them.
+
+        Of a pass that all share, a text is not charged what the tokens of the others are worth, at
+        the rate that all have together while this text drafts nothing. Drafts that pay at these
+        costs then raise the tokens per millisecond of all texts together, and others lower it
+        (goodput, SmartSpec section 4).
+
+        n_rows: of the others. n_tokens: that they get from a pass.
+        """
+        plain_ms = self.ms(round(n_rows) + 1)
+        others_ms = plain_ms * n_tokens / (n_tokens + 1)
+        row_ms = {m: self.ms(round(n_rows) + m) - others_ms for m in self._sizes}
+        return type(self)(row_ms, self.is_steady)
+
     def _set(self, size: int, ms: float) -> None:
         self.row_ms[size] = max(ms, self.row_ms[self._sizes[0]])
         for other in self._sizes[1:]:
@@ -134,7 +148,6 @@ class CostTable:
         sequence: TokenSequence,
         sizes: Sequence[int] = ROWS,
         repetitions: int = 2,
-        clock: Callable[[], float] = time.perf_counter,
     ) -> Passes[Self]:
         """Returns the costs of passes after what ``sequence`` holds; nothing is committed.
 
@@ -149,7 +162,7 @@ class CostTable:
         tokens = _spread(sequence.vocab_size)
         sweeps: list[list[float]] = []
         for _ in range(repetitions):
-            sweeps.append((yield from _sweep(sequence, tokens, fitting, clock)))
+            sweeps.append((yield from _sweep(sequence, tokens, fitting)))
         first, *times, last = zip(*sweeps, strict=True)
         shortest, second, *_ = sorted([*first, *last])
         least = [shortest, *map(min, times)]
@@ -202,18 +215,15 @@ def _spread(vocab_size: int) -> Iterator[int]:
 
 
 def _sweep(
-    sequence: TokenSequence,
-    tokens: Iterator[int],
-    sizes: Sequence[int],
-    clock: Callable[[], float],
+    sequence: TokenSequence, tokens: Iterator[int], sizes: Sequence[int]
 ) -> Passes[list[float]]:
     """Returns milliseconds of a pass of each of ``sizes`` and of the first once more."""
     times = []
     for m in (*sizes, sizes[0]):
         tree = TokenTree.chain(tuple(itertools.islice(tokens, m)))
         with_mtp = sequence.model.capabilities.mtp > 0
-        wanted = Pass(sequence, tree, range(m), with_logits=False, with_mtp=with_mtp)
-        start = clock()
-        yield wanted
-        times.append(1000 * (clock() - start))
+        rows = yield Pass(
+            sequence, tree, range(m), with_logits=False, with_mtp=with_mtp, is_alone=True
+        )
+        times.append(rows.ms)
     return times

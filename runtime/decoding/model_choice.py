@@ -60,17 +60,23 @@ class ModelChoice:
         return self._chosen.advisor.drafted_ms
 
     def plan(
-        self, context: DraftContext, room: Budget, target: CostTable, free_rate: float
+        self,
+        context: DraftContext,
+        room: Budget,
+        target: CostTable,
+        free_rate: float,
+        alone: CostTable,
     ) -> Passes[ModelPlan]:
         """Returns what the model promises that promises most, if one pays.
 
         free_rate: tokens per millisecond that doing without promises for this round.
+        target: what passes of the target model cost this round. alone: if nobody shares them.
         """
         best = ModelPlan()
         for candidate in self._candidates:
             if candidate.drafting.is_off:
                 continue
-            advisor = yield from self._advisor_of(candidate, target)
+            advisor = yield from self._advisor_of(candidate, alone)
             plan = advisor.plan(context, room, target, free_rate, best.rate)
             if plan.levels:
                 best, self._chosen = plan, candidate

@@ -28,6 +28,7 @@ from edgedec.runtime.drafting.guarded import (
     failures,
 )
 from edgedec.runtime.sequences.passes import Passes
+from edgedec.runtime.sequences.rows import ALONE, Company
 from edgedec.runtime.sequences.sequence import TokenSequence
 
 
@@ -36,10 +37,12 @@ class RoundTimings:
     """What a round took.
 
     draft_ms: proposing. verify_ms: the pass of the target model, verification and commit.
+    company: what shared the pass.
     """
 
     draft_ms: float
     verify_ms: float
+    company: Company = ALONE
 
 
 class Planning(ABC):

@@ -107,7 +107,8 @@ class SpeculativeDecoding(Decoding):
         verdict, rows = yield from self._verify(context, tree)
         self._commit(tree, verdict)
         verified_s = state.clock.now_s()
-        timings = RoundTimings(1000 * (drafted_s - started_s), 1000 * (verified_s - drafted_s))
+        draft_ms, verify_ms = 1000 * (drafted_s - started_s), 1000 * (verified_s - drafted_s)
+        timings = RoundTimings(draft_ms, verify_ms, rows.company)
         state.stats.draft_ms += timings.draft_ms
         state.stats.verify_ms += timings.verify_ms
         return self._re_anchor(context, tree, verdict, rows, timings)

@@ -34,4 +34,5 @@ def choose(ready: Sequence[Pass], most_rows: int = MOST_ROWS) -> list[int]:
 def can_share(wanted: Pass) -> bool:
     """Says whether other sequences may share the pass: it runs all layers, with all they have."""
     can = wanted.sequence.model.capabilities
-    return can.n_sequences > 1 and wanted.layers is None and wanted.layer_gates is None
+    is_whole = wanted.layers is None and wanted.layer_gates is None
+    return can.n_sequences > 1 and is_whole and not wanted.is_alone

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from edgedec.models.graph import Capabilities
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.pass_times import PassTimes
-from edgedec.runtime.sequences.rows import Float32, Rows
+from edgedec.runtime.sequences.rows import Company, Float32, Rows
 from edgedec.runtime.sequences.token_tree import TokenTree
 
 T = TypeVar("T")
@@ -95,6 +95,7 @@ class Pass:
         it looks at their predicted rows, and cannot be committed.
     features: what a draft head reads beside each of the n new tokens [n, F]; zeros when None.
     with_mtp: whether `Rows.mtp` is wanted, which takes time of its own.
+    is_alone: no other sequence may share the pass, whose time is to be known.
     """
 
     sequence: PassSequence
@@ -109,6 +110,7 @@ class Pass:
     n_skipped: int = 0
     features: Float32 | None = None
     with_mtp: bool = False
+    is_alone: bool = False
 
     @property
     def n_rows(self) -> int:
@@ -135,10 +137,13 @@ def compute(passes: Sequence[Pass]) -> list[Rows]:
     started_s = time.perf_counter()
     found = passes[0].sequence.model.compute(passes)
     ms = 1000 * (time.perf_counter() - started_s)
+    n_rows = sum(wanted.n_rows for wanted in passes)
     computed = [(wanted.sequence, wanted.n_rows) for wanted in passes]
     passes[0].sequence.times.note(computed, ms)
     for wanted, rows in zip(passes, found, strict=True):
         rows.ms = ms
+        if len(passes) > 1:
+            rows.company = Company(len(passes) - 1, n_rows - wanted.n_rows)
         wanted.sequence.finish(wanted)
     return found
 

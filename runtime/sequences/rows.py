@@ -26,6 +26,20 @@ class MtpRows:
     log_probs: Float32
 
 
+@dataclass(frozen=True, slots=True)
+class Company:
+    """What shared a pass with a text.
+
+    n_texts: other texts. n_rows: theirs, in all.
+    """
+
+    n_texts: int = 0
+    n_rows: int = 0
+
+
+ALONE = Company()
+
+
 @dataclass
 class Rows:
     """What a pass returns. The arrays may be reused by the sequence's next pass.
@@ -33,6 +47,7 @@ class Rows:
     row_stats: of the asked rows, where the graph computes them.
     mtp: of the asked rows, where that was wanted.
     ms: milliseconds that the pass took, or the passes if it took several.
+    company: what shared the pass.
 
     Shapes:
         logits: [R, V] float32, one row per asked row; [0, V] when statistics alone were asked
@@ -45,6 +60,7 @@ class Rows:
     row_stats: RowStats | None = None
     ms: float = 0.0
     mtp: MtpRows | None = None
+    company: Company = ALONE
 
     def copy(self) -> Rows:
         """Returns the same rows in arrays of their own."""

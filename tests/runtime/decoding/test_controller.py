@@ -20,6 +20,7 @@ from edgedec.runtime.drafting.drafter import (
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sequences.passes import run_passes
 from edgedec.runtime.sequences.row_stats import RowStats
+from edgedec.runtime.sequences.rows import ALONE, Company
 
 from ..conftest import ToySession
 from .oracles import FLAT, STEEP, TEXT, KnownCosts, Oracle, make, play, run
@@ -218,3 +219,36 @@ def test_heads_in_the_model_are_left_out_where_their_own_drafts_do_not_come_true
     assert planning.wants_mtp == is_asking
     without = Controller(free, KnownCosts(FLAT)).begin(DraftPrompt(TEXT[:10]), ToySession(1))
     assert not without.wants_mtp
+
+
+def test_among_others_a_draft_has_to_pay_for_what_it_adds_to_their_pass() -> None:
+    """Alone a draft of chance 0.2 pays; a row of a pass over nine costs more than it brings."""
+
+    def drafted(company: Company) -> int:
+        controller = make([Oracle(1.0, 0.2, 1)], FLAT)
+        planning = controller.begin(DraftPrompt(TEXT[:10]), ToySession(1))
+        timings = RoundTimings(0.0, 10.0, company)
+        outcome = RoundOutcome(DraftTree(), (), TEXT[10:11], RowStats.of(np.zeros((1, 5))), {})
+        for _ in range(20):
+            context = DraftContext(TEXT[:10], 10, SamplingConfig(), Noise(0))
+            tree = run_passes(planning.propose(context, Budget(15, 15)))
+            planning.observe(context, outcome, timings)
+        return len(tree)
+
+    assert drafted(ALONE) == 1
+    assert drafted(Company(8, 8)) == 0
+
+
+def test_what_others_share_does_not_change_what_passes_cost_alone() -> None:
+    controller = make([], FLAT)
+    planning = controller.begin(DraftPrompt(TEXT[:10]), ToySession(1))
+    play(planning, FLAT, 1)
+    assert controller.costs.is_measuring("target") is False
+    timings = RoundTimings(0.0, 100.0, Company(3, 12))
+    outcome = RoundOutcome(DraftTree(), (), TEXT[10:11], RowStats.of(np.zeros((1, 5))), {})
+    context = DraftContext(TEXT[:10], 10, SamplingConfig(), Noise(0))
+    before = dict(run_passes(controller.costs.of("target", ToySession(1))).row_ms)
+    for _ in range(5):
+        run_passes(planning.propose(context, Budget(15, 15)))
+        planning.observe(context, outcome, timings)
+    assert run_passes(controller.costs.of("target", ToySession(1))).row_ms == before

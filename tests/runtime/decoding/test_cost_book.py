@@ -48,6 +48,18 @@ def test_each_model_is_measured_once_by_a_book(cache: Path) -> None:
     assert rows_measured(book, "draft")
 
 
+def test_one_request_measures_and_others_know(cache: Path) -> None:
+    book = CostBook("abc")
+    passes = book.of("target", ToySession(997))
+    next(passes)
+    assert book.is_measuring("target")
+    assert not book.is_measuring("draft")
+    passes.close()  # the request was cancelled
+    assert not book.is_measuring("target")
+    run_passes(book.of("target", ToySession(997)))
+    assert not book.is_measuring("target")
+
+
 def test_without_an_identity_nothing_is_kept(cache: Path) -> None:
     assert rows_measured(CostBook(), "target")
     assert list(cache.iterdir()) == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -197,7 +196,7 @@ def test_no_token_is_measured_twice() -> None:
 def test_the_least_of_each_size_counts_and_fewer_rows_never_cost_more() -> None:
     """The first pass is cold, one of 4 rows is disturbed twice, one of 8 once."""
     sweeps = [(90, 12, 13, 99, 17, 20, 30, 10), (11, 12, 70, 98, 17, 60, 30, 10)]
-    table = run_passes(CostTable.measure(ToySession(997), clock=_clock(sweeps)))
+    table = _measured(sweeps)
     least = {1: 10.0, 2: 12.0, 3: 13.0, 4: 17.0, 6: 17.0, 8: 20.0, 16: 30.0}
     assert table.row_ms == pytest.approx(least)
     assert table.is_steady
@@ -205,15 +204,43 @@ def test_the_least_of_each_size_counts_and_fewer_rows_never_cost_more() -> None:
 
 def test_steps_that_differ_are_no_steady_measurement() -> None:
     sweeps = [(13, 14, 15, 16, 17, 20, 30, 13), (13, 14, 15, 16, 17, 20, 30, 10)]
-    assert not run_passes(CostTable.measure(ToySession(997), clock=_clock(sweeps))).is_steady
+    assert not _measured(sweeps).is_steady
 
 
-def _clock(sweeps: list[tuple[float, ...]]) -> Callable[[], float]:
-    """Returns a clock, in seconds, that is read before and after each pass."""
-    now, reads = 0.0, []
-    for ms in itertools.chain.from_iterable(sweeps):
-        reads += [now, now := now + ms / 1000]
-    return iter(reads).__next__
+def _measured(sweeps: list[tuple[float, ...]]) -> CostTable:
+    """Returns what is measured of passes that take so many milliseconds."""
+    passes = CostTable.measure(ToySession(997))
+    wanted = next(passes)
+    try:
+        for ms in itertools.chain.from_iterable(sweeps):
+            assert wanted.is_alone
+            rows = wanted.sequence.run(wanted)
+            rows.ms = ms
+            wanted = passes.send(rows)
+    except StopIteration as end:
+        return end.value
+    raise AssertionError("more passes than times")
+
+
+def test_a_text_among_others_pays_for_what_its_rows_add_to_the_pass() -> None:
+    """Three others have four rows of the pass and get three tokens."""
+    own = CostTable(dict(FLAT)).shared(4, 3.0)
+    plain_ms = CostTable(dict(FLAT)).ms(5)
+    assert own.ms(1) == pytest.approx(plain_ms / 4)  # as much as each of the others
+    assert own.ms(4) - own.ms(1) == pytest.approx(CostTable(dict(FLAT)).ms(8) - plain_ms)
+    assert own.row_share > 4 * CostTable(dict(FLAT)).row_share
+
+
+@pytest.mark.parametrize("n_others", [1, 3, 7])
+@pytest.mark.parametrize("chance", [0.05, 0.2, 0.4, 0.8])
+def test_a_draft_pays_at_shared_costs_where_all_texts_together_gain(
+    n_others: int, chance: float
+) -> None:
+    table = CostTable(dict(FLAT))
+    own = table.shared(n_others, n_others)
+    together = (n_others + 1 + chance) / table.ms(n_others + 2)
+    without = (n_others + 1) / table.ms(n_others + 1)
+    assert ((1 + chance) / own.ms(2) > 1 / own.ms(1)) == (together > without)
 
 
 def test_the_mean_of_the_first_runs_counts(tmp_path) -> None:

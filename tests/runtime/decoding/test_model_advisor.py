@@ -264,7 +264,7 @@ def test_what_a_request_saved_counts_all_that_proposals_took() -> None:
         lambda role, promise: ModelRates(0.9),
         lambda: clock[0],
     )
-    plan = run_passes(choice.plan(CONTEXT, ROOM, TARGET, 0.1))
+    plan = run_passes(choice.plan(CONTEXT, ROOM, TARGET, 0.1, TARGET))
     run_passes(choice.propose(CONTEXT, ROOM, TARGET, plan, 20))
     choice.learn(plan, 1, 2, 10.0, 11.0)
     choice.learn(NOTHING, 0, 1, 10.0, 12.0)
@@ -293,7 +293,7 @@ def test_every_model_hears_what_rounds_without_it_brought(
         lambda: 0.0,
     )
     other.cost = DraftCost(level_ms=spent_ms)
-    plan = run_passes(choice.plan(CONTEXT, ROOM, TARGET, 0.1))
+    plan = run_passes(choice.plan(CONTEXT, ROOM, TARGET, 0.1, TARGET))
     assert plan.levels == (3 if spent_ms else 0)
     for _ in range(100):
         choice.learn(plan, 0, n_emitted, 10.0, 10.0)

@@ -407,5 +407,6 @@ def test_the_policy_bounds_rows_and_lets_the_oldest_go_first() -> None:
     assert choose([wanted(200), wanted(1)]) == [0]
     assert choose([wanted(1), wanted(1, layer_gates=[True, True]), wanted(1)]) == [0, 2]
     assert choose([wanted(1, layers=range(1)), wanted(1)]) == [0]
+    assert choose([wanted(1), wanted(1, is_alone=True), wanted(1)]) == [0, 2]
     assert choose([wanted(1, ToyModel(VOCAB)), wanted(1)]) == [0]
     assert len(choose([wanted(1) for _ in range(20)])) == 8
