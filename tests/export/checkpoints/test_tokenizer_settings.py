@@ -11,6 +11,10 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 from edgedec.export.checkpoints.published import SpecialTokens
 from edgedec.export.checkpoints.safetensors_dir import HuggingFaceTexts
+from edgedec.export.checkpoints.tokenizer_settings import TokenizerFiles
+from edgedec.models.errors import CheckpointError
+from edgedec.models.families import known_families
+from edgedec.models.fields import Fields
 from edgedec.runtime.text.chat_template import ChatTemplate
 
 transformers = pytest.importorskip("transformers", reason="needs the dev extra")
@@ -341,3 +345,20 @@ def test_a_role_outside_the_embedding_is_left_out(make_folder: Any) -> None:
     ours = HuggingFaceTexts(folder)
     assert ours.special == SpecialTokens((1,), (), S)
     assert "[MASK]" not in ours.tokenizer_json()
+
+
+@pytest.mark.parametrize("family", known_families())
+def test_the_class_of_a_family_where_no_file_names_one(family: str) -> None:
+    from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
+
+    slow, fast = TOKENIZER_MAPPING_NAMES.get(family) or (None, None)
+    if (theirs := fast or slow) is None:
+        pytest.skip("transformers has no class for it")
+    named, unnamed = (
+        TokenizerFiles(*(Fields(values, "test", CheckpointError) for values in files))
+        for files in (
+            ({"tokenizer_class": theirs}, {}, {}, {"model_type": family}),
+            ({}, {}, {}, {"model_type": family}),
+        )
+    )
+    assert unnamed.tokenizer_class == named.tokenizer_class
