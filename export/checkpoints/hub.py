@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from edgedec.models.errors import CheckpointError, EdgedecError
@@ -48,8 +48,8 @@ class HubName:
     def parse(cls, text: str) -> HubName | None:
         """Returns what ``org/name`` or ``org/name:FILE`` names, None if ``text`` is neither."""
         hub_id, _, file = text.partition(":")
-        path = Path(file)
-        is_inside = not path.is_absolute() and ".." not in path.parts
+        path = PureWindowsPath(file)  # which takes both kinds of slashes, and drives
+        is_inside = not path.anchor and ".." not in path.parts
         if not _HUB_ID.fullmatch(hub_id) or not is_inside or (":" in text and not file):
             return None
         return None if Path(hub_id).suffix in (".gguf", ".safetensors") else cls(hub_id, file)

@@ -274,6 +274,7 @@ def test_what_the_hub_refuses_is_one_line(hub: Hub, edgedec: Any) -> None:
         ("org/name-1.5b:a/b.gguf", HubName("org/name-1.5b", "a/b.gguf")),
         *((text, None) for text in ("name", "a/b/c", "org/model.gguf", "../x", "org/name:")),
         *((text, None) for text in ("org/name:/etc/x.gguf", "org/name:../x.gguf", "")),
+        *((text, None) for text in (r"org/name:C:\x.gguf", r"org/name:..\x.gguf")),
     ],
 )
 def test_names(text: str, expected: HubName | None) -> None:
