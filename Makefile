@@ -9,7 +9,7 @@
 # make test-windows  Windows' Python under Wine
 # make test-gpu   bundles for NVIDIA's GPUs, where there is one
 # make docs       the documentation as a site, in build/site; warnings and dead links are errors
-# make wheels     wheels for all platforms and the source distribution, checked, into dist/
+# make wheels     wheels for all platforms and the source distribution, checked and tried, into dist/
 # make check  style and types only         make clean  removes what this file made
 #
 # Stamps in .venv/made make the second time quick; the C++ library is rebuilt when kernels/ changes.
@@ -82,7 +82,7 @@ test-gpu: $(MADE)/dev $(MADE)/model
 
 # Builds for all platforms on one, without a compiler of the system.
 wheels: $(MADE)/release
-	$(BIN)/python tools/release/release.py --build --no-trial
+	$(BIN)/python tools/release/release.py --build
 
 # Search needs a server: .venv/bin/python -m http.server -d build/site
 docs: $(MADE)/docs build/typing/edgedec

@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-TEST_TOOLS = ("hypothesis", "pytest")
+TEST_TOOLS = ("hypothesis", "onnx", "pytest")
 
 
 def read_project() -> dict[str, Any]:

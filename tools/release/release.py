@@ -1,9 +1,9 @@
 """Checks the files in dist/, tries the wheel for this machine, writes hashes and an SBOM.
 
-python tools/release/release.py [--build] [--no-trial] [PYTHON...]
+python tools/release/release.py [--build] [PYTHON...]
 
---build builds first. Each PYTHON tries the wheel, by default the one that runs this; --no-trial
-leaves that out. Exits with 1 if a file is not fit to be published. Publishes nothing.
+--build builds first. Each PYTHON tries the wheel, by default the one that runs this. Exits with 1
+if a file is not fit to be published. Publishes nothing.
 """
 
 from __future__ import annotations
@@ -72,7 +72,6 @@ def main() -> None:
     """Does what the command line asks for."""
     parser = argparse.ArgumentParser(description="Checks the files of a release.")
     parser.add_argument("--build", action="store_true", help="build them first")
-    parser.add_argument("--no-trial", action="store_true", help="install no wheel")
     parser.add_argument("python", nargs="*", help="try the wheel under these")
     options = parser.parse_args()
     try:
@@ -80,8 +79,7 @@ def main() -> None:
             build_all(PLATFORMS, DIST)
         sdist, wheels = release_files()
         check_files(sdist, wheels)
-        if not options.no_trial:
-            try_here(wheels, options.python)
+        try_here(wheels, options.python)
     except subprocess.CalledProcessError as error:
         sys.exit(f"{' '.join(map(str, error.cmd[1:4]))} failed: see above")
     write_hashes((sdist, *wheels), DIST / "SHA256SUMS")
