@@ -7,12 +7,13 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from edgedec.apps.console.event_loop import run_until_signal
-from edgedec.apps.console.terminal import note
+from edgedec.apps.console.terminal import note, write_out
 from edgedec.apps.options import common as options
 from edgedec.models.errors import ConfigError
 from edgedec.models.installation import install_command
@@ -20,6 +21,9 @@ from edgedec.system.streams import claim_stdout
 
 if TYPE_CHECKING:
     from edgedec.apps.lsp.server import EdgedecServer
+
+_EDITORS = Path(__file__).parents[2] / "editors"
+"""Plug-ins for editors, in a clone and in a wheel."""
 
 
 def lsp(
@@ -66,6 +70,10 @@ def lsp(
             "(0: any free port).",
         ),
     ] = None,
+    neovim: Annotated[
+        bool,
+        typer.Option("--neovim", help="Print the folder of the Neovim plug-in, and end."),
+    ] = False,
     debug: options.Debug = False,
 ) -> None:
     """Serve suggestions to an editor (Language Server Protocol).
@@ -82,7 +90,12 @@ def lsp(
       edgedec lsp code.edgedec --max-cpu 10% --learn ~/.local/state/edgedec/learned
 
       edgedec lsp code.edgedec --tcp 7777
+
+      edgedec lsp --neovim
     """
+    if neovim:
+        write_out(f"{_EDITORS / 'neovim'}\n")
+        return
     from edgedec import __version__
     from edgedec.apps.typing.memory import share_of
 

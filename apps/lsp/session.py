@@ -78,14 +78,19 @@ class EditorSession:
     async def inline_completion(
         self, params: types.InlineCompletionParams
     ) -> types.InlineCompletionList:
-        """Returns what is on offer at a position, to be shown in the text."""
+        """Returns what is on offer at a position, and its alternatives if somebody asked for it."""
         found = await self._offer(params)
         if found is None:
             return types.InlineCompletionList([])
         document, offer = found
+        texts = [offer.text]
+        if params.context.trigger_kind is types.InlineCompletionTriggerKind.Invoked:
+            texts += await self._alternatives_to(offer)
         end = document.word_before(params.position)[1].end
-        item = types.InlineCompletionItem(offer.text, range=types.Range(end, end))
-        return types.InlineCompletionList([item])
+        place = types.Range(end, end)
+        return types.InlineCompletionList(
+            [types.InlineCompletionItem(text, range=place) for text in texts]
+        )
 
     async def completion(self, params: types.CompletionParams) -> types.CompletionList:
         """Returns what is on offer as an item of a menu, which clients filter by the word typed."""
@@ -138,6 +143,23 @@ class EditorSession:
             else:
                 return None if offer is None else (document, offer)
         return None
+
+    async def _alternatives_to(self, offer: Offer) -> list[str]:
+        """Returns other texts for the place of an offer; none if it is stale by then."""
+        completer = self._model.completer
+        if completer is None or completer.version != offer.version:
+            return []
+        try:
+            found = await asyncio.wrap_future(completer.alternatives())
+        except SessionError as error:
+            self._model.fail(error)
+            return []
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return []
+        return [one.text for one in found if one.text != offer.text]
 
     def _show_others(self, completer: Autocompleter, document: OpenDocument) -> None:
         """Shows the completer other open documents as they are now."""

