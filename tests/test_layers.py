@@ -82,6 +82,7 @@ OPTIONAL = {
     "targets/openvino/run_static.py": {"openvino"},
     "targets/openvino/run_places.py": {"openvino"},
     "apps/desktop": {"PySide6"},
+    "apps/desktop/code_colours.py": {"PySide6", "pygments"},
     "apps/desktop/spelling": {"PySide6", "spellchecker"},
     "apps/lsp/documents.py": {"lsprotocol"},
     "apps/lsp/server.py": {"cattrs", "lsprotocol", "pygls"},

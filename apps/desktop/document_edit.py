@@ -7,10 +7,20 @@ from enum import StrEnum
 from pathlib import Path
 
 from PySide6.QtCore import Qt, QTimer
-from PySide6.QtGui import QContextMenuEvent, QFont, QFontDatabase, QKeyEvent, QTextCursor
-from PySide6.QtWidgets import QPlainTextEdit, QWidget
+from PySide6.QtGui import (
+    QContextMenuEvent,
+    QFont,
+    QFontDatabase,
+    QKeyEvent,
+    QResizeEvent,
+    QTextCursor,
+)
+from PySide6.QtWidgets import QApplication, QPlainTextEdit, QWidget
 
+from edgedec.apps.desktop import indentation
+from edgedec.apps.desktop.code_colours import CodeColours
 from edgedec.apps.desktop.line_ends import put_text, text_of
+from edgedec.apps.desktop.margin import Margin
 from edgedec.apps.desktop.recovery import Draft, Recovery, new_key
 from edgedec.apps.desktop.settings import EditorSettings
 from edgedec.apps.desktop.spelling.menu import add_spelling
@@ -30,6 +40,10 @@ _PROSE = {"", ".md", ".rst", ".tex", ".text", ".txt"}
 
 _KEEP_MS, _MS_PER_CHARACTER = 1000, 1 / 500
 """How long text stays unsaved: long documents are written down less often."""
+
+
+_DARK = 128
+"""Lightness of a background, below which the window is dark."""
 
 
 class Mode(StrEnum):
@@ -52,10 +66,14 @@ class DocumentEdit(AutocompleteEdit):
         super().__init__(suggester, parent)
         self._speller = speller
         self.underlines = Underlines(self, speller)
+        self.colours = CodeColours(self)
+        self.margin = Margin(self)
+        self.blockCountChanged.connect(self._make_room)
         self.path: Path | None = None
         self._title = "untitled"
         self._recovery = recovery
         self._key = new_key()
+        self._tab_width = EditorSettings().tab_width
         self._file = TextFile("")
         self._usual, self._is_mixed = self._file.usual_end, False
         self._keeping = QTimer(self, singleShot=True)
@@ -160,12 +178,18 @@ class DocumentEdit(AutocompleteEdit):
             font = QFontDatabase.systemFont(QFontDatabase.SystemFont.GeneralFont)
         font.setPointSize(settings.font_size)
         self.setFont(font)
-        self.setTabStopDistance(4 * self.fontMetrics().horizontalAdvance(" "))
+        self._tab_width = settings.tab_width
+        self.setTabStopDistance(self._tab_width * self.fontMetrics().horizontalAdvance(" "))
         wraps = self.mode is Mode.PROSE
         self.setLineWrapMode(
             QPlainTextEdit.LineWrapMode.WidgetWidth if wraps else QPlainTextEdit.LineWrapMode.NoWrap
         )
         self.underlines.turn(self.mode is Mode.PROSE and bool(settings.spelling))
+        is_dark = QApplication.palette().base().color().lightness() < _DARK
+        self.colours.turn(self.path if self.mode is Mode.CODE else None, is_dark)
+        self.margin.is_on = self.mode is Mode.CODE
+        self._make_room()
+        self.margin.mark()
 
     def contextMenuEvent(self, event: QContextMenuEvent) -> None:  # noqa: N802
         """Shows what can be done at a place, first of all about a wrong word there."""
@@ -179,16 +203,39 @@ class DocumentEdit(AutocompleteEdit):
         menu.popup(event.globalPos())
 
     def keyPressEvent(self, event: QKeyEvent) -> None:  # noqa: N802
-        """Begins a line of code where the one before began."""
-        is_enter = event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter) and not event.modifiers()
-        if not (is_enter and self.mode is Mode.CODE):
+        """Indents, and begins a line of code where the one before began."""
+        key, modifiers = event.key(), event.modifiers() & ~Qt.KeyboardModifier.KeypadModifier
+        is_plain, cursor = not modifiers, self.textCursor()
+        step = indentation.unit(cursor, self._tab_width)
+        if key == Qt.Key.Key_Backtab:
+            indentation.dedent(cursor, step)
+        elif self.mode is not Mode.CODE or not is_plain or (key == Qt.Key.Key_Tab and self.offered):
             super().keyPressEvent(event)
             return
-        cursor = self.textCursor()
-        before = cursor.block().text()[: cursor.positionInBlock()]
-        indentation = before[: len(before) - len(before.lstrip())]
-        cursor.insertText("\n" + indentation)
+        elif key == Qt.Key.Key_Tab:
+            indentation.indent(cursor, step)
+        elif key in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
+            indentation.new_line(cursor, step)
+        else:
+            super().keyPressEvent(event)
+            return
+        event.accept()
         self.ensureCursorVisible()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802
+        """Keeps the line numbers beside the text."""
+        super().resizeEvent(event)
+        self.margin.place()
+
+    def go_to_line(self, number: int) -> None:
+        """Moves the cursor to the beginning of a line, counted from 1; to the last beyond it."""
+        block = self.document().findBlockByNumber(min(number, self.blockCount()) - 1)
+        self._move_to(block.position())
+        self.centerCursor()
+
+    def _make_room(self) -> None:
+        self.setViewportMargins(self.margin.wanted_width, 0, 0, 0)
+        self.margin.place()
 
     def _become(self, path: Path) -> None:
         self.path = path

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,13 @@ from edgedec.models.fields import Fields
 from edgedec.system.files import replace_text
 from edgedec.widgets import Trigger
 
-THEMES = ("light", "dark")
+THEMES = ("system", "light", "dark")
+
+FONT_SIZES = (6, 72)
+"""Smallest and largest. Units: points."""
+
+N_RECENT = 10
+"""How many files are remembered."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +32,8 @@ class EditorSettings:
 
     bundle: a path, or the name of a model. threads: None: one for each core. context: most tokens;
     None: the bundle's. trigger, delay_ms: when something is asked for. has_colours: ghost text has
-    a colour for each drafter. font_size: Units: points. learns, keeps_session: what is kept in the
+    a colour for each drafter. font_size: Units: points. tab_width: Units: columns. recent: paths of
+    files that were opened or saved, the latest first. learns, keeps_session: what is kept in the
     platform's folder for state; see `TypingMemory`. spelling: the language of the dictionary that
     prose is held against; empty: none. typing: how suggestions are made.
     """
@@ -37,8 +44,10 @@ class EditorSettings:
     trigger: Trigger = Trigger.TYPING
     delay_ms: int = 0
     has_colours: bool = False
-    theme: str = "light"
+    theme: str = "system"
     font_size: int = 12
+    tab_width: int = 4
+    recent: tuple[str, ...] = ()
     learns: bool = False
     keeps_session: bool = False
     spelling: str = "en"
@@ -52,6 +61,7 @@ class EditorSettings:
             ConfigError: A name is unknown, or a value makes no sense.
         """
         read, usual = Fields(given, origin, ConfigError), cls()
+        smallest, largest = FONT_SIZES
         read.only({one.name for one in fields(cls)})
         typing = read.table("typing", {})
         context = read.optional("context", lambda key: read.integer(key, least=1))
@@ -66,12 +76,19 @@ class EditorSettings:
             delay_ms=read.integer("delay_ms", usual.delay_ms, least=0, most=10_000),
             has_colours=read.flag("has_colours", usual.has_colours),
             theme=_choice(read, "theme", THEMES, usual.theme),
-            font_size=read.integer("font_size", usual.font_size, least=6, most=72),
+            font_size=read.integer("font_size", usual.font_size, least=smallest, most=largest),
+            tab_width=read.integer("tab_width", usual.tab_width, least=1, most=16),
+            recent=_paths(read, "recent"),
             learns=read.flag("learns", usual.learns),
             keeps_session=read.flag("keeps_session", usual.keeps_session),
             spelling=read.text("spelling", usual.spelling),
             typing=typing_config(typing, usual.typing),
         )
+
+    def with_recent(self, path: Path) -> EditorSettings:
+        """Returns these settings with a file that was opened or saved just now."""
+        others = [one for one in self.recent if one != str(path)]
+        return replace(self, recent=(str(path), *others)[:N_RECENT])
 
     @property
     def memory(self) -> TypingMemory:
@@ -125,3 +142,12 @@ def _choice(read: Fields, key: str, known: tuple[str, ...], usual: str) -> str:
     if value not in known:
         read.fail(key, value, f"one of {', '.join(known)}")
     return value
+
+
+def _paths(read: Fields, key: str) -> tuple[str, ...]:
+    given = read.get(key)
+    if given is None:
+        return ()
+    if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
+        read.fail(key, given, "a list of paths")
+    return tuple(given[:N_RECENT])

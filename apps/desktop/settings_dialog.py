@@ -18,7 +18,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from edgedec.apps.desktop.settings import THEMES, EditorSettings
+from edgedec.apps.desktop.settings import FONT_SIZES, THEMES, EditorSettings
 from edgedec.apps.desktop.spelling.worker import languages
 from edgedec.system.processors import processors
 from edgedec.widgets import Trigger
@@ -65,7 +65,8 @@ class SettingsDialog(QDialog):
             settings.spelling or NO_SPELLING,
         )
         self._choice("Theme", "theme", list(THEMES), settings.theme)
-        self._number("Font size", "font_size", settings.font_size, 6, 72)
+        self._number("Font size (points)", "font_size", settings.font_size, *FONT_SIZES)
+        self._number("Width of a tab (columns)", "tab_width", settings.tab_width, 1, 16)
 
     def _number(self, label: str, name: str, value: int, least: int, most: int) -> None:
         box = QSpinBox()

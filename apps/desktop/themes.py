@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from PySide6.QtGui import QColor, QPalette
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QColor, QGuiApplication, QPalette
 from PySide6.QtWidgets import QApplication
 
 from edgedec.runtime.decoding.strategy import TARGET
@@ -34,6 +35,11 @@ _ORIGINS = (
 """Colours of drafters, in the order they appear."""
 
 
+def system_is_dark() -> bool:
+    """Returns whether the system asks applications to be dark; some cannot say so."""
+    return QGuiApplication.styleHints().colorScheme() == Qt.ColorScheme.Dark
+
+
 class Theme:
     """The colours of the window, and of text by the drafter that it is from."""
 
@@ -41,9 +47,14 @@ class Theme:
         self._is_dark = False
         self._origins: list[str] = []
 
+    @property
+    def is_dark(self) -> bool:
+        """The dark colours are in use."""
+        return self._is_dark
+
     def apply(self, application: QApplication, name: str) -> None:
-        """Makes the whole application look so."""
-        self._is_dark = name == "dark"
+        """Makes the whole application look so: "light", "dark", or as the system does."""
+        self._is_dark = system_is_dark() if name == "system" else name == "dark"
         palette = QPalette()
         for role, colours in _ROLES.items():
             palette.setColor(role, QColor(colours[self._is_dark]))

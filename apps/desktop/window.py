@@ -8,11 +8,21 @@ from functools import partial
 from pathlib import Path
 
 from PySide6.QtCore import QFileSystemWatcher
-from PySide6.QtGui import QAction, QCloseEvent, QColor, QDragEnterEvent, QDropEvent, QKeySequence
+from PySide6.QtGui import (
+    QAction,
+    QCloseEvent,
+    QColor,
+    QDragEnterEvent,
+    QDropEvent,
+    QGuiApplication,
+    QKeySequence,
+)
 from PySide6.QtWidgets import (
     QApplication,
     QFileDialog,
+    QInputDialog,
     QMainWindow,
+    QMenu,
     QTabWidget,
     QVBoxLayout,
     QWidget,
@@ -21,12 +31,13 @@ from PySide6.QtWidgets import (
 from edgedec.apps.desktop import questions
 from edgedec.apps.desktop.document_edit import DocumentEdit, Mode
 from edgedec.apps.desktop.find_bar import FindBar
+from edgedec.apps.desktop.keys_dialog import show_keys
 from edgedec.apps.desktop.menus import add_menu
 from edgedec.apps.desktop.models_dialog import ModelsDialog
 from edgedec.apps.desktop.questions import Answer
 from edgedec.apps.desktop.recovery import Recovery
 from edgedec.apps.desktop.served_model import ServedModel
-from edgedec.apps.desktop.settings import EditorSettings, SettingsFile
+from edgedec.apps.desktop.settings import FONT_SIZES, EditorSettings, SettingsFile
 from edgedec.apps.desktop.settings_dialog import SettingsDialog
 from edgedec.apps.desktop.spelling.own_words import OwnWords
 from edgedec.apps.desktop.spelling.speller import Speller
@@ -235,7 +246,7 @@ class EditorWindow(QMainWindow):
 
     def _make_menus(self) -> None:
         bar, key = self.menuBar(), QKeySequence.StandardKey
-        add_menu(
+        files = add_menu(
             bar,
             "&File",
             ("&New", key.New, lambda: self.new()),
@@ -245,6 +256,9 @@ class EditorWindow(QMainWindow):
             ("&Close", key.Close, self._on_current(self.close_document)),
             ("&Quit", key.Quit, self.close),
         )
+        self.recent = QMenu("Open &recent", self)
+        self.recent.aboutToShow.connect(self._list_recent)
+        files.insertMenu(files.actions()[2], self.recent)
         add_menu(
             bar,
             "&Edit",
@@ -252,12 +266,15 @@ class EditorWindow(QMainWindow):
             ("&Redo", "", self._on_current(DocumentEdit.redo)),
             ("&Find and replace", key.Find, self.find_bar.begin),
             ("Find &next", key.FindNext, self.find_bar.find_next),
+            ("&Go to line…", "Ctrl+G", self._on_current(self._ask_for_line)),
         )
         add_menu(
             bar,
             "&View",
             ("&Prose or code", "Ctrl+M", self._turn_mode),
             ("&Light or dark", "Ctrl+Shift+D", self._turn_theme),
+            ("&Larger text", key.ZoomIn, lambda: self._zoom(1)),
+            ("&Smaller text", key.ZoomOut, lambda: self._zoom(-1)),
         )
         suggestions = add_menu(
             bar,
@@ -265,6 +282,7 @@ class EditorWindow(QMainWindow):
             ("&Models…", "", self.show_models),
             ("&Settings…", key.Preferences, self.show_settings),
         )
+        add_menu(bar, "&Help", ("&Keys", "F1", lambda: show_keys(self)))
         self.pausing = QAction("&Pause", self, checkable=True)
         self.pausing.setShortcut("Ctrl+Shift+P")
         self.pausing.toggled.connect(self.pause)
@@ -283,6 +301,8 @@ class EditorWindow(QMainWindow):
         self.tabs.tabCloseRequested.connect(self._close_tab)
         self.tabs.currentChanged.connect(self._on_turned)
         self.find_bar.closed.connect(lambda: self.current and self.current.setFocus())
+        hints = QGuiApplication.styleHints()
+        hints.colorSchemeChanged.connect(self._on_system_colours)
         self.suggester.failed.connect(self.tell)
         self.speller.failed.connect(self.tell)
         self.model.failed.connect(self.tell)
@@ -323,9 +343,16 @@ class EditorWindow(QMainWindow):
         self._name(edit)
         if edit.path is not None and edit.path.exists():
             self._watcher.addPath(str(edit.path))
+            self._remember(edit.path)
+
+    def _remember(self, path: Path) -> None:
+        if self.settings.recent[:1] != (str(path),):
+            self.settings = self.settings.with_recent(path)
+            self._try(lambda: self._kept_in.write(self.settings))
 
     def _name(self, edit: DocumentEdit) -> None:
         self.tabs.setTabText(self.tabs.indexOf(edit), edit.title + " •" * edit.is_modified)
+        self._show_title()
 
     def _remove(self, edit: DocumentEdit) -> None:
         edit.forget_draft()
@@ -348,6 +375,7 @@ class EditorWindow(QMainWindow):
             self.close_document(edit)
 
     def _on_turned(self) -> None:
+        self._show_title()
         if self.current is not None:
             self.current.setFocus()
 
@@ -373,8 +401,32 @@ class EditorWindow(QMainWindow):
             edit.follow(self.settings)
 
     def _turn_theme(self) -> None:
-        other = "light" if self.settings.theme == "dark" else "dark"
+        other = "light" if self.theme.is_dark else "dark"
         self.change(replace(self.settings, theme=other))
+
+    def _on_system_colours(self) -> None:
+        self.follow(self.settings)
+
+    def _zoom(self, step: int) -> None:
+        size = min(max(self.settings.font_size + step, FONT_SIZES[0]), FONT_SIZES[1])
+        self.change(replace(self.settings, font_size=size))
+
+    def _ask_for_line(self, edit: DocumentEdit) -> None:
+        here, n = edit.textCursor().blockNumber() + 1, edit.blockCount()
+        number, is_given = QInputDialog.getInt(self, "Go to line", f"Line (1-{n})", here, 1, n)
+        if is_given:
+            edit.go_to_line(number)
+
+    def _list_recent(self) -> None:
+        self.recent.clear()
+        for path in self.settings.recent:
+            self.recent.addAction(path, partial(self.open, [Path(path)]))
+        self.recent.setEnabled(True)
+
+    def _show_title(self) -> None:
+        edit = self.current
+        self.setWindowModified(edit is not None and edit.is_modified)
+        self.setWindowTitle("edgedec" if edit is None else f"{edit.title}[*] - edgedec")
 
     def _use_bundle(self, bundle: str) -> None:
         self.change(replace(self.settings, bundle=bundle))

@@ -259,7 +259,7 @@ def test_settings_that_make_no_sense_are_told(tmp_path: Path) -> None:
     for given, reason in (
         ("{", "cannot read"),
         (json.dumps({"them": "dark"}), "them"),
-        (json.dumps({"theme": "pink"}), "one of light, dark"),
+        (json.dumps({"theme": "pink"}), "one of system, light, dark"),
         (json.dumps({"typing": {"n_before": 1}}), "n_before"),
         (json.dumps({"font_size": 1000}), "font_size"),
     ):
