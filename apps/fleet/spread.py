@@ -47,7 +47,8 @@ class _Work:
 
     def __init__(self, crew: Crew, tasks: Sequence[Task], run: Callable[[str], str]) -> None:
         self.waiting: dict[asyncio.Task[Any], tuple[Task, int]] = {}
-        self.left = list(tasks)
+        self._left = {task.key: task for task in tasks}
+        self._finished: asyncio.Queue[Any] = asyncio.Queue()
         self._crew = crew
         self._run, self._name = run, "edgedec-" + secrets.token_hex(4)
         shared = [task for task in tasks if task.host is None]
@@ -77,7 +78,9 @@ class _Work:
             self._wait_for(task, self._submit([task], n_tries, workers=at)[0], n_tries)
 
     def _wait_for(self, task: Task, future: Future, n_tries: int) -> None:
-        self.waiting[asyncio.create_task(_answer_of(future))] = task, n_tries
+        waiter = asyncio.create_task(_answer_of(future))
+        waiter.add_done_callback(self._finished.put_nowait)
+        self.waiting[waiter] = task, n_tries
 
     def is_hopeless(self) -> bool:
         """Whether nobody is left who could do any of the tasks."""
@@ -85,20 +88,30 @@ class _Work:
 
     async def next_answers(self) -> list[tuple[Task, Answer]]:
         """Returns what came in, after waiting for something to happen."""
-        changed = asyncio.create_task(self._crew.changed.wait())
-        done, _ = await asyncio.wait([*self.waiting, changed], return_when="FIRST_COMPLETED")
-        changed.cancel()
+        news = {
+            asyncio.create_task(self._finished.get()),
+            asyncio.create_task(self._crew.changed.wait()),
+        }
+        done, waiting = await asyncio.wait(news, return_when="FIRST_COMPLETED")
+        for one in waiting:
+            one.cancel()
         if self._crew.changed.is_set():
             self._crew.changed.clear()
             self._drop_lost()
         found = []
-        for finished in done - {changed}:
+        for one in done:
+            finished = one.result()
             if finished in self.waiting:
                 task, n_tries = self.waiting.pop(finished)
                 if (answer := self._judge(task, n_tries, finished.result())) is not None:
-                    self.left.remove(task)
+                    del self._left[task.key]
                     found.append((task, answer))
         return found
+
+    @property
+    def left(self) -> list[Task]:
+        """Tasks of which nothing came."""
+        return list(self._left.values())
 
     def _judge(self, task: Task, n_tries: int, told: dict[str, Any]) -> Answer | None:
         """Returns the answer that a worker gave; else has the task done again elsewhere."""

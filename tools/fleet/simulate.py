@@ -71,6 +71,10 @@ async def simulate(n_hosts: int, n_tasks: int, folder: Path) -> dict[str, Any]:
         fleet = Fleet(cluster=Cluster(cluster.scheduler_address))
         with TaskStore(folder) as store:
             async with gather_crew(fleet, lambda hello: {}, CrewOptions()) as crew:
+                cpu_s = time.process_time()
+                texts = [task.text for task in tasks]
+                await crew.client.gather(crew.client.map(sleep_task, texts, pure=False))
+                dask_s = time.process_time() - cpu_s
                 started_s, cpu_s = time.monotonic(), time.process_time()
                 left = await spread(crew, tasks, store, on_answer, sleep_task)
                 wall_s, used_s = time.monotonic() - started_s, time.process_time() - cpu_s
@@ -80,6 +84,7 @@ async def simulate(n_hosts: int, n_tasks: int, folder: Path) -> dict[str, Any]:
         "tasks": n_tasks,
         "left": len(left),
         "cpu_ms_per_task": 1000 * used_s / n_tasks,
+        "of_dask_alone_ms": 1000 * dask_s / n_tasks,
         "seconds": wall_s,
         "ideal_seconds": ideal_s,
         "memory_mb": [round(memory[n_tasks // 4], 1), round(memory[-1], 1)],

@@ -85,7 +85,7 @@ def test_a_shared_evaluation_is_that_of_a_run_alone(
     tasks = tmp_path / "found/tasks"
 
     def cut() -> None:
-        wait_for(lambda: tasks.is_dir() and len(list(tasks.glob("*.json"))) >= 3)
+        wait_for(lambda: tasks.is_dir() and len(list(tasks.glob("*/*.json"))) >= 3)
         boards[0].vanish()
         boards[0].start()
 

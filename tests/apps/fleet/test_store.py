@@ -15,7 +15,7 @@ _ANSWER = Answer("pi5", {"passed": 1.0}, {"max_celsius": 61.0}, {"model": "Pi 5"
 
 
 def the_file(folder: Path) -> Path:
-    (path,) = (folder / "tasks").glob("*.json")
+    (path,) = (folder / "tasks").glob("*/*.json")
     return path
 
 
