@@ -57,6 +57,7 @@ class ModelsDialog(QDialog):
         self._listing: QProcess | None = None
         self._error = ""
         self.use.clicked.connect(self._use)
+        self.list.itemDoubleClicked.connect(self._use)
         self.browse.clicked.connect(self._browse)
         self.export.clicked.connect(lambda: self.begin("export", self._selected(_MODEL)))
         self.pull.clicked.connect(lambda: self.begin("pull", self.hub_name.text().strip()))

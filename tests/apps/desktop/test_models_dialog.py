@@ -69,6 +69,18 @@ def test_a_model_is_exported_and_used(application: QApplication, library: Path) 
     dialog.close_jobs()
 
 
+def test_a_double_click_uses_a_bundle(application: QApplication, library: Path) -> None:
+    dialog, chosen = ModelsDialog(), []
+    dialog.chosen.connect(chosen.append)
+    until(lambda: "some/model" in names(dialog), 300)
+    dialog._add("bundle", "/some/own.edgedec", "format 1", 1, "own")
+    for name in ("some/model", "/some/own.edgedec"):
+        select(dialog, name)
+        dialog.list.itemDoubleClicked.emit(dialog.list.currentItem(), 0)
+    assert chosen == ["/some/own.edgedec"]  # a model has to be exported first
+    dialog.close_jobs()
+
+
 def test_what_cannot_be_pulled_is_told(
     application: QApplication, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
