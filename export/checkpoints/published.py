@@ -26,16 +26,19 @@ SAMPLING_KEYS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 ``do_sample``."""
 
 
+_MOST = 1e9  # larger numbers are typing errors, and no sampler takes them
+
+
 def usable(stated: Mapping[str, float]) -> dict[str, Any]:
     """Returns recommended numbers without those that mean "off", such as a ``top_k`` of -1.
 
     Numbers that no sampler can use count as off as well.
     """
     is_on: dict[str, Callable[[float], bool]] = {
-        "temperature": lambda value: value >= 0,
-        "top_k": lambda value: value > 0,
+        "temperature": lambda value: 0 <= value <= _MOST,
+        "top_k": lambda value: 0 < value <= _MOST,
         "top_p": lambda value: 0 < value < 1,
         "min_p": lambda value: 0 < value <= 1,
-        "repetition_penalty": lambda value: value > 0,
+        "repetition_penalty": lambda value: 0 < value <= _MOST,
     }
     return {key: value for key, value in stated.items() if is_on[key](value)}
