@@ -223,6 +223,8 @@ def evaluate(
         from edgedec.apps.fleet.keeper import CrewOptions
         from edgedec.apps.fleet.work import EvalRun, evaluate_hosts
     bundles = Found(bundle)
+    if what.parallel not in (None, 1):
+        raise ConfigError("each host answers one problem at a time: leave out --parallel")
     job = make_job(bundles.one[0], what, loading, request)
     crew = CrewOptions(how.force, how.wait)
     run = EvalRun(job, request, bundles, output, how.label, json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import subprocess
 import sys
@@ -33,6 +34,22 @@ def test_no_request_is_lost_but_those_of_the_killed_server(
         [*command, "--requests", "48"], cwd=SERVING, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_request_that_another_server_lost_is_a_failure(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    spec = importlib.util.spec_from_file_location("kill_one", SERVING / "kill_one.py")
+    assert spec is not None
+    assert spec.loader is not None
+    tool = sys.modules["kill_one"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    outcomes = [tool.Outcome(0, "a", 1.0, None), tool.Outcome(1, "a", 9.0, "text")]
+    kill, wanted = tool.Kill(port=81, at_s=5.0, n_open=1), {"a": "text"}
+    assert tool.judge(outcomes, kill, {0: 81, 1: 82}, wanted) == 0
+    for served in ({0: 82, 1: 82}, {1: 82}):  # of the other server, and of nobody knows which
+        assert tool.judge(outcomes, kill, served, wanted) == 1
+        assert "lost: 1, of another server: 1" in capsys.readouterr().out
 
 
 def test_the_unit_is_one(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@
 
 It needs `haproxy` or `nginx`. Requests that the killed server was answering are lost, and no
 others: every request that begins later is answered, and every answer is that of a server alone.
+The balancer's log says which server had each request.
 """
 
 from __future__ import annotations
@@ -27,6 +28,18 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 CONFIGS = {"haproxy": "haproxy.cfg", "nginx": "nginx.conf"}
+LOGGED = {  # lines of the configuration, and what is put in their place: number and server
+    "haproxy": {
+        "    mode http\n": '    mode http\n    log-format "%[capture.req.hdr(0)] %si:%sp"\n',
+        "    default_backend servers\n": "    default_backend servers\n    log global\n"
+        "    http-request capture req.hdr(X-Number) len 16\n",
+        "global\n": "global\n    log stdout format raw daemon\n",
+    },
+    "nginx": {
+        "    access_log off;\n": "    log_format who '$http_x_number $upstream_addr';\n"
+        "    access_log /dev/stdout who;\n"
+    },
+}
 N_CLIENTS, N_TOKENS, WAIT_S = 8, 24, 60
 
 
@@ -34,6 +47,7 @@ N_CLIENTS, N_TOKENS, WAIT_S = 8, 24, 60
 class Outcome:
     """What became of a request. text: of its answer, None if it was lost. Times: in seconds."""
 
+    number: int
     prompt: str
     began_s: float
     text: str | None
@@ -48,26 +62,40 @@ def main() -> int:
     given = parser.parse_args()
     with ExitStack() as stack:
         servers = [stack.enter_context(serving(given.bundle)) for _ in range(2)]
-        port = stack.enter_context(balancing(given.balancer, [port for _, port in servers]))
-        wanted = {prompt: ask(servers[0][1], prompt).text for prompt in map(prompt_of, range(8))}
-        outcomes, killed_s, n_open = under_load(port, servers, given.requests)
-    return judge(outcomes, killed_s, n_open, wanted)
+        ports = [port for _, port in servers]
+        port, served = stack.enter_context(balancing(given.balancer, ports))
+        wanted = {prompt_of(i): ask(ports[0], i).text for i in range(8)}
+        outcomes, kill = under_load(port, servers, given.requests)
+    return judge(outcomes, kill, served, wanted)
+
+
+@dataclass(frozen=True)
+class Kill:
+    """Which server was killed when, and how many requests it was answering just before."""
+
+    port: int
+    at_s: float
+    n_open: int
 
 
 def judge(
-    outcomes: list[Outcome], killed_s: float, n_open: int, wanted: dict[str, str | None]
+    outcomes: list[Outcome], kill: Kill, served: dict[int, int], wanted: dict[str, str | None]
 ) -> int:
-    """Prints what became of the requests; returns 0 if all is as it has to be."""
+    """Prints what became of the requests; returns 0 if all is as it has to be.
+
+    served: which server's port each request went to, by its number.
+    """
     lost = [one for one in outcomes if one.text is None]
-    late = [one for one in lost if one.began_s > killed_s]
+    late = [one for one in lost if one.began_s > kill.at_s]
+    others = [one for one in lost if served.get(one.number) != kill.port]
     wrong = [one for one in outcomes if one.text not in (None, wanted[one.prompt])]
-    n_after = sum(one.began_s > killed_s for one in outcomes)
+    n_after = sum(one.began_s > kill.at_s for one in outcomes)
     print(
         f"{len(outcomes)} requests, {n_after} of them after the kill; the killed server was "
-        f"answering {n_open}; lost: {len(lost)}, begun after the kill: {len(late)}; "
-        f"wrong texts: {len(wrong)}"
+        f"answering {kill.n_open}; lost: {len(lost)}, of another server: {len(others)}, "
+        f"begun after the kill: {len(late)}; wrong texts: {len(wrong)}"
     )
-    return int(bool(late or wrong) or n_after == 0)
+    return int(bool(late or others or wrong) or n_after == 0)
 
 
 def prompt_of(number: int) -> str:
@@ -77,41 +105,45 @@ def prompt_of(number: int) -> str:
 
 def under_load(
     port: int, servers: Sequence[tuple[subprocess.Popen[str], int]], n: int
-) -> tuple[list[Outcome], float, int]:
-    """Returns what became of the requests, when a server was killed, and how many it had open.
+) -> tuple[list[Outcome], Kill]:
+    """Returns what became of the requests, and which server was killed.
 
     The one that has most open is killed: where prompts decide on the server, one may have none.
     """
     with ThreadPoolExecutor(N_CLIENTS) as pool:
-        jobs = [pool.submit(ask, port, prompt_of(i)) for i in range(n)]
+        jobs = [pool.submit(ask, port, i) for i in range(n)]
         wait_for(lambda: sum(job.done() for job in jobs) > n // 3)
         wait_for(lambda: any(n_processing(port) for _, port in servers))
-        n_open, victim = max(
-            ((n_processing(port), process) for process, port in servers), key=lambda one: one[0]
+        n_open, own_port, victim = max(
+            ((n_processing(port), port, process) for process, port in servers),
+            key=lambda one: one[0],
         )
         victim.kill()
         victim.wait()
-        killed_s = time.monotonic()
-        return [job.result() for job in jobs], killed_s, n_open
+        kill = Kill(own_port, time.monotonic(), n_open)
+        return [job.result() for job in jobs], kill
 
 
-def ask(port: int, prompt: str) -> Outcome:
+def ask(port: int, number: int) -> Outcome:
     """Asks for a streamed answer, whole or lost."""
-    began_s = time.monotonic()
+    began_s, prompt = time.monotonic(), prompt_of(number)
+    headers = {"Host": "localhost", "X-Number": str(number)}
     body = {"prompt": prompt, "max_tokens": N_TOKENS, "temperature": 0, "stream": True}
     connection = HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
     try:
-        connection.request("POST", "/v1/completions", json.dumps(body), {"Host": "localhost"})
+        connection.request("POST", "/v1/completions", json.dumps(body), headers)
         response = connection.getresponse()
         text = response.read().decode()
     except (OSError, HTTPException):
-        return Outcome(prompt, began_s, None)
+        return Outcome(number, prompt, began_s, None)
     finally:
         connection.close()
     if response.status != 200 or "data: [DONE]" not in text:
-        return Outcome(prompt, began_s, None)
+        return Outcome(number, prompt, began_s, None)
     pieces = [json.loads(part[6:]) for part in text.split("\n\n") if part.startswith("data: {")]
-    return Outcome(prompt, began_s, "".join(piece["choices"][0]["text"] for piece in pieces))
+    return Outcome(
+        number, prompt, began_s, "".join(piece["choices"][0]["text"] for piece in pieces)
+    )
 
 
 def n_processing(port: int) -> int:
@@ -145,25 +177,36 @@ def serving(bundle: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
 
 
 @contextmanager
-def balancing(name: str, ports: list[int]) -> Iterator[int]:
-    """Runs the balancer over servers at ``ports``; yields its own port."""
+def balancing(name: str, ports: list[int]) -> Iterator[tuple[int, dict[int, int]]]:
+    """Runs the balancer over servers at ``ports``; yields its own port, and where requests went.
+
+    The latter is known at the end: the number of each request, and the port of its server.
+    """
+    served: dict[int, int] = {}
     with tempfile.TemporaryDirectory() as folder:
         port = free_port()
         text = (HERE / CONFIGS[name]).read_text()
         for known, own in zip(("8080", "8081", "8082"), (port, *ports), strict=True):
             text = text.replace(f"127.0.0.1:{known}", f"127.0.0.1:{own}")
+        for line, logged in LOGGED[name].items():
+            assert line in text, line
+            text = text.replace(line, logged)
         config = Path(folder, CONFIGS[name])
         config.write_text(text)
         own = ["-p", folder, "-g", f"daemon off; pid {folder}/pid;", "-c"]
         flags = {"haproxy": ["-db", "-f"], "nginx": own}[name]
         command = [name, *flags, str(config)]
-        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        log = Path(folder, "log")
+        with log.open("w") as file:
+            process = subprocess.Popen(command, stdout=file, stderr=subprocess.DEVNULL)
         try:
-            wait_for(lambda: ask(port, prompt_of(0)).text is not None)
-            yield port
+            wait_for(lambda: ask(port, 0).text is not None)
+            yield port, served
         finally:
             process.terminate()
             process.wait(WAIT_S)
+            lines = re.findall(r"^(\d+) .*:(\d+)$", log.read_text(), re.MULTILINE)
+            served.update((int(number), int(server)) for number, server in lines)
 
 
 def free_port() -> int:

@@ -274,3 +274,12 @@ def test_ci_fails_when_a_host_becomes_slower(
     assert "out of the band" in slower.stderr
     assert len(list(history.glob("*-one.json"))) == 2
     assert watch("0.000001").returncode == 0
+
+
+def test_hosts_answer_one_problem_at_a_time(
+    cli: Any, smollm2_bundle: Path, data: Path, tmp_path: Path
+) -> None:
+    command = ["fleet", "eval", tmp_path / "fleet.toml", smollm2_bundle, *asked(data)]
+    refused = cli(*command, "-o", tmp_path / "found", "--parallel", 2)
+    assert refused.exit_code == 1
+    assert "leave out --parallel" in refused.err
