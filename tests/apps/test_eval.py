@@ -100,7 +100,10 @@ def test_several_problems_at_a_time(
         assert found == wanted
     assert all(s["stats"]["n_reused_tokens"] == 0 for s in beside.json["samples"])
     assert beside.json["settings"][1]["metrics"] == alone.json["settings"][1]["metrics"]
-    # Passes were shared: each answer waited for rows of the others.
+    assert [{s["n_at_once"] for s in done.json["samples"]} for done in (alone, beside)] == [
+        {1},
+        {3},
+    ]
     lines = [json.loads(line) for line in samples.read_text().splitlines()]
     assert [line["kind"] for line in lines] == ["setting"] * 2 + ["sample"] * 6
     refused = cli(*command, "--parallel", 1000)
