@@ -8,13 +8,13 @@ python=${1:?} tag=${2:?} python_version=${3:?} folder=${4:?}
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 mapfile -t sources < <(sed -n 's|^"edgedec.*" = "\(.*\)"|\1|p' pyproject.toml)
-wheel=$(find dist -name "*-$tag.whl" 2>/dev/null | head -1)
+mkdir -p build dist
+wheel=$(find dist -name "*-$tag.whl" | head -1)
 if [[ -z $wheel || -n $(find pyproject.toml "${sources[@]}" -type f -newer "$wheel" \
   -not -name '*.pyc' -print -quit) ]]; then
   echo "building the wheel for $tag"
   rm -f dist/*-"$tag".whl
   log=build/$tag.log
-  mkdir -p build
   "$python" tools/release/build.py "$tag" >"$log" 2>&1 || {
     echo "the wheel for $tag could not be built: see $log" >&2
     exit 1
