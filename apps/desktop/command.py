@@ -13,7 +13,7 @@ import typer
 from edgedec.apps.options import common as options
 from edgedec.models.errors import ConfigError
 from edgedec.models.installation import install_command
-from edgedec.models.manifest import MANIFEST_NAME
+from edgedec.models.manifest import MANIFEST_NAME, read_manifest
 
 
 def desktop(
@@ -51,7 +51,7 @@ def desktop(
         from edgedec.apps.desktop.settings import EditorSettings, SettingsFile
         from edgedec.apps.typing.memory import share_of
     check.end()
-    bundle, files = _told_apart(paths or [])
+    bundle, files = _split_arguments(paths or [])
     settings, kept_in, remark = EditorSettings(), SettingsFile(), ""
     try:
         settings = kept_in.read()
@@ -72,13 +72,20 @@ def desktop(
     raise typer.Exit(run_editor(settings, kept_in, files, remark))
 
 
-def _told_apart(paths: list[str]) -> tuple[str, list[Path]]:
-    """Returns the bundle among the arguments, if the first is one, and the files."""
+def _split_arguments(paths: list[str]) -> tuple[str, list[Path]]:
+    """Returns the bundle among the arguments, if the first is one, and the files.
+
+    Raises:
+        BundleError: The first one is called like a bundle and is none, so that it never replaces
+            the one that works.
+    """
     if not paths:
         return "", []
     first = Path(paths[0])
     is_bundle = first.suffix == ".edgedec" or (first / MANIFEST_NAME).is_file()
     is_name = not first.exists() and first.suffix == "" and _is_model(paths[0])
+    if is_bundle:
+        read_manifest(first)
     if is_bundle or is_name:
         return (str(first.absolute()) if first.exists() else paths[0]), list(map(Path, paths[1:]))
     return "", list(map(Path, paths))

@@ -125,10 +125,21 @@ def test_text_survives_a_kill(begin: Begin, tmp_path: Path) -> None:
     recovery.close()
 
 
-def test_a_bundle_is_used_from_now_on(begin: Begin, tmp_path: Path) -> None:
-    begin(TYPING, "any.edgedec")
+def test_a_bundle_is_used_from_now_on(begin: Begin, smollm2_bundle: Path, tmp_path: Path) -> None:
+    begin(TYPING, str(smollm2_bundle))
     wait_for_draft(tmp_path)
-    assert SettingsFile(tmp_path / "config" / "edgedec").read().bundle == "any.edgedec"
+    kept_in = SettingsFile(tmp_path / "config" / "edgedec")
+    assert kept_in.read().bundle == str(smollm2_bundle)
+
+
+def test_a_mistyped_bundle_leaves_the_one_that_works(begin: Begin, tmp_path: Path) -> None:
+    kept_in = SettingsFile(tmp_path / "config" / "edgedec")
+    kept_in.write(EditorSettings(bundle="works.edgedec"))
+    editor = begin(TYPING, "any.edgedec")
+    _, errors = editor.communicate(timeout=180)
+    assert editor.returncode == 1
+    assert errors.startswith("error: any.edgedec: found nothing, expected a bundle directory")
+    assert kept_in.read().bundle == "works.edgedec"
 
 
 def test_a_request_to_end_keeps_unsaved_text(begin: Begin, tmp_path: Path) -> None:
