@@ -33,6 +33,12 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
+def ask_to_end(pid: int) -> None:
+    """Asks a process, which need not be ours, to end; Windows ends it at once."""
+    with suppress(OSError):
+        os.kill(pid, signal.SIGTERM)
+
+
 def step_back(niceness: int) -> None:
     """Lets other processes compute before this one. niceness: on systems that have degrees."""
     if sys.platform == "win32":

@@ -86,6 +86,18 @@ def held_on(processor: int) -> Iterator[None]:
         yield
 
 
+def stay_on(processors: Sequence[int]) -> None:
+    """Keeps this thread, and those it starts from now on, on ``processors``.
+
+    Raises:
+        NotImplementedError: This system cannot do that.
+        OSError: There are no such processors.
+    """
+    if sys.platform != "linux":
+        raise NotImplementedError
+    os.sched_setaffinity(0, processors)
+
+
 def _cores() -> list[Core]:
     if sys.platform == "win32":
         found = [Core(rank, numbers) for rank, numbers in _windows.cores()]

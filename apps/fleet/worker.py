@@ -23,6 +23,8 @@ from edgedec.models.bundle_files import file_sha256
 from edgedec.models.errors import EdgedecError
 from edgedec.system.files import replace_text
 from edgedec.system.locks import lock_folder
+from edgedec.system.processes import ask_to_end
+from edgedec.system.processors import stay_on
 
 _HOLDER = "holder.json"
 _TAKE_OVER_S = 10.0
@@ -101,10 +103,12 @@ def _serve(channel: Channel, asked: Mapping[str, Any]) -> int:
 
 
 def _stay_on(cores: list[int]) -> None:
-    if not hasattr(os, "sched_setaffinity"):
-        raise EdgedecError("this system cannot keep a process on cores: leave out `cores`")
     try:
-        os.sched_setaffinity(0, cores)
+        stay_on(cores)
+    except NotImplementedError:
+        raise EdgedecError(
+            "this system cannot keep a process on cores: leave out `cores`"
+        ) from None
     except OSError as error:
         raise EdgedecError(f"cannot use the cores {cores}: {error.strerror}") from None
 
@@ -122,8 +126,7 @@ def _lock(workspace: Path, run: str, is_forced: bool) -> int | None:
                 "that, or pass --force to measure beside it"
             )
         # A worker of ours whose connection broke and that has not noticed yet.
-        with suppress(OSError):
-            os.kill(int(holder["pid"]), signal.SIGTERM)
+        ask_to_end(int(holder["pid"]))
         if time.monotonic() > ends_s:
             raise EdgedecError(f"an earlier worker of this fleet does not end: {holder}")
         time.sleep(0.1)

@@ -22,7 +22,8 @@ namespace edk {
 namespace {
 
 constexpr int kTileRows = 8;  // rows whose sums are held at once
-constexpr int kParts = 4;     // parts of a panel, worked on one after the other
+#define EDK_PARTS 4
+constexpr int kParts = EDK_PARTS;  // parts of a panel, worked on one after the other
 constexpr int kPartChannels = kPanel / kParts;
 
 struct Floats {

@@ -1,7 +1,8 @@
 // Products of one panel of packed weights with the rows of one tile or two. Included after one simd_*.h.
 //
 // Each group is unpacked once for up to kMostRows rows. Where registers hold fewer than a panel's
-// channels, see group_halves.h.
+// channels, a group is worked on part by part, so that a part's unpacked weights stay in registers; where
+// they hold half of them, see group_halves.h.
 #pragma once
 
 #include <utility>
@@ -10,7 +11,9 @@
 #include "inline.h"
 #include "rows.h"
 
-#if EDK_PARTS > 1
+#ifndef EDK_PARTS
+#error "the instruction set does not say in how many parts a panel is worked on"
+#elif EDK_PARTS == 2
 #include "group_halves.h"
 #endif
 
@@ -111,14 +114,19 @@ void quantised_tiles(const Operand& op, const uint8_t* panel, int64_t tile, Floa
       GroupScales scales[kParts];
       for (int part = 0; part < kParts; ++part)
         scales[part] = group_scales<kFormats[F].kind>(outer[part], own, part);
-#if EDK_PARTS > 1
+#if EDK_PARTS == 2
       add_group_in_halves<F, M, Tiles>(sum, *op.rows, op.zero, codes, scales, rows);
 #else
-      const GroupCodes weights = unpack<kFormats[F].bits>(codes);
+      auto tiles = rows.base;
+      for (int part = 0; part < kParts; ++part) {
+        // Else the compiler spreads all codes over registers before the first part, and runs out.
+        if constexpr (kParts > 1) asm volatile("" : "+r"(tiles));
+        const GroupCodes weights = unpack<kFormats[F].bits>(codes + part * (kVector / kParts));
 #pragma GCC unroll 2
-      for (int t = 0; t < Tiles; ++t)
-        add_groups<F, M>(sum + t * M, op, weights, scales[0],
-                         GroupRows{rows.base + t * op.rows->tile_bytes(), M});
+        for (int t = 0; t < Tiles; ++t)
+          add_groups<F, M>(sum + part * kRows + t * M, op, weights, scales[part],
+                           GroupRows{tiles + t * op.rows->tile_bytes(), M});
+      }
 #endif
       own += group_scales_bytes(F);
       codes += group_bytes(F);

@@ -349,7 +349,7 @@ def test_an_evaluation_goes_on_after_programs_that_misbehave(tmp_path: Path) -> 
         work = Answers(task, problems, [[1]] * len(problems), engines)
         file = SampleFile(None)
         setting = Setting("plain", GenerationConfig(method="plain"))
-        assert walk(work, [setting], file, lambda phase, done, total: None) is None
+        assert walk(work, [setting], file, lambda phase, done, total: None, 1) is None
     samples = file.held.of(setting.fingerprint)
     assert [sample.metrics["passed"] for sample in samples] == [0, 0, 0, 0, 1]
     assert [sample.reason is None for sample in samples] == [False] * 4 + [True]
