@@ -18,9 +18,11 @@ def choose_n_at_once(asked: int | None, engine: Engine) -> int:
     Raises:
         ConfigError: The model computes fewer texts in one pass than ``asked``.
     """
+    if asked == 1:
+        return 1
     most = engine.model.capabilities.n_sequences
     if asked is not None:
-        if asked > max(most, 1):
+        if asked > most:
             raise ConfigError(
                 f"--parallel is {asked}, but a pass of this bundle holds at most {most} texts: "
                 f"ask for {most} or fewer"
