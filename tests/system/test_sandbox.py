@@ -8,7 +8,7 @@ import platform
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
@@ -320,17 +320,27 @@ def test_an_evaluation_goes_on_after_programs_that_misbehave(tmp_path: Path) -> 
     ]
     answers = iter(bodies)
 
-    class Talker:
-        def forget_prompts(self) -> None: ...
-
-        def generate(self, prompt: Any, request: GenerationConfig) -> Any:
-            is_warm_up = request.max_new_tokens < 10
-            text = "" if is_warm_up else f"    {next(answers)}"
-            return GenerationResult(
+    class Answered:
+        def __init__(self, text: str) -> None:
+            self.result = GenerationResult(
                 text=text, token_ids=(1,), origins=("target",), finish_reason="stop",
                 n_prompt_tokens=1, load_ms=0, ttft_ms=1, tpot_ms=0, peak_rss_mb=1,
                 method="plain", lossless=True, stats=DecodeStats(),
             )  # fmt: skip
+
+        def __iter__(self) -> Iterator[str]:
+            return iter([self.result.text])
+
+        def stop(self) -> None: ...
+
+    class Talker:
+        def forget_prompts(self) -> None: ...
+
+        def generate(self, prompt: Any, request: GenerationConfig) -> Any:
+            return Answered("").result  # the warm-up
+
+        def stream(self, prompt: Any, request: GenerationConfig) -> Any:
+            return Answered(f"    {next(answers)}")
 
         def __enter__(self) -> Any:
             return self
