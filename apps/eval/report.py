@@ -230,7 +230,7 @@ def _shares(tokens_by_origin: dict[str, int]) -> str:
 
 def _how_taken(samples: Sequence[Row]) -> str:
     if (most := max((sample["n_at_once"] for sample in samples), default=1)) > 1:
-        return f"up to {most} problems at a time, each of which then takes longer than alone"
+        return f"up to {most} problems at a time; each takes longer than alone"
     return "settings took turns on every problem"
 
 

@@ -26,7 +26,7 @@ _CLUSTER_LOOK_S = 2.0
 
 
 class Crew(Protocol):
-    """Workers by label, and what became of them. lost: label -> why it gets no more tasks."""
+    """Workers by label. lost: label -> why that worker gets no more tasks."""
 
     client: Client
     lost: dict[str, str]

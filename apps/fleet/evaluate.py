@@ -89,7 +89,7 @@ def _plain(given: TaskOptions | LoadOptions | RequestOptions) -> dict[str, Any]:
 
 
 def missing_tasks(cut: Spread, store: TaskStore) -> list[Task]:
-    """Returns the tasks of which the store has no answer, and says how many it has."""
+    """Returns the tasks that the store has no answer for; prints how many answers it has."""
     missing = [task for task in cut.tasks if store.find(task) is None]
     if len(missing) < len(cut.tasks):
         note(f"{len(cut.tasks) - len(missing)} of {len(cut.tasks)} samples are there already")

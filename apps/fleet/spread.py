@@ -110,7 +110,7 @@ class _Work:
 
     @property
     def left(self) -> list[Task]:
-        """Tasks of which nothing came."""
+        """Tasks without a result."""
         return list(self._left.values())
 
     def _judge(self, task: Task, n_tries: int, told: dict[str, Any]) -> Answer | None:

@@ -16,7 +16,7 @@ class BodyWriter:
 
     Where a model computes on all processors, the event loop's thread has to wait for one of them.
     With a small model that costs several percent of the tokens per second. What the socket does not
-    take at once goes through the event loop, and so does all that follows until that has been sent.
+    take at once goes through the event loop. Until it is sent, later chunks go there, too.
     """
 
     def __init__(self, transport: asyncio.Transport, http_version: str) -> None:

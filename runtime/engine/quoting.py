@@ -172,7 +172,7 @@ class _Asking:
 
 
 def cut(codec: Codec, text: str, most: int, overlap: int) -> Iterator[tuple[int, str]]:
-    """Yields parts of at most ``most`` tokens, of which ``overlap`` are in the next one, too."""
+    """Yields parts of at most ``most`` tokens. Neighbours share ``overlap`` tokens."""
     start = 0
     while True:
         window = text[start : start + _TOKEN_CHARACTERS * most]

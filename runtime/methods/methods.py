@@ -2,7 +2,7 @@
 
 `plain`; `auto`, which weighs all drafters there are; or names of drafters joined by `+`. Those
 that take no passes of a model are weighed as `auto` weighs them; a draft model proposes every round
-within a fixed budget, and so do all if the request states one.
+within a fixed budget. If the request states a budget, all do.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class GrowingTree:
     def grown(self, chosen: Sequence[Node]) -> Pass:
         """Returns the pass that computes ``chosen`` and nothing that the tree has already.
 
-        chosen: parents before children, none of which the tree has.
+        chosen: nodes that the tree does not have yet, parents before children.
         """
         n_known = len(self._tokens)
         if n_known + len(chosen) > self._most:
