@@ -124,7 +124,7 @@ class TaskOptions:
         typer.Option(
             metavar="CHOOSER,..",
             help="How --best-of chooses: vote (default), weighted, weighted-per-token, rpc, "
-            "likelihood, tests, iterate.",
+            "likelihood, tests, iterate, tree.",
         ),
     ] = None
     frontier: Annotated[

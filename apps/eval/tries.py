@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Self
@@ -19,12 +18,14 @@ from edgedec.runtime.engine.best_of import (
     Weighted,
     find_chooser,
 )
+from edgedec.runtime.engine.planned import Planned
 from edgedec.runtime.text.prompt import Prompt
 
 BEST_OF = "best-of"
 TESTS = "tests"
 ITERATE = "iterate"
-NEED_TESTS = (TESTS, ITERATE)
+TREE = "tree"
+NEED_TESTS = (TESTS, ITERATE, TREE)
 _VOTES: dict[str, Callable[[], Chooser]] = {
     "vote": lambda: Vote(_number),
     "weighted": lambda: Weighted(_number),
@@ -37,7 +38,10 @@ _EXPECTED = f"{BEST_OF}:n=8,choose=vote,temperature=0.8"
 
 @dataclass(frozen=True)
 class Tries:
-    """choose: the name of a chooser; tests, iterate: half of a problem's own tests."""
+    """choose: the name of a chooser; tests, iterate, tree: half of a problem's own tests.
+
+    temperature: of the tries, but for tree, whose tries are greedy.
+    """
 
     n: int = 8
     choose: str = "vote"
@@ -51,7 +55,8 @@ class Tries:
             )
 
     def __str__(self) -> str:
-        return f"{BEST_OF}:n={self.n},choose={self.choose},temperature={self.temperature:g}"
+        label = f"{BEST_OF}:n={self.n},choose={self.choose}"
+        return label if self.choose == TREE else f"{label},temperature={self.temperature:g}"
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -91,6 +96,8 @@ class Tries:
                 raise ConfigError(f"{self} needs a task with tests, such as human_eval")
             if self.choose == ITERATE:
                 return Iterate(tested.verdict, tested.ask_again)
+            if self.choose == TREE:
+                return Planned(tested.share)
             return ByTests(lambda text: tested.verdict(text)[0])
         return _VOTES[self.choose]() if self.choose in _VOTES else find_chooser(self.choose)
 
@@ -99,12 +106,14 @@ class Tries:
 class Tested:
     """A problem with tests.
 
-    verdict: from a text to the share of half of the tests that it passes, and what they say.
-    ask_again: from both to the prompt for a better text.
+    verdict: from a text to whether it passes half of the tests, 0 or 1, and what they say.
+    ask_again: from both to the prompt for a better text. share: from a text to the share of these
+    tests that it passes.
     """
 
     verdict: Callable[[str], tuple[float, str]]
     ask_again: Callable[[str, str], Prompt]
+    share: Callable[[str], float]
 
 
 def parse_tries(counts: str, choosers: str, temperature: float) -> list[Tries]:
@@ -125,20 +134,3 @@ def _number(text: str) -> str | None:
     """Returns the final number; unlike in a chat, a text without one answers nothing."""
     number = final_number(text)
     return None if number is None else format(number.normalize(), "f")
-
-
-def public_half(test: str) -> str:
-    """Returns tests without every second assertion of ``check``; the others stay held back.
-
-    A function with less than two assertions is left whole.
-    """
-    try:
-        module = ast.parse(test)
-    except SyntaxError:
-        return test
-    for node in module.body:
-        if isinstance(node, ast.FunctionDef) and node.name == "check":
-            asserts = [one for one in node.body if isinstance(one, ast.Assert)]
-            held_back = asserts[1::2]
-            node.body = [one for one in node.body if one not in held_back]
-    return ast.unparse(module)

@@ -16,20 +16,23 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
+from statistics import fmean
 from threading import Event
 from typing import Protocol
 
 from edgedec.apps.console.terminal import note
+from edgedec.apps.eval.assertions import one_by_one, public_half
 from edgedec.apps.eval.human_eval import HumanEval
 from edgedec.apps.eval.perplexity import Window, score
 from edgedec.apps.eval.samples import Models, Sample, SampleFile, Setting
 from edgedec.apps.eval.tasks import Problem, Task
-from edgedec.apps.eval.tries import NEED_TESTS, Tested, Tries, public_half
+from edgedec.apps.eval.tries import NEED_TESTS, Tested, Tries
 from edgedec.apps.measuring.at_once import choose_n_at_once
 from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine.best_of import BestOf, Iterate
 from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.planned import Planned
 from edgedec.runtime.engine.result import GenerationResult
 from edgedec.runtime.methods.method_parts import PLAIN
 
@@ -85,7 +88,7 @@ class Answers:
     problems: Sequence[Problem]
     prompts: Sequence[list[int]]
     engines: Engines
-    _shared: tuple[object, tuple[GenerationResult, ...], float] | None = None
+    _shared: tuple[object, BestOf, float] | None = None
     _is_over: Event = field(default_factory=Event)
 
     @property
@@ -133,9 +136,10 @@ class Answers:
             result = self._answered(engine, self.prompts[index], request)
             seconds = time.perf_counter() - started_s
             made: Sequence[GenerationResult] = [result]
+            n_computed = result.n_new_tokens
         else:
             found, seconds = self._best_of(setting, setting.tries, index, request)
-            result, made = found.result, found.tries
+            result, made, n_computed = found.result, found.tries, found.n_computed
             if setting.tries.choose in NEED_TESTS:
                 metrics["shown"] = found.choice.scores[found.choice.index]
         judgement = self.task.judge(problem, result.text)
@@ -149,7 +153,7 @@ class Answers:
             seconds=seconds,
             decode_s=_decode_s(made, seconds),
             n_prompt_tokens=result.n_prompt_tokens,
-            n_new_tokens=sum(one.n_new_tokens for one in made),
+            n_new_tokens=n_computed,
             lossless=result.lossless and setting.models not in (Models.DRAFT, Models.PRUNED),
             tokens_by_origin=dict(Counter(origin for one in made for origin in one.origins)),
             stats=result.stats.to_dict(),
@@ -175,17 +179,17 @@ class Answers:
         engine = self.engines.of(setting)
         chooser = tries.chooser(self._tested(engine, self.problems[index]))
         started_s = time.perf_counter()
-        if isinstance(chooser, Iterate):
+        if isinstance(chooser, Iterate | Planned):
             found = engine.best_of(self.prompts[index], tries.n, chooser, request)
             return found, time.perf_counter() - started_s
         key = (index, tries.n, request)
         if self._shared is None or self._shared[0] != key:
-            made = engine.best_of(self.prompts[index], tries.n, "likelihood", request).tries
+            made = engine.best_of(self.prompts[index], tries.n, "likelihood", request)
             self._shared = key, made, time.perf_counter() - started_s
         _, made, seconds = self._shared
         started_s = time.perf_counter()
-        choice = chooser.choose(made)
-        return BestOf(made, choice), seconds + time.perf_counter() - started_s
+        found = replace(made, choice=chooser.choose(made.tries))
+        return found, seconds + time.perf_counter() - started_s
 
     def _tested(self, engine: Engine, problem: Problem) -> Tested | None:
         """Returns half of a problem's tests; None without tests."""
@@ -193,7 +197,15 @@ class Answers:
         if not isinstance(task, HumanEval):
             return None
         half = replace(problem, fields={**problem.fields, "test": public_half(problem["test"])})
-        return Tested(partial(_verdict, task, half), partial(task.encode_again, engine, problem))
+        alone = [
+            replace(problem, fields={**problem.fields, "test": test})
+            for test in one_by_one(half["test"])
+        ]
+        return Tested(
+            partial(_verdict, task, half),
+            partial(task.encode_again, engine, problem),
+            lambda text: fmean(_verdict(task, one, text)[0] for one in alone),
+        )
 
 
 def _verdict(task: HumanEval, problem: Problem, text: str) -> tuple[float, str]:

@@ -6,12 +6,14 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any
 
 import typer
 
 from edgedec.apps.console.progress import ProgressBars
 from edgedec.apps.console.terminal import note, print_json, write_out
+from edgedec.apps.eval.assertions import one_by_one
 from edgedec.apps.eval.contained import check_programs_run
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
@@ -26,6 +28,7 @@ from edgedec.runtime.engine.best_of import (
 )
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.judge import Judge
+from edgedec.runtime.engine.planned import Planned
 from edgedec.runtime.text.prompt import Prompt
 from edgedec.system.sandbox.programs import Limits, run_program
 
@@ -44,6 +47,7 @@ class Choose(StrEnum):
     JUDGE = "judge"
     TESTS = "tests"
     ITERATE = "iterate"
+    TREE = "tree"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +68,8 @@ class TryOptions:
         typer.Option(
             help="How --best-of chooses: vote takes the answer given most often (default), tests "
             "the answer whose code passes --tests. With iterate half of the answers are "
-            "corrections of the best one so far."
+            "corrections of the best one so far; with tree they depart from it where the model "
+            "was unsure."
         ),
     ] = None
     tests: Annotated[
@@ -75,9 +80,10 @@ class TryOptions:
     def __post_init__(self) -> None:
         if self.best_of is None and (self.choose is not None or self.tests is not None):
             raise ConfigError("--choose and --tests need --best-of N")
-        if (self.choose in (Choose.TESTS, Choose.ITERATE)) != (self.tests is not None):
+        needs_tests = self.choose in (Choose.TESTS, Choose.ITERATE, Choose.TREE)
+        if needs_tests != (self.tests is not None):
             raise ConfigError(
-                "--choose tests, or iterate, and --tests FILE.py go together: give both"
+                "--choose tests, iterate or tree, and --tests FILE.py go together: give both"
             )
 
     def chooser(self, engine: Engine, question: str) -> Chooser:
@@ -94,6 +100,8 @@ class TryOptions:
             verdict = _Tests(self.tests)
             if self.choose is Choose.TESTS:
                 return ByTests(lambda text: verdict(text)[0])
+            if self.choose is Choose.TREE:
+                return Planned(verdict.share)
             return Iterate(verdict, partial(corrected, [{"role": "user", "content": question}]))
         return find_chooser(str(self.choose or Choose.VOTE))
 
@@ -106,11 +114,19 @@ class _Tests:
             self._tests = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"cannot read {path}: {error}; expected Python code") from None
+        self._alone = one_by_one(self._tests)
         self._limits = Limits()
         check_programs_run(self._limits)
 
     def __call__(self, text: str) -> tuple[float, str]:
-        verdict = run_program(f"{code_of(text)}\n{self._tests}\n", self._limits)
+        return self._run(text, self._tests)
+
+    def share(self, text: str) -> float:
+        """Returns the share of the tests' assertions that the code passes, each by itself."""
+        return fmean(self._run(text, test)[0] for test in self._alone)
+
+    def _run(self, text: str, tests: str) -> tuple[float, str]:
+        verdict = run_program(f"{code_of(text)}\n{tests}\n", self._limits)
         return float(verdict.is_passed), verdict.reason or ""
 
 
@@ -165,7 +181,6 @@ def document(found: BestOf) -> dict[str, Any]:
 
 def _summary(found: BestOf, choose: str) -> str:
     choice = found.choice
-    n_tokens = sum(one.n_new_tokens for one in found.tries)
     score = choice.scores[choice.index]
     what = f"try {choice.index + 1} of {len(found.tries)} by {choose}"
-    return f"{what}, score {score:.3g}; {n_tokens} tokens in all"
+    return f"{what}, score {score:.3g}; {found.n_computed} tokens in all"

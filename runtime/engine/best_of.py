@@ -40,10 +40,14 @@ class Choice:
 
 @dataclass(frozen=True)
 class BestOf:
-    """What `Engine.best_of` returns: all tries, and which one was chosen."""
+    """What `Engine.best_of` returns: all tries, and which one was chosen.
+
+    n_computed: tokens that were generated for them; tries may begin with those of others.
+    """
 
     tries: tuple[GenerationResult, ...]
     choice: Choice
+    n_computed: int
 
     @property
     def result(self) -> GenerationResult:

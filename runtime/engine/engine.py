@@ -59,6 +59,7 @@ if TYPE_CHECKING:  # imported where they are needed: each import delays a first 
     from edgedec.runtime.engine.best_of import BestOf, Chooser
     from edgedec.runtime.engine.embeddings import Pooling
     from edgedec.runtime.engine.many import OnResult
+    from edgedec.runtime.engine.planned import Planned
     from edgedec.runtime.engine.quoting import Quote
     from edgedec.runtime.engine.suggestions import Completion
     from edgedec.runtime.methods.draft_source import DraftSource
@@ -258,9 +259,12 @@ class Engine:
         """
         from edgedec.runtime.engine.best_of import BestOf, Iterate, find_chooser
         from edgedec.runtime.engine.many import generate_many
+        from edgedec.runtime.engine.planned import Planned
 
         asked, chosen_by = self._asked(config, settings) or self.defaults, find_chooser(chooser)
         check_count("n", n, 1, "the number of tries")
+        if isinstance(chosen_by, Planned):
+            return self._planned(self.encode(prompt), n, chosen_by, asked, on_progress)
         if asked.sampling.is_greedy and n > 1:
             raise ConfigError(
                 "temperature is 0, so that all tries would be alike: ask for one such as 0.8"
@@ -279,7 +283,38 @@ class Engine:
         if isinstance(chosen_by, Iterate) and n_first < n:
             again = chosen_by.follow_up(found)
             found += [] if again is None else tried(self.encode(again), n_first, n)
-        return BestOf(tuple(found), chosen_by.choose(found))
+        n_computed = sum(one.n_new_tokens for one in found)
+        return BestOf(tuple(found), chosen_by.choose(found), n_computed)
+
+    def _planned(
+        self,
+        ids: list[int],
+        n: int,
+        chooser: Planned,
+        asked: GenerationConfig,
+        on_progress: OnResult | None,
+    ) -> BestOf:
+        """Returns the tries of a planned search and the best of them."""
+        from edgedec.runtime.engine.many import generate_many
+
+        def complete(beginnings: list[list[int]], first: int) -> list[GenerationResult]:
+            openers = [
+                partial(
+                    self.open_stream,
+                    [*ids, *tokens],
+                    chooser.request(asked, len(tokens)),
+                    None,
+                    n_begun=len(tokens),
+                )
+                for tokens in beginnings
+            ]
+            n_at_once = self.model.capabilities.n_sequences
+            return generate_many(openers, n_at_once, on_progress, first)
+
+        most = max(1, min(asked.max_new_tokens, self.context - len(ids) + 1))
+        room = replace(asked, max_new_tokens=most)
+        ends = frozenset((*self._open.stop_token_ids, *asked.stop_token_ids))
+        return chooser.search(n, room, ends, complete)
 
     async def astream(
         self,
@@ -380,8 +415,12 @@ class Engine:
         on_progress: Progress | None,
         on_done: OnDone | None = None,
         is_answer: bool = False,
+        n_begun: int = 0,
     ) -> Stream:
-        """Returns a `stream` that also reports its result; an answer goes on from no text."""
+        """Returns a `stream` that also reports its result; an answer goes on from no text.
+
+        n_begun: last tokens of the prompt that the output's text begins with.
+        """
         started_s = time.perf_counter()
         loaded = self._open
         config = self.defaults if config is None else config
@@ -392,7 +431,8 @@ class Engine:
         self._predictors.check(config)
         tokens = self.encode(prompt)
         check_fits(tokens, loaded.context, loaded.model.vocab_size)
-        before = () if is_answer or is_conversation(prompt) else tokens
+        begun = tokens[len(tokens) - n_begun :]
+        before = () if is_answer or is_conversation(prompt) else tokens[: len(tokens) - n_begun]
         new_text = maker_of_texts(loaded.tokenizer, before, config.stop)
         own_stops = () if config.ignore_eos else loaded.stop_token_ids
         stops = frozenset(own_stops) | frozenset(config.stop_token_ids)
@@ -415,7 +455,10 @@ class Engine:
             predictor=partial(self._predictors.of, config),
         )
         state = DecodeState.start(sequence, tokens, config, stops, mask, breakers)
-        stream = Stream(request, state, new_text(), on_done)
+        text = new_text()
+        for token in begun:
+            text.push(token)
+        stream = Stream(request, state, text, on_done)
         self._streams.add(stream)
         return stream
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from edgedec.apps.eval.assertions import one_by_one, public_half
 from edgedec.apps.eval.report import _false_positives
 from edgedec.apps.eval.samples import Sample
-from edgedec.apps.eval.tries import Tries, parse_tries, public_half
+from edgedec.apps.eval.tries import Tries, parse_tries
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 
@@ -64,6 +65,24 @@ def test_every_second_assertion_is_held_back() -> None:
     assert public_half("no python (") == "no python ("
 
 
+def test_assertions_are_tried_one_by_one() -> None:
+    """Each alone says what all together hide: which of them a candidate passes."""
+    verdicts = []
+    for test in one_by_one(TEST):
+        names: dict[str, Any] = {}
+        exec(test, names)
+        try:
+            names["check"](lambda n: 2 if n == 1 else 9)
+            verdicts.append(True)
+        except AssertionError:
+            verdicts.append(False)
+    assert verdicts == [False, True, False]
+    assert one_by_one("assert 1\n") == ["assert 1\n"]
+    assert one_by_one("no python (") == ["no python ("]
+    first, second = one_by_one("x = 3\nassert x == 3\nassert x == 4\n")
+    assert (first, second) == ("x = 3\nassert x == 3", "x = 3\nassert x == 4")
+
+
 @pytest.mark.e2e
 def test_tries_take_turns_with_one_answer(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> None:
     maths = tmp_path / "maths.jsonl"
@@ -93,9 +112,12 @@ def test_tests_choose_by_half_and_judge_by_all(
                "entry_point": "next_of"}  # fmt: skip
     code.write_text(json.dumps(problem) + "\n")
     command = ["eval", smollm2_bundle, "--task", "human_eval", "--data", code, "-n", 12, "--json"]
-    done = cli(*command, "--best-of", "2", "--choose", "tests,iterate")
+    done = cli(*command, "--best-of", "2", "--choose", "tests,iterate,tree")
     assert done.exit_code == 0, done.err
-    one, chosen, iterated = done.json["samples"]
+    one, chosen, iterated, planned = done.json["samples"]
+    assert 0 <= planned["metrics"]["shown"] <= 1
+    assert one["n_new_tokens"] <= planned["n_new_tokens"] <= 2 * 12
+    assert done.json["settings"][3]["label"] == "best-of:n=2,choose=tree"
     assert "shown" not in one["metrics"]
     assert chosen["metrics"]["passed"] in (0.0, 1.0)
     assert iterated["metrics"]["shown"] in (0.0, 1.0)

@@ -25,6 +25,7 @@ from edgedec.runtime.engine.best_of import (
     log_likelihood,
 )
 from edgedec.runtime.engine.judge import yes_share
+from edgedec.runtime.engine.planned import Planned
 from edgedec.runtime.engine.result import GenerationResult
 from edgedec.runtime.sampling.logprobs import TokenLogprob
 
@@ -194,6 +195,42 @@ def test_the_second_half_is_made_from_the_first(engine: Engine) -> None:
     assert sorted(done) == [0, 1, 2]
     passed = Iterate(lambda text: (1.0, ""), lambda text, said: prompt)
     assert len(engine.best_of(prompt, 3, passed, temperature=0.8, max_new_tokens=6).tries) == 2
+
+
+@pytest.mark.e2e
+def test_a_planned_search_goes_on_from_beginnings_as_the_model_would(engine: Engine) -> None:
+    prompt = [{"role": "user", "content": "Name a colour."}]
+    rewards: dict[str, float] = {}
+
+    def share(text: str) -> float:
+        return rewards.setdefault(text, 0.5 * (len(text) % 2))
+
+    done: list[int] = []
+    found = engine.best_of(prompt, 7, Planned(share), on_progress=lambda i, _: done.append(i),
+                           max_new_tokens=8, stop="\n")  # fmt: skip
+    assert sorted(done) == list(range(7))
+    assert found.tries[0].text == engine.generate(prompt, max_new_tokens=8, stop="\n").text
+    assert len({one.token_ids for one in found.tries}) == 7
+    ids = engine.encode(prompt)
+    for one in found.tries:
+        n = sum(origin == "plan" for origin in one.origins)
+        rest = engine.generate([*ids, *one.token_ids[:n]], max_new_tokens=8 - n)
+        assert rest.token_ids[: len(one.token_ids) - n] == one.token_ids[n:]
+        whole = engine.tokenizer.decode(list(one.token_ids)).partition("\n")[0]
+        assert one.text == whole.removesuffix("<|im_end|>")
+        assert len(one.logprobs) == len(one.token_ids)
+    assert found.n_computed < sum(one.n_new_tokens for one in found.tries)
+    assert found.choice.scores[found.choice.index] == max(found.choice.scores)
+
+
+@pytest.mark.e2e
+def test_a_planned_search_ends_with_what_passes(engine: Engine) -> None:
+    first = engine.best_of("One two", 9, Planned(lambda text: 1.0), max_new_tokens=4)
+    assert len(first.tries) == 1
+    few = engine.best_of("One two", 9, Planned(lambda text: 0.0, max_tokens=5), max_new_tokens=4)
+    assert 1 < len(few.tries) < 9
+    with pytest.raises(ConfigError, match="leave out grammars"):
+        engine.best_of("x", 2, Planned(lambda text: 0.0), regex="a+")
 
 
 @pytest.mark.e2e
