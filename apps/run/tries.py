@@ -66,10 +66,12 @@ class TryOptions:
     choose: Annotated[
         Choose | None,
         typer.Option(
-            help="How --best-of chooses: vote takes the answer given most often (default), tests "
-            "the answer whose code passes --tests. With iterate half of the answers are "
-            "corrections of the best one so far; with tree they depart from it where the model "
-            "was unsure."
+            metavar="NAME",
+            help="How --best-of chooses: vote takes the answer given most often (default), as do "
+            "weighted, weighted-per-token and rpc by probability; likelihood the likeliest; judge "
+            "asks the model; tests takes the answer whose code passes --tests. With iterate half "
+            "of the answers are corrections of the best one so far; with tree they depart from it "
+            "where the model was unsure.",
         ),
     ] = None
     tests: Annotated[
