@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import dask
 from distributed import LocalCluster, get_worker
 
 from edgedec.apps.compare.columns import Given
@@ -34,6 +35,15 @@ from edgedec.system.device import Device, read_state
 
 _SECONDS = [0.05, 0.1, 0.2, 0.4]
 """Of a task, from the fastest kind of host to the slowest."""
+
+_QUIET = {
+    "distributed.admin.system-monitor.interval": "1h",
+    "distributed.admin.tick.interval": "1h",
+    "distributed.admin.tick.limit": "1h",
+    "distributed.worker.profile.enabled": False,
+}
+"""Settings of Dask. Without them, what is counted is mostly the monitors of hundreds of workers in
+one process. On real hosts a monitor costs time of its own host."""
 
 
 def seconds_of(host: str) -> float:
@@ -117,7 +127,7 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=4000)
     parser.add_argument("-o", "--output", type=Path)
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, dask.config.set(_QUIET):
         report = asyncio.run(simulate(asked.hosts, asked.tasks, Path(folder)))
     answers = report.pop("answers")
     if asked.output is not None:
