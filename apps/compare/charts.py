@@ -67,7 +67,19 @@ def mean_s(cell: Document) -> float:
     return sum(values) / len(values) / 1000
 
 
-def bars(document: Document) -> list[tuple[str, list[tuple[str, float]]]]:
+Bars = list[tuple[str, list[tuple[str, float]]]]
+
+
+def turned(found: Bars) -> Bars:
+    """Returns test -> column -> ratio of column -> test -> ratio, the highest ratios first."""
+    tests: dict[str, list[tuple[str, float]]] = {}
+    for column, values in found:
+        for test, ratio in values:
+            tests.setdefault(test, []).append((column, ratio))
+    return [(test, sorted(own, key=lambda one: -one[1])) for test, own in tests.items()]
+
+
+def bars(document: Document) -> Bars:
     """Returns column -> test -> how many times as good as the base; 1 for the base itself."""
     found = []
     for i, column in enumerate(document["columns"]):

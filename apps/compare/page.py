@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
-from edgedec.apps.compare.charts import bars, frontier, roofs
-from edgedec.apps.compare.tables import facts, ratio_text, value_text
+from edgedec.apps.compare.charts import bars, frontier, roofs, turned
+from edgedec.apps.compare.tables import facts, is_wide, ratio_text, value_text
 
 Document = dict[str, Any]
 
@@ -71,20 +72,27 @@ def write_page(document: Document) -> str:
 
 
 def _table(document: Document) -> str:
-    heads = "".join(
-        f'<th scope="col">{escape(name)}</th>'
-        for name in ("test", "unit", *(column["name"] for column in document["columns"]))
-    )
-    lines = [
-        f"<tr><td>{escape(row['name'])}</td><td>{escape(row['unit'])}</td>"
-        + "".join(map(_cell, row["cells"]))
-        + "</tr>"
-        for row in document["rows"]
-    ]
+    columns = [column["name"] for column in document["columns"]]
+    rows = document["rows"]
+    if is_wide(document):
+        heads = ["column", *(f"{row['name']}, {row['unit']}" for row in rows)]
+        cells = [row["cells"] for row in rows]
+        lines = [
+            _line([name], own) for name, own in zip(columns, zip(*cells, strict=True), strict=True)
+        ]
+    else:
+        heads = ["test", "unit", *columns]
+        lines = [_line([row["name"], row["unit"]], row["cells"]) for row in rows]
     return (
-        f'<div class="wide"><table><thead><tr>{heads}</tr></thead>'
-        f"<tbody>{''.join(lines)}</tbody></table></div>"
+        '<div class="wide"><table><thead><tr>'
+        + "".join(f'<th scope="col">{escape(name)}</th>' for name in heads)
+        + f"</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
     )
+
+
+def _line(names: Sequence[str], cells: Iterable[Document | None]) -> str:
+    texts = "".join(f"<td>{escape(name)}</td>" for name in names)
+    return f"<tr>{texts}{''.join(map(_cell, cells))}</tr>"
 
 
 def _cell(cell: Document | None) -> str:
@@ -125,8 +133,11 @@ def _bar_figure(document: Document) -> go.Figure | None:
     if len(found) < 2:
         return None
     figure = _figure("", "ratio", barmode="group")
+    if is_wide(document):
+        found = turned(found)
     for name, values in found:
-        figure.add_bar(name=escape(name), x=[test for test, _ in values], y=[r for _, r in values])
+        at = [escape(other) for other, _ in values]
+        figure.add_bar(name=escape(name), x=at, y=[ratio for _, ratio in values])
     figure.add_hline(y=1, line_width=1, line_dash="dot")
     return figure
 

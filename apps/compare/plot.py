@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from edgedec.apps.bench.plot import label_points
-from edgedec.apps.compare.charts import bars, frontier, roofs
+from edgedec.apps.compare.charts import bars, frontier, roofs, turned
+from edgedec.apps.compare.tables import is_wide
 from edgedec.apps.measuring.pictures import use_style
 
 Document = dict[str, Any]
@@ -30,7 +31,8 @@ def draw(document: Document, path: Path) -> None:
         )
         if is_wanted
     ] or [_draw_bars]
-    figure = Figure(figsize=(5.8 * len(panels), 4.8), layout="constrained")
+    height = max(4.8, 0.28 * len(document["columns"])) if is_wide(document) else 4.8
+    figure = Figure(figsize=(5.8 * len(panels), height), layout="constrained")
     places = np.ravel(figure.subplots(1, len(panels)))
     named = [panel(axes, document) for axes, panel in zip(places, panels, strict=True)]
     figure.draw_without_rendering()  # now places are final, and labels can keep clear of others
@@ -40,6 +42,8 @@ def draw(document: Document, path: Path) -> None:
 
 
 def _draw_bars(axes: Axes, document: Document) -> Points:
+    if is_wide(document):
+        return _draw_long_bars(axes, document)
     found = bars(document)
     tests = list(dict.fromkeys(test for _, values in found for test, _ in values))
     width = 0.8 / max(1, len(found))
@@ -51,6 +55,23 @@ def _draw_bars(axes: Axes, document: Document) -> Points:
     axes.set(ylabel="times as good as the base", title=f"Base: {document['base']}")
     axes.legend()
     axes.grid(visible=True, axis="y")
+    return []
+
+
+def _draw_long_bars(axes: Axes, document: Document) -> Points:
+    """Draws a line of bars per column, the best column of the first test on top."""
+    found = turned(bars(document))
+    names = list(dict.fromkeys(name for _, values in found for name, _ in values))
+    width = 0.8 / max(1, len(found))
+    for i, (test, values) in enumerate(found):
+        places = [names.index(name) + (i - (len(found) - 1) / 2) * width for name, _ in values]
+        axes.barh(places, [ratio for _, ratio in values], width, label=test)
+    axes.axvline(1, color="#555555", lw=1, ls=":")
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set(xlabel="times as good as the base", title=f"Base: {document['base']}")
+    axes.legend()
+    axes.grid(visible=True, axis="x")
     return []
 
 

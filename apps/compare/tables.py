@@ -17,25 +17,34 @@ _BASES = {
     SAME_PROBLEMS: "difference over the same problems; 95 % bootstrap interval",
 }
 
+_WIDE = 6
+"""Columns from which on a table has a line per column of the comparison, not per test."""
+
+
+def is_wide(document: Document) -> bool:
+    """Whether there are so many columns that tables and plots list them downwards."""
+    return len(document["columns"]) > _WIDE
+
 
 def write_markdown(document: Document) -> str:
     """Returns a table of values, one of ratios, and what they rest on."""
     columns = [column["name"] for column in document["columns"]]
-    values = table(
-        [document["kind"], "unit", *columns],
-        [
-            [row["name"], row["unit"], *(value_text(cell) for cell in row["cells"])]
-            for row in document["rows"]
-        ],
-    )
-    others = [i for i, name in enumerate(columns) if name != document["base"]]
-    ratios = table(
-        [f"against {document['base']}", *(columns[i] for i in others)],
-        [[row["name"], *(ratio_text(row["cells"][i]) for i in others)] for row in document["rows"]]
-        if others
-        else [],
-    )
-    return "\n".join(part for part in (values, ratios, _facts(document)) if part)
+    rows = document["rows"]
+    values = [["", "unit", *columns]] + [
+        [row["name"], row["unit"], *map(value_text, row["cells"])] for row in rows
+    ]
+    ratios = [[f"against {document['base']}", *columns]] + [
+        [row["name"], *map(ratio_text, row["cells"])] for row in rows
+    ]
+    at = columns.index(document["base"]) + 1
+    ratios = [line[:at] + line[at + 1 :] for line in ratios]
+    if is_wide(document):
+        values, ratios = (list(map(list, zip(*lines, strict=True))) for lines in (values, ratios))
+    values[0][0] = document["kind"]
+    parts = [table(values[0], values[1:])]
+    if len(columns) > 1:
+        parts.append(table(ratios[0], ratios[1:]))
+    return "\n".join([*parts, _facts(document)])
 
 
 def value_text(cell: Document | None) -> str:

@@ -232,6 +232,25 @@ def test_formats_agree(make: Make, cli: Cli) -> None:
     assert "no interval" in shown
 
 
+def test_many_columns_are_listed_downwards(make: Make, cli: Cli, tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    pytest.importorskip("matplotlib")
+    speeds = (10.0, 5.0, 20.0, 40.0, 8.0, 4.0, 16.0)
+    paths = [
+        make(f"{i}.json", label=f"board {i}", quantities=(times(speed),)).path
+        for i, speed in enumerate(speeds)
+    ]
+    lines = cli("compare", *paths).out.splitlines()
+    values = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "board" in line]
+    assert values[:7] == [[f"board {i}", f"{speed:.4g}"] for i, speed in enumerate(speeds)]
+    assert values[7] == ["against board 0", "tg16"]
+    assert values[8] == ["board 1", "2.000"]
+    page = cli("compare", *paths, "-o", "html").out
+    assert [row.count("<td") for row in page.split("<tbody>")[1].split("</tr>")[:-1]] == [2] * 7
+    done = cli("compare", *paths, "--plot", tmp_path / "all.png")
+    assert done.exit_code == 0, done.err
+
+
 def test_against_the_last_result(make: Make, cli: Cli, tmp_path: Path) -> None:
     make("old.json", created="2026-01-01T00:00:00Z", quantities=(times(1, 1, 1),))
     make("last.json", created="2026-01-02T00:00:00Z")
