@@ -1,10 +1,14 @@
 """Counts the instructions of products as compiled for ARM, since emulation tells no time.
 
-python tools/arm/inner_loops.py neondot
+python tools/arm/inner_loops.py neondot [LLVM_MCA]
 
 needs g++-aarch64-linux-gnu. A line for each format and number of rows: instructions for one row,
 one group of 32 columns and a panel of 16 channels, with its share of what all rows have in common;
 how many of them multiply, and how many read or write the stack.
+
+LLVM_MCA, such as llvm-mca-19, adds the cycles that its model of each processor takes for them, with
+all data in the first cache. This is a model, not a measurement. LLVM 19 has models for Neoverse N1
+and V1. For Cortex-A76, A78AE and X1 it takes that of the older A57.
 """
 
 from __future__ import annotations
@@ -29,6 +33,11 @@ extern "C" void tile(const edk::Operand* op, const uint8_t* panel, edk::Floats* 
   edk::quantised_tiles<edk::{format}, {rows}, 1>(*op, panel, 0, out);
 }}
 """
+
+PROCESSORS = ("cortex-a76", "cortex-a78ae", "cortex-x1", "neoverse-n1", "neoverse-v1")
+N_ITERATIONS = 100
+PRODUCTS = 32
+"""Dot products of 16 numbers for a row, 32 columns and 16 channels."""
 
 
 @dataclass(frozen=True)
@@ -76,26 +85,85 @@ def loops(instructions: list[tuple[int, str]]) -> list[Loop]:
     return sorted(found, key=lambda loop: len(loop.lines))
 
 
-def count(isa: str, fmt: str, rows: int) -> str:
-    """Returns a line of the table."""
-    inner, *around = (one for one in loops(disassembly(isa, fmt, rows)) if one.n_products)
-    header = (SOURCES / "simd_neon.h").read_text()
-    parts = re.search(r"kParts = (\d+)", header)
-    n_parts = int(parts[1]) if parts and inner.n_products < 32 * rows else 1  # else unrolled
+@dataclass(frozen=True)
+class Group:
+    """What a group of 32 columns of a panel takes: a loop, and what is done once around it."""
+
+    inner: Loop
+    once: tuple[str, ...]
+    n_parts: int
+
+    @property
+    def n_instructions(self) -> int:
+        """Instructions of all rows."""
+        return self.n_parts * len(self.inner.lines) + len(self.once)
+
+    def cycles(self, llvm_mca: str, processor: str) -> float:
+        """Returns the cycles that a model of a processor takes for all rows."""
+        inner = modelled_cycles(llvm_mca, processor, self.inner.lines)
+        return self.n_parts * inner + modelled_cycles(llvm_mca, processor, self.once)
+
+
+def find_group(isa: str, fmt: str, rows: int) -> Group:
+    """Returns the loop over the parts of a panel, or over its groups if parts are unrolled."""
+    instructions = disassembly(isa, fmt, rows)
+    inner, *around = (one for one in loops(instructions) if one.n_products)
+    n_parts = PRODUCTS * rows // inner.n_products
+    if n_parts == 1:
+        return Group(inner, (), 1)
     group = next(one for one in around if one.first <= inner.first and one.last >= inner.last)
-    once = len(group.lines) - len(inner.lines) if n_parts > 1 else 0
-    n = (n_parts * len(inner.lines) + once) / rows
-    products, stack = (n_parts * k / rows for k in (inner.n_products, inner.n_stack))
-    return f"{fmt:6} {rows} rows: {n:6.1f}, {products:5.1f} of them multiply, stack {stack:5.1f}"
+    lines = [line for _, line in instructions]
+    once = lines[group.first : inner.first] + lines[inner.last + 1 : group.last + 1]
+    return Group(inner, tuple(once), n_parts)
+
+
+def modelled_cycles(llvm_mca: str, processor: str, lines: tuple[str, ...]) -> float:
+    """Returns the cycles that a processor of llvm-mca takes for instructions without their jumps.
+
+    A jump out of a loop is not taken, so what it tests is a comparison.
+    """
+    text = ""
+    for line in lines:
+        bare = re.sub(r"<.*|//.*", "", line)
+        if jump := re.match(r"cbn?z\t(\w+),", bare):
+            text += f"cmp\t{jump[1]}, #0\n"
+        elif not re.match(r"b(\.\w+)?\t", bare):
+            text += bare + "\n"
+    if not text:
+        return 0.0
+    command = (llvm_mca, "-mtriple=aarch64-linux-gnu", f"-mcpu={processor}", "-mattr=+i8mm",
+               f"-iterations={N_ITERATIONS}")  # fmt: skip
+    done = subprocess.run(command, input=text, check=True, capture_output=True, text=True)
+    found = re.search(r"Total Cycles:\s+(\d+)", done.stdout)
+    assert found is not None, done.stdout
+    return int(found[1]) / N_ITERATIONS
+
+
+def count(isa: str, fmt: str, rows: int, llvm_mca: str | None) -> str:
+    """Returns a line of the table."""
+    group = find_group(isa, fmt, rows)
+    products, stack = (
+        group.n_parts * k / rows for k in (group.inner.n_products, group.inner.n_stack)
+    )
+    line = (
+        f"{fmt:6} {rows} rows: {group.n_instructions / rows:6.1f}, {products:5.1f} of them multiply"
+        f", stack {stack:5.1f}"
+    )
+    if llvm_mca is None:
+        return line
+    cycles = (
+        f"{processor} {group.cycles(llvm_mca, processor) / rows:.1f}" for processor in PROCESSORS
+    )
+    return f"{line}; cycles: {', '.join(cycles)}"
 
 
 def main() -> None:
     """Counts for the instruction set that the command line names."""
-    if len(sys.argv) != 2 or sys.argv[1] not in FLAGS:
-        sys.exit(f"usage: inner_loops.py {'|'.join(FLAGS)}")
+    if len(sys.argv) not in (2, 3) or sys.argv[1] not in FLAGS:
+        sys.exit(f"usage: inner_loops.py {'|'.join(FLAGS)} [LLVM_MCA]")
     for fmt in FORMATS:
         for rows in ROWS:
-            print(count(sys.argv[1], fmt, rows))
+            print(count(sys.argv[1], fmt, rows, sys.argv[2] if len(sys.argv) == 3 else None))
 
 
 if __name__ == "__main__":
