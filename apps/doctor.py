@@ -18,6 +18,7 @@ from edgedec.apps.console.terminal import bytes_text, print_json
 from edgedec.apps.measuring.installed import Requirement, extras, version
 from edgedec.apps.options import common as options
 from edgedec.kernels.cuda_driver import CudaError, find_gpus
+from edgedec.system.device import read_device
 from edgedec.system.machine import architecture, last_caches, read_cpu, system_name
 from edgedec.system.memory import memory_bytes
 from edgedec.system.processors import physical_cores
@@ -59,10 +60,12 @@ def examine() -> dict[str, Any]:
     problems: list[str] = []
     cpu = read_cpu()
     total, available = memory_bytes()
+    device = read_device()
     return {
         "edgedec_version": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
+        "device": {"model": device.model, "soc": device.soc, "cores": device.cores},
         "cpu": {**dataclasses.asdict(cpu), "n_physical_usable": physical_cores()},
         "last_caches": [dataclasses.asdict(cache) for cache in last_caches()],
         "memory": {"total_bytes": total, "available_bytes": available},
@@ -190,10 +193,15 @@ def _machine_table(report: dict[str, Any]) -> Table:
         f"{cpu['n_physical_usable']} physical and {cpu['n_usable']} logical usable "
         f"of {cpu['n_logical']}"
     )
+    device = report["device"]
+    kinds = ", ".join(f"{n} x {kind}" for kind, n in device["cores"].items())
+    if len(device["cores"]) > 1:
+        cores += f": {kinds}"
     rows = {
         "edgedec": f"{report['edgedec_version']}, Python {report['python']}",
         "system": report["platform"],
-        "processor": f"{cpu['model']} ({cpu['architecture']})",
+        "machine": ", ".join(filter(None, (device["model"], device["soc"]))) or "unknown",
+        "processor": f"{cpu['model'] or kinds} ({cpu['architecture']})",
         "cores": cores,
         "last cache": _caches_text(report["last_caches"]),
         "instructions": " ".join(cpu["flags"]) or "unknown",

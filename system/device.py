@@ -19,7 +19,7 @@ from edgedec.system.machine import architecture, read_cpu, system_name
 from edgedec.system.memory import memory_bytes
 from edgedec.system.power import PowerSource
 
-_ARM = "0x41"
+_ARM, _QUALCOMM, _APPLE = "0x41", "0x51", "0x61"
 _CORE_NAMES = {
     (_ARM, "0xd03"): "Cortex-A53",
     (_ARM, "0xd04"): "Cortex-A35",
@@ -45,8 +45,25 @@ _CORE_NAMES = {
     (_ARM, "0xd80"): "Cortex-A520",
     (_ARM, "0xd81"): "Cortex-A720",
     (_ARM, "0xd82"): "Cortex-X4",
+    (_QUALCOMM, "0x001"): "Oryon",
+    (_QUALCOMM, "0x802"): "Kryo 3xx Gold",
+    (_QUALCOMM, "0x803"): "Kryo 3xx Silver",
+    (_QUALCOMM, "0x804"): "Kryo 4xx Gold",
+    (_QUALCOMM, "0x805"): "Kryo 4xx Silver",
+    (_APPLE, "0x022"): "Icestorm (M1)",
+    (_APPLE, "0x023"): "Firestorm (M1)",
+    (_APPLE, "0x024"): "Icestorm (M1 Pro)",
+    (_APPLE, "0x025"): "Firestorm (M1 Pro)",
+    (_APPLE, "0x028"): "Icestorm (M1 Max)",
+    (_APPLE, "0x029"): "Firestorm (M1 Max)",
+    (_APPLE, "0x032"): "Blizzard (M2)",
+    (_APPLE, "0x033"): "Avalanche (M2)",
+    (_APPLE, "0x034"): "Blizzard (M2 Pro)",
+    (_APPLE, "0x035"): "Avalanche (M2 Pro)",
+    (_APPLE, "0x038"): "Blizzard (M2 Max)",
+    (_APPLE, "0x039"): "Avalanche (M2 Max)",
 }
-"""Implementer and part, as /proc/cpuinfo says them. Source: Arm's MIDR_EL1, as lscpu lists it."""
+"""Implementer and part, as /proc/cpuinfo says them. Source: MIDR_EL1, as lscpu lists it."""
 
 _NO_MODELS = ("", "to be filled by o.e.m.", "system product name", "default string", "none")
 _SOC_VENDORS = ("brcm", "nvidia", "rockchip", "qcom", "apple", "amlogic", "mediatek", "samsung",

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from edgedec.system import _linux, _macos, _windows
 
@@ -98,6 +99,12 @@ def stay_on(processors: Sequence[int]) -> None:
     os.sched_setaffinity(0, processors)
 
 
+def linux_cores(allowed: Sequence[int], root: Path = _linux.ROOT) -> list[Core]:
+    """Returns the cores of processors, as Linux lists them. root: where its `/sys` lies."""
+    groups = {_linux.siblings(number, root) for number in allowed}
+    return [Core(_linux.rank(group[0], root), group) for group in groups]
+
+
 def _cores() -> list[Core]:
     if sys.platform == "win32":
         found = [Core(rank, numbers) for rank, numbers in _windows.cores()]
@@ -106,6 +113,5 @@ def _cores() -> list[Core]:
         ranks = [-level for level, count in enumerate(counts) for _ in range(count)]
         found = [Core(rank, (number,)) for number, rank in enumerate(ranks)]
     else:
-        groups = {_linux.siblings(number) for number in allowed_processors()}
-        found = [Core(_linux.rank(group[0]), group) for group in groups]
+        found = linux_cores(allowed_processors())
     return found or [Core(0, (number,)) for number in allowed_processors()]

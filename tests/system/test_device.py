@@ -7,6 +7,8 @@ import socket
 from dataclasses import asdict
 from pathlib import Path
 
+import pytest
+
 from edgedec.system.device import (
     board_model,
     core_kinds,
@@ -14,6 +16,7 @@ from edgedec.system.device import (
     read_state,
     soc_name,
 )
+from edgedec.system.processors import fast_cores, linux_cores
 
 _PI_5 = {
     "proc/device-tree/model": "Raspberry Pi 5 Model B Rev 1.0\0",
@@ -47,6 +50,39 @@ _RK3588 = {
     "sys/class/thermal/cooling_device0/type": "cpufreq-cpu4\n",
     "sys/class/thermal/cooling_device0/cur_state": "2\n",
 }
+_ORIN = {
+    "proc/device-tree/model": "NVIDIA Jetson Orin Nano Developer Kit\0",
+    "proc/device-tree/compatible": "nvidia,p3768-0000+p3767-0005\0nvidia,p3767-0005\0"
+    "nvidia,tegra234\0",
+    "proc/cpuinfo": "".join(
+        f"processor\t: {n}\nmodel name\t: ARMv8 Processor rev 1 (v8l)\nCPU implementer\t: 0x41\n"
+        "CPU part\t: 0xd42\n\n"
+        for n in range(6)
+    ),
+    "sys/devices/system/cpu/cpufreq/policy0/scaling_governor": "schedutil\n",
+    "sys/devices/system/cpu/cpufreq/policy0/scaling_cur_freq": "1510400\n",
+}
+_M1 = {
+    "proc/device-tree/model": "Apple MacBook Air (M1, 2020)\0",
+    "proc/device-tree/compatible": "apple,j313\0apple,t8103\0apple,arm-platform\0",
+    "proc/cpuinfo": "".join(
+        f"processor\t: {n}\nCPU implementer\t: 0x61\nCPU part\t: {part}\n\n"
+        for n, part in enumerate(["0x022"] * 4 + ["0x023"] * 4)
+    ),
+    **{
+        f"sys/devices/system/cpu/cpu{n}/cpu_capacity": "483\n" if n < 4 else "1024\n"
+        for n in range(8)
+    },
+}
+_X_ELITE = {
+    "proc/cpuinfo": "".join(
+        f"processor\t: {n}\nCPU implementer\t: 0x51\nCPU part\t: 0x001\n\n" for n in range(12)
+    ),
+    "sys/class/dmi/id/sys_vendor": "LENOVO\n",
+    "sys/class/dmi/id/product_name": "21N1CTO1WW\n",
+    **{f"sys/devices/system/cpu/cpu{n}/cpu_capacity": "1024\n" for n in range(12)},
+}
+"""As public dumps of /proc and /sys show these machines, without what nothing reads."""
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:
@@ -75,6 +111,28 @@ def test_a_board_with_two_kinds_of_cores(tmp_path: Path) -> None:
     state = read_state(root)
     assert state.mhz == (1008.0, 2208.0)
     assert state.is_throttled is True
+
+
+@pytest.mark.parametrize(
+    ("files", "model", "kinds", "computing"),
+    [
+        (_PI_5, "Raspberry Pi 5 Model B Rev 1.0", {"Cortex-A76": 4}, range(4)),
+        (_ORIN, "NVIDIA Jetson Orin Nano Developer Kit", {"Cortex-A78AE": 6}, range(6)),
+        (_RK3588, "Radxa ROCK 5B", {"Cortex-A76": 4, "Cortex-A55": 4}, range(4, 8)),
+        (_M1, "Apple MacBook Air (M1, 2020)", {"Firestorm (M1)": 4, "Icestorm (M1)": 4},
+         range(4, 8)),
+        (_X_ELITE, "LENOVO 21N1CTO1WW", {"Oryon": 12}, range(12)),
+    ],
+)  # fmt: skip
+def test_fast_cores_of_boards_and_laptops_compute(
+    tmp_path: Path, files: dict[str, str], model: str, kinds: dict[str, int], computing: range
+) -> None:
+    root = tree(tmp_path, files)
+    assert board_model(root) == model
+    assert core_kinds(root) == kinds
+    everything = range(sum(kinds.values()))
+    used = fast_cores(linux_cores(everything, root), everything)
+    assert [core.processors for core in used] == [(n,) for n in computing]
 
 
 def test_kinds_that_share_a_name_are_told_apart(tmp_path: Path) -> None:
