@@ -7,7 +7,7 @@ Source: transformers 4.57 ``tokenization_utils_base.py`` ``_from_pretrained`` an
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,9 @@ ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_t
 """Names of tokens with a role; a chat template may use each of them."""
 
 MORE_ROLES = "additional_special_tokens"
+
+OWN_ROLES = "extra_special_tokens"
+"""What one model adds: tokens by role, such as ``image_token``; in transformers 5 a list."""
 
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
@@ -102,14 +105,38 @@ class TokenizerFiles:
 
     def stated_roles(self) -> dict[str, str | None]:
         """Returns the token of each role that a file names, None for null."""
-        stated = {**self.settings.values, **(self.more_roles.values if self.is_legacy else {})}
-        return {role: token_text(stated[role]) for role in ROLES if role in stated}
+        return {role: token_text(token) for role, token in self._stated_roles().items()}
 
     def additional(self) -> list[str]:
         """Returns the special tokens without a role of their own."""
+        return list(dict.fromkeys(text for item in self._listed() if (text := token_text(item))))
+
+    def flags_of_roles(self) -> dict[str, dict[str, bool]]:
+        """Returns the flags of tokens with a role that files write as tables."""
+        return self._flags_in(self._stated_roles().values())
+
+    def flags_of_additional(self) -> dict[str, dict[str, bool]]:
+        """Returns the flags of `additional` tokens that files write as tables."""
+        return self._flags_in(self._listed())
+
+    def _stated_roles(self) -> dict[str, Any]:
+        stated = {**self.settings.values, **(self.more_roles.values if self.is_legacy else {})}
+        own = self.settings.get(OWN_ROLES)
+        own = own if isinstance(own, Mapping) else {}
+        return {
+            **{role: stated[role] for role in ROLES if role in stated},
+            **{role: token for role, token in own.items() if role.endswith("_token")},
+        }
+
+    def _listed(self) -> list[Any]:
         sources = [self.settings, *([self.more_roles] if self.is_legacy else [])]
-        listed = [item for source in sources for item in source.get(MORE_ROLES) or []]
-        return list(dict.fromkeys(text for item in listed if (text := token_text(item))))
+        own = self.settings.get(OWN_ROLES)
+        lists = [source.get(MORE_ROLES) or [] for source in sources]
+        return [*(item for each in lists for item in each), *(own if isinstance(own, list) else [])]
+
+    def _flags_in(self, tokens: Iterable[Any]) -> dict[str, dict[str, bool]]:
+        tables = [self.settings.nested("", t) for t in tokens if isinstance(t, Mapping)]
+        return {token.text("content"): _flags(token) for token in tables}
 
 
 def with_settings(text: str, files: TokenizerFiles, vocab_size: int) -> str:
@@ -138,7 +165,8 @@ def opening_ids(tokenizer: Tokenizer, files: TokenizerFiles) -> tuple[int, ...]:
     bos = files.roles().get("bos_token")
     bos_id = None if bos is None else tokenizer.token_to_id(bos)
     if adds_bos is not None and bos_id is not None:
-        return (bos_id,) if files.settings.flag("add_bos_token", adds_bos) else ()
+        stated = files.settings.values.get("add_bos_token", adds_bos)  # null is no
+        return (bos_id,) if stated else ()
     encoded = tokenizer.encode("a")
     n_leading = next((i for i, added in enumerate(encoded.special_tokens_mask) if not added), 0)
     return tuple(encoded.ids[:n_leading])
@@ -165,6 +193,7 @@ def _add_tokens(document: dict[str, Any], files: TokenizerFiles, vocab_size: int
     added = {token["content"]: token for token in listed}
     vocabulary = _vocabulary(document)
     special = {*files.roles().values(), *files.additional()}
+    of_roles = files.flags_of_roles()
     given = special - {*files.stated_roles().values(), *files.additional()}  # by the class alone
     for content, flags in _stated_tokens(files).items():
         is_known = content in added
@@ -177,8 +206,10 @@ def _add_tokens(document: dict[str, Any], files: TokenizerFiles, vocab_size: int
             token_id = max(len(vocabulary), *(token["id"] + 1 for token in added.values()), 0)
         if token_id >= vocab_size:
             continue
-        flags = dict.fromkeys(_FLAGS, False) if flags is None else flags
+        flags = flags or of_roles.get(content) or dict.fromkeys(_FLAGS, False)
         is_special = flags["special"] or content in special
+        if is_known and flags["normalized"] and not added[content]["normalized"]:
+            flags = added[content]  # the library goes on finding it in text as it was
         added[content] = {"id": token_id, "content": content, **flags, "special": is_special}
     document["added_tokens"] = sorted(added.values(), key=lambda token: int(token["id"]))
 
@@ -192,15 +223,19 @@ def _stated_tokens(files: TokenizerFiles) -> dict[str, dict[str, bool] | None]:
     if not files.is_legacy:
         tokens = files.settings.tables("added_tokens_decoder")
         for _, token in sorted(tokens, key=lambda item: int(item[0]) if item[0].isdecimal() else 0):
-            content, is_special = token.text("content"), token.flag("special", False)
-            defaults = {**dict.fromkeys(_FLAGS, False), "normalized": not is_special}
-            found[content] = {flag: token.flag(flag, defaults[flag]) for flag in _FLAGS}
+            found[token.text("content")] = _flags(token)
     else:
         ids = {text: files.added.integer(text) for text in files.added.values}
         found |= dict.fromkeys(sorted(ids, key=ids.__getitem__))
     for text in (*files.roles().values(), *files.additional()):
         found.setdefault(text, None)
-    return found
+    return {**found, **files.flags_of_additional()}
+
+
+def _flags(token: Fields) -> dict[str, bool]:
+    defaults = dict.fromkeys(_FLAGS, False)
+    defaults["normalized"] = not token.flag("special", False)
+    return {flag: token.flag(flag, defaults[flag]) for flag in _FLAGS}
 
 
 def _vocabulary(document: Mapping[str, Any]) -> Mapping[str, int]:

@@ -24,8 +24,11 @@ ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 TEMPLATE = (
     "".join(f"{r}={{{{ {r}_token }}}}/{{{{ {r}_token is defined }}}};" for r in ROLES)
     + "{{ additional_special_tokens | default([]) | join(',') }}"
+    + "{{ image_token | default('-') }}{{ audio_token | default('-') }}"
 )
-TEXTS = ("a dog", " a dog", "dog<|im_end|>", "the <tool>dog", "x[X]y", "")
+TEXTS = (
+    "a dog", " a dog", "dog<|im_end|>", "the <tool>dog", "x[X]y", "dog [X]", "a <|im_start|> a", "",
+)  # fmt: skip
 MESSAGES = [{"role": "user", "content": "a"}]
 FAST = "PreTrainedTokenizerFast"
 
@@ -315,6 +318,81 @@ CASES: dict[str, tuple[Any, bool, dict[str, Any], dict[str, Any]]] = {
         {"tokenizer_config": {"tokenizer_class": FAST, "add_prefix_space": False, **S}},
     ),
 }
+TABLE = {**FLAGS, "__type": "AddedToken"}
+STRIPS = {**TABLE, "lstrip": True}
+
+
+def files_of(**settings: Any) -> dict[str, Any]:
+    return {"tokenizer_config": {"tokenizer_class": FAST, **S, **settings}}
+
+
+BYTES, SEQUENCE = processors.ByteLevel(trim_offsets=False), processors.Sequence
+MORE: dict[str, tuple[Any, bool, dict[str, Any], dict[str, Any]]] = {
+    "roles of one model": (None, False, {}, files_of(extra_special_tokens={
+        "image_token": "<|im_start|>", "audio_token": {"content": "<|im_end|>", **TABLE}})),
+    "a role of one model that no tokenizer has": (None, False, {}, files_of(
+        extra_special_tokens={"image_token": "[X]"})),
+    "no roles of one model": (None, False, {}, files_of(extra_special_tokens={})),
+    "additional tokens as tables": (None, False, {}, files_of(additional_special_tokens=[
+        {"content": "<|im_start|>", **STRIPS}, "<|im_end|>"])),
+    "an ordinary token that a list makes special": (None, False, {}, files_of(
+        additional_special_tokens=[{"content": "<tool>", **STRIPS}])),
+    "an additional token that is new": (None, False, {}, files_of(
+        additional_special_tokens=[{"content": "[X]", **STRIPS}, "[Y]"])),
+    "additional tokens beside a list": (None, False, {}, files_of(
+        additional_special_tokens=[{"content": "<|im_end|>", **STRIPS}],
+        added_tokens_decoder={"3": {"content": "<|im_end|>", **FLAGS, "special": True}})),
+    "a token found in normalised text, too": (None, False, {}, files_of(
+        additional_special_tokens=[{"content": "<|im_end|>", **TABLE, "normalized": True}])),
+    "a role as a table keeps the flags of the tokenizer": (None, False, {}, files_of(
+        eos_token={"content": "<|im_end|>", **STRIPS})),
+    "a role as a table that no tokenizer has": (None, False, {}, files_of(
+        mask_token={"content": "[X]", **STRIPS})),
+    "a role in the map as a table that no tokenizer has": (None, False, {}, {
+        **files_of(), "special_tokens_map": {"pad_token": {"content": "[X]", **STRIPS}}}),
+    "a null add_bos_token": (None, False, {}, {"tokenizer_config": {
+        "tokenizer_class": "LlamaTokenizerFast", "add_bos_token": None, **S}}),
+    "llama with add_eos": (opening("<s>"), False, {}, {"tokenizer_config": {
+        "tokenizer_class": "LlamaTokenizerFast", "add_eos_token": False, **S}}),
+    "bytes alone behind": (BYTES, False, {}, files_of()),
+    "a sequence that opens": (SEQUENCE([BYTES, opening("<s>")]), False, {}, files_of()),
+    "a sequence that opens twice": (
+        SEQUENCE([BYTES, opening("<s>", "<|im_start|>")]), False, {}, files_of()),
+    "a sequence that opens, then bytes": (
+        SEQUENCE([opening("<s>"), BYTES]), False, {}, files_of()),
+    "a sequence under a class that opens by itself": (
+        SEQUENCE([BYTES, opening("<|im_start|>")]), False, {}, {"tokenizer_config": {
+            "tokenizer_class": "LlamaTokenizerFast", **S}}),
+    "two open, and the class is Qwen's": (
+        opening("<|im_start|>", "<s>"), False, {"model_type": "qwen3"},
+        {"tokenizer_config": {**S, "unk_token": "<unk>", "pad_token": "<pad>"}}),
+    "the config has other ids": (
+        opening("<s>"), False, {"bos_token_id": 3, "eos_token_id": 2, "pad_token_id": 1},
+        files_of(pad_token="<pad>")),
+    "the config's ids are out of range": (
+        None, False, {"bos_token_id": -1, "eos_token_id": 9999}, files_of()),
+    "no file but the map": (None, False, {"model_type": "smollm3"}, {
+        "special_tokens_map": {**S, "unk_token": {"content": "<unk>", **FLAGS}}}),
+    "a map with a null": (None, False, {}, {
+        **files_of(pad_token="<pad>"), "special_tokens_map": {"pad_token": None}}),
+    "pad is eos": (None, False, {}, files_of(pad_token="</s>", unk_token="</s>")),
+    "bos is eos": (opening("</s>"), False, {}, files_of(bos_token="</s>")),
+    "gemma's names that the tokenizer has not": (None, False, {}, {"tokenizer_config": {
+        "tokenizer_class": "GemmaTokenizerFast", **S, "unk_token": "<unk>", "pad_token": "<pad>",
+        "add_bos_token": False}}),
+    "cohere's class": (None, False, {}, {"tokenizer_config": {
+        "tokenizer_class": "CohereTokenizerFast", **S, "unk_token": "<unk>"}}),
+    "the class stands in the model's config": (
+        None, False, {"tokenizer_class": "LlamaTokenizer"}, {"tokenizer_config": S}),
+    "gpt-neox with add_bos": (None, False, {}, {"tokenizer_config": {
+        "tokenizer_class": "GPTNeoXTokenizerFast", "add_bos_token": True, "unk_token": "<unk>",
+        **S}}),
+    "a token that two lists name": (None, False, {}, files_of(
+        additional_special_tokens=["[X]"],
+        added_tokens_decoder={"301": {"content": "[X]", **FLAGS, "lstrip": True,
+                                      "special": False}})),
+}  # fmt: skip
+CASES |= MORE
 
 
 @pytest.mark.parametrize("name", CASES)
