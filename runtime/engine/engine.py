@@ -357,6 +357,35 @@ class Engine:
         with lent(self._pool, self._scheduler, tokens) as sequence:
             return self._scheduler.run(while_idle(score(sequence, tokens, n_top), is_over)) or []
 
+    def score_continuations(
+        self, prompt: Prompt, continuations: Sequence[Sequence[int]]
+    ) -> list[float]:
+        """Returns how likely each of ``continuations`` is behind ``prompt``. Units: nats.
+
+        Args:
+            continuations: Token ids, at least one each.
+
+        Raises:
+            ConfigError: A continuation is empty.
+            SessionError: The prompt is empty, it does not fit with a continuation, or the engine
+                is closed.
+        """
+        from edgedec.runtime.engine.scores import score_continuations
+
+        loaded = self._open
+        tokens = self.encode(prompt)
+        given = [checked_counts("a continuation", one) for one in continuations]
+        for one in given:
+            if not one:
+                raise ConfigError("a continuation is empty, expected at least one token id")
+            check_fits([*tokens, *one], loaded.context, loaded.model.vocab_size)
+        check_fits(tokens, loaded.context, loaded.model.vocab_size)
+        self._tidy()
+        with lent(self._pool, self._scheduler, tokens) as sequence:
+            with self._scheduler.exclusive():
+                loaded.memory.recall(TARGET, sequence, tokens)
+            return self._scheduler.run(score_continuations(sequence, tokens, given))
+
     def embed(
         self,
         prompts: Sequence[Prompt],

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from edgedec.runtime.sampling.logprobs import TokenLogprob, token_logprob
+from edgedec.runtime.search.growing_tree import GrowingTree, Node
 from edgedec.runtime.sequences.passes import Pass, Passes
+from edgedec.runtime.sequences.prefill import caught_up
+from edgedec.runtime.sequences.rows import Rows
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
 
 _CHUNK = 32
 """Tokens per pass: a chunk's logits take _CHUNK rows of the vocabulary's width."""
+_MOST_ROWS = 64
+"""Rows of a pass over several continuations, whose logits take as much each."""
 
 
 def score(sequence: TokenSequence, tokens: Sequence[int], n_top: int) -> Passes[list[TokenLogprob]]:
@@ -27,3 +33,57 @@ def score(sequence: TokenSequence, tokens: Sequence[int], n_top: int) -> Passes[
         found += [token_logprob(rows, i, token, n_top) for i, token in enumerate(followers)]
         sequence.commit(range(len(chunk)))
     return found
+
+
+def score_continuations(
+    sequence: TokenSequence, prompt: Sequence[int], continuations: Sequence[Sequence[int]]
+) -> Passes[list[float]]:
+    """Returns the log-probability of each continuation of ``prompt``. Units: nats.
+
+    Tokens that continuations begin with are computed once, and several continuations in one pass
+    where the graph can run trees.
+    """
+    yield from caught_up(sequence, prompt[:-1])
+    most = min(_MOST_ROWS, sequence.context - sequence.n_tokens)
+    found: list[float] = []
+    try:
+        while len(found) < len(continuations):
+            branches = _Branches(prompt[-1], most if sequence.model.capabilities.trees else 0)
+            rest = continuations[len(found) :]
+            n_taken = branches.take(rest)
+            rows = yield GrowingTree(sequence, 0).grown(branches.nodes)
+            for i in range(len(branches.nodes)):
+                rows.stats.check_sum(i)
+            found += [branches.log_prob(rows, one) for one in rest[:n_taken]]
+    finally:
+        sequence.truncate(sequence.n_tokens)
+    return found
+
+
+class _Branches:
+    """Continuations of one pass. nodes: the tokens that have one behind them, parents first."""
+
+    def __init__(self, anchor: int, most: int) -> None:
+        """most: nodes, but for what one continuation needs; 0: one continuation."""
+        self.nodes = [Node(anchor, None)]
+        self._most = most
+        self._places: dict[tuple[int, ...], int] = {(): 0}
+
+    def take(self, continuations: Sequence[Sequence[int]]) -> int:
+        """Takes as many as there is room for, at least one; returns how many."""
+        for n_taken, one in enumerate(continuations):
+            beginnings = [tuple(one[:i]) for i in range(1, len(one))]
+            new = [beginning for beginning in beginnings if beginning not in self._places]
+            if n_taken and new and len(self.nodes) + len(new) > self._most:
+                return n_taken
+            for beginning in new:
+                parent = self.nodes[self._places[beginning[:-1]]]
+                self._places[beginning] = len(self.nodes)
+                self.nodes.append(Node(beginning[-1], parent))
+        return len(continuations)
+
+    def log_prob(self, rows: Rows, tokens: Sequence[int]) -> float:
+        """Returns the log-probability of a continuation that was taken."""
+        places = [self._places[tuple(tokens[:i])] for i in range(len(tokens))]
+        pairs = zip(places, tokens, strict=True)
+        return math.fsum(token_logprob(rows, place, token, 0).logprob for place, token in pairs)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from edgedec import load
 from edgedec.models.errors import ConfigError, SessionError
+from edgedec.runtime.engine.scores import score_continuations
+from edgedec.runtime.sequences.passes import run_passes
 from edgedec.runtime.sequences.token_tree import TokenTree
+
+from ..conftest import Row, ToySession
 
 
 @pytest.mark.parity
@@ -40,3 +47,73 @@ def test_what_cannot_be_scored(smollm2_bundle: Path) -> None:
             engine.score([])
         with pytest.raises(SessionError, match="expected 0 to"):
             engine.score([1, -1])
+
+
+V = 30
+PROMPT = [3, 5, 11, 2]
+CONTINUATIONS = [[4], [4, 9, 1], [4, 9, 7, 7], [12], [8] * 70, [8, 8], [4, 9, 1]]
+
+
+@pytest.fixture(scope="module")
+def llama() -> Any:
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=V, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+            num_attention_heads=4,
+        )
+    ).eval()  # fmt: skip
+
+
+def likelihood_of(model: Any, prompt: list[int], continuation: list[int]) -> float:
+    """Returns what transformers says of a continuation, computed by itself."""
+    import torch
+
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt + continuation])).logits[0].double()
+    log_probs = torch.log_softmax(logits[len(prompt) - 1 : -1], -1)
+    return float(log_probs[range(len(continuation)), continuation].sum())
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("has_trees", [True, False])
+@pytest.mark.parametrize("context", [4096, 75])
+def test_continuations_are_as_likely_as_transformers_says(
+    llama: Any, has_trees: bool, context: int
+) -> None:
+    import torch
+
+    def row(prefix: Sequence[int]) -> Row:
+        with torch.no_grad():
+            found: Row = llama(torch.tensor([list(prefix)])).logits[0, -1].numpy()
+        return found
+
+    sequence = ToySession(V, context, row)
+    sequence.toy.capabilities = replace(sequence.toy.capabilities, trees=has_trees)
+    found = run_passes(score_continuations(sequence, PROMPT, CONTINUATIONS))
+    assert found == pytest.approx(
+        [likelihood_of(llama, PROMPT, one) for one in CONTINUATIONS], abs=1e-4
+    )
+    assert list(sequence.tokens) == PROMPT[:-1]
+    # The prompt is one pass; without trees each continuation that is not a beginning takes one.
+    assert sequence.n_passes <= (4 if has_trees else 7)
+
+
+def test_continuations_of_a_real_model(smollm2_bundle: Path) -> None:
+    with load(smollm2_bundle) as engine:
+        prompt = engine.encode("The capital of France is")
+        ends = [engine.tokenizer.encode(text) for text in (" Paris, of course", " Rome", " Paris.")]
+        found = engine.score_continuations(prompt, ends)
+        for end, log_prob in zip(ends, found, strict=True):
+            alone = engine.score(prompt + end)[len(prompt) - 1 :]
+            assert log_prob == sum(one.logprob for one in alone)
+        assert found[2] > found[1]
+        with pytest.raises(ConfigError, match="a continuation is empty"):
+            engine.score_continuations(prompt, [[]])
+        with pytest.raises(SessionError, match="shorten"):
+            engine.score_continuations(prompt, [[1] * engine.context])
+        with pytest.raises(SessionError, match="expected 0 to"):
+            engine.score_continuations(prompt, [[10**6]])
