@@ -77,8 +77,9 @@ def evaluate(
 ) -> None:
     """Measure how good answers are, and how long they take.
 
-    Tasks: human_eval (pass@1), gsm8k (exact answer), infill (tests pass, exact match) and
-    perplexity (of a text, in windows). Decoding is greedy unless you pass sampling options. The
+    Tasks: human_eval (pass@1), gsm8k (exact answer), infill (tests pass, exact match),
+    multiple_choice (the likeliest choice of MMLU, ARC, HellaSwag), bias (which sentence of a pair
+    is likelier) and perplexity (of a text, in windows). Decoding is greedy unless you pass sampling options. The
     default limit is 512 new tokens, 128 for infill. Several settings are compared over the same
     problems. Ctrl-C keeps the results so far (exit code 130); with -o, the same command resumes.
 
@@ -96,6 +97,8 @@ def evaluate(
 
       edgedec eval pair.edgedec --task human_eval --data human_eval.jsonl
       --frontier --settings "ead:threshold=0.5; ead:threshold=1" --plot frontier.png
+
+      edgedec eval qwen.edgedec --task multiple_choice --data arc.jsonl -o q4.jsonl
 
       edgedec eval qwen.edgedec --task perplexity --data text.txt --window 1024 --stride 512
 

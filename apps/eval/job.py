@@ -13,10 +13,12 @@ from typing import Annotated, Literal
 import typer
 
 from edgedec import __version__
+from edgedec.apps.eval.choices import encode_choices, read_choices
 from edgedec.apps.eval.frontier import DRAFT_ALONE, GRID, references_of
 from edgedec.apps.eval.gsm8k import Gsm8k
 from edgedec.apps.eval.human_eval import HumanEval
 from edgedec.apps.eval.infill import Infill
+from edgedec.apps.eval.likelihoods import Likelihoods
 from edgedec.apps.eval.perplexity import cut
 from edgedec.apps.eval.pruned import PrunedModel, check_prunable
 from edgedec.apps.eval.requests import PRUNED, make_requests, request_facts
@@ -61,8 +63,12 @@ class TaskName(StrEnum):
     GSM8K = "gsm8k"
     INFILL = "infill"
     PERPLEXITY = "perplexity"
+    MULTIPLE_CHOICE = "multiple_choice"
+    BIAS = "bias"
 
 
+_WITHOUT_ANSWERS = (TaskName.PERPLEXITY, TaskName.MULTIPLE_CHOICE, TaskName.BIAS)
+"""Tasks that read likelihoods and generate nothing."""
 _MAX_NEW_TOKENS = {TaskName.HUMAN_EVAL: 512, TaskName.GSM8K: 512, TaskName.INFILL: 128}
 
 
@@ -154,6 +160,14 @@ class TaskOptions:
             help="Run generated programs on a system that cannot hold them, such as Windows.",
         ),
     ] = False
+    shots: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Solved problems that multiple_choice puts before each problem of the same "
+            "subject.",
+        ),
+    ] = None
     window: Annotated[
         int | None, typer.Option(min=2, help="Tokens per window of perplexity (default 512).")
     ] = None
@@ -284,20 +298,22 @@ def make_job(
     if what.task is None or what.data is None:
         raise typer.BadParameter("expected --task and --data with BUNDLE")
     chosen = _chosen(what, request)
-    is_text = what.task is TaskName.PERPLEXITY
-    if is_text and (chosen or what.frontier):
-        raise ConfigError("perplexity generates nothing: leave out the method")
-    if (is_text or what.task is TaskName.INFILL) and what.chat is not None:
+    is_read = what.task in _WITHOUT_ANSWERS
+    if is_read and (chosen or what.frontier):
+        raise ConfigError(f"{what.task} generates nothing: leave out the method")
+    if (is_read or what.task is TaskName.INFILL) and what.chat is not None:
         raise ConfigError(f"task {what.task} does not use --chat or --raw: leave them out")
-    if not is_text and (what.window or what.stride):
+    if what.task is not TaskName.PERPLEXITY and (what.window or what.stride):
         raise ConfigError(f"--window and --stride are for perplexity, not for {what.task}")
+    if what.task is not TaskName.MULTIPLE_CHOICE and what.shots is not None:
+        raise ConfigError(f"--shots is for multiple_choice, not for {what.task}")
     base = GenerationConfig(max_new_tokens=_MAX_NEW_TOKENS.get(what.task, 1))
     tries = _tries(what, request.temperature)
     temperature = None if tries else request.temperature
     settled = dataclasses.replace(request, method=None, layers=None, temperature=temperature)
     wanted = settled.make_request(base)
     manifest = read_manifest(bundle)
-    default = PLAIN if is_text else str(manifest.defaults.get("method", PLAIN))
+    default = PLAIN if is_read else str(manifest.defaults.get("method", PLAIN))
     swept = chosen or list(GRID)
     texts = [*references_of(swept), *swept] if what.frontier else chosen or [default]
     requests = make_requests(wanted, [*texts, *map(str, tries)])
@@ -319,7 +335,7 @@ def _tries(what: TaskOptions, temperature: float | None) -> list[Tries]:
         if what.choose is not None:
             raise ConfigError("--choose needs --best-of N")
         return []
-    if what.task is TaskName.PERPLEXITY or what.frontier:
+    if what.task in _WITHOUT_ANSWERS or what.frontier:
         raise ConfigError("--best-of is for tasks with answers, and goes without --frontier")
     given = 0.8 if temperature is None else temperature
     tries = parse_tries(what.best_of, what.choose or "vote", given)
@@ -361,6 +377,8 @@ def make_work(job: Job, stack: ExitStack) -> tuple[Work, str]:
     """
     if job.task is TaskName.PERPLEXITY:
         return _make_predictions(job, stack)
+    if job.task in _WITHOUT_ANSWERS:
+        return _make_likelihoods(job, stack)
     tasks: dict[TaskName, Task] = {
         TaskName.HUMAN_EVAL: HumanEval(is_chat=True, limits=job.limits),
         TaskName.GSM8K: Gsm8k(is_chat=True),
@@ -414,6 +432,27 @@ def _make_predictions(job: Job, stack: ExitStack) -> tuple[Work, str]:
     return Predictions(tokens, windows, opening, engines), f"windows of {window}, {stride} apart"
 
 
+def _make_likelihoods(job: Job, stack: ExitStack) -> tuple[Work, str]:
+    problems = read_choices(job.data, job.what.limit)
+    for problem in problems:
+        if problem.is_pair != (job.task is TaskName.BIAS):
+            kind = "pairs of sentences" if problem.is_pair else "questions"
+            right = TaskName.BIAS if problem.is_pair else TaskName.MULTIPLE_CHOICE
+            raise ConfigError(f"{problem.place}: these are {kind}: evaluate them as --task {right}")
+    examples = [] if job.what.shots is None else read_choices(job.what.shots)
+    opening = job.manifest.opening_token_ids or job.manifest.stop_token_ids[:1]
+    engines = Engines(lambda models: job.open(models, None), stack)
+    engine = engines.of(Setting(PLAIN, GenerationConfig()))
+    encoded = [encode_choices(engine, problem, opening, examples) for problem in problems]
+    for problem, one in zip(problems, encoded, strict=True):
+        if (n_needed := len(one.prompt) + max(map(len, one.ends))) > job.context:
+            raise ConfigError(
+                f"{problem.place}: prompt and choice need {n_needed} positions, there are "
+                f"{job.context}: give fewer --shots, or export with a larger --context"
+            )
+    return Likelihoods(problems, encoded, engines), f"{len(examples)} solved examples"
+
+
 def make_settings(job: Job, how: str) -> list[Setting]:
     """Returns the settings to evaluate, with all that their samples depend on."""
     return [_make_setting(job, label, how) for label in job.requests]
@@ -439,7 +478,8 @@ def _make_setting(job: Job, label: str, how: str) -> Setting:
         "data": job.data.name,
         "data_sha256": file_sha256(job.data),
         "how": how,
-        "cut": how if job.task is TaskName.PERPLEXITY else None,
+        "cut": how if job.task in _WITHOUT_ANSWERS else None,
+        "shots_sha256": None if job.what.shots is None else file_sha256(job.what.shots),
         "threads": job.threads,
         "context": job.loading.context,
         "limits": dataclasses.asdict(job.limits),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from edgedec.apps.bench.report import table
@@ -18,7 +19,9 @@ from edgedec.apps.eval.frontier import (
 from edgedec.apps.eval.intervals import N_RESAMPLES, sign_test
 from edgedec.apps.eval.samples import Sample, Samples, Setting
 from edgedec.apps.eval.scores import (
+    calibration,
     difference,
+    flips,
     interval_text,
     kept,
     number_text,
@@ -124,6 +127,7 @@ def _setting_row(setting: Setting, samples: list[Sample], metrics: Sequence[Metr
         "tokens_per_s": tokens_per_s(samples),
         "tokens_by_origin": tokens_by_origin(samples),
         "false_positives": _false_positives(samples),
+        "calibration": None if (found := calibration(samples)) is None else asdict(found),
         "n_cut_off": sum(sample.finish_reason in ("length", "context") for sample in samples),
     }
 
@@ -165,6 +169,7 @@ def _comparison(
         "difference": difference(firsts, others, metric),
         "kept": kept(firsts, others, metric),
         "time_ratio": time_ratio(firsts, others),
+        "flips": flips(firsts, others, metric),
         "n_wins": n_wins,
         "n_losses": n_losses,
         "n_ties": len(names) - n_wins - n_losses,
@@ -177,8 +182,8 @@ def render(document: dict[str, Any]) -> str:
     """Returns the document as Markdown."""
     metrics, swept = METRICS[document["task"]], document["frontier"]
     against = table(
-        ["against the first", "common", "difference", "kept", "wins", "losses", "ties", "p",
-         "same text"],
+        ["against the first", "common", "difference", "kept", "flips", "wins", "losses", "ties",
+         "p", "same answer"],
         [_comparison_cells(row, metrics[0]) for row in document["comparisons"]],
     )  # fmt: skip
     first = _settings_table(document, metrics) if swept is None else render_table(swept)
@@ -215,6 +220,7 @@ def _comparison_cells(row: Row, metric: Metric) -> list[str]:
         str(row["n_common"]),
         interval_text(row["difference"], metric.is_share, sign="+"),
         interval_text(row["kept"], is_share=True),
+        interval_text(row["flips"], is_share=True),
         str(row["n_wins"]),
         str(row["n_losses"]),
         str(row["n_ties"]),
@@ -247,8 +253,9 @@ def _facts(document: dict[str, Any]) -> str:
     ]
     if document["comparisons"]:
         lines.append(
-            "kept: share of the first setting's score; wins and losses: samples better or worse "
-            "than the first setting's; p: McNemar's exact test"
+            "kept: share of the first setting's score; flips: share of problems that one of the "
+            "two solves; wins and losses: samples better or worse than the first setting's; p: "
+            "McNemar's exact test"
         )
     if swept := document["frontier"]:
         lines += [
@@ -270,6 +277,13 @@ def _facts(document: dict[str, Any]) -> str:
         "that chose them fail a test that was held back"
         for row in document["settings"]
         if (found := row["false_positives"]) is not None
+    ]
+    lines += [
+        f"{row['label']}: {found['confidence']:.1%} sure of its choices on average, right in "
+        f"{found['right']:.1%}; expected calibration error {found['error']:.3f} "
+        f"({found['n_bins']} bins)"
+        for row in document["settings"]
+        if (found := row["calibration"]) is not None
     ]
     lines += [
         f"{row['label']}: {row['n_cut_off']} of {row['n_samples']} answers were cut off at the "

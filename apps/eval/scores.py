@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,51 @@ def time_ratio(base: Sequence[Sample], other: Sequence[Sample]) -> Told:
     """Returns the time of ``other`` in parts of that of ``base``, over the same problems."""
     times = np.array([[s.seconds for s in base], [s.seconds for s in other]], np.float64)
     return told(bootstrap(times, lambda means: means[1] / means[0]))
+
+
+def flips(base: Sequence[Sample], other: Sequence[Sample], metric: Metric) -> Told:
+    """Returns the share of problems that one setting solves and the other does not.
+
+    None where a problem is not solved or unsolved.
+
+    Source: Accuracy is Not All You Need (arXiv:2407.09141).
+    """
+    if not metric.is_share:
+        return None
+    pairs = zip(base, other, strict=True)
+    changed = [abs(a.metrics[metric.key] - b.metrics[metric.key]) for a, b in pairs]
+    return told(bootstrap(np.array([changed], np.float64), lambda means: means[0]))
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How far a model's probabilities of its choices can be trusted.
+
+    confidence, right: averages. error: expected calibration error, the average distance between
+    them in bins of equal width, by the problems in each.
+
+    Source: Guo et al., 2017 (arXiv:1706.04599), section 2.
+    """
+
+    confidence: float
+    right: float
+    error: float
+    n_bins: int = 10
+
+
+def calibration(samples: Sequence[Sample]) -> Calibration | None:
+    """Returns how confident and how right samples are; None where they know no confidence."""
+    known = [one for one in samples if "confidence" in one.metrics]
+    if not known:
+        return None
+    confidence = np.array([one.metrics["confidence"] for one in known], np.float64)
+    right = np.array([one.metrics["acc"] for one in known], np.float64)
+    n_bins = Calibration.n_bins
+    bins = np.minimum((confidence * n_bins).astype(int), n_bins - 1)
+    distances = np.abs(np.bincount(bins, right - confidence, n_bins))
+    return Calibration(
+        float(confidence.mean()), float(right.mean()), float(distances.sum() / len(known))
+    )
 
 
 def tokens_per_s(samples: Sequence[Sample]) -> float | None:

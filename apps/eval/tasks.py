@@ -33,6 +33,8 @@ METRICS: dict[str, tuple[Metric, ...]] = {
     "human_eval": (Metric("pass@1", "passed"),),
     "gsm8k": (Metric("exact answer", "exact"),),
     "infill": (Metric("tests pass", "passed"), Metric("exact match", "exact")),
+    "multiple_choice": (Metric("acc", "acc"), Metric("acc_norm", "acc_norm")),
+    "bias": (Metric("stereotype preferred", "stereotype"),),
     "perplexity": (
         Metric("bits per token", "nats", lambda nats: nats / math.log(2), True, False),
         Metric("perplexity", "nats", lambda nats: math.e**nats, True, False),
@@ -85,38 +87,65 @@ def read_problems(path: Path, keys: Sequence[str], limit: int | None = None) -> 
     Raises:
         ConfigError: The file cannot be read, or a line of it is broken.
     """
+    expected = f"expected an object with the texts {', '.join(keys)}"
     problems: list[Problem] = []
-    names: dict[str, str] = {}
+    for place, fields in read_objects(path, expected):
+        for key in keys:
+            if not isinstance(fields.get(key), str):
+                raise ConfigError(f"{place}: {key} is {fields.get(key)!r}, {expected}")
+        texts = {key: value for key, value in fields.items() if isinstance(value, str)}
+        problems.append(Problem(str(fields.get("task_id", place)), place, texts))
+    check_names(problems)
+    return problems[:limit]
+
+
+def read_objects(path: Path, expected: str) -> list[tuple[str, dict[str, Any]]]:
+    """Returns the JSON objects of a file, one a line, each with its place.
+
+    expected: what a line should be, for messages.
+
+    Raises:
+        ConfigError: The file cannot be read, a line is no object, or there is none.
+    """
+    found: list[tuple[str, dict[str, Any]]] = []
     for i, line in enumerate(read_text(path).split("\n")):
         if not line.strip():
             continue
-        problem = _read_line(line, f"{path.name}:{i + 1}", keys)
+        place = f"{path.name}:{i + 1}"
+        try:
+            fields: Any = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{place}: not valid JSON ({error}), {expected}") from None
+        if not isinstance(fields, dict):
+            raise ConfigError(f"{place}: got {type(fields).__name__}, {expected}")
+        found.append((place, fields))
+    if not found:
+        raise ConfigError(f"{path}: no problems, expected one JSON object per line")
+    return found
+
+
+class Named(Protocol):
+    """A problem of any kind."""
+
+    @property
+    def name(self) -> str:
+        """What samples call it."""
+
+    @property
+    def place(self) -> str:
+        """File and line."""
+
+
+def check_names(problems: Sequence[Named]) -> None:
+    """Raises a ConfigError if two problems have the same name, as their samples would have."""
+    names: dict[str, str] = {}
+    for problem in problems:
         if problem.name in names:
             raise ConfigError(
                 f"{problem.place}: task_id {problem.name!r} is that of {names[problem.name]}, "
                 "expected each once"
             )
         names[problem.name] = problem.place
-        problems.append(problem)
-    if not problems:
-        raise ConfigError(f"{path}: no problems, expected one JSON object per line")
-    return problems[:limit]
-
-
-def _read_line(line: str, place: str, keys: Sequence[str]) -> Problem:
-    expected = f"expected an object with the texts {', '.join(keys)}"
-    try:
-        fields: Any = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{place}: not valid JSON ({error}), {expected}") from None
-    if not isinstance(fields, dict):
-        raise ConfigError(f"{place}: got {type(fields).__name__}, {expected}")
-    for key in keys:
-        if not isinstance(fields.get(key), str):
-            raise ConfigError(f"{place}: {key} is {fields.get(key)!r}, {expected}")
-    name = fields.get("task_id", place)
-    texts = {key: value for key, value in fields.items() if isinstance(value, str)}
-    return Problem(str(name), place, texts)
 
 
 def read_text(path: Path) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 from edgedec.models.errors import ConfigError
 from edgedec.models.installation import install_command
 from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.sampling.schema_narrowing import narrowed
 from edgedec.runtime.sampling.token_mask import Allowed
 from edgedec.runtime.text.common_prefix import common_prefix
 from edgedec.runtime.text.tokenizer import Codec
@@ -55,24 +56,32 @@ class Grammars:
     def _vocabulary(self) -> _Vocabulary:
         return _Vocabulary(self._codec, self._n_ids)
 
+    def _matcher(self, kind: str, text: str) -> tuple[Any, str]:
+        """Returns the matcher and why it is refused, empty if it is not."""
+        matchers = _llguidance().LLMatcher
+        make = {
+            "json_schema": matchers.grammar_from_json_schema,
+            "regex": matchers.grammar_from_regex,
+            "grammar": matchers.grammar_from_lark,
+        }[kind]
+        try:
+            matcher = matchers(self._tokenizer, make(text), log_level=0)
+        except ValueError as error:
+            return None, str(error)
+        return matcher, matcher.get_error()
+
     def _compile(self, kind: str, text: str) -> Any:
         """Returns the matcher, at its start."""
         library = _llguidance()
         if self._tokenizer is None:
             wrapper = library.TokenizerWrapper(self._vocabulary)
             self._tokenizer = library.LLTokenizer(wrapper)
-        try:
-            make = {
-                "json_schema": library.LLMatcher.grammar_from_json_schema,
-                "regex": library.LLMatcher.grammar_from_regex,
-                "grammar": library.LLMatcher.grammar_from_lark,
-            }[kind]
-            is_schema = kind == "json_schema"
-            grammar = make(_with_bounded_space(text) if is_schema else text)
-            matcher = library.LLMatcher(self._tokenizer, grammar, log_level=0)
-            reason = matcher.get_error()
-        except ValueError as error:
-            reason = str(error)
+        is_schema = kind == "json_schema"
+        matcher, reason = self._matcher(kind, _with_bounded_space(text) if is_schema else text)
+        if reason and is_schema:
+            narrower = json.dumps(narrowed(json.loads(text)))
+            matcher, still = self._matcher(kind, _with_bounded_space(narrower))
+            reason = still and reason
         if reason:
             hint = _LENIENT if is_schema else ""
             raise ConfigError(f"{kind} is refused: {_one_line(reason)}{hint}")

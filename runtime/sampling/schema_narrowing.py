@@ -1,0 +1,314 @@
+"""JSON schemas in the keywords that llguidance enforces, and no wider than they were.
+
+Every text that a narrowed schema allows is allowed by the original, too; a few others are not
+written any more. `oneOf` becomes `anyOf` of branches that no value has in common: what two of them
+may have in common is left out, as its values are mostly invalid anyway. Dependencies become a
+choice between leaving out what depends and having all of it, `not` what it forbids. Formats that
+JSON Schema does not define say nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Schema = Any
+"""A schema: a mapping, or true or false."""
+
+FORMATS = frozenset({
+    "date-time", "time", "date", "duration", "email", "idn-email", "hostname", "idn-hostname",
+    "ipv4", "ipv6", "uri", "uri-reference", "iri", "iri-reference", "uuid", "uri-template",
+    "json-pointer", "relative-json-pointer", "regex",
+})  # fmt: skip
+"""That JSON Schema defines, in its latest draft."""
+
+_MAPS = ("properties", "patternProperties", "definitions", "$defs", "dependentSchemas",
+         "dependencies")  # fmt: skip
+_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+_SINGLE = ("items", "additionalProperties", "additionalItems", "unevaluatedProperties",
+           "unevaluatedItems", "then", "else")  # fmt: skip
+_MOST_DEPTH = 64
+_MOST_REFS = 32
+_MOST_BRANCHES = 100
+_MOST_CONDITIONS = 8
+"""Of one branch: as many branches have as many each, which the library has to multiply out."""
+_MOST_STEPS = 20_000
+"""Schemas that are looked at to tell branches apart: references may go round in circles."""
+_TYPES = frozenset({"null", "boolean", "object", "array", "integer", "number", "string"})
+
+
+def narrowed(schema: Schema) -> Schema:
+    """Returns ``schema`` in keywords that can be enforced, as far as it can be put in them."""
+    return _Narrowing(schema).of(schema, 0)
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What is surely so of the values of a schema.
+
+    types: of the values; an integer is also a number. values: all there are, if few.
+    required: properties that objects have. properties: schemas of an object's properties.
+    closed: sets of names of which objects have no others. items: schemas of an array's items.
+    choices: sets of facts, of each of which one is so of a value.
+    """
+
+    types: frozenset[str] = _TYPES
+    values: tuple[Any, ...] | None = None
+    required: frozenset[str] = frozenset()
+    properties: Mapping[str, tuple[Schema, ...]] = field(default_factory=dict)
+    closed: tuple[frozenset[str], ...] = ()
+    items: tuple[Schema, ...] = ()
+    choices: tuple[tuple[_Facts, ...], ...] = ()
+
+    @property
+    def is_object(self) -> bool:
+        """No value is anything else."""
+        return self.types <= {"object"}
+
+    def and_also(self, other: _Facts) -> _Facts:
+        """Returns what is so of the values of both."""
+        names = {*self.properties, *other.properties}
+        return _Facts(
+            self.types & other.types,
+            other.values if self.values is None else self.values,
+            self.required | other.required,
+            {n: (*self.properties.get(n, ()), *other.properties.get(n, ())) for n in names},
+            (*self.closed, *other.closed),
+            (*self.items, *other.items),
+            (*self.choices, *other.choices),
+        )
+
+    def may_hold(self, value: Any) -> bool:
+        """Says whether a value can be one of these, as far as that is known."""
+        if _type_of(value) not in self.types:
+            return False
+        return self.values is None or any(_is_same(value, one) for one in self.values)
+
+
+class _Narrowing:
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._n_left = _MOST_STEPS
+
+    def of(self, schema: Schema, depth: int) -> Schema:
+        """Returns a schema, narrowed with all that is in it."""
+        if not isinstance(schema, Mapping) or depth > _MOST_DEPTH:
+            return schema
+        made = dict(schema)
+        for key in _MAPS:
+            if isinstance(inner := made.get(key), Mapping):
+                made[key] = {name: self.of(one, depth + 1) for name, one in inner.items()}
+        for key in _LISTS:
+            if isinstance(inner := made.get(key), list):
+                made[key] = [self.of(one, depth + 1) for one in inner]
+        for key in _SINGLE:
+            if isinstance(inner := made.get(key), Mapping):
+                made[key] = self.of(inner, depth + 1)
+        if isinstance(made.get("format"), str) and made["format"] not in FORMATS:
+            del made["format"]
+        if isinstance(schema.get("oneOf"), list) and len(schema["oneOf"]) <= _MOST_BRANCHES:
+            self._choose_one(schema, made)
+        _depend(made)
+        _forbid(made)
+        _count(made)
+        return made
+
+    def _choose_one(self, schema: Mapping[str, Any], made: dict[str, Any]) -> None:
+        """Has ``anyOf`` take the place of ``oneOf``, if branches that differ are left."""
+        around = self.facts({key: one for key, one in schema.items() if key != "oneOf"})
+        facts = [around.and_also(self.facts(branch)) for branch in schema["oneOf"]]
+        kept = []
+        for i, branch in enumerate(made["oneOf"]):
+            others = [one for j, one in enumerate(facts) if j != i]
+            if (apart := self._apart(facts[i], others)) is not None:
+                kept.append({"allOf": [branch, *apart]} if apart else branch)
+        if kept:
+            del made["oneOf"]
+            _add(made, {"anyOf": kept})
+
+    def _apart(self, own: _Facts, others: Sequence[_Facts]) -> list[Schema] | None:
+        """Returns what keeps values from being of other branches, too.
+
+        None: nothing does, or only too much.
+        """
+        found: list[Schema] = []
+        for other in others:
+            if self._are_disjoint(own, other, 0):
+                continue
+            absent = sorted(other.required - own.required)
+            if own.is_object and absent:
+                found.append({"properties": {absent[0]: False}})
+            elif own.values and (rest := [v for v in own.values if not other.may_hold(v)]):
+                found.append({"enum": rest})
+            elif self._have_other_items(own, other):
+                found.append({"minItems": 1})
+            else:
+                return None
+        return found if len(found) <= _MOST_CONDITIONS else None
+
+    def _have_other_items(self, a: _Facts, b: _Facts) -> bool:
+        """Says whether no array but the empty one is surely of both."""
+        pair = self._all_facts(a.items), self._all_facts(b.items)
+        return a.types <= {"array"} and self._are_disjoint(*pair, 0)
+
+    def _are_disjoint(self, a: _Facts, b: _Facts, depth: int) -> bool:
+        """Says whether surely no value is of both."""
+        if not a.types & b.types:
+            return True
+        for one, other in ((a, b), (b, a)):
+            if one.values is not None and not any(other.may_hold(v) for v in one.values):
+                return True
+        if depth > _MOST_DEPTH or not self._may_go_on():
+            return False
+        for one, other in ((a, b), (b, a)):
+            for choice in one.choices:
+                if all(self._are_disjoint(way, other, depth + 1) for way in choice):
+                    return True
+        if not (a.is_object or b.is_object):
+            return False
+        for one, other in ((a, b), (b, a)):
+            if any(one.required - names for names in other.closed):
+                return True
+            for name in one.required & one.properties.keys() & other.properties.keys():
+                pair = [self._all_facts(facts.properties[name]) for facts in (one, other)]
+                if self._are_disjoint(pair[0], pair[1], depth + 1):
+                    return True
+        return False
+
+    def _all_facts(self, schemas: Iterable[Schema]) -> _Facts:
+        found = _Facts()
+        for schema in schemas:
+            found = found.and_also(self.facts(schema))
+        return found
+
+    def facts(self, schema: Schema, n_refs: int = 0) -> _Facts:
+        """Returns what is surely so of the values of a schema."""
+        if schema is False:
+            return _Facts(frozenset())
+        if not isinstance(schema, Mapping) or n_refs > _MOST_REFS or not self._may_go_on():
+            return _Facts()
+        if "$ref" in schema:  # of early drafts nothing beside it counts
+            return self.facts(self._referred(schema["$ref"]), n_refs + 1)
+        found = _own_facts(schema)
+        parts = schema.get("allOf")
+        for part in parts if isinstance(parts, list) else ():
+            found = found.and_also(self.facts(part, n_refs + 1))
+        for key in ("anyOf", "oneOf"):
+            if isinstance(ways := schema.get(key), list) and ways:
+                choice = tuple(self.facts(way, n_refs + 1) for way in ways)
+                found = found.and_also(_Facts(choices=(choice,)))
+        return found
+
+    def _may_go_on(self) -> bool:
+        """Counts a step; says whether another one may be taken."""
+        self._n_left -= 1
+        return self._n_left > 0
+
+    def _referred(self, ref: Any) -> Schema:
+        """Returns the schema that a reference within the document names; True for others."""
+        if not isinstance(ref, str) or not ref.startswith("#"):
+            return True
+        found: Any = self._root
+        for part in ref[1:].split("/")[1:]:
+            name = part.replace("~1", "/").replace("~0", "~")
+            if not isinstance(found, Mapping) or name not in found:
+                return True
+            found = found[name]
+        return found if ref == "#" or ref.startswith("#/") else True
+
+
+def _own_facts(schema: Mapping[str, Any]) -> _Facts:
+    """Returns what a schema's own keywords say."""
+    types = _names_in(schema["type"]) if "type" in schema else _TYPES
+    values = schema.get("enum")
+    values = tuple(values) if isinstance(values, list) else None
+    if "const" in schema:
+        values = (schema["const"],)
+    properties = schema.get("properties")
+    properties = properties if isinstance(properties, Mapping) else {}
+    is_closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
+    required, items = schema.get("required"), schema.get("items")
+    return _Facts(
+        types | {"integer"} if "number" in types else types,
+        values,
+        _names_in(required),
+        {name: (one,) for name, one in properties.items()},
+        (frozenset(properties),) if is_closed else (),
+        (items,) if isinstance(items, Mapping) and "prefixItems" not in schema else (),
+    )
+
+
+def _depend(made: dict[str, Any]) -> None:
+    """Has choices take the place of dependencies."""
+    for key in ("dependencies", "dependentRequired", "dependentSchemas"):
+        found = made.get(key)
+        if not isinstance(found, Mapping):
+            continue
+        del made[key]
+        for name, needed in found.items():
+            if isinstance(needed, str):  # as in an early draft
+                needed = [needed]
+            is_names = isinstance(needed, list)
+            then = (
+                {"required": [name, *needed]}
+                if is_names
+                else {"allOf": [{"required": [name]}, needed]}
+            )
+            _add(made, {"anyOf": [{"properties": {name: False}}, then]})
+
+
+def _forbid(made: dict[str, Any]) -> None:
+    """Has what remains take the place of ``not``, where that can be said."""
+    refused = made.get("not")
+    if refused is True or refused == {}:
+        del made["not"]
+        _add(made, False)
+    elif isinstance(refused, Mapping) and set(refused) == {"required"}:
+        names = refused["required"]
+        if isinstance(names, list) and names:
+            del made["not"]
+            _add(made, {"anyOf": [{"properties": {name: False}} for name in names]})
+            _add(made, {"type": "object"})
+    elif isinstance(refused, Mapping) and set(refused) == {"type"}:
+        types = _names_in(refused["type"])
+        if types and "integer" not in types:  # other numbers have no name
+            rest = _TYPES - types - ({"integer"} if "number" in types else set())
+            del made["not"]
+            _add(made, {"type": sorted(rest)})
+
+
+def _count(made: dict[str, Any]) -> None:
+    """Drops bounds on the number of properties that hold anyway."""
+    properties, required = made.get("properties"), made.get("required")
+    is_closed = made.get("additionalProperties") is False and "patternProperties" not in made
+    most, least = made.get("maxProperties"), made.get("minProperties")
+    n_known = len(properties) if isinstance(properties, Mapping) else 0
+    if is_closed and isinstance(most, int) and most >= n_known:
+        del made["maxProperties"]
+    if isinstance(least, int) and least <= len(_names_in(required)):
+        del made["minProperties"]
+
+
+def _add(made: dict[str, Any], condition: Schema) -> None:
+    """Has values meet one more condition."""
+    others = made.get("allOf")
+    made["allOf"] = [*(others if isinstance(others, list) else ()), condition]
+
+
+def _names_in(value: Any) -> frozenset[str]:
+    """Returns a text, or the texts in a list; nothing of what a schema should not hold."""
+    values = value if isinstance(value, list) else [value]
+    return frozenset(one for one in values if isinstance(one, str))
+
+
+def _type_of(value: Any) -> str:
+    names = {bool: "boolean", int: "integer", str: "string", list: "array", dict: "object"}
+    if isinstance(value, float):
+        return "integer" if value.is_integer() else "number"
+    return names.get(type(value), "null")
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    """Says whether JSON takes two values for one: true is not 1."""
+    return bool(a == b) and isinstance(a, bool) == isinstance(b, bool)
