@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from edgedec.export.checkpoints.sentencepiece_vocabulary import (
@@ -118,11 +119,22 @@ def _check_characters(vocabulary: Vocabulary) -> None:
     """Merging begins with characters, and the library's with those alone that are pieces."""
     pieces = [piece for _, piece in vocabulary.of_kind(NORMAL)]
     single = {piece for piece in pieces if len(piece) == 1}
-    if missing := sorted(set("".join(pieces)) - single):
+    missing = set("".join(pieces)) - single
+    if missing := sorted(missing & set("".join(_merged(pieces)))):
         raise UnsupportedModelError(
             f"{vocabulary.origin}: the character {missing[0]!r} is in pieces and none itself; "
             f"export a Hugging Face directory that has a tokenizer.json"
         )
+
+
+def _merged(pieces: Sequence[str]) -> set[str]:
+    """Returns the pieces that merging reaches from characters, pieces or not."""
+    found: set[str] = set()
+    for piece in sorted(pieces, key=len):
+        cuts = ((piece[:cut], piece[cut:]) for cut in range(1, len(piece)))
+        if any(all(len(part) == 1 or part in found for part in parts) for parts in cuts):
+            found.add(piece)
+    return found
 
 
 def _merges(vocabulary: Vocabulary) -> list[list[str]]:

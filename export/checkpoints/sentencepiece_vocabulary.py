@@ -66,12 +66,13 @@ class Vocabulary:
         Raises:
             CheckpointError: there is none.
         """
-        if UNKNOWN not in self.kinds:
-            stated = self.stated_unknown
-            if 0 <= stated < len(self.pieces) and self.kinds[stated] == CONTROL:
-                return stated
-            raise CheckpointError(f"{self.origin}: no piece stands for unknown characters")
-        return self.kinds.index(UNKNOWN)
+        if UNKNOWN in self.kinds:
+            return self.kinds.index(UNKNOWN)
+        for stated in (self.stated_unknown, 0):
+            is_piece = 0 <= stated < len(self.pieces)
+            if is_piece and (self.kinds[stated] == CONTROL or self.has_bytes):
+                return stated  # where bytes spell everything, it stands for nothing
+        raise CheckpointError(f"{self.origin}: no piece stands for unknown characters")
 
     def used(self) -> Iterator[tuple[int, str]]:
         """Yields id and text of all pieces but those that only fill up the embedding."""

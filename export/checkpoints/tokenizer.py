@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tokenizers import Tokenizer
 
+from edgedec.export.checkpoints.pre_tokenizers import (
+    PRE_TOKENIZERS,
+    PreTokenizer,
+    byte_level,
+)
 from edgedec.export.checkpoints.published import SpecialTokens
 from edgedec.export.checkpoints.sentencepiece_tokenizer import added_token, sentencepiece_document
 from edgedec.export.checkpoints.sentencepiece_vocabulary import (
@@ -33,86 +37,6 @@ TURN_ENDS = (
 """Control tokens that end a text or a turn wherever they exist.
 
 Source: ggml-org/llama.cpp ``src/llama-vocab.cpp`` (end-of-generation tokens by text, MIT).
-"""
-
-_QWEN2_SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_UPPER, _LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
-
-
-def _cased_split(contractions: str = "", digits: str = "") -> str:
-    """Returns the expression of vocabularies that cut words where case changes.
-
-    Source: tokenizer.json of microsoft/Phi-4-mini-instruct and mistralai/Mistral-Nemo-Base-2407.
-    """
-    before = r"[^\r\n\p{L}\p{N}]?"
-    words = (f"{before}[{_UPPER}]*[{_LOWER}]+", f"{before}[{_UPPER}]+[{_LOWER}]*")
-    others = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-    parts = [f"{word}{contractions}" for word in words]
-    return "|".join([*parts, rf"\p{{N}}{digits}", others])
-
-
-_QWEN35_SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
-    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_LLAMA3_SPLIT = _QWEN2_SPLIT.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
-
-
-@dataclass(frozen=True)
-class _Recipe:
-    """How a family cuts text before merging.
-
-    split: pattern whose matches are the pieces; empty for GPT-2's own.
-    splits_digits: every digit is a piece.
-    composes: text is put into Unicode form NFC first.
-    takes_whole_pieces: a piece that is a token is taken without merging.
-    adds_bos: what holds where ``tokenizer.ggml.add_bos_token`` is absent.
-
-    Sources: tokenizer.json of openai-community/gpt2, HuggingFaceTB/SmolLM2-135M-Instruct,
-    Qwen/Qwen2.5-Coder-0.5B-Instruct and meta-llama/Meta-Llama-3-8B.
-    """
-
-    split: str = ""
-    splits_digits: bool = False
-    composes: bool = False
-    takes_whole_pieces: bool = False
-    adds_bos: bool = False
-
-
-_GPT2, _DIGITS = _Recipe(), _Recipe(splits_digits=True)
-_LLAMA3 = _Recipe(_LLAMA3_SPLIT, takes_whole_pieces=True, adds_bos=True)
-_DBRX, _PLAIN_QWEN2 = _Recipe(_LLAMA3_SPLIT), _Recipe(_QWEN2_SPLIT)
-_GPT4O = _Recipe(_cased_split(contractions="(?i:'s|'t|'re|'ve|'m|'ll|'d)?", digits="{1,3}"))
-_TEKKEN = _Recipe(_cased_split(), takes_whole_pieces=True, adds_bos=True)
-RECIPES: dict[str, _Recipe] = {
-    **dict.fromkeys(
-        ("default", "gpt-2", "gpt2", "phi-2", "mpt", "olmo", "jais", "trillion", "exaone4",
-         "granite-docling", "gigachat", "a.x-4.0", "mellum"), _GPT2
-    ),
-    **dict.fromkeys(
-        ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b",
-         "mellum2"), _DIGITS
-    ),
-    **dict.fromkeys(
-        ("llama-bpe", "llama-v3", "llama3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"),
-        _LLAMA3,
-    ),
-    **dict.fromkeys(("dbrx", "smaug-bpe", "glm4", "chatglm-bpe"), _DBRX),
-    "qwen2": _Recipe(_QWEN2_SPLIT, composes=True),
-    "qwen35": _Recipe(_QWEN35_SPLIT, composes=True),
-    **dict.fromkeys(
-        ("deepseek-r1-qwen", "kormo", "f2llmv2", "megrez", "stablelm2", "hunyuan", "solar-open",
-         "grok-2"), _PLAIN_QWEN2
-    ),
-    **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"), _GPT4O),
-    "tekken": _TEKKEN,
-}  # fmt: skip
-"""Known values of ``tokenizer.ggml.pre``.
-
-Source: ggml-org/llama.cpp ``src/llama-vocab.cpp`` (MIT): which names mean the same expression.
 """
 
 SENTENCEPIECE = {"llama": False, "t5": True}
@@ -148,18 +72,18 @@ def build_tokenizer(fields: Fields, vocab_size: int) -> str:
     if model in SENTENCEPIECE:
         vocabulary = vocabulary_of_gguf(fields, tokens, kinds, is_unigram=SENTENCEPIECE[model])
         return checked_text(sentencepiece_document(vocabulary), fields.origin)
-    recipe = _find_recipe(fields)
+    pre_tokenizer = _find_pre_tokenizer(fields)
     merges = [_read_merge(fields, merge) for merge in _texts(fields, "tokenizer.ggml.merges")]
     document = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": _added_tokens(tokens, kinds),
-        "normalizer": {"type": "NFC"} if recipe.composes else None,
-        "pre_tokenizer": _pre_tokenizer(recipe),
+        "normalizer": {"type": "NFC"} if pre_tokenizer.composes else None,
+        "pre_tokenizer": pre_tokenizer.document(),
         "post_processor": None,
-        "decoder": _byte_level(uses_gpt2_split=True),
-        "model": _bpe(_vocabulary(fields, tokens, kinds), merges, recipe),
+        "decoder": byte_level(uses_gpt2_split=True),
+        "model": _bpe(_vocabulary(fields, tokens, kinds), merges, pre_tokenizer),
     }
     return checked_text(document, fields.origin)
 
@@ -214,10 +138,12 @@ def _adds_bos(fields: Fields) -> bool:
     """Whether texts begin with a token of their own where the file does not say."""
     model = fields.text("tokenizer.ggml.model")
     # Of the two SentencePiece models only the BPE one does.
-    return not SENTENCEPIECE[model] if model in SENTENCEPIECE else _find_recipe(fields).adds_bos
+    return (
+        not SENTENCEPIECE[model] if model in SENTENCEPIECE else _find_pre_tokenizer(fields).adds_bos
+    )
 
 
-def _find_recipe(fields: Fields) -> _Recipe:
+def _find_pre_tokenizer(fields: Fields) -> PreTokenizer:
     model = fields.text("tokenizer.ggml.model")
     if model != "gpt2":
         raise UnsupportedModelError(
@@ -226,12 +152,12 @@ def _find_recipe(fields: Fields) -> _Recipe:
             f"directory instead"
         )
     pre = fields.text("tokenizer.ggml.pre", "default")
-    if pre not in RECIPES:
+    if pre not in PRE_TOKENIZERS:
         raise UnsupportedModelError(
             f"{fields.origin}: pre-tokenizer {pre[:40]!r} is not supported; known: "
-            f"{', '.join(RECIPES)}. Export from the Hugging Face directory instead"
+            f"{', '.join(PRE_TOKENIZERS)}. Export from the Hugging Face directory instead"
         )
-    return RECIPES[pre]
+    return PRE_TOKENIZERS[pre]
 
 
 def _texts(fields: Fields, key: str) -> list[str]:
@@ -289,28 +215,8 @@ def _added_tokens(tokens: Sequence[str], kinds: Sequence[int]) -> list[dict[str,
     ]
 
 
-def _pre_tokenizer(recipe: _Recipe) -> dict[str, Any]:
-    steps: list[dict[str, Any]] = []
-    if recipe.splits_digits:
-        steps.append({"type": "Digits", "individual_digits": True})
-    if recipe.split:
-        pattern = {"Regex": recipe.split}
-        steps.append({"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False})
-    steps.append(_byte_level(uses_gpt2_split=not recipe.split))
-    return {"type": "Sequence", "pretokenizers": steps}
-
-
-def _byte_level(uses_gpt2_split: bool) -> dict[str, Any]:
-    return {
-        "type": "ByteLevel",
-        "add_prefix_space": False,
-        "trim_offsets": True,
-        "use_regex": uses_gpt2_split,
-    }
-
-
 def _bpe(
-    vocabulary: dict[str, int], merges: list[tuple[str, str]], recipe: _Recipe
+    vocabulary: dict[str, int], merges: list[tuple[str, str]], pre_tokenizer: PreTokenizer
 ) -> dict[str, Any]:
     return {
         "type": "BPE",
@@ -320,7 +226,7 @@ def _bpe(
         "end_of_word_suffix": None,
         "fuse_unk": False,
         "byte_fallback": False,
-        "ignore_merges": recipe.takes_whole_pieces,
+        "ignore_merges": pre_tokenizer.takes_whole_pieces,
         "vocab": vocabulary,
         "merges": _joined(merges),
     }

@@ -276,6 +276,26 @@ def test_characters_that_are_no_pieces_are_refused() -> None:
         sentencepiece_document(vocabulary)
 
 
+def test_pieces_that_no_merging_reaches_ask_for_no_characters() -> None:
+    """As in llama.cpp: `<fim>` as an ordinary piece is never made of text."""
+    pieces = ("<unk>", "\u2581", "a", "\u2581a", "<fim>")
+    vocabulary = Vocabulary(
+        "tiny", pieces, (0.0, -1.0, -2.0, -3.0, -4.0), (2, 1, 1, 1, 1),
+        is_unigram=False, has_prefix=True, trims=False, charsmap=b"",
+    )  # fmt: skip
+    tokenizer = Tokenizer.from_str(json.dumps(sentencepiece_document(vocabulary)))
+    assert tokenizer.encode("a<fim>").tokens == ["\u2581a", "<unk>"]
+
+
+@pytest.mark.parametrize(("stated", "expected"), [(3, 3), (99, 0), (-1, 0), (2, 2)])
+def test_where_bytes_spell_all_nothing_need_be_unknown(stated: int, expected: int) -> None:
+    vocabulary = Vocabulary(
+        "tiny", ("<s>", "<0x61>", "a", "</s>"), (0.0,) * 4, (3, 6, 1, 3),
+        is_unigram=False, has_prefix=True, trims=False, charsmap=b"", stated_unknown=stated,
+    )  # fmt: skip
+    assert vocabulary.unknown_id == expected
+
+
 @pytest.mark.parametrize("field", ["model_type", "whitespace"])
 def test_other_algorithms_are_named(tmp_path: Path, field: str) -> None:
     out = io.BytesIO()

@@ -19,8 +19,8 @@ from edgedec.export.checkpoints.checkpoint import open_checkpoint
 from edgedec.export.checkpoints.gguf import GgufCheckpoint
 from edgedec.export.checkpoints.gguf_header import read_header
 from edgedec.export.checkpoints.mapped_file import MappedFile
+from edgedec.export.checkpoints.pre_tokenizers import PRE_TOKENIZERS
 from edgedec.export.checkpoints.published import SpecialTokens
-from edgedec.export.checkpoints.tokenizer import RECIPES
 from edgedec.models.errors import CheckpointError, EdgedecError, UnsupportedModelError
 
 
@@ -161,7 +161,7 @@ def test_tokens_that_hold_a_blank_are_merged(make_gguf: Any) -> None:
 
 
 def test_only_qwens_compose(make_gguf: Any) -> None:
-    for pre in RECIPES:
+    for pre in PRE_TOKENIZERS:
         path = make_gguf("llama", metadata={"tokenizer.ggml.pre": pre})
         tokenizer = Tokenizer.from_str(open_checkpoint(str(path)).tokenizer_json())
         ids = tokenizer.encode("e\u0301").ids
@@ -186,7 +186,7 @@ def test_llama3_adds_bos_unless_told_otherwise(make_gguf: Any) -> None:
     ("metadata", "words"),
     [
         ({"model": "bert"}, ["tokenizer model 'bert'", "gpt2", "llama and t5", "Hugging Face"]),
-        ({"pre": "falcon"}, ["pre-tokenizer 'falcon'", "qwen2", "smollm"]),
+        ({"pre": "afmoe"}, ["pre-tokenizer 'afmoe'", "qwen2", "smollm"]),
     ],
 )
 def test_unknown_tokenizers_are_named(
