@@ -119,8 +119,7 @@ def _check_characters(vocabulary: Vocabulary) -> None:
     """Merging begins with characters, and the library's with those alone that are pieces."""
     pieces = [piece for _, piece in vocabulary.of_kind(NORMAL)]
     single = {piece for piece in pieces if len(piece) == 1}
-    missing = set("".join(pieces)) - single
-    if missing := sorted(missing & set("".join(_merged(pieces)))):
+    if missing := sorted(set("".join(_merged(pieces))) - single):
         raise UnsupportedModelError(
             f"{vocabulary.origin}: the character {missing[0]!r} is in pieces and none itself; "
             f"export a Hugging Face directory that has a tokenizer.json"

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from tokenizers import Tokenizer
 
 from edgedec.export.checkpoints.pre_tokenizers import (
@@ -32,12 +33,17 @@ from edgedec.models.fields import Fields
 
 TURN_ENDS = (
     "<|im_end|>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|end|>",
-    "<end_of_turn>",
+    "<end_of_turn>", "</s>", "<eos>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<turn|>", "[e~[",
+    "<|tool_response>", "<end_of_utterance>", "<\uff5cend\u2581of\u2581sentence\uff5c>",
+    "<|return|>", "<|call|>", "<|flush|>", "<|calls|>",
 )  # fmt: skip
-"""Control tokens that end a text or a turn wherever they exist.
+"""Tokens that end a text or a turn wherever they exist, and are control tokens.
 
 Source: ggml-org/llama.cpp ``src/llama-vocab.cpp`` (end-of-generation tokens by text, MIT).
 """
+
+_MESSAGE_END, _HARMONY_ENDS = "<|end|>", ({"<|return|>", "<|call|>"}, {"<|flush|>", "<|calls|>"})
+"""What ends a message, not the turn, where both of a pair end turns."""
 
 SENTENCEPIECE = {"llama": False, "t5": True}
 """Values of ``tokenizer.ggml.model`` that mean SentencePiece -> whether as a unigram model."""
@@ -121,12 +127,11 @@ def read_special(fields: Fields, vocab_size: int) -> SpecialTokens:
         return usual if is_usual else None
 
     stated = [token_id("eos"), token_id("eot"), token_id("eom")]
-    by_text = [
-        i
-        for i, (token, kind) in enumerate(zip(tokens, kinds, strict=True))
-        if kind == CONTROL and token in TURN_ENDS
-    ]
+    ends = {i: token for i, token in enumerate(tokens) if token in TURN_ENDS}
+    by_text = [i for i in ends if kinds[i] == CONTROL]
     eos_ids = tuple(dict.fromkeys(i for i in stated + by_text if i is not None))
+    if any(pair <= set(ends.values()) for pair in _HARMONY_ENDS):
+        eos_ids = tuple(i for i in eos_ids if tokens[i] != _MESSAGE_END)
     bos_id = token_id("bos")
     adds_bos = fields.flag("tokenizer.ggml.add_bos_token", _adds_bos(fields))
     ids = {role: token_id(key) for role, key in _ROLES.items()}
@@ -175,13 +180,17 @@ def _read_tokens(fields: Fields, vocab_size: int) -> tuple[list[str], list[int]]
         )
     kinds = fields.get("tokenizer.ggml.token_type")
     if kinds is None:
-        return tokens, [NORMAL] * len(tokens)
+        kinds = np.full(len(tokens), NORMAL)
     if not hasattr(kinds, "dtype") or kinds.dtype.kind not in "iu" or len(kinds) != len(tokens):
         raise CheckpointError(
             f"{fields.origin}: tokenizer.ggml.token_type does not hold one integer for each of "
             f"{len(tokens)} tokens"
         )
-    return tokens, kinds.tolist()
+    # As llama.cpp does: what ends a turn is a control token, whatever the file says.
+    return tokens, [
+        CONTROL if token in TURN_ENDS and kind != UNUSED else kind
+        for token, kind in zip(tokens, kinds.tolist(), strict=True)
+    ]
 
 
 def _read_merge(fields: Fields, merge: str) -> tuple[str, str]:

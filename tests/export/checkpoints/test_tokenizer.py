@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
@@ -21,7 +22,9 @@ from edgedec.export.checkpoints.gguf_header import read_header
 from edgedec.export.checkpoints.mapped_file import MappedFile
 from edgedec.export.checkpoints.pre_tokenizers import PRE_TOKENIZERS
 from edgedec.export.checkpoints.published import SpecialTokens
+from edgedec.export.checkpoints.tokenizer import TURN_ENDS, read_special
 from edgedec.models.errors import CheckpointError, EdgedecError, UnsupportedModelError
+from edgedec.models.fields import Fields
 
 
 def reference(path: Path, family: str, folder: Path) -> Any:
@@ -231,3 +234,31 @@ def test_ids_that_are_no_tokens_count_as_absent(make_gguf: Any) -> None:
     fields["tokenizer.ggml.add_bos_token"] = True
     special = open_checkpoint(str(make_gguf("llama", metadata=fields))).special
     assert special == SpecialTokens((0, 2), (), {})
+
+
+def special_of(kinds: dict[str, int], **ids: int) -> SpecialTokens:
+    """Returns what ends texts with these tokens, by their kinds."""
+    metadata: dict[str, Any] = {f"tokenizer.ggml.{role}_token_id": i for role, i in ids.items()}
+    metadata["tokenizer.ggml.model"] = "gpt2"
+    metadata["tokenizer.ggml.tokens"] = list(kinds)
+    metadata["tokenizer.ggml.token_type"] = np.array(list(kinds.values()), np.int32)
+    return read_special(Fields(metadata, "test", CheckpointError), len(kinds))
+
+
+@pytest.mark.parametrize("kind", [1, 3, 4])
+@pytest.mark.parametrize("text", TURN_ENDS)
+def test_what_ends_a_turn_does_so_whatever_its_kind(text: str, kind: int) -> None:
+    """As in llama.cpp, whose converters write other kinds now and then."""
+    assert special_of({"a": 1, text: kind}).eos_ids == (1,)
+
+
+def test_a_token_that_fills_up_ends_nothing() -> None:
+    assert special_of({"a": 1, "<|im_end|>": 5}).eos_ids == ()
+
+
+@pytest.mark.parametrize("ends", [("<|return|>", "<|call|>"), ("<|flush|>", "<|calls|>")])
+def test_harmony_goes_on_behind_a_message(ends: tuple[str, str]) -> None:
+    """gpt-oss ends its thoughts with <|end|>, and the turn with another token."""
+    kinds = {"<|end|>": 3, **dict.fromkeys(ends, 3)}
+    assert special_of(kinds, eos=1).eos_ids == (1, 2)
+    assert special_of({"<|end|>": 3, ends[0]: 3}, eos=1).eos_ids == (1, 0)
