@@ -116,7 +116,11 @@ class DraftingMethods:
         """Returns the free drafters and those with a model that a method has."""
         known = {n: find_drafter(n) for n in drafter_names()}
         if name == AUTO:
-            chosen = [n for n, found in known.items() if self._drafter_parts.has(found.need)]
+            chosen = [
+                n
+                for n, found in known.items()
+                if found.is_automatic and self._drafter_parts.has(found.need)
+            ]
             if MTP in chosen:  # which are the same heads, and take no passes of their own
                 chosen = [n for n in chosen if n not in LIGHT_HEADS]
         else:

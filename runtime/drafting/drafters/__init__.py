@@ -109,6 +109,7 @@ class FreeMethod:
     summary: str
     make: Callable[[DrafterParts], Drafter]
     need: Need | None = None
+    is_automatic: ClassVar[bool] = True
     is_free: ClassVar[bool] = True
 
 
@@ -117,11 +118,13 @@ class ModelMethod:
     """A method whose drafter runs passes of a model. summary: what its guesses are, for users.
 
     make: also gets the cores it may draft on while the target verifies; None: it must not.
+    is_automatic: `auto` weighs it, too.
     """
 
     summary: str
     make: Callable[[DrafterParts, CoreSplit | None], ModelDrafter]
     need: Need | None = None
+    is_automatic: bool = True
     is_free: ClassVar[bool] = False
 
 

@@ -104,6 +104,7 @@ class TreeDrafting(ModelDrafting):
         self._map = drafter.token_map
         self._text = DraftText(self._map)
         self._start = 0  # of the text that the draft model reads
+        self._before: list[int] = []  # what it reads first in place of what is before that
         self._is_whole = False  # it reads all, however long that takes
         self._candidates = Candidates()
         self._proposed_after: int | None = None  # tokens of the text at the latest proposal
@@ -247,7 +248,12 @@ class TreeDrafting(ModelDrafting):
         may_skip = is_drafting and self._start == 0 and not self._is_whole
         if may_skip and self._passes.n_missing(text) > MAX_MISSING:
             self._start = len(text) - N_RECENT
-        return text[self._start :] if self._start else text
+            self._before = self._before_end(text[: self._start], text[self._start :])
+        return [*self._before, *text[self._start :]] if self._start else text
+
+    def _before_end(self, text: Sequence[int], end: Sequence[int]) -> list[int]:
+        """Returns what is read of ``text`` before ``end``: nothing."""
+        return []
 
     def _forget(self) -> None:
         self._candidates, self._proposed_after = Candidates(), None

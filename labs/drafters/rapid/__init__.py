@@ -1,0 +1,22 @@
+"""A smaller model drafts; of a long text it reads what resembles the end, and the end."""
+
+from __future__ import annotations
+
+from edgedec.runtime.drafting.core_split import CoreSplit
+from edgedec.runtime.drafting.drafter import ModelDrafter
+from edgedec.runtime.drafting.drafters import DrafterParts, ModelMethod, Need
+
+
+def _make(parts: DrafterParts, split: CoreSplit | None) -> ModelDrafter:
+    from edgedec.labs.drafters.rapid.rapid_drafter import RapidDrafter
+
+    assert parts.open_draft is not None
+    return RapidDrafter(parts.open_draft())
+
+
+METHOD = ModelMethod(
+    "what a smaller model would write that reads excerpts of a long text",
+    _make,
+    Need.DRAFT_MODEL,
+    is_automatic=False,
+)
