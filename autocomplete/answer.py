@@ -10,7 +10,6 @@ from itertools import accumulate
 from edgedec.autocomplete.config import AutocompleteConfig
 from edgedec.autocomplete.document import Document, Window
 from edgedec.autocomplete.repeats import without_repeats
-from edgedec.runtime.decoding.switching.stop_rule import StopRule
 from edgedec.runtime.engine.stream import Stream
 
 
@@ -26,15 +25,11 @@ _NEAR = 256
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A piece of an answer.
-
-    origin: as of `Offer.parts`. sureness: what the stop rule made of it, a probability.
-    """
+    """A piece of an answer. origin: as of `Offer.parts`."""
 
     text: str
     log_prob: float
     origin: str
-    sureness: float
 
 
 class Answer:
@@ -59,11 +54,12 @@ class Answer:
         self.stream = stream
         self._half_word = half_word
         self._is_block = config.is_block
-        self._rule = StopRule(min_log_prob=config.min_log_prob)
+        self._min_log_prob = config.min_log_prob
         self._coming = stream.pieces
         self._pieces: list[_Piece] = []
         self._n_typed = len(half_word)
         self._n_shown = 0  # characters
+        self._n_before_line = 0  # characters before the line in the making
         self._is_stopped = False
         self.is_ended = False
 
@@ -89,14 +85,18 @@ class Answer:
         return rest if self._is_block else first_line(rest)
 
     @property
+    def _line_log_prob(self) -> float:
+        """Log-probability of the line in the making, as far as it was not typed yet."""
+        first, at, total = max(self._n_typed, self._n_before_line), 0, 0.0
+        for piece in self._pieces:
+            total += piece.log_prob if at >= first else 0.0
+            at += len(piece.text)
+        return total
+
+    @property
     def probability(self) -> float:
         """Of what is on offer, pieces that are typed in part counted whole."""
         return math.exp(sum(piece.log_prob for piece, _ in self._on_offer()))
-
-    @property
-    def sureness(self) -> float:
-        """The least that the stop rule made of a piece that is on offer, a probability."""
-        return min((piece.sureness for piece, _ in self._on_offer()), default=1.0)
 
     @property
     def parts(self) -> tuple[tuple[str, str], ...]:
@@ -125,16 +125,18 @@ class Answer:
         self.stream.stop()
 
     def advance(self) -> bool:
-        """Computes the next piece; returns False at the end, or where the model is unsure."""
+        """Computes the next piece; returns False at the end, or where it is likely to be wrong."""
         piece = next((one for one in self._coming if not one.is_provisional), None)
         signal = self.stream.signal
+        log_prob = 0.0 if signal is None else math.log(max(signal.top_prob, 1e-30))
         is_news = len(self.text) >= len(self._half_word)
-        if piece is None or (signal is not None and is_news and self._rule.should_stop(signal)):
+        if piece is None or (is_news and self._line_log_prob + log_prob < self._min_log_prob):
             self.is_ended = True
             return False
-        log_prob = 0.0 if signal is None else math.log(max(signal.top_prob, 1e-30))
-        sureness = math.exp(self._rule.mean_log_prob)
-        self._pieces.append(_Piece(piece.text, log_prob, piece.origin, sureness))
+        self._pieces.append(_Piece(piece.text, log_prob, piece.origin))
+        line = self.text[self._n_before_line :]
+        if not self._is_block and len(first_line(line)) < len(line):
+            self._n_before_line = len(self.text)
         return True
 
     def follow(self, window: Window) -> bool:

@@ -393,7 +393,7 @@ class Autocompleter:
             ms = 1000 * (time.perf_counter() - since_s)
             offer = Offer(text, version, is_complete, answer.probability, ms, answer.parts)
             if self._journal is not None and self._window is not None:
-                self._journal.offer(self._window, text, answer.sureness)
+                self._journal.offer(self._window, text, answer.probability)
         self._on_offer(offer)
         if is_complete and not future.done():
             with suppress(InvalidStateError):  # the next update may cancel it in between

@@ -16,8 +16,8 @@ class AutocompleteConfig:
     n_others: most tokens of other open documents, as far as the context has room; 0: they are not
         read.
     max_new_tokens: computed for one place, what is beyond the line on offer included.
-    min_probability: a suggestion ends where the likeliest tokens have, of late, had less: the
-        geometric mean of 4. Nothing is offered where that is so at once.
+    min_probability: that a line on offer is right, by the model: it ends before it is less. Of
+        alternatives, the geometric mean of the latest 4 tokens'.
     is_block: offer all that was computed, not one line.
     max_idle_cpu: share of the time spent computing beyond a line on offer that is likely, 0 to 1.
     rests_on_battery: compute nothing beyond a line on offer while a battery is drained.
@@ -31,7 +31,7 @@ class AutocompleteConfig:
     n_after: int = 128
     n_others: int = 256
     max_new_tokens: int = 48
-    min_probability: float = 0.4
+    min_probability: float = 0.3
     is_block: bool = False
     max_idle_cpu: float = 0.3
     rests_on_battery: bool = False

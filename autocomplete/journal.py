@@ -27,7 +27,7 @@ class _Offered:
 
     window: Window
     text: str
-    sureness: float
+    probability: float
 
 
 class Journal:
@@ -48,14 +48,14 @@ class Journal:
         self._line: Window | None = None  # where something was offered that is not finished yet
         self._waiting: list[str] = []
 
-    def offer(self, window: Window, text: str, sureness: float) -> None:
+    def offer(self, window: Window, text: str, probability: float) -> None:
         """Something is on offer at the cursor of a window."""
         known = self._offered
         typed = None if known is None else window.typed_since(known.window)
         if known is None or typed is None:
-            self._offered = _Offered(window, text, sureness)
+            self._offered = _Offered(window, text, probability)
         elif (typed + text).startswith(known.text):
-            known.text, known.sureness = typed + text, min(sureness, known.sureness)
+            known.text, known.probability = typed + text, min(probability, known.probability)
         self._line = self._line or window
 
     def write(self, window: Window) -> None:
@@ -86,7 +86,7 @@ class Journal:
             _LOG.warning("nothing is learned of what was written: %s", error)
 
     def _judge(self, offered: _Offered, n_characters: int) -> None:
-        self._learned.note(offered.sureness, n_characters)
+        self._learned.note(offered.probability, n_characters)
         self._offered = None
 
     def _finish(self, before: str, typed: str) -> None:

@@ -12,7 +12,7 @@ from edgedec.runtime.config.checks import checked_path
 from edgedec.system.files import replace_text
 
 N_CLASSES = 20
-"""Classes of sureness, alike in width, from 0 to 1."""
+"""Classes of probability, alike in width, from 0 to 1."""
 
 _PRICE = 4.0
 """Characters that an offer has to be right by to make up for one that is wrong and was read."""
@@ -51,16 +51,16 @@ class LearnedOffers:
         """Offers that are remembered."""
         return sum(self._n_right) + sum(self._n_wrong)
 
-    def note(self, sureness: float, n_characters: int) -> None:
+    def note(self, probability: float, n_characters: int) -> None:
         """Learns of an offer.
 
         Args:
-            sureness: The least probability that the stop rule saw in it, 0 to 1.
+            probability: Of the offer, by the model, 0 to 1.
             n_characters: Of the offer if it was right, 0 if it was wrong.
         """
         for counts in (self._n_characters, self._n_right, self._n_wrong):
             counts[:] = [_KEPT * count for count in counts]
-        i = min(int(N_CLASSES * sureness), N_CLASSES - 1)
+        i = min(int(N_CLASSES * probability), N_CLASSES - 1)
         self._n_characters[i] += n_characters
         (self._n_right if n_characters else self._n_wrong)[i] += 1
 
@@ -89,7 +89,7 @@ class LearnedOffers:
         if self._path is None:
             return
         table = {
-            "version": 1,
+            "version": 2,
             "n_characters": self._n_characters,
             "n_right": self._n_right,
             "n_wrong": self._n_wrong,
@@ -110,8 +110,8 @@ class LearnedOffers:
         read = Fields(given, str(path), ConfigError)
         names = ("n_characters", "n_right", "n_wrong")
         read.exactly({"version", *names})
-        if (version := read.integer("version")) != 1:
-            read.fail("version", version, "1")
+        if (version := read.integer("version")) != 2:
+            read.fail("version", version, "2")
         found = [_counts(read, name) for name in names]
         self._n_characters, self._n_right, self._n_wrong = found
 

@@ -53,7 +53,7 @@ class TypingOptions:
     min_probability: Annotated[
         float | None,
         typer.Option(
-            metavar="P", min=0, max=1, help="Suggestions stop below this probability (default 0.4)."
+            metavar="P", min=0, max=1, help="Suggestions stop below this probability (default 0.3)."
         ),
     ] = None
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from edgedec.autocomplete import AutocompleteConfig, Autocompleter, Document, Offer, autocompleter
@@ -356,3 +358,19 @@ def test_offers_say_who_wrote_them(engine: Engine, cheap_rows: None) -> None:
         counts = completer.counts
         assert counts.origins.total() >= counts.origins["lookup"] == counts.n_accepted > 0
         assert counts.n_drafted >= counts.n_accepted
+
+
+@pytest.mark.parametrize(("least", "n_letters"), [(0.3, 3), (0.5, 1), (0.2, 4)])
+def test_an_offer_ends_before_it_is_likely_to_be_wrong(
+    make_engine: Callable[..., Engine], tokenizer: Tokenizer, least: float, n_letters: int
+) -> None:
+    """Each letter has probability 0.7: three are right with 0.34, four with 0.24."""
+    letter = tokenizer.encode("b")[0]
+    row = np.full(tokenizer.vocab_size, math.log(0.3 / (tokenizer.vocab_size - 1)), np.float32)
+    row[letter] = math.log(0.7)
+    config = AutocompleteConfig(max_idle_cpu=0.0, max_new_tokens=9, min_probability=least)
+    with make_engine(lambda prefix: row) as engine, Autocompleter(engine, config) as completer:
+        offer = completer.update(Document("a ", 2)).result(timeout=60)
+        assert offer is not None
+        assert offer.text == "b" * n_letters
+        assert offer.probability == pytest.approx(0.7**n_letters, rel=1e-4)

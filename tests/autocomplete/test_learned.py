@@ -61,8 +61,8 @@ def test_the_file_is_its_owners_and_small(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["{", "[]", '{"version": 2}', json.dumps({"version": 1, "n_right": [], "n_wrong": []}),
-     json.dumps({"version": 1} | dict.fromkeys(("n_characters", "n_right", "n_wrong"), [-1] * 20))],
+    ["{", "[]", '{"version": 1}', json.dumps({"version": 2, "n_right": [], "n_wrong": []}),
+     json.dumps({"version": 2} | dict.fromkeys(("n_characters", "n_right", "n_wrong"), [-1] * 20))],
 )  # fmt: skip
 def test_a_file_that_makes_no_sense_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "offers.json"
