@@ -180,7 +180,7 @@ def start() -> Iterator[Callable[..., Editor]]:
 @pytest.fixture(scope="module")
 def editor(smollm2_bundle: Path) -> Iterator[Editor]:
     """An editor whose server has SmolLM2 loaded, and has ended well after the last test."""
-    editor = Editor(str(smollm2_bundle), "-n", "12", "--min-probability", "0.1")
+    editor = Editor(str(smollm2_bundle), "-n", "12", "--min-probability", "0")
     editor.begin()
     editor.wait_until_loaded()
     yield editor

@@ -69,7 +69,7 @@ def test_ghost_text_in_monaco(
     shutil.copytree(PAGE, folder)
     for command in (["npm", "install", "--no-audit", "--no-fund"], ["npm", "run", "build"]):
         subprocess.run(command, cwd=folder, check=True, timeout=600, capture_output=True)
-    editor = start(str(smollm2_bundle), "-n", "8", "--min-probability", "0.1")
+    editor = start(str(smollm2_bundle), "-n", "8", "--min-probability", "0")
     editor.begin()
     editor.wait_until_loaded()
     results: queue.Queue[Any] = queue.Queue()

@@ -35,7 +35,7 @@ class Neovim:
         return self.vim.exec_lua(code, *arguments)
 
     def setup(self, bundle: str) -> None:
-        command = [*PROGRAM, "-n", "8", "--min-probability", "0.1"]
+        command = [*PROGRAM, "-n", "8", "--min-probability", "0"]
         options = {"cmd": command, "bundle": bundle}
         self.lua("require('edgedec').setup(...)", options)
 

@@ -102,7 +102,7 @@ async def _asks_within_a_change(
     server = EdgedecServer(ServerSettings(), "0")
     model = ServedModel(_Window(server, []))
     session = EditorSession(ServerSettings(bundle=str(bundle)), model, _Window(server, []))
-    session.configure({"min_probability": 0.1, "max_new_tokens": 9}, [])
+    session.configure({"min_probability": 0, "max_new_tokens": 9}, [])
     while (first := model.completer) is None:
         await asyncio.sleep(0.01)
     _hold_passes(first, patch)
@@ -114,7 +114,7 @@ async def _asks_within_a_change(
     params = types.InlineCompletionParams(context, types.TextDocumentIdentifier(item.uri), place)
     asked = [asyncio.create_task(session.inline_completion(params))] * is_asked_first
     await asyncio.sleep(0)  # what was asked is asked of the first
-    session.configure({"min_probability": 0.1, "max_new_tokens": 2}, [])
+    session.configure({"min_probability": 0, "max_new_tokens": 2}, [])
     while model.completer is first:
         await asyncio.sleep(0.001)
     asked = asked or [asyncio.create_task(session.inline_completion(params))]

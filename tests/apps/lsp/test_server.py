@@ -120,7 +120,7 @@ def test_documents_are_told_apart(editor: Editor, west: list[str]) -> None:
 def test_what_another_document_says_is_known(
     start: Callable[..., Editor], smollm2_bundle: Path
 ) -> None:
-    editor = start(str(smollm2_bundle), "-n", "12", "--min-probability", "0.1")
+    editor = start(str(smollm2_bundle), "-n", "12", "--min-probability", "0")
     editor.begin()
     editor.wait_until_loaded()
     asked = "The lighthouse keeper is called"
