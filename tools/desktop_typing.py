@@ -1,9 +1,10 @@
 """Types into the window of `edgedec desktop` and tells how long its interface was busy.
 
-python tools/desktop_typing.py code.edgedec --screenshot docs/images/desktop.png
+python tools/desktop_typing.py code.edgedec
 
-Without a screen, set QT_QPA_PLATFORM=offscreen; fonts are those of the machine. With --causes, on
-Linux, each gap that is too long is followed by what it went into, and by what all threads were at.
+The file is a program, with syntax colours and line numbers. Without a screen, set
+QT_QPA_PLATFORM=offscreen; fonts are those of the machine. With --causes, on Linux, each gap that is
+too long is followed by what it went into, and by what all threads were at.
 """
 
 from __future__ import annotations
@@ -30,9 +31,6 @@ from edgedec.apps.desktop.window import EditorWindow
 _BEAT_MS, _REST_MS = 2, 1000
 _TOO_LONG_MS = 16
 _COUNTERS = "own work", "of it garbage", "waiting for a processor", "stolen from the machine"
-_SEEN = 12
-"""Characters on offer that make a picture."""
-
 PASSAGE = Path(__file__).parents[1] / "autocomplete" / "answer.py"
 
 
@@ -135,13 +133,12 @@ def open_window(theme: str, folder: Path, recovery: Recovery) -> EditorWindow:
 
 
 def main() -> None:
-    """Types, measures, and takes the picture."""
+    """Types and measures."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--keys", type=int, default=150)
     parser.add_argument("--interval-ms", type=int, default=120)
     parser.add_argument("--theme", default="dark")
-    parser.add_argument("--screenshot", type=Path)
     parser.add_argument("--causes", action="store_true")
     given = parser.parse_args()
     application = QApplication([])
@@ -174,14 +171,6 @@ def main() -> None:
         print(f"a key: {told(keys_ms)}")
         print(f"while it is typed, {pulse.told()}")
         pulse.end()
-        if given.screenshot:
-            for key in text[at + given.keys :]:  # on to where something is on offer
-                run_for(_REST_MS)
-                if len(edit.offered) > _SEEN:
-                    break
-                edit.insertPlainText(key)
-            window.strip.look()
-            window.grab().save(str(given.screenshot))
         edit.document().setModified(False)
         window.close()
         recovery.close()

@@ -13,6 +13,7 @@ from PySide6.QtCore import QEvent, QObject, QTimer
 from PySide6.QtGui import QColor, QTextBlock, QTextCharFormat
 from PySide6.QtWidgets import QPlainTextEdit
 
+from edgedec.apps.desktop.seen_lines import seen_lines
 from edgedec.widgets.ghost_text import format_line
 from edgedec.widgets.units import n_units, whole
 
@@ -75,9 +76,8 @@ class CodeColours(QObject):
     def _look(self) -> None:
         if self._lexer is None or not self._edit.isVisible():
             return
-        area = self._edit.viewport().rect()
-        first = self._edit.cursorForPosition(area.topLeft()).block()
-        last = self._edit.cursorForPosition(area.bottomRight()).blockNumber()
+        seen = seen_lines(self._edit)
+        first, last = seen[0], seen[-1].blockNumber()
         start = self._edit.document().findBlock(max(0, first.position() - _ABOVE))
         blocks, block = [], start
         while block.isValid() and block.blockNumber() <= last:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,6 +15,9 @@ from edgedec.apps.options import common as options
 from edgedec.models.errors import ConfigError
 from edgedec.models.installation import install_command
 from edgedec.models.manifest import MANIFEST_NAME, read_manifest
+
+_LIBRARY = re.compile(r"(lib[^\s:]+): cannot open shared object file")
+"""What the system's loader says of a library that it does not find."""
 
 
 def desktop(
@@ -105,8 +109,15 @@ def _needs_desktop_extra() -> Iterator[None]:
     except ImportError as error:
         if (error.name or "").startswith("edgedec"):
             raise
-        if (error.name and error.name.startswith("PySide6")) or error.name == "shiboken6":
-            reason = f"desktop needs PySide6: {install_command('desktop')}"
-        else:
-            reason = f"desktop cannot use PySide6: {error}; install that library of the system"
-        raise ConfigError(reason) from error
+        raise ConfigError(f"desktop needs {_what_is_missing(error)}") from error
+
+
+def _what_is_missing(error: ImportError) -> str:
+    """Returns what an import lacks, and what installs it: a library of the system, or the extra."""
+    if library := _LIBRARY.match(str(error)):
+        from edgedec.apps.desktop.display import libraries_remedy
+
+        return libraries_remedy([library[1]])
+    name = (error.name or "").partition(".")[0]
+    wanted = "PySide6" if name in ("", "shiboken6") else name
+    return f"{wanted}: {install_command('desktop')}"

@@ -12,6 +12,7 @@ from PySide6.QtGui import (
     QFont,
     QFontDatabase,
     QKeyEvent,
+    QPaintEvent,
     QResizeEvent,
     QTextCursor,
 )
@@ -73,7 +74,7 @@ class DocumentEdit(AutocompleteEdit):
         self._title = "untitled"
         self._recovery = recovery
         self._key = new_key()
-        self._tab_width = EditorSettings().tab_width
+        self._tab_width, self._has_tabs = EditorSettings().tab_width, EditorSettings().has_tabs
         self._file = TextFile("")
         self._usual, self._is_mixed = self._file.usual_end, False
         self._keeping = QTimer(self, singleShot=True)
@@ -171,14 +172,8 @@ class DocumentEdit(AutocompleteEdit):
     def follow(self, settings: EditorSettings) -> None:
         """Looks, and asks, as the settings say."""
         self.trigger, self.delay_ms = settings.trigger, settings.delay_ms
-        font = QFont(self.font())
-        if self.mode is Mode.CODE:
-            font = QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont)
-        else:
-            font = QFontDatabase.systemFont(QFontDatabase.SystemFont.GeneralFont)
-        font.setPointSize(settings.font_size)
-        self.setFont(font)
-        self._tab_width = settings.tab_width
+        self.setFont(self._chosen_font(settings))
+        self._tab_width, self._has_tabs = settings.tab_width, settings.has_tabs
         self.setTabStopDistance(self._tab_width * self.fontMetrics().horizontalAdvance(" "))
         wraps = self.mode is Mode.PROSE
         self.setLineWrapMode(
@@ -189,7 +184,7 @@ class DocumentEdit(AutocompleteEdit):
         self.colours.turn(self.path if self.mode is Mode.CODE else None, is_dark)
         self.margin.is_on = self.mode is Mode.CODE
         self._make_room()
-        self.margin.mark()
+        self.viewport().update()
 
     def contextMenuEvent(self, event: QContextMenuEvent) -> None:  # noqa: N802
         """Shows what can be done at a place, first of all about a wrong word there."""
@@ -206,7 +201,7 @@ class DocumentEdit(AutocompleteEdit):
         """Indents, and begins a line of code where the one before began."""
         key, modifiers = event.key(), event.modifiers() & ~Qt.KeyboardModifier.KeypadModifier
         is_plain, cursor = not modifiers, self.textCursor()
-        step = indentation.unit(cursor, self._tab_width)
+        step = indentation.unit(cursor, self._tab_width, self._has_tabs)
         if key == Qt.Key.Key_Backtab:
             indentation.dedent(cursor, step)
         elif self.mode is not Mode.CODE or not is_plain or (key == Qt.Key.Key_Tab and self.offered):
@@ -222,6 +217,11 @@ class DocumentEdit(AutocompleteEdit):
         event.accept()
         self.ensureCursorVisible()
 
+    def paintEvent(self, event: QPaintEvent) -> None:  # noqa: N802
+        """Marks the line with the cursor behind the text."""
+        self.margin.paint_line()
+        super().paintEvent(event)
+
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802
         """Keeps the line numbers beside the text."""
         super().resizeEvent(event)
@@ -232,6 +232,14 @@ class DocumentEdit(AutocompleteEdit):
         block = self.document().findBlockByNumber(min(number, self.blockCount()) - 1)
         self._move_to(block.position())
         self.centerCursor()
+
+    def _chosen_font(self, settings: EditorSettings) -> QFont:
+        is_code, kinds = self.mode is Mode.CODE, QFontDatabase.SystemFont
+        font = QFontDatabase.systemFont(kinds.FixedFont if is_code else kinds.GeneralFont)
+        if family := settings.code_font if is_code else settings.prose_font:
+            font.setFamilies([family, *font.families()])
+        font.setPointSize(settings.font_size)
+        return font
 
     def _make_room(self) -> None:
         self.setViewportMargins(self.margin.wanted_width, 0, 0, 0)

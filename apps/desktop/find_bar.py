@@ -1,28 +1,49 @@
-"""Find and replace, in a bar below the text."""
+"""Find and replace, in a bar below the text: places are counted and highlighted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QKeyEvent, QTextCursor, QTextDocument
-from PySide6.QtWidgets import QCheckBox, QHBoxLayout, QLabel, QLineEdit, QPushButton, QWidget
+from PySide6.QtCore import Qt, QTimer, Signal
+from PySide6.QtGui import QColor, QHideEvent, QKeyEvent, QTextCursor, QTextDocument
+from PySide6.QtWidgets import (
+    QCheckBox,
+    QHBoxLayout,
+    QLabel,
+    QLineEdit,
+    QPushButton,
+    QTextEdit,
+    QWidget,
+)
 
-from edgedec.widgets import AutocompleteEdit
+from edgedec.apps.desktop.document_edit import DocumentEdit
 
 _Flag = QTextDocument.FindFlag
 
+_MOST = 1000
+"""Places that are counted and highlighted."""
+
+_REST_MS = 80
+"""Between a change and a new count."""
+
 
 class FindBar(QWidget):
-    """Looks for a text in the document that ``current`` returns, from the cursor on and around."""
+    """Looks for a text in the document that ``current`` returns, from the cursor on and around.
+
+    colour: behind the places that were found.
+    """
 
     closed = Signal()
 
     def __init__(
-        self, current: Callable[[], AutocompleteEdit | None], parent: QWidget | None = None
+        self,
+        current: Callable[[], DocumentEdit | None],
+        colour: Callable[[], QColor],
+        parent: QWidget | None = None,
     ) -> None:
         super().__init__(parent)
-        self._current = current
+        self._current, self._colour = current, colour
+        self._marked: DocumentEdit | None = None
         self.wanted, self.replacement = QLineEdit(), QLineEdit()
         self.wanted.setPlaceholderText("Find")
         self.replacement.setPlaceholderText("Replace by")
@@ -38,6 +59,10 @@ class FindBar(QWidget):
         layout.addWidget(_button("Replace", self.replace))
         layout.addWidget(_button("All", self.replace_all))
         layout.addWidget(self.told)
+        self._counting = QTimer(self, singleShot=True, interval=_REST_MS)
+        self._counting.timeout.connect(self.count)
+        self.wanted.textChanged.connect(self.count_soon)
+        self.has_case.toggled.connect(self.count_soon)
         self.wanted.returnPressed.connect(self.find_next)
         self.replacement.returnPressed.connect(self.replace)
 
@@ -50,6 +75,29 @@ class FindBar(QWidget):
         self.show()
         self.wanted.setFocus()
         self.wanted.selectAll()
+        self.count()
+
+    def count_soon(self) -> None:
+        """Counts again: the text changed, or another document is seen."""
+        if self.isVisible() and not self._counting.isActive():
+            self._counting.start()
+
+    def count(self) -> None:
+        """Highlights the places in the document, and shows how many there are."""
+        edit = self._current()
+        if self._marked is not None and self._marked is not edit:
+            self._marked.setExtraSelections([])
+        self._marked = edit
+        if edit is None:
+            return
+        places = self._places(edit.document()) if self.isVisible() else []
+        edit.setExtraSelections([self._mark(place) for place in places])
+        self.told.setText(self._told(places, edit.textCursor()) if self.wanted.text() else "")
+
+    def forget(self, edit: DocumentEdit) -> None:
+        """A document is closed."""
+        if self._marked is edit:
+            self._marked = None
 
     def find_next(self) -> bool:
         """Selects the next place; returns whether there is one."""
@@ -80,7 +128,8 @@ class FindBar(QWidget):
             n += 1
             found = document.find(wanted, found, self._flags)
         step.endEditBlock()
-        self.told.setText(f"{n} replaced")
+        self.count()
+        self.told.setText(f"{n:,} replaced")
 
     def keyPressEvent(self, event: QKeyEvent) -> None:  # noqa: N802
         """Closes the bar on Esc."""
@@ -89,6 +138,12 @@ class FindBar(QWidget):
             self.closed.emit()
         else:
             super().keyPressEvent(event)
+
+    def hideEvent(self, event: QHideEvent) -> None:  # noqa: N802
+        """Takes the highlights away."""
+        super().hideEvent(event)
+        if self._marked is not None:
+            self._marked.setExtraSelections([])
 
     @property
     def _flags(self) -> QTextDocument.FindFlag:
@@ -109,11 +164,34 @@ class FindBar(QWidget):
         if found.isNull():  # around the end
             end = document.characterCount() - 1 if way else 0
             found = document.find(wanted, end, flags)
-        self.told.setText("" if not found.isNull() else "not found")
-        if found.isNull():
-            return False
-        edit.setTextCursor(found)
-        return True
+        if not found.isNull():
+            edit.setTextCursor(found)
+        self.count()
+        return not found.isNull()
+
+    def _places(self, document: QTextDocument) -> list[QTextCursor]:
+        """Returns the places of what is looked for: one more than are shown if there are more."""
+        wanted, places = self.wanted.text(), list[QTextCursor]()
+        found = document.find(wanted, 0, self._flags) if wanted else QTextCursor()
+        while not found.isNull() and len(places) <= _MOST:
+            places.append(found)
+            found = document.find(wanted, found, self._flags)
+        return places
+
+    def _mark(self, place: QTextCursor) -> QTextEdit.ExtraSelection:
+        mark = QTextEdit.ExtraSelection()
+        mark.cursor = place
+        mark.format.setBackground(self._colour())
+        return mark
+
+    def _told(self, places: list[QTextCursor], cursor: QTextCursor) -> str:
+        if not places:
+            return "not found"
+        n = f"{_MOST:,}+" if len(places) > _MOST else f"{len(places):,}"
+        starts = [place.selectionStart() for place in places]
+        if self._is_wanted(cursor.selectedText()) and cursor.selectionStart() in starts:
+            return f"{starts.index(cursor.selectionStart()) + 1:,} of {n}"
+        return f"{n} found"
 
 
 def _button(text: str, action: Callable[[], object]) -> QPushButton:

@@ -7,14 +7,17 @@ from PySide6.QtGui import QTextBlock, QTextCursor
 _OPENING = (":", "{", "(", "[")
 
 
-def unit(cursor: QTextCursor, width: int) -> str:
-    """Returns one step to the right: a tab if the document's first such line has one, or spaces."""
+def unit(cursor: QTextCursor, width: int, has_tabs: bool) -> str:
+    """Returns one step to the right, as the document's first indented line has it.
+
+    Without such a line it is a tab if ``has_tabs``, else as many spaces as ``width``.
+    """
     block = cursor.document().begin()
     while block.isValid():
         if (text := block.text())[:1] in ("\t", " ") and text.strip():
             return "\t" if text[0] == "\t" else " " * width
         block = block.next()
-    return " " * width
+    return "\t" if has_tabs else " " * width
 
 
 def new_line(cursor: QTextCursor, step: str) -> None:

@@ -4,41 +4,93 @@ from __future__ import annotations
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QKeySequence
-from PySide6.QtWidgets import QDialog, QFormLayout, QLabel, QWidget
+from PySide6.QtWidgets import (
+    QDialog,
+    QDialogButtonBox,
+    QGridLayout,
+    QHBoxLayout,
+    QLabel,
+    QMainWindow,
+    QVBoxLayout,
+)
 
 _TYPING = {
-    "Tab": "Take the suggestion; without one, indent",
-    "Ctrl+Right": "Take a word of the suggestion",
-    "Esc": "Dismiss the suggestion",
-    "Alt+]  Alt+[": "Next alternative, the one before",
-    "Ctrl+Space": "Ask for a suggestion",
-    "Shift+Tab": "Dedent",
+    "Take the suggestion; without one, indent": "Tab",
+    "Take one word of the suggestion": "Ctrl+Right",
+    "Dismiss the suggestion": "Esc",
+    "Next alternative": "Alt+]",
+    "Previous alternative": "Alt+[",
+    "Ask for a suggestion": "Ctrl+Space",
+    "Dedent": "Shift+Tab",
 }
+
+_KEY_WIDTH = 90
+"""Units: pixels."""
 
 
 class KeysDialog(QDialog):
-    """Lists the keys of the menus, and those of the text."""
+    """Lists the keys of the text, and those of each menu. keys: what each key does."""
 
-    def __init__(self, parent: QWidget) -> None:
+    def __init__(self, parent: QMainWindow) -> None:
         super().__init__(parent)
         self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         self.setWindowTitle("Keys")
-        self.form = QFormLayout(self)
-        for keys, text in (_TYPING | _of_menus(parent)).items():
-            self.form.addRow(f"<b>{keys}</b>", QLabel(text))
+        groups = {"While writing": _TYPING, **_of_menus(parent)}
+        self.keys = {key: text for group in groups.values() for text, key in group.items()}
+        columns = QHBoxLayout()
+        columns.setSpacing(36)
+        left, right = QVBoxLayout(), QVBoxLayout()
+        for column in (left, right):
+            column.setSpacing(20)
+        for i, (title, group) in enumerate(groups.items()):
+            (left if i < 2 else right).addLayout(_table(title, group))
+        for column in (left, right):
+            column.addStretch(1)
+            columns.addLayout(column)
+        buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Close)
+        buttons.rejected.connect(self.close)
+        layout = QVBoxLayout(self)
+        layout.addLayout(columns)
+        layout.addWidget(buttons)
 
 
-def show_keys(parent: QWidget) -> None:
+def show_keys(parent: QMainWindow) -> None:
     """Opens the list."""
     KeysDialog(parent).show()
 
 
-def _of_menus(parent: QWidget) -> dict[str, str]:
-    """Returns what the keys of a window's actions do."""
-    return {
-        action.shortcut().toString(QKeySequence.SequenceFormat.NativeText): action.text()
-        .replace("&", "")
-        .rstrip("…")
-        for action in parent.findChildren(QAction)
-        if not action.shortcut().isEmpty()
-    }
+def _table(title: str, keys: dict[str, str]) -> QGridLayout:
+    grid = QGridLayout()
+    grid.setColumnStretch(0, 1)
+    grid.setColumnMinimumWidth(1, _KEY_WIDTH)
+    grid.setHorizontalSpacing(28)
+    grid.setVerticalSpacing(6)
+    grid.addWidget(QLabel(f"<b>{title}</b>"), 0, 0)
+    for i, (text, key) in enumerate(keys.items(), 1):
+        grid.addWidget(QLabel(text), i, 0)
+        grid.addWidget(QLabel(key), i, 1)
+    return grid
+
+
+def _of_menus(window: QMainWindow) -> dict[str, dict[str, str]]:
+    """Returns the keys of a window's menus, by what they do."""
+    found = {}
+    for menu in window.menuBar().actions():
+        actions = (item for item in window.findChildren(QAction) if item in _items(menu))
+        keys = {_plain(one): _key(one) for one in actions if not one.shortcut().isEmpty()}
+        if keys:
+            found[_plain(menu)] = keys
+    return found
+
+
+def _items(menu: QAction) -> list[QAction]:
+    shown = menu.menu()
+    return [] if shown is None else list(shown.actions())  # type: ignore[attr-defined]
+
+
+def _plain(action: QAction) -> str:
+    return action.text().replace("&", "").rstrip("…")
+
+
+def _key(action: QAction) -> str:
+    return action.shortcut().toString(QKeySequence.SequenceFormat.NativeText)

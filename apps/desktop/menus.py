@@ -22,6 +22,11 @@ def add_menu(bar: QMenuBar, title: str, *items: Item) -> QMenu:
     return menu
 
 
+def shown_keys(keys: QKeySequence.StandardKey | str) -> str:
+    """Returns keys as this system writes them."""
+    return QKeySequence(keys).toString(QKeySequence.SequenceFormat.NativeText)
+
+
 def _without_argument(action: Callable[[], object]) -> Callable[[bool], None]:
     """Returns ``action`` as a signal with an argument calls it."""
 

@@ -1,16 +1,21 @@
-"""A program of its own that pulls or exports a model, so that it can be ended at any moment.
+"""A program of its own that makes a model ready for use, so that it can be ended at any moment.
 
-python -m edgedec.apps.desktop.model_job pull|export NAME
+python -m edgedec.apps.desktop.model_job NAME
 
 It prints a JSON object a line: {"phase", "done", "total"}, and at the end {"made"} or {"error"}.
+Bars of the hub's client go to standard error.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 from edgedec.models.errors import EdgedecError
+
+DOWNLOAD = "download"
+"""The phase before those of an export."""
 
 
 def report(phase: str, done: int, total: int) -> None:
@@ -18,28 +23,32 @@ def report(phase: str, done: int, total: int) -> None:
     _tell({"phase": phase, "done": done, "total": total})
 
 
-def pull(name: str) -> str:
-    """Fetches a model from the hub; its bars go to standard error. Returns its name."""
-    from edgedec.apps.model_names import open_library
-
-    report("fetch", 0, 0)
-    return open_library().pull(name, shows_bars=True).name
-
-
-def export(name: str) -> str:
-    """Exports a model that has a name; returns its bundle."""
+def get(name: str) -> str:
+    """Downloads the model ``name``, unless it is here or a file; returns its bundle, made now."""
     from contextlib import nullcontext
 
+    from edgedec.apps.model_names import open_library
+
+    library = open_library()
+    from edgedec.export.checkpoints.catalogue import CATALOGUE, find_installed, model_file
     from edgedec.export.named_models import bundle_of
 
+    pulled = library.find(name)
+    if name.lower() in CATALOGUE:
+        if find_installed(name) is None and not library.bundle(name).is_dir():
+            report(DOWNLOAD, 0, 0)
+            model_file(name, shows_bars=True)
+    elif not Path(name).exists() and (pulled is None or not Path(pulled.source).exists()):
+        report(DOWNLOAD, 0, 0)
+        library.pull(name, shows_bars=True)
     return str(bundle_of(name, lambda text, bundle: nullcontext(report)))
 
 
 def main(arguments: list[str]) -> int:
     """Does the job; returns the exit code."""
-    verb, name = arguments
+    (name,) = arguments
     try:
-        _tell({"made": {"pull": pull, "export": export}[verb](name)})
+        _tell({"made": get(name)})
     except EdgedecError as error:
         _tell({"error": str(error)})
         return 1

@@ -40,6 +40,8 @@ def run_editor(
     _end_on_signals(application, window)
     window.new()
     window.open(paths)
+    if not (settings.bundle or paths):
+        window.welcome()
     window.show()
     if remark:
         window.tell(remark)

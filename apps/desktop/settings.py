@@ -32,10 +32,12 @@ class EditorSettings:
 
     bundle: a path, or the name of a model. threads: None: one for each core. context: most tokens;
     None: the bundle's. trigger, delay_ms: when something is asked for. has_colours: ghost text has
-    a colour for each drafter. font_size: Units: points. tab_width: Units: columns. recent: paths of
-    files that were opened or saved, the latest first. learns, keeps_session: what is kept in the
-    platform's folder for state; see `TypingMemory`. spelling: the language of the dictionary that
-    prose is held against; empty: none. typing: how suggestions are made.
+    a colour for each drafter. font_size: Units: points. code_font, prose_font: families; empty: the
+    system's. tab_width: Units: columns. has_tabs: new programs are indented with tabs. recent:
+    paths of files that were opened or saved, the latest first. folder: the one beside the text;
+    empty: none. has_details: the panel of counters is open. learns, keeps_session: what is kept in
+    the platform's folder for state; see `TypingMemory`. spelling: the language of the dictionary
+    that prose is held against; empty: none. typing: how suggestions are made.
     """
 
     bundle: str = ""
@@ -46,8 +48,13 @@ class EditorSettings:
     has_colours: bool = False
     theme: str = "system"
     font_size: int = 12
+    code_font: str = ""
+    prose_font: str = ""
     tab_width: int = 4
+    has_tabs: bool = False
     recent: tuple[str, ...] = ()
+    folder: str = ""
+    has_details: bool = False
     learns: bool = False
     keeps_session: bool = False
     spelling: str = "en"
@@ -78,7 +85,12 @@ class EditorSettings:
             theme=_choice(read, "theme", THEMES, usual.theme),
             font_size=read.integer("font_size", usual.font_size, least=smallest, most=largest),
             tab_width=read.integer("tab_width", usual.tab_width, least=1, most=16),
+            code_font=read.text("code_font", usual.code_font),
+            prose_font=read.text("prose_font", usual.prose_font),
+            has_tabs=read.flag("has_tabs", usual.has_tabs),
             recent=_paths(read, "recent"),
+            folder=read.text("folder", usual.folder),
+            has_details=read.flag("has_details", usual.has_details),
             learns=read.flag("learns", usual.learns),
             keeps_session=read.flag("keeps_session", usual.keeps_session),
             spelling=read.text("spelling", usual.spelling),
@@ -89,6 +101,11 @@ class EditorSettings:
         """Returns these settings with a file that was opened or saved just now."""
         others = [one for one in self.recent if one != str(path)]
         return replace(self, recent=(str(path), *others)[:N_RECENT])
+
+    def reset(self) -> EditorSettings:
+        """Returns the usual settings, with the model, the files and the panels of these."""
+        kept = {name: getattr(self, name) for name in ("bundle", "recent", "folder", "has_details")}
+        return EditorSettings(**kept)
 
     @property
     def memory(self) -> TypingMemory:

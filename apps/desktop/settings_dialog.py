@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from PySide6.QtCore import Signal
+from PySide6.QtCore import QSignalBlocker, Qt, Signal
 from PySide6.QtWidgets import (
-    QCheckBox,
-    QComboBox,
     QDialog,
-    QDoubleSpinBox,
-    QFormLayout,
-    QSpinBox,
+    QDialogButtonBox,
+    QGridLayout,
+    QLabel,
+    QTabWidget,
+    QVBoxLayout,
     QWidget,
 )
 
-from edgedec.apps.desktop.settings import FONT_SIZES, THEMES, EditorSettings
-from edgedec.apps.desktop.spelling.worker import languages
-from edgedec.system.processors import processors
-from edgedec.widgets import Trigger
+from edgedec.apps.desktop.setting_rows import PAGES, Row, Show
+from edgedec.apps.desktop.settings import EditorSettings
 
-_TRIGGERS = {
-    Trigger.TYPING: "while I type",
-    Trigger.MOVING: "also where I move the cursor",
-    Trigger.ASKED: "only on Ctrl+Space",
-}
-
-NO_SPELLING = "not looked at"
+_Button = QDialogButtonBox.StandardButton
 
 
 class SettingsDialog(QDialog):
-    """Shows settings to be changed.
+    """Shows settings to be changed, each with what it does.
 
     changed: with what makes new settings of those that hold, after each change.
     """
@@ -43,74 +35,59 @@ class SettingsDialog(QDialog):
     def __init__(self, settings: EditorSettings, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setWindowTitle("Settings")
-        self.form = QFormLayout(self)
-        typing = settings.typing
-        self._choice("Offer", "trigger", list(_TRIGGERS.values()), _TRIGGERS[settings.trigger])
-        self._number("Rest before asking (ms)", "delay_ms", settings.delay_ms, 0, 10_000)
-        self._number(
-            "Threads (0: one for each core)", "threads", settings.threads or 0, 0, processors()
-        )
-        self._number("Most tokens computed", "max_new_tokens", typing.max_new_tokens, 1, 512)
-        self._share("Least probability", "min_probability", typing.min_probability)
-        self._share("Share of time computing ahead", "max_idle_cpu", typing.max_idle_cpu)
-        self._flag("Not on battery", "rests_on_battery", typing.rests_on_battery)
-        self._flag("Learn from what I write", "learns", settings.learns)
-        self._flag("Remember what was read", "keeps_session", settings.keeps_session)
-        self._flag("Several lines at once", "is_block", typing.is_block)
-        self._flag("Colour text by its drafter", "has_colours", settings.has_colours)
-        self._choice(
-            "Spelling of prose",
-            "spelling",
-            [NO_SPELLING, *languages()],
-            settings.spelling or NO_SPELLING,
-        )
-        self._choice("Theme", "theme", list(THEMES), settings.theme)
-        self._number("Font size (points)", "font_size", settings.font_size, *FONT_SIZES)
-        self._number("Width of a tab (columns)", "tab_width", settings.tab_width, 1, 16)
+        self.resize(660, 0)
+        self._shows: dict[str, tuple[QWidget, Show]] = {}
+        self.tabs = QTabWidget()
+        for title, rows in PAGES.items():
+            self.tabs.addTab(self._page(rows), title)
+        buttons = QDialogButtonBox(_Button.RestoreDefaults | _Button.Close)
+        self.defaults = buttons.button(_Button.RestoreDefaults)
+        self.defaults.setText("Reset all settings")
+        self.defaults.clicked.connect(self._reset)
+        buttons.rejected.connect(self.close)
+        layout = QVBoxLayout(self)
+        layout.addWidget(self.tabs)
+        layout.addWidget(buttons)
+        self._fill(settings)
 
-    def _number(self, label: str, name: str, value: int, least: int, most: int) -> None:
-        box = QSpinBox()
-        box.setRange(least, most)
-        box.setValue(value)
-        box.valueChanged.connect(self._setter(name))
-        self._add(label, name, box)
+    def _page(self, rows: Sequence[Row]) -> QWidget:
+        page = QWidget()
+        grid = QGridLayout(page)
+        grid.setColumnStretch(1, 1)
+        grid.setHorizontalSpacing(18)
+        grid.setVerticalSpacing(14)
+        for i, row in enumerate(rows):
+            box, show = row.control.make(partial(self._set, row.name))
+            box.setObjectName(row.name)
+            self._shows[row.name] = box, show
+            grid.addWidget(QLabel(row.label), i, 0, Qt.AlignmentFlag.AlignTop)
+            grid.addLayout(_explained(box, row.about), i, 1)
+        grid.setRowStretch(len(rows), 1)
+        return page
 
-    def _share(self, label: str, name: str, value: float) -> None:
-        box = QDoubleSpinBox()
-        box.setRange(0.0, 1.0)
-        box.setSingleStep(0.05)
-        box.setValue(value)
-        box.valueChanged.connect(self._setter(name))
-        self._add(label, name, box)
-
-    def _flag(self, label: str, name: str, value: bool) -> None:
-        box = QCheckBox()
-        box.setChecked(value)
-        box.toggled.connect(self._setter(name))
-        self._add(label, name, box)
-
-    def _choice(self, label: str, name: str, texts: list[str], value: str) -> None:
-        box = QComboBox()
-        box.addItems(texts)
-        box.setCurrentText(value)
-        box.currentTextChanged.connect(self._setter(name))
-        self._add(label, name, box)
-
-    def _add(self, label: str, name: str, box: QWidget) -> None:
-        box.setObjectName(name)
-        self.form.addRow(label, box)
-
-    def _setter(self, name: str) -> Callable[[Any], None]:
-        return lambda value: self._set(name, value)
+    def _fill(self, settings: EditorSettings) -> None:
+        for name, (box, show) in self._shows.items():
+            holder = settings if hasattr(settings, name) else settings.typing
+            with QSignalBlocker(box):
+                show(getattr(holder, name))
 
     def _set(self, name: str, value: Any) -> None:
-        if name == "threads":
-            value = value or None
-        elif name == "spelling":
-            value = "" if value == NO_SPELLING else value
-        elif name == "trigger":
-            value = next(one for one, text in _TRIGGERS.items() if text == value)
         self.changed.emit(partial(_with, name, value))
+
+    def _reset(self) -> None:
+        self._fill(EditorSettings())
+        self.changed.emit(EditorSettings.reset)
+
+
+def _explained(box: QWidget, about: str) -> QVBoxLayout:
+    remark = QLabel(about)
+    remark.setEnabled(False)  # in grey
+    remark.setWordWrap(True)
+    layout = QVBoxLayout()
+    layout.setSpacing(2)
+    layout.addWidget(box)
+    layout.addWidget(remark)
+    return layout
 
 
 def _with(name: str, value: Any, settings: EditorSettings) -> EditorSettings:

@@ -1,70 +1,63 @@
-"""A line below the text that tells what happened."""
+"""A line below the text: remarks, whether there are suggestions, and how fast they come."""
 
 from __future__ import annotations
 
-import os
-import time
-from html import escape
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtWidgets import QPushButton, QStatusBar, QWidget
 
-from PySide6.QtCore import QTimer
-from PySide6.QtWidgets import QLabel, QStatusBar, QWidget
-
-from edgedec.apps.desktop.served_model import ServedModel
-from edgedec.apps.desktop.themes import Theme
 from edgedec.autocomplete import Offer
 from edgedec.widgets import Suggester
 
-_LOOK_MS = 1000
+NO_MODEL = "No model: get one"
 
 
 class Strip(QStatusBar):
-    """Shows the time to the latest suggestion, tokens by their origin, and the share of processors.
+    """Shows one thing: suggestions are on or off, and the time from a key to the latest one.
 
-    Remarks take its left side for a while.
+    pressed: somebody wants the other of on and off, or a model where there is none. Remarks take
+    the left side for a while.
     """
 
-    def __init__(
-        self,
-        suggester: Suggester,
-        served: ServedModel,
-        theme: Theme,
-        parent: QWidget | None = None,
-    ) -> None:
+    pressed = Signal()
+
+    def __init__(self, suggester: Suggester, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._served, self._theme = served, theme
-        self.model, self.offer, self.tokens, self.processor = (QLabel() for _ in range(4))
-        for label in (self.model, self.offer, self.tokens, self.processor):
-            self.addPermanentWidget(label)
+        self._suggester = suggester
+        self._loading, self.ms = "", -1.0
         self._shown_version = -1
-        self._cpu_s, self._looked_s = self._spent_s(), time.monotonic()
+        self.state = QPushButton(NO_MODEL, flat=True)
+        self.state.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self.state.setCursor(Qt.CursorShape.PointingHandCursor)
+        self.state.clicked.connect(lambda: self.pressed.emit())
+        self.addPermanentWidget(self.state)
         suggester.offered.connect(self._on_offer)
-        looking = QTimer(self)
-        looking.timeout.connect(self.look)
-        looking.start(_LOOK_MS)
+
+    @property
+    def has_model(self) -> bool:
+        """There is a model, or one is being loaded."""
+        return bool(self._loading) or self._suggester.completer is not None
+
+    def show_loading(self, name: str) -> None:
+        """A model is being loaded; empty: no longer."""
+        self._loading = name
+        self.look()
 
     def look(self) -> None:
-        """Shows what the counters say now."""
-        cpu_s, now_s = self._spent_s(), time.monotonic()
-        share = (cpu_s - self._cpu_s) / max(now_s - self._looked_s, 1e-9) / (os.cpu_count() or 1)
-        self._cpu_s, self._looked_s = cpu_s, now_s
-        self.processor.setText(
-            f"CPU {max(share, 0):.0%}"
-        )  # a process that ended takes its own along
-        self.tokens.setText(self._told())
-
-    def _spent_s(self) -> float:
-        return time.process_time() + self._served.cpu_s
+        """Shows how things are now."""
+        if self._suggester.is_paused and self.has_model:
+            text, tip = "Suggestions off", "Click to turn suggestions on"
+        elif self._loading:
+            text, tip = f"Loading {self._loading} …", "Suggestions begin when the model is loaded"
+        elif self._suggester.completer is None:
+            text, tip = NO_MODEL, "Click to choose a model"
+        else:
+            time = "" if self.ms < 0 else f" · {self.ms:.0f} ms"
+            text = f"Suggestions on{time}"
+            tip = "Time from the key to the suggestion. Click to turn suggestions off"
+        self.state.setText(text)
+        self.state.setToolTip(tip)
 
     def _on_offer(self, offer: Offer) -> None:
         if offer.version != self._shown_version:  # the first of this key
-            self._shown_version = offer.version
-            self.offer.setText(f"{offer.ms:.0f} ms")
-
-    def _told(self) -> str:
-        served = self._served
-        by_origin = " ".join(
-            f'<span style="color:{self._theme.of_origin(name).name()}">{escape(name)} {n}</span>'
-            for name, n in served.origins.most_common()
-        )
-        drafted = f"drafted {served.n_drafted}, accepted {served.n_accepted}"
-        return f"{drafted} · {by_origin}" if by_origin else drafted
+            self._shown_version, self.ms = offer.version, offer.ms
+            self.look()

@@ -24,6 +24,16 @@ _ROLES = {
 }
 """Colours of the light theme, and of the dark one."""
 
+_WRITTEN = (
+    QPalette.ColorRole.Text,
+    QPalette.ColorRole.ButtonText,
+    QPalette.ColorRole.WindowText,
+)
+"""Roles that are grey where something is disabled."""
+
+_FOUND = ("#ffe08a", "#6b5618")
+"""Behind what was found."""
+
 _ORIGINS = (
     ("#1a7f37", "#5fbf77"),
     ("#0b7285", "#4dc0d6"),
@@ -59,10 +69,15 @@ class Theme:
         for role, colours in _ROLES.items():
             palette.setColor(role, QColor(colours[self._is_dark]))
         disabled = QColor(_ROLES[QPalette.ColorRole.PlaceholderText][self._is_dark])
-        for role in (QPalette.ColorRole.Text, QPalette.ColorRole.ButtonText):
+        for role in _WRITTEN:
             palette.setColor(QPalette.ColorGroup.Disabled, role, disabled)
         application.setStyle("Fusion")
         application.setPalette(palette)
+
+    @property
+    def found(self) -> QColor:
+        """Returns the colour behind what was found."""
+        return QColor(_FOUND[self._is_dark])
 
     def of_origin(self, origin: str) -> QColor:
         """Returns the colour of a drafter's text; ghostly grey for the target model's."""

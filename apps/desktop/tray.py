@@ -4,28 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from PySide6.QtCore import Qt
-from PySide6.QtGui import QAction, QColor, QFont, QIcon, QPainter, QPixmap
+from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QMenu, QSystemTrayIcon, QWidget
 
-
-def make_icon(is_paused: bool = False) -> QIcon:
-    """Returns the icon of the application; grey while it is paused."""
-    pixmap = QPixmap(64, 64)
-    pixmap.fill(Qt.GlobalColor.transparent)
-    painter = QPainter(pixmap)
-    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-    painter.setBrush(QColor("#8a8a8a" if is_paused else "#2a6fc9"))
-    painter.setPen(Qt.PenStyle.NoPen)
-    painter.drawRoundedRect(2, 2, 60, 60, 14, 14)
-    painter.setPen(QColor("white"))
-    font = QFont()
-    font.setPixelSize(40)
-    font.setBold(True)
-    painter.setFont(font)
-    painter.drawText(pixmap.rect(), Qt.AlignmentFlag.AlignCenter, "e…")
-    painter.end()
-    return QIcon(pixmap)
+from edgedec.apps.desktop.icons import make_icon
 
 
 class Tray:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from PySide6.QtCore import QFileSystemWatcher
+from PySide6.QtCore import Qt
 from PySide6.QtGui import (
     QAction,
     QCloseEvent,
@@ -15,6 +15,7 @@ from PySide6.QtGui import (
     QDragEnterEvent,
     QDropEvent,
     QGuiApplication,
+    QIcon,
     QKeySequence,
 )
 from PySide6.QtWidgets import (
@@ -23,16 +24,23 @@ from PySide6.QtWidgets import (
     QInputDialog,
     QMainWindow,
     QMenu,
+    QTabBar,
     QTabWidget,
+    QToolButton,
     QVBoxLayout,
     QWidget,
 )
 
 from edgedec.apps.desktop import questions
+from edgedec.apps.desktop.details_panel import DetailsPanel
 from edgedec.apps.desktop.document_edit import DocumentEdit, Mode
+from edgedec.apps.desktop.file_watch import FileWatch
 from edgedec.apps.desktop.find_bar import FindBar
+from edgedec.apps.desktop.folder_tree import FolderTree
+from edgedec.apps.desktop.icons import make_icon
 from edgedec.apps.desktop.keys_dialog import show_keys
-from edgedec.apps.desktop.menus import add_menu
+from edgedec.apps.desktop.menus import Item, add_menu, shown_keys
+from edgedec.apps.desktop.model_jobs import ModelJobs
 from edgedec.apps.desktop.models_dialog import ModelsDialog
 from edgedec.apps.desktop.questions import Answer
 from edgedec.apps.desktop.recovery import Recovery
@@ -43,16 +51,27 @@ from edgedec.apps.desktop.spelling.own_words import OwnWords
 from edgedec.apps.desktop.spelling.speller import Speller
 from edgedec.apps.desktop.strip import Strip
 from edgedec.apps.desktop.themes import Theme
-from edgedec.apps.desktop.tray import Tray, make_icon
+from edgedec.apps.desktop.tray import Tray
+from edgedec.apps.desktop.welcome_page import Start, WelcomePage
 from edgedec.models.errors import EdgedecError
 from edgedec.runtime.decoding.strategy import TARGET
 from edgedec.widgets import Suggester
 
 _REMARK_MS = 15_000
 
+_CROSS = Path(__file__).with_name("close.svg")
+
+_TREE_WIDTH = 190
+"""Units: pixels."""
+
+_CLOSE = (
+    f"QTabBar::close-button {{ image: url({Path(__file__).with_name('close.svg').as_posix()}) }}"
+)
+"""Tabs close by a plain cross."""
+
 
 class EditorWindow(QMainWindow):
-    """Documents in tabs, what the model offers in them, and a strip that tells what happened."""
+    """Documents in tabs, what the model offers in them, panels, and a strip with remarks."""
 
     def __init__(self, settings: EditorSettings, kept_in: SettingsFile, recovery: Recovery) -> None:
         super().__init__()
@@ -61,14 +80,17 @@ class EditorWindow(QMainWindow):
         self.speller = Speller(OwnWords(kept_in.path.with_name("words.txt")), self)
         self.theme = Theme()
         self.model = ServedModel(self.suggester, self)
-        self.tabs = QTabWidget(documentMode=True, movable=True, tabsClosable=True)
-        self.find_bar = FindBar(lambda: self.current, self)
-        self.strip = Strip(self.suggester, self.model, self.theme, self)
+        self.tabs = QTabWidget(documentMode=True, movable=True)
+        self.find_bar = FindBar(lambda: self.current, lambda: self.theme.found, self)
+        self.strip = Strip(self.suggester, self)
+        self.details = DetailsPanel(self.model, self.strip, self.theme, self)
+        self.tree = FolderTree(self)
+        self.jobs = ModelJobs(self)
         self.models: ModelsDialog | None = None
         self.settings_dialog: SettingsDialog | None = None
-        self._watcher = QFileSystemWatcher(self)
+        self.watch = FileWatch(lambda: self.documents, self._try, self)
         self._lay_out()
-        self._make_menus()
+        self.pausing = self._make_menus()
         self.tray = Tray(self, self.pausing, self._come_up)
         self._connect()
         self.follow(settings)
@@ -94,10 +116,10 @@ class EditorWindow(QMainWindow):
         self.speller.follow(settings.spelling)
         for edit in self.documents:
             edit.follow(settings)
+        folder = Path(settings.folder)
+        self.tree.follow(folder if settings.folder and folder.is_dir() else None)
         if not self.pausing.isChecked():
             self.model.want(settings)
-        if not settings.bundle:
-            self.strip.model.setText("no model: choose one in Models")
 
     def change(self, settings: EditorSettings) -> None:
         """As `follow`, and remembers the settings."""
@@ -110,8 +132,8 @@ class EditorWindow(QMainWindow):
         edit.colour = self._colour
         edit.follow(self.settings)
         edit.modificationChanged.connect(lambda: self._name(edit))
-        self.tabs.addTab(edit, edit.title)
-        self.tabs.setCurrentWidget(edit)
+        edit.textChanged.connect(self.find_bar.count_soon)
+        self._add_tab(self.tabs.count(), edit, edit.title)
         edit.setFocus()
         return edit
 
@@ -183,16 +205,29 @@ class EditorWindow(QMainWindow):
         if self.current is not None:
             self.current.refuse()
         self.tray.show_paused(is_paused)
-        self.strip.offer.setText("paused" if is_paused else "")
+        self.strip.look()
         if not is_paused:
             self.model.want(self.settings)
+
+    def welcome(self) -> WelcomePage:
+        """Shows the welcome page in a tab, once, and returns it."""
+        pages = [self.tabs.widget(i) for i in range(self.tabs.count())]
+        page = next((page for page in pages if isinstance(page, WelcomePage)), None)
+        if page is None:
+            page = WelcomePage(self.jobs, self._starts(), self.settings.recent, self)
+            page.chosen.connect(self._use_bundle)
+            page.opened.connect(lambda path: self.open([Path(path)]))
+            self._add_tab(0, page, "Welcome")
+            self.jobs.refresh()
+        self.tabs.setCurrentWidget(page)
+        return page
 
     def show_models(self) -> None:
         """Opens the model manager."""
         if self.models is None:
-            self.models = ModelsDialog(self)
+            self.models = ModelsDialog(self.jobs, self)
             self.models.chosen.connect(self._use_bundle)
-        self.models.refresh()
+        self.jobs.refresh()
         self.models.show()
 
     def show_settings(self) -> None:
@@ -215,8 +250,7 @@ class EditorWindow(QMainWindow):
 
     def end(self) -> None:
         """Ends what runs for the window."""
-        if self.models is not None:
-            self.models.close_jobs()
+        self.jobs.close()
         self.speller.close()
         self.model.close()
 
@@ -234,6 +268,7 @@ class EditorWindow(QMainWindow):
         self.setWindowIcon(make_icon())
         self.resize(900, 640)
         self.setAcceptDrops(True)
+        self.tabs.tabBar().setDrawBase(False)
         middle = QWidget()
         layout = QVBoxLayout(middle)
         layout.setContentsMargins(0, 0, 0, 0)
@@ -243,50 +278,81 @@ class EditorWindow(QMainWindow):
         self.find_bar.hide()
         self.setCentralWidget(middle)
         self.setStatusBar(self.strip)
+        self.addDockWidget(Qt.DockWidgetArea.LeftDockWidgetArea, self.tree)
+        self.resizeDocks([self.tree], [_TREE_WIDTH], Qt.Orientation.Horizontal)
+        self.tree.hide()
+        self.addDockWidget(Qt.DockWidgetArea.RightDockWidgetArea, self.details)
+        self.details.setVisible(self.settings.has_details)
 
-    def _make_menus(self) -> None:
-        bar, key = self.menuBar(), QKeySequence.StandardKey
-        files = add_menu(
-            bar,
-            "&File",
-            ("&New", key.New, lambda: self.new()),
-            ("&Open…", key.Open, self._ask_for_files),
-            ("&Save", key.Save, self._on_current(self.save)),
-            ("Save &as…", key.SaveAs, self._on_current(self.save_as)),
-            ("&Close", key.Close, self._on_current(self.close_document)),
-            ("&Quit", key.Quit, self.close),
-        )
+    def _make_menus(self) -> QAction:
+        """Returns the action that pauses."""
+        bar = self.menuBar()
+        files = add_menu(bar, "&File", *self._begin_items(), *self._file_items())
         self.recent = QMenu("Open &recent", self)
         self.recent.aboutToShow.connect(self._list_recent)
-        files.insertMenu(files.actions()[2], self.recent)
-        add_menu(
+        files.insertMenu(files.actions()[3], self.recent)
+        add_menu(bar, "&Edit", *self._edit_items())
+        view = add_menu(bar, "&View", *self._view_items())
+        for panel, keys in ((self.tree, "Ctrl+B"), (self.details, "Ctrl+I")):
+            turning = panel.toggleViewAction()
+            turning.setShortcut(keys)
+            view.addAction(turning)
+        suggestions = add_menu(
             bar,
-            "&Edit",
+            "&Suggestions",
+            ("&Models…", "Ctrl+Shift+M", self.show_models),
+            ("&Settings…", "Ctrl+,", self.show_settings),
+        )
+        pausing = QAction("&Pause", self, checkable=True)
+        pausing.setShortcut("Ctrl+Shift+P")
+        pausing.toggled.connect(self.pause)
+        suggestions.addAction(pausing)
+        keys_item: Item = ("&Keys", "F1", lambda: show_keys(self))
+        add_menu(bar, "&Help", ("&Welcome", "", self.welcome), keys_item)
+        return pausing
+
+    def _begin_items(self) -> tuple[Item, ...]:
+        key = QKeySequence.StandardKey
+        return (
+            ("&New", key.New, self.new),
+            ("&Open…", key.Open, self._ask_for_files),
+            ("Open &folder…", "Ctrl+Shift+O", self._ask_for_folder),
+        )
+
+    def _file_items(self) -> tuple[Item, ...]:
+        key = QKeySequence.StandardKey
+        return (
+            ("&Save", key.Save, self._on_current(self.save)),
+            ("Save &as…", key.SaveAs, self._on_current(self.save_as)),
+            ("&Close", "Ctrl+W", self._on_current(self.close_document)),
+            ("&Quit", "Ctrl+Q", self.close),
+        )
+
+    def _edit_items(self) -> tuple[Item, ...]:
+        key = QKeySequence.StandardKey
+        return (
             ("&Undo", "", self._on_current(DocumentEdit.undo)),
             ("&Redo", "", self._on_current(DocumentEdit.redo)),
             ("&Find and replace", key.Find, self.find_bar.begin),
             ("Find &next", key.FindNext, self.find_bar.find_next),
+            ("Find &previous", key.FindPrevious, self.find_bar.find_previous),
             ("&Go to line…", "Ctrl+G", self._on_current(self._ask_for_line)),
         )
-        add_menu(
-            bar,
-            "&View",
+
+    def _view_items(self) -> tuple[Item, ...]:
+        key = QKeySequence.StandardKey
+        return (
             ("&Prose or code", "Ctrl+M", self._turn_mode),
             ("&Light or dark", "Ctrl+Shift+D", self._turn_theme),
-            ("&Larger text", key.ZoomIn, lambda: self._zoom(1)),
-            ("&Smaller text", key.ZoomOut, lambda: self._zoom(-1)),
+            ("La&rger text", key.ZoomIn, lambda: self._zoom(1)),
+            ("S&maller text", key.ZoomOut, lambda: self._zoom(-1)),
         )
-        suggestions = add_menu(
-            bar,
-            "&Suggestions",
-            ("&Models…", "", self.show_models),
-            ("&Settings…", key.Preferences, self.show_settings),
-        )
-        add_menu(bar, "&Help", ("&Keys", "F1", lambda: show_keys(self)))
-        self.pausing = QAction("&Pause", self, checkable=True)
-        self.pausing.setShortcut("Ctrl+Shift+P")
-        self.pausing.toggled.connect(self.pause)
-        suggestions.addAction(self.pausing)
+
+    def _starts(self) -> list[Start]:
+        """Returns how the welcome page begins to write."""
+        texts = ("New file", "Open a file…", "Open a folder…")
+        items = zip(texts, self._begin_items(), strict=True)
+        return [(text, shown_keys(keys), action) for text, (_, keys, action) in items]
 
     def _on_current(self, action: Callable[[DocumentEdit], object]) -> Callable[[], None]:
         """Returns ``action`` on the document that is seen then, if there is one."""
@@ -297,25 +363,49 @@ class EditorWindow(QMainWindow):
 
         return act
 
+    def _list_recent(self) -> None:
+        self.recent.clear()
+        for path in self.settings.recent:
+            self.recent.addAction(path, partial(self.open, [Path(path)]))
+        self.recent.setEnabled(True)
+
     def _connect(self) -> None:
-        self.tabs.tabCloseRequested.connect(self._close_tab)
         self.tabs.currentChanged.connect(self._on_turned)
         self.find_bar.closed.connect(lambda: self.current and self.current.setFocus())
         hints = QGuiApplication.styleHints()
         hints.colorSchemeChanged.connect(self._on_system_colours)
         self.suggester.failed.connect(self.tell)
         self.speller.failed.connect(self.tell)
-        self.model.failed.connect(self.tell)
-        self.model.loading.connect(
-            lambda name: self.strip.model.setText(f"loading {Path(name).name} …")
-        )
+        self.model.failed.connect(self._on_failed)
+        self.model.loading.connect(lambda name: self.strip.show_loading(_shown(name)))
         self.model.serving.connect(self._on_serving)
-        self._watcher.fileChanged.connect(self._on_file_changed)
+        self.jobs.made.connect(self._use_bundle)
+        self.tree.opened.connect(lambda path: self.open([Path(path)]))
+        self.watch.changed.connect(self.tell)
+        self.strip.pressed.connect(self._turn_suggestions)
+        self.details.visibilityChanged.connect(self._remember_details)
 
     def _on_serving(self, name: str) -> None:
-        self.strip.model.setText(Path(name).name)
+        self.strip.show_loading("")
+        self.details.show_bundle(name)
         for edit in self.documents:
             edit.be_seen()
+
+    def _on_failed(self, reason: str) -> None:
+        self.strip.show_loading("")
+        self.tell(reason)
+
+    def _turn_suggestions(self) -> None:
+        if self.strip.has_model:
+            self.pausing.toggle()
+        else:
+            self.welcome()
+
+    def _remember_details(self) -> None:
+        is_open = not self.details.isHidden()
+        if is_open != self.settings.has_details and not self.isHidden():
+            self.settings = replace(self.settings, has_details=is_open)
+            self._try(lambda: self._kept_in.write(self.settings))
 
     def tell(self, text: str) -> None:
         """Shows a remark for a while."""
@@ -342,7 +432,7 @@ class EditorWindow(QMainWindow):
         edit.be_seen()
         self._name(edit)
         if edit.path is not None and edit.path.exists():
-            self._watcher.addPath(str(edit.path))
+            self.watch.add(edit.path)
             self._remember(edit.path)
 
     def _remember(self, path: Path) -> None:
@@ -358,7 +448,8 @@ class EditorWindow(QMainWindow):
         edit.forget_draft()
         self.suggester.forget(edit.name)
         if edit.path is not None:
-            self._watcher.removePath(str(edit.path))
+            self.watch.remove(edit.path)
+        self.find_bar.forget(edit)
         self.tabs.removeTab(self.tabs.indexOf(edit))
         edit.deleteLater()
 
@@ -369,31 +460,31 @@ class EditorWindow(QMainWindow):
         names, _ = QFileDialog.getOpenFileNames(self, "Open")
         self.open([Path(name) for name in names])
 
-    def _close_tab(self, index: int) -> None:
-        edit = self.tabs.widget(index)
-        if isinstance(edit, DocumentEdit):
-            self.close_document(edit)
+    def _ask_for_folder(self) -> None:
+        if folder := QFileDialog.getExistingDirectory(self, "Open a folder", self.settings.folder):
+            self.change(replace(self.settings, folder=folder))
+
+    def _add_tab(self, index: int, page: QWidget, title: str) -> None:
+        close = QToolButton(autoRaise=True)
+        close.setToolTip("Close")
+        close.setIcon(QIcon(str(_CROSS)))
+        close.clicked.connect(lambda: self._close_page(page))
+        index = self.tabs.insertTab(index, page, title)
+        self.tabs.tabBar().setTabButton(index, QTabBar.ButtonPosition.RightSide, close)
+        self.tabs.setCurrentWidget(page)
+
+    def _close_page(self, page: QWidget) -> None:
+        if isinstance(page, DocumentEdit):
+            self.close_document(page)
+        else:
+            self.tabs.removeTab(self.tabs.indexOf(page))
+            page.deleteLater()
 
     def _on_turned(self) -> None:
         self._show_title()
+        self.find_bar.count_soon()
         if self.current is not None:
             self.current.setFocus()
-
-    def _on_file_changed(self, name: str) -> None:
-        """Another program wrote to a file: what was not edited here is shown anew."""
-        for edit in self.documents:
-            if str(edit.path) != name:
-                continue
-            if not Path(name).exists():
-                self.tell(f"{name} is gone; its text is still here")
-            elif not edit.is_changed_on_disk:
-                continue
-            elif edit.is_modified:
-                self.tell(f"{name} was changed by another program; what you wrote is still here")
-            elif self._try(edit.reload):
-                self.tell(f"{name} was changed by another program and is shown as it is now")
-        if Path(name).exists():
-            self._watcher.addPath(name)  # one that took its place is not watched yet
 
     def _turn_mode(self) -> None:
         if (edit := self.current) is not None:
@@ -417,12 +508,6 @@ class EditorWindow(QMainWindow):
         if is_given:
             edit.go_to_line(number)
 
-    def _list_recent(self) -> None:
-        self.recent.clear()
-        for path in self.settings.recent:
-            self.recent.addAction(path, partial(self.open, [Path(path)]))
-        self.recent.setEnabled(True)
-
     def _show_title(self) -> None:
         edit = self.current
         self.setWindowModified(edit is not None and edit.is_modified)
@@ -435,3 +520,8 @@ class EditorWindow(QMainWindow):
         self.show()
         self.raise_()
         self.activateWindow()
+
+
+def _shown(bundle: str) -> str:
+    """Returns what a bundle is called where there is little room."""
+    return Path(bundle).name.removesuffix(".edgedec")

