@@ -10,6 +10,7 @@
 # make test-gpu   bundles for NVIDIA's GPUs, where there is one
 # make docs       the documentation as a site, in build/site; warnings and dead links are errors
 # make wheels     wheels for all platforms and the source distribution, checked and tried, into dist/
+# make vsix       the extension for VS Code, into dist/; needs npm
 # make check  style and types only         make clean  removes what this file made
 #
 # Stamps in .venv/made make the second time quick; the C++ library is rebuilt when kernels/ changes.
@@ -34,7 +35,7 @@ EXPORTER := $(shell find export models targets kernels system -name '*.py')
 PACKAGES := $(shell sed -n 's|^"edgedec/\(.*\)" = .*|\1|p' pyproject.toml)
 
 .PHONY: run test test-fast test-pair test-models test-long test-sanitize test-arm test-windows \
-  test-gpu wheels docs check clean build/typing/edgedec
+  test-gpu wheels vsix docs check clean build/typing/edgedec
 
 run: $(BUNDLE)/manifest.json
 	$(BIN)/edgedec run $(BUNDLE) "$(PROMPT)" --max-new-tokens 96
@@ -83,6 +84,12 @@ test-gpu: $(MADE)/dev $(MADE)/model
 # Builds for all platforms on one, without a compiler of the system.
 wheels: $(MADE)/release
 	$(BIN)/python tools/release/release.py --build
+
+vsix:
+	@command -v npm >/dev/null || { echo "make vsix needs npm: install Node.js 20 or newer" >&2; exit 1; }
+	cd editors/vscode && npm install --no-audit --no-fund
+	@mkdir -p dist
+	cd editors/vscode && npm run package -- --out ../../dist/edgedec.vsix
 
 # Search needs a server: .venv/bin/python -m http.server -d build/site
 docs: $(MADE)/docs build/typing/edgedec

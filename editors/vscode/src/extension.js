@@ -1,21 +1,95 @@
-// Suggestions of `edgedec lsp` in VS Code.
-const { workspace } = require("vscode");
-const { LanguageClient } = require("vscode-languageclient/node");
+// Suggestions of `edgedec lsp` in VS Code, its status item and its commands.
+const { commands, window, workspace, StatusBarAlignment } = require("vscode");
+const { LanguageClient, State } = require("vscode-languageclient/node");
+const { findProgram } = require("./program");
+const { pickModel } = require("./models");
 
-let client;
+const SECTION = "edgedec";
+const INSTALL = "pip install 'edgedec-runtime[lsp]'";
 
-exports.activate = () => {
-  const command = workspace.getConfiguration("edgedec").get("command");
-  client = new LanguageClient(
-    "edgedec",
-    "edgedec",
-    { command, args: ["lsp"] },
-    {
-      documentSelector: [{ scheme: "file" }, { scheme: "untitled" }],
-      synchronize: { configurationSection: "edgedec" },
-    },
+let client, item, program;
+let problem = "";
+
+const setting = (name) => workspace.getConfiguration(SECTION).get(name);
+const change = (name, value) => workspace.getConfiguration(SECTION).update(name, value, true);
+
+exports.activate = async (context) => {
+  item = window.createStatusBarItem(StatusBarAlignment.Right, 100);
+  item.command = "edgedec.menu";
+  item.show();
+  const command = (name, action) => commands.registerCommand(`edgedec.${name}`, action);
+  context.subscriptions.push(
+    item,
+    command("toggle", () => change("enabled", !setting("enabled"))),
+    command("pickModel", chooseModel),
+    command("restart", restart),
+    command("menu", showMenu),
+    workspace.onDidChangeConfiguration((event) => {
+      if (event.affectsConfiguration("edgedec.command")) restart();
+      else if (event.affectsConfiguration(SECTION)) showStatus();
+    }),
+    workspace.onDidGrantWorkspaceTrust(() => client || restart()),
   );
-  return client.start();
+  await restart();
 };
 
 exports.deactivate = () => client?.stop();
+
+/** Starts the server, in place of the one that runs. */
+async function restart() {
+  await client?.stop().catch(() => {});
+  client = undefined;
+  program = await findProgram(setting("command"));
+  problem = program ? "" : "edgedec is not installed";
+  if (program) {
+    client = new LanguageClient(SECTION, SECTION, { command: program, args: ["lsp"] }, {
+      documentSelector: [{ scheme: "file" }, { scheme: "untitled" }, { scheme: "vscode-remote" }],
+      synchronize: { configurationSection: SECTION },
+      middleware: {
+        provideInlineCompletionItems: (document, position, context, token, next) =>
+          setting("enabled") ? next(document, position, context, token) : undefined,
+      },
+    });
+    client.onDidChangeState(showStatus);
+    await client.start().catch((error) => (problem = String(error.message ?? error)));
+  }
+  showStatus();
+}
+
+/** Shows in the status item how things are. */
+function showStatus() {
+  const bundle = setting("bundle");
+  const name = bundle.split(/[\\/]/).pop().replace(/\.edgedec$/, "");
+  const isRunning = client?.state === State.Running;
+  if (problem) [item.text, item.tooltip] = ["$(warning) edgedec", `${problem}: ${INSTALL}`];
+  else if (!bundle) [item.text, item.tooltip] = ["$(sparkle) edgedec: choose a model", ""];
+  else if (!setting("enabled")) [item.text, item.tooltip] = ["$(circle-slash) edgedec", `off: ${name}`];
+  else if (!isRunning) [item.text, item.tooltip] = ["$(loading~spin) edgedec", "starting"];
+  else [item.text, item.tooltip] = ["$(sparkle) edgedec", `on: ${name}`];
+}
+
+/** Offers what can be done. */
+async function showMenu() {
+  if (problem) {
+    const answer = await window.showErrorMessage(`${problem}. Install it: ${INSTALL}`, "Settings", "Try again");
+    if (answer === "Settings") commands.executeCommand("workbench.action.openSettings", "edgedec.command");
+    if (answer === "Try again") restart();
+    return;
+  }
+  if (!setting("bundle")) return chooseModel();
+  const entries = [
+    { label: setting("enabled") ? "Turn suggestions off" : "Turn suggestions on", command: "edgedec.toggle" },
+    { label: "Choose a model…", command: "edgedec.pickModel", description: setting("bundle") },
+    { label: "Settings", command: "workbench.action.openSettings", argument: "edgedec" },
+    { label: "Start the server again", command: "edgedec.restart" },
+  ];
+  const chosen = await window.showQuickPick(entries, { title: "edgedec" });
+  if (chosen) commands.executeCommand(chosen.command, chosen.argument);
+}
+
+/** Asks for a model, gets it ready if need be, and uses it from now on. */
+async function chooseModel() {
+  if (!program) return showMenu();
+  const bundle = await pickModel(program);
+  if (bundle) await change("bundle", bundle);
+}
