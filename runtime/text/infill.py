@@ -1,6 +1,7 @@
 """The tokens with which a model fills in what is missing between two texts.
 
-Source: arXiv:2207.14255 (fill in the middle); the Qwen2.5-Coder and StarCoder model cards.
+Source: arXiv:2207.14255 (fill in the middle); the Qwen2.5-Coder, StarCoder, DeepSeek-Coder and
+CodeLlama model cards; ggml-org/llama.cpp ``src/llama-vocab.cpp`` (MIT): further names.
 """
 
 from __future__ import annotations
@@ -13,6 +14,12 @@ from edgedec.runtime.text.tokenizer import Codec
 FORMATS = (
     ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
     ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
+    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),
+    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
+    ("▁<PRE>", "▁<SUF>", "▁<MID>"),
+    ("<PRE>", "<SUF>", "<MID>"),
+    ("<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),
+    ("<|prefix|>", "<|suffix|>", "<|middle|>"),
 )
 FILE_MARKS = ("<|file_sep|>", "<file_sep>")
 

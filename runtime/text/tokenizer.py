@@ -21,9 +21,10 @@ from edgedec.runtime.text.stream_decoder import StreamDecoder
 from edgedec.runtime.text.tokenizer_guard import check_growth, panics_as
 
 _CONTROL = re.compile(
-    r"<\|[^<>]*\|>|<｜[^<>]*｜>"
+    r"<\|[^<>]*>|<[^<>]*\|>|<｜[^<>]*｜>|<\[[^<>]*\]>|\[\|[^\[\]]*\|\]"
     r"|</?(?:fim|tool|function|file|repo|gh|issue|commit|jupyter|empty)[a-z]*(?:[_-][a-z_-]+)?>"
-    r"|\[/?[A-Z_]*TOOL[A-Z_]*\]"
+    r"|</?(?:start|end|begin)_(?:of_)?[a-z_]+>|<(?:unk|pad|bos|eos|cls|sep|mask)>"
+    r"|\u2581?<(?:PRE|SUF|MID|EOT|PAD|REPO)>|\[/?[A-Z][A-Z_]{2,}\]"
 )
 """How control tokens are written; some files mark those of infills and tools as ordinary."""
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
+from edgedec.runtime.text.infill import FORMATS as INFILL_FORMATS
 from edgedec.runtime.text.infill import find_infill_tokens
 from edgedec.runtime.text.text_stream import TextStream
 from edgedec.runtime.text.tokenizer import Tokenizer
@@ -135,6 +136,47 @@ def test_text_becomes_no_control_token(coder: Tokenizer, mark: str) -> None:
     # What the file calls ordinary is shown, as transformers does.
     assert coder.decode([token]) == mark
     assert streamed(coder, [token, *coder.encode("y")]) == f"{mark}y"
+
+
+CONTROL_OF_FAMILIES = (
+    "<fim-prefix>", "<fim_suffix>", "<fim-pad>", "<reponame>", "<gh_stars>", "<issue_start>",
+    "<jupyter_code>", "<｜fim▁begin｜>", "<｜tool▁calls▁begin｜>", "<｜hy_User｜>", "▁<PRE>",
+    "▁<EOT>",
+    "<MID>", "<[fim-prefix]>", "[PREFIX]", "[SUFFIX]", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]",
+    "[SYSTEM_PROMPT]", "[CALL_ID]", "<start_of_turn>", "<end_of_turn>", "<start_function_call>",
+    "<start_of_image>", "<turn|>", "<|tool_response>", "<|channel>", "[|user|]", "[|endofturn|]",
+    "<tool_result>", "<function_call>", "<bos>", "<pad>", "<|message|>", "<|code_prefix|>",
+    "<|tool_list_start|>", "<|python_tag|>", "<|assistant|>", "<empty_output>",
+)  # fmt: skip
+ORDINARY = ("<think>", "</think>", "<table>", "<h1>", "<code>", "    ", "def", "[x]", "<unused1>")
+
+
+def with_ordinary(*marks: str) -> Tokenizer:
+    """Returns a tokenizer of bytes, and of ``marks`` that are said to be ordinary."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = tokenizers.Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_tokens([AddedToken(mark, special=False, normalized=False) for mark in marks])
+    return Tokenizer(backend)
+
+
+@pytest.mark.parametrize("mark", [*CONTROL_OF_FAMILIES, *ORDINARY])
+def test_control_tokens_of_all_families(mark: str) -> None:
+    """Only ordinary marks become one token out of what somebody typed."""
+    tokenizer = with_ordinary(mark)
+    assert tokenizer.encode_rendered(mark, {}) == [256]
+    assert (256 in tokenizer.encode(f"x{mark}y")) is (mark in ORDINARY)
+    assert tokenizer.decode(tokenizer.encode(f"x{mark}y")) == f"x{mark}y"
+
+
+@pytest.mark.parametrize("marks", INFILL_FORMATS)
+def test_every_family_of_infills_is_found(marks: tuple[str, str, str]) -> None:
+    tokenizer = with_ordinary(*marks)
+    infill = find_infill_tokens(tokenizer)
+    assert infill is not None
+    assert (infill.prefix, infill.suffix, infill.middle) == (256, 257, 258)
+    assert {256, 257, 258} <= set(infill.stops)
 
 
 def test_control_tokens_end_an_infill(coder: Tokenizer) -> None:
