@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
+from edgedec.export.checkpoints.class_sizes import with_class_sizes
 from edgedec.export.checkpoints.hub import PICKLES
 from edgedec.export.checkpoints.published import SAMPLING_KEYS, SpecialTokens, usable
 from edgedec.export.checkpoints.safetensors_file import StoredTensor, read_tensors
@@ -97,7 +98,7 @@ class HuggingFaceTexts:
         """
         self.name = name or folder.resolve().name
         self._folder = folder
-        self._fields = text_part(_read_fields(folder, "config.json"))
+        self._fields = with_class_sizes(text_part(_read_fields(folder, "config.json")))
 
     @property
     def licence(self) -> str | None:

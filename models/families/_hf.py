@@ -217,9 +217,10 @@ def hf_optional_windows(fields: Fields, config: ModelConfig) -> ModelConfig:
     """
     if not fields.flag("use_sliding_window", False):
         return config
+    fields = with_defaults(fields, sliding_window=4096)
     if fields.get("layer_types") is not None:
         return hf_windows(fields, config)
-    window, first = fields.integer("sliding_window", 4096, 1), fields.integer("max_window_layers")
+    window, first = fields.integer("sliding_window", 0, 0), fields.integer("max_window_layers")
     return with_windows(config, window, range(first, config.n_layers))
 
 

@@ -6,11 +6,12 @@ import dataclasses
 
 from edgedec.models.blocks import decoder
 from edgedec.models.config import ModelConfig
+from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.families import llama
 from edgedec.models.families._gguf import GgufFacts, gguf_decoder
 from edgedec.models.families._hf import hf_decoder, with_defaults
 from edgedec.models.families.granite import gguf_multipliers, hf_multipliers
-from edgedec.models.fields import Fields
+from edgedec.models.fields import Fields, shown
 from edgedec.models.weights import SourceWeight, Weight
 
 recipe = decoder
@@ -18,7 +19,14 @@ recipe = decoder
 
 def read_hf(fields: Fields) -> ModelConfig:
     """Returns the config that ``config.json`` states."""
-    fields = with_defaults(fields, num_local_experts=8, num_experts_per_tok=2)
+    fields = with_defaults(
+        fields, num_local_experts=8, num_experts_per_tok=2, position_embedding_type="rope"
+    )
+    if fields.values["position_embedding_type"] != "rope":  # null, too
+        raise UnsupportedModelError(
+            f"{fields.origin}: position_embedding_type is "
+            f"{shown(fields.values['position_embedding_type'])}, only 'rope' is supported"
+        )
     has_bias = fields.flag("attention_bias", False)
     config = hf_multipliers(fields, hf_decoder(fields, "granitemoe", has_qkv_bias=has_bias))
     return dataclasses.replace(

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from family_parity import SIZES, TOKENIZER, TOKENS, transformers
 
+from edgedec.export.checkpoints import class_sizes
 from edgedec.export.checkpoints.checkpoint import open_checkpoint
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
+from edgedec.models.fields import Fields
 from edgedec.models.reference import ReferenceModel
 
 torch = pytest.importorskip("torch", reason="needs the dev extra")
@@ -161,6 +163,25 @@ def test_keys_that_are_left_out(tmp_path: Path, name: str) -> None:
     assert error(tmp_path, theirs(tmp_path)) < 2e-3
 
 
+@pytest.mark.parametrize("family", class_sizes._SIZES)
+def test_sizes_that_are_left_out_are_those_of_the_class(family: str) -> None:
+    if family not in transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES:
+        pytest.skip("this transformers has no such class")
+    theirs = transformers.AutoConfig.for_model(family)
+    ours = class_sizes.with_class_sizes(Fields({"model_type": family}, "test", CheckpointError))
+    assert {key: getattr(theirs, key) for key in class_sizes._KEYS} == {
+        key: ours.integer(key) for key in class_sizes._KEYS
+    }
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "ernie4_5"])
+def test_sizes_that_are_left_out(tmp_path: Path, family: str) -> None:
+    heads = transformers.AutoConfig.for_model(family).num_attention_heads
+    save(tmp_path, family, num_attention_heads=heads, num_key_value_heads=2, head_dim=4)
+    edit_config(tmp_path, lambda config: config.pop("num_attention_heads"))
+    assert error(tmp_path, theirs(tmp_path)) < 2e-3
+
+
 WINDOWS = {
     "mistral, absent": ("mistral", {}, "absent", 4096),
     "mistral, null": ("mistral", {"sliding_window": None}, None, 0),
@@ -169,6 +190,14 @@ WINDOWS = {
     "gemma2, absent": ("gemma2", {}, "absent", 4096),
     "gemma2, null": ("gemma2", {}, None, 0),
     "gemma3, absent": ("gemma3_text", {}, "absent", 4096),
+    "qwen2, absent": (
+        "qwen2",
+        {"use_sliding_window": True, "max_window_layers": 1},
+        "absent",
+        4096,
+    ),
+    "qwen2, null": ("qwen2", {"use_sliding_window": True, "max_window_layers": 1}, None, 0),
+    "qwen2, not used": ("qwen2", {"max_window_layers": 1}, "absent", 0),
 }
 
 
@@ -187,6 +216,20 @@ def test_windows_that_are_absent_or_null(tmp_path: Path, name: str) -> None:
     edit_config(tmp_path, edit)
     config = open_checkpoint(str(tmp_path)).config
     assert max((config.layer(i).window for i in range(config.n_layers)), default=0) == expected
+
+
+def test_windows_by_layer_and_no_size(tmp_path: Path) -> None:
+    windows = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 2}
+    save(tmp_path, "qwen2", head_dim=10, **windows)
+    edit_config(tmp_path, lambda config: config.pop("sliding_window"))
+    assert error(tmp_path, theirs(tmp_path)) < 2e-3
+
+
+def test_no_rotation_is_refused_by_name(tmp_path: Path) -> None:
+    save(tmp_path, "granitemoe", head_dim=10, num_local_experts=4, num_experts_per_tok=2)
+    edit_config(tmp_path, lambda config: config.update(position_embedding_type=None))
+    with pytest.raises(UnsupportedModelError, match="position_embedding_type is None, only 'rope'"):
+        open_checkpoint(str(tmp_path))
 
 
 @pytest.mark.parametrize("key", ["attn_logit_softcapping", "final_logit_softcapping"])
