@@ -1,5 +1,7 @@
 """Sizes that the classes of transformers take where a ``config.json`` states none.
 
+None is taken for the hidden size: a file without it is damaged.
+
 Source: transformers 4.57 and 5.24 ``models/*/configuration_*.py`` (Apache-2.0).
 """
 
@@ -8,30 +10,30 @@ from __future__ import annotations
 from edgedec.models.errors import CheckpointError
 from edgedec.models.fields import Fields
 
-_KEYS = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+_KEYS = ("vocab_size", "intermediate_size", "num_hidden_layers",
          "num_attention_heads")  # fmt: skip
-_LLAMA = (32000, 4096, 11008, 32, 32)
+_LLAMA = (32000, 11008, 32, 32)
 _SIZES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("llama", "granite", "granitemoe", "granitemoehybrid"), _LLAMA),
-    "ernie4_5": (103424, 1024, 3072, 18, 16),
-    "exaone4": (102400, 4096, 16384, 32, 32),
-    "gemma2": (256000, 2304, 9216, 26, 8),
-    "gemma3_text": (262208, 2304, 9216, 26, 8),
-    "gpt_oss": (201088, 2880, 2880, 36, 64),
-    "hunyuan_v1_dense": (290943, 4096, 11008, 32, 32),
-    "lfm2": (65536, 2560, 12288, 32, 32),
-    "mistral": (32000, 4096, 14336, 32, 32),
-    "mixtral": (32000, 4096, 14336, 32, 32),
-    "olmo2": (50304, 4096, 11008, 32, 32),
-    "olmo3": (50304, 4096, 11008, 32, 32),
-    "phi3": (32064, 3072, 8192, 32, 32),
-    "qwen2": (151936, 4096, 22016, 32, 32),
-    "qwen2_moe": (151936, 2048, 5632, 24, 16),
-    "qwen3": (151936, 4096, 22016, 32, 32),
-    "qwen3_5_text": (248320, 4096, 12288, 32, 16),
-    "qwen3_moe": (151936, 2048, 6144, 24, 32),
-    "qwen3_next": (151936, 2048, 5632, 48, 16),
-    "smollm3": (128256, 2048, 11008, 36, 16),
+    "ernie4_5": (103424, 3072, 18, 16),
+    "exaone4": (102400, 16384, 32, 32),
+    "gemma2": (256000, 9216, 26, 8),
+    "gemma3_text": (262208, 9216, 26, 8),
+    "gpt_oss": (201088, 2880, 36, 64),
+    "hunyuan_v1_dense": (290943, 11008, 32, 32),
+    "lfm2": (65536, 12288, 32, 32),
+    "mistral": (32000, 14336, 32, 32),
+    "mixtral": (32000, 14336, 32, 32),
+    "olmo2": (50304, 11008, 32, 32),
+    "olmo3": (50304, 11008, 32, 32),
+    "phi3": (32064, 8192, 32, 32),
+    "qwen2": (151936, 22016, 32, 32),
+    "qwen2_moe": (151936, 5632, 24, 16),
+    "qwen3": (151936, 22016, 32, 32),
+    "qwen3_5_text": (248320, 12288, 32, 16),
+    "qwen3_moe": (151936, 6144, 24, 32),
+    "qwen3_next": (151936, 5632, 48, 16),
+    "smollm3": (128256, 11008, 36, 16),
 }
 
 
