@@ -30,10 +30,12 @@ from edgedec.apps.eval.tries import NEED_TESTS, Tested, Tries
 from edgedec.apps.measuring.at_once import choose_n_at_once
 from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.config.generation import BATCH
 from edgedec.runtime.engine.best_of import BestOf, Iterate
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.planned import Planned
 from edgedec.runtime.engine.result import GenerationResult
+from edgedec.runtime.engine.stream import Piece
 from edgedec.runtime.methods.method_parts import PLAIN
 
 _WARMUP_TOKENS = 4
@@ -128,7 +130,7 @@ class Answers:
         problem, engine = self.problems[index], self.engines.of(setting)
         request = self.task.request(engine, problem, setting.request)
         # Answers at the same time use nothing of each other's prompts either.
-        request = replace(request, prefix_group=problem.name)
+        request = replace(request, prefix_group=problem.name, priority=BATCH)
         engine.forget_prompts()
         metrics: dict[str, float] = {}
         if setting.tries is None:
@@ -164,10 +166,12 @@ class Answers:
         self, engine: Engine, prompt: list[int], request: GenerationConfig
     ) -> GenerationResult:
         stream = engine.stream(prompt, request)
-        for _ in stream:
+
+        def take(piece: Piece) -> None:
             if self._is_over.is_set():
                 stream.stop()
-        return stream.result
+
+        return stream.write(take)
 
     def _best_of(
         self, setting: Setting, tries: Tries, index: int, request: GenerationConfig

@@ -24,7 +24,7 @@ from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.result import GenerationResult
-from edgedec.runtime.engine.stream import Stream
+from edgedec.runtime.engine.stream import Piece, Stream
 from edgedec.runtime.sampling.logprobs import TokenLogprob
 
 _LEAST = -9999.0
@@ -50,7 +50,7 @@ class Order:
 
 
 class Writer:
-    """Writes one answer in a thread, and tells what happens as events."""
+    """Writes one answer, and tells what happens as events, in whichever thread does a step."""
 
     def __init__(self, engine: Engine, order: Order, tell: Callable[[Event], None]) -> None:
         self._engine = engine
@@ -107,15 +107,18 @@ class Writer:
         assert stream is not None
         parser = OutputParser(order.index, order.prepared.has_calls, order.prepared.is_thinking)
         n_told = 0
-        for piece in stream.pieces:
-            if self._is_stopped:
-                break
-            if not piece.is_provisional:
-                tokens = stream.logprobs[n_told:]
-                n_told += len(tokens)
-                origin = piece.origin if order.with_origins else ""
-                self._tell_all(parser.push(piece.text, self._infos(tokens), origin))
-        if stream.is_finished and stream.result.finish_reason in _REASONS:
+
+        def take(piece: Piece) -> None:
+            nonlocal n_told
+            if piece.is_provisional or self._is_stopped:
+                return
+            tokens = stream.logprobs[n_told:]
+            n_told += len(tokens)
+            origin = piece.origin if order.with_origins else ""
+            self._tell_all(parser.push(piece.text, self._infos(tokens), origin))
+
+        stream.write(take)
+        if stream.result.finish_reason in _REASONS:
             self._tell_all(parser.push("", self._infos(stream.logprobs[n_told:])))
             self._tell_all(parser.flush())
             self._tell(_done(order.index, stream.result, parser.n_calls > 0))

@@ -1,4 +1,4 @@
-"""Requests on engines: each answer is written by a thread of its own, which tells of it."""
+"""Requests on engines: each answer has a thread that waits for its end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Run:
     """One request in progress: iterate its ends, and `close` it, whatever happened."""
 
     def __init__(self, engine: Engine, take: Callable[[Event], None]) -> None:
-        """take: is given each event, in the thread that it happens in, one at a time."""
+        """take: is given each event, in whichever thread does the step, one at a time."""
         self._engine = engine
         self._take_event = take
         self._taking = threading.Lock()

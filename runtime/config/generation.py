@@ -30,6 +30,9 @@ MAX_LOGPROBS = 20
 AUTO, EXACT, PROGRESSIVE, PREDICTED = "auto", "exact", "progressive", "predicted"
 PREFILLS = (AUTO, EXACT, PROGRESSIVE, PREDICTED)
 
+INTERACTIVE, BATCH = "interactive", "batch"
+PRIORITIES = (INTERACTIVE, BATCH)
+
 
 def check_n_likeliest(name: str, value: Any) -> None:
     """Raises a ConfigError unless so many of the likeliest tokens can be reported."""
@@ -62,6 +65,9 @@ class GenerationConfig:
         Much less than the default takes longer in all.
     prefix_group: texts share what was computed of their beginnings with those of their own group
         only: how soon an answer comes reveals what others of the group have sent.
+    priority: interactive if somebody waits for the text: its passes go before those of batches.
+        batch if nobody does. None leaves it to the call: `Engine.generate_many` and
+        `Engine.best_of` are batches. The text is the same.
     prefix: text that the output begins with, in tokens of the model's choice; it is part of the
         output. For a prompt that would end in the middle of a word.
     logprobs: how many of the likeliest tokens are reported at each place, with their
@@ -86,6 +92,7 @@ class GenerationConfig:
     prefill: str = AUTO
     prefill_pass_ms: float = PASS_MS
     prefix_group: str = ""
+    priority: str | None = None
     prefix: str = ""
     logprobs: int | None = None
     json_schema: str | Mapping[str, Any] | None = None
@@ -119,6 +126,9 @@ class GenerationConfig:
         if not isinstance(self.prefill, str) or self.prefill not in PREFILLS:
             raise ConfigError(f"prefill is {shown(self.prefill)}, expected {', '.join(PREFILLS)}")
         check_type("prefix_group", self.prefix_group, str, "text")
+        if self.priority is not None and self.priority not in PRIORITIES:
+            expected = " or ".join(PRIORITIES)
+            raise ConfigError(f"priority is {shown(self.priority)}, expected {expected}, or None")
         check_number("prefill_pass_ms", self.prefill_pass_ms, 0.0, 1e9, "milliseconds")
         self._check_constraint()
         self._check_logprobs()

@@ -42,6 +42,7 @@ class Settings(TypedDict, total=False):
     prefill: str
     prefill_pass_ms: float
     prefix_group: str
+    priority: str | None
     prefix: str
     logprobs: int | None
     json_schema: str | Mapping[str, Any] | None

@@ -27,7 +27,7 @@ from edgedec.runtime.config.checks import (
     checked_counts,
     checked_path,
 )
-from edgedec.runtime.config.generation import check_n_likeliest
+from edgedec.runtime.config.generation import BATCH, check_n_likeliest
 from edgedec.runtime.config.settings import with_settings
 from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
 from edgedec.runtime.engine.conversation import Conversation
@@ -177,10 +177,7 @@ class Engine:
         **settings: Unpack[Settings],
     ) -> GenerationResult:
         """Returns the whole output; arguments as for `stream`."""
-        stream = self.stream(prompt, config, on_progress, **settings)
-        for _ in stream:
-            pass
-        return stream.result
+        return self.stream(prompt, config, on_progress, **settings).write()
 
     def stream(
         self,
@@ -228,7 +225,7 @@ class Engine:
 
         encoded = [self.encode(prompt) for prompt in prompts]  # a bad one stops all before any
         n_at_once = self.model.capabilities.n_sequences
-        asked = self._asked(config, settings)
+        asked = self._of_batch(config, settings)
         openers = [partial(self.stream, ids, asked) for ids in encoded]
         return generate_many(openers, n_at_once, on_progress)
 
@@ -261,7 +258,7 @@ class Engine:
         from edgedec.runtime.engine.many import generate_many
         from edgedec.runtime.engine.planned import Planned
 
-        asked, chosen_by = self._asked(config, settings) or self.defaults, find_chooser(chooser)
+        asked, chosen_by = self._of_batch(config, settings), find_chooser(chooser)
         check_count("n", n, 1, "the number of tries")
         if isinstance(chosen_by, Planned):
             return self._planned(self.encode(prompt), n, chosen_by, asked, on_progress)
@@ -637,6 +634,11 @@ class Engine:
         if not settings:
             return config
         return with_settings(self.defaults if config is None else config, settings)
+
+    def _of_batch(self, config: GenerationConfig | None, settings: Settings) -> GenerationConfig:
+        """Returns what is asked of each of several requests that are made at once."""
+        asked = self._asked(config, settings) or self.defaults
+        return asked if asked.priority else replace(asked, priority=BATCH)
 
     def learn(self, text: Sequence[int]) -> None:
         """Adds a text to the n-gram store, if there is one."""

@@ -35,9 +35,7 @@ def generate_many(
         if not is_over:
             stream = openers[place]()
             streams.append(stream)
-            for _ in stream:
-                pass
-            found[place] = stream.result
+            found[place] = stream.write()
         return place
 
     with ThreadPoolExecutor(max(1, min(len(openers), n_at_once))) as pool:

@@ -3,32 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from edgedec.runtime.sequences.passes import Pass
 
 MOST_ROWS = 160
 """Rows of a pass that several sequences share: a chunk of a prompt, and what decodes beside it."""
 
+BESIDE = 8
+"""Rows of batches in a pass that somebody waits for: so many cost little more than none."""
 
-def choose(ready: Sequence[Pass], most_rows: int = MOST_ROWS) -> list[int]:
-    """Returns the places of those that share the next pass: the oldest, and what goes with it.
+PATIENCE = 8
+"""Passes that work of a batch lets go before it; then it counts as what somebody waits for."""
 
-    Passes of its model join it in the order they came while there is room, so that nobody starves:
-    whatever waits is the oldest sooner or later.
 
-    ready: the oldest first. most_rows: of the pass, unless the oldest has more.
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A pass that is ready.
+
+    is_batch: nobody waits for what it is part of. n_passed_over: passes that went before it.
     """
-    oldest = ready[0]
-    model = oldest.sequence.model
-    chosen, n_rows = [0], oldest.n_rows
-    for i, wanted in enumerate(ready[1:], 1):
+
+    wanted: Pass
+    is_batch: bool = False
+    n_passed_over: int = 0
+
+    @property
+    def is_urgent(self) -> bool:
+        """Goes before work of batches."""
+        return not self.is_batch or self.n_passed_over >= PATIENCE
+
+
+def choose(ready: Sequence[Waiting], most_rows: int = MOST_ROWS) -> list[int]:
+    """Returns the places of those that share the next pass: the first, and what goes with it.
+
+    Urgent ones come first, then batches, each in the order they came. Passes of the first one's
+    model join it while there is room. Nobody starves: whatever waits is the oldest of its kind
+    sooner or later, and a batch that waited long is urgent.
+
+    ready: the oldest first. most_rows: of the pass, unless the first has more.
+    """
+    first, *others = sorted(range(len(ready)), key=lambda i: not ready[i].is_urgent)
+    leading = ready[first].wanted
+    if not can_share(leading):
+        return [first]
+    model = leading.sequence.model
+    chosen, n_rows = [first], leading.n_rows
+    most_beside = BESIDE if any(not one.is_batch for one in ready) else most_rows
+    for i in others:
         if len(chosen) == model.capabilities.n_sequences:
             break
-        fits = n_rows + wanted.n_rows <= most_rows
+        wanted = ready[i].wanted
+        n_beside = 0 if ready[i].is_urgent else wanted.n_rows
+        fits = n_rows + wanted.n_rows <= most_rows and n_beside <= most_beside
         if wanted.sequence.model is model and fits and can_share(wanted):
             chosen.append(i)
             n_rows += wanted.n_rows
-    return chosen if can_share(oldest) else [0]
+            most_beside -= n_beside
+    return chosen
 
 
 def can_share(wanted: Pass) -> bool:

@@ -6,11 +6,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
+from typing import Any, cast
 
 from edgedec.runtime.decoding.busy_clock import BusyClock
-from edgedec.runtime.engine.pass_policy import MOST_ROWS, can_share, choose
-from edgedec.runtime.sequences.passes import Pass, Passes, T, attempt, attempt_all, resume
+from edgedec.runtime.engine.pass_policy import MOST_ROWS, Waiting, can_share, choose
+from edgedec.runtime.sequences.passes import (
+    Pass,
+    Passes,
+    T,
+    attempt,
+    attempt_all,
+    resume,
+    run_passes,
+)
 from edgedec.runtime.sequences.rows import Rows
 
 LINGER_S = 0.002
@@ -18,30 +27,99 @@ LINGER_S = 0.002
 
 
 class _Job:
-    """A pass that is ready, and the thread that waits for its outcome."""
+    """A step on its way, and the thread that waits for its end.
 
-    def __init__(self, wanted: Pass) -> None:
-        self.wanted = wanted
-        self.outcome: Rows | BaseException | None = None
-        self.waiter = threading.get_ident(), threading.Event()
+    is_pinned: no other thread runs it. is_batch: nobody waits for what it is part of.
+    """
+
+    def __init__(
+        self, passes: Passes[Any], clock: BusyClock | None, is_pinned: bool, is_batch: bool
+    ) -> None:
+        self.passes = passes
+        self.clock = clock
+        self.is_pinned = is_pinned
+        self.is_batch = is_batch
+        self.n_passed_over = 0  # passes of others since it wants one
+        self.owner = threading.get_ident()
+        self.is_of_main = self.owner == threading.main_thread().ident
+        self.turn = threading.Event()  # the step is over, or the owner has the lock and leads
+        self.wanted: Pass | None = None
+        self.outcome: Rows | BaseException | None = None  # of the pass that was wanted last
+        self.interrupt: BaseException | None = None  # came while the owner waited
+        self.is_over = False
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self._waits_since_s = time.perf_counter()
+
+    def go_on(self) -> None:
+        """Runs the step up to the next pass it wants, or to its end."""
+        outcome = self.outcome if self.interrupt is None else self.interrupt
+        self.outcome = self.interrupt = self.wanted = None
+        self._stop_waiting()
+        try:
+            self.wanted = resume(self.passes, outcome)
+            self.n_passed_over = 0
+            self._waits_since_s = time.perf_counter()
+        except StopIteration as end:
+            self.result, self.is_over = end.value, True
+        except BaseException as error:  # the owner's, in whichever thread it comes
+            self.error, self.is_over = error, True
+
+    def compute(self) -> None:
+        """Computes the wanted pass by itself, in the request's own time."""
+        assert self.wanted is not None
+        self._stop_waiting()
+        self.outcome = attempt(self.wanted)
+        self._waits_since_s = time.perf_counter()
+
+    def take(self, outcome: Rows | BaseException) -> None:
+        """Takes what became of the wanted pass, which others may have shared."""
+        self.outcome = outcome
+        if self.clock is not None and isinstance(outcome, Rows):
+            self.clock.add(outcome.ms)
+
+    def _stop_waiting(self) -> None:
+        """Ends a time in which the request waited."""
+        if self.clock is not None:
+            now_s = time.perf_counter()
+            self.clock.skip(now_s - self._waits_since_s)
+            self._waits_since_s = now_s
+
+    def taken(self) -> Any:
+        """Returns the result of a step that is over, or raises what ended it."""
+        error = self.interrupt if self.error is None else self.error
+        self.error = self.interrupt = None
+        if error is None:
+            return self.result
+        try:
+            raise error
+        finally:
+            del error  # it keeps this frame
 
 
 class Scheduler:
     """Computes the passes of steps, those of several requests together where the model can.
 
-    A step runs in the thread that submits it, under a lock that goes to whoever waited longest. Its
-    pass is put beside those of others; the thread that finds nobody else about to bring one
-    computes them all, so a single request costs no change of threads. The lock's holder may take it
-    again: a handler of Ctrl-C, or of progress, may stop another stream or iterate it.
+    One thread leads: it runs the steps of all threads that wait for one, one step after the other,
+    up to the passes they want, and computes those. A lock is its as long as it leads; between steps
+    and passes it lets in who waits for the lock, the longest first. When its own step is over,
+    another of the waiting threads leads. So a single request costs no change of threads, and many
+    cost few. The lock's holder may take it again: a handler of Ctrl-C, or of progress, may stop
+    another stream or iterate it.
+
+    The main thread runs no steps of others, for an interrupt may come there at any moment.
     """
 
     def __init__(self) -> None:
         self._mutex = threading.RLock()
         self._waiting: deque[tuple[int, threading.Event]] = deque()
-        self._holder: int | None = None  # thread that computes
+        self._holder: int | None = None  # thread that has the lock
         self._depth = 0  # times it took the lock again
-        self._ready: list[_Job] = []  # the oldest first
+        self._leader: _Job | None = None  # whose owner leads, or is about to
+        self._runnable: deque[_Job] = deque()  # can go on
+        self._ready: list[_Job] = []  # want a pass, the oldest first
         self._due: set[BusyClock] = set()  # of requests that may be about to come back
+        self._has_come = threading.Event()  # somebody whom the leader waits for
 
     @contextmanager
     def exclusive(self, clock: BusyClock | None = None) -> Iterator[None]:
@@ -52,29 +130,34 @@ class Scheduler:
         finally:
             self._give()
 
-    def run(self, passes: Passes[T], clock: BusyClock | None = None) -> T:
+    def run(
+        self,
+        passes: Passes[T],
+        clock: BusyClock | None = None,
+        *,
+        is_pinned: bool = False,
+        is_batch: bool = False,
+    ) -> T:
         """Runs a step and returns its result; other steps go on between and beside its passes.
 
-        clock: of the request, which stands still while only others compute.
+        Args:
+            clock: Of the request, which stands still while only others compute.
+            is_pinned: The step runs in this thread. Otherwise it may run in any that calls this.
+            is_batch: Nobody waits for what the step is part of; others go first.
         """
-        outcome: Rows | BaseException | None = None
         if clock is not None:
             self._due.discard(clock)
             clock.is_prompt = time.perf_counter() - clock.left_s < LINGER_S
         try:
-            while True:
-                self._take(clock)  # without `exclusive`: a step's end is slow through contexts
-                try:
-                    wanted = resume(passes, outcome)
-                    outcome = self._outcome(wanted, clock)
-                finally:
-                    self._give()
-        except StopIteration as end:
+            if self.is_held:
+                return run_passes(passes)
+            job = _Job(passes, clock, is_pinned, is_batch)
+            self._run(job)
+            result = cast(T, job.taken())
             if clock is not None:
                 clock.left_s = time.perf_counter()
                 if clock.is_prompt:
                     self._due.add(clock)
-            result: T = end.value
             return result
         finally:
             passes.close()
@@ -88,80 +171,156 @@ class Scheduler:
         """Learns that a request is over, so that nobody waits for it to come back."""
         self._due.discard(clock)
 
-    def _outcome(self, wanted: Pass, clock: BusyClock | None) -> Rows | BaseException:
-        """Returns the rows of a pass, or what went wrong. The caller has the lock, then and now."""
-        is_alone = not (self._ready or self._waiting or self._is_anybody_due())
-        if is_alone or self._depth or not can_share(wanted):
-            return attempt(wanted)
-        job = _Job(wanted)
-        self._ready.append(job)
-        if self._waiting or self._due:
-            with nullcontext() if clock is None else clock.stopped():
-                self._wait_for(job)
-            if clock is not None and isinstance(job.outcome, Rows):
-                clock.add(job.outcome.ms)
-        while job.outcome is None:
-            self._compute(job)
-        return job.outcome
+    def _run(self, own: _Job) -> None:
+        """Returns when the step of this thread is over."""
+        try:
+            if not self._join(own):
+                self._wait(own)
+            while not own.is_over:
+                self._lead_on(own)
+            # What can go on now most often ends now, too: that costs no change of threads.
+            while self._leader is own and self._runnable and self._better_leader(own) is None:
+                self._run_next(own)
+        finally:
+            self._resign(own)
+
+    def _join(self, own: _Job) -> bool:
+        """Adds a step to those that can go on; says whether this thread leads at once."""
+        with self._mutex:
+            self._runnable.append(own)
+            has_lock = self._holder is None
+            if has_lock:
+                self._holder = own.owner
+            if self._leader is None:
+                self._leader = own
+                if not has_lock:
+                    self._waiting.append((own.owner, own.turn))
+            elif not self._due:
+                self._has_come.set()
+        return has_lock
+
+    def _lead_on(self, own: _Job) -> None:
+        """Does what is next: a step, a pass, or leaving the lock to others."""
+        if self._waiting:
+            self._pass_on(own, own)
+        elif (better := self._better_leader(own)) is not None:
+            self._pass_on(own, better)
+        elif self._runnable:
+            self._run_next(own)
+        elif self._is_anybody_due():
+            self._linger(own)
+        elif len(self._ready) == 1:
+            only = self._ready.pop()
+            only.compute()
+            self._runnable.append(only)
+        else:
+            self._compute(own)
+
+    def _run_next(self, own: _Job) -> None:
+        """Runs the step whose turn it is up to its next pass, or its end."""
+        job = self._runnable.popleft()
+        job.go_on()
+        if not job.is_over:
+            self._ready.append(job)
+        elif job is not own:
+            job.turn.set()
+
+    def _better_leader(self, own: _Job) -> _Job | None:
+        """Returns who has to lead in place of this thread, which does now."""
+        first = self._runnable[0] if self._runnable else None
+        if first is not None and first.is_pinned:
+            return None if first is own else first
+        if own.is_of_main:
+            return next((job for job in (*self._runnable, *self._ready) if job is not own), None)
+        return None
+
+    def _pass_on(self, own: _Job, leader: _Job) -> None:
+        """Lets in who waits for the lock, then ``leader``; returns when this thread leads again.
+
+        Or when its step is over.
+        """
+        with self._mutex:
+            own.turn.clear()
+            self._leader = leader
+            self._waiting.append((leader.owner, leader.turn))
+            self._give()
+        self._wait(own)
+
+    def _resign(self, own: _Job) -> None:
+        """Forgets a step, and lets another thread lead if this one does."""
+        with self._mutex:
+            if not own.is_over:  # an interrupt came between its passes
+                self._ready = [job for job in self._ready if job is not own]
+                self._runnable = deque(job for job in self._runnable if job is not own)
+            if self._holder != own.owner:
+                return
+            if self._leader is own:
+                others = sorted((*self._runnable, *self._ready), key=lambda job: job.is_of_main)
+                self._leader = others[0] if others else None
+                if others:
+                    self._waiting.append((others[0].owner, others[0].turn))
+            self._give()
+
+    def _wait(self, own: _Job) -> None:
+        """Waits until the step is over or this thread leads. An interrupt is for the step."""
+        while True:
+            try:
+                own.turn.wait()
+                return
+            except BaseException as error:
+                self._interrupt(own, error)
+
+    def _interrupt(self, own: _Job, error: BaseException) -> None:
+        """Has the step go on with an error in its own thread, in place of the pass it wants."""
+        with self._mutex:
+            own.interrupt, own.is_pinned = error, True
+            if own in self._ready:
+                self._ready.remove(own)
+                self._runnable.appendleft(own)
+            self._has_come.set()
 
     def _is_anybody_due(self) -> bool:
         """Says whether a request was given something so lately that it may come back at once."""
         if self._due:
             latest_s = time.perf_counter() - LINGER_S
             self._due -= {clock for clock in list(self._due) if clock.left_s < latest_s}
-        return bool(self._due)
+        wanted = self._ready[0].wanted
+        return bool(self._due) and wanted is not None and can_share(wanted)
 
-    def _wait_for(self, job: _Job) -> None:
-        """Lets others go on until they computed the job, or it is time to compute it here."""
-        self._give()
+    def _linger(self, own: _Job) -> None:
+        """Waits a moment for requests that may come back, or for whoever wants the lock."""
+        self._has_come.clear()
         try:
-            job.waiter[1].wait(LINGER_S)
-            with self._mutex:
-                if not job.waiter[1].is_set() and job.waiter not in self._waiting:
-                    self._waiting.append(job.waiter)
-                    if self._holder is None:
-                        self._give()
-            job.waiter[1].wait()
+            if self._due and not (self._runnable or self._waiting):
+                self._has_come.wait(LINGER_S)
         except BaseException as error:
-            self._withdraw(job)
-            job.outcome = error
-
-    def _withdraw(self, job: _Job) -> None:
-        """Takes back what an interrupted thread waits for; it has the lock then."""
-        with self._mutex:
-            if job in self._ready:
-                self._ready.remove(job)
-            if job.waiter in self._waiting:
-                self._waiting.remove(job.waiter)
-            if self._holder != job.waiter[0]:
-                job.waiter = job.waiter[0], threading.Event()
-                self._waiting.appendleft(job.waiter)
-                if self._holder is None:
-                    self._give()
-        while not job.waiter[1].is_set():
-            with suppress(BaseException):  # one interrupt is on its way already
-                job.waiter[1].wait()
+            self._interrupt(own, error)
 
     def _compute(self, own: _Job) -> None:
-        """Computes what the policy chooses among the passes that are ready."""
-        ready = [job.wanted for job in self._ready]
-        sizes = [wanted.n_rows for wanted in ready]
-        most_rows = ready[0].sequence.times.most_rows(sizes, MOST_ROWS)
-        chosen = [self._ready[i] for i in choose(ready, most_rows)]
-        self._ready = [job for job in self._ready if job not in chosen]
-        try:
-            outcomes = attempt_all([job.wanted for job in chosen])
-        except BaseException as error:  # an interrupt is for this thread alone
-            self._ready = [job for job in (*chosen, *self._ready) if job is not own]
-            own.outcome = error
-            chosen, outcomes = [], []
+        """Computes what the policy chooses among the passes that are wanted."""
         with self._mutex:
-            for job, outcome in zip(chosen, outcomes, strict=True):
-                job.outcome = outcome
-            # What is left has waited for this pass, and is computed without waiting once more.
-            for job in (*chosen, *self._ready[:1]):
-                if job is not own and job.waiter not in self._waiting:
-                    self._waiting.append(job.waiter)
+            jobs = self._ready
+            ready = [
+                Waiting(job.wanted, job.is_batch, job.n_passed_over)
+                for job in jobs
+                if job.wanted is not None
+            ]
+            sizes = [one.wanted.n_rows for one in ready]
+            most_rows = ready[0].wanted.sequence.times.most_rows(sizes, MOST_ROWS)
+            chosen = [jobs[i] for i in choose(ready, most_rows)]
+            self._ready = [job for job in jobs if job not in chosen]
+            for job in self._ready:
+                job.n_passed_over += 1
+        try:
+            outcomes = attempt_all([job.wanted for job in chosen if job.wanted is not None])
+        except BaseException as error:  # an interrupt is for this thread alone
+            with self._mutex:
+                self._ready = [*chosen, *self._ready]
+            self._interrupt(own, error)
+            return
+        for job, outcome in zip(chosen, outcomes, strict=True):
+            job.take(outcome)
+            self._runnable.append(job)
 
     def _take(self, clock: BusyClock | None = None) -> None:
         own = threading.get_ident()
@@ -173,13 +332,14 @@ class Scheduler:
                 self._holder = own
                 return
         with nullcontext() if clock is None else clock.stopped():
-            self._wait(own)
+            self._wait_for_lock(own)
 
-    def _wait(self, own: int) -> None:
+    def _wait_for_lock(self, own: int) -> None:
         waiter = own, threading.Event()
         try:
             with self._mutex:
                 self._waiting.append(waiter)
+                self._has_come.set()
                 if self._holder is None:  # given back meanwhile
                     self._give()
             waiter[1].wait()

@@ -13,13 +13,14 @@ from weakref import ref
 
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config.checks import check_callable
+from edgedec.runtime.config.generation import BATCH
 from edgedec.runtime.decoding.prefilling import Prefilling, Provisional, begin_prefill
 from edgedec.runtime.decoding.strategy import TARGET, DecodeState, Decoding
 from edgedec.runtime.engine.request import Request, end_part, lent
 from edgedec.runtime.engine.result import UP_TO_TIES, FinishReason, GenerationResult
 from edgedec.runtime.sampling.logprobs import TokenLogprob
 from edgedec.runtime.sampling.noise import Noise
-from edgedec.runtime.sequences.passes import Passes, while_idle
+from edgedec.runtime.sequences.passes import Passes, run_passes, while_idle
 from edgedec.runtime.sequences.prefill import Prefilled, PrefillRequest
 from edgedec.runtime.text.common_prefix import common_prefix
 from edgedec.runtime.text.text_stream import TextStream
@@ -83,7 +84,7 @@ class Stream(Iterator[str]):
         self._result: GenerationResult | None = None
         self._busy_s = time.perf_counter() - request.started_s
         self._ttft_s = 0.0
-        self._started_s = 0.0  # of the step in progress
+        self._started_s = 0.0  # when time was counted last
         self._n_shown = 0  # characters
 
     def __iter__(self) -> Stream:
@@ -101,33 +102,44 @@ class Stream(Iterator[str]):
         while (piece := self._next_piece()) is not None:
             yield piece
 
+    def write(self, take: Callable[[Piece], None] = lambda piece: None) -> GenerationResult:
+        """Writes the rest of the output, gives each piece to ``take``, and returns the result.
+
+        It is what iterating `pieces` gives. Where several threads write, one of them does the
+        steps of all in turn: that costs less than waking each for every piece.
+
+        Args:
+            take: Called in whichever thread does the step. No pass begins until it returns. An
+                error in it ends the output, and is raised here.
+        """
+        self._claim()
+        try:
+            if self._result is None:
+                self._run(self._write(take), is_whole=True)
+            while self._ready:
+                take(self._ready.popleft())
+        finally:
+            self._is_running = False
+        return self.result
+
     def _next_piece(self) -> Piece | None:
         """Returns the next piece; None at the end."""
+        self._claim()
+        try:
+            while not self._ready and self._result is None:
+                self._run(self._advance())
+            return self._ready.popleft() if self._ready else None
+        finally:
+            self._is_running = False
+
+    def _claim(self) -> None:
+        """Makes this thread the one that goes on with the output."""
         with self._claims:
             while self._is_ending and self._result is None:
                 self._claims.wait()
             if self._is_running:
                 raise SessionError("this stream is being iterated elsewhere; wait for it")
             self._is_running = True
-        try:
-            return self._make_piece()
-        finally:
-            self._is_running = False
-
-    def _make_piece(self) -> Piece | None:
-        while True:
-            if self._ready:
-                return self._ready.popleft()
-            if self._result is not None:
-                return None
-            n_before = self._n_shown
-            if text := self._advance():
-                self._n_shown += len(text)
-                origin = self._origins[-1] if self._origins else TARGET
-                piece = Piece(text, origin, position=n_before)
-                if not self._ready:
-                    return piece
-                self._ready.append(piece)
 
     def __del__(self) -> None:
         # Whoever lets go of an unfinished stream may be in the middle of another's turn.
@@ -235,29 +247,68 @@ class Stream(Iterator[str]):
             if common_prefix(target.tokens, state.tokens) < state.n_prompt:
                 return 0  # another request has the text's sequence by now
             steps = while_idle(self._decoding.catch_up(target), is_over)
-            return scheduler.run(steps) or 0
+            return scheduler.run(steps, is_batch=True) or 0
 
-    def _advance(self) -> str:
-        """Returns the text of the next step, empty when it completed none."""
+    def _run(self, steps: Passes[None], is_whole: bool = False) -> None:
+        """Goes on with the output. An interrupt or error ends it.
+
+        is_whole: to its end. Otherwise tokens that were found already need no turn.
+        """
+        request = self._request
         self._started_s = time.perf_counter()
         try:
-            piece = "" if self._is_stopping else self._step()
-            if self._is_stopping and self._finish_reason is None:
-                self._finish_reason = "cancelled"
+            if not is_whole and (self._found or self._is_stopping):
+                return run_passes(steps)
+            is_reading = self._prefilled is None
+            if is_reading and self._prefilling is None:
+                self._await_prompts()
+            is_pinned = is_reading and request.on_progress is not None
+            is_batch = self._state.config.priority == BATCH
+            request.scheduler.run(steps, self._state.clock, is_pinned=is_pinned, is_batch=is_batch)
         except BaseException:
-            self._finish_reason = "cancelled"
+            if self._result is None:
+                self._count_time()
+                self._finish("cancelled")
             raise
         finally:
-            self._busy_s += time.perf_counter() - self._started_s
-            held = "" if self._finish_reason is None else self._finish(self._finish_reason)
-        return piece + held
+            self._count_time()
 
-    def _step(self) -> str:
+    def _write(self, take: Callable[[Piece], None]) -> Passes[None]:
+        """Goes on to the end of the output; ``take`` is given all pieces."""
+        while True:
+            self._count_time()
+            while self._ready:
+                take(self._ready.popleft())
+            if self._result is not None:
+                return
+            self._started_s = time.perf_counter()
+            yield from self._advance()
+
+    def _advance(self) -> Passes[None]:
+        """Adds the text of the next token, and ends the output behind its last."""
+        text = ""
+        if not self._is_stopping:
+            text = yield from self._step()
+        if self._is_stopping and self._finish_reason is None:
+            self._finish_reason = "cancelled"
+        if self._finish_reason is not None:
+            self._count_time()
+            text += self._finish(self._finish_reason)
+        if text:
+            origin = self._origins[-1] if self._origins else TARGET
+            self._ready.append(Piece(text, origin, position=self._n_shown))
+            self._n_shown += len(text)
+
+    def _count_time(self) -> None:
+        """Counts the time since this was called last, or the output went on."""
+        now_s = time.perf_counter()
+        self._busy_s += now_s - self._started_s
+        self._started_s = now_s
+
+    def _step(self) -> Passes[str]:
         """Returns the text the next token adds; empty when prefill was cancelled."""
         if not self._found:
-            if self._prefilling is None and self._prefilled is None:
-                self._await_prompts()
-            self._request.scheduler.run(self._find_tokens(), self._state.clock)
+            yield from self._find_tokens()
             if self._prefilled is not None:
                 self._request.prompts.end(self._state.sequence)
         if not self._found:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.result import GenerationResult
-from edgedec.runtime.engine.stream import Stream
+from edgedec.runtime.engine.stream import Piece, Stream
 from edgedec.runtime.sampling.grammar import Grammars
 from edgedec.runtime.sequences import pool
 from edgedec.runtime.sequences.passes import Passes
@@ -87,8 +88,9 @@ def test_streams_iterated_in_turn(
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "sampled"])
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("write", [list, Stream.write], ids=["iterated", "written"])
 def test_streams_in_two_threads(
-    make_engine: MakeEngine, method: str, sampling: SamplingConfig
+    make_engine: MakeEngine, method: str, sampling: SamplingConfig, write: Callable[..., object]
 ) -> None:
     engine, config = make_engine(looping), request(method, sampling)
     streams = [engine.stream(prompt, config) for prompt in PROMPTS]
@@ -110,7 +112,7 @@ def test_streams_in_two_threads(
             at_once -= 1
 
     toy(engine).rows_of = leave  # type: ignore[method-assign, assignment]
-    threads = [threading.Thread(target=list, args=(stream,)) for stream in streams]
+    threads = [threading.Thread(target=write, args=(stream,)) for stream in streams]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -118,6 +120,66 @@ def test_streams_in_two_threads(
         assert not thread.is_alive()
     assert most == 1  # they took turns
     check_each_is_as_alone(make_engine, engine, config, streams)
+
+
+@pytest.mark.parametrize("n_iterated", [0, 1, 7])
+@pytest.mark.parametrize("method", METHODS)
+def test_what_is_written_is_what_iterating_gives(
+    make_engine: MakeEngine, method: str, n_iterated: int
+) -> None:
+    config, written = request(method, SAMPLINGS[0]), list[Piece]()
+    whole, stream = (make_engine(looping).stream(PROMPTS[0], config) for _ in range(2))
+    pieces = list(whole.pieces)
+    begun = list(islice(stream.pieces, n_iterated))
+    result = stream.write(written.append)
+    assert begun + written == pieces
+    assert (result.text, result.token_ids) == (whole.result.text, whole.result.token_ids)
+    assert stream.write(written.append) is result
+    assert begun + written == pieces
+
+
+def test_an_error_of_who_takes_pieces_ends_the_output_and_nothing_else(
+    make_engine: MakeEngine,
+) -> None:
+    engine, config = make_engine(looping), request("plain", SAMPLINGS[0])
+    streams, errors = [engine.stream(prompt, config) for prompt in PROMPTS], list[str]()
+    taken: list[Piece] = []
+
+    def take(piece: Piece) -> None:
+        taken.append(piece)
+        if len(taken) == 3:
+            raise ValueError("enough")
+
+    def write_some() -> None:
+        try:
+            streams[0].write(take)
+        except ValueError as error:
+            errors.append(str(error))
+
+    threads = [threading.Thread(target=write_some), threading.Thread(target=streams[1].write)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert errors == ["enough"]
+    assert streams[0].result.finish_reason == "cancelled"
+    assert streams[0].result.text.startswith("".join(piece.text for piece in taken))
+    alone = make_engine(looping).generate(PROMPTS[1], config)
+    assert streams[1].result.token_ids == alone.token_ids
+
+
+def test_who_takes_pieces_may_end_the_output(make_engine: MakeEngine) -> None:
+    stream, taken = make_engine(looping).stream(PROMPTS[0], max_new_tokens=40), list[str]()
+
+    def take(piece: Piece) -> None:
+        taken.append(piece.text)
+        if len(taken) == 4:
+            stream.stop()
+
+    result = stream.write(take)
+    assert result.finish_reason == "cancelled"
+    assert result.text == "".join(taken)
+    assert len(result.token_ids) < 40
 
 
 def test_a_stop_and_the_next_piece_at_once_end_a_stream_once(

@@ -41,13 +41,14 @@ class Knobs(Body):
     prefill: str | None = None
     draft_len: int | None = None
     draft_depth: int | None = None
+    priority: str | None = None
     switch: dict[str, Any] | None = None
     regex: str | None = None
     grammar: str | None = None
 
     def knob_settings(self) -> dict[str, Any]:
         """Returns the settings of a request that these fields state."""
-        names = ("method", "verifier", "prefill", "switch", "regex", "grammar")
+        names = ("method", "verifier", "prefill", "priority", "switch", "regex", "grammar")
         given = stated(self, {name: name for name in names})
         speculation = stated(self, {"draft_len": "draft_len", "draft_depth": "depth"})
         return {**given, "speculation": speculation} if speculation else given

@@ -14,7 +14,7 @@ import pytest
 from edgedec.models.errors import SessionError
 from edgedec.models.graph import Capabilities
 from edgedec.runtime.decoding.busy_clock import BusyClock
-from edgedec.runtime.engine.pass_policy import choose
+from edgedec.runtime.engine.pass_policy import PATIENCE, Waiting, choose
 from edgedec.runtime.engine.scheduler import Scheduler
 from edgedec.runtime.sequences.passes import Pass, Passes, run_passes
 from edgedec.runtime.sequences.rows import Rows
@@ -35,7 +35,9 @@ def wait_until(is_so: Callable[[], object]) -> None:
 
 
 def n_waiting(scheduler: Scheduler) -> int:
-    return len(scheduler._waiting)
+    """Threads that wait for a turn, or for the one that leads."""
+    jobs = (*scheduler._runnable, *scheduler._ready)
+    return len({thread for thread, _ in scheduler._waiting} | {job.owner for job in jobs})
 
 
 def is_free(scheduler: Scheduler) -> bool:
@@ -338,6 +340,103 @@ def test_passes_of_several_texts_are_one(n_texts: int) -> None:
     assert max(model.shared) == min(n_texts, 8)
 
 
+def noting(steps: Passes[list[int]], threads: list[int]) -> Passes[list[int]]:
+    """The same step, which notes the thread that goes on with it each time."""
+    threads.append(threading.get_ident())
+    wanted = next(steps)
+    try:
+        while True:
+            rows = yield wanted
+            threads.append(threading.get_ident())
+            wanted = steps.send(rows)
+    except StopIteration as end:
+        found: list[int] = end.value
+        return found
+
+
+@pytest.mark.parametrize("is_pinned", [False, True])
+def test_one_thread_runs_the_steps_of_all_but_of_those_that_are_pinned(is_pinned: bool) -> None:
+    model, scheduler = SharingModel(), Scheduler()
+    own: dict[int, int] = {}
+    ran: dict[int, list[int]] = {i: [] for i in range(4)}
+    all_ran: list[int] = []
+
+    def drive(i: int) -> None:
+        own[i] = threading.get_ident()
+        step = noting(noting(saying(ToySession(VOCAB, model=model), 6), ran[i]), all_ran)
+        scheduler.run(step, is_pinned=is_pinned)
+
+    with scheduler.exclusive():
+        threads = [started(lambda i=i: drive(i)) for i in range(4)]
+        wait_until(lambda: n_waiting(scheduler) == 4)
+    joined(*threads)
+    if is_pinned:
+        assert all(set(ran[i]) == {own[i]} for i in range(4))
+    else:
+        assert len(set(all_ran)) == 1
+    assert max(model.shared) == 4
+
+
+def test_the_main_thread_runs_no_steps_of_others() -> None:
+    """It begins alone, and leaves its own step to a thread that comes later."""
+    model, scheduler, ran, ran_main = SharingModel(), Scheduler(), list[int](), list[int]()
+    others: list[threading.Thread] = []
+
+    def begin_others() -> None:
+        model.before_pass = lambda: None
+        for _ in range(3):
+            step = noting(saying(ToySession(VOCAB, model=model), 40), ran)
+            others.append(started(lambda step=step: scheduler.run(step)))
+        wait_until(lambda: n_waiting(scheduler) == 3)
+
+    model.before_pass = begin_others
+    scheduler.run(noting(saying(ToySession(VOCAB, model=model), 20), ran_main))
+    joined(*others)
+    main = threading.main_thread().ident
+    assert main not in ran
+    assert len(ran) == 3 * 41
+    assert main in ran_main
+    assert set(ran_main) - {main}
+    assert is_free(scheduler)
+
+
+def test_an_interrupt_while_another_thread_leads_is_for_the_own_step() -> None:
+    model, scheduler, caught = SharingModel(), Scheduler(), list[int]()
+    may_end = threading.Event()
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def long() -> Passes[list[int]]:
+        found = []
+        session = ToySession(VOCAB, model=model)
+        while not may_end.is_set():
+            found += yield from saying(session, 1)
+            session.truncate(0)
+        return found
+
+    def interrupted() -> Passes[list[int]]:
+        session = ToySession(VOCAB, model=model)
+        try:
+            while True:
+                yield from saying(session, 1)
+                session.truncate(0)
+        except KeyboardInterrupt:
+            caught.append(threading.get_ident())
+            return (yield from saying(session, 2))
+
+    def interrupt() -> None:
+        wait_until(lambda: 2 in model.shared)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    threads = [started(lambda: scheduler.run(long())), started(interrupt)]
+    alone = run_passes(saying(ToySession(VOCAB), 2))
+    assert scheduler.run(interrupted()) == alone
+    assert caught == [main]
+    may_end.set()
+    joined(*threads)
+    assert is_free(scheduler)
+
+
 def test_what_goes_wrong_with_one_pass_is_no_matter_of_others() -> None:
     """The pass of one text is refused however it is computed; all others get their rows."""
     model, refused = SharingModel(), SessionError("not this one")
@@ -398,9 +497,9 @@ def test_an_interrupt_in_a_shared_pass_is_for_the_thread_that_computes() -> None
 def test_the_policy_bounds_rows_and_lets_the_oldest_go_first() -> None:
     model, other = SharingModel(), SharingModel()
 
-    def wanted(n_rows: int, of: ToyModel = model, **fields: Any) -> Pass:
+    def wanted(n_rows: int, of: ToyModel = model, **fields: Any) -> Waiting:
         chain = TokenTree.chain([1] * n_rows)
-        return Pass(ToySession(VOCAB, model=of), chain, (), **fields)
+        return Waiting(Pass(ToySession(VOCAB, model=of), chain, (), **fields))
 
     assert choose([wanted(128), wanted(128), wanted(1), wanted(31), wanted(1)]) == [0, 2, 3]
     assert choose([wanted(1), wanted(1, other), wanted(1)]) == [0, 2]
@@ -410,3 +509,71 @@ def test_the_policy_bounds_rows_and_lets_the_oldest_go_first() -> None:
     assert choose([wanted(1), wanted(1, is_alone=True), wanted(1)]) == [0, 2]
     assert choose([wanted(1, ToyModel(VOCAB)), wanted(1)]) == [0]
     assert len(choose([wanted(1) for _ in range(20)])) == 8
+
+
+def batch(model: ToyModel, n_rows: int = 1, n_passed_over: int = 0) -> Waiting:
+    chain = TokenTree.chain([1] * n_rows)
+    return Waiting(Pass(ToySession(VOCAB, model=model), chain, ()), True, n_passed_over)
+
+
+def test_what_somebody_waits_for_goes_before_batches() -> None:
+    model = SharingModel()
+    urgent = Waiting(batch(model).wanted)
+    assert choose([batch(model), urgent, batch(model), urgent]) == [1, 3, 0, 2]
+    # With the most sequences of a pass, batches are what is left out.
+    assert choose([*[batch(model)] * 8, *[urgent] * 6]) == [8, 9, 10, 11, 12, 13, 0, 1]
+    # Beside the others they have few rows in all, by themselves as many as there is room for.
+    assert choose([batch(model, 6), urgent, batch(model, 6), batch(model, 2)]) == [1, 0, 3]
+    assert choose([batch(model, 128), urgent]) == [1]
+    assert choose([batch(model, 100), batch(model, 6), batch(model, 40)]) == [0, 1, 2]
+
+
+def test_a_batch_that_waited_long_goes_first() -> None:
+    model = SharingModel()
+    urgent = Waiting(batch(model).wanted)
+    late = batch(model, 128, PATIENCE)
+    assert choose([late, urgent, batch(model)]) == [0, 1, 2]
+    assert choose([batch(model, 128, PATIENCE - 1), urgent]) == [1]
+
+
+@pytest.mark.parametrize("model", [SharingModel(), ToyModel(VOCAB)], ids=["shared", "one by one"])
+@pytest.mark.parametrize("n_urgent", [1, 12])
+def test_nobody_starves(model: ToyModel, n_urgent: int) -> None:
+    """Requests that want another pass after each of theirs, as the scheduler asks the policy."""
+    requests = [
+        *(Waiting(batch(model).wanted) for _ in range(n_urgent)),
+        *(batch(model, n_rows) for n_rows in (1, 3, 9, 128)),
+    ]
+    order, n_passed_over = list(range(len(requests))), [0] * len(requests)
+    worst = [0] * len(requests)
+    for _ in range(2000):
+        ready = [Waiting(requests[i].wanted, requests[i].is_batch, n_passed_over[i]) for i in order]
+        chosen = [order[place] for place in choose(ready)]
+        order = [i for i in order if i not in chosen] + chosen
+        for i in range(len(requests)):
+            n_passed_over[i] = 0 if i in chosen else n_passed_over[i] + 1
+            worst[i] = max(worst[i], n_passed_over[i])
+    assert max(worst) <= PATIENCE + len(requests)
+    if n_urgent == 1:
+        assert worst[0] <= 4  # batches that waited long
+
+
+def test_a_batch_and_what_somebody_waits_for_through_the_scheduler() -> None:
+    """A model that computes one text at a time: most passes are of the one that is waited for."""
+    scheduler, order = Scheduler(), list[str]()
+
+    def drive(name: str, n_passes: int, is_batch: bool) -> None:
+        session = ToySession(VOCAB)
+        session.before_pass = lambda: order.append(name)
+        scheduler.run(saying(session, n_passes), is_batch=is_batch)
+
+    with scheduler.exclusive():
+        slow = started(lambda: drive("batch", 5, True))
+        wait_until(lambda: n_waiting(scheduler) == 1)
+        quick = started(lambda: drive("urgent", 20, False))
+        wait_until(lambda: n_waiting(scheduler) == 2)
+    joined(slow, quick)
+    assert order[:PATIENCE] == ["urgent"] * PATIENCE
+    assert "batch" in order[: PATIENCE + 2]
+    assert order.index("batch") == PATIENCE
+    assert order[-1] == "batch"
