@@ -17,7 +17,7 @@ import numpy as np
 from edgedec.models.errors import ConfigError
 from edgedec.models.installation import install_command
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.sampling.schema_narrowing import narrowed
+from edgedec.runtime.sampling.schema_narrowing import narrowed, without_patterns
 from edgedec.runtime.sampling.token_mask import Allowed
 from edgedec.runtime.text.common_prefix import common_prefix
 from edgedec.runtime.text.tokenizer import Codec
@@ -77,14 +77,10 @@ class Grammars:
             wrapper = library.TokenizerWrapper(self._vocabulary)
             self._tokenizer = library.LLTokenizer(wrapper)
         is_schema = kind == "json_schema"
-        matcher, reason = self._matcher(kind, _with_bounded_space(text) if is_schema else text)
-        if reason and is_schema:
-            narrower = json.dumps(narrowed(json.loads(text)))
-            matcher, still = self._matcher(kind, _with_bounded_space(narrower))
-            reason = still and reason
+        matcher, reason = self._of_schema(text) if is_schema else self._matcher(kind, text)
         if reason:
-            hint = _LENIENT if is_schema else ""
-            raise ConfigError(f"{kind} is refused: {_one_line(reason)}{hint}")
+            hint = self._hint(text) if is_schema else ""
+            raise ConfigError(f"{kind} is refused: {_one_line(_by_keyword(reason))}{hint}")
         mask = GrammarMask(matcher.deep_copy(), self._n_ids, frozenset())
         try:
             is_finished = mask.is_finished
@@ -93,6 +89,26 @@ class Grammars:
         if is_finished:
             raise ConfigError(f"{kind} allows only the empty text: allow more")
         return matcher
+
+    def _of_schema(self, text: str) -> tuple[Any, str]:
+        """As `_matcher`: of a schema, or of one that says the same in other words."""
+        matcher, reason = self._matcher("json_schema", _with_bounded_space(text))
+        if not reason:
+            return matcher, ""
+        schema = narrowed(json.loads(text))
+        if _is_lenient(schema):
+            schema = without_patterns(schema, lambda one: not self._matcher("regex", one)[1])
+        matcher, still = self._matcher("json_schema", _with_bounded_space(json.dumps(schema)))
+        return matcher, still and reason
+
+    def _hint(self, text: str) -> str:
+        """Returns what to do about a schema that is refused."""
+        schema = json.loads(text)
+        if isinstance(schema, dict) and not _is_lenient(schema):
+            loose = {**schema, "x-guidance": {**_options(schema), "lenient": True}}
+            if not self._of_schema(json.dumps(loose))[1]:
+                return _LENIENT
+        return "; change the schema"
 
 
 @dataclass(frozen=True)
@@ -252,6 +268,23 @@ class _Vocabulary:
         if isinstance(text, bytes):
             text = text.decode("utf-8", "replace")
         return self._codec.encode(text)
+
+
+def _options(schema: Any) -> dict[str, Any]:
+    """Returns what a schema says to llguidance."""
+    options = schema.get("x-guidance") if isinstance(schema, dict) else None
+    return options if isinstance(options, dict) else {}
+
+
+def _is_lenient(schema: Any) -> bool:
+    return _options(schema).get("lenient") is True
+
+
+def _by_keyword(reason: str) -> str:
+    """Returns why a schema is refused, with the keyword where the library leaves it out."""
+    if reason.startswith("regex parse error"):
+        return f"pattern: {reason}"
+    return f"$ref: {reason}" if reason.startswith(("Pointer ", "Resource ")) else reason
 
 
 def _with_bounded_space(schema: str) -> str:

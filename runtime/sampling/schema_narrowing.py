@@ -9,7 +9,7 @@ JSON Schema does not define say nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,6 +109,9 @@ class _Narrowing:
             del made["format"]
         if isinstance(schema.get("oneOf"), list) and len(schema["oneOf"]) <= _MOST_BRANCHES:
             self._choose_one(schema, made)
+        _drop_idle(made)
+        _close(made)
+        _name(made)
         _depend(made)
         _forbid(made)
         _count(made)
@@ -237,6 +240,96 @@ def _own_facts(schema: Mapping[str, Any]) -> _Facts:
         (frozenset(properties),) if is_closed else (),
         (items,) if isinstance(items, Mapping) and "prefixItems" not in schema else (),
     )
+
+
+_IDLE_WITHOUT = {"then": "if", "else": "if", "minContains": "contains", "maxContains": "contains"}
+"""Keywords that say nothing without another."""
+_IN_PLACE = frozenset({
+    "allOf", "anyOf", "oneOf", "not", "if", "$ref", "$dynamicRef", "dependentSchemas",
+    "dependencies",
+})  # fmt: skip
+"""Keywords whose schemas see the same value, and so evaluate parts of it."""
+
+
+def _drop_idle(made: dict[str, Any]) -> None:
+    """Drops keywords that hold whatever the value."""
+    for key, other in _IDLE_WITHOUT.items():
+        if other not in made:
+            made.pop(key, None)
+    if "then" not in made and "else" not in made:
+        made.pop("if", None)
+    if made.get("uniqueItems") is False:
+        del made["uniqueItems"]
+    if made.get("minContains") == 0 and "maxContains" not in made:
+        del made["minContains"], made["contains"]
+
+
+def _close(made: dict[str, Any]) -> None:
+    """Has what is additional take the place of what is not evaluated, if that is the same."""
+    if made.keys() & _IN_PLACE:
+        return
+    if "unevaluatedProperties" in made:
+        made.setdefault("additionalProperties", made.pop("unevaluatedProperties"))
+    is_listed = isinstance(made.get("items"), list)
+    if "unevaluatedItems" in made and "contains" not in made and not is_listed:
+        made.setdefault("items", made.pop("unevaluatedItems"))
+
+
+def _name(made: dict[str, Any]) -> None:
+    """Has known properties and patterns take the place of what names must be."""
+    names = made.get("propertyNames")
+    names = {} if names is True else names
+    if not isinstance(names, Mapping) or names.get("type", "string") != "string":
+        return
+    said, rest = set(names) - {"type"}, made.get("additionalProperties", True)
+    known = made.get("properties", {})
+    if not said:
+        del made["propertyNames"]
+    elif "patternProperties" in made or not isinstance(known, Mapping):
+        return
+    elif said == {"enum"} or said == {"const"}:
+        chosen = _names_in(names["enum"] if said == {"enum"} else names["const"])
+        made["properties"] = {name: known.get(name, rest) for name in sorted(chosen)}
+        _shut(made)
+    elif not known and (pattern := _pattern_of(names)) is not None:
+        made["patternProperties"] = {pattern: rest}
+        _shut(made)
+
+
+def _shut(made: dict[str, Any]) -> None:
+    del made["propertyNames"]
+    made["additionalProperties"] = False
+
+
+def _pattern_of(names: Mapping[str, Any]) -> str | None:
+    """Returns the expression of all names that ``names`` allows, if one says it."""
+    said = set(names) - {"type"}
+    if said == {"pattern"}:
+        return names["pattern"] if isinstance(names["pattern"], str) else None
+    least, most = names.get("minLength", 0), names.get("maxLength", "")
+    if said <= {"minLength", "maxLength"} and all(
+        isinstance(n, int) or n == "" for n in (least, most)
+    ):
+        return rf"^[\s\S]{{{least},{most}}}$"
+    return None
+
+
+def without_patterns(schema: Schema, is_known: Callable[[str], bool], depth: int = 0) -> Schema:
+    """Returns ``schema`` without the expressions that are not known, which lets more values by."""
+    if depth > _MOST_DEPTH:
+        return schema
+    if isinstance(schema, list):
+        return [without_patterns(one, is_known, depth + 1) for one in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    made = {key: without_patterns(one, is_known, depth + 1) for key, one in schema.items()}
+    if isinstance(pattern := made.get("pattern"), str) and not is_known(pattern):
+        del made["pattern"]
+    by_pattern = made.get("patternProperties")
+    if isinstance(by_pattern, Mapping) and not all(map(is_known, by_pattern)):
+        made["patternProperties"] = {k: one for k, one in by_pattern.items() if is_known(k)}
+        made.pop("additionalProperties", None)  # which the others would meet
+    return made
 
 
 def _depend(made: dict[str, Any]) -> None:

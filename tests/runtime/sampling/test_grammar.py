@@ -409,14 +409,30 @@ def test_white_space_under_a_schema_is_bounded(tokenizer: Tokenizer) -> None:
     assert not texts_allowed(tokenizer, strict, "{\n")
 
 
-@pytest.mark.parametrize(
-    ("schema", "keyword"),
-    [
-        ({"not": {"type": "string"}}, "not"), ({"type": "object", "if": {}}, "if"),
-        ({"type": "array", "uniqueItems": True}, "uniqueItems"),
-        ({"type": "string", "format": "nonsense"}, "nonsense"),
-    ],
-)  # fmt: skip
+REFUSED: list[tuple[Any, str]] = [
+    ({"type": "object", "if": {"required": ["a"]}, "then": {"required": ["b"]}}, "if"),
+    ({"type": "integer", "if": {"minimum": 3}, "else": {"maximum": 1}}, "else"),
+    ({"type": "array", "uniqueItems": True}, "uniqueItems"),
+    ({"type": "array", "contains": {"const": 2}}, "contains"),
+    ({"type": "array", "contains": {"const": 2}, "minContains": 2}, "minContains"),
+    ({"type": "array", "contains": {"const": 2}, "maxContains": 2}, "maxContains"),
+    ({"type": "object", "propertyNames": {"format": "date"}}, "propertyNames"),
+    ({"type": "object", "anyOf": [{}], "unevaluatedProperties": False}, "unevaluatedProperties"),
+    ({"type": "array", "contains": {}, "unevaluatedItems": False}, "unevaluatedItems"),
+    ({"$dynamicAnchor": "n", "$dynamicRef": "#n"}, r"\$dynamic"),
+    ({"type": "integer", "not": {"enum": [1]}}, "not"),
+    ({"oneOf": [{"type": "integer"}, {"type": "number", "minimum": 1}]}, "oneOf"),
+    ({"type": "string", "format": "iri"}, "format: iri"),
+    ({"type": "string", "format": "regex"}, "format: regex"),
+    ({"type": "string", "pattern": "^(?!a)"}, "pattern"),
+    ({"type": "string", "pattern": r"^(a)\1"}, "pattern"),
+    ({"type": "object", "patternProperties": {"^(?=a)": {}}}, "pattern"),
+    ({"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}},
+     "uniqueItems"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "keyword"), REFUSED)
 def test_a_refused_schema_names_the_keyword_and_the_lenient_way(
     tokenizer: Tokenizer, schema: dict[str, Any], keyword: str
 ) -> None:
@@ -425,3 +441,15 @@ def test_a_refused_schema_names_the_keyword_and_the_lenient_way(
         grammars.mask(GenerationConfig(json_schema=schema), STOPS)
     lenient = {**schema, "x-guidance": {"lenient": True}}
     assert grammars.mask(GenerationConfig(json_schema=lenient), STOPS) is not None
+
+
+@pytest.mark.parametrize(
+    "schema", [{"$ref": "https://example.com/s.json"}, {"$ref": "#/$defs/none"}, {"enum": []}]
+)
+def test_no_lenient_way_is_named_where_there_is_none(
+    tokenizer: Tokenizer, schema: dict[str, Any]
+) -> None:
+    grammars = Grammars(tokenizer, tokenizer.vocab_size)
+    with pytest.raises(ConfigError, match=r"^json_schema is refused: .*; change the schema$") as e:
+        grammars.mask(GenerationConfig(json_schema=schema), STOPS)
+    assert ("$ref: " in str(e.value)) is ("$ref" in schema)

@@ -76,6 +76,32 @@ SCHEMAS: dict[str, Any] = {
         "required": ["a"], "minProperties": 1, "maxProperties": 1,
     },
     "unknown format": {"type": "string", "format": "no-such-format"},
+    "unique, if need be": {"type": "array", "uniqueItems": False},
+    "then without if": {"type": "integer", "then": {"minimum": 5}, "else": False},
+    "if and nothing": {"type": "object", "if": {"required": ["a"]}},
+    "so many of nothing": {"type": "array", "minContains": 2, "maxContains": 1},
+    "none need be there": {"type": "array", "contains": {"type": "string"}, "minContains": 0},
+    "nothing unevaluated": {
+        "type": "object", "properties": {"a": {"type": "number"}}, "unevaluatedProperties": False,
+    },
+    "all are evaluated": {
+        "type": "object", "additionalProperties": True, "unevaluatedProperties": False,
+    },
+    "items unevaluated": {
+        "type": "array", "prefixItems": [{"type": "number"}], "unevaluatedItems": False,
+    },
+    "names are text": {"type": "object", "propertyNames": {"type": "string"}},
+    "any names": {"type": "object", "propertyNames": True},
+    "names by pattern": {
+        "type": "object", "propertyNames": {"pattern": "^.$"},
+        "additionalProperties": {"type": "number"},
+    },
+    "names by length": {"type": "object", "propertyNames": {"minLength": 2, "maxLength": 4}},
+    "names by choice": {
+        "type": "object", "propertyNames": {"enum": ["a", "kind"]},
+        "properties": {"a": {"type": "number"}, "r": {}},
+    },
+    "one name": {"type": "object", "propertyNames": {"const": "r"}},
     "names of keywords": {
         "type": "object", "properties": {"oneOf": {"type": "number"}, "format": {"const": "x"}}
     },
@@ -114,7 +140,10 @@ def test_nothing_is_allowed_that_was_not(name: str) -> None:
 WHOLE = [
     "told apart by a constant", "by types", "by values", "required in turn", "arrays",
     "dependencies", "dependent", "not required", "not a type", "counted", "unknown format",
-    "names of keywords",
+    "names of keywords", "unique, if need be", "then without if", "if and nothing",
+    "so many of nothing", "none need be there", "nothing unevaluated", "all are evaluated",
+    "items unevaluated", "names are text", "any names", "names by pattern", "names by length",
+    "names by choice", "one name",
 ]  # fmt: skip
 
 
