@@ -16,7 +16,7 @@ from edgedec.runtime.engine.stream import Stream
 def first_line(text: str) -> str:
     """Returns ``text`` up to the end of its first line that is not blank."""
     end = text.find("\n", len(text) - len(text.lstrip()))
-    return text if end < 0 else text[:end].removesuffix("\r")
+    return (text if end < 0 else text[:end]).removesuffix("\r")
 
 
 _NEAR = 256

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+_OPENERS = {")": "(", "]": "[", "}": "{"}
+_QUOTES = "\"'`"
+
 
 def without_repeats(text: str, line_before: str, after: str) -> str:
     """Returns ``text`` up to where it repeats the rest of the line, or the next lines.
@@ -11,38 +14,58 @@ def without_repeats(text: str, line_before: str, after: str) -> str:
         after: the document behind the cursor.
     """
     rest, _, below = after.partition("\n")
-    if rest := rest.rstrip():
-        line = text.partition("\n")[0]
-        kept = _without_rest(line, rest)
-        return text if kept == line else kept
-    return _without_next_lines(text, line_before, below)
+    rest = rest.rstrip()
+    line = text.partition("\n")[0]
+    if rest and (kept := _without_rest(line, line_before, rest)) != line:
+        return kept
+    return _without_next_lines(text, line_before, below, n_own=1 if rest else 0)
 
 
-def _without_rest(line: str, rest: str) -> str:
-    """Returns ``line`` without an end that is how ``rest`` begins."""
-    stripped = line.rstrip()
-    for n in range(min(len(stripped), len(rest)), 0, -1):
-        # Part of a word may begin like the rest without repeating it.
-        is_repeat = n == len(rest) or not rest[:n].isalnum()
-        if is_repeat and stripped.endswith(rest[:n]):
-            return stripped[: len(stripped) - n]
+def _without_rest(line: str, line_before: str, rest: str) -> str:
+    """Returns ``line`` without an end that is how ``rest`` begins, or what comes behind that."""
+    stripped, first = line.rstrip(), rest.lstrip()[0]
+    if first in _OPENERS:
+        at = _closing(line, first)
+        return line[:at].rstrip() if at < len(line) and rest[0].isspace() else line[:at]
+    if first in _QUOTES and line_before.count(first) % 2 == 1:
+        return line.partition(first)[0]
+    for behind in dict.fromkeys((rest, rest.lstrip())):
+        for n in range(min(len(stripped), len(behind)), 0, -1):
+            # Part of a word, or a quote, may begin like the rest without repeating it.
+            may_begin = behind[:n].isalnum() or first in _QUOTES
+            if stripped.endswith(behind[:n]) and (n == len(behind) or not may_begin):
+                return stripped[: len(stripped) - n]
     return line
 
 
-def _without_next_lines(text: str, line_before: str, below: str) -> str:
-    """Returns ``text`` up to its first lines that, to its end, are the next ones of the document.
+def _closing(line: str, closer: str) -> int:
+    """Returns where ``closer`` closes what was opened before ``line``; its end if it does not."""
+    depth = 0
+    for i, character in enumerate(line):
+        depth += (character == _OPENERS[closer]) - (character == closer)
+        if depth < 0:
+            return i
+    return len(line)
 
-    Blank lines and white space behind lines do not count.
+
+def _without_next_lines(text: str, line_before: str, below: str, n_own: int) -> str:
+    """Returns ``text`` up to its first line that is the next one of the document.
+
+    Blank lines and white space behind lines do not count. Lines of marks alone, such as ``}``,
+    are common: they count if all lines to the end of the text are the next ones.
+
+    n_own: lines of ``text`` that stand on the document's line, and are not looked at.
     """
     lines = (line_before + text).split("\n")
     following = _filled(below.split("\n"))
-    for n in range(len(lines)):
+    for n in range(n_own, len(lines)):
         repeated = _filled(lines[n:])
         if not repeated:
             break
-        if following[: len(repeated)] == repeated:
-            return "\n".join(lines[:n])[len(line_before) :] if n else ""
-    return text
+        is_next = following[:1] == repeated[:1] and any(map(str.isalnum, repeated[0]))
+        if is_next or following[: len(repeated)] == repeated:
+            return "\n".join(lines[:n])[len(line_before) :].removesuffix("\r") if n else ""
+    return text.removesuffix("\r")
 
 
 def _filled(lines: list[str]) -> list[str]:
