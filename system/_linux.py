@@ -64,21 +64,50 @@ def memory_limit(root: Path = ROOT) -> int | None:
 
 def _groups(controller: str, root: Path) -> Iterator[tuple[Path, int]]:
     """Yields the folder and version of each control group that holds this process, in any depth."""
+    mounts = list(_mounts(controller, root))
     for line in text(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if controllers and controller not in controllers.split(","):
             continue
-        top = root / "sys/fs/cgroup" / controllers
-        folder = top / path.lstrip("/")
-        for group in (folder, *folder.parents):
-            if group.is_relative_to(top):
-                yield group, 1 if controllers else 2
+        version = 1 if controllers else 2
+        folders = (controllers, controller) if controllers else ("", "unified")
+        usual = [(root / "sys/fs/cgroup" / folder, "/") for folder in folders]
+        stated = [(top, mounted) for kind, top, mounted in mounts if kind == version]
+        for top, mounted in stated or usual:
+            folder = top / _within(path, mounted)
+            for group in (folder, *folder.parents):
+                if group.is_relative_to(top):
+                    yield group, version
+
+
+def _mounts(controller: str, root: Path) -> Iterator[tuple[int, Path, str]]:
+    """Yields version, folder and topmost group of the mounts that show groups of ``controller``.
+
+    Source: proc_pid_mountinfo(5).
+    """
+    for line in text(root / "proc/self/mountinfo").splitlines():
+        before, _, behind = line.partition(" - ")
+        fields, (kind, _, options) = before.split(), (*behind.split(), "", "", "")[:3]
+        is_first = kind == "cgroup" and controller in options.split(",")
+        if len(fields) > 4 and (is_first or kind == "cgroup2"):
+            yield 1 if is_first else 2, root / fields[4].lstrip("/"), fields[3]
+
+
+def _within(path: str, mounted: str) -> str:
+    """Returns where the group ``path`` lies below the group ``mounted``; empty if it does not.
+
+    In a container the path may be the host's, and its top is where the groups are mounted.
+    """
+    parts = Path(path).parts
+    if ".." in parts or not Path(path).is_relative_to(mounted):
+        return ""
+    return str(Path(path).relative_to(mounted))
 
 
 def _quota_v2(group: Path) -> float | None:
     quota, _, period = text(group / "cpu.max").partition(" ")
-    return _share(quota, period)
+    return _share(quota, period or "100000")
 
 
 def _quota_v1(group: Path) -> float | None:
