@@ -42,6 +42,16 @@ class GrammarOptions:
             rich_help_panel=STRUCTURE,
         ),
     ] = None
+    grammar_aligned: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Sample as the model would write if it kept to the grammar by itself: make up to "
+            "N tries. More come nearer.",
+            rich_help_panel=STRUCTURE,
+        ),
+    ] = None
 
     def apply(self, request: GenerationConfig) -> GenerationConfig:
         """Returns ``request`` with what was given.

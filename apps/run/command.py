@@ -16,6 +16,7 @@ from edgedec.apps.options import common as options
 from edgedec.apps.options.grammar import GrammarOptions
 from edgedec.apps.options.groups import takes_groups
 from edgedec.apps.options.switching import SwitchOptions, tell_if_approximate
+from edgedec.apps.run.aligned import write_aligned
 from edgedec.apps.run.beams import BeamOptions, write_beams
 from edgedec.apps.run.draft_colours import OriginColours
 from edgedec.apps.run.provisional import PieceWriter
@@ -106,6 +107,8 @@ def run(
 
       edgedec run smollm2.edgedec "Roll a die." --regex "[1-6]"
 
+      edgedec run smollm2.edgedec "Roll a die." --regex "[1-6]" --grammar-aligned 8
+
       edgedec run smollm2.edgedec --prompt-file long.txt --session long.session
 
       edgedec run smollm2.edgedec "What is 17 times 23?" --best-of 8
@@ -126,6 +129,13 @@ def run(
         )
     if beams.beams is not None and (quote or tries.best_of or session or adapt):
         raise ConfigError("--beams goes without --quote, --best-of, --session and --adapt")
+    if grammar.grammar_aligned is not None and (
+        quote or tries.best_of or beams.beams or session or adapt or shown != ShowOptions()
+    ):
+        raise ConfigError(
+            "--grammar-aligned goes without --quote, --best-of, --beams, --session, --adapt, "
+            "--show-drafts and --explain"
+        )
     quoted = None if quote is None else read_text(quote)
     if session is not None and not session.parent.is_dir():
         raise ConfigError(f"cannot save {session}: there is no folder {session.parent}")
@@ -151,6 +161,10 @@ def run(
             if tries.best_of is not None:
                 asked = warm(asked, request.temperature is not None)
                 write_best(engine, given, text, asked, tries, bars, is_json=json)
+                return
+            if grammar.grammar_aligned is not None:
+                asked = warm(asked, request.temperature is not None, 1.0)
+                write_aligned(engine, given, asked, grammar.grammar_aligned, is_json=json)
                 return
             stream = engine.stream(given, asked, bars.report)
             tell_if_approximate(asked)

@@ -132,11 +132,13 @@ class _Tests:
         return float(verdict.is_passed), verdict.reason or ""
 
 
-def warm(asked: GenerationConfig, is_stated: bool) -> GenerationConfig:
+def warm(
+    asked: GenerationConfig, is_stated: bool, temperature: float = _TEMPERATURE
+) -> GenerationConfig:
     """Returns the request with a temperature, unless the user or the bundle stated one."""
     if is_stated or not asked.sampling.is_greedy:
         return asked
-    return replace(asked, sampling=replace(asked.sampling, temperature=_TEMPERATURE))
+    return replace(asked, sampling=replace(asked.sampling, temperature=temperature))
 
 
 def write_best(

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,9 @@ from edgedec.runtime.sequences.row_stats import RowStats
 from edgedec.runtime.sequences.rows import Rows
 from edgedec.runtime.sequences.sequence import TokenSequence
 
+if TYPE_CHECKING:
+    from edgedec.runtime.sampling.alignment import Alignment
+
 TARGET = "target"
 """Origin of tokens that no drafter proposed."""
 
@@ -46,7 +49,7 @@ class DecodeState:
 
     tokens: the prompt and everything emitted. All but the last few are in the KV cache of
         ``sequence``, which alone knows how many.
-    mask: the grammar the output has to follow.
+    mask: the grammar the output has to follow. alignment: weighs what it allows.
     rows: of the pass that ended prefill, until the first step consumes them; row 0 is meant.
     clock: what the method's own timings are read from.
     n_prompt: how many of ``tokens`` are the prompt.
@@ -61,6 +64,7 @@ class DecodeState:
     stats: DecodeStats
     stop_token_ids: frozenset[int] = frozenset()
     mask: TokenMask | None = None
+    alignment: Alignment | None = None
     rows: Rows | None = None
     clock: BusyClock = field(default_factory=BusyClock)
     n_prompt: int = field(init=False)
@@ -87,16 +91,18 @@ class DecodeState:
         stop_token_ids: frozenset[int] = frozenset(),
         mask: TokenMask | None = None,
         breakers: frozenset[int] = frozenset(),
+        alignment: Alignment | None = None,
     ) -> Self:
         """Returns the state of an output that is to follow ``prompt``.
 
-        breakers: tokens that end repetitions.
+        breakers: tokens that end repetitions. alignment: see `Alignment`.
         """
         if mask is not None:
             mask.begin(prompt)
         is_ordered = config.sampling.is_ordered
         history = History(prompt, Repeats(prompt, breakers) if is_ordered else None)
-        return cls(sequence, list(prompt), config, history, DecodeStats(), stop_token_ids, mask)
+        stats = DecodeStats()
+        return cls(sequence, list(prompt), config, history, stats, stop_token_ids, mask, alignment)
 
     @property
     def sampling(self) -> SamplingConfig:
@@ -140,6 +146,8 @@ class DecodeState:
             token = _likeliest(rows, index)
         else:
             token = self._choose(self._edited(rows, index, path), noise, position)
+            if self.alignment is not None:
+                self.alignment.chose(path, token, float(rows.logits[index][token]))
         if self.config.logprobs is not None:
             self._logprobs[position] = token_logprob(rows, index, token, self.config.logprobs)
         return token
@@ -183,13 +191,18 @@ class DecodeState:
         if self.mask is not None:
             self.mask.accept(token)
             self._allowed.clear()
+        if self.alignment is not None:
+            self.alignment.accept(token)
 
     def _edited(self, rows: Rows, index: int, path: Sequence[int]) -> npt.NDArray[Any]:
         row: npt.NDArray[Any] = rows.logits[index]
         if not self.is_edited:
             return row
         with self._replayed(path):
-            return edit(row, self.sampling, self.history, self.allowed_after(path))
+            values = edit(row, self.sampling, self.history, self.allowed_after(path))
+        if self.alignment is None:
+            return values
+        return self.alignment.weighed(path, row, self.allowed_after(path), values)
 
     @contextmanager
     def _replayed(self, path: Sequence[int]) -> Iterator[None]:

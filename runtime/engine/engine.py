@@ -55,6 +55,7 @@ if TYPE_CHECKING:  # imported where they are needed: each import delays a first 
     from typing import Unpack
 
     from edgedec.runtime.config.settings import Settings
+    from edgedec.runtime.engine.aligned import Aligned
     from edgedec.runtime.engine.beam_texts import Beam
     from edgedec.runtime.engine.best_of import BestOf, Chooser
     from edgedec.runtime.engine.embeddings import Pooling
@@ -63,6 +64,7 @@ if TYPE_CHECKING:  # imported where they are needed: each import delays a first 
     from edgedec.runtime.engine.quoting import Quote
     from edgedec.runtime.engine.suggestions import Completion
     from edgedec.runtime.methods.draft_source import DraftSource
+    from edgedec.runtime.sampling.alignment import Alignment
     from edgedec.runtime.sampling.logprobs import TokenLogprob
     from edgedec.runtime.sequences.passes import Passes
     from edgedec.runtime.sequences.rows import Float32
@@ -313,6 +315,37 @@ class Engine:
         ends = frozenset((*self._open.stop_token_ids, *asked.stop_token_ids))
         return chooser.search(n, room, ends, complete)
 
+    def generate_aligned(
+        self,
+        prompt: Prompt,
+        n_tries: int,
+        config: GenerationConfig | None = None,
+        **settings: Unpack[Settings],
+    ) -> Aligned:
+        """Returns a sample of the texts that follow a grammar, likely as the model finds them.
+
+        The mask of a grammar makes texts likelier that begin as many others do. Here tries are made
+        until one is accepted, which is then an exact sample, or until there were ``n_tries``. More
+        tries come nearer to the model's proportions. Passes are bounded by ``n_tries`` times
+        ``max_new_tokens``. The first try is the text of `generate`.
+
+        Args:
+            prompt, config, settings: As for `stream`; the temperature has to be above 0.
+            n_tries: Most tries.
+
+        Raises:
+            ConfigError: There is no grammar, or something else changes the model's distribution.
+            SessionError: As for `stream`.
+        """
+        from edgedec.runtime.engine.aligned import generate_aligned
+
+        ids = self.encode(prompt)
+        return generate_aligned(
+            lambda one, alignment: self.open_stream(ids, one, None, alignment=alignment),
+            self._asked(config, settings) or self.defaults,
+            n_tries,
+        )
+
     async def astream(
         self,
         prompt: Prompt,
@@ -442,10 +475,12 @@ class Engine:
         on_done: OnDone | None = None,
         is_answer: bool = False,
         n_begun: int = 0,
+        alignment: Alignment | None = None,
     ) -> Stream:
         """Returns a `stream` that also reports its result; an answer goes on from no text.
 
-        n_begun: last tokens of the prompt that the output's text begins with.
+        n_begun: last tokens of the prompt that the output's text begins with. alignment: weighs
+            what the grammar allows.
         """
         started_s = time.perf_counter()
         loaded = self._open
@@ -480,7 +515,7 @@ class Engine:
             new_text=new_text,
             predictor=partial(self._predictors.of, config),
         )
-        state = DecodeState.start(sequence, tokens, config, stops, mask, breakers)
+        state = DecodeState.start(sequence, tokens, config, stops, mask, breakers, alignment)
         text = new_text()
         for token in begun:
             text.push(token)
