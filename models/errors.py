@@ -2,6 +2,7 @@
 
 EdgedecError
 ├── ConfigError            an option or a combination of options makes no sense
+│   └── RefusedGrammarError what an output should follow is broken, or cannot be enforced
 ├── CheckpointError        a model file is broken, truncated or incomplete
 ├── UnsupportedModelError  a healthy file of a kind we have no recipe for
 ├── BundleError            a bundle is broken, foreign or unsafe
@@ -19,6 +20,10 @@ class EdgedecError(Exception):
 
 class ConfigError(EdgedecError):
     """An option or a combination of options makes no sense."""
+
+
+class RefusedGrammarError(ConfigError):
+    """A schema, an expression or a grammar is broken, or cannot be enforced."""
 
 
 class CheckpointError(EdgedecError):

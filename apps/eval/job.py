@@ -18,6 +18,7 @@ from edgedec.apps.eval.frontier import DRAFT_ALONE, GRID, references_of
 from edgedec.apps.eval.gsm8k import Gsm8k
 from edgedec.apps.eval.human_eval import HumanEval
 from edgedec.apps.eval.infill import Infill
+from edgedec.apps.eval.json_schema import JsonSchema, SchemaAnswers
 from edgedec.apps.eval.likelihoods import Likelihoods
 from edgedec.apps.eval.perplexity import cut
 from edgedec.apps.eval.pruned import PrunedModel, check_prunable
@@ -63,13 +64,19 @@ class TaskName(StrEnum):
     GSM8K = "gsm8k"
     INFILL = "infill"
     PERPLEXITY = "perplexity"
+    JSON_SCHEMA = "json_schema"
     MULTIPLE_CHOICE = "multiple_choice"
     BIAS = "bias"
 
 
 _WITHOUT_ANSWERS = (TaskName.PERPLEXITY, TaskName.MULTIPLE_CHOICE, TaskName.BIAS)
 """Tasks that read likelihoods and generate nothing."""
-_MAX_NEW_TOKENS = {TaskName.HUMAN_EVAL: 512, TaskName.GSM8K: 512, TaskName.INFILL: 128}
+_MAX_NEW_TOKENS = {
+    TaskName.HUMAN_EVAL: 512,
+    TaskName.GSM8K: 512,
+    TaskName.INFILL: 128,
+    TaskName.JSON_SCHEMA: 512,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +153,7 @@ class TaskOptions:
         bool | None,
         typer.Option(
             "--chat/--raw",
-            help="For human_eval and gsm8k: use the chat template, or continue the "
+            help="For human_eval, gsm8k and json_schema: use the chat template, or continue the "
             "prompt (default: the template, if there is one).",
         ),
     ] = None
@@ -379,6 +386,8 @@ def make_work(job: Job, stack: ExitStack) -> tuple[Work, str]:
         return _make_predictions(job, stack)
     if job.task in _WITHOUT_ANSWERS:
         return _make_likelihoods(job, stack)
+    if job.task is TaskName.JSON_SCHEMA:
+        return _make_schemas(job, stack)
     tasks: dict[TaskName, Task] = {
         TaskName.HUMAN_EVAL: HumanEval(is_chat=True, limits=job.limits),
         TaskName.GSM8K: Gsm8k(is_chat=True),
@@ -430,6 +439,19 @@ def _make_predictions(job: Job, stack: ExitStack) -> tuple[Work, str]:
     tokens = engines.of(plain).tokenizer.encode(text)
     windows = list(cut(len(tokens), window, stride, len(opening)))[: job.what.limit]
     return Predictions(tokens, windows, opening, engines), f"windows of {window}, {stride} apart"
+
+
+def _make_schemas(job: Job, stack: ExitStack) -> tuple[Work, str]:
+    with job.open(Models.GIVEN, None) as engine:
+        is_chat = engine.has_chat_template if job.what.chat is None else job.what.chat
+        n_new = next(iter(job.requests.values())).max_new_tokens
+        task = JsonSchema(is_chat, job.context - n_new - _DRAFT_ROOM)
+        problems = read_problems(job.data, task.keys, job.what.limit)
+        prompts = [task.encode(engine, problem) for problem in problems]
+    context = min(job.context, max(map(len, prompts)) + n_new + _DRAFT_ROOM)
+    engines = Engines(lambda models: job.open(models, context), stack)
+    how = "chat template" if is_chat else "raw prompts"
+    return SchemaAnswers(task, problems, prompts, engines), how
 
 
 def _make_likelihoods(job: Job, stack: ExitStack) -> tuple[Work, str]:

@@ -22,6 +22,7 @@ from edgedec.apps.eval.scores import (
     calibration,
     difference,
     flips,
+    followed,
     interval_text,
     kept,
     number_text,
@@ -128,6 +129,7 @@ def _setting_row(setting: Setting, samples: list[Sample], metrics: Sequence[Metr
         "tokens_by_origin": tokens_by_origin(samples),
         "false_positives": _false_positives(samples),
         "calibration": None if (found := calibration(samples)) is None else asdict(found),
+        "followed": None if (kept_to := followed(samples)) is None else asdict(kept_to),
         "n_cut_off": sum(sample.finish_reason in ("length", "context") for sample in samples),
     }
 
@@ -284,6 +286,14 @@ def _facts(document: dict[str, Any]) -> str:
         f"({found['n_bins']} bins)"
         for row in document["settings"]
         if (found := row["calibration"]) is not None
+    ]
+    lines += [
+        f"{row['label']}: {found['n_valid']} of {found['n_finished']} whole answers are valid; "
+        f"grammars take {found['grammar_ms']:.3f} ms for a token on average, "
+        f"{found['most_grammar_ms']:.3f} ms at most, and {found['compile_ms']:.1f} ms to compile "
+        "(median)"
+        for row in document["settings"]
+        if (found := row["followed"]) is not None
     ]
     lines += [
         f"{row['label']}: {row['n_cut_off']} of {row['n_samples']} answers were cut off at the "

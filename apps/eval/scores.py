@@ -106,6 +106,39 @@ def calibration(samples: Sequence[Sample]) -> Calibration | None:
     )
 
 
+@dataclass(frozen=True)
+class Followed:
+    """How schemas were followed.
+
+    finished: answers that were not cut off, and of these valid. grammar_ms: what grammars take for
+    a token, on average over answers, and at most of one. compile_ms: median.
+    """
+
+    n_compiled: int
+    n_finished: int
+    n_valid: int
+    grammar_ms: float
+    most_grammar_ms: float
+    compile_ms: float
+
+
+def followed(samples: Sequence[Sample]) -> Followed | None:
+    """Returns how schemas were followed; None where there was none that compiled."""
+    compiled = [one for one in samples if "grammar_ms" in one.metrics]
+    if not compiled:
+        return None
+    finished = [one for one in compiled if one.finish_reason == "stop"]
+    grammar_ms = [one.metrics["grammar_ms"] for one in compiled]
+    return Followed(
+        len(compiled),
+        len(finished),
+        sum(one.metrics["valid"] == 1 for one in finished),
+        float(np.mean(grammar_ms)),
+        max(grammar_ms),
+        float(np.median([one.metrics["compile_ms"] for one in compiled])),
+    )
+
+
 def tokens_per_s(samples: Sequence[Sample]) -> float | None:
     """Returns the rate after the first token of each sample."""
     decode_s = sum(sample.decode_s for sample in samples)

@@ -33,6 +33,7 @@ METRICS: dict[str, tuple[Metric, ...]] = {
     "human_eval": (Metric("pass@1", "passed"),),
     "gsm8k": (Metric("exact answer", "exact"),),
     "infill": (Metric("tests pass", "passed"), Metric("exact match", "exact")),
+    "json_schema": (Metric("valid", "valid"), Metric("compiled", "compiled")),
     "multiple_choice": (Metric("acc", "acc"), Metric("acc_norm", "acc_norm")),
     "bias": (Metric("stereotype preferred", "stereotype"),),
     "perplexity": (
@@ -94,7 +95,8 @@ def read_problems(path: Path, keys: Sequence[str], limit: int | None = None) -> 
             if not isinstance(fields.get(key), str):
                 raise ConfigError(f"{place}: {key} is {fields.get(key)!r}, {expected}")
         texts = {key: value for key, value in fields.items() if isinstance(value, str)}
-        problems.append(Problem(str(fields.get("task_id", place)), place, texts))
+        name = fields.get("task_id", fields.get("unique_id", place))
+        problems.append(Problem(str(name), place, texts))
     check_names(problems)
     return problems[:limit]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from edgedec.models.errors import ConfigError
+from edgedec.models.errors import ConfigError, RefusedGrammarError
 from edgedec.models.installation import install_command
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.sampling.schema_narrowing import narrowed, without_patterns
@@ -80,14 +80,14 @@ class Grammars:
         matcher, reason = self._of_schema(text) if is_schema else self._matcher(kind, text)
         if reason:
             hint = self._hint(text) if is_schema else ""
-            raise ConfigError(f"{kind} is refused: {_one_line(_by_keyword(reason))}{hint}")
+            raise RefusedGrammarError(f"{kind} is refused: {_one_line(_by_keyword(reason))}{hint}")
         mask = GrammarMask(matcher.deep_copy(), self._n_ids, frozenset())
         try:
             is_finished = mask.is_finished
         except ConfigError as error:
-            raise ConfigError(f"{kind} is refused: {error}") from None
+            raise RefusedGrammarError(f"{kind} is refused: {error}") from None
         if is_finished:
-            raise ConfigError(f"{kind} allows only the empty text: allow more")
+            raise RefusedGrammarError(f"{kind} allows only the empty text: allow more")
         return matcher
 
     def _of_schema(self, text: str) -> tuple[Any, str]:
@@ -200,7 +200,7 @@ class GrammarMask:
                 row[twins] = row[twins].any()
             place = _Place(row, self._matcher.is_accepting())
             if not (place.is_complete or row.any()):
-                raise ConfigError(
+                raise RefusedGrammarError(
                     "the grammar reaches a state that no token fits: correct the grammar"
                 )
             self._places[path] = place
@@ -222,7 +222,7 @@ class GrammarMask:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise ConfigError(f"the grammar fails: {_one_line(self._matcher.get_error())}")
+            raise RefusedGrammarError(f"the grammar fails: {_one_line(self._matcher.get_error())}")
 
 
 _SPACE = r"( |\n{1,2}[ \t]{0,20})?"
