@@ -93,6 +93,7 @@ OPTIONAL = {
     "apps/measuring/pictures.py": {"matplotlib"},
     "apps/bench/plot.py": {"matplotlib"},
     "apps/eval/plot.py": {"matplotlib"},
+    "apps/eval/schema_judge.py": {"jsonschema", "referencing"},
     "apps/compare/plot.py": {"matplotlib"},
     "apps/compare/page.py": {"plotly"},
     "apps/fleet": {"asyncssh", "cryptography", "dask", "distributed"},

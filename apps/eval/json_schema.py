@@ -129,22 +129,9 @@ def find_judge() -> Judge:
         ConfigError: The library is missing.
     """
     try:
-        import jsonschema
-        from referencing import Registry
-        from referencing.exceptions import Unresolvable
+        from edgedec.apps.eval.schema_judge import judge
     except ImportError:
         raise ConfigError(
             f"the task json_schema needs the package jsonschema: {install_command('eval')}"
         ) from None
-
-    def judge(schema: str, value: Any) -> str | None:
-        stated = json.loads(schema)
-        kind = jsonschema.validators.validator_for(stated, jsonschema.Draft202012Validator)
-        validator = kind(stated, registry=Registry(), format_checker=kind.FORMAT_CHECKER)
-        try:
-            error = next(validator.iter_errors(value), None)
-        except (Unresolvable, RecursionError, ValueError) as failed:
-            return f"cannot be judged: {failed}"
-        return None if error is None else f"{error.json_path}: {error.message}"
-
     return judge

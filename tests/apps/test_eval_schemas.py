@@ -70,6 +70,7 @@ def test_nothing_is_fetched() -> None:
 
 def test_the_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jsonschema", None)
+    monkeypatch.delitem(sys.modules, "edgedec.apps.eval.schema_judge", raising=False)
     with pytest.raises(ConfigError, match=r"needs the package jsonschema: pip install '.*\[eval\]"):
         find_judge()
 
