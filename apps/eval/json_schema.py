@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,7 @@ class SchemaAnswers(Answers):
     """Has schemas followed; one that is refused counts, and the others go on."""
 
     _grammars: Grammars | None = None
+    _lock: Lock = field(default_factory=Lock)  # grammars are measured one at a time
 
     def take(self, setting: Setting, index: int) -> Sample:
         """Returns how a schema was followed, and what its grammar took."""
@@ -90,7 +92,9 @@ class SchemaAnswers(Answers):
             )
         engine = self.engines.of(setting)
         request = self.task.request(engine, self.problems[index], setting.request)
-        times = self._times(engine, request, engine.tokenizer.encode(sample.answer))
+        tokens = engine.tokenizer.encode(sample.answer)
+        with self._lock:
+            times = self._times(engine, request, tokens)
         return replace(sample, metrics={**sample.metrics, **times})
 
     def _times(

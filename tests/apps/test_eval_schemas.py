@@ -93,6 +93,7 @@ def test_a_model_follows_schemas(cli: Cli, smollm2_bundle: Path, tmp_path: Path)
     huge = {"description": "long " * 4000, "const": 1}
     path = write(tmp_path / "s.jsonl", POINT, UNIQUE, huge)
     command = ["eval", smollm2_bundle, "--task", "json_schema", "--data", path, "-n", 60]
+    command += ["--context", 1024]
     done = cli(*command, "--json")
     assert done.exit_code == 0, done.err
     (row,) = done.json["settings"]
