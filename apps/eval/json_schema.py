@@ -21,7 +21,7 @@ import numpy as np
 from edgedec.apps.eval.samples import Sample, Setting
 from edgedec.apps.eval.tasks import Judgement, Problem, encode_question
 from edgedec.apps.eval.walk import Answers
-from edgedec.models.errors import ConfigError, RefusedGrammarError
+from edgedec.models.errors import ConfigError, PromptTooLongError, RefusedGrammarError
 from edgedec.models.installation import install_command
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.engine.engine import Engine
@@ -48,8 +48,13 @@ class JsonSchema:
 
     def encode(self, engine: Engine, problem: Problem) -> list[int]:
         """Returns the token ids that ask for a value."""
-        ids = self._asked(engine, problem["json_schema"].strip())
-        return ids if len(ids) <= self._most_tokens else self._asked(engine, "(too long)")
+        try:
+            ids = self._asked(engine, problem["json_schema"].strip())
+        except PromptTooLongError:
+            ids = None
+        if ids is None or len(ids) > self._most_tokens:
+            return self._asked(engine, "(too long)")
+        return ids
 
     def _asked(self, engine: Engine, schema: str) -> list[int]:
         if self._is_chat:
