@@ -109,6 +109,8 @@ class Ours:
 
 
 class XGrammar:
+    """xgrammar's bit mask."""
+
     def __init__(self, compiler: Any, schema: str, n_ids: int) -> None:
         import xgrammar
 
@@ -123,6 +125,8 @@ class XGrammar:
 
 
 class LlamaCpp:
+    """llama.cpp's sampler of a grammar, over a whole row of logits."""
+
     def __init__(self, vocabulary: Any, schema: str, n_ids: int) -> None:
         import llama_cpp
         from llama_cpp.llama_grammar import json_schema_to_gbnf
@@ -190,6 +194,7 @@ def read_answers(path: Path, encode: Callable[[str], list[int]]) -> dict[str, li
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    """Prints a row of a table for each engine."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     for name in ("schemas", "samples", "bundle", "model"):
         parser.add_argument(name, type=Path)
