@@ -119,7 +119,8 @@ class TaskOptions:
         typer.Option(
             metavar="SETTING;..",
             help="Settings to compare on every problem: methods, switching or layer "
-            "settings; draft-alone: only the draft model; predicted: plain "
+            "settings; uscd: contrast with the prompt without its examples; "
+            "draft-alone: only the draft model; predicted: plain "
             "after a predicted prompt; pruned: the target model without those "
             "layers.",
         ),
