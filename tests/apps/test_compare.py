@@ -148,6 +148,7 @@ def test_runtimes_of_one_run_are_paired(make: Make) -> None:
     assert other["ratio"]["basis"] == "measured side by side"
 
 
+@pytest.mark.slow
 def test_intervals_cover_what_they_promise(make: Make) -> None:
     """95 of 100 intervals hold the truth: 400 simulated runs of 5 repetitions each."""
     rng = np.random.default_rng(1)
@@ -276,6 +277,7 @@ def test_a_base_that_is_not_there(make: Make, cli: Cli) -> None:
     assert "--base is 3, expected 1 to 1" in cli("compare", make().path, "--base", 3).error
 
 
+@pytest.mark.slow
 def test_the_page_runs_nothing_of_a_file(make: Make, cli: Cli, tmp_path: Path) -> None:
     """Names of a hostile file are text; the plots are drawn, and a click sorts the table."""
     pytest.importorskip("plotly")

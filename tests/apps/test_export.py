@@ -63,6 +63,7 @@ def test_int8_kv_cache(cli: Cli, smollm2_gguf: Path, tmp_path: Path) -> None:
     assert "KV cache format is 'int4', expected one of" in cli(*options, "int4", "--force").error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [

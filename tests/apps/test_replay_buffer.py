@@ -39,6 +39,7 @@ def test_only_its_owner_reads_it(buffer: ReplayBuffer) -> None:
     assert [p.name for p in buffer.path.parent.iterdir()] == ["my.replay"]
 
 
+@pytest.mark.slow
 def test_the_oldest_go_first(buffer: ReplayBuffer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay_buffer, "MOST_TOKENS", 100)
     sizes = []

@@ -243,6 +243,7 @@ def test_a_pass_that_nobody_wants_is_ended_in_the_midst_of_it(
             assert len(completer.counts.cancel_ms) == (after is not before)
 
 
+@pytest.mark.slow
 def test_a_pass_that_may_bring_what_was_typed_meanwhile_goes_on(engine: Engine) -> None:
     assert isinstance(engine.model, ToyModel)
     passes: list[SlowPass] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -21,8 +21,6 @@ FOLDERS = (
     "training",
     "widgets",
 )
-FILES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 CONTRACTS = {"ABC", "Protocol", "NodeVisitor"}
 
 
@@ -32,36 +30,40 @@ def is_contract(node: ast.ClassDef) -> bool:
     return any(isinstance(base, ast.Name) and base.id in CONTRACTS for base in bases)
 
 
-def contracted() -> set[str]:
+def contracted(trees: Iterable[ast.Module]) -> set[str]:
     """Returns the methods that a contract documents, so that those who implement it need not."""
     return {
         method.name
-        for tree in TREES.values()
-        for node in ast.walk(tree)
+        for tree in trees
+        for node in tree.body
         if isinstance(node, ast.ClassDef) and is_contract(node)
         for method in node.body
         if isinstance(method, ast.FunctionDef) and ast.get_docstring(method)
     }
 
 
-KNOWN = contracted()
-
-
-def undocumented(node: ast.Module | ast.ClassDef, prefix: str = "") -> Iterator[str]:
+def undocumented(
+    node: ast.Module | ast.ClassDef, known: set[str], prefix: str = ""
+) -> Iterator[str]:
     """Yields the public functions, classes and methods in ``node`` that say nothing."""
     is_implementing = isinstance(node, ast.ClassDef) and not is_contract(node)
     for child in node.body:
         if isinstance(child, ast.FunctionDef | ast.ClassDef) and not child.name.startswith("_"):
-            is_known = is_implementing and child.name in KNOWN
+            is_known = is_implementing and child.name in known
             if not (ast.get_docstring(child) or is_known):
                 yield prefix + child.name
             if isinstance(child, ast.ClassDef):
-                yield from undocumented(child, f"{prefix}{child.name}.")
+                yield from undocumented(child, known, f"{prefix}{child.name}.")
 
 
 def test_public_names_have_docstrings() -> None:
-    assert len(FILES) > 20
+    files = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in files}
+    assert len(trees) > 20
+    known = contracted(trees.values())
     found = [
-        f"{path.relative_to(ROOT)}: {name}" for path in FILES for name in undocumented(TREES[path])
+        f"{path.relative_to(ROOT)}: {name}"
+        for path, tree in trees.items()
+        for name in undocumented(tree, known)
     ]
     assert not found, "\n".join(found)

@@ -195,6 +195,7 @@ def test_hashes_cover_every_file(tmp_path: Path) -> None:
     assert files["target/x"].sha256.startswith("ba7816bf")
 
 
+@pytest.mark.slow
 def test_a_failing_phase_leaves_nothing(smollm2_gguf: Path, tmp_path: Path) -> None:
     destination = tmp_path / "b"
     source = str(smollm2_gguf)
@@ -243,6 +244,7 @@ def test_progress_names_every_phase_in_order(smollm2_gguf: Path, tmp_path: Path)
     assert len(names(tmp_path / "dump")) > 5
 
 
+@pytest.mark.slow
 def test_killed_exports_leave_nothing_or_a_whole_bundle(smollm2_gguf: Path, tmp_path: Path) -> None:
     """Half of the kills hit the export early, half around the last phases."""
     rng = random.Random(7)
@@ -279,6 +281,7 @@ def test_killed_exports_leave_nothing_or_a_whole_bundle(smollm2_gguf: Path, tmp_
     assert n_whole < 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_an_export_that_is_told_to_end_cleans_up(
     smollm2_gguf: Path, tmp_path: Path, number: signal.Signals

@@ -150,6 +150,7 @@ def test_trimmed_rows_are_those_of_the_whole_head(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parity
 @pytest.mark.parametrize("type_name", ["F32", "Q8_0", "Q4_K"])
 def test_trimmed_logits_equal_the_whole_heads_bit_for_bit(

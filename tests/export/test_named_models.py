@@ -120,6 +120,7 @@ def test_a_missing_path_is_left_to_whoever_opens_it(library: Library, tmp_path: 
         assert what_is_meant(path, library) == named_models.Meant(str(path), path)
 
 
+@pytest.mark.slow
 def test_two_processes_that_want_one_model_make_it_once(
     make_gguf: MakeGguf, tmp_path: Path
 ) -> None:

@@ -58,6 +58,7 @@ def configure(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.kernel
 def test_a_compiler_that_lacks_an_instruction_set_fails_the_build(tmp_path: Path) -> None:
     missing = "avxvnni" if "avx2" in kernels.available_isas() else "neoni8mm"

@@ -12,6 +12,10 @@ from edgedec import EngineOptions, kernels, load
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
 
+from ..isas import ISAS, isa_params
+
+pytestmark = pytest.mark.slow
+
 PREFIX = [504, 3575, 282, 4649, 314, 260, 2240, 1902, 28, 284]
 TOKENS = [281, 253, 3365, 690, 260, 1357, 42, 30, 198, 504, 7042, 314, 1096, 253, 2066, 30]
 
@@ -44,7 +48,6 @@ def expected(smollm2_bundle: Path) -> Logits:
         return one_by_one(engine.new_sequence())
 
 
-@pytest.mark.slow
 @pytest.mark.parity
 @pytest.mark.parametrize("threads", [1, 2])
 def test_rows_do_not_depend_on_their_company(
@@ -81,12 +84,10 @@ def test_a_branch_equals_its_chain(smollm2_bundle: Path, expected: Logits) -> No
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("isa", ["avx512vnni", "avxvnni", "avx2", "neoni8mm", "neondot", "scalar"])
+@pytest.mark.parametrize("isa", isa_params(ISAS))
 def test_every_instruction_set_computes_the_same(
     smollm2_bundle: Path, expected: Logits, isa: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if isa not in kernels.available_isas():
-        pytest.skip(f"no {isa} here")
     monkeypatch.setenv("EDGEDEC_ISA", isa)
     with load(smollm2_bundle, EngineOptions(threads=2)) as engine:
         assert kernels.active_isa() == isa

@@ -23,6 +23,7 @@ from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.targets.cpu.run_fused import FusedModel
 
+from ..isas import ISAS, isa_params
 from ..shared_passes import check_random_mixes, check_same
 
 pytestmark = [
@@ -104,10 +105,9 @@ def test_more_texts_than_share_memory(open_model: Open) -> None:
         check_same(found, alone)
 
 
-@pytest.mark.parametrize("isa", ["avx512vnni", "avxvnni", "avx2"])
+@pytest.mark.slow
+@pytest.mark.parametrize("isa", isa_params(ISAS[:3]))
 def test_a_real_model(smollm2_bundle: Path, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if isa not in kernels.available_isas():
-        pytest.skip(f"no {isa} here")
     monkeypatch.setenv("EDGEDEC_ISA", isa)
     with load(smollm2_bundle, EngineOptions(threads=2)) as engine:
         assert kernels.active_isa() == isa

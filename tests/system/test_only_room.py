@@ -6,14 +6,11 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 FOLDERS = (
     "models", "targets", "export", "kernels", "runtime", "autocomplete", "widgets", "apps", "src",
     "examples",
 )  # fmt: skip
-FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 
 MODULES = {
     "_winapi", "fcntl", "grp", "msvcrt", "posix", "pty", "pwd", "resource", "selectors", "termios",
@@ -74,9 +71,11 @@ def _is_guess(call: ast.Call) -> bool:
                for word in call.keywords)  # fmt: skip
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_other_folders_ask_nothing(path: Path) -> None:
-    assert list(questions(path)) == []
+def test_other_folders_ask_nothing() -> None:
+    files = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+    assert len(files) > 20
+    found = {str(path.relative_to(ROOT)): list(questions(path)) for path in files}
+    assert {path: what for path, what in found.items() if what} == {}
 
 
 def test_the_room_itself_would_be_found() -> None:

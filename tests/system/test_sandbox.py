@@ -108,6 +108,7 @@ def test_what_fails(judge: Callable[..., Verdict], source: str, reason: str) -> 
     assert len(verdict.reason) <= 400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source",
     [
@@ -309,6 +310,7 @@ def test_a_system_that_cannot_hold_programs_is_refused(monkeypatch: pytest.Monke
     assert check_programs_run(SMALL, is_uncontained_allowed=True)
 
 
+@pytest.mark.slow
 def test_an_evaluation_goes_on_after_programs_that_misbehave(tmp_path: Path) -> None:
     """Every text is the answer to one problem; only the last one is right."""
     bodies = [

@@ -8,6 +8,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).parents[2] / "tools" / "chat_prompts.py"
 KITE = (
     " The red kite ( Milvus milvus ) is a medium @-@ large bird of prey . It was seen by 1 @,@ 200 "
@@ -87,6 +89,7 @@ def test_prompts_are_of_all_kinds_and_of_what_the_texts_say(tmp_path: Path) -> N
     assert len(set(texts)) == len(texts)
 
 
+@pytest.mark.slow
 def test_tasks_are_functions_to_write_with_examples(tmp_path: Path) -> None:
     task = {
         "text": "Write a python function to double a number.",

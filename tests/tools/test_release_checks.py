@@ -145,6 +145,7 @@ def test_undefined_symbols_are_found(tmp_path: Path) -> None:
     assert library_faults(data, MACOS) == ["_stranger is undefined"]
 
 
+@pytest.mark.slow
 def test_systems_older_than_promised_are_served(tmp_path: Path) -> None:
     newer = replace(LINUX, target="x86_64-linux-gnu.2.36")
     line = (

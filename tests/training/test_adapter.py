@@ -28,6 +28,8 @@ from edgedec.training.heads.torch_head import TorchHead  # noqa: E402
 
 from .head_parts import CONTEXT, check_text, feature_file, plan_of  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 EXIT = 1
 
 
@@ -76,7 +78,6 @@ def graph_logits(bundle: Path, text: TextFeatures, shift: int) -> np.ndarray:
     return logits
 
 
-@pytest.mark.slow
 def test_the_graph_computes_what_torch_does(
     bundle: Path, adapter: heads.TrainedHead, texts_at_exit: list[TextFeatures], tmp_path: Path
 ) -> None:

@@ -29,6 +29,8 @@ from edgedec.training.torch_decoder import TorchDecoder  # noqa: E402
 
 from .head_parts import CONTEXT, N_LOGITS, check_text, feature_file  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def said(texts: list[TextFeatures]) -> list[TextFeatures]:

@@ -32,8 +32,9 @@ from .head_parts import (  # noqa: E402
     torch_logits,
 )
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_the_graph_computes_what_torch_does(
     bundle: Path, head: heads.TrainedHead, texts: list[TextFeatures], tmp_path: Path
 ) -> None:

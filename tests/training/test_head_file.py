@@ -29,6 +29,8 @@ from edgedec.training.heads import train_head as heads  # noqa: E402
 
 from .head_parts import CONTEXT, check_text, plan_of, put, trained  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 
 def share(bundle: Path, head: heads.TrainedHead, folder: Path, scheme: str) -> tuple[Path, Path]:
     """Returns a bundle with ``head``, and the head's file."""
@@ -44,7 +46,6 @@ def file(bundle: Path, head: heads.TrainedHead, tmp_path_factory: pytest.TempPat
     return share(bundle, head, tmp_path_factory.mktemp("file"), "int4")[1]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["int4", "int8"])
 def test_an_attached_head_is_the_trained_one(
     source: Path, bundle: Path, head: heads.TrainedHead, tmp_path: Path, scheme: str
@@ -91,7 +92,6 @@ def bring(monkeypatch: pytest.MonkeyPatch, source: Path, file: Path) -> None:
     monkeypatch.setattr(catalogue, "find_installed", lambda name: source)
 
 
-@pytest.mark.slow
 def test_a_model_of_the_catalogue_gets_the_head_that_is_brought(
     source: Path, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

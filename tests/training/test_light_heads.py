@@ -39,6 +39,8 @@ from .head_parts import (  # noqa: E402
     trained,
 )
 
+pytestmark = pytest.mark.slow
+
 N_HEADS = 3
 
 
@@ -89,7 +91,6 @@ def graph_logits(bundle: Path, text: TextFeatures, head: int, shift: int = 1) ->
     return logits
 
 
-@pytest.mark.slow
 def test_the_graph_computes_what_torch_does(
     bundle: Path, light: heads.TrainedHead, texts: list[TextFeatures], tmp_path: Path
 ) -> None:
@@ -119,7 +120,6 @@ def test_pieces_too_short_for_the_last_heads_teach_the_others(
     assert len(head.trained.measured.by_depth) == N_HEADS
 
 
-@pytest.mark.slow
 def test_many_light_heads_learn(bundle: Path, texts: list[TextFeatures], tmp_path: Path) -> None:
     head = trained(bundle, tmp_path, texts, plan_of(HYDRA, n_steps=10, n_epochs=1, batch=8))
     assert head.trained.is_finite

@@ -33,6 +33,8 @@ from edgedec.training.features.feature_file import TextFeatures  # noqa: E402
 from ..shared_passes import check_random_mixes  # noqa: E402
 from .head_parts import CONTEXT, check_cancel, check_rows, check_text, plan_of, put, trained  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 N_HEADS = 3
 DRAFTING = SpeculationConfig(draft_len=7)  # every round, whether or not that pays
 TREE = TokenTree((5, 6, 7, 8, 9), (-1, 0, 0, 1, 1))
@@ -74,7 +76,6 @@ def rows_of(folder: Path, entry: ModelEntry, with_mtp: bool) -> Rows:
     return found
 
 
-@pytest.mark.slow
 def test_rows_of_several_sequences(joined: Path) -> None:
     """Light heads go on from some rows of a pass and not from others."""
     model = open_model(joined, whole(read_manifest(joined)), 2)
@@ -83,7 +84,6 @@ def test_rows_of_several_sequences(joined: Path) -> None:
     release_model(model)
 
 
-@pytest.mark.slow
 def test_the_logits_are_those_of_the_graph_without_heads(joined: Path) -> None:
     manifest = read_manifest(joined)
     plain = rows_of(joined, manifest.target, False)

@@ -37,8 +37,9 @@ from .head_parts import (  # noqa: E402
     trained,
 )
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_training_learns(
     bundle: Path, texts: list[TextFeatures], head: heads.TrainedHead, tmp_path: Path
 ) -> None:
@@ -100,7 +101,6 @@ def train(bundle: Path, folder: Path, *more: str) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.slow
 def test_ctrl_c_keeps_the_best_and_a_kill_what_was_read(bundle: Path, tmp_path: Path) -> None:
     work = tmp_path / ".new.edgedec.features"
     killed = start_training(bundle, tmp_path, "--epochs", "100000")
@@ -131,7 +131,6 @@ def test_ctrl_c_keeps_the_best_and_a_kill_what_was_read(bundle: Path, tmp_path: 
     assert sorted(set(kinds)) == [".py", "self"]
 
 
-@pytest.mark.slow
 def test_a_head_learns_from_answers_alone(bundle: Path, tmp_path: Path) -> None:
     prompts = tmp_path / "asked.jsonl"
     prompts.write_text('{"prompt": "Why?"}\n{"prompt": "What is the name of this?"}\n')

@@ -107,6 +107,7 @@ def test_a_window_with_unsaved_text_stays_if_that_is_wanted(
     assert window.close()
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_told_and_loses_nothing(window: EditorWindow, tmp_path: Path) -> None:
     edit = opened(window, tmp_path / "a.txt", b"before")
     edit.setPlainText("x" * 100_000)

@@ -20,7 +20,7 @@ from .conftest import INLINE, Editor, at, span
 from .test_server import SUN, inline
 
 Start = Callable[..., Editor]
-pytestmark = pytest.mark.robustness
+pytestmark = [pytest.mark.robustness, pytest.mark.slow]
 QUICK = {"max_new_tokens": 4, "min_probability": 0}
 
 

@@ -22,6 +22,8 @@ from edgedec.apps.lsp.window import EditorWindow
 from edgedec.autocomplete import Autocompleter, Document
 from edgedec.runtime.backends import running_passes
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def slow_to_close(monkeypatch: pytest.MonkeyPatch) -> None:

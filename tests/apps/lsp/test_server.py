@@ -11,6 +11,8 @@ import pytest
 
 from .conftest import INVOKED, Editor, at, span
 
+pytestmark = pytest.mark.slow
+
 SUN = "The sun rises in the east and sets in the"
 
 

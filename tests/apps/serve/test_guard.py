@@ -137,6 +137,7 @@ def test_headers_have_a_limit(make_server: Any) -> None:
         assert b" 400 " in received(connection)
 
 
+@pytest.mark.slow
 def test_headers_that_do_not_come_are_not_waited_for(make_server: Any) -> None:
     server = make_server(header_s=0.2)
     for begun in (b"", b"GET /health HTTP/1.1\r\nHos"):

@@ -99,6 +99,7 @@ def test_rows_of_any_range_are_those_of_the_whole(make_gguf: Any) -> None:
             np.testing.assert_array_equal(part, whole[start:stop])
 
 
+@pytest.mark.slow
 @pytest.mark.parity
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
 @pytest.mark.parametrize("is_tied", [False, True])

@@ -197,6 +197,7 @@ def test_empty_and_absent_files(tmp_path: Path) -> None:
         open_checkpoint(str(tmp_path / "absent.gguf"))
 
 
+@pytest.mark.slow
 @settings(
     max_examples=300,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],

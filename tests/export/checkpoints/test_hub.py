@@ -170,6 +170,7 @@ def line(done: subprocess.CompletedProcess[str]) -> str:
     return last
 
 
+@pytest.mark.slow
 def test_a_gguf_file_is_pulled_run_and_removed(
     hub: Hub, edgedec: Any, make_gguf: Any, tmp_path: Path
 ) -> None:
@@ -201,6 +202,7 @@ def test_a_gguf_file_is_pulled_run_and_removed(
     assert "there is nothing here of" in line(edgedec("models", "remove", "org/tiny:tiny.gguf"))
 
 
+@pytest.mark.slow
 def test_a_newer_revision_takes_the_place_of_the_bundle(
     hub: Hub, edgedec: Any, make_gguf: Any
 ) -> None:
@@ -218,6 +220,7 @@ def test_a_newer_revision_takes_the_place_of_the_bundle(
     assert "exporting" not in edgedec(*run).stderr
 
 
+@pytest.mark.slow
 def test_without_a_network_what_was_fetched_is_exported(
     hub: Hub, edgedec: Any, make_gguf: Any
 ) -> None:
@@ -228,6 +231,7 @@ def test_without_a_network_what_was_fetched_is_exported(
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_download_that_was_cut_off_goes_on(hub: Hub, edgedec: Any) -> None:
     hub.files = {"tiny.gguf": bytes(range(256)) * (24 << 12)}  # more than the package's 10 MiB
     hub.cut_at = 15 << 20
@@ -239,6 +243,7 @@ def test_a_download_that_was_cut_off_goes_on(hub: Hub, edgedec: Any) -> None:
     assert all(int(re.findall(r"\d+", asked)[0]) >= 10 << 20 for asked in hub.ranges)
 
 
+@pytest.mark.slow
 def test_damage_is_found_and_mended_by_pulling_again(
     hub: Hub, edgedec: Any, make_gguf: Any
 ) -> None:
@@ -253,6 +258,7 @@ def test_damage_is_found_and_mended_by_pulling_again(
     assert "licence: apache-2.0" in done.stdout
 
 
+@pytest.mark.slow
 def test_what_the_hub_refuses_is_one_line(hub: Hub, edgedec: Any) -> None:
     hub.files = {"pytorch_model.bin": b"\x80\x04" * 9000, "config.json": b"{}"}
     assert "only pickled weights (pytorch_model.bin), which may run code" in line(

@@ -68,6 +68,7 @@ def test_what_is_added(make_gguf: Any, tmp_path: Path, config: Any, factor: floa
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parity
 def test_the_same_as_peft(make_gguf: Any, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft", reason="needs the dev extra")

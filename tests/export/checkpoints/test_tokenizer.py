@@ -115,6 +115,7 @@ def test_smollm2_special_tokens(smollm2_file: Path) -> None:
     assert "<|im_start|>" in tokenizer.decode(ids, skip_special_tokens=False)
 
 
+@pytest.mark.slow
 def test_tiny_vocabulary_merges_and_flags(make_gguf: Any) -> None:
     tokenizer = Tokenizer.from_str(open_checkpoint(str(make_gguf("llama"))).tokenizer_json())
     tokens = tokenizer.encode("hello  w12<|im_end|><tool>").tokens
@@ -163,6 +164,7 @@ def test_tokens_that_hold_a_blank_are_merged(make_gguf: Any) -> None:
     assert merges_of("h e", " h e") == [["h", "e"], [" h", "e"]]
 
 
+@pytest.mark.slow
 def test_only_qwens_compose(make_gguf: Any) -> None:
     for pre in PRE_TOKENIZERS:
         path = make_gguf("llama", metadata={"tokenizer.ggml.pre": pre})

@@ -169,6 +169,7 @@ def options(source: Path, folder: Path, text: Path, **changed: Any) -> ExportCon
     return ExportConfig(str(source), folder / "tiny.edgedec", **fields)
 
 
+@pytest.mark.slow
 def test_an_interrupted_calibration_goes_on(
     make_gguf: Any, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,6 +106,7 @@ class Tokens:
         return self._tokenizer
 
 
+@pytest.mark.slow
 def test_text_of_a_few_hundred_tokens(smollm2_gguf: Path) -> None:
     checkpoint = open_checkpoint(str(smollm2_gguf))
     tokens = kv_error_tokens(checkpoint, 8192)

@@ -233,6 +233,7 @@ sys.exit(os.waitstatus_to_exitcode(status))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["ends", "closes", "opens"])
 def test_a_forked_process_computes_and_ends(bundle: tuple[Path, ModelEntry], way: str) -> None:
     folder, entry = bundle

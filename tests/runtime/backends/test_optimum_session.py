@@ -18,7 +18,7 @@ from edgedec.runtime.sequences.token_tree import TokenTree
 
 from ..draft_toys import generate
 
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.slow]
 TOKENS = [5, 90, 33, 2, 61, 7]
 
 

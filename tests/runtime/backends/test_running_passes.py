@@ -104,6 +104,7 @@ def test_only_old_passes_are_ended(endless: Any, patience: threading.Timer) -> N
     assert patience.is_alive()
 
 
+@pytest.mark.slow
 def test_passes_of_other_threads_go_on(endless: Any, patience: threading.Timer) -> None:
     own = threading.get_ident()
     ended = once_begun(

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from edgedec.models.manifest import fingerprint_of, read_manifest
 from edgedec.runtime.sequences.memory import (
     DRAFT,
@@ -18,6 +20,8 @@ from edgedec.runtime.sequences.pool import SequencePool
 from edgedec.runtime.sequences.state import KVRows
 
 from ..conftest import ToyCache, ToyModel, toy_state
+
+pytestmark = pytest.mark.slow
 
 VOCAB, CONTEXT = 330, 256
 A, B = list(range(40)), list(range(100, 180))

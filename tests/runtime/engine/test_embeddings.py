@@ -62,6 +62,7 @@ def test_vectors_are_those_of_transformers(family: str, tmp_path: Path) -> None:
             np.testing.assert_allclose(found, expected, atol=2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parity
 def test_vectors_of_smollm2(smollm2_bundle: Path, smollm2_gguf: Path) -> None:
     model = load_reference(smollm2_gguf)

@@ -38,6 +38,7 @@ def exact(engine: Engine, tokens: list[int], n: int) -> Any:
     return logits - top - np.log(np.exp(logits - top).sum(axis=1, keepdims=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["plain", "lookup", "auto"])
 @pytest.mark.parametrize("n_top", [0, 5, 20])
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ PROMPTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parity
 @pytest.mark.parametrize("method", ["plain", "auto"])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])

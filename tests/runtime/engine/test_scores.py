@@ -19,6 +19,7 @@ from edgedec.runtime.sequences.token_tree import TokenTree
 from ..conftest import Row, ToySession
 
 
+@pytest.mark.slow
 @pytest.mark.parity
 def test_scores_are_those_of_the_logits(smollm2_bundle: Path) -> None:
     with load(smollm2_bundle) as engine:

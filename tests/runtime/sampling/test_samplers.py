@@ -227,6 +227,7 @@ def test_mirostat_of_rows_without_a_slope(version: int, row: list[float]) -> Non
     assert len(found.kept) >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("tau", [3.0, 4.0])
 def test_mirostat_keeps_the_average_surprise(version: int, tau: float) -> None:

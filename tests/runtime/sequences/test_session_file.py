@@ -126,6 +126,7 @@ def test_rows_start_at_pages_and_belong_to_their_owner(path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
+@pytest.mark.slow
 @pytest.mark.robustness
 def test_every_bit_counts(path: Path) -> None:
     """Any flipped bit that is not refused would be a row, a token or a shape that lies."""

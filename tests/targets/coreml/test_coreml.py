@@ -32,6 +32,8 @@ from edgedec.targets.coreml import run_coreml as coreml
 from edgedec.targets.coreml import target
 from edgedec.targets.coreml.export_interpreter import Interpreter
 
+pytestmark = pytest.mark.slow
+
 GgufMaker = Callable[..., Path]
 Array = npt.NDArray[Any]
 

@@ -64,6 +64,7 @@ def check(found: Any, expected: Any) -> None:
     assert error.max() < FLOAT16
 
 
+@pytest.mark.slow
 @pytest.mark.parity
 @pytest.mark.parametrize("family", FAMILIES)
 def test_trees_get_the_logits_of_the_reference(
@@ -82,6 +83,7 @@ def test_trees_get_the_logits_of_the_reference(
     check(np.concatenate(alone), expected)
 
 
+@pytest.mark.slow
 def test_functions_share_their_weights(
     make_source: Callable[..., WeightSource], tmp_path: Path
 ) -> None:
@@ -91,6 +93,7 @@ def test_functions_share_their_weights(
     assert 2 * n_weights < (tmp_path / WEIGHTS).stat().st_size < 2.5 * n_weights
 
 
+@pytest.mark.slow
 def test_rows_of_large_numbers_stay_within_float16(
     make_source: Callable[..., WeightSource], tmp_path: Path
 ) -> None:

@@ -120,6 +120,7 @@ def test_no_draw_of_a_text_has_the_noise_of_another(kind: SiblingKind) -> None:
     assert min(noise.counters) > 1 << 32, "positions of texts have noise of their own"
 
 
+@pytest.mark.slow
 def test_independent_chains() -> None:
     drafter, tokens = make_drafter(), np.zeros((VOCAB, VOCAB), np.int64)
     followers = np.zeros(VOCAB, np.int64)

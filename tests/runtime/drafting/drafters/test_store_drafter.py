@@ -112,6 +112,7 @@ def test_belief_follows_what_is_accepted(store: NgramStore) -> None:
     assert belief([3, 4]) > before > belief([5])
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=20), max_size=4),
     st.integers(0, 9),
