@@ -38,7 +38,7 @@ from edgedec.runtime.decoding.switching.pair import checked
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.loaded import LoadedModel
 from edgedec.runtime.methods.draft_source import DraftSource, find_draft
-from edgedec.runtime.methods.method_parts import AUTO, PLAIN
+from edgedec.runtime.methods.method_parts import AUTO, PLAIN, MethodParts
 from edgedec.runtime.opening.bundle_parts import prompt_encoder
 from edgedec.runtime.opening.devices import on_device
 from edgedec.runtime.opening.load import load
@@ -287,7 +287,7 @@ class Job:
         return Engine(
             LoadedModel(
                 model=model,
-                context=context,
+                parts=MethodParts(context, model.capabilities.hidden),
                 release=release_model,
                 tokenizer=tokenizer,
                 encoder=prompt_encoder(self.bundle, self.manifest, tokenizer),

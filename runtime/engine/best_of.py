@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
 from edgedec.models.errors import ConfigError
+from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine.answers import short_answer
 from edgedec.runtime.engine.result import GenerationResult
 from edgedec.runtime.search.weibull import share_of_high
@@ -188,6 +189,31 @@ class Iterate(ByTests):
         if text not in self._verdicts:
             self._verdicts[text] = self._verdict(text)
         return self._verdicts[text]
+
+
+def seeded(asked: GenerationConfig, first: int, stop: int) -> list[GenerationConfig]:
+    """Returns the requests of tries ``first`` to ``stop``, each with a seed of its own."""
+    known = asked.logprobs or 0  # what chooses reads the chosen tokens' log-probabilities
+    return [replace(asked, seed=asked.seed + i, logprobs=known) for i in range(first, stop)]
+
+
+def choose_of(
+    tried: Callable[[Prompt, int, int], list[GenerationResult]],
+    prompt: Prompt,
+    n: int,
+    chooser: Chooser,
+) -> BestOf:
+    """Returns ``n`` tries at ``prompt`` and the best of them.
+
+    Args:
+        tried: From a prompt, the first try's number and the number after the last one's, to tries.
+    """
+    n_first = (n + 1) // 2 if isinstance(chooser, Iterate) else n
+    found = tried(prompt, 0, n_first)
+    if isinstance(chooser, Iterate) and n_first < n:
+        again = chooser.follow_up(found)
+        found += [] if again is None else tried(again, n_first, n)
+    return BestOf(tuple(found), chooser.choose(found), sum(one.n_new_tokens for one in found))
 
 
 def corrected(question: Sequence[Message], text: str, message: str) -> list[Message]:

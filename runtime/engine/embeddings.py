@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
 import numpy as np
 
+from edgedec.models.errors import ConfigError, SessionError
+from edgedec.models.fields import shown
 from edgedec.models.final_norm import FinalNorm
-from edgedec.runtime.sequences.passes import Pass, Passes
-from edgedec.runtime.sequences.prefill import PREFILL_CHUNK
+from edgedec.runtime.engine.lending import Lending
+from edgedec.runtime.sequences.passes import Pass, Passes, while_idle
+from edgedec.runtime.sequences.prefill import PREFILL_CHUNK, check_fits
 from edgedec.runtime.sequences.rows import Float32
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
@@ -18,18 +22,40 @@ Pooling = Literal["mean", "last"]
 
 
 def embed(
+    lending: Lending,
+    read_norm: Callable[[], FinalNorm] | None,
+    texts: Sequence[Sequence[int]],
+    pooling: Pooling,
+    is_over: Callable[[], bool],
+) -> Float32:
+    """Returns the vectors of ``texts``; see `Engine.embed`. read_norm: that of the last layer."""
+    model = lending.loaded.model
+    if model.n_layers not in model.capabilities.hidden:
+        raise SessionError("this bundle's graph returns no hidden states, which vectors need")
+    if read_norm is None:
+        raise SessionError("this bundle lacks the final norm's weights: export the model again")
+    if pooling not in ("mean", "last"):
+        raise ConfigError(f"pooling is {shown(pooling)}, expected mean or last")
+    for text in texts:  # a bad one stops all before any
+        check_fits(text, lending.loaded.context, model.vocab_size)
+    norm = read_norm()
+
+    def vector(text: Sequence[int]) -> Float32 | None:
+        def steps(sequence: TokenSequence) -> Passes[Float32 | None]:
+            return while_idle(_embed(sequence, text, norm, pooling), is_over)
+
+        return lending.run(text, steps, is_recalled=False)  # every token's state is wanted
+
+    with ThreadPoolExecutor(max(1, min(len(texts), model.capabilities.n_sequences))) as pool:
+        found = [row for row in pool.map(vector, texts) if row is not None]
+    is_whole = found and len(found) == len(texts)
+    return np.stack(found) if is_whole else np.zeros((0, 0), np.float32)
+
+
+def _embed(
     sequence: TokenSequence, tokens: Sequence[int], norm: FinalNorm, pooling: Pooling
 ) -> Passes[Float32]:
-    """Returns the vector of ``tokens``, of length 1; they are committed then.
-
-    Every token's hidden state is wanted, so nothing that the KV cache holds of them is of use.
-
-    Args:
-        norm: The norm behind the last layer.
-        pooling: The mean of the hidden states behind it, or the last one.
-
-    Shapes: [hidden_size].
-    """
+    """Returns the vector of ``tokens``, of length 1. Shapes: [hidden_size]."""
     layer = sequence.model.n_layers
     sequence.truncate(0)
     total = np.zeros(len(norm.weights))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -14,10 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 from weakref import WeakSet
 
-import numpy as np
-
 from edgedec.models.errors import ConfigError, SessionError
-from edgedec.models.fields import shown
 from edgedec.runtime.config import GenerationConfig, SuggestConfig
 from edgedec.runtime.config.checks import (
     check_callable,
@@ -31,19 +27,18 @@ from edgedec.runtime.config.generation import BATCH, check_n_likeliest
 from edgedec.runtime.config.settings import with_settings
 from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
 from edgedec.runtime.engine.conversation import Conversation
+from edgedec.runtime.engine.lending import Lending
 from edgedec.runtime.engine.loaded import LoadedModel
 from edgedec.runtime.engine.predictors import Predictors
-from edgedec.runtime.engine.request import Request, lent
+from edgedec.runtime.engine.request import Request
 from edgedec.runtime.engine.result import GenerationResult
 from edgedec.runtime.engine.scheduler import Scheduler
 from edgedec.runtime.engine.stream import OnDone, Stream
-from edgedec.runtime.methods.method_parts import MethodParts
 from edgedec.runtime.methods.methods import Methods
 from edgedec.runtime.sampling.breakers import Breakers
 from edgedec.runtime.sampling.masks import Masks
 from edgedec.runtime.sequences.memory import TARGET
 from edgedec.runtime.sequences.model import Model
-from edgedec.runtime.sequences.passes import while_idle
 from edgedec.runtime.sequences.prefill import Progress, check_fits
 from edgedec.runtime.sequences.prompts_read import PromptsRead
 from edgedec.runtime.sequences.sequence import TokenSequence
@@ -66,7 +61,6 @@ if TYPE_CHECKING:  # imported where they are needed: each import delays a first 
     from edgedec.runtime.methods.draft_source import DraftSource
     from edgedec.runtime.sampling.alignment import Alignment
     from edgedec.runtime.sampling.logprobs import TokenLogprob
-    from edgedec.runtime.sequences.passes import Passes
     from edgedec.runtime.sequences.rows import Float32
 
 
@@ -80,20 +74,7 @@ class Engine:
         """Takes over ``loaded``. strategy: decodes all requests, whatever method they name."""
         self._loaded: LoadedModel | None = loaded
         self._strategy = strategy
-        parts = MethodParts(
-            context=loaded.context,
-            hidden_layers=loaded.model.capabilities.hidden,
-            draft=loaded.draft,
-            identity=loaded.identity,
-            store=loaded.store,
-            is_store_growing=loaded.is_store_growing,
-            tuned=loaded.tuned,
-            skip_set=loaded.skip_set,
-            head=loaded.head,
-            split=loaded.split,
-            auxiliary=loaded.auxiliary,
-        )
-        self._methods = Methods(parts, loaded.default_method)
+        self._methods = Methods(loaded.parts, loaded.default_method)
         self._scheduler = Scheduler()
         self._prompts = PromptsRead()
         self._streams: WeakSet[Stream] = WeakSet()
@@ -105,6 +86,7 @@ class Engine:
         self._masks = Masks(loaded.tokenizer, loaded.model.vocab_size)
         self._breakers = Breakers(loaded.tokenizer)
         self._pool = loaded.memory.open(TARGET, loaded.model, loaded.context)
+        self._lending = Lending(loaded, self._pool, self._scheduler)
 
     def __enter__(self) -> Self:
         return self
@@ -135,7 +117,7 @@ class Engine:
         """
         text = checked_counts("text", text)
         self._tidy()
-        with lent(self._pool, self._scheduler, text) as sequence:
+        with self._lending.sequence(text) as sequence:
             yield sequence
 
     def new_sequence(self) -> TokenSequence:
@@ -164,7 +146,7 @@ class Engine:
     @property
     def draft(self) -> DraftSource | None:
         """Where the draft model lies, if there is one."""
-        return self._open.draft
+        return self._open.parts.draft
 
     @property
     def load_ms(self) -> float:
@@ -256,7 +238,7 @@ class Engine:
             ConfigError: All tries would be alike, or there is no such chooser.
             SessionError: As for `stream`.
         """
-        from edgedec.runtime.engine.best_of import BestOf, Iterate, find_chooser
+        from edgedec.runtime.engine.best_of import choose_of, find_chooser, seeded
         from edgedec.runtime.engine.many import generate_many
         from edgedec.runtime.engine.planned import Planned
 
@@ -269,21 +251,12 @@ class Engine:
                 "temperature is 0, so that all tries would be alike: ask for one such as 0.8"
             )
 
-        def tried(ids: list[int], first: int, stop: int) -> list[GenerationResult]:
-            tries = [
-                replace(asked, seed=asked.seed + i, logprobs=asked.logprobs or 0)
-                for i in range(first, stop)
-            ]
-            openers = [partial(self.stream, ids, one) for one in tries]
+        def tried(prompt: Prompt, first: int, stop: int) -> list[GenerationResult]:
+            ids = self.encode(prompt)
+            openers = [partial(self.stream, ids, one) for one in seeded(asked, first, stop)]
             return generate_many(openers, self.model.capabilities.n_sequences, on_progress, first)
 
-        n_first = (n + 1) // 2 if isinstance(chosen_by, Iterate) else n
-        found = tried(self.encode(prompt), 0, n_first)
-        if isinstance(chosen_by, Iterate) and n_first < n:
-            again = chosen_by.follow_up(found)
-            found += [] if again is None else tried(self.encode(again), n_first, n)
-        n_computed = sum(one.n_new_tokens for one in found)
-        return BestOf(tuple(found), chosen_by.choose(found), n_computed)
+        return choose_of(tried, prompt, n, chosen_by)
 
     def _planned(
         self,
@@ -378,14 +351,11 @@ class Engine:
         """
         from edgedec.runtime.engine.scores import score
 
-        loaded = self._open
+        tokens = self.encode(prompt)
         check_n_likeliest("n_top", n_top)
         check_callable("is_over", is_over)
         self._tidy()
-        tokens = self.encode(prompt)
-        check_fits(tokens, loaded.context, loaded.model.vocab_size)
-        with lent(self._pool, self._scheduler, tokens) as sequence:
-            return self._scheduler.run(while_idle(score(sequence, tokens, n_top), is_over)) or []
+        return score(self._lending, tokens, n_top, is_over)
 
     def score_continuations(
         self, prompt: Prompt, continuations: Sequence[Sequence[int]]
@@ -409,12 +379,10 @@ class Engine:
             if not one:
                 raise ConfigError("a continuation is empty, expected at least one token id")
             check_fits([*tokens, *one], loaded.context, loaded.model.vocab_size)
-        check_fits(tokens, loaded.context, loaded.model.vocab_size)
         self._tidy()
-        with lent(self._pool, self._scheduler, tokens) as sequence:
-            with self._scheduler.exclusive():
-                loaded.memory.recall(TARGET, sequence, tokens)
-            return self._scheduler.run(score_continuations(sequence, tokens, given))
+        return self._lending.run(
+            tokens, lambda sequence: score_continuations(sequence, tokens, given)
+        )
 
     def embed(
         self,
@@ -442,30 +410,10 @@ class Engine:
         from edgedec.runtime.engine.embeddings import embed
 
         loaded = self._open
-        model = loaded.model
-        if model.n_layers not in model.capabilities.hidden:
-            raise SessionError("this bundle's graph returns no hidden states, which vectors need")
-        if loaded.final_norm is None:
-            raise SessionError("this bundle lacks the final norm's weights: export the model again")
-        if pooling not in ("mean", "last"):
-            raise ConfigError(f"pooling is {shown(pooling)}, expected mean or last")
         check_callable("is_over", is_over)
         self._tidy()
         encoded = [self.encode(prompt) for prompt in prompts]
-        for tokens in encoded:
-            check_fits(tokens, loaded.context, model.vocab_size)
-
-        norm = loaded.final_norm()
-
-        def vector(tokens: Sequence[int]) -> Float32 | None:
-            with lent(self._pool, self._scheduler, tokens) as sequence:
-                steps = embed(sequence, tokens, norm, pooling)
-                return self._scheduler.run(while_idle(steps, is_over))
-
-        with ThreadPoolExecutor(max(1, min(len(encoded), model.capabilities.n_sequences))) as pool:
-            found = [row for row in pool.map(vector, encoded) if row is not None]
-        is_whole = found and len(found) == len(encoded)
-        return np.stack(found) if is_whole else np.zeros((0, 0), np.float32)
+        return embed(self._lending, loaded.final_norm, encoded, pooling, is_over)
 
     def open_stream(
         self,
@@ -542,15 +490,12 @@ class Engine:
         check_progress(on_progress)
         self._tidy()
         tokens = self.encode(prompt)
-        check_fits(tokens, loaded.context, loaded.model.vocab_size)
         stops = config.stop_token_ids.union(loaded.stop_token_ids)
         asked = replace(config, stop_token_ids=stops)
-        with lent(self._pool, self._scheduler, tokens) as sequence:
-            with self._scheduler.exclusive():
-                loaded.memory.recall(TARGET, sequence, tokens)
-            return self._scheduler.run(
-                complete(sequence, loaded.tokenizer, tokens, asked, on_progress)
-            )
+        return self._lending.run(
+            tokens,
+            lambda sequence: complete(sequence, loaded.tokenizer, tokens, asked, on_progress),
+        )
 
     def quote(
         self,
@@ -574,18 +519,9 @@ class Engine:
         """
         from edgedec.runtime.engine.quoting import quote
 
-        loaded = self._open
         check_progress(on_progress)
         self._tidy()
-
-        def run(tokens: list[int], steps: Callable[[TokenSequence], Passes[None]]) -> None:
-            check_fits(tokens, loaded.context, loaded.model.vocab_size)
-            with lent(self._pool, self._scheduler, tokens) as sequence:
-                with self._scheduler.exclusive():
-                    loaded.memory.recall(TARGET, sequence, tokens)
-                self._scheduler.run(steps(sequence))
-
-        return quote(self, run, question, text, max_tokens, on_progress)
+        return quote(self, self._lending.run, question, text, max_tokens, on_progress)
 
     def beam_search(
         self,
@@ -622,12 +558,11 @@ class Engine:
             )
         self._tidy()
         tokens, stops = self.encode(prompt), frozenset(loaded.stop_token_ids)
-        check_fits(tokens, loaded.context - config.max_new_tokens, loaded.model.vocab_size)
-        with lent(self._pool, self._scheduler, tokens) as sequence:
-            with self._scheduler.exclusive():
-                loaded.memory.recall(TARGET, sequence, tokens)
-            steps = find_beams(sequence, tokens, config, stops, loaded.tokenizer.decode)
-            return self._scheduler.run(steps)
+        return self._lending.run(
+            tokens,
+            lambda sequence: find_beams(sequence, tokens, config, stops, loaded.tokenizer.decode),
+            n_new=config.max_new_tokens,
+        )
 
     def conversation(
         self,
@@ -678,7 +613,7 @@ class Engine:
     def learn(self, text: Sequence[int]) -> None:
         """Adds a text to the n-gram store, if there is one."""
         text = checked_counts("text", text)
-        if (store := self._open.store) is not None:
+        if (store := self._open.parts.store) is not None:
             with self._scheduler.exclusive():
                 store.add(text)
 

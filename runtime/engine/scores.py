@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from edgedec.runtime.engine.lending import Lending
 from edgedec.runtime.sampling.logprobs import TokenLogprob, token_logprob
 from edgedec.runtime.search.growing_tree import GrowingTree, Node
-from edgedec.runtime.sequences.passes import Pass, Passes
+from edgedec.runtime.sequences.passes import Pass, Passes, while_idle
 from edgedec.runtime.sequences.prefill import caught_up
 from edgedec.runtime.sequences.rows import Rows
 from edgedec.runtime.sequences.sequence import TokenSequence
@@ -19,11 +20,20 @@ _MOST_ROWS = 64
 """Rows of a pass over several continuations, whose logits take as much each."""
 
 
-def score(sequence: TokenSequence, tokens: Sequence[int], n_top: int) -> Passes[list[TokenLogprob]]:
-    """Returns how likely ``tokens`` are from the second on; they are committed then, but the last.
+def score(
+    lending: Lending, tokens: Sequence[int], n_top: int, is_over: Callable[[], bool]
+) -> list[TokenLogprob]:
+    """Returns how likely ``tokens`` are from the second on; see `Engine.score`."""
 
-    Every row is wanted, so nothing that the KV cache holds of them is of use.
-    """
+    def steps(sequence: TokenSequence) -> Passes[list[TokenLogprob] | None]:
+        return while_idle(_score(sequence, tokens, n_top), is_over)
+
+    return lending.run(tokens, steps, is_recalled=False) or []  # every row is wanted
+
+
+def _score(
+    sequence: TokenSequence, tokens: Sequence[int], n_top: int
+) -> Passes[list[TokenLogprob]]:
     sequence.truncate(0)
     found: list[TokenLogprob] = []
     for start in range(0, len(tokens) - 1, _CHUNK):

@@ -24,6 +24,7 @@ class MethodParts:
     """What methods are made of.
 
     context: positions of a text. hidden_layers: layers whose hidden states the target can return.
+    draft: the draft model, opened by methods that need it.
     identity: names models, device and threads; costs measured for one are not used for another.
     tuned: what the bundle says of switching. split: whether the draft model goes on while the
     target model verifies, and where. skip_set: what the target model may leave out while it drafts.

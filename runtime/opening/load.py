@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +19,10 @@ from edgedec.models.manifest import (
 from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.backends import release_model
 from edgedec.runtime.config.checks import check_progress, check_type, checked_path
+from edgedec.runtime.drafting.core_split import CoreSplit
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.loaded import LoadedModel
+from edgedec.runtime.methods.method_parts import MethodParts
 from edgedec.runtime.methods.store_source import find_store
 from edgedec.runtime.opening.bundle_parts import (
     default_method,
@@ -35,19 +37,44 @@ from edgedec.runtime.opening.options import EngineOptions
 from edgedec.runtime.opening.split_cores import at_home, split_cores
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.memory import DRAFT, TARGET, KnownModel, SessionMemory
+from edgedec.runtime.sequences.model import Model
 from edgedec.runtime.sequences.prefill import Progress
+from edgedec.runtime.text.tokenizer import Tokenizer
 from edgedec.system.processors import physical_cores
 
 if TYPE_CHECKING:
     from edgedec.models.final_norm import FinalNorm
     from edgedec.runtime.decoding.prefilling import Auxiliary
     from edgedec.runtime.drafting.draft_kv_maps import DraftKVMaps
+    from edgedec.runtime.drafting.ngrams.ngram_store import NgramStore
     from edgedec.runtime.drafting.skip_set import SkipSet
     from edgedec.runtime.methods.draft_source import DraftSource
     from edgedec.runtime.methods.head_source import HeadSource
     from edgedec.runtime.sequences.model import KVPredictor
     from edgedec.runtime.sequences.pool import SequencePool
     from edgedec.runtime.sequences.prefix_files import PrefixFiles
+
+
+@dataclass(frozen=True)
+class _Opening:
+    """A bundle that is being opened. entry: the target model's, on its device."""
+
+    folder: Path
+    manifest: BundleManifest
+    options: EngineOptions
+    entry: ModelEntry
+    context: int
+    threads: int
+    affinity: Affinity
+
+    @property
+    def draft_threads(self) -> int:
+        return self.options.draft_threads or self.threads
+
+    @property
+    def has_maps(self) -> bool:
+        """Whether maps between the bundle's own models are there, and its draft model drafts."""
+        return self.options.draft is True and bool(self.manifest.auxiliary)
 
 
 def load(
@@ -71,10 +98,26 @@ def load(
     check_type("options", options, EngineOptions, "EngineOptions or None")
     check_progress(on_progress)
     report = on_progress or (lambda phase, done, total: None)
-    memory = SessionMemory(options.prefix_cache_mb * 10**6, _prefix_files(options))
-    placed = Affinity.of(options.affinity, options.threads)
-    threads = options.threads or len(placed.processors) or physical_cores()
     report("load", 0, 2)
+    opening = _begin(folder, options)
+    store = find_store(options.store, opening.manifest)
+    report("load", 1, 2)
+    memory = _new_memory(opening)
+    draft, split = _find_draft(opening, memory)
+    model, tokenizer = load_together(folder, opening.entry, opening.threads, opening.affinity)
+    report("load", 2, 2)
+    try:
+        parts = _method_parts(opening, model, store, draft, split)
+        return Engine(_loaded(opening, model, tokenizer, parts, memory, started_s))
+    except BaseException:
+        release_model(model)  # nobody else has it to give back
+        raise
+
+
+def _begin(folder: Path, options: EngineOptions) -> _Opening:
+    """Returns what is known of a bundle before any of its models is read."""
+    affinity = Affinity.of(options.affinity, options.threads)
+    threads = options.threads or len(affinity.processors) or physical_cores()
     manifest = read_manifest(folder)
     head = manifest.head
     target = manifest.target if head is None or head.joined is None else head.joined
@@ -82,61 +125,64 @@ def load(
     context = _chosen_context(options.context, entry)
     if TOKENIZER_NAME not in manifest.files:
         raise BundleError(f"the manifest of {folder} lists no {TOKENIZER_NAME}: export it again")
-    store = find_store(options.store, manifest)
-    report("load", 1, 2)
+    return _Opening(folder, manifest, options, entry, context, threads, affinity)
+
+
+def _new_memory(opening: _Opening) -> SessionMemory:
+    """Returns an empty memory that knows the target model."""
+    options, manifest = opening.options, opening.manifest
+    memory = SessionMemory(options.prefix_cache_mb * 10**6, _prefix_files(options))
     fingerprint = fingerprint_of(manifest, manifest.target_name)
-    memory.know(TARGET, KnownModel(fingerprint, entry.config, context))
-    draft_threads = options.draft_threads or threads
-    draft = _find_draft(folder, manifest, options.draft, draft_threads, context)
-    if draft is not None:
-        memory.know(DRAFT, draft.model)
-        cores = placed.first(draft_threads)
-        draft = replace(
-            draft,
-            entry=draft_on_device(draft.entry, options),
-            memory=memory,
-            affinity=cores,
-            mapped=_find_mapped_reading(folder, manifest, options, draft_threads, cores),
-        )
-    elif options.draft_provider or options.draft_device:
-        raise ConfigError(
-            "draft_provider and draft_device need a draft model, and there is none: export the "
-            "bundle with --draft, or name one with --draft"
-        )
-    split = split_cores(options.overlap, placed, threads, entry, draft)
-    if draft is not None and split.is_on:
-        draft = at_home(draft, split)
-    model, tokenizer = load_together(folder, entry, threads, placed)
-    report("load", 2, 2)
-    try:
-        return Engine(
-            LoadedModel(
-                model=model,
-                context=context,
-                tokenizer=tokenizer,
-                encoder=prompt_encoder(folder, manifest, tokenizer),
-                stop_token_ids=manifest.stop_token_ids,
-                defaults=defaults(folder, manifest),
-                load_ms=1000 * (time.perf_counter() - started_s),
-                draft=draft,
-                default_method=default_method(manifest),
-                identity=identity(manifest, threads, entry.contract.providers),
-                memory=memory,
-                tuned=tuned(manifest),
-                skip_set=_find_skip_set(manifest),
-                head=_find_head(folder, manifest, threads, context, placed),
-                store=store,
-                is_store_growing=options.is_store_growing,
-                split=split,
-                release=release_model,
-                predictor=_find_predictor(folder, manifest, threads, placed),
-                auxiliary=_find_auxiliary(folder, manifest, options, threads, placed),
-                final_norm=_find_final_norm(folder, entry),
-            )
-        )
-    except BaseException:
-        release_model(model)  # nobody else has it to give back
-        raise
+    memory.know(TARGET, KnownModel(fingerprint, opening.entry.config, opening.context))
+    return memory
+
+
+def _method_parts(
+    opening: _Opening,
+    model: Model,
+    store: NgramStore | None,
+    draft: DraftSource | None,
+    split: CoreSplit,
+) -> MethodParts:
+    manifest = opening.manifest
+    return MethodParts(
+        context=opening.context,
+        hidden_layers=model.capabilities.hidden,
+        draft=draft,
+        identity=identity(manifest, opening.threads, opening.entry.contract.providers),
+        store=store,
+        is_store_growing=opening.options.is_store_growing,
+        tuned=tuned(manifest),
+        split=split,
+        skip_set=_find_skip_set(manifest),
+        head=_find_head(opening),
+        auxiliary=_find_auxiliary(opening),
+    )
+
+
+def _loaded(
+    opening: _Opening,
+    model: Model,
+    tokenizer: Tokenizer,
+    parts: MethodParts,
+    memory: SessionMemory,
+    started_s: float,
+) -> LoadedModel:
+    folder, manifest = opening.folder, opening.manifest
+    return LoadedModel(
+        model=model,
+        tokenizer=tokenizer,
+        encoder=prompt_encoder(folder, manifest, tokenizer),
+        parts=parts,
+        stop_token_ids=manifest.stop_token_ids,
+        defaults=defaults(folder, manifest),
+        load_ms=1000 * (time.perf_counter() - started_s),
+        default_method=default_method(manifest),
+        memory=memory,
+        release=release_model,
+        predictor=_find_predictor(opening),
+        final_norm=_find_final_norm(folder, opening.entry),
+    )
 
 
 # What most bundles do not have is imported where it is found: it delays a first token.
@@ -153,24 +199,45 @@ def _prefix_files(options: EngineOptions) -> PrefixFiles | None:
     return PrefixFiles(folder, options.prefix_disk_mb * 10**6)
 
 
-def _find_draft(
-    folder: Path, manifest: BundleManifest, draft: bool | str | Path, threads: int, context: int
-) -> DraftSource | None:
-    if draft is False or (draft is True and manifest.draft_name is None):
-        return None
-    from edgedec.runtime.methods.draft_source import find_draft
+def _find_draft(opening: _Opening, memory: SessionMemory) -> tuple[DraftSource | None, CoreSplit]:
+    """Returns the draft model, if there is one, and how it shares cores with the target model."""
+    options, threads = opening.options, opening.draft_threads
+    has_draft = options.draft is not False and not (
+        options.draft is True and opening.manifest.draft_name is None
+    )
+    draft = None
+    if has_draft:
+        from edgedec.runtime.methods.draft_source import find_draft
 
-    return find_draft(folder, manifest, draft, threads, context)
+        found = find_draft(
+            opening.folder, opening.manifest, options.draft, threads, opening.context
+        )
+        memory.know(DRAFT, found.model)
+        cores = opening.affinity.first(threads)
+        draft = replace(
+            found,
+            entry=draft_on_device(found.entry, options),
+            memory=memory,
+            affinity=cores,
+            mapped=_find_draft_kv_maps(opening, cores),
+        )
+    elif options.draft_provider or options.draft_device:
+        raise ConfigError(
+            "draft_provider and draft_device need a draft model, and there is none: export the "
+            "bundle with --draft, or name one with --draft"
+        )
+    split = split_cores(options.overlap, opening.affinity, opening.threads, opening.entry, draft)
+    return (at_home(draft, split) if draft is not None and split.is_on else draft), split
 
 
-def _find_head(
-    folder: Path, manifest: BundleManifest, threads: int, context: int, affinity: Affinity
-) -> HeadSource | None:
-    if manifest.head is None:
+def _find_head(opening: _Opening) -> HeadSource | None:
+    if opening.manifest.head is None:
         return None
     from edgedec.runtime.methods.head_source import find_head
 
-    return find_head(folder, manifest, threads, context, affinity)
+    return find_head(
+        opening.folder, opening.manifest, opening.threads, opening.context, opening.affinity
+    )
 
 
 def _find_skip_set(manifest: BundleManifest) -> SkipSet | None:
@@ -181,36 +248,32 @@ def _find_skip_set(manifest: BundleManifest) -> SkipSet | None:
     return SkipSet.read(manifest.defaults, manifest.target.config)
 
 
-def _find_predictor(
-    folder: Path, manifest: BundleManifest, threads: int, affinity: Affinity
-) -> Callable[[], KVPredictor] | None:
-    if not manifest.auxiliary:
+def _find_predictor(opening: _Opening) -> Callable[[], KVPredictor] | None:
+    if not opening.manifest.auxiliary:
         return None
     from edgedec.runtime.opening.kv_maps import find_predictor
 
-    return find_predictor(folder, manifest, threads, affinity)
+    return find_predictor(opening.folder, opening.manifest, opening.threads, opening.affinity)
 
 
-def _find_mapped_reading(
-    folder: Path, manifest: BundleManifest, options: EngineOptions, threads: int, affinity: Affinity
+def _find_draft_kv_maps(
+    opening: _Opening, affinity: Affinity
 ) -> Callable[[SequencePool], DraftKVMaps] | None:
     """Returns what opens the maps to the bundle's own draft model, if that is to draft."""
-    if options.draft is not True or not manifest.auxiliary:
+    if not opening.has_maps:
         return None
     from edgedec.runtime.opening.kv_maps import find_draft_kv_maps
 
-    return find_draft_kv_maps(folder, manifest, threads, affinity)
+    return find_draft_kv_maps(opening.folder, opening.manifest, opening.draft_threads, affinity)
 
 
-def _find_auxiliary(
-    folder: Path, manifest: BundleManifest, options: EngineOptions, threads: int, affinity: Affinity
-) -> Callable[[SequencePool], Auxiliary] | None:
+def _find_auxiliary(opening: _Opening) -> Callable[[SequencePool], Auxiliary] | None:
     """Returns what opens the maps from the bundle's own draft model, if that is there to read."""
-    if options.draft is not True or not manifest.auxiliary:
+    if not opening.has_maps:
         return None
     from edgedec.runtime.opening.kv_maps import find_auxiliary
 
-    return find_auxiliary(folder, manifest, threads, affinity)
+    return find_auxiliary(opening.folder, opening.manifest, opening.threads, opening.affinity)
 
 
 def _find_final_norm(folder: Path, entry: ModelEntry) -> Callable[[], FinalNorm] | None:

@@ -9,6 +9,7 @@ import tokenizers
 
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.loaded import LoadedModel
+from edgedec.runtime.methods.method_parts import MethodParts
 from edgedec.runtime.text.prompt import PromptEncoder
 from edgedec.runtime.text.tokenizer import Tokenizer
 
@@ -29,7 +30,9 @@ def make_filling(backend: tokenizers.Tokenizer) -> Callable[..., Engine]:
         made = tokenizers.Tokenizer.from_str(backend.to_str())
         made.add_special_tokens([*FILLING, *more])
         codec = Tokenizer(made)
-        return Engine(LoadedModel(ToyModel(codec.vocab_size), 512, codec, PromptEncoder(codec)))
+        return Engine(
+            LoadedModel(ToyModel(codec.vocab_size), codec, PromptEncoder(codec), MethodParts(512))
+        )
 
     return make
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from edgedec.models.graph import Capabilities
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.loaded import LoadedModel
+from edgedec.runtime.methods.method_parts import MethodParts
 from edgedec.runtime.sequences.model import SequenceState
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.rows import Rows
@@ -252,7 +254,10 @@ def make_engine(tokenizer: Tokenizer) -> Callable[..., Engine]:
         model = fields.pop("model", None) or ToyModel(tokenizer.vocab_size, rule)
         chat_template = None if template is None else ChatTemplate(template)
         encoder = PromptEncoder(tokenizer, chat_template, fields.pop("opening", ()))
-        return Engine(LoadedModel(model, context, tokenizer, encoder, **fields))
+        of_parts = {f.name for f in dataclasses.fields(MethodParts)} & fields.keys()
+        parts = {name: fields.pop(name) for name in of_parts}
+        methods = MethodParts(context, model.capabilities.hidden, **parts)
+        return Engine(LoadedModel(model, tokenizer, encoder, methods, **fields))
 
     return make
 

@@ -23,6 +23,7 @@ from edgedec.models.families import weight_shapes
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.loaded import LoadedModel
+from edgedec.runtime.methods.method_parts import MethodParts
 from edgedec.runtime.sequences.memory import TARGET, KnownModel, SessionMemory
 from edgedec.runtime.sequences.prefix_files import PrefixFiles
 from edgedec.runtime.text.chat_template import ChatTemplate
@@ -70,7 +71,7 @@ def start(
         memory.know(TARGET, KnownModel(fingerprint, source.config, CONTEXT))
         model = open_graph_model(tmp_path / "model.onnx", source.config, 1)
         encoder = PromptEncoder(tokenizer, ChatTemplate(CHATML))
-        return Engine(LoadedModel(model, CONTEXT, tokenizer, encoder, memory=memory))
+        return Engine(LoadedModel(model, tokenizer, encoder, MethodParts(CONTEXT), memory=memory))
 
     return make
 

@@ -31,6 +31,7 @@ from edgedec.runtime.drafting.drafter import Budget
 from edgedec.runtime.drafting.drafters.draft.draft_model import DraftModelDrafter
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.loaded import LoadedModel
+from edgedec.runtime.methods.method_parts import MethodParts
 from edgedec.runtime.sequences.memory import (
     DRAFT,
     TARGET,
@@ -104,7 +105,7 @@ def make_engine(tokenizer: Tokenizer, make_source: Any) -> MakeEngine:
         memory = memory or SessionMemory(max_bytes)
         memory.know(TARGET, KnownModel(fingerprint, config, context))
         encoder = PromptEncoder(tokenizer, ChatTemplate(CHATML))
-        loaded = LoadedModel(model, context, tokenizer, encoder, memory=memory)
+        loaded = LoadedModel(model, tokenizer, encoder, MethodParts(context), memory=memory)
         return Engine(loaded, strategy)
 
     return make
@@ -445,6 +446,6 @@ def test_streams_go_on_beside_files(make_engine: MakeEngine, tmp_path: Path) -> 
 
 def test_an_engine_without_a_bundle_has_no_files(tokenizer: Tokenizer, tmp_path: Path) -> None:
     model = ToyModel(tokenizer.vocab_size)
-    engine = Engine(LoadedModel(model, CONTEXT, tokenizer, PromptEncoder(tokenizer)))
+    engine = Engine(LoadedModel(model, tokenizer, PromptEncoder(tokenizer), MethodParts(CONTEXT)))
     with pytest.raises(SessionError, match="of no bundle"):
         engine.save_session(tmp_path / "a")
