@@ -199,24 +199,25 @@ def _prefix_files(options: EngineOptions) -> PrefixFiles | None:
     return PrefixFiles(folder, options.prefix_disk_mb * 10**6)
 
 
+def _named_draft(opening: _Opening) -> DraftSource | None:
+    """Returns the draft model that the options name, the bundle's by default."""
+    draft, manifest = opening.options.draft, opening.manifest
+    if draft is False or (draft is True and manifest.draft_name is None):
+        return None
+    from edgedec.runtime.methods.draft_source import find_draft
+
+    return find_draft(opening.folder, manifest, draft, opening.draft_threads, opening.context)
+
+
 def _find_draft(opening: _Opening, memory: SessionMemory) -> tuple[DraftSource | None, CoreSplit]:
     """Returns the draft model, if there is one, and how it shares cores with the target model."""
     options, threads = opening.options, opening.draft_threads
-    has_draft = options.draft is not False and not (
-        options.draft is True and opening.manifest.draft_name is None
-    )
-    draft = None
-    if has_draft:
-        from edgedec.runtime.methods.draft_source import find_draft
-
-        found = find_draft(
-            opening.folder, opening.manifest, options.draft, threads, opening.context
-        )
-        memory.know(DRAFT, found.model)
-        cores = opening.affinity.first(threads)
+    draft, cores = _named_draft(opening), opening.affinity.first(threads)
+    if draft is not None:
+        memory.know(DRAFT, draft.model)
         draft = replace(
-            found,
-            entry=draft_on_device(found.entry, options),
+            draft,
+            entry=draft_on_device(draft.entry, options),
             memory=memory,
             affinity=cores,
             mapped=_find_draft_kv_maps(opening, cores),
