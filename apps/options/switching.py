@@ -100,7 +100,8 @@ class SwitchOptions:
         typer.Option(
             metavar="MODE",
             help="What the target model does with the draft model's tokens: trust (default), "
-            "predict their keys and values, repair unlikely ones, or verify all (lossless).",
+            "predict their keys and values, repair unlikely ones, judge them by a probe, or "
+            "verify all (lossless).",
             rich_help_panel=SWITCHING,
         ),
     ] = None
@@ -120,11 +121,19 @@ class SwitchOptions:
             rich_help_panel=SWITCHING,
         ),
     ] = None
+    delta: Annotated[
+        float | None,
+        typer.Option(
+            metavar="P",
+            help="judge: keep a token that is right with more than this probability.",
+            rich_help_panel=SWITCHING,
+        ),
+    ] = None
     max_run: Annotated[
         int | None,
         typer.Option(
             metavar="N",
-            help="repair, verify: maximum tokens before they are judged (default 16).",
+            help="repair, judge, verify: maximum tokens before they are judged (default 16).",
             rich_help_panel=SWITCHING,
         ),
     ] = None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from edgedec.training.heads.head_job import HeadJob
     from edgedec.training.loop import OnProgress
 
-_HELP = """Train heads, draft models and KV maps that make a bundle faster.
+_HELP = """Train heads, draft models, KV maps and probes that make a bundle faster.
 
 Examples:
 
@@ -37,6 +37,8 @@ Examples:
   edgedec train draft smollm2.edgedec --layers 8 --corpus src -o smollm2-pair.edgedec
 
   edgedec train joint smollm2.edgedec --corpus src -o smollm2-joint.edgedec
+
+  edgedec train probe pair.edgedec --corpus src
 """
 
 
@@ -340,6 +342,51 @@ def joint(
         force,
     )  # fmt: skip
     _run(lambda report, is_stopping: train_bundle_maps(job, report, is_stopping), json)
+
+
+@train.command(cls=HelpCommand)
+def probe(
+    bundle: options.Bundle,
+    corpus: Annotated[
+        list[Path],
+        typer.Option(metavar="PATH", help="Text file, or folder of text files. Repeatable."),
+    ],
+    draft_bundle: Annotated[
+        Path | None,
+        typer.Option(
+            "--draft",
+            metavar="BUNDLE",
+            help="Bundle whose model drafts (default: the bundle's own draft model).",
+            callback=named_bundle,
+        ),
+    ] = None,
+    max_tokens: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Maximum tokens to read.")
+    ] = 40_000,
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="CPU threads (default: one per core).")
+    ] = None,
+    json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Fit probes that say whether a draft model's tokens are right.
+
+    One reads the draft model's hidden states and says when to stop drafting (`--method probed`,
+    lossless). The other reads the target model's and says which rejected drafts are good enough
+    (`--switch bild:mode=judge`, approximate). Both are logistic regressions, fitted on texts like
+    your own in minutes. Ctrl-C stops reading and fits what was read (exit code 130).
+
+    Examples:
+
+      edgedec train probe pair.edgedec --corpus src
+
+      edgedec train probe large.edgedec --draft small.edgedec --corpus src --max-tokens 20000
+    """
+    from edgedec.labs.probes.probe_job import ProbeJob, train_bundle_probes
+
+    check_writable(bundle)
+    job = ProbeJob(bundle, tuple(corpus), draft_bundle or True, max_tokens, threads)
+    _run(lambda report, is_stopping: train_bundle_probes(job, report, is_stopping), json)
 
 
 def _train_head(job: HeadJob, is_json: bool) -> None:

@@ -26,6 +26,8 @@ class DraftPasses:
     promise: Promise | None = None
     layer_gates: tuple[bool, ...] | None = None
     """The sub-layers that run, as a `Pass` states them."""
+    hidden_layers: Sequence[int] = ()
+    """Layers whose hidden states come with the rows."""
     takes_guesses = True
     """Whether a row may follow another of the same pass, which is not known to be wanted."""
 
@@ -80,7 +82,9 @@ class DraftPasses:
     def feed(self, text: Sequence[int], with_logits: bool) -> Passes[Rows]:
         """Computes what `align` found missing of ``text``; returns the row after its end."""
         n_missing = max(1, len(text) - self.sequence.n_tokens)  # the last one's row is wanted
-        rows = yield from feed(self.sequence, text, with_logits=with_logits)
+        rows = yield from feed(
+            self.sequence, text, with_logits=with_logits, hidden_layers=self.hidden_layers
+        )
         self.cost.n_fed += n_missing
         self.cost.feed_ms += rows.ms
         return rows
@@ -127,6 +131,7 @@ class DraftPasses:
             self.sequence,
             tree,
             range(n_known, len(tree)),
+            self.hidden_layers,
             n_known=n_known,
             with_logits=with_logits,
             layer_gates=self.layer_gates,

@@ -55,6 +55,7 @@ class DraftingMethods:
             parts.skip_set,
             {} if head is None else {head.need: open_head},
             None if head is None else head.mtp,
+            parts.probes.get("draft"),
         )
 
     def strategy(self, name: str, verifier: str | None, is_fixed: bool) -> DecodingStrategy:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from edgedec.runtime.drafting.core_split import CoreSplit
 if TYPE_CHECKING:  # imported by whom they are asked of, for they delay a first token
     from edgedec.runtime.decoding.prefilling import Auxiliary
     from edgedec.runtime.drafting.ngrams.ngram_store import NgramStore
+    from edgedec.runtime.drafting.probe import Probe
     from edgedec.runtime.drafting.skip_set import SkipSet
     from edgedec.runtime.methods.draft_source import DraftSource
     from edgedec.runtime.methods.head_source import HeadSource
@@ -28,6 +29,7 @@ class MethodParts:
     identity: names models, device and threads; costs measured for one are not used for another.
     tuned: what the bundle says of switching. split: whether the draft model goes on while the
     target model verifies, and where. skip_set: what the target model may leave out while it drafts.
+    probes: on hidden states, by kind.
     head: the draft head, if there is one. auxiliary: opens, over a pool of the draft model's, what
     predicts the target model's rows from them.
     """
@@ -41,5 +43,6 @@ class MethodParts:
     tuned: Any = None
     split: CoreSplit = field(default_factory=CoreSplit)
     skip_set: SkipSet | None = None
+    probes: Mapping[str, Probe] = field(default_factory=dict)
     head: HeadSource | None = None
     auxiliary: Callable[[SequencePool], Auxiliary] | None = None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from edgedec.models.errors import BundleError, ConfigError
 from edgedec.models.manifest import (
+    PROBES_KEY,
     SKIP_KEY,
     TOKENIZER_NAME,
     BundleManifest,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from edgedec.runtime.decoding.prefilling import Auxiliary
     from edgedec.runtime.drafting.draft_kv_maps import DraftKVMaps
     from edgedec.runtime.drafting.ngrams.ngram_store import NgramStore
+    from edgedec.runtime.drafting.probe import Probe
     from edgedec.runtime.drafting.skip_set import SkipSet
     from edgedec.runtime.methods.draft_source import DraftSource
     from edgedec.runtime.methods.head_source import HeadSource
@@ -155,6 +157,7 @@ def _method_parts(
         tuned=tuned(manifest),
         split=split,
         skip_set=_find_skip_set(manifest),
+        probes=_find_probes(manifest, draft),
         head=_find_head(opening),
         auxiliary=_find_auxiliary(opening),
     )
@@ -247,6 +250,16 @@ def _find_skip_set(manifest: BundleManifest) -> SkipSet | None:
     from edgedec.runtime.drafting.skip_set import SkipSet
 
     return SkipSet.read(manifest.defaults, manifest.target.config)
+
+
+def _find_probes(manifest: BundleManifest, draft: DraftSource | None) -> dict[str, Probe]:
+    """Returns the probes of the target model and of ``draft``, where it has some of this pair."""
+    if PROBES_KEY not in manifest.defaults or draft is None:
+        return {}
+    from edgedec.runtime.drafting.probe import read_probes
+
+    target = fingerprint_of(manifest, manifest.target_name), manifest.target.config
+    return read_probes(manifest.defaults, target, (draft.fingerprint, draft.entry.config))
 
 
 def _find_predictor(opening: _Opening) -> Callable[[], KVPredictor] | None:

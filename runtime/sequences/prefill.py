@@ -125,13 +125,21 @@ def rewind(sequence: TokenSequence, text: Sequence[int], n_rows: int = 1) -> int
 
 
 def feed(
-    sequence: TokenSequence, text: Sequence[int], n_rows: int = 1, with_logits: bool = True
+    sequence: TokenSequence,
+    text: Sequence[int],
+    n_rows: int = 1,
+    with_logits: bool = True,
+    hidden_layers: Sequence[int] = (),
 ) -> Passes[Rows]:
-    """Makes ``text`` the committed tokens; returns the rows after each of its last ``n_rows``."""
+    """Makes ``text`` the committed tokens; returns the rows after each of its last ``n_rows``.
+
+    Hidden states of ``hidden_layers`` are those of the last pass: of these tokens, and maybe more
+    before them.
+    """
     rewind(sequence, text, n_rows)
     ms = 0.0
     while True:
-        rows = yield from _next_chunk(sequence, text, n_rows, with_logits)
+        rows = yield from _next_chunk(sequence, text, n_rows, with_logits, hidden_layers)
         ms += rows.ms
         if sequence.n_tokens == len(text):
             rows.ms = ms

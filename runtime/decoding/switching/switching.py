@@ -2,10 +2,10 @@
 
 `trust` emits what the draft model says at once, and so does `predict`, in which the target model
 never reads it: its keys and values are predicted from those of the draft model. Emitted text cannot
-be taken back, so in `repair` and `verify` the draft model's tokens wait until the target model has
-judged them. It does when it takes over, or after `max_run` of them: its pass over the tokens it
-missed says what it thinks of each. Whether the text ends is then always for the target model to
-say.
+be taken back, so in `repair`, `judge` and `verify` the draft model's tokens wait until the target
+model has judged them. It does when it takes over, or after `max_run` of them: its pass over the
+tokens it missed says what it thinks of each. Whether the text ends is then always for the target
+model to say.
 
 Where the text repeats itself, a model reads several tokens in one pass and keeps those it says
 itself. The policy sees each as if it had come alone, so the text does not depend on it.
@@ -24,7 +24,7 @@ from edgedec.models.errors import ConfigError
 from edgedec.runtime.config.switching import PREDICT, REPAIR, TRUST, SwitchConfig
 from edgedec.runtime.decoding.prefilling import Auxiliary
 from edgedec.runtime.decoding.strategy import DecodeState, Decoding, DecodingStrategy, StepResult
-from edgedec.runtime.decoding.switching.judge import judge
+from edgedec.runtime.decoding.switching.judge import Forgives, judge, not_unlikely
 from edgedec.runtime.decoding.switching.lookup_chains import LookupChains
 from edgedec.runtime.decoding.switching.paired_model import CatchUp, PairedModel
 from edgedec.runtime.decoding.switching.policy import Model, Signal, SwitchPolicy, make_policy
@@ -54,6 +54,8 @@ class Switching(DecodingStrategy):
         size_ratio: float | None = None,
         copies: bool = True,
         auxiliary: Auxiliary | None = None,
+        forgives: Forgives | None = None,
+        read_layers: Sequence[int] = (),
     ) -> None:
         """draft: knows the target model's tokens.
 
@@ -62,6 +64,9 @@ class Switching(DecodingStrategy):
             size_ratio: Parameters of the draft model per parameter of the target model, if known.
             copies: Look up in the text what the models may say next.
             auxiliary: Predicts rows of the target model from the draft model's, for `predict`.
+            forgives: Which tokens are kept that the target model would not have said; in `repair`
+                those that it does not find unlikely.
+            read_layers: Layers of the target model whose hidden states it reads.
         """
         self.name = setting.policy
         self.is_lossless = setting.is_lossless
@@ -70,6 +75,8 @@ class Switching(DecodingStrategy):
         self.size_ratio = size_ratio
         self._new_policy = new_policy or (lambda: make_policy(setting))
         self.auxiliary = auxiliary
+        self.forgives = not_unlikely(setting.rollback) if setting.mode == REPAIR else forgives
+        self.read_layers = tuple(read_layers)
         self._lookup = PromptLookup() if copies else None
 
     def begin(self, state: DecodeState, hidden: HiddenStates) -> SwitchedDecoding:
@@ -118,7 +125,7 @@ class SwitchedDecoding(Decoding):
         self._n_predicted = 0
 
     def step(self, noise: Noise) -> Passes[StepResult]:
-        """Returns the next token; in `repair` and `verify` a run of the draft model, judged."""
+        """Returns the next token; a run of the draft model, where that is judged."""
         if self._setting.mode in (TRUST, PREDICT):
             return (yield from self._trust(noise))
         return (yield from self._run_and_judge(noise))
@@ -200,11 +207,12 @@ class SwitchedDecoding(Decoding):
             return (yield from self._ask_target(noise))
         pending = [node.token for node in run.tree.nodes]
         doubt, target = self._doubt, self._models[Model.TARGET]
-        is_repairing = self._setting.mode == REPAIR
-        text, with_logits = [*state.tokens, *pending], is_repairing or state.needs_logits
-        rows = yield from target.rows_after(text, len(pending) + 1, with_logits)
-        rollback = self._setting.rollback if is_repairing else None
-        n_kept, token = judge(state, rows, pending, noise, rollback)
+        forgives = self._method.forgives
+        text, with_logits = [*state.tokens, *pending], forgives is not None or state.needs_logits
+        rows = yield from target.rows_after(
+            text, len(pending) + 1, with_logits, hidden_layers=self._method.read_layers
+        )
+        n_kept, token = judge(state, rows, pending, noise, forgives)
         self._observe(Model.TARGET, rows, n_kept)
         self._rewind(len(state.tokens) + n_kept)
         self._count_run(run, n_kept)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # what no drafter needs is not imported: it delays a first to
     from edgedec.runtime.drafting.drafter import Drafter, ModelDrafter
     from edgedec.runtime.drafting.head_role import HeadRole
     from edgedec.runtime.drafting.ngrams.ngram_store import NgramStore
+    from edgedec.runtime.drafting.probe import Probe
     from edgedec.runtime.drafting.skip_set import SkipSet
 
 
@@ -60,6 +61,10 @@ class Need(Enum):
         "an early exit: export the model again with --exit, or train one with edgedec train exit",
         "--exit",
     )
+    PROBE = (
+        "a probe of this draft model: fit one with edgedec train probe",
+        "edgedec train probe",
+    )
     SKIP_SET = (
         "sub-layers that may be left out: find some with edgedec tune --skip",
         "edgedec tune --skip",
@@ -79,6 +84,7 @@ class DrafterParts:
     skip_set: sub-layers that the target model may leave out while it drafts, if any are known.
     open_heads: opens the draft head or that of early exits, likewise, by the need that it meets.
     mtp: kind of the light heads in the target model's graph, if it has some.
+    probe: on the draft model's hidden states, if one was fitted.
     """
 
     store: NgramStore | None = None
@@ -87,6 +93,7 @@ class DrafterParts:
     skip_set: SkipSet | None = None
     open_heads: Mapping[Need, Callable[[], HeadRole]] = field(default_factory=dict)
     mtp: str | None = None
+    probe: Probe | None = None
 
     def has(self, need: Need | None) -> bool:
         """Whether what a method needs is there."""
@@ -97,6 +104,7 @@ class DrafterParts:
             Need.DRAFT_MODEL: self.open_draft,
             Need.SKIP_SET: self.skip_set,
             Need.MTP: self.mtp,
+            Need.PROBE: self.probe and self.open_draft,
             **self.open_heads,
         }
         return parts.get(need) is not None

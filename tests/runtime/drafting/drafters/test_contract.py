@@ -37,6 +37,7 @@ from edgedec.runtime.drafting.drafters import (
 from edgedec.runtime.drafting.drafters.lookup import PromptLookup
 from edgedec.runtime.drafting.head_role import HeadRole
 from edgedec.runtime.drafting.ngrams.ngram_store import NgramStore
+from edgedec.runtime.drafting.probe import DRAFT, N_STATS, Probe
 from edgedec.runtime.drafting.skip_set import SkipSet
 from edgedec.runtime.methods.method_parts import AUTO, MethodParts
 from edgedec.runtime.methods.methods import Methods
@@ -47,7 +48,7 @@ from edgedec.runtime.sequences.prefill import feed
 from edgedec.runtime.sequences.rows import MtpRows
 from edgedec.runtime.text.token_map import TokenMap
 
-from ...conftest import ToyModel, ToySession
+from ...conftest import ToySession
 from ...draft_toys import HEAD_WIDTH, HIDDEN_LAYERS, LayeredToy, ToyHead, ToyMask
 from .rounds import outcome_of
 
@@ -76,7 +77,7 @@ class Maker:
         store = NgramStore.open(self.folder / f"store-{self.n_made}", "ab" * 32)
         store.add(np.random.default_rng(1).integers(0, V, 400).tolist())
         store.add([1, 2, 3, 4, 5, 1, 2, 4])
-        self.pool = SequencePool(ToyModel(V), 256)
+        self.pool = SequencePool(LayeredToy(V), 256)
         role = DraftRole(self.pool, TokenMap.same(V, V), V)
         skip_set = SkipSet((1,), 4, V, Promise(0.5, 0.5))
         self.heads = SequencePool(ToyHead(V), 256)
@@ -97,6 +98,7 @@ class Maker:
                 Need.MEDUSA: lambda: light,
             },
             HYDRA,
+            Probe(DRAFT, "", "", np.ones(HEAD_WIDTH + N_STATS, np.float32), 0.0, 3, 1e-5, {}),
         )
         if isinstance(method, FreeMethod):
             return method.make(parts)

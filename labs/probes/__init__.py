@@ -1,0 +1,1 @@
+"""Probes: logistic regressions on hidden states that say whether a token is right."""
