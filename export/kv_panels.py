@@ -26,7 +26,7 @@ _RING_STEP = 2 * KV_PANEL
 def kv_panels(config: ModelConfig, kv_format: str) -> KVLayout:
     """Returns the layout of the KV cache that the attention operator reads and writes."""
     block_nbytes = kv_panels_of(kv_format).block_nbytes(config.head_size)
-    n_blocks = 2 * len(config.attention_layers) * config.n_kv_heads
+    n_blocks = 2 * len(config.kv_layers) * config.n_kv_heads
     rings = config.windowed_layers
     return KVLayout(
         "panels",
@@ -61,5 +61,5 @@ def kv_place(config: ModelConfig, layer: int) -> KVPlace:
     rings = config.windowed_layers
     if layer in rings:
         return KVPlace(rings.index(layer), RING_SEQUENCES, (K_RING, V_RING))
-    whole = [i for i in config.attention_layers if i not in rings]
+    whole = [i for i in config.kv_layers if i not in rings]
     return KVPlace(whole.index(layer), SEQUENCES, (K_CACHE, V_CACHE))

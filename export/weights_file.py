@@ -18,6 +18,7 @@ import numpy.typing as npt
 from edgedec.kernels import PANEL, pack
 from edgedec.models.config import ModelConfig
 from edgedec.models.families import weight_shapes
+from edgedec.models.layer_inputs import LAYER_TABLE
 from edgedec.models.rope import Rope, rope_of, rope_tables
 from edgedec.models.weights import WeightSource, float_rows
 
@@ -39,9 +40,9 @@ Chunks = Callable[[], Iterator[npt.NDArray[Any]]]
 class StoredTensor:
     """One weight as a graph reads it.
 
-    is_packed: the packed matrix of its name, as bytes; else numbers: the matrix transposed, the
-    vector, or the rotation table. dims: of what is stored; those of a matrix of experts begin with
-    their number. dtype: of numbers, float32 or float16.
+    is_packed: the packed matrix of its name, as bytes; else numbers: the matrix transposed (that of
+    `layer_inputs` as it is), the vector, or the rotation table. dims: of what is stored; those of a
+    matrix of experts begin with their number. dtype: of numbers, float32 or float16.
     """
 
     name: str
@@ -125,6 +126,9 @@ def _write_tensor(
     if len(shape) != 2:
         yield _write_at(file, offset, tensor.stored(source.vector(name)))
         return
+    if name == LAYER_TABLE and not tensor.is_packed:
+        yield from _write_rows(file, offset, tensor, shape, source)
+        return
     n_matrices = tensor.dims[0] if len(tensor.dims) == (2 if tensor.is_packed else 3) else 1
     n, k = shape[0] // n_matrices, shape[1]
     nbytes = tensor.nbytes // n_matrices
@@ -163,6 +167,15 @@ def _write_packed(
             plain.sub_minimum,
         )
         yield (written := _write_at(file, offset, packed))
+        offset += written
+
+
+def _write_rows(
+    file: FileIO, offset: int, tensor: StoredTensor, shape: tuple[int, ...], source: WeightSource
+) -> Iterator[int]:
+    for chunk in _chunks(range(shape[0]), shape[1]):
+        numbers = tensor.stored(float_rows(source, tensor.name, chunk.start, chunk.stop))
+        yield (written := _write_at(file, offset, numbers))
         offset += written
 
 

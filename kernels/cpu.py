@@ -163,11 +163,14 @@ def attention(
     *,
     scoring: library.Scoring | None = None,
     sinks: Floats | None = None,
+    shares_kv: bool = False,
     out: Floats | None = None,
     isa: str | None = None,
     n_threads: int = 1,
 ) -> Floats:
     """Returns the attended heads of a pass, after writing its keys and values to the KV cache.
+
+    With ``shares_kv`` they are there already, and ``qkv`` has queries alone [T, H * d].
 
     Row i attends to the first ``past`` rows of the KV cache, to itself and to its ancestors, as
     ``scoring`` says: by default to all, by products over the square root of the head size. A score
@@ -186,7 +189,7 @@ def attention(
     n_kv_heads, capacity = _check_kv_cache(keys, values, d)
     expect("qkv", qkv, np.float32, (-1, -1))
     rows, width = qkv.shape
-    n_heads = width // d - 2 * n_kv_heads if d else 0
+    n_heads = width // d - (0 if shares_kv else 2 * n_kv_heads) if d else 0
     if n_heads < 1 or n_heads % n_kv_heads or width % d or capacity % PANEL:
         raise ValueError(
             f"qkv {list(qkv.shape)} and values {list(values.shape)} do not fit together: expected"
@@ -214,7 +217,7 @@ def attention(
         n_heads, n_kv_heads, d, int(keys.dtype == np.uint8),
         scoring, ctypes.pointer(library.KvRun(0, capacity // PANEL)), capacity, capacity,
         keys.ctypes.data, values.ctypes.data, out.ctypes.data, 1,
-        None if sinks is None else pointer("sinks", sinks, np.float32, (n_heads,)),
+        None if sinks is None else pointer("sinks", sinks, np.float32, (n_heads,)), shares_kv,
     )  # fmt: skip
     run("attention", args, isa, n_threads)
     return out

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable
-from ctypes import POINTER, c_char_p, c_float, c_int, c_int64, c_void_p
+from ctypes import POINTER, c_bool, c_char_p, c_float, c_int, c_int64, c_void_p
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
@@ -75,6 +75,7 @@ class AttentionArgs(ctypes.Structure):
         ("out", c_void_p),
         ("n_sequences", c_int64),
         ("sinks", c_void_p),
+        ("shares_kv", c_bool),
     )
 
 

@@ -16,7 +16,11 @@ T = TypeVar("T")
 GATE_SLOPE = 1.702
 """What a gate is multiplied by within the sigmoid of `Ops.clamped_experts`."""
 
+LEAST_SQUARE = 1e-5
+"""See `Ops.match_size`."""
+
 _HERE, _ELSEWHERE = "this target's compiler", "export with --target cpu, ort or portable"
+_ONLY_HERE = "export with --target cpu or portable"
 
 
 class Ops(Protocol[T]):
@@ -49,6 +53,55 @@ class Ops(Protocol[T]):
         It has no value. Shapes: sinks [n_heads].
         """
         raise UnsupportedModelError(f"{_HERE} has no attention sinks: {_ELSEWHERE}")
+
+    def shared_attention(self, q: T, layer: int) -> T:
+        """Returns as `attention`, over the keys and values of the configuration's ``kv_layer``."""
+        raise UnsupportedModelError(f"{_HERE} has no layers that share keys: {_ONLY_HERE}")
+
+    def unit_norm(self, x: T, size: int) -> T:
+        """Returns `rms_norm` of each run of ``size`` channels by itself, without weights."""
+        raise UnsupportedModelError(f"{_HERE} has no norms without weights: {_ONLY_HERE}")
+
+    def embed_layers(self, weight: str) -> T:
+        """Returns the rows that each token id has in a table of `layer_inputs`, side by side.
+
+        They are as many as the model has layers, one below the other in the table; a token that
+        has none there has those of token 0.
+        """
+        raise UnsupportedModelError(f"{_HERE} has no inputs of layers: {_ONLY_HERE}")
+
+    def parts(self, x: T, n: int) -> Sequence[T]:
+        """Returns ``x`` as ``n`` parts of the same width."""
+        raise UnsupportedModelError(f"{_HERE} has no inputs of layers: {_ONLY_HERE}")
+
+    def match_size(self, x: T, like: T) -> T:
+        """Returns ``x`` scaled so that its root mean square is that of ``like``.
+
+        Its own counts as `LEAST_SQUARE` at least, squared.
+        """
+        raise UnsupportedModelError(f"{_HERE} has no streams side by side: {_ONLY_HERE}")
+
+    def tanh(self, x: T) -> T:
+        """Returns the hyperbolic tangent of each number."""
+        raise UnsupportedModelError(f"{_HERE} has no streams side by side: {_ONLY_HERE}")
+
+    def mix(self, bases: Sequence[T], xs: Sequence[T], weights: T) -> Sequence[T]:
+        """Returns each of ``bases`` plus a sum of all ``xs``, weighted.
+
+        The weight of ``xs[i]`` for base j is column ``j * len(xs) + i`` of ``weights``.
+        """
+        raise UnsupportedModelError(f"{_HERE} has no streams side by side: {_ONLY_HERE}")
+
+    def scale_channels(self, x: T, weight: str) -> T:
+        """Returns ``x`` times a vector of as many numbers, or of one."""
+        raise UnsupportedModelError(f"{_HERE} cannot scale channels: {_ONLY_HERE}")
+
+    def largest(self, x: T, sparsity: float) -> T:
+        """Returns what each number of a row exceeds a limit by, 0 where it does not.
+
+        Of normally distributed numbers the share ``sparsity`` is below the limit.
+        """
+        raise UnsupportedModelError(f"{_HERE} has no sparse gates: {_ONLY_HERE}")
 
     def recurrence(self, parts: Sequence[T], layer: int) -> T:
         """Returns what the model's recurrence makes of ``parts``, and of what its state holds.
@@ -108,29 +161,49 @@ class Ops(Protocol[T]):
 
 def attention_half(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
     """Returns ``x`` plus the attention sub-layer."""
-    prefix = f"layers.{layer}.self_attn"
     h = ops.rms_norm(x, f"layers.{layer}.input_layernorm.weight") if config.has_pre_norms else x
+    return add_attention(ops, config, layer, x, h)
 
-    def project(name: str) -> T:
-        bias = f"{prefix}.{name}.bias" if config.has_qkv_bias else None
-        return ops.linear(h, f"{prefix}.{name}.weight", bias)
 
-    q, k, v = project("q_proj"), project("k_proj"), project("v_proj")
-    if config.is_qk_norm_late:
-        q, k = ops.rotate(q, config.n_heads), ops.rotate(k, config.n_kv_heads)
-    if config.has_qk_norm:
-        norm = ops.rms_norm if config.is_qk_norm_whole else ops.head_norm
-        q, k = norm(q, f"{prefix}.q_norm.weight"), norm(k, f"{prefix}.k_norm.weight")
-    if config.query_growth:
-        q = ops.grow_queries(q)
-    if config.has_sinks:
-        heads = ops.sink_attention(q, k, v, layer, f"{prefix}.sinks")
-    else:
-        heads = ops.attention(q, k, v, layer)
+def add_attention(ops: Ops[T], config: ModelConfig, layer: int, x: T, h: T) -> T:
+    """Returns ``x`` plus what the attention of ``layer`` makes of ``h``."""
+    prefix = f"layers.{layer}.self_attn"
+    heads = _heads(ops, config, layer, h)
     if config.has_output_gate:
-        heads = ops.sigmoid_gate(heads, project("g_proj"))
+        heads = ops.sigmoid_gate(heads, _projected(ops, config, h, f"{prefix}.g_proj"))
     bias = f"{prefix}.o_proj.bias" if config.has_o_bias else None
     return _added(ops, config, x, ops.linear(heads, f"{prefix}.o_proj.weight", bias), prefix)
+
+
+def _projected(ops: Ops[T], config: ModelConfig, h: T, stem: str) -> T:
+    return ops.linear(h, f"{stem}.weight", f"{stem}.bias" if config.has_qkv_bias else None)
+
+
+def _heads(ops: Ops[T], config: ModelConfig, layer: int, h: T) -> T:
+    """Returns the attended heads, side by side."""
+    prefix = f"layers.{layer}.self_attn"
+    q = _placed(ops, config, _projected(ops, config, h, f"{prefix}.q_proj"), prefix, "q")
+    if config.query_growth:
+        q = ops.grow_queries(q)
+    if config.layer(layer).kv_layer is not None:
+        return ops.shared_attention(q, layer)
+    k = _placed(ops, config, _projected(ops, config, h, f"{prefix}.k_proj"), prefix, "k")
+    v = _projected(ops, config, h, f"{prefix}.v_proj")
+    if config.has_value_norm:
+        v = ops.unit_norm(v, config.head_size)
+    if config.has_sinks:
+        return ops.sink_attention(q, k, v, layer, f"{prefix}.sinks")
+    return ops.attention(q, k, v, layer)
+
+
+def _placed(ops: Ops[T], config: ModelConfig, x: T, prefix: str, part: str) -> T:
+    """Returns queries or keys as attention reads them."""
+    if config.is_qk_norm_late:
+        x = ops.rotate(x, config.n_heads if part == "q" else config.n_kv_heads)
+    if config.has_qk_norm:
+        norm = ops.rms_norm if config.is_qk_norm_whole else ops.head_norm
+        x = norm(x, f"{prefix}.{part}_norm.weight")
+    return x
 
 
 def mixer_prefix(layer: int) -> str:
@@ -180,6 +253,8 @@ def mlp_half(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
         return ops.add(x, shared_expert(ops, h, prefix)) if config.shared_expert_size else x
     gate = ops.linear(h, f"{prefix}.gate_proj.weight")
     up = ops.linear(h, f"{prefix}.up_proj.weight")
+    if sparsity := config.layer(layer).gate_sparsity:
+        gate = ops.largest(gate, sparsity)
     y = ops.linear(ops.gate(gate, up), f"{prefix}.down_proj.weight")
     return _added(ops, config, x, y, prefix)
 
@@ -209,16 +284,22 @@ def decoder(ops: Ops[T], config: ModelConfig, layer_gates: Sequence[bool] | None
         when None.
     """
     runs = [True] * (2 * config.n_layers) if layer_gates is None else layer_gates
-    x = ops.embed("embed_tokens.weight")
-    if config.embedding_scale != 1:
-        x = ops.scale(x, config.embedding_scale)
-    ops.hidden(x, 0)
+    x = embedded(ops, config)
     for layer in range(config.n_layers):
         mix = recurrent_half if config.layer(layer).is_recurrent else attention_half
         x = mix(ops, config, layer, x) if runs[2 * layer] else x
         x = mlp_half(ops, config, layer, x) if runs[2 * layer + 1] else x
         ops.hidden(x, layer + 1)
     return decoder_head(ops, config, x)
+
+
+def embedded(ops: Ops[T], config: ModelConfig) -> T:
+    """Returns what the residual stream begins as."""
+    x = ops.embed("embed_tokens.weight")
+    if config.embedding_scale != 1:
+        x = ops.scale(x, config.embedding_scale)
+    ops.hidden(x, 0)
+    return x
 
 
 def decoder_head(ops: Ops[T], config: ModelConfig, x: T) -> T:
@@ -250,7 +331,7 @@ def decoder_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         if config.layer(i).is_recurrent:
             shapes |= _recurrent_shapes(config, mixer_prefix(i))
         else:
-            shapes |= _attention_shapes(config, attention)
+            shapes |= _attention_shapes(config, attention, config.layer(i).kv_layer is None)
         if config.has_post_norms:
             shapes[f"{attention}.post_norm.weight"] = (hidden,)
             shapes[f"{mlp}.post_norm.weight"] = (hidden,)
@@ -278,13 +359,17 @@ def decoder_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _attention_shapes(config: ModelConfig, prefix: str) -> dict[str, tuple[int, ...]]:
+def _attention_shapes(
+    config: ModelConfig, prefix: str, has_own_kv: bool
+) -> dict[str, tuple[int, ...]]:
     hidden, head = config.hidden_size, config.head_size
     q, kv = config.n_heads * head, config.n_kv_heads * head
     shapes: dict[str, tuple[int, ...]] = {}
-    rows = {"q_proj": q, "k_proj": kv, "v_proj": kv} | (
-        {"g_proj": q} if config.has_output_gate else {}
-    )
+    rows = {"q_proj": q}
+    if has_own_kv:
+        rows |= {"k_proj": kv, "v_proj": kv}
+    if config.has_output_gate:
+        rows["g_proj"] = q
     for name, n in rows.items():
         shapes[f"{prefix}.{name}.weight"] = (n, hidden)
         if config.has_qkv_bias:
@@ -292,7 +377,8 @@ def _attention_shapes(config: ModelConfig, prefix: str) -> dict[str, tuple[int, 
     if config.has_qk_norm:
         is_whole = config.is_qk_norm_whole
         shapes[f"{prefix}.q_norm.weight"] = (q if is_whole else head,)
-        shapes[f"{prefix}.k_norm.weight"] = (kv if is_whole else head,)
+        if has_own_kv:
+            shapes[f"{prefix}.k_norm.weight"] = (kv if is_whole else head,)
     shapes[f"{prefix}.o_proj.weight"] = (hidden, q)
     if config.has_o_bias:
         shapes[f"{prefix}.o_proj.bias"] = (hidden,)

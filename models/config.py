@@ -47,7 +47,9 @@ class LayerConfig:
     intermediate_size: width of the MLP. rope_theta: base of the rotary frequencies, 0 for a layer
     that rotates nothing (NoPE). window: tokens that a token attends to, itself and those before it;
     0 for all. has_rope_scaling: whether the model's scaling stretches this layer's frequencies.
-    is_recurrent: it has the model's recurrence in place of attention.
+    is_recurrent: it has the model's recurrence in place of attention. kv_layer: an earlier layer
+    whose keys and values it reads, having none of its own. gate_sparsity: share of the gates of its
+    MLP that are left out, the smallest; what the others exceed the limit by counts.
     """
 
     intermediate_size: int
@@ -55,6 +57,8 @@ class LayerConfig:
     window: int = 0
     has_rope_scaling: bool = True
     is_recurrent: bool = False
+    kv_layer: int | None = None
+    gate_sparsity: float = 0.0
 
     def __post_init__(self) -> None:
         _check_size("intermediate_size of a layer", self.intermediate_size)
@@ -66,6 +70,10 @@ class LayerConfig:
             )
         if not (math.isfinite(self.rope_theta) and self.rope_theta >= 0):
             raise ConfigError(f"rope_theta of a layer is {self.rope_theta!r}, expected 0 or more")
+        if not 0 <= self.gate_sparsity < 1:
+            raise ConfigError(
+                f"gate_sparsity of a layer is {self.gate_sparsity!r}, expected 0 to less than 1"
+            )
 
 
 @dataclass(frozen=True)
@@ -102,6 +110,11 @@ class ModelConfig:
     has_sinks: each head has a score that counts in the softmax of attention, and no value.
     expert_limit: bound of gate and up of experts whose products have biases, the router's too, and
         whose activation is ``gate * sigmoid(1.702 * gate) * (up + 1)``; 0 for plain experts.
+    has_value_norm: an RMS norm without weights over each head of v.
+    layer_input_size: numbers that each layer gets of the token itself, besides the residual stream;
+        0 for none. layer_input_tokens: tokens that have some of their own, the others have those of
+        token 0. See `layer_inputs`.
+    n_streams: residual streams of AltUp, see `families.gemma3n`. laurel_rank: of its products.
     """
 
     family: str
@@ -143,6 +156,11 @@ class ModelConfig:
     has_output_gate: bool = False
     has_sinks: bool = False
     expert_limit: float = 0.0
+    has_value_norm: bool = False
+    layer_input_size: int = 0
+    layer_input_tokens: int = 0
+    n_streams: int = 1
+    laurel_rank: int = 0
 
     def __post_init__(self) -> None:
         for name in (
@@ -161,8 +179,9 @@ class ModelConfig:
             )
         if self.recurrent_layers and self.windowed_layers:
             raise ConfigError("layers with a window beside recurrent ones, expected either alone")
-        if not self.attention_layers:
+        if not self.kv_layers:
             raise ConfigError("all layers are recurrent, expected attention in one or more")
+        self._check_kv_layers()
         if self.n_heads % self.n_kv_heads:
             raise ConfigError(
                 f"n_heads {self.n_heads} is not a multiple of n_kv_heads {self.n_kv_heads}"
@@ -202,6 +221,23 @@ class ModelConfig:
             )
         if self.trimmed_head_size and self.is_head_tied:
             raise ConfigError("a trimmed head is a matrix of its own, it cannot be tied")
+        if bool(self.layer_input_size) != (0 < self.layer_input_tokens <= self.vocab_size):
+            raise ConfigError(
+                f"layer_input_tokens is {self.layer_input_tokens}, expected 1 to vocab_size "
+                f"{self.vocab_size} with a layer_input_size, 0 else"
+            )
+
+    def _check_kv_layers(self) -> None:
+        """Checks that layers without keys and values read those of an earlier one like them."""
+        for i, layer in enumerate(self.layers):
+            if layer.kv_layer is None:
+                continue
+            source = self.layers[layer.kv_layer] if layer.kv_layer in range(i) else None
+            if source is None or _attention_of(source) != _attention_of(layer):
+                raise ConfigError(
+                    f"layer {i} reads keys and values of layer {layer.kv_layer}, expected an "
+                    "earlier one with keys and values of its own and the same window and rotation"
+                )
 
     @property
     def n_logits(self) -> int:
@@ -210,8 +246,8 @@ class ModelConfig:
 
     @property
     def n_kv_numbers(self) -> int:
-        """Numbers that keys and values of one token are, in all layers that have attention."""
-        return 2 * len(self.attention_layers) * self.n_kv_heads * self.head_size
+        """Numbers that keys and values of one token are, in all layers that keep some."""
+        return 2 * len(self.kv_layers) * self.n_kv_heads * self.head_size
 
     @property
     def product_scale(self) -> float:
@@ -225,10 +261,12 @@ class ModelConfig:
         return LayerConfig(self.intermediate_size, self.rope_theta)
 
     @property
-    def attention_layers(self) -> tuple[int, ...]:
+    def kv_layers(self) -> tuple[int, ...]:
         """The layers that keep keys and values."""
-        recurrent = self.recurrent_layers
-        return tuple(i for i in range(self.n_layers) if i not in recurrent)
+        layers = (self.layer(i) for i in range(self.n_layers))
+        return tuple(
+            i for i, layer in enumerate(layers) if not layer.is_recurrent and layer.kv_layer is None
+        )
 
     @property
     def recurrent_layers(self) -> tuple[int, ...]:
@@ -237,8 +275,14 @@ class ModelConfig:
 
     @property
     def windowed_layers(self) -> tuple[int, ...]:
-        """The layers whose tokens attend to the latest ones only."""
-        return tuple(i for i, layer in enumerate(self.layers) if layer.window)
+        """The layers that keep keys and values of the latest tokens only."""
+        return tuple(i for i in self.kv_layers if self.layer(i).window)
+
+    @property
+    def can_skip_layers(self) -> bool:
+        """Whether a pass may leave sub-layers out: each adds to one stream and keeps its own."""
+        has_shared_kv = any(layer.kv_layer is not None for layer in self.layers)
+        return not (self.recurrent_layers or self.layer_input_size or has_shared_kv)
 
     @property
     def look_back(self) -> int:
@@ -274,6 +318,11 @@ class ModelConfig:
         a model does not use.
         """
         return _without_defaults(self)
+
+
+def _attention_of(layer: LayerConfig) -> tuple[Any, ...]:
+    """Returns what layers that share keys and values have in common."""
+    return layer.window, layer.rope_theta, layer.has_rope_scaling, layer.is_recurrent
 
 
 def _without_defaults(value: Any) -> dict[str, Any]:

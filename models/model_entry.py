@@ -197,3 +197,6 @@ def _check_layers(fields: Fields) -> None:
         layer.integer("window", 0, least=0, most=_MAX_COUNT)
         layer.flag("has_rope_scaling", True)
         layer.flag("is_recurrent", False)
+        if "kv_layer" in layer.values:
+            layer.integer("kv_layer", least=0, most=_MAX_COUNT)
+        layer.number("gate_sparsity", 0.0)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import NormalDist
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.models.blocks import GATE_SLOPE, Ops, mixer_prefix
+from edgedec.models.blocks import GATE_SLOPE, LEAST_SQUARE, Ops, mixer_prefix
 from edgedec.models.families import find_family, weight_shapes
 from edgedec.models.recurrence import conv_taps, convolved, state_outputs
 from edgedec.models.rope import Rope, query_growth, rope_of, rope_tables
@@ -54,9 +55,11 @@ class ReferenceModel:
         config = source.config
         kv = (np.zeros((0, config.n_kv_heads, config.head_size), dtype),) * 2
         row = (np.zeros((0, config.recurrence.row_size), dtype),)
-        self._kept: list[tuple[Array, ...]] = [
-            row if config.layer(i).is_recurrent else kv for i in range(config.n_layers)
-        ]
+        self._kept: list[tuple[Array, ...]] = [() for _ in range(config.n_layers)]
+        for i in config.kv_layers:
+            self._kept[i] = kv
+        for i in config.recurrent_layers:
+            self._kept[i] = row
         self._n_committed = 0
 
     @property
@@ -112,6 +115,10 @@ class ReferenceModel:
         self._kept[layer] = tuple(np.concatenate([old, added]) for old, added in both)
         return self._kept[layer]
 
+    def kept(self, layer: int) -> tuple[Array, ...]:
+        """Returns all rows that ``layer`` keeps."""
+        return self._kept[layer]
+
 
 class ReferenceOps(Ops[Array]):
     """`Ops` over arrays [T, features], for one pass."""
@@ -143,12 +150,25 @@ class ReferenceOps(Ops[Array]):
         rows = [float_rows(self._source, weight, int(i), int(i) + 1) for i in self._tokens]
         return np.concatenate(rows).astype(self._dtype)
 
+    def embed_layers(self, weight: str) -> Array:
+        """Returns the rows of the pass's tokens [T, n_layers * width], side by side."""
+        n, (n_rows, _) = self._config.n_layers, self._shapes[weight]
+        known = (int(i) if (i + 1) * n <= n_rows else 0 for i in self._tokens)
+        rows = [float_rows(self._source, weight, n * i, n * (i + 1)).ravel() for i in known]
+        return np.stack(rows).astype(self._dtype)
+
     def rms_norm(self, x: Array, weight: str) -> Array:
         """Returns `x / sqrt(mean(x^2) + eps) * weight`."""
-        mean_square = np.mean(x * x, axis=-1, keepdims=True)
-        scale = 1 / np.sqrt(mean_square + self._dtype(self._config.rms_norm_eps))
-        normed: Array = x * scale * self._source.vector(weight).astype(self._dtype)
+        normed: Array = self._normed(x) * self._source.vector(weight).astype(self._dtype)
         return normed
+
+    def _normed(self, x: Array) -> Array:
+        normed: Array = x * (1 / np.sqrt(_mean_square(x) + self._dtype(self._config.rms_norm_eps)))
+        return normed
+
+    def unit_norm(self, x: Array, size: int) -> Array:
+        """Returns `rms_norm` of each run of ``size`` channels, without weights."""
+        return self._normed(x.reshape(len(x), -1, size)).reshape(x.shape)
 
     def head_norm(self, x: Array, weight: str) -> Array:
         """Returns `rms_norm` of each head of ``x`` by itself."""
@@ -174,15 +194,25 @@ class ReferenceOps(Ops[Array]):
         """Returns as `attention`, a score of each head among those of its softmax."""
         return self._attention(q, k, v, layer, self._source.vector(sinks).astype(self._dtype))
 
+    def shared_attention(self, q: Array, layer: int) -> Array:
+        """Returns the attended heads, over what another layer has appended."""
+        source = self._config.layer(layer).kv_layer
+        assert source is not None
+        sinks = np.full(self._config.n_heads, -np.inf, self._dtype)
+        return self._attended(q, self._model.kept(source), layer, sinks)
+
     def _attention(self, q: Array, k: Array, v: Array, layer: int, sinks: Array) -> Array:
         c = self._config
-        rope = rope_of(c.layer(layer))
-        queries = self._rotate(q.reshape(-1, c.n_heads, c.head_size), rope)
-        keys, values = self._model.append(
+        kv = self._model.append(
             layer,
-            self._rotate(k.reshape(-1, c.n_kv_heads, c.head_size), rope),
+            self._rotate(k.reshape(-1, c.n_kv_heads, c.head_size), rope_of(c.layer(layer))),
             v.reshape(-1, c.n_kv_heads, c.head_size),
         )
+        return self._attended(q, kv, layer, sinks)
+
+    def _attended(self, q: Array, kv: tuple[Array, ...], layer: int, sinks: Array) -> Array:
+        c, (keys, values) = self._config, kv
+        queries = self._rotate(q.reshape(-1, c.n_heads, c.head_size), rope_of(c.layer(layer)))
         group, window = c.n_heads // c.n_kv_heads, c.layer(layer).window
         heads = [
             self._attend(queries[:, h], keys[:, h // group], values[:, h // group], window, sink)
@@ -233,6 +263,39 @@ class ReferenceOps(Ops[Array]):
         else:
             gated = gate / (1 + np.exp(-gate)) * up
         return gated
+
+    def largest(self, x: Array, sparsity: float) -> Array:
+        """Returns what each number exceeds mean and standard deviations of its row by."""
+        deviations = self._dtype(NormalDist().inv_cdf(sparsity))
+        limit = x.mean(axis=-1, keepdims=True) + x.std(axis=-1, keepdims=True) * deviations
+        above: Array = np.maximum(x - limit, 0)
+        return above
+
+    def parts(self, x: Array, n: int) -> Sequence[Array]:
+        """Returns ``x`` as ``n`` parts of the same width."""
+        return np.split(x, n, axis=-1)
+
+    def match_size(self, x: Array, like: Array) -> Array:
+        """Returns ``x`` with the root mean square of ``like``."""
+        least = self._dtype(LEAST_SQUARE)
+        size = np.sqrt(_mean_square(like)) / np.sqrt(np.maximum(_mean_square(x), least))
+        scaled: Array = x * size
+        return scaled
+
+    def tanh(self, x: Array) -> Array:
+        """Returns the hyperbolic tangent of each number."""
+        return np.tanh(x)
+
+    def mix(self, bases: Sequence[Array], xs: Sequence[Array], weights: Array) -> Sequence[Array]:
+        """Returns each of ``bases`` plus its weighted sum of ``xs``."""
+        by_base = weights.reshape(len(weights), len(bases), len(xs))
+        sums = np.einsum("tji,itk->jtk", by_base, np.stack(xs))
+        return [base + added for base, added in zip(bases, sums, strict=True)]
+
+    def scale_channels(self, x: Array, weight: str) -> Array:
+        """Returns ``x`` times a vector."""
+        scaled: Array = x * self._source.vector(weight).astype(self._dtype)
+        return scaled
 
     def experts(self, x: Array, router: Array, prefix: str) -> Array:
         """Returns what the chosen experts make of ``x`` [T, hidden_size], weighted."""
@@ -349,6 +412,11 @@ class ReferenceOps(Ops[Array]):
         weights = np.exp(scores - top)
         attended: Array = weights @ v / (weights.sum(axis=-1, keepdims=True) + np.exp(sink - top))
         return attended
+
+
+def _mean_square(x: Array) -> Array:
+    mean: Array = np.mean(x * x, axis=-1, keepdims=True)
+    return mean
 
 
 def tree_mask(

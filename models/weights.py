@@ -127,6 +127,8 @@ class SourceWeight:
     step: how far apart our rows are from ``first_row`` on, where a tensor of experts holds rows of
         several weights in turn.
     is_transposed: the matrices of experts are stored [columns, rows].
+    entry: which matrix is ours, where a tensor stacks several on its first axis.
+    n_folded: our rows that lie side by side in one of the tensor's.
     """
 
     name: str
@@ -138,6 +140,8 @@ class SourceWeight:
     is_negative_exp: bool = False
     step: int = 1
     is_transposed: bool = False
+    entry: int | None = None
+    n_folded: int = 1
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -162,12 +166,18 @@ class SourceWeight:
         if self.n_experts:
             return self._of_experts(stored, n_rows, start, stop)
         assert isinstance(stored, np.ndarray)
+        stored = self._unfolded(stored)
         if self.grouped is not None:
             rows = self.grouped.of(n_rows)
             return stored[(rows if self.order is None else rows[self.order.of(n_rows)])[start:stop]]
         ours: npt.NDArray[V] = stored[self.first_row : self.first_row + n_rows]
         assert n_rows <= len(ours)
         return ours[start:stop] if self.order is None else ours[self.order.of(n_rows)[start:stop]]
+
+    def _unfolded(self, stored: npt.NDArray[V]) -> npt.NDArray[V]:
+        """Returns the matrix that is ours in its tensor, a row of ours in each row."""
+        ours: npt.NDArray[V] = stored if self.entry is None else stored[self.entry]
+        return ours if self.n_folded == 1 else ours.reshape(-1, ours.shape[1] // self.n_folded)
 
     def values(self, stored: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Returns what the stored numbers of our vector stand for."""
@@ -176,7 +186,10 @@ class SourceWeight:
         return stored + np.float32(self.offset)
 
     def part_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns the shape of one expert's part of our weight, all of it where there are none."""
+        """Returns the stored shape of our weight, of one expert's part where there are some."""
+        if self.n_folded > 1:
+            n_rows, width = shape
+            return n_rows // self.n_folded, width * self.n_folded
         if not self.n_experts:
             return shape
         n, *k = shape
@@ -265,6 +278,9 @@ def check_weights(
 def _joined_shape(parts: list[tuple[tuple[int, ...], SourceWeight]]) -> tuple[int, ...]:
     """Returns the shape of the tensor that consists of ``parts`` and nothing else."""
     shape, first = parts[0]
+    if first.entry is not None:
+        assert sorted(source.entry or 0 for _, source in parts) == list(range(len(parts)))
+        return (len(parts), *shape)
     n_rows = max(source.first_row + source.step * (shape[0] - 1) + 1 for shape, source in parts)
     if first.grouped is not None:
         n_rows = first.grouped.n_stored

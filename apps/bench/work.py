@@ -10,6 +10,7 @@ from edgedec import kernels
 from edgedec.apps.bench.jobs import Test
 from edgedec.models.blocks import head_weight
 from edgedec.models.families import weight_shapes
+from edgedec.models.layer_inputs import LAYER_TABLE
 from edgedec.models.model_entry import ModelEntry
 
 
@@ -54,7 +55,8 @@ def read_work(entry: ModelEntry) -> Work | None:
     head = head_weight(config)
     n_bytes, layer_macs, head_macs = 0, 0, 0
     for name, shape in weight_shapes(config).items():
-        if len(shape) != 2 or (name == "embed_tokens.weight" and name != head):
+        is_table = name == LAYER_TABLE or (name == "embed_tokens.weight" and name != head)
+        if len(shape) != 2 or is_table:
             continue
         n, k = shape
         n_all, n_used = (config.n_experts, config.n_experts_used) if ".experts." in name else (1, 1)
@@ -64,13 +66,15 @@ def read_work(entry: ModelEntry) -> Work | None:
             head_macs = n * k
         else:
             layer_macs += n_used * (n // n_all) * k
-    of_layer = entry.contract.kv.row_nbytes // config.n_layers
-    windows = Counter(config.layers[i].window - 1 for i in config.windowed_layers)
+    of_layer = entry.contract.kv.row_nbytes // len(config.kv_layers)
+    layers = map(config.layer, range(config.n_layers))
+    readers = [layer for layer in layers if not layer.is_recurrent]
+    windows = Counter(layer.window - 1 for layer in readers if layer.window)
     return Work(
         n_bytes,
         layer_macs,
         head_macs,
-        of_layer * (config.n_layers - windows.total()),
+        of_layer * (len(readers) - windows.total()),
         {n: of_layer * n_layers for n, n_layers in windows.items()},
     )
 

@@ -22,6 +22,7 @@ from edgedec.models.families import (
     NotedKeys,
     check_all_read,
     find_family,
+    unread_weights,
 )
 from edgedec.models.fields import Fields
 from edgedec.models.quant import PlainTensor, QuantFormat
@@ -72,6 +73,8 @@ class GgufCheckpoint:
                 if _without_ones(shapes.get(source.name, ())) == _without_ones(shape):
                     shapes[source.name] = shape  # files differ in axes of one entry
             unread = {*ROPE_FACTOR_NAMES, *_draft_layers(shapes, fields, self.config.n_layers)}
+            unread |= unread_weights(self.config)
+            self._check_folded()
             check_weights(self.config.family, self._map, shapes, frozenset(unread))
         except (ConfigError, CheckpointError) as error:
             raise CheckpointError(_prefixed(path, error)) from None
@@ -138,6 +141,16 @@ class GgufCheckpoint:
         """Drops mapped pages of what was read."""
         for file in {id(t.file): t.file for t in self._tensors.values()}.values():
             file.release()
+
+    def _check_folded(self) -> None:
+        """Checks that rows which lie side by side share no block of weights."""
+        for (*_, width), source in self._map.values():
+            tensor = self._tensors.get(source.name)
+            if source.n_folded > 1 and tensor is not None and width % tensor.type.n_weights:
+                raise UnsupportedModelError(
+                    f"tensor {tensor.name} is {tensor.type.name}, whose blocks of "
+                    f"{tensor.type.n_weights} do not fit rows of {width}"
+                )
 
     def _type(self, name: str) -> TensorType:
         return self._tensors[self._map[name][1].name].type

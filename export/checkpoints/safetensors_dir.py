@@ -31,7 +31,7 @@ from edgedec.export.checkpoints.tokenizer_settings import (
     with_settings,
 )
 from edgedec.models.errors import CheckpointError, ConfigError, EdgedecError, UnsupportedModelError
-from edgedec.models.families import find_family
+from edgedec.models.families import find_family, unread_weights
 from edgedec.models.fields import Fields
 from edgedec.models.quant import PlainTensor, QuantFormat
 from edgedec.models.weights import check_layers, check_weights
@@ -39,11 +39,16 @@ from edgedec.models.weights import check_layers, check_weights
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 _WITH_TEXT_PART = {
-    "mistral3": "mistral", "qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text",
+    "gemma3n": "gemma3n_text", "mistral3": "mistral", "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
 }  # fmt: skip
 """Models that see images, whose text models are read -> their family where it is not stated."""
-_UNREAD_PARTS = {"vision_tower", "multi_modal_projector", "visual", "mtp"}
-"""Parts of names of weights that change no logits of texts: for images, and for drafting."""
+_UNREAD_PARTS = {
+    "vision_tower", "multi_modal_projector", "visual", "audio_tower", "embed_vision", "embed_audio",
+    "mtp",
+}  # fmt: skip
+"""Parts of names of weights that change no logits of texts: for images and sounds, and for
+drafting."""
 _STACKED_EXPERTS = {"qwen3_5_moe_text"}
 """Families whose publishers have the gates and up projections of all experts in one tensor."""
 _OUTER_KEYS = (
@@ -210,10 +215,11 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
             check_layers(self.config, len(shapes))
             weights = family.weights(self.config).items()
             self._map = {ours: (weight.shape, weight.hf) for ours, weight in weights}
+            ignorable |= unread_weights(self.config)
             if self.config.is_head_tied:
                 ignorable.add("lm_head.weight")
             check_weights(self.config.family, self._map, shapes, frozenset(ignorable))
-            self._check_experts()
+            self._check_floats()
         except ConfigError as error:
             raise CheckpointError(f"{self.name}: {error}") from None
         except EdgedecError as error:
@@ -223,8 +229,12 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
         """Returns the storage format of the matrix ``name``."""
         return self._tensors[self._map[name][1].names[0]].format
 
-    def _check_experts(self) -> None:
+    def _check_floats(self) -> None:
         for name, (_, source) in self._map.items():
+            if source.n_folded > 1 and not isinstance(self._tensors[source.name], StoredTensor):
+                raise UnsupportedModelError(
+                    f"{name} is quantised, expected floats: start from the float checkpoint"
+                )
             stored = [self._tensors[each] for each in source.names if each in self._tensors]
             readable = (StoredTensor, Fp4Experts)
             if source.n_experts and not all(isinstance(one, readable) for one in stored):

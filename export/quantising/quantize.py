@@ -19,6 +19,7 @@ from edgedec.export.quantising.tensor_store import TensorStore
 from edgedec.models.blocks import head_weight
 from edgedec.models.errors import CheckpointError, ConfigError
 from edgedec.models.families import matrices
+from edgedec.models.layer_inputs import LAYER_TABLE
 from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat, ScaleKind
 from edgedec.models.weights import WeightSource, float_rows
 
@@ -41,6 +42,11 @@ MIXED = "mixed"
 EIGHT_BITS = {"q4_0": "q8_0", "q4_1": "q8_1"}
 """Format of embedding and LM head under a 4-bit scheme: every token passes through both, and
 their errors reach the logits without a layer that could absorb them."""
+
+_OF_TOKENS = ("embed_tokens.weight", LAYER_TABLE, "lm_head.weight")
+
+_LEAST_WIDTH = 8
+"""Width of a row from which on a scale is worth having."""
 
 _CHUNK_GROUPS = 4096
 """Groups searched at once, so that they and their trial codes stay in the L2 data store."""
@@ -91,6 +97,8 @@ class Quantized(EditedCheckpoint):
                 f"use keep, or start from the float checkpoint"
             )
         self._quantised = TensorStore(scratch)
+        shapes = matrices(checkpoint.config).items()
+        self._short = {name for name, (_, width) in shapes if width < _LEAST_WIDTH}
 
     @property
     def original(self) -> Checkpoint:
@@ -101,11 +109,12 @@ class Quantized(EditedCheckpoint):
         """Returns the storage format of the matrix ``name`` after quantisation."""
         held = self._checkpoint.stand_in(name) or self._checkpoint.format(name)
         # A router is small, and what it decides is not a matter of degree.
-        if self._format_name is None or name.endswith(".router.weight"):
+        is_small = name in self._short or name.endswith(".router.weight")
+        if self._format_name is None or is_small:
             return held
         wanted = FORMATS[self._format_name]
         is_draft_head = self._is_draft and name == head_weight(self.config)
-        if name in ("embed_tokens.weight", "lm_head.weight") and not is_draft_head:
+        if name in _OF_TOKENS and not is_draft_head:
             wanted = FORMATS[EIGHT_BITS.get(wanted.name, wanted.name)]
         wanted = self._formats.get(name, wanted)
         is_requantised = self._is_draft or self._checkpoint.format(name).is_float

@@ -7,8 +7,10 @@ checkpoint's, so a tied head is one tensor.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from statistics import NormalDist
+from typing import Any, Literal
 
 import numpy as np
 
@@ -30,7 +32,7 @@ from edgedec.export.to_onnx.messages import (
 )
 from edgedec.export.to_onnx.recurrence import DOMAIN, STATE_SPACE, VECTORS, short_conv
 from edgedec.export.weights_file import rope_names
-from edgedec.models.blocks import GATE_SLOPE, Ops, mixer_prefix
+from edgedec.models.blocks import GATE_SLOPE, LEAST_SQUARE, Ops, mixer_prefix
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import ConfigError
 from edgedec.models.families import find_family, weight_shapes
@@ -51,6 +53,7 @@ from edgedec.models.rope import Rope, query_growth, rope_of
 
 OPSET = 23
 IR_VERSION = 11
+_KV_PARTS: tuple[Literal["key", "value"], ...] = ("key", "value")
 MASKED = -3.0e38
 """Bias of what a row does not see: no number that is added to it makes a NaN."""
 
@@ -91,6 +94,7 @@ class PortableEmitter(Ops[str]):
         self._hidden_layers = hidden_layers
         self._shapes = weight_shapes(config)
         self._nodes: list[NodeProto] = []
+        self._n_named: Counter[str] = Counter()
         self._initializers: dict[str, TensorProto] = {}
         self._shared: set[str] = set()  # values of several layers that are made by now
         self._functions: dict[str, FunctionProto] = {}
@@ -107,25 +111,52 @@ class PortableEmitter(Ops[str]):
         columns = self._node("Gather", [self._weight(weight), INPUT_IDS], "embed_columns", axis=1)
         return self._node("Transpose", [columns], "embed", perm=[1, 2, 0])
 
+    def embed_layers(self, weight: str) -> str:
+        """Gathers the rows of each token, which lie below each other."""
+        (n_rows, size), n, stem = self._shapes[weight], self._config.n_layers, "embed_layers"
+        ids = INPUT_IDS
+        if n_rows < n * self._config.vocab_size:
+            for name, value in (("first", 0), ("stop", n_rows // n)):
+                self._constant(f"{stem}.{name}", [value])
+            known = self._node("Less", [ids, f"{stem}.stop"], f"{stem}.known")
+            ids = self._node("Where", [known, ids, f"{stem}.first"], f"{stem}.ids")
+        self._constant(f"{stem}.each", [n])
+        self._constant(f"{stem}.layers", list(range(n)))
+        self._constant(f"{stem}.last", [-1])
+        self._constant(f"{stem}.row", [0, 0, n * size])
+        starts = self._node("Mul", [ids, f"{stem}.each"], f"{stem}.starts")
+        column = self._node("Unsqueeze", [starts, f"{stem}.last"], f"{stem}.column")
+        rows = self._node("Add", [column, f"{stem}.layers"], f"{stem}.rows")
+        if weight not in self._initializers:
+            self._initializers[weight] = external_tensor(weight, self.element, (n_rows, size))
+        gathered = self._node("Gather", [weight, rows], f"{stem}.gathered", axis=0)
+        return self._node("Reshape", [gathered, f"{stem}.row"], stem)
+
     def rms_norm(self, x: str, weight: str) -> str:
         """Adds an RMSNormalization over the last axis."""
-        epsilon = self._config.rms_norm_eps
-        return self._node(
-            "RMSNormalization",
-            [x, self._weight(weight)],
-            weight.removesuffix(".weight"),
-            axis=-1,
-            epsilon=epsilon,
-        )
+        return self._normed(x, self._weight(weight), weight.removesuffix(".weight"))
 
     def head_norm(self, x: str, weight: str) -> str:
         """Adds an RMSNormalization over each head, between two reshapes."""
-        stem = weight.removesuffix(".weight")
+        stem, size = weight.removesuffix(".weight"), self._shapes[weight][0]
+        return self._norm_of_each(x, size, self._weight(weight), stem)
+
+    def unit_norm(self, x: str, size: int) -> str:
+        """Adds an RMSNormalization as `head_norm` does, whose weights are 1."""
+        ones = f"ones.{size}"
+        self._initializers[ones] = make_tensor(ones, self.element, [size], np.ones(size))
+        return self._norm_of_each(x, size, ones, f"{x.removesuffix('.matmul')}.normed")
+
+    def _norm_of_each(self, x: str, size: int, weight: str, stem: str) -> str:
         heads, whole = f"{stem}.heads", f"{stem}.whole"
-        self._constant(heads, [0, 0, -1, self._shapes[weight][0]])
+        self._constant(heads, [0, 0, -1, size])
         self._constant(whole, [0, 0, -1])
-        normed = self.rms_norm(self._node("Reshape", [x, heads], f"{stem}.split"), weight)
+        normed = self._normed(self._node("Reshape", [x, heads], f"{stem}.split"), weight, stem)
         return self._node("Reshape", [normed, whole], f"{stem}.joined")
+
+    def _normed(self, x: str, weight: str, name: str) -> str:
+        epsilon = self._config.rms_norm_eps
+        return self._node("RMSNormalization", [x, weight], name, axis=-1, epsilon=epsilon)
 
     def linear(self, x: str, weight: str, bias: str | None = None) -> str:
         """Adds a MatMul, and an Add of the bias."""
@@ -160,6 +191,27 @@ class PortableEmitter(Ops[str]):
             self._node("Slice", [whole, "sink.one", "sink.end", "sink.axis"], name)
         return y
 
+    def shared_attention(self, q: str, layer: int) -> str:
+        """Adds an Attention over what another layer's gives back, whose heads lie apart."""
+        config, stem = self._config, f"layers.{layer}.self_attn"
+        of_layer = config.layer(layer)
+        assert of_layer.kv_layer is not None
+        present = [present_port(past_port(of_layer.kv_layer, part)) for part in _KV_PARTS]
+        rotated = self._rotate(q, config.n_heads, f"{stem}.q_rotated", rope_of(of_layer))
+        self._constant("heads.apart", [0, 0, config.n_heads, -1])
+        self._constant("heads.joined", [0, 0, -1])
+        rows = self._node("Reshape", [rotated, "heads.apart"], f"{stem}.q_rows")
+        heads = self._node("Transpose", [rows], f"{stem}.q_heads", perm=[0, 2, 1, 3])
+        attended = self._node(
+            "Attention",
+            [heads, *present, self._bias(of_layer.window)],
+            f"{stem}.attend",
+            scale=config.attention_scale or None,
+            softcap=config.attention_softcap or None,
+        )
+        back = self._node("Transpose", [attended], f"{stem}.by_row", perm=[0, 2, 1, 3])
+        return self._node("Reshape", [back, "heads.joined"], f"{stem}.attended")
+
     def _after_zeros(self, past: str) -> str:
         c, zeros = self._config, "sink.zeros"
         dims = 1, c.n_kv_heads, 1, c.head_size
@@ -188,7 +240,7 @@ class PortableEmitter(Ops[str]):
 
     def _kv_ports(self, layer: int) -> tuple[list[str], list[str]]:
         """Makes the layer's keys and values ports; returns what goes in and what comes out."""
-        past = [past_port(layer, "key"), past_port(layer, "value")]
+        past = [past_port(layer, part) for part in _KV_PARTS]
         present = [present_port(name) for name in past]
         self._inputs += [self._kv_value(name, "P") for name in past]
         self._outputs += [self._kv_value(name, "P+T") for name in present]
@@ -264,6 +316,70 @@ class PortableEmitter(Ops[str]):
         sigmoid = self._node("Sigmoid", [gate], f"{stem}.sigmoid")
         silu = self._node("Mul", [gate, sigmoid], f"{stem}.silu")
         return self._node("Mul", [silu, up], f"{stem}.gated")
+
+    def largest(self, x: str, sparsity: float) -> str:
+        """Adds mean and standard deviation of a row, and a Relu of what exceeds their sum."""
+        stem = x.removesuffix(".matmul")
+        mean = self._mean(x, f"{stem}.mean")
+        spread = self._node("Sub", [x, mean], f"{stem}.spread")
+        variance = self._mean_square(spread, f"{stem}.variance")
+        deviation = self._node("Sqrt", [variance], f"{stem}.deviation")
+        factor = self._float(f"{stem}.deviations", NormalDist().inv_cdf(sparsity))
+        limit = self._node("Mul", [deviation, factor], f"{stem}.limit")
+        return self._node("Relu", [self._node("Sub", [spread, limit], f"{stem}.above")], stem)
+
+    def _mean(self, x: str, name: str) -> str:
+        self._constant("axis.last", [-1])
+        return self._node("ReduceMean", [x, "axis.last"], name, keepdims=1)
+
+    def _mean_square(self, x: str, name: str) -> str:
+        return self._mean(self._node("Mul", [x, x], f"{name}.squares"), name)
+
+    def parts(self, x: str, n: int) -> Sequence[str]:
+        """Adds a Split."""
+        names = [f"{x}.{i}" for i in range(n)]
+        self._nodes.append(
+            make_node("Split", [x], names, name=f"{x}.parts", axis=-1, num_outputs=n)
+        )
+        return names
+
+    def match_size(self, x: str, like: str) -> str:
+        """Adds the quotient of two root mean squares, and a Mul by it."""
+        stem = x.removesuffix(".matmul")
+        least = self._float("size.least", LEAST_SQUARE)
+        square = self._node("Max", [self._mean_square(x, f"{stem}.square"), least], f"{stem}.least")
+        wanted = self._mean_square(like, f"{stem}.wanted")
+        quotient = self._node("Div", [wanted, square], f"{stem}.quotient")
+        factor = self._node("Sqrt", [quotient], f"{stem}.factor")
+        return self._node("Mul", [x, factor], f"{stem}.matched")
+
+    def tanh(self, x: str) -> str:
+        """Adds a Tanh."""
+        return self._node("Tanh", [x], f"{x}.tanh")
+
+    def mix(self, bases: Sequence[str], xs: Sequence[str], weights: str) -> Sequence[str]:
+        """Adds a MatMul of each row's own matrix of weights and its ``xs``, stacked."""
+        stem = weights.removesuffix(".matmul")
+        self._constant("mix.rows", [0, 0, -1])
+        shape = f"mix.{len(bases)}x{len(xs)}"
+        self._constant(shape, [0, 0, len(bases), len(xs)])
+        matrices = self._node("Reshape", [weights, shape], f"{stem}.matrices")
+        stacked = self._stacked(xs, f"{stem}.stack")
+        sums = self._node("MatMul", [matrices, stacked], f"{stem}.sums")
+        added = self._node("Add", [self._stacked(bases, f"{stem}.bases"), sums], f"{stem}.added")
+        return self.parts(self._node("Reshape", [added, "mix.rows"], f"{stem}.mixed"), len(bases))
+
+    def _stacked(self, xs: Sequence[str], name: str) -> str:
+        """Returns ``xs`` as [1, T, n, features]."""
+        self._constant("stack.axis", [2])
+        apart = [
+            self._node("Unsqueeze", [x, "stack.axis"], f"{name}.{i}") for i, x in enumerate(xs)
+        ]
+        return self._node("Concat", apart, name, axis=2) if len(apart) > 1 else apart[0]
+
+    def scale_channels(self, x: str, weight: str) -> str:
+        """Adds a Mul by a vector."""
+        return self._node("Mul", [x, self._weight(weight)], f"{weight}.scaled")
 
     def experts(self, x: str, router: str, prefix: str) -> str:
         """Adds the MLPs of all experts [E, T, ...], and the sum of what a TopK leaves of them.
@@ -378,6 +494,10 @@ class PortableEmitter(Ops[str]):
         )
 
     def _node(self, op_type: str, inputs: list[str], name: str, **attributes: Any) -> str:
+        """Returns the value of a new node; a number follows a name that is taken."""
+        self._n_named[name] += 1
+        if (n := self._n_named[name]) > 1:
+            name = f"{name}.{n}"
         self._nodes.append(make_node(op_type, inputs, [name], name=name, **attributes))
         return name
 

@@ -91,12 +91,17 @@ class GraphEditor:
             self._insert(node)
 
     def finish(self) -> None:
-        """Writes the nodes back, each after the makers of its inputs."""
+        """Writes the nodes back, each after the makers of its inputs, under names of their own."""
         makers = {
             key: [id(self._producer[v]) for v in node.input if v in self._producer]
             for key, node in self._nodes.items()
         }
         nodes = [self._nodes[key] for key in TopologicalSorter(makers).static_order()]
+        n_named: Counter[str] = Counter()
+        for node in nodes:
+            n_named[node.name] += 1
+            if (n := n_named[node.name]) > 1:
+                node.name = f"{node.name}.{n}"
         del self.graph.node[:]
         self.graph.node.extend(nodes)
 

@@ -105,7 +105,7 @@ class PortableRunner:
         self._session = open_session(graph, is_prepacked)
         shape = 1, config.n_kv_heads, 0, config.head_size
         types = {value.name: _DTYPES[value.type] for value in self._session.get_inputs()}
-        layers = config.attention_layers
+        layers = config.kv_layers
         names = (past_port(i, part) for i in layers for part in ("key", "value"))
         self._kv_cache = {name: np.zeros(shape, types[name]) for name in names}
         self._own = config.recurrence

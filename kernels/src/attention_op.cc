@@ -70,6 +70,7 @@ AttentionOp::AttentionOp(const Node& node)
   }
   args_.kv_format = static_cast<int>(kv_format);
   args_.scoring = read_scoring(node);
+  args_.shares_kv = node.integer_or("shares_kv", 0) != 0;
   if (args_.head_size % 2 != 0) fail("head_size %d is odd, expected even", args_.head_size);
   for (size_t port : {kKCache, kVCache}) {
     if (node.constant(port).is_present()) {
@@ -84,7 +85,8 @@ void AttentionOp::compute(const Kernels& kernels, const Call& call) const {
   AttentionArgs args = args_;
   const Tensor qkv = call.input(kQkv), parents = call.input(kParents);
   const Tensor sequences = call.input(kSequences);
-  const int64_t width = (int64_t{args.n_heads} + 2 * int64_t{args.n_kv_heads}) * args.head_size;
+  const int64_t kv_heads = args.shares_kv ? 0 : args.n_kv_heads;
+  const int64_t width = (int64_t{args.n_heads} + 2 * kv_heads) * args.head_size;
   qkv.expect_shape("qkv", {1, -1, width});
   call.input(kPositions).expect_shape("position_ids", {1, qkv.dims[1]});
   parents.expect_shape("parents", {1, -1});

@@ -13,8 +13,9 @@ namespace edk {
 /// count from the sequence's first node. A panel that several sequences have in common holds
 /// committed tokens of all of them. A sequence may have fewer rows of the caches than its text is
 /// long if the node has a window. A head's sink is a score that counts in the softmax of each row and
-/// has no value. Attributes: layer (among those of the caches), n_heads,
-/// n_kv_heads, head_size, kv_format? (0), scale?, softcap?, window? (see Scoring), gate_index? (see
+/// has no value. With shares_kv the rows' keys and values are in the caches already, where another
+/// layer's node of the same pass wrote them, and qkv is [1, T, H * d]. Attributes: layer (among those of the caches), n_heads,
+/// n_kv_heads, head_size, kv_format? (0), shares_kv? (0), scale?, softcap?, window? (see Scoring), gate_index? (see
 /// LayerGate).
 class AttentionOp {
  public:

@@ -1,13 +1,15 @@
 #include <algorithm>
 
 #include "custom_ops.h"
+#include "layout.h"
+#include "mapped_rows.h"
 #include "matrix_input.h"
 
 namespace edk {
 namespace {
 
 /// Embed(ids int64 [..., T], table uint8 [bytes]) -> float [..., T, k].
-/// Attributes: format, n (rows of the table), k.
+/// Attributes: format, n (rows of the table), k, scattered? (0): few rows of the table are ever read.
 class EmbedOp {
  public:
   static constexpr const char* kName = "Embed";
@@ -29,6 +31,9 @@ class EmbedOp {
 EmbedOp::EmbedOp(const Node& node) : k_(node.integer("k", 1, kMaxK)), packed_(node.constant(1)) {
   table_ = matrix_attributes(node.integer("format", 0, INT32_MAX), node.integer("n", 1, kMaxN), k_);
   if (packed_.is_present()) set_packed(table_, k_, packed_, "table");
+  if (node.integer_or("scattered", 0) != 0 && packed_.is_present()) {
+    expect_scattered_reads(table_.packed, packed_nbytes(table_.format, table_.n, k_));
+  }
 }
 
 void EmbedOp::compute(const Kernels& kernels, const Call& call) const {

@@ -4,7 +4,8 @@ namespace edk {
 namespace {
 
 /// HeadNorm(qkv float [..., (H + 2 Hkv) * d], q_weight float [d], k_weight float [d])
-///   -> float [..., (H + 2 Hkv) * d]. Attributes: n_heads, n_kv_heads, epsilon. See HeadNormArgs.
+///   -> float [..., (H + 2 Hkv) * d]. Attributes: n_heads, n_kv_heads, epsilon, value_norm? (0). See
+/// HeadNormArgs.
 class HeadNormOp {
  public:
   static constexpr const char* kName = "HeadNorm";
@@ -26,7 +27,8 @@ constexpr int64_t kMaxHeads = 1 << 16;
 
 HeadNormOp::HeadNormOp(const Node& node) {
   args_.n_heads = node.integer("n_heads", 1, kMaxHeads);
-  args_.n_kv_heads = node.integer("n_kv_heads", 1, kMaxHeads);
+  args_.n_kv_heads = node.integer("n_kv_heads", 0, kMaxHeads);
+  args_.norms_values = node.integer_or("value_norm", 0) != 0;
   args_.epsilon = node.number("epsilon");
   if (!(args_.epsilon >= 0)) fail("attribute epsilon is %g, expected 0 or more", args_.epsilon);
 }

@@ -114,7 +114,8 @@ constexpr int64_t kMaxKvRuns = 256;
 /// position t lies at slot t modulo `capacity` of the caches: with a window they need to hold no more
 /// than what the first row sees before itself, and the nodes.
 struct AttentionArgs {
-  const float* qkv = nullptr;          // [rows, (n_heads + 2 n_kv_heads) * head_size]
+  const float* qkv = nullptr;          // [rows, (n_heads + 2 n_kv_heads) * head_size]; with shares_kv
+                                       // queries alone: [rows, n_heads * head_size]
   const int64_t* positions = nullptr;  // [rows], each in [0, n_positions)
   const int64_t* parents = nullptr;    // [known + rows], each in [-1, node)
   int64_t rows = 0;
@@ -135,9 +136,11 @@ struct AttentionArgs {
   float* out = nullptr;        // [rows, n_heads * head_size]
   int64_t n_sequences = 1;
   const float* sinks = nullptr;  // [n_heads], a score of no position that counts in the softmax, or null
+  bool shares_kv = false;  // the rows' keys and values are in the caches, another layer's, already
 };
 
-/// out[r] = qkv[r] with every head of queries and of keys RMS-normed; values are copied.
+/// out[r] = qkv[r] with every head of queries and of keys RMS-normed; values are copied, or normed
+/// without weights. Without KV heads there are queries alone.
 struct HeadNormArgs {
   const float* qkv = nullptr;  // [rows, (n_heads + 2 n_kv_heads) * head_size]
   int64_t rows = 0;
@@ -148,6 +151,7 @@ struct HeadNormArgs {
   const float* k_weight = nullptr;  // [head_size]
   float epsilon = 0;
   float* out = nullptr;  // as qkv
+  bool norms_values = false;
 };
 
 /// out[r] = residual[r] + sum_e w_e down_e (silu(gate_e h) * (up_e h)) over the `n_used` experts of the

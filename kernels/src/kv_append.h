@@ -159,10 +159,12 @@ void append_rows(const AttentionPlan& plan, int64_t task) {
   const int64_t end = min_of(span + kAppendSlots, first + a.rows);
   const KvBlocks<uint8_t> keys(a.k_cache, a, head), values(a.v_cache, a, head);
   auto* key = static_cast<float*>(scratch(ScratchUse::kTask, static_cast<size_t>(d) * 4));
+  const int64_t width = (a.n_heads + (a.shares_kv ? 0 : 2 * a.n_kv_heads)) * d;
   for (int64_t slot = max_of(span, first); slot < end; ++slot) {
     const int64_t r = slot - first;
-    const float* row = a.qkv + r * (a.n_heads + 2 * a.n_kv_heads) * d;
+    const float* row = a.qkv + r * width;
     place_queries<Elements>(plan, head, r, row);
+    if (a.shares_kv) continue;
     rotate(a, r, row + (a.n_heads + head) * d, key);
     if (Elements::kIsQuantised) mix(key, d);
     Slot<Elements>::store(key, row + (a.n_heads + a.n_kv_heads + head) * d, d, keys.at(slot),

@@ -26,6 +26,7 @@ from edgedec.models.families._gguf import (
     check_all_read,
 )
 from edgedec.models.families._hf import HAS_O_BIAS
+from edgedec.models.families._layer_inputs import unread_weights
 from edgedec.models.fields import Fields
 from edgedec.models.weights import Weight
 
@@ -39,6 +40,7 @@ __all__ = [
     "find_family",
     "known_families",
     "matrices",
+    "unread_weights",
     "weight_shapes",
 ]
 

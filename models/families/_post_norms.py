@@ -24,7 +24,7 @@ def post_norm_weights(config: ModelConfig, hf_norm_offset: float = 0.0) -> dict[
     found = {}
     for name, shape in decoder_shapes(config).items():
         is_norm = name.endswith("norm.weight")
-        in_hf, in_gguf = _names(name)
+        in_hf, in_gguf = post_norm_names(name)
         found[name] = Weight(
             shape,
             hf=SourceWeight(in_hf, offset=hf_norm_offset if is_norm else 0.0),
@@ -33,7 +33,8 @@ def post_norm_weights(config: ModelConfig, hf_norm_offset: float = 0.0) -> dict[
     return found
 
 
-def _names(name: str) -> tuple[str, str]:
+def post_norm_names(name: str) -> tuple[str, str]:
+    """Returns the Hugging Face name and the GGUF name of our weight ``name``."""
     parts = name.split(".", 2)
     own = parts[-1].removesuffix(".weight")
     if parts[0] != "layers" or own not in _NAMES:

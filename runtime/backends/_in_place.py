@@ -310,7 +310,7 @@ def check_kv_cache(graph: Path, contract: GraphContract, config: ModelConfig) ->
             f"window are {list(windowed)}: export the model again"
         )
     row_nbytes = kv_row_nbytes(config, contract.kv.format)
-    n_heads = len(config.attention_layers) * config.n_kv_heads
+    n_heads = len(config.kv_layers) * config.n_kv_heads
     block_nbytes = row_nbytes * KV_PANEL // (2 * n_heads)
     stated = contract.kv.row_nbytes, contract.kv.block_nbytes
     if stated != (row_nbytes, block_nbytes):

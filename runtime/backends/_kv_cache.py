@@ -45,9 +45,9 @@ class PanelArena:
         """
         self.n_slots = n_slots
         self.slot_panels = -(-n_rows // KV_PANEL)
-        n_attention = len(config.attention_layers)
-        self.n_layers = n_attention if n_layers is None else n_layers
-        self.row_nbytes = kv_row_nbytes(config, kv_format) * self.n_layers // n_attention
+        n_kv = len(config.kv_layers)
+        self.n_layers = n_kv if n_layers is None else n_layers
+        self.row_nbytes = kv_row_nbytes(config, kv_format) * self.n_layers // n_kv
         _check_room(self.row_nbytes * self.slot_panels * KV_PANEL)
         heads, d = (self.n_layers, config.n_kv_heads), config.head_size
         n_panels = n_slots * self.slot_panels
@@ -179,7 +179,7 @@ class _Run(NamedTuple):
 
 def kv_row_nbytes(config: ModelConfig, kv_format: str) -> int:
     """Returns the bytes that one token takes in the KV cache."""
-    n_blocks = 2 * len(config.attention_layers) * config.n_kv_heads
+    n_blocks = 2 * len(config.kv_layers) * config.n_kv_heads
     return n_blocks * kv_panels_of(kv_format).block_nbytes(config.head_size) // KV_PANEL
 
 

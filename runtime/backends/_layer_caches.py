@@ -39,7 +39,7 @@ class LayerArenas:
         self.config, self.context, self.layout = config, context, layout
         self.can_share = slots_each == SLOTS_EACH
         n_rings, n_slots = len(layout.ring_layers), n_texts * slots_each
-        n_whole = len(config.attention_layers) - n_rings
+        n_whole = len(config.kv_layers) - n_rings
         self.whole = PanelArena(config, context, layout.format, n_whole, n_slots)
         self.ring = self.make_ring(layout.ring_rows, n_texts)
         self._slots = Slots(self.whole, n_slots)

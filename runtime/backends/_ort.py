@@ -144,7 +144,7 @@ def _check_sizes(
     config: ModelConfig,
 ) -> None:
     """Raises unless the sizes that the graph fixes are those of its configuration."""
-    n_layers, n_heads, d = len(config.attention_layers), config.n_kv_heads, config.head_size
+    n_layers, n_heads, d = len(config.kv_layers), config.n_kv_heads, config.head_size
     recurrent, row_size = contract.kv.recurrent_layers, config.recurrence.row_size
     keys: tuple[int | None, ...] = ()
     values: tuple[int | None, ...] = ()

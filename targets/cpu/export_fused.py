@@ -44,7 +44,7 @@ PHASES = (("emit", emit), ("fuse", fuse_graph), ("pack", pack))
 
 def contract(model: RecipeModel) -> GraphContract:
     """Returns what the graph of ``model`` takes, gives and can do."""
-    device, is_whole = model.device, bool(model.source.config.recurrent_layers)
+    device, config = model.device, model.source.config
     return GraphContract(
         compiler="fused",
         backend="fused",
@@ -52,14 +52,14 @@ def contract(model: RecipeModel) -> GraphContract:
         providers=device.providers,
         inputs=port_names(model.graph.graph.input),
         outputs=port_names(model.graph.graph.output),
-        kv=kv_panels(model.source.config, model.kv_format),
+        kv=kv_panels(config, model.kv_format),
         can=Capabilities(
             trees=True,
-            gates=not is_whole,
+            gates=config.can_skip_layers,
             row_stats=True,
-            entry=not is_whole,
+            entry=config.can_skip_layers,
             hidden=model.returned_layers,
-            n_sequences=1 if is_whole else MAX_SEQUENCES,
+            n_sequences=1 if config.recurrent_layers else MAX_SEQUENCES,
         ),
     )
 

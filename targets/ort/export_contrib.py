@@ -19,6 +19,7 @@ from edgedec.export.to_onnx.messages import ModelProto, NodeProto, TensorProto
 from edgedec.export.to_onnx.nbits import OFFSET_GROUP, BlockLayout
 from edgedec.export.weights_file import Chunks
 from edgedec.models.config import ModelConfig
+from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.families import find_family, weight_shapes
 from edgedec.models.graph import (
     ATTENTION_BIAS,
@@ -202,6 +203,18 @@ class ContribEmitter(PortableEmitter):
         n = sum(self._shapes[bias][0] for bias in biases)
         self._initializers[name] = external_tensor(name, self.element, (n,))
         return name
+
+    def embed_layers(self, weight: str) -> str:
+        """Refuses: the operators for blocks read a table's rows one at a time."""
+        raise UnsupportedModelError(
+            "the target ort has no inputs of layers: export with --target cpu or portable"
+        )
+
+    def shared_attention(self, q: str, layer: int) -> str:
+        """Refuses: keys and values of another layer are longer than what is in them."""
+        raise UnsupportedModelError(
+            "the target ort has no layers that share keys: export with --target cpu or portable"
+        )
 
     def rms_norm(self, x: str, weight: str) -> str:
         """Adds a norm; into the addition that made ``x`` where it is the first to read it."""

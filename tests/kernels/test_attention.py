@@ -194,3 +194,17 @@ def test_guard_bytes(isa, make_case, guards, rng, same_bits):
 def test_no_rows(isa, make_case, rng):
     case = make_case()
     assert case.chain(case.qkv(rng, 0), isa=isa).shape == (0, 6 * 64)
+
+
+def test_queries_over_another_layers_rows(isa, make_case, rng):
+    """They see what the other layer's pass has written, and write nothing."""
+    case = make_case()
+    prefix, tree = case.qkv(rng, 21), case.qkv(rng, len(TREE))
+    case.chain(prefix, isa=isa)
+    expected = case.run(tree, TREE, 21, isa=isa)
+    before = case.copy()
+    queries = np.ascontiguousarray(tree[:, : case.n_heads * case.head_size])
+    out = case.run(queries, TREE, 21, isa=isa, shares_kv=True)
+    np.testing.assert_array_equal(out.view(np.uint32), expected.view(np.uint32))
+    for now, then in zip(case.stored(), before.stored(), strict=True):
+        np.testing.assert_array_equal(now, then)

@@ -45,6 +45,27 @@ def test_against_float64(isa, rng, shape, guards):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+def test_values_without_weights(isa, rng, shape):
+    qkv, weights = make(rng, *shape)
+    found = kernels.head_norm(qkv, weights, shape[2], EPSILON, norms_values=True, isa=isa)
+    plain = kernels.head_norm(qkv, weights, shape[2], EPSILON, isa=isa)
+    values = -shape[2] * shape[3]
+    np.testing.assert_array_equal(found[:, :values], plain[:, :values])
+    ones = (np.ones(shape[3], np.float32),) * 2
+    whole = kernels.head_norm(np.ascontiguousarray(qkv[:, values:]), ones, 0, EPSILON, isa=isa)
+    np.testing.assert_array_equal(found[:, values:], whole)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_queries_alone(isa, rng, shape):
+    qkv, weights = make(rng, *shape)
+    queries = np.ascontiguousarray(qkv[:, : shape[1] * shape[3]])
+    found = kernels.head_norm(queries, weights, 0, EPSILON, isa=isa)
+    whole = kernels.head_norm(qkv, weights, shape[2], EPSILON, isa=isa)
+    np.testing.assert_array_equal(found, whole[:, : shape[1] * shape[3]])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 def test_same_bits_on_every_isa(simd, rng, shape, same_bits):
     qkv, weights = make(rng, *shape)
     found = kernels.head_norm(qkv, weights, shape[2], EPSILON, isa=simd)
@@ -68,7 +89,7 @@ def test_heads_of_zeros_stay_zeros(isa):
 
 @pytest.mark.parametrize(
     ("width", "n_kv_heads", "text"),
-    [(48, 2, "has not 2 heads of 16 keys"), (40, 1, "has not 1 heads"), (48, 0, "has not 0 heads")],
+    [(48, 2, "has not 2 heads of 16 keys"), (40, 1, "has not 1 heads"), (47, 0, "has not 0 heads")],
 )
 def test_wrong_shapes_are_refused(width, n_kv_heads, text):
     with pytest.raises(ValueError, match=text):

@@ -265,6 +265,6 @@ def test_the_text_model_of_one_that_sees_images(tmp_path: Path) -> None:
 def test_each_fourth_layer_has_attention_where_nothing_is_stated() -> None:
     fields = {**SIZES, "num_hidden_layers": 9, "head_dim": 16}
     read = find_family("qwen3_5_text").read_hf
-    assert read(Fields(fields, "config.json", CheckpointError)).attention_layers == (3, 7)
+    assert read(Fields(fields, "config.json", CheckpointError)).kv_layers == (3, 7)
     fields["full_attention_interval"] = 2
-    assert read(Fields(fields, "config.json", CheckpointError)).attention_layers == (1, 3, 5, 7)
+    assert read(Fields(fields, "config.json", CheckpointError)).kv_layers == (1, 3, 5, 7)

@@ -350,6 +350,24 @@ class FamilyParity:
                 open_checkpoint(str(tmp_path))
 
 
+class WholePassParity(FamilyParity):
+    """Of families whose layers all run in every pass, which the targets cpu and portable have."""
+
+    def test_gates(self, bundle: Path) -> None:
+        can = export_entry(bundle).contract.can
+        assert (can.gates, can.entry) == (False, False)
+        assert can.n_sequences > 1
+
+    def test_ort(self, toy_with_wide_heads: Toy, tmp_path: Path) -> None:
+        folder = str(toy_with_wide_heads.folder)
+        config = ExportConfig(folder, tmp_path / "b", device_target="ort")
+        with pytest.raises(UnsupportedModelError, match="export with --target cpu or portable"):
+            export(config)
+
+    def test_ort_in_float16(self) -> None:
+        """As `test_ort`."""
+
+
 def llama_cpp_logits(path: Path, tokens: list[int]) -> Logits:
     """Returns what llama.cpp makes of a GGUF file, with keys and values in float32."""
     llama_cpp = pytest.importorskip("llama_cpp", reason="needs llama-cpp-python")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from edgedec.models.blocks import Ops
 from edgedec.models.config import ModelConfig
 from edgedec.models.families import find_family
 
 _OTHER = ""
 
 
-class _Tracer:
+class _Tracer(Ops[str]):
     """`Ops` whose values are the name of the norm they are the output of, or nothing."""
 
     def __init__(self) -> None:

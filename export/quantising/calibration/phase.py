@@ -13,6 +13,7 @@ from edgedec.export.quantising.calibration.mixed import choose_formats, stored_b
 from edgedec.export.quantising.calibration.scaling import Scaled
 from edgedec.export.quantising.calibration.texts import CalibrationTexts, read_texts
 from edgedec.export.quantising.quantize import MIXED, Quantized
+from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.families import matrices
 
 
@@ -21,9 +22,15 @@ def calibrate(model: RecipeModel) -> Quantized:
 
     Raises:
         ConfigError: the text is too short, or the model has no float matrices.
+        UnsupportedModelError: its layers have inputs of their own.
     """
     wanted = model.config
     assert wanted.calibrate is not None
+    if model.source.config.layer_input_size:
+        raise UnsupportedModelError(
+            f"--calibrate: {model.source.name} has inputs of layers, which cannot be quantised on "
+            "a text yet: export without it"
+        )
     texts = read_texts(wanted.calibrate, model.published)
     formats = None
     if wanted.quantization == MIXED:

@@ -35,15 +35,17 @@ def pipeline(
 ) -> tuple[tuple[str, Pass], ...]:
     """Returns the passes in order, named.
 
-    Recurrent layers go over all of a pass or none: they have no gates, and no entry.
+    Where layers go over all of a pass or none, they have no gates, and no entry.
     """
     recurrent: tuple[tuple[str, Pass], ...] = ()
-    whole: tuple[tuple[str, Pass], ...] = (
-        ("add_layer_gates", partial(add_layer_gates, config=config)),
-        ("add_entry", partial(add_entry, config=config)),
-    )
+    skipping: tuple[tuple[str, Pass], ...] = ()
+    if config.can_skip_layers:
+        skipping = (
+            ("add_layer_gates", partial(add_layer_gates, config=config)),
+            ("add_entry", partial(add_entry, config=config)),
+        )
     if config.recurrent_layers:
-        recurrent, whole = (("fuse_recurrence", partial(fuse_recurrence, config=config)),), ()
+        recurrent = (("fuse_recurrence", partial(fuse_recurrence, config=config)),)
     return (
         ("fuse_experts", partial(fuse_experts, config=config, formats=formats)),
         ("pack_matrices", partial(pack_matrices, formats=formats)),
@@ -56,7 +58,7 @@ def pipeline(
         ("set_kv_format", partial(set_kv_format, config=config, kv_format=kv_format)),
         *recurrent,
         ("fold_residual", fold_residual),
-        *whole,
+        *skipping,
         ("add_row_stats", add_row_stats),
         ("remove_unused", remove_unused),
     )

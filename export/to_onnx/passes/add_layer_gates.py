@@ -52,7 +52,7 @@ def add_layer_gates(model: ModelProto, config: ModelConfig) -> None:
         gated_linear = replace(linear, gate_index=gate_index).write()
         editor.replace([node], [gated_linear])
         _gate_post_norm(editor, gated_linear, gate_index)
-    places = {layer: kv_place(config, layer) for layer in config.attention_layers}
+    places = {layer: kv_place(config, layer) for layer in config.kv_layers}
     layers = {(place.layer, place.caches): layer for layer, place in places.items()}
     for node in editor.nodes("Attention"):
         k_cache, v_cache = node.input[_KV_CACHES]

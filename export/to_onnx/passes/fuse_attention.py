@@ -7,7 +7,7 @@ from typing import Any
 from edgedec.export.kv_panels import kv_place
 from edgedec.export.to_onnx.graph import GraphEditor, attributes
 from edgedec.export.to_onnx.linear_node import DOMAIN
-from edgedec.export.to_onnx.make import element_of, make_node, make_port
+from edgedec.export.to_onnx.make import element_of, make_attribute, make_node, make_port
 from edgedec.export.to_onnx.messages import ModelProto, NodeProto, TensorProto, ValueInfoProto
 from edgedec.models.config import ModelConfig
 from edgedec.models.graph import (
@@ -22,6 +22,7 @@ from edgedec.models.graph import (
     V_RING,
     is_past_port,
     layer_of_past,
+    past_port,
     present_port,
 )
 from edgedec.models.kv_formats import kv_panels_of
@@ -39,6 +40,8 @@ def fuse_attention(model: ModelProto, config: ModelConfig) -> None:
         (or, with sinks, Attention(Rotary(q), Rotary(k), v,
             Concat(Expand(Reshape(sinks)), Expand(attention_bias)), Concat(zeros, past_key),
             Concat(zeros, past_value)), the row of zeros cut off what comes out)
+        (or, of a layer with another's keys, Reshape(Transpose(Attention(
+            Transpose(Reshape(Rotary(q))), present_key, present_value, attention_bias))))
     After:
         Attention(qkv, position_ids, parents, sequences, cos, sin, k_cache, v_cache) -> y
         where the last T of the P parents belong to the rows of qkv, the others to nodes of the
@@ -47,10 +50,15 @@ def fuse_attention(model: ModelProto, config: ModelConfig) -> None:
         v_cache f16 [L, n_kv_heads, capacity, head_size], written in place; but those with a window
         share ring_sequences, k_ring and v_ring, which are alike. Scale, softcap and window are
         attributes, where the layer has them. Sinks are an input behind that of the layer gates.
+        A layer with another's keys reads q alone, and runs behind that one: shares_kv=1.
     """
     editor = GraphEditor(model)
     for attend in editor.nodes("Attention"):
-        _fuse_layer(editor, attend, config)
+        apart = editor.producer(attend.input[0], "Transpose")
+        if apart is None:
+            _fuse_layer(editor, attend, config)
+        else:
+            _fuse_shared(editor, attend, apart, config)
     editor.finish()
     _replace_interface(model, config)
 
@@ -58,31 +66,56 @@ def fuse_attention(model: ModelProto, config: ModelConfig) -> None:
 def _fuse_layer(editor: GraphEditor, attend: NodeProto, config: ModelConfig) -> None:
     rotations = [editor.producer(value, "RotaryEmbedding") for value in attend.input[:2]]
     q, k = [node for node in rotations if node is not None]
-    _, cos, sin, position_ids = q.input
-    heads = attributes(attend)
     longer = editor.producer(attend.input[4], "Concat")
     layer = layer_of_past(attend.input[4] if longer is None else longer.input[1])
     sinks, around = _sinks(editor, attend)
+    split, joined, qkv = _join(editor, [q.input[0], k.input[0], attend.input[2]], attend.name)
+    fused = _attention(config, layer, attend, q)
+    fused.input[0] = qkv
+    fused.input.extend(sinks)
+    editor.replace([*split, q, k, attend, *around], [*joined, fused])
+
+
+def _fuse_shared(
+    editor: GraphEditor, attend: NodeProto, apart: NodeProto, config: ModelConfig
+) -> None:
+    """Fuses attention over another layer's keys; ``apart`` puts the heads of its queries apart."""
+    rows = editor.producer(apart.input[0], "Reshape")
+    assert rows is not None
+    q = editor.producer(rows.input[0], "RotaryEmbedding")
+    by_row = editor.only_reader(attend.output[0], "Transpose")
+    assert q is not None
+    assert by_row is not None
+    joined = editor.only_reader(by_row.output[0], "Reshape")
+    assert joined is not None
+    layers = {present_port(past_port(i, "key")): i for i in config.kv_layers}
+    fused = _attention(config, layers[attend.input[1]], attend, q)
+    fused.output[0] = joined.output[0]
+    fused.attribute.append(make_attribute("shares_kv", 1))
+    editor.replace([q, rows, apart, attend, by_row, joined], [fused])
+
+
+def _attention(config: ModelConfig, layer: int, attend: NodeProto, q: NodeProto) -> NodeProto:
+    """Returns the operator over the keys and values of ``layer``, which reads what ``q`` does."""
+    place, (x, cos, sin, position_ids) = kv_place(config, layer), q.input
+    stated = attributes(attend)
     of_layer: dict[str, Any] = {
-        "scale": heads.get("scale"),
-        "softcap": heads.get("softcap"),
+        "scale": stated.get("scale"),
+        "softcap": stated.get("softcap"),
         "window": config.layer(layer).window or None,
     }
-    place = kv_place(config, layer)
-    split, joined, qkv = _join(editor, [q.input[0], k.input[0], attend.input[2]], attend.name)
-    fused = make_node(
+    return make_node(
         "Attention",
-        [qkv, position_ids, PARENTS, place.sequences, cos, sin, *place.caches, *sinks],
+        [x, position_ids, PARENTS, place.sequences, cos, sin, *place.caches],
         [attend.output[0]],
         name=attend.name,
         domain=DOMAIN,
         layer=place.layer,
-        n_heads=heads["q_num_heads"],
-        n_kv_heads=heads["kv_num_heads"],
+        n_heads=config.n_heads,
+        n_kv_heads=config.n_kv_heads,
         head_size=config.head_size,
         **of_layer,
     )
-    editor.replace([*split, q, k, attend, *around], [*joined, fused])
 
 
 def _sinks(editor: GraphEditor, attend: NodeProto) -> tuple[list[str], list[NodeProto]]:
@@ -138,7 +171,7 @@ def kv_cache_inputs(config: ModelConfig, kv_format: str) -> list[ValueInfoProto]
             config,
             kv_format,
             (K_CACHE, V_CACHE),
-            len(config.attention_layers) - n_rings,
+            len(config.kv_layers) - n_rings,
             "capacity",
         ),
     ]
