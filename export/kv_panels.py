@@ -14,7 +14,8 @@ from edgedec.models.graph import (
     V_RING,
     KVLayout,
 )
-from edgedec.models.kv_formats import KV_PANEL, kv_panels_of
+from edgedec.models.kv_formats import KV_PANEL
+from edgedec.models.kv_sizes import kv_block_nbytes, kv_row_nbytes
 
 RING_ROOM = 512
 """Rows that a ring has besides those of the window: for a pass of prefill, several times over, so
@@ -25,14 +26,12 @@ _RING_STEP = 2 * KV_PANEL
 
 def kv_panels(config: ModelConfig, kv_format: str) -> KVLayout:
     """Returns the layout of the KV cache that the attention operator reads and writes."""
-    block_nbytes = kv_panels_of(kv_format).block_nbytes(config.head_size)
-    n_blocks = 2 * len(config.kv_layers) * config.n_kv_heads
     rings = config.windowed_layers
     return KVLayout(
         "panels",
         kv_format,
-        n_blocks * block_nbytes // KV_PANEL,
-        block_nbytes,
+        kv_row_nbytes(config, kv_format),
+        kv_block_nbytes(config, kv_format),
         rings,
         -(-(config.look_back + RING_ROOM) // _RING_STEP) * _RING_STEP if rings else 0,
         config.recurrent_layers,

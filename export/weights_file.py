@@ -104,6 +104,7 @@ def rope_names(config: ModelConfig, rope: Rope) -> tuple[str, str]:
     """Returns the names of the tables of cosines and sines of the rotations ``rope``."""
     stem = "rope" if rope.theta == config.rope_theta else f"rope.{rope.theta!r}"
     stem += "" if rope.is_scaled else ".unscaled"
+    stem += f".{rope.head_size}" if rope.head_size else ""
     return f"{stem}.cos", f"{stem}.sin"
 
 

@@ -190,7 +190,7 @@ def _heads(ops: Ops[T], config: ModelConfig, layer: int, h: T) -> T:
     k = _placed(ops, config, _projected(ops, config, h, f"{prefix}.k_proj"), prefix, "k")
     v = _projected(ops, config, h, f"{prefix}.v_proj")
     if config.has_value_norm:
-        v = ops.unit_norm(v, config.head_size)
+        v = ops.unit_norm(v, config.head_size_of(layer))
     if config.has_sinks:
         return ops.sink_attention(q, k, v, layer, f"{prefix}.sinks")
     return ops.attention(q, k, v, layer)
@@ -331,7 +331,7 @@ def decoder_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         if config.layer(i).is_recurrent:
             shapes |= _recurrent_shapes(config, mixer_prefix(i))
         else:
-            shapes |= _attention_shapes(config, attention, config.layer(i).kv_layer is None)
+            shapes |= _attention_shapes(config, attention, i)
         if config.has_post_norms:
             shapes[f"{attention}.post_norm.weight"] = (hidden,)
             shapes[f"{mlp}.post_norm.weight"] = (hidden,)
@@ -359,10 +359,9 @@ def decoder_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _attention_shapes(
-    config: ModelConfig, prefix: str, has_own_kv: bool
-) -> dict[str, tuple[int, ...]]:
-    hidden, head = config.hidden_size, config.head_size
+def _attention_shapes(config: ModelConfig, prefix: str, layer: int) -> dict[str, tuple[int, ...]]:
+    hidden, head = config.hidden_size, config.head_size_of(layer)
+    has_own_kv = config.layer(layer).kv_layer is None
     q, kv = config.n_heads * head, config.n_kv_heads * head
     shapes: dict[str, tuple[int, ...]] = {}
     rows = {"q_proj": q}

@@ -49,7 +49,8 @@ class LayerConfig:
     0 for all. has_rope_scaling: whether the model's scaling stretches this layer's frequencies.
     is_recurrent: it has the model's recurrence in place of attention. kv_layer: an earlier layer
     whose keys and values it reads, having none of its own. gate_sparsity: share of the gates of its
-    MLP that are left out, the smallest; what the others exceed the limit by counts.
+    MLP that are left out, the smallest; what the others exceed the limit by counts. head_size: of
+    its attention; 0 for the model's.
     """
 
     intermediate_size: int
@@ -59,6 +60,7 @@ class LayerConfig:
     is_recurrent: bool = False
     kv_layer: int | None = None
     gate_sparsity: float = 0.0
+    head_size: int = 0
 
     def __post_init__(self) -> None:
         _check_size("intermediate_size of a layer", self.intermediate_size)
@@ -70,6 +72,8 @@ class LayerConfig:
             )
         if not (math.isfinite(self.rope_theta) and self.rope_theta >= 0):
             raise ConfigError(f"rope_theta of a layer is {self.rope_theta!r}, expected 0 or more")
+        if self.head_size % 2 or not 0 <= self.head_size < 2**31:
+            raise ConfigError(f"head_size of a layer is {self.head_size!r}, expected 0 or even")
         if not 0 <= self.gate_sparsity < 1:
             raise ConfigError(
                 f"gate_sparsity of a layer is {self.gate_sparsity!r}, expected 0 to less than 1"
@@ -114,6 +118,7 @@ class ModelConfig:
     layer_input_size: numbers that each layer gets of the token itself, besides the residual stream;
         0 for none. layer_input_tokens: tokens that have some of their own, the others have those of
         token 0. See `layer_inputs`.
+    has_layer_scales: what comes out of each layer is multiplied by a number of its own.
     n_streams: residual streams of AltUp, see `families.gemma3n`. laurel_rank: of its products.
     """
 
@@ -161,6 +166,7 @@ class ModelConfig:
     layer_input_tokens: int = 0
     n_streams: int = 1
     laurel_rank: int = 0
+    has_layer_scales: bool = False
 
     def __post_init__(self) -> None:
         for name in (
@@ -231,6 +237,8 @@ class ModelConfig:
         """Checks that layers without keys and values read those of an earlier one like them."""
         for i, layer in enumerate(self.layers):
             if layer.kv_layer is None:
+                if not layer.is_recurrent:
+                    self._check_head_size(i)
                 continue
             source = self.layers[layer.kv_layer] if layer.kv_layer in range(i) else None
             if source is None or _attention_of(source) != _attention_of(layer):
@@ -238,6 +246,18 @@ class ModelConfig:
                     f"layer {i} reads keys and values of layer {layer.kv_layer}, expected an "
                     "earlier one with keys and values of its own and the same window and rotation"
                 )
+
+    def _check_head_size(self, layer: int) -> None:
+        """Checks that heads are as wide as those of layers that keep as many tokens."""
+        size, expected = (
+            self.head_size_of(layer),
+            self.kv_head_size(bool(self.layer(layer).window)),
+        )
+        if size != expected:
+            raise ConfigError(
+                f"layer {layer} has heads of {size}, expected {expected} as the layers before it "
+                "with a window, or without one"
+            )
 
     @property
     def n_logits(self) -> int:
@@ -247,7 +267,7 @@ class ModelConfig:
     @property
     def n_kv_numbers(self) -> int:
         """Numbers that keys and values of one token are, in all layers that keep some."""
-        return 2 * len(self.kv_layers) * self.n_kv_heads * self.head_size
+        return sum(2 * self.n_kv_heads * self.head_size_of(i) for i in self.kv_layers)
 
     @property
     def product_scale(self) -> float:
@@ -259,6 +279,16 @@ class ModelConfig:
         if self.layers:
             return self.layers[index]
         return LayerConfig(self.intermediate_size, self.rope_theta)
+
+    def head_size_of(self, layer: int) -> int:
+        """Returns the channels of a head of the attention of ``layer``."""
+        return self.layer(layer).head_size or self.head_size
+
+    def kv_head_size(self, is_ring: bool) -> int:
+        """Returns that of the layers with a window, or of those that keep all tokens."""
+        windowed = self.windowed_layers
+        sizes = (self.head_size_of(i) for i in self.kv_layers if (i in windowed) == is_ring)
+        return next(sizes, self.head_size)
 
     @property
     def kv_layers(self) -> tuple[int, ...]:
@@ -282,7 +312,8 @@ class ModelConfig:
     def can_skip_layers(self) -> bool:
         """Whether a pass may leave sub-layers out: each adds to one stream and keeps its own."""
         has_shared_kv = any(layer.kv_layer is not None for layer in self.layers)
-        return not (self.recurrent_layers or self.layer_input_size or has_shared_kv)
+        adds_alone = not (self.layer_input_size or self.has_layer_scales)
+        return adds_alone and not (self.recurrent_layers or has_shared_kv)
 
     @property
     def look_back(self) -> int:
@@ -322,7 +353,10 @@ class ModelConfig:
 
 def _attention_of(layer: LayerConfig) -> tuple[Any, ...]:
     """Returns what layers that share keys and values have in common."""
-    return layer.window, layer.rope_theta, layer.has_rope_scaling, layer.is_recurrent
+    return (
+        layer.window, layer.rope_theta, layer.has_rope_scaling, layer.is_recurrent,
+        layer.head_size,
+    )  # fmt: skip
 
 
 def _without_defaults(value: Any) -> dict[str, Any]:

@@ -200,3 +200,4 @@ def _check_layers(fields: Fields) -> None:
         if "kv_layer" in layer.values:
             layer.integer("kv_layer", least=0, most=_MAX_COUNT)
         layer.number("gate_sparsity", 0.0)
+        layer.integer("head_size", 0, least=0, most=_MAX_COUNT)

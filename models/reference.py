@@ -53,11 +53,11 @@ class ReferenceModel:
         self._source = source
         self._dtype = dtype
         config = source.config
-        kv = (np.zeros((0, config.n_kv_heads, config.head_size), dtype),) * 2
         row = (np.zeros((0, config.recurrence.row_size), dtype),)
         self._kept: list[tuple[Array, ...]] = [() for _ in range(config.n_layers)]
         for i in config.kv_layers:
-            self._kept[i] = kv
+            sizes = config.n_kv_heads, config.head_size_of(i)
+            self._kept[i] = (np.zeros((0, *sizes), dtype),) * 2
         for i in config.recurrent_layers:
             self._kept[i] = row
         self._n_committed = 0
@@ -203,16 +203,15 @@ class ReferenceOps(Ops[Array]):
 
     def _attention(self, q: Array, k: Array, v: Array, layer: int, sinks: Array) -> Array:
         c = self._config
-        kv = self._model.append(
-            layer,
-            self._rotate(k.reshape(-1, c.n_kv_heads, c.head_size), rope_of(c.layer(layer))),
-            v.reshape(-1, c.n_kv_heads, c.head_size),
-        )
+        sizes = -1, c.n_kv_heads, c.head_size_of(layer)
+        rotated = self._rotate(k.reshape(sizes), rope_of(c.layer(layer)))
+        kv = self._model.append(layer, rotated, v.reshape(sizes))
         return self._attended(q, kv, layer, sinks)
 
     def _attended(self, q: Array, kv: tuple[Array, ...], layer: int, sinks: Array) -> Array:
         c, (keys, values) = self._config, kv
-        queries = self._rotate(q.reshape(-1, c.n_heads, c.head_size), rope_of(c.layer(layer)))
+        by_head = q.reshape(-1, c.n_heads, c.head_size_of(layer))
+        queries = self._rotate(by_head, rope_of(c.layer(layer)))
         group, window = c.n_heads // c.n_kv_heads, c.layer(layer).window
         heads = [
             self._attend(queries[:, h], keys[:, h // group], values[:, h // group], window, sink)
@@ -400,7 +399,8 @@ class ReferenceOps(Ops[Array]):
         return self._ropes[rope]
 
     def _attend(self, q: Array, k: Array, v: Array, window: int, sink: Any) -> Array:
-        scores = q @ k.T * self._dtype(self._config.product_scale)
+        scale = self._config.attention_scale or q.shape[-1] ** -0.5
+        scores = q @ k.T * self._dtype(scale)
         if cap := self._dtype(self._config.attention_softcap):
             scores = cap * np.tanh(scores / cap)
         mask = self._mask

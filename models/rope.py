@@ -17,11 +17,13 @@ class Rope(NamedTuple):
 
     theta: float
     is_scaled: bool
+    head_size: int = 0
+    """0 for the model's."""
 
 
 def rope_of(layer: LayerConfig) -> Rope:
     """Returns what decides the rotation tables of ``layer``."""
-    return Rope(layer.rope_theta, layer.has_rope_scaling)
+    return Rope(layer.rope_theta, layer.has_rope_scaling, layer.head_size)
 
 
 def rope_tables(
@@ -37,9 +39,10 @@ def rope_tables(
     """
     rope = rope or Rope(config.rope_theta, True)
     scaling = config.rope_scaling if rope.is_scaled else RopeScaling()
-    frequencies = np.zeros(config.head_size // 2)
+    head_size = rope.head_size or config.head_size
+    frequencies = np.zeros(head_size // 2)
     if rope.theta:
-        size = config.rotary_size or config.head_size
+        size = config.rotary_size or head_size
         frequencies[: size // 2] = _frequencies(config, rope.theta, size, scaling)
     angles = np.outer(np.arange(n_positions, dtype=np.float64), frequencies)
     cos, sin = np.cos(angles), np.sin(angles)

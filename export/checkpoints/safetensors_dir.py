@@ -39,8 +39,8 @@ from edgedec.models.weights import check_layers, check_weights
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 _WITH_TEXT_PART = {
-    "gemma3n": "gemma3n_text", "mistral3": "mistral", "qwen3_5": "qwen3_5_text",
-    "qwen3_5_moe": "qwen3_5_moe_text",
+    "gemma3n": "gemma3n_text", "gemma4": "gemma4_text", "mistral3": "mistral",
+    "qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text",
 }  # fmt: skip
 """Models that see images, whose text models are read -> their family where it is not stated."""
 _UNREAD_PARTS = {

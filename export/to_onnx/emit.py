@@ -242,8 +242,9 @@ class PortableEmitter(Ops[str]):
         """Makes the layer's keys and values ports; returns what goes in and what comes out."""
         past = [past_port(layer, part) for part in _KV_PARTS]
         present = [present_port(name) for name in past]
-        self._inputs += [self._kv_value(name, "P") for name in past]
-        self._outputs += [self._kv_value(name, "P+T") for name in present]
+        size = self._config.head_size_of(layer)
+        self._inputs += [self._kv_value(name, "P", size) for name in past]
+        self._outputs += [self._kv_value(name, "P+T", size) for name in present]
         return past, present
 
     def _attend(self, qkv: list[str], layer: int, others: list[str], present: list[str]) -> str:
@@ -551,12 +552,13 @@ class PortableEmitter(Ops[str]):
         names = rope_names(self._config, rope)
         for name in names:
             if name not in self._initializers:
-                dims = (self._context, self._config.head_size // 2)
+                head_size = rope.head_size or self._config.head_size
+                dims = (self._context, head_size // 2)
                 self._initializers[name] = external_tensor(name, self.element, dims)
         return names
 
-    def _kv_value(self, name: str, length: str) -> ValueInfoProto:
-        dims = (1, self._config.n_kv_heads, length, self._config.head_size)
+    def _kv_value(self, name: str, length: str, head_size: int) -> ValueInfoProto:
+        dims = (1, self._config.n_kv_heads, length, head_size)
         return _value(name, self.element, dims)
 
 

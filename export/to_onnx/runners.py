@@ -103,11 +103,12 @@ class PortableRunner:
 
     def __init__(self, graph: Path, config: ModelConfig, is_prepacked: bool = False) -> None:
         self._session = open_session(graph, is_prepacked)
-        shape = 1, config.n_kv_heads, 0, config.head_size
         types = {value.name: _DTYPES[value.type] for value in self._session.get_inputs()}
-        layers = config.kv_layers
-        names = (past_port(i, part) for i in layers for part in ("key", "value"))
-        self._kv_cache = {name: np.zeros(shape, types[name]) for name in names}
+        names = {past_port(i, part): i for i in config.kv_layers for part in ("key", "value")}
+        self._kv_cache = {
+            name: np.zeros((1, config.n_kv_heads, 0, config.head_size_of(layer)), types[name])
+            for name, layer in names.items()
+        }
         self._own = config.recurrence
         before = np.zeros((1, self._own.look_back, self._own.row_size), np.float32)
         self._rows = dict.fromkeys(config.recurrent_layers, before)  # of all tokens, after zeros

@@ -230,7 +230,7 @@ def _rope_scaling(
 ) -> RopeScaling:
     fields = facts.fields
     for name, factors in facts.rope_factors.items():
-        if len(factors) != rotary_size // 2 or not all(0 < f < 1e6 for f in factors):
+        if len(factors) != rotary_size // 2 or not all(0 < f < 1e31 for f in factors):
             raise CheckpointError(
                 f"{fields.origin}: {name} holds {len(factors)} values, expected "
                 f"{rotary_size // 2} positive ones"

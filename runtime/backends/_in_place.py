@@ -15,8 +15,8 @@ from edgedec import kernels
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, ConfigError, SessionError
 from edgedec.models.graph import BUNDLED_KERNELS, LAYER_GATES, GraphContract
-from edgedec.models.kv_formats import KV_PANEL
-from edgedec.runtime.backends._kv_cache import Array, Places, kv_row_nbytes
+from edgedec.models.kv_sizes import kv_block_nbytes, kv_row_nbytes
+from edgedec.runtime.backends._kv_cache import Array, Places
 from edgedec.runtime.backends._layer_caches import LayerArenas, LayerCaches
 from edgedec.runtime.backends._model_facts import ModelFacts
 from edgedec.runtime.backends._recurrent import RecurrentState
@@ -310,8 +310,7 @@ def check_kv_cache(graph: Path, contract: GraphContract, config: ModelConfig) ->
             f"window are {list(windowed)}: export the model again"
         )
     row_nbytes = kv_row_nbytes(config, contract.kv.format)
-    n_heads = len(config.kv_layers) * config.n_kv_heads
-    block_nbytes = row_nbytes * KV_PANEL // (2 * n_heads)
+    block_nbytes = kv_block_nbytes(config, contract.kv.format)
     stated = contract.kv.row_nbytes, contract.kv.block_nbytes
     if stated != (row_nbytes, block_nbytes):
         raise BundleError(

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import SessionError
 from edgedec.models.kv_formats import KV_PANEL, kv_panels_of
+from edgedec.models.kv_sizes import kv_row_nbytes
 from edgedec.runtime.backends._slots import Run
 from edgedec.runtime.sequences.state import KVRows
 from edgedec.system.memory import discard_pages, memory_bytes, zeroed_pages
@@ -35,21 +36,22 @@ class PanelArena:
         config: ModelConfig,
         n_rows: int,
         kv_format: str = "float16",
-        n_layers: int | None = None,
+        layers: Sequence[int] | None = None,
         n_slots: int = 1,
     ) -> None:
-        """Makes an empty one. n_rows: of a slot, at least. n_layers: all with attention if None.
+        """Makes an empty one. n_rows: of a slot, at least. layers: all with some if None.
 
         Raises:
             SessionError: One text could outgrow the memory of this machine.
         """
         self.n_slots = n_slots
         self.slot_panels = -(-n_rows // KV_PANEL)
-        n_kv = len(config.kv_layers)
-        self.n_layers = n_kv if n_layers is None else n_layers
-        self.row_nbytes = kv_row_nbytes(config, kv_format) * self.n_layers // n_kv
+        layers = config.kv_layers if layers is None else layers
+        self.n_layers = len(layers)
+        self.row_nbytes = kv_row_nbytes(config, kv_format, layers)
         _check_room(self.row_nbytes * self.slot_panels * KV_PANEL)
-        heads, d = (self.n_layers, config.n_kv_heads), config.head_size
+        heads = (self.n_layers, config.n_kv_heads)
+        d = config.head_size_of(layers[0]) if layers else config.head_size
         n_panels = n_slots * self.slot_panels
         panels = kv_panels_of(kv_format)
         self.keys, self.values = (
@@ -175,12 +177,6 @@ class _Run(NamedTuple):
         """Returns the panels counted from the first of the arena."""
         first = self.slot * slot_panels
         return slice(first + self.panels.start, first + self.panels.stop)
-
-
-def kv_row_nbytes(config: ModelConfig, kv_format: str) -> int:
-    """Returns the bytes that one token takes in the KV cache."""
-    n_blocks = 2 * len(config.kv_layers) * config.n_kv_heads
-    return n_blocks * kv_panels_of(kv_format).block_nbytes(config.head_size) // KV_PANEL
 
 
 def _in_a_row(panels: Array) -> Array:

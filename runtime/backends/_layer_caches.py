@@ -38,9 +38,9 @@ class LayerArenas:
     ) -> None:
         self.config, self.context, self.layout = config, context, layout
         self.can_share = slots_each == SLOTS_EACH
-        n_rings, n_slots = len(layout.ring_layers), n_texts * slots_each
-        n_whole = len(config.kv_layers) - n_rings
-        self.whole = PanelArena(config, context, layout.format, n_whole, n_slots)
+        n_slots = n_texts * slots_each
+        whole = [i for i in config.kv_layers if i not in layout.ring_layers]
+        self.whole = PanelArena(config, context, layout.format, whole, n_slots)
         self.ring = self.make_ring(layout.ring_rows, n_texts)
         self._slots = Slots(self.whole, n_slots)
         self._free = list(reversed(range(n_texts)))
@@ -66,9 +66,8 @@ class LayerArenas:
 
     def make_ring(self, n_rows: int, n_slots: int = 1) -> PanelArena:
         """Returns memory for the latest ``n_rows`` of layers with a window."""
-        n_rings = len(self.layout.ring_layers)
-        n_rows = min(n_rows, self.context)
-        return PanelArena(self.config, n_rows, self.layout.format, n_rings, n_slots)
+        n_rows, layers = min(n_rows, self.context), self.layout.ring_layers
+        return PanelArena(self.config, n_rows, self.layout.format, layers, n_slots)
 
     def take(self) -> Text | None:
         """Returns room for a text; None if there is none."""

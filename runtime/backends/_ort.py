@@ -25,6 +25,7 @@ from edgedec.models.graph import (
     V_RING,
     GraphContract,
     hidden_port,
+    layer_of_past,
     rows_port,
 )
 from edgedec.models.kv_formats import kv_panels_of
@@ -144,19 +145,19 @@ def _check_sizes(
     config: ModelConfig,
 ) -> None:
     """Raises unless the sizes that the graph fixes are those of its configuration."""
-    n_layers, n_heads, d = len(config.kv_layers), config.n_kv_heads, config.head_size
+    n_layers, n_heads = len(config.kv_layers), config.n_kv_heads
     recurrent, row_size = contract.kv.recurrent_layers, config.recurrence.row_size
-    keys: tuple[int | None, ...] = ()
-    values: tuple[int | None, ...] = ()
-    if contract.kv.kind == "panels":
-        shapes = kv_panels_of(contract.kv.format).shapes(None, None, d)
-        keys, values = ((n_heads, *shape) for shape in shapes)
     n_rings = len(contract.kv.ring_layers)
-    stated: dict[str, tuple[int | None, ...]] = {
-        K_CACHE: (n_layers - n_rings, *keys),
-        V_CACHE: (n_layers - n_rings, *values),
-        K_RING: (n_rings, *keys),
-        V_RING: (n_rings, *values),
+    stated: dict[str, tuple[int | None, ...]] = {}
+    for names, n, is_ring in (
+        ((K_CACHE, V_CACHE), n_layers - n_rings, False),
+        ((K_RING, V_RING), n_rings, True),
+    ):
+        if contract.kv.kind == "panels":
+            panels = kv_panels_of(contract.kv.format)
+            shapes = panels.shapes(None, None, config.kv_head_size(is_ring))
+            stated |= {port: (n, n_heads, *of) for port, of in zip(names, shapes, strict=True)}
+    stated |= {
         RECURRENT_ROWS: (len(recurrent), None, row_size),
         STATES: (len(recurrent), 2, config.recurrence.n_state_floats),
         CONV_TAPS: (None, config.recurrence.conv_size),
@@ -164,7 +165,10 @@ def _check_sizes(
         LAYER_GATES: (2 * config.n_layers,),
         LOGITS: (None, None, config.n_logits),
         **{hidden_port(i): (None, None, config.hidden_size) for i in contract.can.hidden},
-        **dict.fromkeys(contract.past_ports, (None, n_heads, None, d)),
+        **{
+            port: (None, n_heads, None, config.head_size_of(layer_of_past(port)))
+            for port in contract.past_ports
+        },
         **dict.fromkeys((MTP_IDS, MTP_LOG_PROBS), (None, contract.can.mtp, N_TOP)),
     }
     for port in (*session.get_inputs(), *session.get_outputs()):

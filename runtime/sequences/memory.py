@@ -236,7 +236,7 @@ class SessionMemory:
             context=model.context,
             vocab_size=config.vocab_size,
             # Two arrays of float32 for each layer, and as much again for what goes with them.
-            max_row_nbytes=16 * config.n_layers * config.n_kv_heads * config.head_size
+            max_row_nbytes=8 * config.n_kv_numbers
             + 4 * len(config.recurrent_layers) * config.recurrence.kept_size,
             look_back=config.look_back,
             layout=layout,

@@ -254,8 +254,8 @@ class ContribEmitter(PortableEmitter):
         config, stem = self._config, f"layers.{layer}.self_attn"
         past = [past_port(layer, "key"), past_port(layer, "value")]
         present = [present_port(name) for name in past]
-        self._inputs += [self._kv_value(name, "C") for name in past]
-        self._outputs += [self._kv_value(name, "C") for name in present]
+        self._inputs += [self._kv_value(name, "C", self._config.head_size) for name in past]
+        self._outputs += [self._kv_value(name, "C", self._config.head_size) for name in present]
         attended, of_layer = f"{stem}.attend", config.layer(layer)
         rope = rope_of(of_layer)
         rotation = [*self._rope(rope), POSITION_IDS] if rope.theta else ["", "", ""]

@@ -35,7 +35,7 @@ class TestParity(WholePassParity):
         **SIZES, "tie_word_embeddings": True, "num_hidden_layers": 8, "rope_theta": 1e6,
     }  # fmt: skip
     EXPECTED = {"family": "gemma3n", "has_value_norm": True, "n_streams": 4, "laurel_rank": 8}
-    N_LAYER_INPUTS = 96
+    N_LAYER_INPUTS = 97
     ARCHITECTURE = "gemma3n"
     METADATA = {
         "attention.sliding_window": WINDOW, "attention.shared_kv_layers": N_SHARED,

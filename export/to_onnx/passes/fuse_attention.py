@@ -113,7 +113,7 @@ def _attention(config: ModelConfig, layer: int, attend: NodeProto, q: NodeProto)
         layer=place.layer,
         n_heads=config.n_heads,
         n_kv_heads=config.n_kv_heads,
-        head_size=config.head_size,
+        head_size=config.head_size_of(layer),
         **of_layer,
     )
 
@@ -188,7 +188,7 @@ def _sequences_input(name: str) -> ValueInfoProto:
 def _panel_inputs(
     config: ModelConfig, kv_format: str, names: tuple[str, str], n_layers: int, size: str
 ) -> list[ValueInfoProto]:
-    heads, d = (n_layers, config.n_kv_heads), config.head_size
+    heads, d = (n_layers, config.n_kv_heads), config.kv_head_size(is_ring=size == "ring")
     panels = kv_panels_of(kv_format)
     element = element_of(panels.element)
     return [

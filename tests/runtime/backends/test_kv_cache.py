@@ -13,10 +13,10 @@ import pytest
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import SessionError
 from edgedec.models.kv_formats import KV_PANEL, kv_formats_of
+from edgedec.models.kv_sizes import kv_row_nbytes
 from edgedec.runtime.backends._kv_cache import (
     PanelArena,
     PanelKVCache,
-    kv_row_nbytes,
     lazy_zeros,
 )
 from edgedec.system import _linux
