@@ -20,6 +20,8 @@ from edgedec.runtime.engine.result import GenerationResult
 from edgedec.runtime.search.weibull import share_of_high
 from edgedec.runtime.text.prompt import Message, Prompt
 
+MOST_TRIES = 256
+"""At one answer: each is a text with a KV cache of its own while it is written."""
 _LEAST_FITTED = 4
 """Different probabilities that two distributions can be told apart by."""
 

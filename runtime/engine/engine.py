@@ -238,12 +238,14 @@ class Engine:
             ConfigError: All tries would be alike, or there is no such chooser.
             SessionError: As for `stream`.
         """
-        from edgedec.runtime.engine.best_of import choose_of, find_chooser, seeded
+        from edgedec.runtime.engine.best_of import MOST_TRIES, choose_of, find_chooser, seeded
         from edgedec.runtime.engine.many import generate_many
         from edgedec.runtime.engine.planned import Planned
 
         asked, chosen_by = self._of_batch(config, settings), find_chooser(chooser)
         check_count("n", n, 1, "the number of tries")
+        if n > MOST_TRIES:
+            raise ConfigError(f"n is {n}, expected at most {MOST_TRIES} tries")
         if isinstance(chosen_by, Planned):
             return self._planned(self.encode(prompt), n, chosen_by, asked, on_progress)
         if asked.sampling.is_greedy and n > 1:

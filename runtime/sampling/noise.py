@@ -20,6 +20,7 @@ MAX_GUMBEL = 36.8
 """No value is larger: the largest uniform is ``1 - 2**-53``, whose Gumbel value is 36.74."""
 
 _WORD = (1 << 64) - 1
+_MOST_COARSE = (1 << 32) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 
 
@@ -53,6 +54,9 @@ class Noise:
         Shapes: ids [N], gumbel [N] float64 or scalar -> [N] bool.
         """
         coarse = _hash(ids.astype(np.uint32, copy=False), self._key_of(position))
+        if isinstance(gumbel, float):  # of all: compared as integers, a quarter of the time
+            rest = int(min(float(_rest_below(gumbel)), _MOST_COARSE))
+            return np.asarray(coarse >= np.uint32(_MOST_COARSE - rest))
         return np.asarray(np.invert(coarse, out=coarse) <= _rest_below(gumbel))
 
     def uniform(self, position: int, purpose: int) -> float:

@@ -45,3 +45,8 @@ def test_tests_that_write_or_end_themselves_choose_nothing(
     assert done.exit_code == 0, done.err
     assert [one["score"] for one in done.json["tries"]] == [0, 0]
     assert not (tmp_path / "made").exists()
+
+
+def test_more_tries_than_memory_holds(cli: Cli) -> None:
+    done = cli("run", "nowhere.edgedec", "Hi", "--best-of", 10**9)
+    assert "1000000000 is not in the range 1<=x<=256" in done.error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from edgedec.runtime.drafting.stats import DecodeStats
 from edgedec.runtime.engine.answers import code_of, short_answer
 from edgedec.runtime.engine.best_of import (
     ByTests,
+    Choice,
     Iterate,
     Likelihood,
     Pruned,
@@ -28,6 +29,7 @@ from edgedec.runtime.engine.judge import yes_share
 from edgedec.runtime.engine.planned import Planned
 from edgedec.runtime.engine.result import GenerationResult
 from edgedec.runtime.sampling.logprobs import TokenLogprob
+from edgedec.system.sandbox.programs import Limits, run_program
 
 
 def tried(text: str, *logs: float, ids: tuple[int, ...] | None = None) -> GenerationResult:
@@ -162,6 +164,32 @@ def test_yes_among_yes_and_no() -> None:
 def engine(smollm2_bundle: Path) -> Iterator[Engine]:
     with edgedec.load(smollm2_bundle) as loaded:
         yield loaded
+
+
+def test_tests_that_hang_are_ended() -> None:
+    """The one try whose tests end wins; how long the others took is bounded."""
+    limits = Limits(seconds=0.5)
+    chooser = ByTests(lambda text: float(run_program(text, limits).is_passed))
+    texts = ["import time; time.sleep(600)", "while True: pass", "pass"]
+    choice = chooser.choose([tried(text, -1.0) for text in texts])
+    assert choice.scores == (0.0, 0.0, 1.0)
+    assert choice.index == 2
+
+
+class Failing:
+    def choose(self, tries: Sequence[GenerationResult]) -> Choice:
+        raise OSError("the chooser went away")
+
+
+def test_a_chooser_that_fails_costs_nothing_but_its_answer(engine: Engine) -> None:
+    with pytest.raises(OSError, match="went away"):
+        engine.best_of("One two", 3, Failing(), temperature=0.8, max_new_tokens=4)
+    assert engine.best_of("One two", 2, "likelihood", temperature=0.8, max_new_tokens=4).text
+
+
+def test_more_tries_than_memory_holds_are_refused(engine: Engine) -> None:
+    with pytest.raises(ConfigError, match="n is 1000000000, expected at most 256"):
+        engine.best_of("One two", 10**9, "vote", temperature=0.8, max_new_tokens=4)
 
 
 @pytest.mark.e2e

@@ -194,6 +194,17 @@ def test_a_long_text_is_read_in_parts(
     assert told == [("quote", i + 1, found.n_parts) for i in range(found.n_parts)]
 
 
+def test_a_megabyte_is_cut_into_parts_that_fit(tokenizer: Tokenizer) -> None:
+    text = "The quick brown fox, 日本語, jumps over the lazy dog.\n" * 18_000
+    assert len(text.encode()) > 1_000_000
+    parts = list(cut(tokenizer, text, 1024, 60))
+    assert max(len(tokenizer.encode(part)) for _, part in parts[:: len(parts) // 50]) <= 1024
+    assert all(text.startswith(part, start) for start, part in parts)
+    assert parts[-1][0] + len(parts[-1][1]) == len(text)
+    ends = [start + len(part) for start, part in parts]
+    assert all(start < end for (start, _), end in zip(parts[1:], ends, strict=False))
+
+
 @pytest.mark.parametrize("most", [12, 40, 1000])
 def test_every_span_lies_whole_in_a_part(tokenizer: Tokenizer, most: int) -> None:
     text = "  " + TEXT * 5 + " \n"

@@ -21,6 +21,10 @@ SAMPLERS = {
     "mirostat 1": SamplingConfig(temperature=1.0, mirostat=1, mirostat_tau=3.0),
     "mirostat 2": SamplingConfig(temperature=1.0, mirostat=2, mirostat_tau=3.0),
     "momentum": SamplingConfig(momentum=0.2),
+    "top-k and min-p": SamplingConfig(temperature=1.3, top_k=20, min_p=0.05),
+    "top-p and penalties": SamplingConfig(
+        temperature=1.2, top_p=0.8, repetition_penalty=1.2, presence_penalty=0.4
+    ),
 }
 PROMPTS = [
     "One two three. One two three. One two",
@@ -47,8 +51,9 @@ def test_texts_are_the_same(engine: Engine, name: str) -> None:
     for method in ("lookup", "auto"):
         drafted = [engine.generate(prompt, config(method)) for prompt in PROMPTS]
         assert [result.token_ids for result in drafted] == plain
-    together = engine.generate_many(PROMPTS, config("plain"))
-    assert [result.token_ids for result in together] == plain
+    together = engine.generate_many(PROMPTS * 2, config("plain"))
+    assert len(together) == 8
+    assert [result.token_ids for result in together] == plain * 2
     ordinary = GenerationConfig(
         max_new_tokens=24,
         sampling=SamplingConfig(temperature=SAMPLERS[name].temperature),

@@ -92,6 +92,12 @@ def test_what_may_reach_a_value_misses_none() -> None:
     assert Noise(1).may_reach(6, IDS, each)[1::2].all()
 
 
+def test_one_bound_for_all_is_the_same_bound_for_each() -> None:
+    for bound in (-800.0, -3.0, 0.0, 1.5, 7.25, 21.0, 36.7, 60.0, np.inf):
+        each = Noise(1).may_reach(6, IDS, np.full(len(IDS), bound))
+        assert np.array_equal(Noise(1).may_reach(6, IDS, float(bound)), each), bound
+
+
 @pytest.mark.parametrize("fine", [0, 2**20 - 1])
 def test_what_may_reach_a_value_holds_at_the_edge(
     monkeypatch: pytest.MonkeyPatch, fine: int
