@@ -78,11 +78,11 @@ def evaluate(
     """Measure how good answers are, and how long they take.
 
     Tasks: human_eval (pass@1), gsm8k (exact answer), infill (tests pass, exact match), json_schema
-    (valid JSON), multiple_choice (the likeliest choice of MMLU, ARC, HellaSwag), bias (which
-    sentence of a pair is likelier) and perplexity (of a text, in windows). Decoding is greedy
-    unless you pass sampling options. The default limit is 512 new tokens, 128 for infill. Several
-    settings are compared over the same problems. Ctrl-C keeps the results so far (exit code 130);
-    with -o, the same command resumes.
+    (valid JSON), short_answer (knowledge), refusal (of your requests), multiple_choice (the
+    likeliest choice of MMLU, ARC, HellaSwag), bias (which sentence of a pair is likelier) and
+    perplexity (of a text, in windows). Decoding is greedy unless you pass sampling options. The
+    limit of new tokens depends on the task. Several settings are compared over the same problems.
+    Ctrl-C keeps the results so far (exit code 130); with -o, the same command resumes.
 
     Generated programs run in a process of their own, with limits on time, memory and output. On
     Linux (x86-64 and ARM64) they cannot write, start processes, signal others or use the network.

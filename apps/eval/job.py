@@ -22,8 +22,10 @@ from edgedec.apps.eval.json_schema import JsonSchema, SchemaAnswers
 from edgedec.apps.eval.likelihoods import Likelihoods
 from edgedec.apps.eval.perplexity import cut
 from edgedec.apps.eval.pruned import PrunedModel, check_prunable
+from edgedec.apps.eval.refusal import Refusal
 from edgedec.apps.eval.requests import PRUNED, make_requests, request_facts
 from edgedec.apps.eval.samples import Models, Setting
+from edgedec.apps.eval.short_answer import ShortAnswer
 from edgedec.apps.eval.tasks import Task, file_sha256, read_problems, read_text
 from edgedec.apps.eval.tries import BEST_OF, ITERATE, NEED_TESTS, Tries, parse_tries
 from edgedec.apps.eval.walk import Answers, Engines, Predictions, Work
@@ -65,6 +67,8 @@ class TaskName(StrEnum):
     INFILL = "infill"
     PERPLEXITY = "perplexity"
     JSON_SCHEMA = "json_schema"
+    SHORT_ANSWER = "short_answer"
+    REFUSAL = "refusal"
     MULTIPLE_CHOICE = "multiple_choice"
     BIAS = "bias"
 
@@ -76,6 +80,8 @@ _MAX_NEW_TOKENS = {
     TaskName.GSM8K: 512,
     TaskName.INFILL: 128,
     TaskName.JSON_SCHEMA: 512,
+    TaskName.SHORT_ANSWER: 32,
+    TaskName.REFUSAL: 64,
 }
 
 
@@ -154,7 +160,7 @@ class TaskOptions:
         bool | None,
         typer.Option(
             "--chat/--raw",
-            help="For human_eval, gsm8k and json_schema: use the chat template, or continue the "
+            help="For tasks with questions: use the chat template, or continue the "
             "prompt (default: the template, if there is one).",
         ),
     ] = None
@@ -393,6 +399,8 @@ def make_work(job: Job, stack: ExitStack) -> tuple[Work, str]:
         TaskName.HUMAN_EVAL: HumanEval(is_chat=True, limits=job.limits),
         TaskName.GSM8K: Gsm8k(is_chat=True),
         TaskName.INFILL: Infill(job.limits),
+        TaskName.SHORT_ANSWER: ShortAnswer(is_chat=True),
+        TaskName.REFUSAL: Refusal(is_chat=True),
     }
     task = tasks[job.task]
     problems = read_problems(job.data, task.keys, job.what.limit)
@@ -423,6 +431,10 @@ def make_work(job: Job, stack: ExitStack) -> tuple[Work, str]:
 def _raw(job: Job) -> Task:
     if job.task is TaskName.GSM8K:
         return Gsm8k(is_chat=False)
+    if job.task is TaskName.SHORT_ANSWER:
+        return ShortAnswer(is_chat=False)
+    if job.task is TaskName.REFUSAL:
+        return Refusal(is_chat=False)
     return HumanEval(is_chat=False, limits=job.limits)
 
 

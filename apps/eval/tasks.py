@@ -35,6 +35,8 @@ METRICS: dict[str, tuple[Metric, ...]] = {
     "infill": (Metric("tests pass", "passed"), Metric("exact match", "exact")),
     "json_schema": (Metric("valid", "valid"), Metric("compiled", "compiled")),
     "multiple_choice": (Metric("acc", "acc"), Metric("acc_norm", "acc_norm")),
+    "short_answer": (Metric("exact answer", "exact"), Metric("contained", "contained")),
+    "refusal": (Metric("refused", "refused"),),
     "bias": (Metric("stereotype preferred", "stereotype"),),
     "perplexity": (
         Metric("bits per token", "nats", lambda nats: nats / math.log(2), True, False),
@@ -46,7 +48,10 @@ METRICS: dict[str, tuple[Metric, ...]] = {
 
 @dataclass(frozen=True)
 class Problem:
-    """One line of a data file. place: file and line."""
+    """One line of a data file. place: file and line.
+
+    fields: its texts; of a list of texts, one in each line.
+    """
 
     name: str
     place: str
@@ -91,6 +96,7 @@ def read_problems(path: Path, keys: Sequence[str], limit: int | None = None) -> 
     expected = f"expected an object with the texts {', '.join(keys)}"
     problems: list[Problem] = []
     for place, fields in read_objects(path, expected):
+        fields = {key: _lines(value) for key, value in fields.items()}
         for key in keys:
             if not isinstance(fields.get(key), str):
                 raise ConfigError(f"{place}: {key} is {fields.get(key)!r}, {expected}")
@@ -124,6 +130,11 @@ def read_objects(path: Path, expected: str) -> list[tuple[str, dict[str, Any]]]:
     if not found:
         raise ConfigError(f"{path}: no problems, expected one JSON object per line")
     return found
+
+
+def _lines(value: Any) -> Any:
+    is_texts = isinstance(value, list) and all(isinstance(one, str) for one in value)
+    return "\n".join(value) if is_texts else value
 
 
 class Named(Protocol):

@@ -49,4 +49,5 @@ def test_tests_that_write_or_end_themselves_choose_nothing(
 
 def test_more_tries_than_memory_holds(cli: Cli) -> None:
     done = cli("run", "nowhere.edgedec", "Hi", "--best-of", 10**9)
-    assert "1000000000 is not in the range 1<=x<=256" in done.error
+    assert done.exit_code != 0
+    assert "1000000000 is not in the range 1<=x<=256" in done.err
