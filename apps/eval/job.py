@@ -89,7 +89,10 @@ _MAX_NEW_TOKENS = {
 class TaskOptions:
     """Options that say what is evaluated."""
 
-    task: Annotated[TaskName | None, typer.Option(help="What to evaluate.")] = None
+    task: Annotated[
+        TaskName | None,
+        typer.Option(metavar="TASK", help=f"What to evaluate: {', '.join(TaskName)}."),
+    ] = None
     data: Annotated[
         Path | None,
         typer.Option(
