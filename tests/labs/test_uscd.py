@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +14,10 @@ from edgedec.apps.eval.human_eval import without_examples
 from edgedec.labs.methods.uscd import Contrast, contrasted
 from edgedec.models.errors import ConfigError, SessionError
 
+from ..apps.conftest import Cli, cli
 from ..runtime.conftest import Row, backend, make_engine, tokenizer
 
-__all__ = ["backend", "make_engine", "tokenizer"]  # fixtures
+__all__ = ["backend", "cli", "make_engine", "tokenizer"]  # fixtures
 
 SURE = np.log(np.array([0.96, 0.02, 0.01, 0.01]))
 UNSURE = np.log(np.array([0.4, 0.35, 0.2, 0.05]))
@@ -64,7 +67,7 @@ def test_two_rows_go_on_side_by_side(make_engine: Callable[..., Engine]) -> None
 
 
 @pytest.mark.e2e
-def test_a_weight_of_nothing_is_greedy_decoding(smollm2_bundle: object) -> None:
+def test_a_weight_of_nothing_is_greedy_decoding(smollm2_bundle: Path) -> None:
     from edgedec import load
 
     with load(str(smollm2_bundle)) as engine:
@@ -73,6 +76,24 @@ def test_a_weight_of_nothing_is_greedy_decoding(smollm2_bundle: object) -> None:
         expected = engine.generate(prompts[0], max_new_tokens=12, method="plain", temperature=0)
         assert found.token_ids == expected.token_ids
         assert found.n_contrasted > 0
+
+
+@pytest.mark.e2e
+def test_settings_keep_samples_of_their_own(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> None:
+    row = {
+        "prompt": 'def one():\n    """Returns 1.\n    >>> one()\n    1\n    """\n',
+        "test": "def check(candidate):\n    assert candidate() == 1\n",
+        "entry_point": "one",
+    }
+    data = tmp_path / "d.jsonl"
+    data.write_text(json.dumps(row) + "\n")
+    command = ["eval", smollm2_bundle, "--task", "human_eval", "--data", data, "-n", 8]
+    done = cli(*command, "--settings", "plain; uscd; uscd:weight=9,threshold=1", "--json")
+    assert done.exit_code == 0, done.err
+    assert len({setting["fingerprint"] for setting in done.json["settings"]}) == 3
+    assert [setting["lossless"] for setting in done.json["settings"]] == [True, False, False]
+    other = cli("eval", smollm2_bundle, "--task", "gsm8k", "--data", data, "--settings", "uscd")
+    assert other.exit_code != 0
 
 
 @pytest.mark.parametrize(
