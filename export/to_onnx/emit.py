@@ -472,7 +472,8 @@ class PortableEmitter(Ops[str]):
         node.output[0] = name
         if self.element != TensorProto.FLOAT:
             node.name = node.output[0] = f"{name}.short"
-            self._node("Cast", [node.name], name, to=TensorProto.FLOAT)
+            cast = make_node("Cast", [node.name], [name], name=name, to=TensorProto.FLOAT)
+            self._nodes.append(cast)
         self._outputs.append(_value(name, TensorProto.FLOAT, dims))
 
     def model(self) -> ModelProto:
