@@ -125,7 +125,7 @@ class HuggingFaceTexts:
         named = None if end is None else tokenizer.token_to_id(end)
         # Fine-tuned models often name the end of a turn in one of the files only.
         eos_ids = [*next(filter(None, stated), ()), *([] if named is None else [named])]
-        vocab_size = self._fields.integer("vocab_size")
+        vocab_size = self._vocab_size
         return SpecialTokens(
             tuple(dict.fromkeys(i for i in eos_ids if 0 <= i < vocab_size)),
             tuple(i for i in opening_ids(tokenizer, files) if i < vocab_size),
@@ -144,6 +144,11 @@ class HuggingFaceTexts:
             numbers["top_k"] = stated.integer("top_k")
         return {"do_sample": stated.flag("do_sample", False), **usable(numbers)}
 
+    @property
+    def _vocab_size(self) -> int:
+        """Rows of the embedding, the upper bound of token ids."""
+        return self._fields.integer("vocab_size")
+
     def tokenizer_json(self) -> str:
         """Returns the directory's own tokenizer.json, or what its tokenizer.model comes to."""
         return self._tokenizer_json
@@ -159,7 +164,7 @@ class HuggingFaceTexts:
     @cached_property
     def _tokenizer_json(self) -> str:
         whole, model = self._folder / "tokenizer.json", self._folder / "tokenizer.model"
-        files, vocab_size = self._tokenizer_files, self._fields.integer("vocab_size")
+        files, vocab_size = self._tokenizer_files, self._vocab_size
         if whole.is_file():
             return with_settings(_checked_tokenizer(whole), files, vocab_size)
         if model.is_file():

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from edgedec.export.checkpoints.hub import HubName, fetch
-from edgedec.export.checkpoints.safetensors_dir import HuggingFaceTexts, read_model_type
+from edgedec.export.checkpoints.safetensors_dir import (
+    HuggingFaceTexts,
+    read_model_type,
+    refuse_images,
+)
 from edgedec.export.config import ExportConfig
 from edgedec.export.phases.model_export import ModelExport
 from edgedec.export.phases.optimum_fallback import check_optimum, export_with_optimum
@@ -26,9 +31,21 @@ class RecipelessModel(HuggingFaceTexts):
     """A Hugging Face directory of any family."""
 
     def __init__(self, folder: Path, family: str, name: str | None) -> None:
+        """Reads config.json.
+
+        Raises:
+            CheckpointError: it is missing or broken.
+            UnsupportedModelError: the text model is only a part of it.
+        """
         super().__init__(folder, name)
+        refuse_images(self._fields)
         self.folder = folder
         self.family = family
+
+    @property
+    def _vocab_size(self) -> int:
+        """Where the file does not say, only transformers knows, and no id is left out."""
+        return self._fields.integer("vocab_size", sys.maxsize)
 
 
 def find_recipeless(config: ExportConfig) -> RecipelessModel | None:
@@ -47,6 +64,7 @@ def find_recipeless(config: ExportConfig) -> RecipelessModel | None:
         folder, name = fetch(hub_name).source, hub_name.hub_id.split("/")[1]
     if not folder.is_dir() or (family := read_model_type(folder)) in known_families():
         return None
+    model = RecipelessModel(folder, family, name)
     check_optimum(family)
     if config.lora:
         raise ConfigError(f"model family {family} has no recipe: merge the LoRA adapter beforehand")
@@ -57,7 +75,7 @@ def find_recipeless(config: ExportConfig) -> RecipelessModel | None:
             "float32 weights, its own KV cache and no hidden states: leave out --quant, "
             "--kv-cache, --hidden-layers and --dump-passes"
         )
-    return RecipelessModel(folder, family, name)
+    return model
 
 
 def emit_with_optimum(model: OptimumModel) -> None:

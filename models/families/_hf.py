@@ -154,7 +154,10 @@ def _long_rope(fields: Fields, rope: Fields) -> RopeScaling:
     """
     key, n_positions = _ORIGINAL, fields.integer("max_position_embeddings")
     original = rope.integer(key, fields.integer(key, n_positions), least=2)
-    stretch = max(n_positions / original, 1.0)
+    stretch = n_positions / original
+    if fields.get(key) is None and rope.get("factor") is not None:
+        stretch = positive(rope, "factor")
+    stretch = max(stretch, 1.0)
     return RopeScaling(
         "longrope",
         factor=rope.number("attention_factor", long_rope_factor(stretch, original)),

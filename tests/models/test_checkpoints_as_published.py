@@ -287,6 +287,15 @@ def test_rope_scaling(tmp_path: Path, family: str, name: str) -> None:
     assert error(tmp_path, theirs(tmp_path)) < 2e-3
 
 
+def test_longrope_by_its_own_factor(tmp_path: Path) -> None:
+    factors = [1 + 0.3 * i for i in range(6)]
+    scaling = {"rope_type": "longrope", "factor": 4.0, "short_factor": factors,
+               "long_factor": [2 * one for one in factors]}  # fmt: skip
+    save(tmp_path, "qwen3", head_dim=12)
+    edit_config(tmp_path, lambda config: config.update(rope_scaling=scaling))
+    assert error(tmp_path, theirs(tmp_path)) < 2e-3
+
+
 def test_yarn_serves_what_it_stretches_to(tmp_path: Path) -> None:
     save(tmp_path, "qwen2", head_dim=10)
     scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 import pytest
+from tokenizers import Tokenizer, models
 
+from edgedec.export.config import ExportConfig
 from edgedec.export.phases import optimum_fallback
 from edgedec.export.phases.optimum_fallback import export_with_optimum
+from edgedec.export.phases.optimum_model import RecipelessModel, find_recipeless
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 
 TOKENS = [5, 90, 33, 2, 61]
@@ -80,6 +84,36 @@ def test_family_optimum_does_not_know(gpt2: Any, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModelError, match=r"family zamba9 .*llama, .*qwen2.*optimum"):
         export_with_optimum(folder, "zamba9", tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a\nb"), AssertionError(), OSError(2, "c")])
+def test_what_optimum_stumbles_over_is_one_line(
+    gpt2: Any, tmp_path: Path, monkeypatch: Any, error: Exception
+) -> None:
+    optimum = pytest.importorskip("optimum.exporters.onnx")
+
+    def stumble(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(optimum, "main_export", stumble)
+    with pytest.raises(UnsupportedModelError, match=r"^[^\n]*optimum cannot .* \(--debug[^\n]*$"):
+        export_with_optimum(gpt2[1], "gpt2", tmp_path)
+
+
+@pytest.mark.parametrize("family", ["llava", "qwen2_vl", "gemma3n", "idefics3", "internvl"])
+def test_models_of_other_families_that_see_images_say_so(tmp_path: Path, family: str) -> None:
+    config = {"model_type": family, "text_config": {"model_type": "llama"}, "vision_config": {}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UnsupportedModelError, match=r"text_config is there, .*sees images"):
+        find_recipeless(ExportConfig(str(tmp_path), tmp_path / "bundle"))
+
+
+def test_a_size_that_only_transformers_knows_is_not_missed(tmp_path: Path) -> None:
+    """What is missing is said by optimum, which knows the family."""
+    tokenizer = Tokenizer(models.BPE({"a": 0, "b": 1}, []))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2", "eos_token_id": 1}')
+    assert RecipelessModel(tmp_path, "gpt2", None).special.eos_ids == (1,)
 
 
 def test_without_optimum(gpt2: Any, tmp_path: Path, monkeypatch: Any) -> None:
