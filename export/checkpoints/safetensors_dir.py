@@ -79,17 +79,25 @@ def text_part(fields: Fields) -> Fields:
     return Fields(values, fields.origin, CheckpointError)
 
 
+_OTHER_PARTS = (
+    "text_config", "vision_config", "audio_config", "thinker_config", "llm_config",
+    "language_config",
+)  # fmt: skip
+"""Keys of models of which a model of texts is only a part."""
+
+
 def refuse_images(fields: Fields) -> None:
     """Refuses models that see images or hear sounds.
 
     Raises:
-        UnsupportedModelError: there is a text_config, of which the text model is only a part.
+        UnsupportedModelError: there is a text_config or the like, so the text model is only a part.
     """
-    if fields.get("text_config") is not None:
-        raise UnsupportedModelError(
-            f"{fields.origin}: text_config is there, so the model sees images or the like; only "
-            f"text models are supported: export one whose config.json has no text_config"
-        )
+    for key in _OTHER_PARTS:
+        if fields.get(key) is not None:
+            raise UnsupportedModelError(
+                f"{fields.origin}: {key} is there, so the model sees images or the like; only "
+                f"text models are supported: export one whose config.json has no {key}"
+            )
 
 
 class HuggingFaceTexts:

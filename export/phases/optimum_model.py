@@ -15,7 +15,7 @@ from edgedec.export.checkpoints.safetensors_dir import (
 from edgedec.export.config import ExportConfig
 from edgedec.export.phases.model_export import ModelExport
 from edgedec.export.phases.optimum_fallback import check_optimum, export_with_optimum
-from edgedec.models.errors import ConfigError
+from edgedec.models.errors import ConfigError, UnsupportedModelError
 from edgedec.models.families import known_families
 from edgedec.models.model_entry import ModelEntry
 
@@ -35,10 +35,14 @@ class RecipelessModel(HuggingFaceTexts):
 
         Raises:
             CheckpointError: it is missing or broken.
-            UnsupportedModelError: the text model is only a part of it.
+            UnsupportedModelError: the text model is only a part of it, or it has an encoder.
         """
         super().__init__(folder, name)
         refuse_images(self._fields)
+        if self._fields.get("is_encoder_decoder"):
+            raise UnsupportedModelError(
+                f"model family {family} has an encoder and a decoder, only decoders are supported"
+            )
         self.folder = folder
         self.family = family
 

@@ -251,8 +251,8 @@ def _rope_scaling(
         # Files older than the type key state a linear factor alone.
         factor = factor or fields.number(f"{family}.rope.scale_linear", 0.0)
         kind = "linear" if factor not in (0.0, 1.0) else "none"
-    if kind == "none":
-        return RopeScaling()
+    if kind == "none" or (kind in ("linear", "yarn", "longrope") and factor == 0):
+        return RopeScaling()  # without a factor nothing is stretched
     if kind == "linear" and factor > 0:
         return RopeScaling("linear", factor=factor)
     if kind == "yarn" and factor > 0:

@@ -45,6 +45,8 @@ def test_what_no_recipe_reads_is_refused_by_name(make_gguf: Any, key: str, value
         ("rope.scaling.original_context_length", 512), ("logit_scale", 1.0), ("expert_count", 0),
         ("expert_used_count", 0), ("attention.sliding_window_pattern", 2),
         ("rope.scaling.attn_factor", 1.0), ("pooling_type", 0),
+        ("rope.scaling.type", "none"), ("rope.scaling.type", "linear"),
+        ("rope.scaling.type", "yarn"), ("rope.scaling.type", "longrope"),
     ],
 )  # fmt: skip
 def test_what_changes_nothing_is_passed_over(make_gguf: Any, key: str, value: Any) -> None:

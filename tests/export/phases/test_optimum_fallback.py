@@ -108,6 +108,24 @@ def test_models_of_other_families_that_see_images_say_so(tmp_path: Path, family:
         find_recipeless(ExportConfig(str(tmp_path), tmp_path / "bundle"))
 
 
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"model_type": "qwen3_omni", "thinker_config": {}}, "thinker_config is there"),
+        ({"model_type": "internvl_chat", "llm_config": {}}, "llm_config is there"),
+        ({"model_type": "clip", "vision_config": {}}, "vision_config is there"),
+        ({"model_type": "t5", "is_encoder_decoder": True}, "t5 has an encoder and a decoder"),
+        ({"model_type": "whisper", "is_encoder_decoder": True}, "whisper has an encoder"),
+    ],
+)
+def test_models_with_more_than_a_decoder(
+    tmp_path: Path, config: dict[str, Any], words: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UnsupportedModelError, match=words):
+        find_recipeless(ExportConfig(str(tmp_path), tmp_path / "bundle"))
+
+
 def test_a_size_that_only_transformers_knows_is_not_missed(tmp_path: Path) -> None:
     """What is missing is said by optimum, which knows the family."""
     tokenizer = Tokenizer(models.BPE({"a": 0, "b": 1}, []))
