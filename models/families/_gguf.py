@@ -235,6 +235,8 @@ def _rope_scaling(
                 f"{fields.origin}: {name} holds {len(factors)} values, expected "
                 f"{rotary_size // 2} positive ones"
             )
+    if facts.rope_factors:
+        fields.refuse(f"{family}.rope.scaling.factor", 0, 1)  # both at once
     if factors := facts.rope_factors.get(ROPE_FACTORS, ()):
         return RopeScaling("factors", factors=factors)
     if long_factors := facts.rope_factors.get(LONG_FACTORS, ()):

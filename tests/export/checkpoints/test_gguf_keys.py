@@ -114,3 +114,17 @@ def test_qwen35_keeps_marks_with_their_letters(make_gguf: Any) -> None:
 
     assert lengths("qwen2") == [1, 1, 1, 1, 1]
     assert lengths("qwen35") == [2, 1, 1, 1]
+
+
+@pytest.mark.parametrize("factor", [0.0, 1.0, 8.0])
+def test_factors_of_channels_and_one_of_all_are_refused(make_gguf: Any, factor: float) -> None:
+    weights = {"rope_freqs.weight": np.full(32, 2.0, np.float32)}
+    metadata = {"llama.rope.scaling.factor": factor}
+    path = str(make_gguf("llama", weights=weights, metadata=metadata))
+    if factor == 8.0:
+        with pytest.raises(
+            UnsupportedModelError, match=r"rope\.scaling\.factor is 8\.0, only 0 or 1"
+        ):
+            open_checkpoint(path)
+    else:
+        assert open_checkpoint(path).config.rope_scaling.kind == "factors"

@@ -100,7 +100,7 @@ def test_what_optimum_stumbles_over_is_one_line(
         export_with_optimum(gpt2[1], "gpt2", tmp_path)
 
 
-@pytest.mark.parametrize("family", ["llava", "qwen2_vl", "gemma3n", "idefics3", "internvl"])
+@pytest.mark.parametrize("family", ["llava", "qwen2_vl", "idefics3", "internvl"])
 def test_models_of_other_families_that_see_images_say_so(tmp_path: Path, family: str) -> None:
     config = {"model_type": family, "text_config": {"model_type": "llama"}, "vision_config": {}}
     (tmp_path / "config.json").write_text(json.dumps(config))
