@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter
 
 from edgedec.apps.bench.jobs import MULTIPLY, READ, Test
 from edgedec.apps.bench.work import Work, bound
-from edgedec.apps.measuring.pictures import COLOURS, use_style
+from edgedec.apps.measuring.pictures import COLOURS, mark_noisy, use_style
 
 _LIMIT_COLOUR = "#555555"
 PICTURES = sorted(FigureCanvasBase.get_supported_filetypes())
@@ -74,8 +74,11 @@ def _draw_roofline(axes: Axes, document: dict[str, Any], work: Work | None) -> N
     axes.text(
         x[-1], 1.12 * int8_gmac_s, f"int8 {int8_gmac_s:.0f} GMAC/s", color=_LIMIT_COLOUR, ha="right"
     )
-    for intensity, gmac_s, _ in points:
-        axes.plot(intensity, gmac_s, "o", color=COLOURS[0], ms=6)
+    axes.plot([p[0] for p in points], [p[1] for p in points], "o", color=COLOURS[0], ms=6)
+    rows = [row for row in document["rows"] if row["runtime"] == "edgedec"]
+    noisy = {row["test"] for row in rows if row["is_noisy"]}
+    disturbed = [point for point in points if point[2] in noisy]
+    mark_noisy(axes, [p[0] for p in disturbed], [p[1] for p in disturbed])
     axes.set(
         title="Roofline: edgedec",
         xlabel="multiply-accumulates per byte of weights read",
@@ -110,6 +113,8 @@ def _draw_costs(axes: Axes, document: dict[str, Any], work: Work | None) -> None
         label = runtime + (f" @ d{depth}" if depth else "")
         m, ratios = zip(*sorted(curve), strict=True)
         axes.plot(m, ratios, "o-", color=COLOURS[i % len(COLOURS)], label=label)
+    noisy = [row for row in rows if row["is_noisy"]]
+    mark_noisy(axes, [row["m"] for row in noisy], [row["ratio"] for row in noisy])
     ms = sorted({row["m"] for row in rows})
     if work is not None and ms:
         limits = document["limits"]
@@ -121,7 +126,11 @@ def _draw_costs(axes: Axes, document: dict[str, Any], work: Work | None) -> None
             color=_LIMIT_COLOUR,
             label="the machine's limit",
         )
-    axes.set(title="Cost of a verify pass", xlabel="rows m", ylabel="time, in passes of one row")
+    axes.set(
+        title="Cost of checking drafts",
+        xlabel="tokens in a pass",
+        ylabel="time, times a pass of one token",
+    )
     axes.set_ylim(bottom=0)
     if ms:
         axes.set_xticks(ms)

@@ -10,6 +10,7 @@ from typing import Any
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 _EXAMPLES = "Examples:"
+_EXTRA = "unexpected extra argument"
 _COMMON = "Common options"
 _LAST = "Labs"
 _WIDTH = 80
@@ -20,6 +21,16 @@ _NAMES_WIDTH = 26  # names of options longer than this have a line of their own
 
 class HelpCommand(TyperCommand):
     """A verb whose help begins with examples, and lists options in groups."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Returns what is left of ``args``. Words too many may be a text without its quotes."""
+        try:
+            return list(super().parse_args(ctx, args))
+        except Exception as error:  # of click, by its message
+            takes_text = any(isinstance(one, TyperArgument) for one in self.params)
+            if takes_text and _EXTRA in (message := getattr(error, "message", "")):
+                error.message = f"{message}. Put a text of several words in quotes"  # type: ignore[attr-defined]
+            raise
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Writes the page of the verb."""

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import matplotlib
+from cycler import cycler
+from matplotlib.axes import Axes
 
 COLOURS = (
     "#1f5fbf", "#d1495b", "#e09f3e", "#3c8d5a", "#7a5195", "#2a9d8f", "#8d6346", "#777777",
     "#b5179e", "#3a0ca3", "#6a994e", "#bc6c25",
 )  # fmt: skip
+
+NOISY = "noisy: other programs ran"
 
 
 def use_style() -> None:
@@ -15,6 +21,7 @@ def use_style() -> None:
     matplotlib.use("Agg")
     matplotlib.rcParams.update(
         {
+            "axes.prop_cycle": cycler(color=COLOURS),
             "font.size": 12,
             "axes.titlesize": 12,
             "axes.labelsize": 12,
@@ -28,3 +35,12 @@ def use_style() -> None:
             "svg.fonttype": "none",  # text stays text
         }
     )
+
+
+def mark_noisy(axes: Axes, xs: Sequence[float], ys: Sequence[float], size: float = 6) -> None:
+    """Empties the points of results that other programs disturbed, and says so in the legend.
+
+    It is called once for all that a picture has of them, after their full points were drawn.
+    """
+    if xs:
+        axes.plot(xs, ys, "o", color="#555555", mfc="white", ms=size, label=NOISY, zorder=3)

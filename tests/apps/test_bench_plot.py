@@ -34,3 +34,44 @@ def test_waiting_times_are_a_distribution_with_its_quantiles(tmp_path: Path) -> 
     written = path.read_text()
     assert "auto: p50 51 ms, p95 96 ms" in written
     assert "share of keys" in written
+
+
+def row(m: int, is_noisy: bool) -> dict[str, object]:
+    test = f"verify m={m}"
+    facts = {"test": test, "kind": "verify", "n": m, "m": m, "depth": 0, "ratio": 1.0 + m / 8}
+    return {**facts, "runtime": "edgedec", "is_noisy": is_noisy, "ms": {"median": 8.0 + m}}
+
+
+@pytest.mark.parametrize("is_noisy", [False, True])
+def test_noisy_results_are_marked(tmp_path: Path, is_noisy: bool) -> None:
+    limits = {plot.READ: 20.0, plot.MULTIPLY: 90.0, "isa": "avx2"}
+    rows = [row(1, False), row(4, is_noisy)]
+    document = {"model": "m", "device": {"model": "cpu"}, "threads": 2, "limits": limits}
+    plot.draw({**document, "rows": rows}, tmp_path / "passes.svg", None)
+    written = (tmp_path / "passes.svg").read_text()
+    assert ("noisy: other programs ran" in written) is is_noisy
+    assert "tokens in a pass" in written
+
+
+@pytest.mark.parametrize("is_noisy", [False, True])
+def test_noisy_prompts_are_marked(tmp_path: Path, is_noisy: bool) -> None:
+    prompts_plot = pytest.importorskip("edgedec.apps.bench.prompts_plot")
+    shared = {"name": "auto", "category": "code", "is_noisy": is_noisy}
+    rows = [
+        {**shared, "level": "all", "speedup": 1.5},
+        {**shared, "level": "category", "speedup": 1.5},
+        {**shared, "level": "prompt", "speedup": 1.4},
+        {**shared, "level": "prompt", "speedup": None},
+    ]
+    document = {
+        "model": "m",
+        "device": {"model": "cpu"},
+        "threads": 2,
+        "settings": {"max_new_tokens": 8},
+        "contestants": [{"name": "plain"}, {"name": "auto"}],
+        "rows": rows,
+    }
+    prompts_plot.draw(document, tmp_path / "methods.svg")
+    written = (tmp_path / "methods.svg").read_text()
+    assert ("noisy: other programs ran" in written) is is_noisy
+    assert "all prompts" in written
