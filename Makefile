@@ -10,6 +10,7 @@
 # make test-gpu   bundles for NVIDIA's GPUs, where there is one
 # make docs       the documentation as a site, in build/site; warnings and dead links are errors
 # make wheels     wheels for all platforms and the source distribution, checked and tried, into dist/
+# make images     the pictures of docs/images, with the bundle CODER of a model with fill-in tokens
 # make vsix       the extension for VS Code, into dist/; needs npm
 # make check  style and types only         make clean  removes what this file made
 #
@@ -23,6 +24,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 PROMPT ?= Why is the sky blue?
 BUNDLE ?= build/smollm2.edgedec
+CODER ?= qwen2.5-coder-0.5b-instruct
 WORKERS ?= auto
 
 BIN := .venv/bin
@@ -35,7 +37,7 @@ EXPORTER := $(shell find export models targets kernels system -name '*.py')
 PACKAGES := $(shell sed -n 's|^"edgedec/\(.*\)" = .*|\1|p' pyproject.toml)
 
 .PHONY: run test test-fast test-pair test-models test-long test-sanitize test-arm test-windows \
-  test-gpu wheels vsix docs check clean build/typing/edgedec
+  test-gpu wheels vsix images docs check clean build/typing/edgedec
 
 run: $(BUNDLE)/manifest.json
 	$(BIN)/edgedec run $(BUNDLE) "$(PROMPT)" --max-new-tokens 96
@@ -90,6 +92,16 @@ vsix:
 	cd editors/vscode && npm install --no-audit --no-fund
 	@mkdir -p dist
 	cd editors/vscode && npm run package -- --out ../../dist/edgedec.vsix
+
+# Needs tmux and Chromium; without code-server (npm) the picture of VS Code stays as it is. CODER is a
+# bundle, or a model that is exported once.
+images: $(MADE)/dev $(MADE)/model
+	$(BIN)/edgedec inspect $(CODER) >/dev/null
+	QT_QPA_PLATFORM=offscreen $(BIN)/python tools/images/desktop.py $(CODER) docs/images
+	QT_QPA_PLATFORM=offscreen $(BIN)/python tools/images/icon.py editors/vscode/icon.png
+	$(BIN)/python tools/images/neovim.py $(CODER) docs/images/neovim.svg
+	EDGEDEC_PICTURES=$(CURDIR)/docs/images $(BIN)/python -m pytest -q -rs \
+	  tests/apps/serve/test_page.py::test_a_conversation tests/apps/lsp/test_vscode_editor.py
 
 # Search needs a server: .venv/bin/python -m http.server -d build/site
 docs: $(MADE)/docs build/typing/edgedec

@@ -27,6 +27,7 @@ from edgedec.apps.desktop.program import collect_here
 from edgedec.apps.desktop.recovery import Recovery
 from edgedec.apps.desktop.settings import EditorSettings, SettingsFile
 from edgedec.apps.desktop.window import EditorWindow
+from edgedec.apps.model_names import find_bundle
 
 _REST_MS, _PATIENCE_MS = 800, 120_000
 _SIZE = (980, 620)
@@ -174,7 +175,7 @@ class Photographer:
 
 def main(bundle: str, pictures: str) -> None:
     """Takes all pictures."""
-    target, out = Path(bundle).absolute(), Path(pictures).absolute()
+    target, out = find_bundle(bundle).absolute(), Path(pictures).absolute()
     with tempfile.TemporaryDirectory() as name:
         project = Path(name) / "shop"
         for file, text in _FILES.items():

@@ -25,8 +25,9 @@ exports.activate = async (context) => {
     command("restart", restart),
     command("menu", showMenu),
     workspace.onDidChangeConfiguration((event) => {
-      if (event.affectsConfiguration("edgedec.command")) restart();
-      else if (event.affectsConfiguration(SECTION)) showStatus();
+      if (!event.affectsConfiguration(SECTION)) return;
+      if (event.affectsConfiguration("edgedec.command") || !client) restart();
+      else showStatus();
     }),
     workspace.onDidGrantWorkspaceTrust(() => client || restart()),
   );
@@ -35,13 +36,13 @@ exports.activate = async (context) => {
 
 exports.deactivate = () => client?.stop();
 
-/** Starts the server, in place of the one that runs. */
+/** Starts the server once there is a model for it, in place of the one that runs. */
 async function restart() {
   await client?.stop().catch(() => {});
   client = undefined;
   program = await findProgram(setting("command"));
   problem = program ? "" : "edgedec is not installed";
-  if (program) {
+  if (program && setting("bundle")) {
     client = new LanguageClient(SECTION, SECTION, { command: program, args: ["lsp"] }, {
       documentSelector: [{ scheme: "file" }, { scheme: "untitled" }, { scheme: "vscode-remote" }],
       synchronize: { configurationSection: SECTION },
