@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import matplotlib
-from cycler import cycler
 from matplotlib.axes import Axes
+from matplotlib.rcsetup import cycler
 
 COLOURS = (
     "#1f5fbf", "#d1495b", "#e09f3e", "#3c8d5a", "#7a5195", "#2a9d8f", "#8d6346", "#777777",
@@ -21,7 +21,7 @@ def use_style() -> None:
     matplotlib.use("Agg")
     matplotlib.rcParams.update(
         {
-            "axes.prop_cycle": cycler(color=COLOURS),
+            "axes.prop_cycle": cycler("color", COLOURS),
             "font.size": 12,
             "axes.titlesize": 12,
             "axes.labelsize": 12,
