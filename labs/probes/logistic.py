@@ -32,18 +32,15 @@ class Logistic:
         return float(np.logaddexp(0, np.where(is_right, -1, 1) * self.odds(inputs)).mean())
 
 
-def fit_logistic(
-    inputs: Float32, is_right: npt.NDArray[np.bool_], penalty: float, start: Float64 | None = None
-) -> Logistic:
+def fit_logistic(inputs: Float32, is_right: npt.NDArray[np.bool_], penalty: Float64) -> Logistic:
     """Returns the weights that minimise the sum of -ln p and ``penalty / 2`` of their squares.
 
     Inputs count as standardised: each less its mean, over its deviation. The bias is not penalised.
 
-    Args:
-        start: Weights of standardised inputs and the bias to begin with, [F + 1].
+    Shapes: inputs [T, F], is_right [T], penalty [F].
     """
     mean, scale = inputs.mean(0, dtype=np.float64), inputs.std(0, dtype=np.float64) + 1e-6
-    point = np.zeros(inputs.shape[1] + 1) if start is None else start.copy()
+    point = np.zeros(inputs.shape[1] + 1)
     value = _objective(inputs, is_right, point, mean, scale, penalty)
     for _ in range(_MOST_STEPS):
         step = _newton_step(inputs, is_right, point, mean, scale, penalty)
@@ -71,10 +68,10 @@ def _objective(
     point: Float64,
     mean: Float64,
     scale: Float64,
-    penalty: float,
+    penalty: Float64,
 ) -> float:
     signed = np.where(is_right, -1, 1) * _odds(inputs, point, mean, scale)
-    return float(np.logaddexp(0, signed).sum() + penalty / 2 * point[:-1] @ point[:-1])
+    return float(np.logaddexp(0, signed).sum() + penalty @ np.square(point[:-1]) / 2)
 
 
 def _newton_step(
@@ -83,11 +80,11 @@ def _newton_step(
     point: Float64,
     mean: Float64,
     scale: Float64,
-    penalty: float,
+    penalty: Float64,
 ) -> Float64:
     n = len(point)
     gradient, hessian = np.append(penalty * point[:-1], 0.0), np.zeros((n, n))
-    hessian[np.diag_indices(n)] = np.append(np.full(n - 1, penalty), 1e-9)
+    hessian[np.diag_indices(n)] = np.append(penalty, 1e-9)
     for start in range(0, len(inputs), _BLOCK):
         block = inputs[start : start + _BLOCK]
         chance = 1 / (1 + np.exp(-_odds(block, point, mean, scale)))

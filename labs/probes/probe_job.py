@@ -16,7 +16,7 @@ from edgedec.labs.probes.pair_rows import Labelled, Reader, read_text
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import PROBES_KEY, BundleManifest, fingerprint_of, read_manifest
 from edgedec.models.model_entry import ModelEntry
-from edgedec.runtime.drafting.probe import DRAFT, N_STATS, PROBE_KINDS, Probe
+from edgedec.runtime.drafting.probe import DRAFT, N_EXTRA, N_STATS, PROBE_KINDS, Probe
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.methods.draft_source import DraftSource
 from edgedec.runtime.opening.load import load
@@ -26,8 +26,10 @@ from edgedec.training.features.corpus import Corpus
 from edgedec.training.features.feature_file import HELD_OUT
 from edgedec.training.features.feature_reader import WINDOW
 
-PENALTIES = (30.0, 300.0, 3000.0)
-"""Of squared weights: the one is taken that does best on texts held out."""
+PENALTIES = (100.0, 1000.0, 10_000.0, 100_000.0)
+"""Of squared weights of hidden states: the one is taken that does best on texts held out."""
+
+_OWN_PENALTY = 1.0  # of the other weights, which are few
 
 _LEAST_ROWS = 30
 
@@ -152,11 +154,14 @@ def fit_probe(
                 "target model does not always agree with"
             )
     known, told = inputs[~is_held_out], is_right[~is_held_out]
-    fits = [fit_logistic(known, told, penalty) for penalty in PENALTIES]
+    n_read = inputs.shape[1] - N_STATS - N_EXTRA[kind]
+    own = np.full(inputs.shape[1] - n_read, _OWN_PENALTY)
+    fits = [
+        fit_logistic(known, told, np.append(np.full(n_read, penalty), own)) for penalty in PENALTIES
+    ]
     missed = [fit.surprise(inputs[is_held_out], is_right[is_held_out]) for fit in fits]
     best = int(np.argmin(missed))
-    n_read = inputs.shape[1] - N_STATS - (kind != DRAFT)
-    alone = fit_logistic(known[:, n_read:], told, 1.0)
+    alone = fit_logistic(known[:, n_read:], told, own)
     plain = alone.surprise(inputs[is_held_out][:, n_read:], is_right[is_held_out])
     return Fitted(fits[best], len(inputs), float(is_right.mean()), missed[best], plain)
 
