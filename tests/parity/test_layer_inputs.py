@@ -1,4 +1,4 @@
-"""The table of layers' inputs stays in its file: a token reads its own rows and no others."""
+"""The table of layers' inputs stays in its file; texts of models with shared keys share passes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import json
 import mmap
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,11 +22,11 @@ from edgedec.export.pipeline import export
 from edgedec.kernels import has_library
 from edgedec.models.layer_inputs import LAYER_TABLE
 from tests.models.test_gemma3n import TestParity as Gemma3n
+from tests.models.test_gemma4 import TestParity as Gemma4
 
 pytestmark = [
     pytest.mark.parity,
     pytest.mark.skipif(not has_library(), reason="the kernel library is not built"),
-    pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
 ]
 
 N_TOKENS = 40_000
@@ -77,6 +79,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_the_table_is_read_by_rows(bundle: Path) -> None:
     entry = json.loads((bundle / "manifest.json").read_text())["models"]["target"]
     weights, place = bundle / entry["weights"][0], table_place(bundle / entry["graph"])
@@ -92,3 +95,21 @@ def test_the_table_is_read_by_rows(bundle: Path) -> None:
         # Two pages, where a row crosses their border. What lies beside the table is read ahead.
         offset, n_bytes = place[0] + MARGIN, place[1] - 2 * MARGIN
         assert n_cached(weights, offset, n_bytes) <= 2 * len(tokens) * mmap.PAGESIZE
+
+
+@pytest.mark.parametrize("kv_format", ["float16", "int8"])
+@pytest.mark.parametrize("family", [Gemma3n, Gemma4])
+def test_texts_that_share_passes(family: Any, kv_format: str, tmp_path: Path) -> None:
+    """Rings and whole caches have heads of two sizes, and some layers have neither."""
+    longer = type("Longer", (family,), {"SIZES": {**family.SIZES, "max_position_embeddings": 256}})
+    (tmp_path / "toy").mkdir()
+    toy = longer.draw(tmp_path / "toy")
+    wanted = ExportConfig(str(toy.folder), tmp_path / "b", quantization="int8", kv_format=kv_format)
+    export(wanted)
+    with load(tmp_path / "b", EngineOptions(threads=2)) as engine:
+        config = GenerationConfig(max_new_tokens=60, method="plain", ignore_eos=True)
+        prompts = ["ABCABC", "!#!#!#!", "QRSTUQRS"]
+        alone = [engine.generate(prompt, config).token_ids for prompt in prompts]
+        with ThreadPoolExecutor(3) as pool:
+            together = list(pool.map(lambda p: engine.generate(p, config).token_ids, prompts))
+    assert together == alone
