@@ -93,15 +93,15 @@ vsix:
 	@mkdir -p dist
 	cd editors/vscode && npm run package -- --out ../../dist/edgedec.vsix
 
-# Needs tmux and Chromium. CODER is a bundle, or a model that is exported once. The picture of VS Code
-# is taken by hand.
+# Needs tmux and Chromium; without code-server (npm) the picture of VS Code stays as it is. CODER is a
+# bundle, or a model that is exported once.
 images: $(MADE)/dev $(MADE)/model
 	$(BIN)/edgedec inspect $(CODER) >/dev/null
 	QT_QPA_PLATFORM=offscreen $(BIN)/python tools/images/desktop.py $(CODER) docs/images
 	QT_QPA_PLATFORM=offscreen $(BIN)/python tools/images/icon.py editors/vscode/icon.png
 	$(BIN)/python tools/images/neovim.py $(CODER) docs/images/neovim.svg
 	EDGEDEC_PICTURES=$(CURDIR)/docs/images $(BIN)/python -m pytest -q -rs \
-	  tests/apps/serve/test_page.py::test_a_conversation
+	  tests/apps/serve/test_page.py::test_a_conversation tests/apps/lsp/test_vscode_editor.py
 
 # Search needs a server: .venv/bin/python -m http.server -d build/site
 docs: $(MADE)/docs build/typing/edgedec
