@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.kernels.device_program import KernelGeometry
+from edgedec.kernels.device_program import KernelCall
 from edgedec.system.machine import nvidia_driver
 
 LIBRARY = nvidia_driver()
@@ -24,6 +24,21 @@ _MAJOR, _MINOR = 75, 76  # attributes of a device: its compute capability
 _NAME_BYTES = 256
 
 Array = npt.NDArray[Any]
+
+
+class _NodeParameters(ctypes.Structure):
+    """``CUDA_KERNEL_NODE_PARAMS_v2`` of the driver."""
+
+    _fields_ = (
+        ("function", c_void_p),
+        ("grid", c_uint * 3),
+        ("block", c_uint * 3),
+        ("shared_bytes", c_uint),
+        ("parameters", c_void_p),
+        ("extra", c_void_p),
+        ("kernel", c_void_p),
+        ("context", c_void_p),
+    )
 
 
 class CudaError(RuntimeError):
@@ -63,6 +78,7 @@ class CudaDevice:
         self._driver = _open_driver()
         self._device, self._context, self._module = c_int(), c_void_p(), c_void_p()
         self._addresses: set[int] = set()
+        self._graphs: set[int] = set()
         self._functions: dict[str, c_void_p] = {}
         driver = self._driver
         self._call(driver.cuDeviceGet(byref(self._device), facts.index), "open it")
@@ -111,26 +127,44 @@ class CudaDevice:
             "copy from it",
         )
 
-    def prepare(self, kernel: str, geometry: KernelGeometry, addresses: Sequence[int]) -> Any:
-        """Returns the arguments of ``cuLaunchKernel``, and what they point to."""
-        pointers = [c_uint64(addresses[i]) for i in geometry.order]
-        parameters = (c_void_p * len(pointers))(*(ctypes.addressof(p) for p in pointers))
-        sizes = [c_uint(n) for n in (*geometry.grid, *geometry.block, 0)]
-        return (self._function(kernel), *sizes, None, parameters, None), pointers
-
-    def launch(self, prepared: Sequence[Any]) -> None:
-        """Runs kernels, one after the other; the next `read` reports what fails in them."""
+    def prepare(self, calls: Sequence[KernelCall]) -> int:
+        """Returns a graph of ``calls``: the driver launches it as one."""
         self._make_current()
-        launch = self._driver.cuLaunchKernel
-        for arguments, _ in prepared:
-            if error := launch(*arguments):
-                self._call(error, "launch a kernel")
+        driver, graph, ready = self._driver, c_void_p(), c_void_p()
+        self._call(driver.cuGraphCreate(byref(graph), c_uint(0)), "make a graph")
+        try:
+            before: c_void_p | None = None
+            for call in calls:
+                before = self._add_node(graph, call, before)
+            self._call(
+                driver.cuGraphInstantiateWithFlags(byref(ready), graph, c_uint64(0)),
+                "make a graph of kernels",
+            )
+        finally:
+            driver.cuGraphDestroy(graph)
+        assert ready.value is not None
+        self._graphs.add(ready.value)
+        return ready.value
+
+    def launch(self, prepared: int) -> None:
+        """Runs a graph; the next `read` reports what fails in it."""
+        self._make_current()
+        self._call(self._driver.cuGraphLaunch(c_void_p(prepared), None), "launch kernels")
+
+    def discard(self, prepared: int) -> None:
+        """Gives a graph back, as far as the device still answers."""
+        if prepared in self._graphs:
+            self._make_current()
+            self._graphs.discard(prepared)
+            self._driver.cuGraphExecDestroy(c_void_p(prepared))
 
     def close(self) -> None:
         """Gives all back; a device that does not answer any more cannot refuse."""
         if not self._context:
             return
         self._make_current()
+        for graph in [*self._graphs]:
+            self.discard(graph)
         for address in [*self._addresses]:
             self.free(address)
         self._driver.cuModuleUnload(self._module)
@@ -142,6 +176,26 @@ class CudaDevice:
         if not self._context:
             raise CudaError("the device is closed")
         self._driver.cuCtxSetCurrent(self._context)
+
+    def _add_node(self, graph: c_void_p, call: KernelCall, before: c_void_p | None) -> c_void_p:
+        """Adds ``call`` to ``graph``, behind the node ``before``, and returns its node."""
+        node, geometry = c_void_p(), call.geometry
+        pointers = [c_uint64(call.addresses[i]) for i in geometry.order]
+        parameters = (c_void_p * len(pointers))(*(ctypes.addressof(p) for p in pointers))
+        wanted = _NodeParameters(
+            self._function(call.kernel),
+            (c_uint * 3)(*geometry.grid),
+            (c_uint * 3)(*geometry.block),
+            parameters=ctypes.cast(parameters, c_void_p),
+        )
+        self._call(
+            self._driver.cuGraphAddKernelNode_v2(
+                byref(node), graph, byref(before) if before else None, c_size_t(before is not None),
+                byref(wanted),
+            ),
+            f"add the kernel {call.kernel} to a graph",
+        )  # fmt: skip
+        return node
 
     def _function(self, kernel: str) -> c_void_p:
         if kernel not in self._functions:

@@ -63,6 +63,14 @@ class KernelGeometry:
     order: tuple[int, ...]
 
 
+class KernelCall(NamedTuple):
+    """A kernel over addresses in a device's memory, in the order of `KernelLaunch.arguments`."""
+
+    kernel: str
+    geometry: KernelGeometry
+    addresses: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class DevicePass:
     """One kind of pass: ``n_rows`` tokens, results of ``n_results`` of them.
@@ -258,11 +266,14 @@ class Device(Protocol):
     def read(self, address: int, values: Array) -> None:
         """Copies from the device to ``values``, behind all that was launched."""
 
-    def prepare(self, kernel: str, geometry: KernelGeometry, addresses: Sequence[int]) -> Any:
-        """Returns what `launch` takes, for a kernel over arguments at ``addresses``."""
+    def prepare(self, calls: Sequence[KernelCall]) -> Any:
+        """Returns what `launch` takes, for ``calls`` one after the other."""
 
-    def launch(self, prepared: Sequence[Any]) -> None:
-        """Runs kernels, one after the other."""
+    def launch(self, prepared: Any) -> None:
+        """Runs what `prepare` returned."""
+
+    def discard(self, prepared: Any) -> None:
+        """Gives back what `prepare` returned."""
 
     def close(self) -> None:
         """Gives all back."""
@@ -311,15 +322,15 @@ class DeviceCache:
         self._opened = opened
         sizes, device = opened.program.sizes, opened.device
         self._addresses = {name: device.allocate(sizes[name]) for name in (KEYS, VALUES)}
-        self._prepared: dict[int, list[Any]] = {}
-        self._keep = [self._prepare(opened.program.keep)]
+        self._prepared: dict[int, Any] = {}
+        self._keep = device.prepare([self._call(opened.program.keep)])
         self._keep_inputs = KeepInputs()
 
     def run(self, kind: DevicePass, inputs: PassInputs) -> None:
         """Runs a pass; its outputs are in the working memory until the next one."""
-        if kind.n_rows not in self._prepared:
-            self._prepared[kind.n_rows] = [self._prepare(launch) for launch in kind.launches]
         device = self._opened.device
+        if kind.n_rows not in self._prepared:
+            self._prepared[kind.n_rows] = device.prepare([*map(self._call, kind.launches)])
         device.write(self._opened.address(INPUTS), inputs.memory)
         device.launch(self._prepared[kind.n_rows])
 
@@ -342,16 +353,18 @@ class DeviceCache:
 
     def close(self) -> None:
         """Gives the memory back."""
+        device = self._opened.device
+        for prepared in (self._keep, *self._prepared.values()):
+            device.discard(prepared)
         self._prepared.clear()
         for address in self._addresses.values():
-            self._opened.device.free(address)
+            device.free(address)
         self._addresses.clear()
 
-    def _prepare(self, launch: KernelLaunch) -> Any:
-        addresses = [
+    def _call(self, launch: KernelLaunch) -> KernelCall:
+        addresses = tuple(
             (self._addresses[memory] if memory in self._addresses else self._opened.address(memory))
             + offset
             for memory, offset in launch.arguments
-        ]
-        geometry = self._opened.program.kernels[launch.kernel]
-        return self._opened.device.prepare(launch.kernel, geometry, addresses)
+        )
+        return KernelCall(launch.kernel, self._opened.program.kernels[launch.kernel], addresses)

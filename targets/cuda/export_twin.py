@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import tvm_ffi
 
-from edgedec.kernels.device_program import ALIGNMENT, KernelGeometry
+from edgedec.kernels.device_program import ALIGNMENT, KernelCall
 from edgedec.targets.cuda.export_compile import cpu_function
 from edgedec.targets.cuda.export_kernel import Kernel
 
@@ -56,25 +56,32 @@ class CpuTwin:
         """Copies from the memory to ``values``."""
         ctypes.memmove(values.ctypes.data, address, values.nbytes)
 
-    def prepare(self, kernel: str, geometry: KernelGeometry, addresses: Sequence[int]) -> Any:
-        """Returns a function and tensors over its arguments; the geometry is a GPU's.
+    def prepare(self, calls: Sequence[KernelCall]) -> list[tuple[Any, list[Any]]]:
+        """Returns functions and tensors over their arguments; the geometries are a GPU's.
 
         What is never launched is never compiled.
         """
-        if kernel not in self._functions:
-            self._functions[kernel] = cpu_function(self._kernels[kernel])
-        both = zip(addresses, self._shapes[kernel], strict=True)
-        tensors = [tvm_ffi.from_dlpack(_view(address, *shape)) for address, shape in both]
-        return self._functions[kernel], tensors
+        return [self._prepared(call) for call in calls]
 
-    def launch(self, prepared: Sequence[Any]) -> None:
+    def launch(self, prepared: list[tuple[Any, list[Any]]]) -> None:
         """Runs functions, one after the other."""
         for function, tensors in prepared:
             function(*tensors)
 
+    def discard(self, prepared: list[tuple[Any, list[Any]]]) -> None:
+        """Forgets the tensors."""
+        prepared.clear()
+
     def close(self) -> None:
         """Gives all memory back."""
         self._memory.clear()
+
+    def _prepared(self, call: KernelCall) -> tuple[Any, list[Any]]:
+        if call.kernel not in self._functions:
+            self._functions[call.kernel] = cpu_function(self._kernels[call.kernel])
+        both = zip(call.addresses, self._shapes[call.kernel], strict=True)
+        tensors = [tvm_ffi.from_dlpack(_view(address, *shape)) for address, shape in both]
+        return self._functions[call.kernel], tensors
 
 
 def _view(address: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

@@ -134,10 +134,17 @@ static float __shfl_sync(unsigned, float value, int lane, int width) {
 
 namespace emulated {
 
-struct Kernel { const char* name; void (*run)(void**); bool has_barriers; };
+struct Kernel { const char* name; void (*run)(void**); bool has_barriers; int n_params; };
+struct Node {  // what the driver copies of a kernel's parameters
+  const Kernel* kernel;
+  Place grid, block;
+  std::vector<uint64_t> params;
+};
+struct Graph { std::vector<std::unique_ptr<Node>> nodes; };
 static const Kernel kernels[] = {EMULATED_KERNELS};
 static std::map<uint64_t, std::pair<char*, size_t>> memory;
 static size_t n_bytes_left = size_t(1) << 32;
+static long n_graphs = 0;
 static int fails_after = -1;  // launches until the device vanishes
 
 static bool is_gone() { return fails_after >= 0 && n_launches >= fails_after; }
@@ -152,7 +159,7 @@ void emulated_set_backwards(int value) { is_backwards = value; }
 void emulated_set_memory(size_t n_bytes) { n_bytes_left = n_bytes; }
 void emulated_fail_after(int n) { fails_after = n; n_launches = 0; }
 long emulated_launches() { return n_launches; }
-long emulated_allocations() { return long(memory.size()); }
+long emulated_allocations() { return long(memory.size()) + n_graphs; }
 
 int cuInit(unsigned) { return kOk; }
 int cuDriverGetVersion(int* version) { *version = 13000; return kOk; }
@@ -213,21 +220,61 @@ int cuMemcpyDtoH_v2(void* to, uint64_t from, size_t n) {
   memcpy(to, reinterpret_cast<void*>(from), n);
   return kOk;
 }
-int cuLaunchKernel(const Kernel* kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                   unsigned by, unsigned bz, unsigned, void*, void** params, void**) {
-  ++n_launches;
-  if (is_gone()) return kLost;
-  gridDim = {gx, gy, gz};
-  blockDim = {bx, by, bz};
-  body = [=] { kernel->run(params); };
-  for (blockIdx.z = 0; blockIdx.z < gz; ++blockIdx.z)
-    for (blockIdx.y = 0; blockIdx.y < gy; ++blockIdx.y)
-      for (blockIdx.x = 0; blockIdx.x < gx; ++blockIdx.x) {
-        if (kernel->has_barriers) { run_block(); continue; }
-        for (threadIdx.z = 0; threadIdx.z < bz; ++threadIdx.z)
-          for (threadIdx.y = 0; threadIdx.y < by; ++threadIdx.y)
-            for (threadIdx.x = 0; threadIdx.x < bx; ++threadIdx.x) body();
+
+struct NodeParameters {  // CUDA_KERNEL_NODE_PARAMS_v2
+  const Kernel* kernel;
+  Place grid, block;
+  unsigned shared_bytes;
+  void** params;
+  void *extra, *handle, *context;
+};
+
+int cuGraphCreate(Graph** graph, unsigned) { *graph = new Graph; ++n_graphs; return kOk; }
+int cuGraphDestroy(Graph* graph) { delete graph; --n_graphs; return kOk; }
+int cuGraphExecDestroy(Graph* graph) { return cuGraphDestroy(graph); }
+
+// Nodes form a chain: each waits for the last one.
+int cuGraphAddKernelNode_v2(Node** node, Graph* graph, Node** before, size_t n_before,
+                            const NodeParameters* given) {
+  bool is_first = graph->nodes.empty();
+  if (n_before != !is_first || (!is_first && *before != graph->nodes.back().get())) return kInvalid;
+  auto made = std::make_unique<Node>(Node{given->kernel, given->grid, given->block, {}});
+  for (int i = 0; i < given->kernel->n_params; ++i)
+    made->params.push_back(*static_cast<uint64_t*>(given->params[i]));
+  *node = made.get();
+  graph->nodes.push_back(std::move(made));
+  return kOk;
+}
+
+int cuGraphInstantiateWithFlags(Graph** ready, Graph* graph, uint64_t) {
+  *ready = new Graph;
+  for (auto& node : graph->nodes) (*ready)->nodes.push_back(std::make_unique<Node>(*node));
+  ++n_graphs;
+  return kOk;
+}
+
+static void run_node(Node& node) {
+  std::vector<void*> params;
+  for (uint64_t& value : node.params) params.push_back(&value);
+  gridDim = node.grid;
+  blockDim = node.block;
+  body = [&] { node.kernel->run(params.data()); };
+  for (blockIdx.z = 0; blockIdx.z < gridDim.z; ++blockIdx.z)
+    for (blockIdx.y = 0; blockIdx.y < gridDim.y; ++blockIdx.y)
+      for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) {
+        if (node.kernel->has_barriers) { run_block(); continue; }
+        for (threadIdx.z = 0; threadIdx.z < blockDim.z; ++threadIdx.z)
+          for (threadIdx.y = 0; threadIdx.y < blockDim.y; ++threadIdx.y)
+            for (threadIdx.x = 0; threadIdx.x < blockDim.x; ++threadIdx.x) body();
       }
+}
+
+int cuGraphLaunch(Graph* graph, void*) {
+  for (auto& node : graph->nodes) {
+    ++n_launches;
+    if (is_gone()) return kLost;
+    run_node(*node);
+  }
   return kOk;
 }
 }  // extern "C"

@@ -32,7 +32,8 @@ def build_driver(source: str, folder: Path) -> Path:
         given = ", ".join(f"*static_cast<{kind}*>(a[{i}])" for i, kind in enumerate(types))
         wrappers.append(f"static void run_{name}(void** a) {{ {name}({given}); }}")
         has_barriers = "__syncthreads" in code or "__shfl" in code
-        kernels.append(f'{{"{name}", run_{name}, {str(has_barriers).lower()}}}')
+        n_parameters, barriers = len(types), str(has_barriers).lower()
+        kernels.append(f'{{"{name}", run_{name}, {barriers}, {n_parameters}}}')
     text = source[start:].replace('extern "C" __global__', "static __global__")
     text = text.replace("__shared__ alignas(64)", "alignas(64) static")
     (folder / "kernels.inc").write_text("\n".join([text, *wrappers]), encoding="utf-8")

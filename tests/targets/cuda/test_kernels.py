@@ -22,7 +22,7 @@ pytest.importorskip("tvm", reason="needs the extra tvm")
 from emulated_cuda import build_driver
 
 from edgedec.kernels import cuda_driver
-from edgedec.kernels.device_program import MASK_WORDS, SCALARS, Device
+from edgedec.kernels.device_program import MASK_WORDS, SCALARS, Device, KernelCall
 from edgedec.targets.cuda import export_attention as attention
 from edgedec.targets.cuda import export_rows as rows
 from edgedec.targets.cuda import export_stats as stats
@@ -264,7 +264,9 @@ def run(device: Device, source: CudaSource, name: str, arguments: tuple[Array, .
     addresses = [device.allocate(array.nbytes) for array in arguments]
     for address, array in zip(addresses, arguments, strict=True):
         device.write(address, array)
-    device.launch([device.prepare(name, source.geometries[name], addresses)])
+    prepared = device.prepare([KernelCall(name, source.geometries[name], tuple(addresses))])
+    device.launch(prepared)
+    device.discard(prepared)
     after = [np.empty_like(array) for array in arguments]
     for address, array in zip(addresses, after, strict=True):
         device.read(address, array)
