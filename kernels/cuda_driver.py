@@ -41,6 +41,10 @@ class _NodeParameters(ctypes.Structure):
     )
 
 
+_EARLY = (ctypes.c_ubyte * 8)(1, 0, 1)
+"""``CUgraphEdgeData``: a kernel starts when all blocks of the one before said that it may."""
+
+
 class CudaError(RuntimeError):
     """The driver, or a device, refused. The message is one line."""
 
@@ -69,13 +73,15 @@ def find_gpus() -> list[GpuFacts]:
 class CudaDevice:
     """A GPU with the kernels of one program; a `Device`."""
 
-    def __init__(self, facts: GpuFacts, image: bytes) -> None:
+    def __init__(self, facts: GpuFacts, image: bytes, waits: bool = False) -> None:
         """Opens the GPU and loads ``image``, a cubin or fatbin, or PTX.
+
+        waits: its kernels wait for the one before, so that they are launched early.
 
         Raises:
             CudaError: It does not run there.
         """
-        self._driver = _open_driver()
+        self._driver, self._waits = _open_driver(), waits
         self._device, self._context, self._module = c_int(), c_void_p(), c_void_p()
         self._addresses: set[int] = set()
         self._graphs: set[int] = set()
@@ -188,13 +194,13 @@ class CudaDevice:
             (c_uint * 3)(*geometry.block),
             parameters=ctypes.cast(parameters, c_void_p),
         )
-        self._call(
-            self._driver.cuGraphAddKernelNode_v2(
-                byref(node), graph, byref(before) if before else None, c_size_t(before is not None),
-                byref(wanted),
-            ),
-            f"add the kernel {call.kernel} to a graph",
-        )  # fmt: skip
+        driver, what = self._driver, f"add the kernel {call.kernel} to a graph"
+        added = driver.cuGraphAddKernelNode_v2(byref(node), graph, None, c_size_t(0), byref(wanted))
+        self._call(added, what)
+        if before:
+            edge = _EARLY if self._waits else None
+            ends = (byref(before), byref(node), edge, c_size_t(1))
+            self._call(driver.cuGraphAddDependencies_v2(graph, *ends), what)
         return node
 
     def _function(self, kernel: str) -> c_void_p:

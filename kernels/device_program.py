@@ -88,11 +88,13 @@ class DevicePass:
 class DeviceProgram:
     """All that a device runs of a model.
 
-    arch: of the devices that its kernels are for. sizes: bytes of each kind of memory. passes: by
-    rising rows. keep: what moves rows of the KV cache together.
+    arch: of the devices that its kernels are for. waits: each kernel waits for the one before, so
+    that it may be launched before that ends. sizes: bytes of each kind of memory. passes: by rising
+    rows. keep: what moves rows of the KV cache together.
     """
 
     arch: str
+    waits: bool
     sizes: Mapping[str, int]
     kernels: Mapping[str, KernelGeometry]
     passes: tuple[DevicePass, ...]
@@ -113,6 +115,7 @@ class DeviceProgram:
             fields = json.loads(text)
             program = cls(
                 arch=str(fields["arch"]),
+                waits=bool(fields["waits"]),
                 sizes={name: int(fields["sizes"][name]) for name in _MEMORY},
                 kernels={name: _geometry(value) for name, value in fields["kernels"].items()},
                 passes=tuple(map(_pass, fields["passes"])),

@@ -65,7 +65,7 @@ def device_program(
         KEYS: emitted.n_kv,
         VALUES: emitted.n_kv,
     }
-    return DeviceProgram(arch, sizes, source.geometries, emitted.passes, emitted.keep)
+    return DeviceProgram(arch, source.waits, sizes, source.geometries, emitted.passes, emitted.keep)
 
 
 def build_fatbin(source: CudaSource, arch: str, path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -15,15 +16,26 @@ from tvm.tirx.build import codegen_build, split_host_device_mods
 from edgedec.kernels.device_program import KernelGeometry
 from edgedec.targets.cuda.export_kernel import Kernel
 
+_KERNEL = re.compile(r'(?<=\n)extern "C" __global__ void [^;{]*\{\n')
+_WAITING = (
+    r'\g<0>  asm volatile("griddepcontrol.wait; griddepcontrol.launch_dependents;" ::: "memory");'
+    "\n"
+)
+_FIRST_WAITING = 90
 _DIMENSIONS = tuple(f"{kind}Idx.{axis}" for kind in ("block", "thread") for axis in "xyz")
 
 
 @dataclass(frozen=True)
 class CudaSource:
-    """CUDA source of kernels. geometries: name -> how it is launched."""
+    """CUDA source of kernels.
+
+    geometries: name -> how it is launched. waits: kernels wait for the one before, so that they may
+    be launched before that ends.
+    """
 
     text: str
     geometries: dict[str, KernelGeometry]
+    waits: bool
 
 
 def cuda_source(kernels: Iterable[Kernel], arch: str) -> CudaSource:
@@ -37,7 +49,13 @@ def cuda_source(kernels: Iterable[Kernel], arch: str) -> CudaSource:
     device = finish()(device)
     functions = {gv.name_hint: function for gv, function in device.functions.items()}
     geometries = {k.name: _geometry(k, functions[f"{k.name}_kernel"]) for k in kernels}
-    return CudaSource(codegen_build(device, device_target).inspect_source(), geometries)
+    text, waits = codegen_build(device, device_target).inspect_source(), _can_wait(arch)
+    return CudaSource(_KERNEL.sub(_WAITING, text) if waits else text, geometries, waits)
+
+
+def _can_wait(arch: str) -> bool:
+    """Says whether kernels of GPUs of ``arch`` can wait for the one before them."""
+    return int(arch.removeprefix("sm_")) >= _FIRST_WAITING
 
 
 def cpu_function(kernel: Kernel) -> Any:

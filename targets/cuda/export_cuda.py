@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,9 @@ def pack(model: RecipeModel) -> None:
     _, weights, _ = model.graph
     chunks: dict[str, Chunks] = {}
     for name, matrix in weights.matrices.items():
-        chunks |= chunks_of(name, matrix, model.source)
+        chunks |= chunks_of(name, matrix, weights.parts.get(name, (name,)), model.source)
+    for name, parts in weights.joined_biases.items():
+        chunks[name] = partial(map, model.source.vector, parts)
     report, path = model.report, model.folder / WEIGHTS_BESIDE
     write_tensors(weights.tensors, model.source, path, lambda done, n, _: report(done, n), chunks)
 

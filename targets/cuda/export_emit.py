@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
 from typing import NamedTuple
 
 from edgedec.export.weights_file import StoredTensor, offsets_of, rope_names
@@ -33,8 +35,9 @@ from edgedec.models.rope import rope_of
 from edgedec.targets.cuda import export_attention as attention
 from edgedec.targets.cuda import export_rows as rows
 from edgedec.targets.cuda import export_stats as stats
+from edgedec.targets.cuda.export_joined import bias_name, join
 from edgedec.targets.cuda.export_kernel import Kernel
-from edgedec.targets.cuda.export_memory import Layout, Place, Value, lay_out
+from edgedec.targets.cuda.export_memory import Layout, Part, Place, Value, lay_out, parts, value_of
 from edgedec.targets.cuda.export_products import StoredMatrix, product
 from edgedec.targets.cuda.export_stored import tensors_of
 
@@ -78,14 +81,25 @@ class Weights:
     """The tensors of the weights file, and where in it each is."""
 
     def __init__(self, config: ModelConfig, context: int, formats: dict[str, QuantFormat]) -> None:
-        self.matrices: dict[str, StoredMatrix] = {}
-        tensors: dict[str, StoredTensor] = {}
-        for name, shape in weight_shapes(config).items():
-            if len(shape) == 2:
-                self.matrices[name] = StoredMatrix.of(shape[0], shape[1], formats[name])
-                tensors |= {t.name: t for t in tensors_of(name, self.matrices[name])}
-            else:
+        shapes = weight_shapes(config)
+        matrices = {
+            name: StoredMatrix.of(shape[0], shape[1], formats[name])
+            for name, shape in shapes.items()
+            if len(shape) == 2
+        }
+        self.matrices, self.parts = join(config, matrices)
+        tensors = {t.name: t for name, m in self.matrices.items() for t in tensors_of(name, m)}
+        for name, shape in shapes.items():
+            if len(shape) == 1:
                 tensors[name] = StoredTensor(name, False, shape)
+        self.joined_biases = {
+            bias_name(name): tuple(map(bias_name, parts))
+            for name, parts in self.parts.items()
+            if bias_name(parts[0]) in tensors
+        }
+        for name, biases in self.joined_biases.items():
+            size = sum(tensors.pop(bias).dims[0] for bias in biases)
+            tensors[name] = StoredTensor(name, False, (size,))
         for rope in {rope_of(config.layer(i)) for i in range(config.n_layers)}:
             for name in rope_names(config, rope):
                 tensors[name] = StoredTensor(name, False, (context, config.head_size // 2))
@@ -93,6 +107,10 @@ class Weights:
         self._offsets = offsets_of(self.tensors)
         last = self.tensors[-1]
         self.n_bytes = self._offsets[last.name] + last.nbytes
+
+    def joined(self, names: Sequence[str]) -> str | None:
+        """Returns the matrix that ``names`` are the rows of, if they are joined."""
+        return next((name for name, p in self.parts.items() if p == tuple(names)), None)
 
     def vector(self, name: str) -> Argument:
         """Returns where a vector, or a table of rotations, is."""
@@ -170,7 +188,7 @@ class CudaEmitter(Ops[Activation]):
         self._inputs = inputs
         self._launches: list[tuple[str, list[Place]]] = []
         self._values: list[Value] = []
-        self._outputs: dict[str, Value] = {}
+        self._outputs: dict[str, Value | Part] = {}
         self.kernels: dict[str, Kernel] = {}
         self.shape = attention.AttentionShape(
             self._n_rows, config.n_heads, config.n_kv_heads, config.head_size, capacity,
@@ -188,7 +206,7 @@ class CudaEmitter(Ops[Activation]):
             KernelLaunch(name, tuple(map(layout.argument, places)))
             for name, places in self._launches
         )
-        outputs = {name: layout.offsets[value] for name, value in self._outputs.items()}
+        outputs = {name: layout.offset(place) for name, place in self._outputs.items()}
         return DevicePass(self._n_rows, self._n_results, launches, outputs), layout
 
     def embed(self, weight: str) -> Row:
@@ -213,23 +231,16 @@ class CudaEmitter(Ops[Activation]):
         return Pending(self._made(x), weight, bias)
 
     def attention(self, q: Activation, k: Activation, v: Activation, layer: int) -> Row:
-        """Launches rotations, an append to the KV cache, and the three steps of an attention."""
+        """Launches an append to the KV cache, and the two steps of an attention."""
         shape = self.shape
-        queries, keys, values = self._rotated(q, layer), self._rotated(k, layer), self._made(v)
         n_bytes = 2 * shape.n_kv_heads * shape.head_size * shape.capacity
-        cached_keys, cached_values = (Argument(name, layer * n_bytes) for name in (KEYS, VALUES))
-        self._launch(
-            attention.append(shape), keys.place, values.place, self._input("slots"), cached_keys,
-            cached_values,
-        )  # fmt: skip
-        heads = (self._n_rows, shape.n_heads)
-        scores = self._new(*heads, shape.capacity)
-        scalars = self._input("scalars")
-        self._launch(attention.scores(shape), queries.place, cached_keys, scalars, scores.place)
+        cache = [Argument(name, layer * n_bytes) for name in (KEYS, VALUES)]
+        queries = self._appended([q, k, v], layer, cache)
+        heads, scalars = (self._n_rows, shape.n_heads), self._input("scalars")
         sums = self._new(*heads, shape.n_splits * shape.head_size)
         totals, tops = (self._new(*heads, shape.n_splits) for _ in range(2))
         self._launch(
-            attention.partials(shape), scores.place, cached_values, self._input("seen"),
+            attention.partials(shape), queries.place, *cache, self._input("seen"),
             self._input("mask"), scalars, sums.place, totals.place, tops.place,
         )  # fmt: skip
         y = self._new(self._n_rows, shape.n_heads * shape.head_size)
@@ -240,10 +251,11 @@ class CudaEmitter(Ops[Activation]):
 
     def gate(self, gate: Activation, up: Activation) -> Row:
         """Launches an activation and a product of numbers."""
-        g, u = self._made(gate), self._made(up)
-        y = self._new(g.n_rows, g.width)
-        kernel = rows.gate(g.n_rows, g.width, self._config.activation)
-        self._launch(kernel, g.place, u.place, y.place)
+        inputs = self._together([gate, up])
+        width = sum(x.width for x in inputs) // 2
+        y = self._new(inputs[0].n_rows, width)
+        kernel = rows.gate(y.n_rows, width, self._config.activation, len(inputs) == 1)
+        self._launch(kernel, *(x.place for x in inputs), y.place)
         return y
 
     def experts(self, x: Activation, router: Activation, prefix: str) -> Row:
@@ -287,6 +299,15 @@ class CudaEmitter(Ops[Activation]):
         """Returns rows; a product that waits is launched."""
         return self._product(value, None) if isinstance(value, Pending) else value
 
+    def _together(self, values: Sequence[Activation]) -> list[Row]:
+        """Returns rows of each of ``values``, or one row of all where their matrices are joined."""
+        waiting = [value for value in values if isinstance(value, Pending)]
+        name = self._weights.joined([pending.weight for pending in waiting])
+        if name is None:
+            return [self._made(value) for value in values]
+        bias = bias_name(name) if waiting[0].bias is not None else None
+        return [self._product(Pending(waiting[0].x, name, bias), None)]
+
     def _product(self, pending: Pending, residual: Row | None) -> Row:
         matrix, x = self._weights.matrices[pending.weight], pending.x
         kernel = product(x.n_rows, matrix, pending.bias is not None, residual is not None)
@@ -304,16 +325,18 @@ class CudaEmitter(Ops[Activation]):
         self._launch(kernel, x.place, self._weights.vector(weight), y.place)
         return y
 
-    def _rotated(self, x: Activation, layer: int) -> Row:
-        made, rope = self._made(x), rope_of(self._config.layer(layer))
-        if not rope.theta:
-            return made
-        cos, sin = map(self._weights.vector, rope_names(self._config, rope))
-        head_size = self._config.head_size
-        context = self._rope_rows(rope_names(self._config, rope)[0])
-        kernel = rows.rotate(made.n_rows, made.width // head_size, head_size, context)
-        y = self._new(made.n_rows, made.width)
-        self._launch(kernel, made.place, cos, sin, self._input("positions"), y.place)
+    def _appended(self, qkv: Sequence[Activation], layer: int, cache: Sequence[Argument]) -> Row:
+        """Launches rotations and an append to the KV cache; returns the rotated queries."""
+        inputs, rope = self._together(qkv), rope_of(self._config.layer(layer))
+        n_angles, rotation = 0, list[Argument]()
+        if rope.theta:
+            names = rope_names(self._config, rope)
+            n_angles = self._rope_rows(names[0])
+            rotation = [*map(self._weights.vector, names), self._input("positions")]
+        y = self._new(self._n_rows, self.shape.n_heads * self.shape.head_size)
+        kernel = attention.rotate_append(self.shape, n_angles, len(inputs) == 1)
+        places = [x.place for x in inputs]
+        self._launch(kernel, *places, *rotation, self._input("slots"), *cache, y.place)
         return y
 
     def _rope_rows(self, name: str) -> int:
@@ -327,18 +350,18 @@ class CudaEmitter(Ops[Activation]):
     def _row_stats(self, logits: Row) -> None:
         """Launches the steps from logits to their statistics."""
         n_rows = logits.n_rows
-        first, second = (
+        lists = [
             [self._new(n_rows, n * size).place for size in (N_TOP, N_TOP, 3)]
-            for n in stats.LISTS[:2]
-        )
-        self._launch(stats.scan(n_rows, logits.width), logits.place, *first)
-        self._launch(stats.merge(n_rows, 0), *first, *second)
-        found = {
-            name: self._new(n_rows, sizes[0] if sizes else 1).place
-            for name, (_, sizes) in ROW_STATS.items()
-        }
-        self._launch(stats.finish(n_rows), *second, *found.values())
-        for name, place in found.items():
+            for n in stats.LISTS[:-1]
+        ]
+        self._launch(stats.scan(n_rows, logits.width), logits.place, *lists[0])
+        for step, (given, out) in enumerate(pairwise(lists)):
+            self._launch(stats.merge(n_rows, step), *given, *out)
+        n_bytes = [4 * n_rows * prod(sizes) for _, sizes in ROW_STATS.values()]
+        found = parts(n_bytes)  # so that one copy reads them all
+        self._values.append(found[0].value)
+        self._launch(stats.finish(n_rows), *lists[-1], *found)
+        for name, place in zip(ROW_STATS, found, strict=True):
             self._output(stats_port(name), place)
 
     def _new(self, n_rows: int, *sizes: int) -> Row:
@@ -354,14 +377,15 @@ class CudaEmitter(Ops[Activation]):
         return Argument(INPUTS, self._inputs.offsets[name])
 
     def _output(self, name: str, place: Place) -> None:
-        assert isinstance(place, Value)
-        place.is_output = True
+        assert not isinstance(place, Argument)
+        value_of(place).is_output = True
         self._outputs[name] = place
 
     def _launch(self, kernel: Kernel, *places: Place) -> None:
         self.kernels.setdefault(kernel.name, kernel)
         for place in places:
-            if isinstance(place, Value):
-                place.first = len(self._launches) if place.first < 0 else place.first
-                place.last = len(self._launches)
+            if not isinstance(place, Argument):
+                value = value_of(place)
+                value.first = len(self._launches) if value.first < 0 else value.first
+                value.last = len(self._launches)
         self._launches.append((kernel.name, list(places)))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from edgedec.kernels.device_program import ALIGNMENT, WORK, Argument
 
@@ -20,7 +22,27 @@ class Value:
     is_output: bool = False
 
 
-Place = Argument | Value
+@dataclass(frozen=True)
+class Part:
+    """A part of a value, so many bytes from its beginning."""
+
+    value: Value
+    offset: int
+
+
+Place = Argument | Value | Part
+
+
+def parts(sizes: Sequence[int]) -> list[Part]:
+    """Returns parts of so many bytes, which lie one behind the other."""
+    starts = [0, *accumulate(map(_whole, sizes))]
+    value = Value(starts.pop())
+    return [Part(value, start) for start in starts]
+
+
+def value_of(place: Value | Part) -> Value:
+    """Returns the value that ``place`` is, or is a part of."""
+    return place.value if isinstance(place, Part) else place
 
 
 @dataclass
@@ -32,7 +54,13 @@ class Layout:
 
     def argument(self, place: Place) -> Argument:
         """Returns where ``place`` is."""
-        return Argument(WORK, self.offsets[place]) if isinstance(place, Value) else place
+        return place if isinstance(place, Argument) else Argument(WORK, self.offset(place))
+
+    def offset(self, place: Value | Part) -> int:
+        """Returns where in the working memory ``place`` is."""
+        if isinstance(place, Part):
+            return self.offsets[place.value] + place.offset
+        return self.offsets[place]
 
 
 def lay_out(values: list[Value]) -> Layout:

@@ -1,8 +1,8 @@
-"""Products with quantised matrices: one definition, scheduled for few rows and for many.
+"""Products with quantised matrices: one definition, scheduled for few outputs and for many.
 
-Few rows: a warp for each few outputs, whose lanes read neighbouring words of the weights and use
-each for all rows. The sum of a row does not depend on how many rows there are. Many rows: blocks of
-64 by 64 outputs, weights and activations passing through shared memory.
+Few outputs: a warp for each few, whose lanes read neighbouring words of the weights and use each
+for up to 16 rows. The sum of a row does not depend on how many rows there are. Many rows of wide
+matrices: blocks of 64 by 64 outputs, weights and activations passing through shared memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from edgedec.models.quant import QuantFormat
 from edgedec.targets.cuda.export_kernel import Expr, Kernel, Tensor, constant, placeholder
 
 FEW_ROWS = 16
-"""Most rows for which a warp computes an output."""
+"""Most rows that a warp computes an output of."""
+
+WIDE = 8192
+"""Outputs of a row for which blocks of 64 by 64 occupy a large GPU."""
 
 WORD_BITS = 32
 _LANES = 32
@@ -52,9 +55,13 @@ class StoredMatrix:
         """Weights in a word of 32 bits; those of float16 that a lane reads at a time."""
         return 8 if self.bits == 16 else WORD_BITS // self.bits
 
+    def has_tiles(self, rows: int) -> bool:
+        """Says whether a product with ``rows`` is computed in blocks of 64 by 64."""
+        return rows > FEW_ROWS and self.n >= WIDE
+
     def padded(self, rows: int) -> int:
         """Returns the columns that a kernel for ``rows`` sums over, a multiple of what it takes."""
-        step = _LANES * self.per_word if rows <= FEW_ROWS else _DEPTH
+        step = _DEPTH if self.has_tiles(rows) else _LANES * self.per_word
         return -(-self.k // step) * step
 
     @property
@@ -115,7 +122,7 @@ def product(rows: int, matrix: StoredMatrix, has_bias: bool, has_residual: bool)
     result = te.compute((rows, n), out, name="y")
     name = f"product_{rows}_{matrix.key}{'_bias' * has_bias}{'_add' * has_residual}"
     function = te.create_prim_func([x, *parts, *extra, result])
-    plan = _few_rows if rows <= FEW_ROWS else _many_rows
+    plan = _tiles if matrix.has_tiles(rows) else _warps
     return Kernel(name, function, lambda sch: plan(sch, matrix), _on_cpu)
 
 
@@ -125,7 +132,7 @@ def _warp_tile(n: int) -> tuple[int, int]:
     return per_warp, next(size for size in (_WARPS, 2, 1) if n // per_warp % size == 0)
 
 
-def _few_rows(schedule: Schedule, matrix: StoredMatrix) -> None:
+def _warps(schedule: Schedule, matrix: StoredMatrix) -> None:
     per_warp, warps = _warp_tile(matrix.n)
     sums = schedule.get_sblock("sums")
     m, n, k = schedule.get_loops(sums)
@@ -133,13 +140,15 @@ def _few_rows(schedule: Schedule, matrix: StoredMatrix) -> None:
     outer, lane = schedule.split(words, [None, _LANES])
     partial = schedule.rfactor(lane, 0)
     m, n, lane = schedule.get_loops(sums)
+    some, m = schedule.split(m, [None, min(FEW_ROWS, int(schedule.get(m).extent))])
     block, warp, each = schedule.split(n, [None, warps, per_warp])
-    schedule.reorder(block, warp, m, each, lane)
+    schedule.reorder(some, block, warp, m, each, lane)
+    schedule.bind(some, "blockIdx.y")
     schedule.bind(block, "blockIdx.x")
     schedule.bind(warp, "threadIdx.y")
     schedule.bind(lane, "threadIdx.x")
     schedule.compute_at(partial, warp, preserve_unit_loops=True)
-    lane, m, each, outer, inner = schedule.get_loops(partial)[2:]
+    lane, m, each, outer, inner = schedule.get_loops(partial)[3:]
     schedule.bind(lane, "threadIdx.x")
     schedule.reorder(lane, outer, m, each, inner)
     schedule.set_scope(partial, 0, "local")
@@ -153,13 +162,13 @@ def _few_rows(schedule: Schedule, matrix: StoredMatrix) -> None:
     *_, values = schedule.get_loops(x)
     *_, quad = schedule.split(values, [None, 4])
     schedule.vectorize(quad)
-    for unrolled in (*schedule.get_loops(weights)[4:], m, each, inner):
+    for unrolled in (*schedule.get_loops(weights)[5:], m, each, inner):
         schedule.unroll(unrolled)
     schedule.decompose_reduction(partial, outer)
     schedule.reverse_compute_at(schedule.get_sblock("y"), warp, preserve_unit_loops=True)
 
 
-def _many_rows(schedule: Schedule, matrix: StoredMatrix) -> None:
+def _tiles(schedule: Schedule, matrix: StoredMatrix) -> None:
     sums = schedule.get_sblock("sums")
     m, n, k = schedule.get_loops(sums)
     threads = _TILE // _THREAD_TILE

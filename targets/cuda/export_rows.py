@@ -53,43 +53,25 @@ def rms_norm(rows: int, n_heads: int, width: int, epsilon: float) -> Kernel:
     return Kernel(f"norm_{rows}_{n_heads}_{width}", function, _norm_on_gpu)
 
 
-def rotate(rows: int, n_heads: int, head_size: int, context: int) -> Kernel:
-    """Returns heads whose channel i is rotated against channel i + head_size / 2.
+def gate(rows: int, width: int, activation: Activation, is_joined: bool) -> Kernel:
+    """Returns ``y = activation(g) * u``.
 
-    Arguments: x [rows, n_heads * head_size]; cos, sin [context, head_size / 2]; positions [rows]
-    int32; y like x.
+    Arguments: g, u [rows, width], or both as the columns of one matrix; y [rows, width].
     """
-    half = head_size // 2
-    x = placeholder("x", rows, n_heads * head_size)
-    cos, sin = placeholder("cos", context, half), placeholder("sin", context, half)
-    positions = placeholder("positions", rows, dtype="int32")
-
-    def rotated(m: Expr, j: Expr) -> Expr:
-        place = j % head_size
-        is_low = place < half
-        other = te.if_then_else(is_low, -x[m, te.min(j + half, n_heads * head_size - 1)],
-                                x[m, te.max(j - half, 0)])  # fmt: skip
-        angle = (positions[m], place % half)
-        return x[m, j] * cos[angle] + other * sin[angle]
-
-    y = te.compute((rows, n_heads * head_size), rotated, name="y")
-    return of_tensors(f"rotate_{rows}_{n_heads}x{head_size}", [x, cos, sin, positions, y])
-
-
-def gate(rows: int, width: int, activation: Activation) -> Kernel:
-    """Returns ``y = activation(g) * u``. Arguments: g, u, y, each [rows, width]."""
-    g, u = placeholder("g", rows, width), placeholder("u", rows, width)
+    names, n_columns = (("gu",), 2 * width) if is_joined else (("g", "u"), width)
+    inputs = [placeholder(name, rows, n_columns) for name in names]
+    first = width if is_joined else 0
 
     def gated(m: Expr, j: Expr) -> Expr:
-        value = g[m, j]
+        value, factor = inputs[0][m, j], inputs[-1][m, first + j]
         if activation == "silu":
-            return value / (constant(1) + te.exp(-value)) * u[m, j]
+            return value / (constant(1) + te.exp(-value)) * factor
         cube = value * value * value
         inner = constant(math.sqrt(2 / math.pi)) * (value + constant(0.044715) * cube)
-        return constant(0.5) * value * (constant(1) + te.tanh(inner)) * u[m, j]
+        return constant(0.5) * value * (constant(1) + te.tanh(inner)) * factor
 
     y = te.compute((rows, width), gated, name="y")
-    return of_tensors(f"gate_{rows}_{width}_{activation}", [g, u, y])
+    return of_tensors(f"gate_{rows}_{width}_{activation}{'_joined' * is_joined}", [*inputs, y])
 
 
 def add(rows: int, width: int) -> Kernel:

@@ -6,6 +6,7 @@ saw; two more steps put their lists and sums together.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tvm.script.ir_builder import IRBuilder
@@ -14,11 +15,13 @@ from tvm.script.ir_builder import tirx as T  # noqa: N812
 from edgedec.models.graph import N_TOP, ROW_STATS
 from edgedec.targets.cuda.export_kernel import Expr, Kernel, one_thread_each
 
-LISTS = (2048, 64, 1)
+LISTS = (2048, 128, 8, 1)
 """Lists of likeliest tokens, of each row, after each step."""
 
 _INT, _FLOAT = "int32", "float32"
 _LOWEST = float("-inf")
+_AT_ONCE, _LISTS_AT_ONCE = 8, 2
+"""Logits, and lists, that a thread loads at once."""
 
 
 class _Tokens:
@@ -39,20 +42,24 @@ class _Tokens:
         for i, value in enumerate((_LOWEST, 0.0, 0.0)):
             T.buffer_store(self.sums, T.float32(value), [i])
 
-    def insert(self, logit: Expr, index: Expr) -> None:
-        """Takes a token in, if it is likely enough, and moves the others down."""
+    def is_likely_enough(self, logit: Expr, index: Expr) -> Expr:
+        """Says whether a token belongs to the list; the index -1 is that of none."""
         last = N_TOP - 1
-        with T.If(_is_before(logit, index, self.logits[last], self.ids[last])), T.Then():
-            T.buffer_store(self.logits, logit, [last])
-            T.buffer_store(self.ids, index, [last])
-            for i in reversed(range(last)):
-                lower = (self.logits[i + 1], self.ids[i + 1])
-                with T.If(_is_before(*lower, self.logits[i], self.ids[i])), T.Then():
-                    logit_above, id_above = T.bind(self.logits[i]), T.bind(self.ids[i])
-                    T.buffer_store(self.logits, lower[0], [i])
-                    T.buffer_store(self.ids, lower[1], [i])
-                    T.buffer_store(self.logits, logit_above, [i + 1])
-                    T.buffer_store(self.ids, id_above, [i + 1])
+        return T.And(index >= 0, _is_before(logit, index, self.logits[last], self.ids[last]))
+
+    def insert(self, logit: Expr, index: Expr) -> None:
+        """Takes a token in that is likely enough, and moves the others down."""
+        last = N_TOP - 1
+        T.buffer_store(self.logits, logit, [last])
+        T.buffer_store(self.ids, index, [last])
+        for i in reversed(range(last)):
+            lower = (self.logits[i + 1], self.ids[i + 1])
+            with T.If(_is_before(*lower, self.logits[i], self.ids[i])), T.Then():
+                logit_above, id_above = T.bind(self.logits[i]), T.bind(self.ids[i])
+                T.buffer_store(self.logits, lower[0], [i])
+                T.buffer_store(self.ids, lower[1], [i])
+                T.buffer_store(self.logits, logit_above, [i + 1])
+                T.buffer_store(self.ids, id_above, [i + 1])
 
     def add(self, top: Expr, total: Expr, weighted: Expr) -> None:
         """Adds sums relative to ``top``."""
@@ -81,13 +88,15 @@ def scan(rows: int, n_logits: int) -> Kernel:
             T.reads(logits[m, 0:n_logits])
             T.writes(*_region(out, m, t))
             tokens = _Tokens()
-            with T.serial(0, -(-n_logits // n_lists)) as i:
-                index = t + i * n_lists
-                with T.If(index < n_logits), T.Then():
-                    logit = T.bind(logits[m, index])
-                    tokens.insert(logit, index)
-                    one = T.Select(logit > T.float32(_LOWEST), T.float32(1), T.float32(0))
-                    tokens.add(logit, one, T.float32(0))
+            with T.serial(0, -(-n_logits // (n_lists * _AT_ONCE))) as i:
+                indices = [t + (i * _AT_ONCE + u) * n_lists for u in range(_AT_ONCE)]
+                found = [T.bind(logits[m, T.min(index, n_logits - 1)]) for index in indices]
+                for logit, index in zip(found, indices, strict=True):
+                    with T.If(index < n_logits), T.Then():
+                        with T.If(tokens.is_likely_enough(logit, index)), T.Then():
+                            tokens.insert(logit, index)
+                        one = T.Select(logit > T.float32(_LOWEST), T.float32(1), T.float32(0))
+                        tokens.add(logit, one, T.float32(0))
             _store(tokens, out, m, t)
     return Kernel(
         f"scan_{rows}_{n_logits}", builder.get(), lambda schedule: one_thread_each(schedule, "scan")
@@ -117,7 +126,7 @@ def finish(rows: int) -> Kernel:
     Arguments: logits_in, ids_in, sums_in; the row statistics in the order of `ROW_STATS`, ids
     int32.
     """
-    n_from = LISTS[1]
+    n_from = LISTS[-2]
     with IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("finish")
         given = _lists("in", rows, n_from)
@@ -164,13 +173,35 @@ def _region(lists: tuple[Any, Any, Any], m: Expr, t: Any) -> list[Any]:
 def _take_lists(
     tokens: _Tokens, given: tuple[Any, Any, Any], m: Expr, t: Expr, n_lists: int, step: int
 ) -> None:
-    """Takes in the lists t, t + step, ... of row ``m``, ``n_lists`` of them."""
+    """Takes in the lists t, t + step, ... of row ``m``, ``n_lists`` of them.
+
+    Whole lists are loaded, some at once, for a thread that waits for each token waits long.
+    """
     logits, ids, sums = given
-    with T.serial(0, n_lists) as i:
-        source = t + i * step
-        with T.serial(0, N_TOP) as j, T.If(ids[m, source, j] >= 0), T.Then():
-            tokens.insert(logits[m, source, j], ids[m, source, j])
-        tokens.add(*(sums[m, source, part] for part in range(3)))
+    at_once = math.gcd(n_lists, _LISTS_AT_ONCE)
+    found = T.sblock_alloc_buffer((at_once, N_TOP), _FLOAT, scope="local")
+    found_ids = T.sblock_alloc_buffer((at_once, N_TOP), _INT, scope="local")
+    parts = T.sblock_alloc_buffer((at_once, 3), _FLOAT, scope="local")
+    with T.serial(0, n_lists // at_once) as i:
+        with _unrolled(at_once) as u:
+            source = t + (i * at_once + u) * step
+            with _unrolled(N_TOP) as j:
+                T.buffer_store(found, logits[m, source, j], [u, j])
+                T.buffer_store(found_ids, ids[m, source, j], [u, j])
+            with _unrolled(3) as part:
+                T.buffer_store(parts, sums[m, source, part], [u, part])
+        with _unrolled(at_once) as u:
+            likeliest = tokens.is_likely_enough(found[u, 0], found_ids[u, 0])
+            with T.If(likeliest), T.Then(), _unrolled(N_TOP) as j:
+                token = found[u, j], found_ids[u, j]
+                with T.If(tokens.is_likely_enough(*token)), T.Then():
+                    tokens.insert(*token)
+            tokens.add(*(parts[u, part] for part in range(3)))
+
+
+def _unrolled(n: int) -> Any:
+    """Returns a loop that the CUDA compiler unrolls: its copies need no time of TVM's."""
+    return T.unroll(0, n, annotations={"pragma_unroll_explicit": False})
 
 
 def _store(tokens: _Tokens, out: tuple[Any, Any, Any], m: Expr, t: Expr) -> None:

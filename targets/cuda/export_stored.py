@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -33,11 +33,13 @@ def tensors_of(name: str, matrix: StoredMatrix) -> tuple[StoredTensor, ...]:
     return codes, *(StoredTensor(f"{name}.{part}", True, dims) for part in parts)
 
 
-def chunks_of(name: str, matrix: StoredMatrix, source: WeightSource) -> dict[str, Chunks]:
-    """Returns what yields the arrays of each tensor of ``name``."""
+def chunks_of(
+    name: str, matrix: StoredMatrix, parts: Sequence[str], source: WeightSource
+) -> dict[str, Chunks]:
+    """Returns what yields the arrays of each tensor of ``name``, the rows of ``parts``."""
     makers = {CODES: partial(codes_of, matrix), SCALES: scales_of, MINIMUMS: minimums_of}
     return {
-        tensor.name: partial(_each, makers[tensor.name.rpartition(".")[2]], source, name)
+        tensor.name: partial(_each, makers[tensor.name.rpartition(".")[2]], source, parts)
         for tensor in tensors_of(name, matrix)
     }
 
@@ -67,5 +69,5 @@ def minimums_of(plain: PlainTensor) -> Array:
     return minimums.astype(np.float16)
 
 
-def _each(make: Any, source: WeightSource, name: str) -> Iterator[Array]:
-    return map(make, plain_rows(source, [name]))
+def _each(make: Any, source: WeightSource, names: Sequence[str]) -> Iterator[Array]:
+    return map(make, plain_rows(source, names))

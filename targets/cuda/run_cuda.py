@@ -245,12 +245,18 @@ class _Found:
             opened.read(kind.outputs[hidden_port(layer)], part)
         if not results:
             return
-        both = {stats_port(name): array for name, array in self._stats.items()}
         if len(self._logits):
-            both[LOGITS] = self._logits
-        for name, array in both.items():
-            part = np.empty((len(results), *array.shape[1:]), array.dtype)
-            array[results] = opened.read(kind.outputs[name], part)
+            part = np.empty((len(results), self._logits.shape[1]), np.float32)
+            self._logits[results] = opened.read(kind.outputs[LOGITS], part)
+        offsets = {name: kind.outputs[stats_port(name)] for name in self._stats}
+        first, end = min(offsets.values()), max(offsets.values())
+        last = next(array for name, array in self._stats.items() if offsets[name] == end)
+        n_last = len(results) * last[:1].nbytes
+        block = opened.read(first, np.empty(end + n_last - first, np.uint8))
+        for name, array in self._stats.items():
+            start, n_bytes = offsets[name] - first, len(results) * array[:1].nbytes
+            values = block[start : start + n_bytes].view(array.dtype)
+            array[results] = values.reshape(len(results), *array.shape[1:])
 
     def rows(self) -> Rows:
         """Returns all of it."""
@@ -281,7 +287,7 @@ def _open_on_gpu(graph: Path, program: DeviceProgram) -> OpenProgram:
             f"{program.sizes[WEIGHTS]}: export the model again"
         )
     try:
-        device = CudaDevice(gpu, kernels.read_bytes())
+        device = CudaDevice(gpu, kernels.read_bytes(), program.waits)
     except CudaError as error:
         raise BundleError(
             f"{graph} does not start on {gpu.name} ({error}): update NVIDIA's driver, or export "

@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,9 +70,14 @@ def engine(bundle: Path) -> Iterator[Engine]:
         yield engine
 
 
+@pytest.fixture(scope="module")
+def reference(smollm2_gguf: Path) -> Any:
+    gpu_or_skip()
+    return load_reference(smollm2_gguf)
+
+
 @pytest.mark.parametrize("method", METHODS)
-def test_texts_are_those_of_float32(smollm2_gguf: Path, engine: Engine, method: str) -> None:
-    reference = load_reference(smollm2_gguf)
+def test_texts_are_those_of_float32(reference: Any, engine: Engine, method: str) -> None:
     config = GenerationConfig(max_new_tokens=48, method=method, ignore_eos=True)
     for prompt in PROMPTS[:4]:
         answer = engine.generate(prompt, config).token_ids
@@ -79,6 +85,17 @@ def test_texts_are_those_of_float32(smollm2_gguf: Path, engine: Engine, method: 
         rows = reference_logits(reference, [*tokens, *answer[:-1]])[len(tokens) - 1 :]
         gaps = rows.max(axis=1) - rows[np.arange(len(answer)), list(answer)]
         assert gaps.max() < MAX_GAP
+
+
+def test_logits_do_not_depend_on_the_rows_of_a_pass(engine: Engine) -> None:
+    sequence, found = engine.new_sequence(), []
+    sequence.forward(TokenTree.chain(range(100, 164)), [63])
+    sequence.commit(range(64))
+    for n_rows in (1, 4, 8, 16):
+        rows = sequence.forward(TokenTree.chain(range(200, 200 + n_rows)), [0])
+        found.append(rows.logits[0].copy())
+    for logits in found[1:]:
+        np.testing.assert_array_equal(logits, found[0])
 
 
 def test_decoding_and_verifying_are_timed(bundle: Path, engine: Engine) -> None:

@@ -146,18 +146,19 @@ def test_trees_snapshots_and_hidden_states(smooth_gguf: Path, engine: Engine) ->
 
 
 def test_a_greedy_step_reads_little(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    sequence, n_read = engine.new_sequence(), [0]
+    sequence, n_read = engine.new_sequence(), list[int]()
     as_chain(sequence, [7, 8, 9])
     read = cuda_driver.CudaDevice.read
 
     def counted(device: Any, address: int, values: Any) -> None:
-        n_read[0] += values.nbytes
+        n_read.append(values.nbytes)
         read(device, address, values)
 
     monkeypatch.setattr(cuda_driver.CudaDevice, "read", counted)
     rows = sequence.forward(TokenTree.chain([10]), [0], with_logits=False)
     assert rows.stats.argmax.shape == (1,)
-    assert n_read[0] == 3 * 4 + 2 * 8 * 4
+    assert len(n_read) == 1
+    assert 3 * 4 + 2 * 8 * 4 <= n_read[0] <= 2048
 
 
 def test_a_device_that_vanishes_is_one_error(made: Made, gpu: Any) -> None:

@@ -112,24 +112,15 @@ def norm_case(n_heads: int, width: int) -> Case:
     return Case(kernel, (x, weight, np.zeros_like(y, np.float32)), {2: y})
 
 
-def rotate_case() -> Case:
-    x, positions = floats(4, 3 * 16), ints([0, 5, 63, 7])
-    angles = np.outer(np.arange(64), 1 / 10.0 ** np.arange(8))
-    cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
-    low, high = np.split(x.reshape(4, 3, 16).astype(np.float64), 2, axis=-1)
-    c, s = (table[positions, None].astype(np.float64) for table in (cos, sin))
-    y = np.concatenate((low * c - high * s, high * c + low * s), -1).reshape(4, 48)
-    kernel = rows.rotate(4, 3, 16, 64)
-    return Case(kernel, (x, cos, sin, positions, np.zeros_like(x)), {4: y})
-
-
 def elementwise_cases() -> Iterator[Case]:
     a, b, y = floats(4, 96), floats(4, 96), np.zeros((4, 96), np.float32)
     a64, b64 = a.astype(np.float64), b.astype(np.float64)
     inner = np.sqrt(2 / np.pi) * (a64 + 0.044715 * a64**3)
-    yield Case(rows.gate(4, 96, "silu"), (a, b, y), {2: a64 / (1 + np.exp(-a64)) * b64})
+    silu = a64 / (1 + np.exp(-a64)) * b64
+    yield Case(rows.gate(4, 96, "silu", False), (a, b, y), {2: silu})
+    yield Case(rows.gate(4, 96, "silu", True), (np.hstack((a, b)), y), {1: silu})
     gelu = 0.5 * a64 * (1 + np.tanh(inner)) * b64
-    yield Case(rows.gate(4, 96, "gelu_tanh"), (a, b, y), {2: gelu})
+    yield Case(rows.gate(4, 96, "gelu_tanh", False), (a, b, y), {2: gelu})
     yield Case(rows.add(4, 96), (a, b, y), {2: a64 + b64})
     yield Case(rows.scale(4, 96, -1.5), (a, y), {1: -1.5 * a64})
     yield Case(rows.soft_cap(4, 96, 1.5), (a, y), {1: 1.5 * np.tanh(a64 / 1.5)})
@@ -165,19 +156,18 @@ def attention_cases(softcap: float) -> Iterator[Case]:
     seen, mask, scalars, sees = pass_facts()
     heads = q.astype(np.float64).reshape(4, 2, 3, 16) * shape.scale
     products = np.einsum("mgid,gdj->mgij", heads, keys.astype(np.float64)).reshape(4, 6, 192)
-    products[:, :, N_KEYS:] = 0
-    found = products.astype(np.float32)
-    yield Case(attention.scores(shape), (q, keys, scalars, np.zeros_like(found)), {3: products})
+    keys[:, :, N_KEYS:], values[:, N_KEYS:] = np.nan, np.nan  # as nobody wrote them yet
     exact = softcap * np.tanh(products / softcap) if softcap else products
     exact = np.where(sees[:, None], exact, -np.inf)
     parts = exact.reshape(4, 6, 3, 64)
     tops = parts.max(-1).clip(-3e38)
     shares = np.exp(parts - tops[..., None])
-    values_of_heads = values.astype(np.float64)[np.arange(6) // 3].reshape(6, 3, 64, 16)
+    seen_values = np.nan_to_num(values.astype(np.float64))
+    values_of_heads = seen_values[np.arange(6) // 3].reshape(6, 3, 64, 16)
     sums = np.einsum("mhsj,hsjd->mhsd", shares, values_of_heads)
     outs = [np.zeros(size, np.float32) for size in (sums.shape, tops.shape, tops.shape)]
-    expected = dict(enumerate((sums, shares.sum(-1), tops), 5))
-    yield Case(attention.partials(shape), (found, values, seen, mask, scalars, *outs), expected)
+    expected = dict(enumerate((sums, shares.sum(-1), tops), 6))
+    yield Case(attention.partials(shape), (q, keys, values, seen, mask, scalars, *outs), expected)
     if softcap:
         return
     weights = np.exp(exact - exact.max(-1, keepdims=True))
@@ -188,16 +178,38 @@ def attention_cases(softcap: float) -> Iterator[Case]:
     yield Case(attention.combine(shape), (*given, scalars, out), {4: y.reshape(4, 96)})
 
 
-def cache_cases() -> Iterator[Case]:
-    k, v, slots = floats(4, 32), floats(4, 32), ints([70, 71, -1, 5])
+def rotated(x: Array, cos: Array, sin: Array) -> Array:
+    """Returns heads of 16 channels [rows, heads, 16] rotated by angles [rows, 8]."""
+    low, high = np.split(x.astype(np.float64), 2, axis=-1)
+    c, s = (table[:, None].astype(np.float64) for table in (cos, sin))
+    return np.concatenate((low * c - high * s, high * c + low * s), -1)
+
+
+def append_case(is_joined: bool, n_angles: int) -> Case:
+    q, k, v, slots = floats(4, 96), floats(4, 32), floats(4, 32), ints([70, 71, -1, 5])
+    positions = ints([0, 5, n_angles - 1, 7])
+    angles = np.outer(np.arange(n_angles), 1 / 10.0 ** np.arange(8))
+    tables = [np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)]
     keys, values = (floats(2, *s).astype(np.float16) for s in ((16, 192), (192, 16)))
+    new_q, new_k = q.reshape(4, 6, 16), k.reshape(4, 2, 16)
+    if n_angles:
+        at = [table[positions] for table in tables]
+        new_q, new_k = rotated(new_q, *at), rotated(new_k, *at)
     new_keys, new_values = keys.copy(), values.copy()
     for row, slot in enumerate(slots):
         if slot >= 0:
-            new_keys[:, :, slot] = k[row].reshape(2, 16)
+            new_keys[:, :, slot] = new_k[row]
             new_values[:, slot] = v[row].reshape(2, 16)
-    expected = {3: new_keys, 4: new_values}
-    yield Case(attention.append(SHAPE), (k, v, slots, keys, values), expected)
+    inputs = [np.hstack((q, k, v))] if is_joined else [q, k, v]
+    rotation = [*tables, positions] if n_angles else []
+    arguments = (*inputs, *rotation, slots, keys, values, np.zeros_like(q))
+    outs = (new_keys, new_values, new_q.reshape(4, 96))
+    kernel = attention.rotate_append(SHAPE, n_angles, is_joined)
+    return Case(kernel, arguments, dict(enumerate(outs, len(arguments) - 3)))
+
+
+def cache_cases() -> Iterator[Case]:
+    yield from (append_case(*of) for of in ((False, 64), (True, 64), (False, 0), (True, 0)))
     places, scalars = ints([4, 6, 9, 0, 0]), ints([3, 3, 0, 0])
     keys, values = (floats(4, *s).astype(np.float16) for s in ((16, 192), (192, 16)))
     new_keys, new_values = keys.copy(), values.copy()
@@ -216,12 +228,12 @@ CASES: dict[str, Callable[[], Case]] = {
             (1, "q6_k", 33, 256, " bias add"), (1, "f16", 40, 72, ""), (4, "q4_1", 72, 576, " add"),
             (4, "q5_1", 72, 320, " bias"), (16, "q4_0", 24, 96, ""), (16, "f16", 8, 264, " add"),
             (64, "q4_1", 96, 64, " add"), (64, "q8_0", 70, 320, " bias"), (64, "f16", 33, 40, ""),
+            (64, "q4_1", 8192, 64, " add"), (64, "q8_0", 8194, 96, " bias"),
         )
     },
     "embeddings": embed_case,
     "norm": lambda: norm_case(1, 576),
     "norm of heads": lambda: norm_case(3, 16),
-    "rotation": rotate_case,
 }  # fmt: skip
 
 
@@ -233,7 +245,7 @@ def all_cases() -> dict[str, Case]:
 
 
 MADE = all_cases()
-STATS = [stats.scan(2, 5003), stats.merge(2, 0), stats.finish(2)]
+STATS = [stats.scan(2, 5003), stats.merge(2, 0), stats.merge(2, 1), stats.finish(2)]
 KERNELS = [*(case.kernel for case in MADE.values()), *STATS]
 
 
@@ -304,15 +316,16 @@ def test_row_stats_are_those_of_numpy(device: Device, source: CudaSource, specia
             logits[1, 20:] = -np.inf
         case "equal":
             logits[1] = 1.25
-    lists = [[np.zeros((2, n, *size), dtype) for size, dtype in _LISTS] for n in stats.LISTS[:2]]
-    scanned = run(device, source, STATS[0].name, (logits, *lists[0]))[1:]
-    merged = run(device, source, STATS[1].name, (*scanned, *lists[1]))[3:]
+    lists = [[np.zeros((2, n, *size), dtype) for size, dtype in _LISTS] for n in stats.LISTS[:-1]]
+    merged = run(device, source, STATS[0].name, (logits, *lists[0]))[1:]
+    for kernel, out in zip(STATS[1:-1], lists[1:], strict=True):
+        merged = run(device, source, kernel.name, (*merged, *out))[3:]
     expected = RowStats.of(logits)
     outs = [
         np.zeros(v.shape, np.int32 if v.dtype == np.int64 else v.dtype)
         for v in vars(expected).values()
     ]
-    found = run(device, source, STATS[2].name, (*merged, *outs))[3:]
+    found = run(device, source, STATS[-1].name, (*merged, *outs))[3:]
     for got, (name, value) in zip(found, vars(expected).items(), strict=True):
         exact = name not in ("log_sum_exp", "entropy")
         np.testing.assert_allclose(got, value, rtol=0 if exact else 1e-5, atol=0 if exact else 1e-5)
@@ -336,10 +349,19 @@ def test_the_emulated_gpu_tells_missing_barriers(source: CudaSource, tmp_path: P
 _LISTS = (((8,), np.float32), ((8,), np.int32), ((3,), np.float32))
 
 
+def test_kernels_of_newer_gpus_wait_for_the_one_before(source: CudaSource) -> None:
+    assert not source.waits
+    assert "griddepcontrol" not in source.text
+    newer = cuda_source(KERNELS[:3], "sm_90")
+    assert newer.waits
+    assert newer.text.count("griddepcontrol.wait") == 3
+
+
 @pytest.mark.skipif(NVCC is None, reason="needs nvcc of NVIDIA's CUDA toolkit")
 @pytest.mark.parametrize("arch", ["sm_80", "sm_87", "sm_90"])
-def test_nvcc_compiles_the_source(source: CudaSource, tmp_path: Path, arch: str) -> None:
+def test_nvcc_compiles_the_source(tmp_path: Path, arch: str) -> None:
     assert NVCC is not None
+    source = cuda_source(KERNELS, arch)
     (tmp_path / "k.cu").write_text(source.text, encoding="utf-8")
     command = [NVCC, "-w", f"-arch={arch}", "-ptx", "-o", "k.ptx", "k.cu"]
     subprocess.run(command, cwd=tmp_path, check=True)
