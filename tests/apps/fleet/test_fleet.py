@@ -140,6 +140,54 @@ def test_every_host_measures_once(
     assert len(list((boards[0].folder / "files").iterdir())) == 1
 
 
+def test_an_export_is_made_and_copied_once(
+    cli: Any, make_board: Any, smollm2_gguf: Path, tmp_path: Path
+) -> None:
+    boards = [make_board("one"), make_board("two")]
+    file = fleet_file(tmp_path, *(board.table() for board in boards))
+    command = ["fleet", "export", file, smollm2_gguf, "-o", tmp_path / "bundles"]
+    boards[1].vanish()
+    first = cli(*command)
+    assert first.exit_code == 1
+    assert "two: cannot connect" in first.error
+    boards[1].start()
+    second = cli(*command)
+    assert second.exit_code == 0, second.err
+    (bundle,) = (tmp_path / "bundles").iterdir()
+    assert f"{bundle.name} is there already" in second.err
+    assert f"one: {bundle.name} was there" in second.err
+    assert f"two: {bundle.name} copied" in second.err
+    checked = cli("fleet", "doctor", file, "--bundle", tmp_path / "bundles", "--json")
+    assert checked.exit_code == 0, checked.err
+    for board in boards:
+        (copy,) = (board.folder / "files").iterdir()
+        names = sorted(path.relative_to(copy) for path in copy.rglob("*") if path.is_file())
+        assert names == sorted(p.relative_to(bundle) for p in bundle.rglob("*") if p.is_file())
+        assert all((copy / name).read_bytes() == (bundle / name).read_bytes() for name in names)
+
+
+def test_what_does_not_fit_on_a_host_is_not_copied(
+    cli: Any, make_board: Any, smollm2_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board = make_board("small")
+    # The board's worker is another process, which reads its disk in a package of its own.
+    patch = tmp_path / "patch"
+    patch.mkdir()
+    (patch / "sitecustomize.py").write_text(
+        "import shutil\n"
+        "found = shutil.disk_usage\n"
+        "shutil.disk_usage = lambda path: found(path)._replace(free=1000)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(patch))
+    file = fleet_file(tmp_path, board.table())
+    done = cli("fleet", "bench", file, smollm2_bundle, "-o", tmp_path / "r", "-p", 0, "-n", 0, "-m",
+               1, "-r", 2, "--allow-noise")  # fmt: skip
+    assert done.exit_code == 1
+    assert "its disk has 1.0 kB left" in done.error
+    assert "free some, or set `workspace`" in done.error
+    assert not list(board.folder.glob("files/*"))
+
+
 def test_doctor_names_what_is_wrong(cli: Any, make_board: Any, tmp_path: Path) -> None:
     well, changed, bare, odd = (make_board(name) for name in ("well", "changed", "bare", "odd"))
     changed.vanish()
