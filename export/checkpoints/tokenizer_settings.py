@@ -64,6 +64,7 @@ _CLASSES = {
 _CLASS_OF_FAMILY = {
     "llama": "Llama", "mistral": "Llama", "mixtral": "Llama", "phi3": "Llama",
     "gemma": "Gemma", "gemma2": "Gemma", "gemma3": "Gemma", "gemma3_text": "Gemma",
+    "gemma3n": "Gemma", "gemma3n_text": "Gemma",
     "ernie4_5": "Llama", "mistral3": "Llama", "exaone4": "GPT2", "olmo3": "GPT2",
     "granite": "GPT2", "granitemoe": "GPT2", "granitemoehybrid": "GPT2", "gpt2": "GPT2",
     "olmo2": "GPTNeoX", "qwen2": "Qwen2", "qwen3": "Qwen2", "qwen2_moe": "Qwen2",

@@ -194,6 +194,7 @@ def test_a_long_text_is_read_in_parts(
     assert told == [("quote", i + 1, found.n_parts) for i in range(found.n_parts)]
 
 
+@pytest.mark.slow
 def test_a_megabyte_is_cut_into_parts_that_fit(tokenizer: Tokenizer) -> None:
     text = "The quick brown fox, 日本語, jumps over the lazy dog.\n" * 18_000
     assert len(text.encode()) > 1_000_000
