@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 from typing import Annotated, Any
 
 import typer
@@ -127,7 +126,7 @@ class _Tests:
 
     def share(self, text: str) -> float:
         """Returns the share of the tests' assertions that the code passes, each by itself."""
-        return fmean(self._run(text, test)[0] for test in self._alone)
+        return sum(self._run(text, test)[0] for test in self._alone) / len(self._alone)
 
     def _run(self, text: str, tests: str) -> tuple[float, str]:
         verdict = run_program(f"{code_of(text)}\n{tests}\n", self._limits)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from edgedec.models.graph import Capabilities
-from edgedec.runtime.engine.pass_policy import MOST_ROWS, choose
+from edgedec.runtime.engine.pass_policy import MOST_ROWS, Waiting, choose
 from edgedec.runtime.sequences.pass_times import GAP, LONG_PASS, PassTimes
 from edgedec.runtime.sequences.passes import Pass, run_passes
 from edgedec.runtime.sequences.pool import SequencePool
@@ -91,6 +91,6 @@ def test_chunks_are_small_while_others_write(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_prompts_share_no_pass_that_others_wait_for() -> None:
-    ready = passes(1, 16, 1, 16, 1, 100)
+    ready = [Waiting(one) for one in passes(1, 16, 1, 16, 1, 100)]
     assert choose(ready, 35) == [0, 1, 2, 3, 4]
     assert choose(ready, 30) == [0, 1, 2, 4]
