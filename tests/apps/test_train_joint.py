@@ -100,7 +100,8 @@ def test_training_lowers_what_is_lost_on_other_texts(
     assert changed == expected - {new.auxiliary[kind].graph}  # the maps are as many as before
     assert list(out.parent.iterdir()) == [out]
     assert cli("inspect", out, "--verify").exit_code == 0
-    asked = ("run", out, PROMPT, "--raw", "-n", 12, "--method", "plain", "--json")
+    asked = ("run", out, PROMPT, "--raw", "-n", 12, "--method", "plain", "--json",
+             "--prefix-disk", 0)  # fmt: skip
     exact, found = (cli(*asked, "--prefill", mode).json for mode in ("exact", "progressive"))
     assert found["token_ids"] == exact["token_ids"]
     assert found["stats"]["n_provisional"] > 0

@@ -91,7 +91,8 @@ def test_the_draft_model_has_what_it_did_not_read(trained: Path) -> None:
 
 
 def test_the_draft_model_reads_for_the_target_model(cli: Cli, trained: Path) -> None:
-    asked = ("run", trained, PROMPT, "--raw", "-n", 12, "--method", "plain", "--json")
+    asked = ("run", trained, PROMPT, "--raw", "-n", 12, "--method", "plain", "--json",
+             "--prefix-disk", 0)  # fmt: skip
     exact, found, rough, auto = (
         cli(*asked, "--prefill", mode).json
         for mode in ("exact", "progressive", "predicted", "auto")

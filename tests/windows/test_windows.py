@@ -63,3 +63,37 @@ def test_a_bundle_is_replaced(windows: Machine, exported: Path, tmp_path: Path) 
     done = windows.edgedec("export", model, "-o", windows.path(copy), "--force")
     assert done.exit_code == 0, done.err
     assert [path.name for path in tmp_path.iterdir()] == ["b.edgedec"]
+
+
+def test_a_bundle_of_this_machine_runs(windows: Machine, here: Machine, exported: Path,
+                                       smollm2_bundle: Path) -> None:  # fmt: skip
+    request = ("Why is the sky blue?", "-n", 8, "--json")
+    found = windows.edgedec("run", windows.path(smollm2_bundle), *request).json
+    assert found["token_ids"] == here.edgedec("run", exported, *request).json["token_ids"]
+
+
+def test_a_chat_in_folders_with_odd_names(windows: Machine, exported: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "Fjörd 模型" / "b ü.edgedec"
+    shutil.copytree(exported, copy)
+    done = windows.edgedec("chat", windows.path(copy), "-n", 4, given="Say ü.\nAgain.\n")
+    assert done.exit_code == 0, done.err
+    assert done.out.strip()
+
+
+def test_a_session_is_kept(windows: Machine, exported: Path, tmp_path: Path) -> None:
+    session = tmp_path / "s ü.session"
+    request = ("run", windows.path(exported), "Hello", "-n", 4, "--json")
+    for _ in range(2):
+        done = windows.edgedec(*request, "--session", windows.path(session))
+        assert done.exit_code == 0, done.err
+    assert session.stat().st_size > 0
+
+
+def test_a_suggestion(windows: Machine, here: Machine, exported: Path) -> None:
+    request = ("The capital of France", "--json")
+    found = windows.edgedec("suggest", windows.path(exported), *request)
+    assert found.exit_code == 0, found.err
+    expected = here.edgedec("suggest", exported, *request).json
+    texts = [[one["text"] for one in answer["completions"]] for answer in (found.json, expected)]
+    assert texts[0] == texts[1]
+    assert len(texts[0]) == 3
