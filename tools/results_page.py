@@ -1,0 +1,129 @@
+"""Writes the tables of docs/results.md from the result files in docs/results.
+
+    python tools/results_page.py [--check]
+
+A table stands between `<!-- NAME -->` and `<!-- end -->`. --check writes nothing, and exits with 1
+if a table differs from what its files say.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import geometric_mean, median
+
+from edgedec.apps.results.result import Quantity, Result, read_result
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs/results.md"
+FILES = ROOT / "docs/results"
+
+Lines = list[list[str]]
+
+
+def results(kind: str) -> Iterator[Result]:
+    """Yields the results of one kind, by the names of their files."""
+    for path in sorted(FILES.glob("*.json")):
+        result = read_result(path)
+        if result.kind == kind:
+            yield result
+
+
+def subject(result: Result) -> str:
+    """Returns model and instruction set, and whether the run was noisy."""
+    mark = " (noisy)" if result.is_noisy else ""
+    return f"{result.bundle['name']}, {result.build['isa']}{mark}"
+
+
+def passes(result: Result, depth: str) -> dict[int, float]:
+    """Returns rows of a pass -> median ms. depth: how a test ends, such as ` @ d16384`."""
+    found = {}
+    for one in result.quantities:
+        name = re.fullmatch(rf"verify(\d+){depth}", one.name)
+        if name:
+            found[int(name[1])] = median(one.values)
+    return found
+
+
+def price() -> Lines:
+    """Returns the price of checking drafts: the time of a pass over that of one row."""
+    measured = [(subject(result), passes(result, "")) for result in results("passes")]
+    return pass_lines([(name, ms) for name, ms in measured if len(ms) > 3])
+
+
+def contexts() -> Lines:
+    """Returns the same with a full KV cache."""
+    found = []
+    for result in results("passes"):
+        ends = {one.name.partition(" @ d")[2] for one in result.quantities} - {""}
+        for depth in sorted(ends, key=int):
+            ms = passes(result, f" @ d{depth}")
+            found.append((f"{subject(result)}, {int(depth):,} tokens before", ms))
+    return pass_lines(found)
+
+
+def pass_lines(measured: list[tuple[str, dict[int, float]]]) -> Lines:
+    """Returns a line for each, with the time of one row and multiples of it."""
+    sizes = sorted({m for _, ms in measured for m in ms})
+    lines = [["tokens in a pass", *map(str, sizes)]]
+    for name, ms in measured:
+        one = ms[1]
+        cells = ["" if m not in ms else f"× {ms[m] / one:.2f}" for m in sizes]
+        cells[sizes.index(1)] = f"{one:.1f} ms"
+        lines.append([name, *cells])
+    return lines
+
+
+def speculation() -> Lines:
+    """Returns speeds of methods over plain decoding on prompts."""
+    lines = [["method", "prompts", "HumanEval", "Spec-Bench", "worst prompt"]]
+    for result in results("prompts"):
+        speeds: dict[str, dict[str, Quantity]] = {}
+        for one in result.quantities:
+            speeds.setdefault(one.subject, {})[one.name] = one
+        plain = speeds.pop("plain")
+        for method, own in speeds.items():
+            over = {name: median(own[name].values) / median(plain[name].values) for name in own}
+            sets: dict[str, list[float]] = {"HumanEval": [], "Spec-Bench": []}
+            for name, ratio in over.items():
+                sets["HumanEval" if name.startswith("HumanEval/") else "Spec-Bench"].append(ratio)
+            means = [f"{geometric_mean(r):.2f}" if r else "" for r in sets.values()]
+            worst = f"{min(over.values()):.2f}"
+            lines.append([f"{method}; {subject(result)}", str(len(over)), *means, worst])
+    return lines
+
+
+TABLES: dict[str, Callable[[], Lines]] = {
+    "price": price, "contexts": contexts, "speculation": speculation,
+}  # fmt: skip
+
+
+def write_tables(page: str) -> str:
+    """Returns the page with all tables as their files say."""
+    for name, lines in TABLES.items():
+        head, *body = lines()
+        table = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+        table += [f"| {' | '.join(line)} |" for line in body]
+        text = "\n".join([f"<!-- {name} -->", *table, "<!-- end -->"])
+        place = re.compile(rf"<!-- {name} -->\n.*?<!-- end -->", re.DOTALL)
+        if len(place.findall(page)) != 1:
+            sys.exit(f"{PAGE} needs one place for the table {name}")
+        page = place.sub(text.replace("\\", r"\\"), page)
+    return page
+
+
+def main() -> None:
+    """Does what the command line asks for."""
+    page = PAGE.read_text(encoding="utf-8")
+    written = write_tables(page)
+    if sys.argv[1:] == ["--check"]:
+        if written != page:
+            sys.exit("docs/results.md differs from docs/results: run python tools/results_page.py")
+        return
+    PAGE.write_text(written, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
