@@ -91,7 +91,7 @@ def stay_on(processors: Sequence[int]) -> None:
     """Keeps this thread, and those it starts from now on, on ``processors``.
 
     Raises:
-        NotImplementedError: This system cannot do that.
+        NotImplementedError: Only Linux keeps a process on processors.
         OSError: There are no such processors.
     """
     if sys.platform != "linux":

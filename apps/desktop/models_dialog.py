@@ -20,7 +20,7 @@ _HUB = "From the Hugging Face hub:"
 
 
 class ModelsDialog(QDialog):
-    """Lists all models, and takes names of the hub. chosen: with the bundle that shall be used."""
+    """Lists all models, and takes names of the hub. chosen: emitted with the bundle to use."""
 
     chosen = Signal(str)
 

@@ -32,7 +32,7 @@ _WRITTEN = (
 """Roles that are grey where something is disabled."""
 
 _FOUND = ("#ffe08a", "#6b5618")
-"""Behind what was found."""
+"""Background of the places that a search found."""
 
 _ORIGINS = (
     ("#1a7f37", "#5fbf77"),

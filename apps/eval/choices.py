@@ -1,4 +1,4 @@
-"""Questions with several answers, of which the model finds one likeliest.
+"""Questions with several answers. The model picks the likeliest.
 
 The forms are those that benchmarks are published in, told apart by their keys; prompts, and what a
 choice's likelihood is, are those of lm-evaluation-harness, so that scores can be compared.
@@ -50,7 +50,7 @@ class ChoiceProblem:
 
     @property
     def is_pair(self) -> bool:
-        """Two sentences, neither of which is right."""
+        """Two sentences. Neither is right."""
         return not self.prompt
 
     @property
