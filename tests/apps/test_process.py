@@ -18,7 +18,7 @@ from edgedec.system.signals import SignalWatch
 
 pytestmark = pytest.mark.robustness
 
-PROGRAM = [sys.executable, "-c", "from edgedec.apps.cli import main; main()"]
+PROGRAM = [sys.executable, "-m", "edgedec"]
 REPORT_START = """
 from edgedec.system.signals import SignalWatch
 start = SignalWatch.start
